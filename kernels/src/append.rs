@@ -1,5 +1,5 @@
-//! A kernel that writes new vectors into the slots of a KV cache. The kernel reads and writes no
-//! other slots of the cache.
+//! A kernel that writes new vectors into the slots of a KV cache. The kernel neither reads nor
+//! writes the slots that keep their old vectors.
 
 use ops::ElementType;
 use ops::ops::Append;
@@ -10,12 +10,12 @@ use crate::kernel::{self, Kernel};
 use crate::lane;
 use crate::prologue::Prologue;
 
-/// An append of new key or value vectors to a KV cache. Before the append, the kernel can apply a
-/// norm and a rotary embedding to the new vectors.
+/// Appends new key or value vectors to a KV cache. Before the append, the kernel can apply a norm
+/// and a rotary embedding to the new vectors.
 #[derive(Clone, Copy)]
 pub(crate) struct Appending {
     element: Element,
-    /// The size of the cache as `[before, slots, after]`: the product of the axes before the slots,
+    /// The cache has the size `[before, slots, after]`: the product of the axes before the slots,
     /// the number of slots, and the numbers per slot.
     before: usize,
     slots: usize,
@@ -26,14 +26,15 @@ pub(crate) struct Appending {
     ring: bool,
     /// The number of caches (one per head) that belong to one sequence.
     heads: usize,
-    /// The position of each token's new vectors in memory, if the vectors are in token order.
+    /// Describes where the new vectors of each token are in memory, if the token axis comes before
+    /// the head axis.
     by_token: Option<Tokens>,
     prologue: Prologue,
 }
 
 impl Appending {
-    /// Returns the append of `op`, or `None` if the kernel does not support `op` in this fused
-    /// operation.
+    /// Returns the append of `op`, or `None` if the kernel does not support `op` with this prologue
+    /// and epilogue.
     pub(crate) fn of(op: &Append, work: &FusedOp<'_>) -> Option<Self> {
         let axis = op.axis;
         let (cache, new, start) = (work.types[0], work.types[1], work.types[2]);

@@ -1,13 +1,13 @@
 //! Unpacks the scales and minima of eight groups of a weight.
-//! `ops::format::SuperBlock::packed_counts` packs these scales and minima.
+//! `ops::format::SuperBlock::packed_counts` packs the scales and minima of a weight.
 
 use ops::format::PANEL;
 
 use crate::code::Value;
 
-/// The unpacked counts of eight groups, one byte per count, for scales and for minima. A count is
-/// the whole number of steps in a scale or a minimum. The first word contains the counts of the
-/// first four groups, and the second word the counts of the last four groups.
+/// Contains the unpacked counts of eight groups, one byte per count, for scales and for minima. A
+/// count is the whole number of steps in a scale or a minimum. The first word contains the counts
+/// of the first four groups, and the second word the counts of the last four groups.
 #[derive(Clone, Copy)]
 pub(crate) struct StepCounts<'k>([[Value<'k>; 2]; 2]);
 
@@ -26,7 +26,7 @@ impl<'k> StepCounts<'k> {
         ])
     }
 
-    /// The counts for the scale and the minimum of one group.
+    /// Returns the counts for the scale and the minimum of one group.
     pub(crate) fn of(self, group: usize) -> [Value<'k>; 2] {
         self.0.map(|words| {
             let word = words[group / 4].shift_right(group % 4 * 8);
@@ -34,8 +34,8 @@ impl<'k> StepCounts<'k> {
         })
     }
 
-    /// The counts for the scale and the minimum of a group whose index is known only at run time,
-    /// for one row per lane.
+    /// Returns the two counts (for the scale and the minimum) of a group whose index the kernel
+    /// computes at run time, for one row per lane.
     pub(crate) fn at(self, group: Value<'k>) -> [Value<'k>; 2] {
         let code = group.code();
         let four = code.index(4);

@@ -17,8 +17,9 @@ pub struct FusedOp<'a> {
     pub op: &'a Op,
     /// The types of the main operation's operands.
     pub types: Vec<&'a TensorType>,
-    /// The position of each token's numbers in the prologue's operand, if this operand is in token
-    /// order. With `None`, the operand has the axis order that the operation declares.
+    /// Describes where the numbers of each token are in the prologue's operand, if the token axis
+    /// comes before the head axis. With `None`, the operand has the axis order that the operation
+    /// declares.
     pub tokens: Option<Tokens>,
     /// The norm of the prologue, and the type of its input.
     pub norm: Option<(&'a RmsNorm, &'a TensorType)>,
@@ -27,23 +28,24 @@ pub struct FusedOp<'a> {
     pub rope: Option<(&'a Rope, [&'a TensorType; 2])>,
     /// Whether attention reads quantized keys and values.
     pub quantized: bool,
-    /// Whether attention writes its result in token order instead of head order.
+    /// Whether the token axis of attention's result comes before the head axis.
     pub by_token: bool,
     /// The epilogue, which the kernel applies to each number of the result.
     pub tail: Epilogue,
 }
 
-/// The position of the operand's numbers in a matrix `[tokens, stride]`, where each token's numbers
-/// are a part of a row.
+/// Describes an operand whose numbers are a part of each row of a matrix `[tokens, stride]`, with
+/// one row per token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tokens {
     pub stride: usize,
-    /// The index of the operand's first number in each row of the matrix.
+    /// The operand begins at this index in each row of the matrix.
     pub from: usize,
 }
 
 impl Tokens {
-    /// The suffix of a kernel's name that identifies this position.
+    /// Returns the suffix of a kernel's name that identifies the stride and the start of the
+    /// operand.
     pub(crate) fn name(self) -> String {
         format!("_tokens{}x{}", self.from, self.stride)
     }
@@ -71,9 +73,9 @@ impl<'a> FusedOp<'a> {
 }
 
 /// The elementwise operations that the kernel applies to each number of a result before it writes
-/// the number. Each elementwise operation is a step of the list, and can use the results of earlier
-/// steps. The kernel writes the result of the last step; without steps, the kernel writes the
-/// unchanged result.
+/// the number. Each elementwise operation can use the results of earlier operations in the list.
+/// The kernel writes the result of the last operation in the list; if the list is empty, the kernel
+/// writes the unchanged result.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Epilogue {
     /// Whether the epilogue combines the two halves of the result's last axis, such as gate and up.
@@ -86,12 +88,12 @@ pub struct Epilogue {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TailStep {
     pub kind: EpilogueOp,
-    /// The element type to which the kernel rounds the result of this step.
+    /// The element type to which the kernel rounds the result of this elementwise operation.
     pub element: ElementType,
 }
 
-/// The elementwise operation of one step in an epilogue. The operation refers to an earlier step by
-/// the index of that step.
+/// One elementwise operation of an epilogue. The operation refers to the result of an earlier
+/// operation by the index of the earlier operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EpilogueOp {
     /// The result of the main operation; if the epilogue combines halves, the first or the second
@@ -100,11 +102,11 @@ pub enum EpilogueOp {
     /// An operand of the epilogue.
     Operand(usize),
     Constant(Real),
-    /// The result of an earlier step, converted to another element type.
+    /// The result of an earlier operation, converted to another element type.
     Convert(usize),
-    /// An elementwise function of the result of one earlier step.
+    /// An elementwise function of the result of one earlier operation.
     Unary(UnaryKind, usize),
-    /// An elementwise function of the results of two earlier steps.
+    /// An elementwise function of the results of two earlier operations.
     Binary(BinaryKind, usize, usize),
 }
 
@@ -138,7 +140,7 @@ pub(crate) struct End<'k> {
 }
 
 impl Epilogue {
-    /// The number of bindings for the epilogue's operands and the result.
+    /// Returns the number of bindings for the epilogue's operands and the result.
     pub(crate) fn bindings(&self) -> usize {
         self.operands.len() + 1
     }

@@ -8,7 +8,7 @@ use crate::code::{Code, Value};
 pub(crate) struct Kernel {
     pub(crate) bindings: usize,
     /// The number of parts into which the work of the kernel is divided. A machine can have fewer
-    /// workers than parts.
+    /// worker threads than the kernel has parts.
     pub(crate) workgroups: usize,
     pub(crate) body: String,
 }

@@ -1,10 +1,10 @@
-//! Tracewright's own kernels for operations that are slow in code from the compiler, such as
+//! Tracewright's own kernels for operations for which `iree-compile` generates slow code, such as
 //! matmuls with packed weights.
 //!
-//! A kernel is MLIR text. The text is in the same module as the StableHLO code that calls the
-//! kernel. Therefore `iree-compile` compiles a kernel for any processor that `iree-compile`
-//! supports. The target decides which kernel computes an operation. If the target has no kernel for
-//! an operation, the operation stays StableHLO.
+//! A kernel is MLIR text. The text of a kernel is in the same module as the StableHLO code that
+//! calls the kernel. Therefore `iree-compile` compiles a kernel for any processor that
+//! `iree-compile` supports. The target decides which kernel computes an operation. If the target
+//! has no kernel for an operation, the operation stays StableHLO.
 
 mod append;
 mod attention;
@@ -67,7 +67,7 @@ pub struct Kernels {
     tuned: BTreeMap<String, Tiling>,
     called: BTreeMap<String, Kernel>,
     /// The epilogues of the kernels that the module calls. A kernel's name contains the index of
-    /// its epilogue in this list.
+    /// its epilogue in the list of epilogues.
     tails: Vec<Epilogue>,
 }
 
@@ -131,8 +131,8 @@ impl Kernels {
         })
     }
 
-    /// The call of a fused operation's kernel, as the right-hand side of a statement. The function
-    /// returns `None` if no kernel supports the fused operation.
+    /// Returns the call of a fused operation's kernel, as the right-hand side of a statement. The
+    /// function returns `None` if no kernel supports the fused operation.
     pub fn call(
         &mut self,
         statements: &mut dyn Statements,
@@ -188,7 +188,8 @@ impl Kernels {
         })
     }
 
-    /// The tiling for the fused operation `work`: the tiling from the tuning file, or `usual`.
+    /// Returns the tiling for the fused operation `work`: the tiling from the tuning file, or
+    /// `usual`.
     fn tiling(&mut self, work: String, usual: Tiling) -> Tiling {
         match self.tuning.get(&work) {
             Some(&tiling) => *self.tuned.entry(work).or_insert(tiling),
@@ -201,7 +202,8 @@ impl Kernels {
         &self.tuned
     }
 
-    /// The tilings that are worth measuring for a fused matmul or attention; `None` for other operations.
+    /// Returns the tilings that are worth measuring for a fused matmul or attention; `None` for
+    /// other operations.
     pub fn tilings(&self, work: &FusedOp<'_>) -> Option<Tilings> {
         match self.serving(work)? {
             Serving::Matmul(product) => Some(product.tilings()),
@@ -275,14 +277,14 @@ impl Kernels {
     }
 }
 
-/// The matmul of a fused operation with one matrix; `None` if the kernel does not support the
-/// matmul.
+/// Returns the matmul if the weight of the fused operation is one matrix; `None` if the kernel does
+/// not support the matmul.
 fn linear<'a>(isa: Isa, op: &PackedLinear, work: &'a FusedOp<'_>) -> Option<Matmul<'a>> {
     product(isa, work, (op.format, op.activations), (op.element, op.outputs), None)
 }
 
-/// The matmul of a fused operation with a stack of matrices; `None` if the kernel does not support
-/// the matmul.
+/// Returns the matmul if the weight of the fused operation is a stack of matrices; `None` if the
+/// kernel does not support the matmul.
 fn experts<'a>(isa: Isa, op: &PackedExperts, work: &'a FusedOp<'_>) -> Option<Matmul<'a>> {
     let x = *work.types.first()?;
     let chosen = work.types.get(2);
@@ -320,7 +322,7 @@ fn typed<'a>(operands: &[Operand<'a>]) -> Vec<(&'a str, String)> {
     operands.iter().map(|operand| (operand.name, operand.ty.mlir())).collect()
 }
 
-/// The element type in the kernel language for the element type of a tensor.
+/// Converts the element type of a tensor to an element type of the kernel language.
 fn lane(element: ElementType) -> Element {
     match element {
         ElementType::F32 => Element::F32,

@@ -1,6 +1,6 @@
 //! A kernel for linear attention, which processes one token after another. If you divide the same
 //! tokens into calls differently, the kernel still computes each number with the same operations.
-//! So the bits of the result are always the same.
+//! Therefore the result has the same bits for every division of the tokens into calls.
 
 use ops::TensorType;
 use ops::ops::{LinearAttention, LinearAttentionSizes};
@@ -84,15 +84,15 @@ struct Block<'k> {
 }
 
 impl<'k> Block<'k> {
-    /// The first column of each vector, and the number of columns from this column to the end of
-    /// the block.
+    /// Returns for each vector its first column, and the number of columns from the first column to
+    /// the end of the block.
     fn vectors(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
         let length = self.length;
         (0..length).step_by(16).map(move |from| (from, length - from))
     }
 
-    /// The index in memory of a row of the result. The result contains the rows of the state matrix
-    /// first, and then the outputs of the tokens.
+    /// Returns the index in memory of a row of the result. The result contains the rows of the
+    /// state matrix first, and then the outputs of the tokens.
     fn row(&self, row: Value<'k>) -> Value<'k> {
         let LinearAttentionSizes { keys, tokens, values, .. } = self.sizes;
         (self.matrix * (keys + tokens) + row) * values + self.at

@@ -7,7 +7,7 @@ use crate::code::{Element, Type, Value};
 const LANES: Type = Type::lanes(16, Element::F32);
 const INTEGERS: Type = Type::lanes(16, Element::I32);
 
-/// The code for an elementwise function of one number; `None` if kernels do not support the
+/// Returns the code for an elementwise function of one number; `None` if kernels do not support the
 /// function.
 pub(crate) fn unary(kind: UnaryKind) -> Option<fn(Value<'_>) -> Value<'_>> {
     Some(match kind {
@@ -23,8 +23,8 @@ pub(crate) fn unary(kind: UnaryKind) -> Option<fn(Value<'_>) -> Value<'_>> {
     })
 }
 
-/// The code for an elementwise function of two numbers; `None` if kernels do not support the
-/// function.
+/// Returns the code for an elementwise function of two numbers; `None` if kernels do not support
+/// the function.
 pub(crate) fn binary(kind: BinaryKind) -> Option<for<'k> fn(Value<'k>, Value<'k>) -> Value<'k>> {
     Some(match kind {
         BinaryKind::Add => |a, b| a + b,

@@ -20,7 +20,7 @@ pub(crate) struct Norm {
 }
 
 impl Norm {
-    /// The norm of `op` for rows with this tensor type.
+    /// Returns the norm of `op` for rows with this tensor type.
     pub(crate) fn of(op: &RmsNorm, x: &TensorType) -> Self {
         let (element, features) = (lane(x.element), x.shape[x.rank() - 1]);
         Self { style: op.style, epsilon: op.epsilon, element, features }
@@ -84,7 +84,7 @@ impl Norm {
     }
 }
 
-/// A kernel that computes the norm of each row of a tensor.
+/// Returns a kernel that computes the norm of each row of a tensor.
 pub(crate) fn kernel<'a>(
     op: &RmsNorm,
     x: &TensorType,

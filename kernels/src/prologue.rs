@@ -13,7 +13,7 @@ pub(crate) struct Prologue {
 }
 
 impl Prologue {
-    /// The prologue of a fused operation; `None` if kernels do not support it.
+    /// The prologue of a fused operation; `None` if kernels do not support the prologue.
     pub(crate) fn of(work: &FusedOp<'_>) -> Option<Self> {
         let norm = work.norm.map(|(op, x)| Norm::of(op, x));
         let rotation = match work.rope {
@@ -44,7 +44,7 @@ impl Prologue {
         normed.into_iter().chain(rotated).collect()
     }
 
-    /// The number of bindings for the norm's weight and the tables of the rotary embedding.
+    /// Returns the number of bindings for the norm's weight and the tables of the rotary embedding.
     pub(crate) fn bindings(self) -> usize {
         usize::from(self.norm.is_some()) + 2 * usize::from(self.rotation.is_some())
     }

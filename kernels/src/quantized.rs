@@ -6,18 +6,18 @@ use ops::format::{ActivationBits, GROUP};
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::kernel::{self, Kernel};
 
-/// The length of the longest activation row that a matmul kernel quantizes itself. Such a quantized
-/// row must fit on a worker's stack.
+/// The length of the longest activation row that a matmul kernel quantizes itself. A quantized row
+/// of this length must fit on the stack of a worker thread.
 pub(crate) const LONGEST: usize = 16384;
 
 /// The kind of sum that the layout stores for each group of activations.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sums {
     /// The sum of the activation bytes, multiplied by this factor, as i32. If the weight stores
-    /// each byte with the factor subtracted, the sums of products start from this number.
+    /// each byte with the factor subtracted, the kernel starts the sums of products from this sum.
     Times(i32),
-    /// The sum of the dequantized activations, as f32. The kernel multiplies this sum by the
-    /// minimum of a weight group.
+    /// The sum of the dequantized activations, as f32. The kernel multiplies the sum of the
+    /// activations by the minimum of a weight group.
     Numbers,
 }
 
@@ -54,12 +54,12 @@ impl Form {
         format!("{inputs}_by{chunk}_{}{words}", sums.name())
     }
 
-    /// The number of integers in a quantized row, with padding.
+    /// Returns the number of integers in a quantized row, with padding.
     pub(crate) fn values(self) -> usize {
         self.inputs.next_multiple_of(self.chunk)
     }
 
-    /// The number of bytes of a row's integers, which come before the scales.
+    /// Returns the number of bytes of a row's integers, which come before the scales.
     fn integers(self) -> usize {
         match self.bits {
             ActivationBits::Eight => self.values(),
@@ -122,8 +122,8 @@ pub(crate) struct Row<'k> {
 }
 
 impl<'k> Row<'k> {
-    /// The integers of four consecutive columns: one 32-bit word for bytes, or two 32-bit words for
-    /// 16-bit integers.
+    /// Returns the integers of four consecutive columns: one 32-bit word for bytes, or two 32-bit
+    /// words for 16-bit integers.
     pub(crate) fn four(self, column: Value<'k>) -> Vec<Value<'k>> {
         let word = |at: Value<'k>| {
             self.buffer.load(at, Type::lanes(4, Element::I8)).bits(Type::Scalar(Element::I32))

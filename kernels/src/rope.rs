@@ -9,8 +9,8 @@ use crate::kernel::{self, Kernel};
 use crate::lane;
 use crate::norm::Norm;
 
-/// The rotary embedding of rows with `features` numbers, which rotates the first 2 · `half` numbers
-/// of a row.
+/// Describes the rotary embedding of rows with `features` numbers, which rotates the first 2 ·
+/// `half` numbers of each row.
 #[derive(Clone, Copy)]
 pub(crate) struct Rotation {
     element: Element,
@@ -26,8 +26,8 @@ pub(crate) struct Rotation {
 }
 
 impl Rotation {
-    /// The rotary embedding of `op` for x and a table with these types; `None` if the kernel does
-    /// not support the operation.
+    /// Returns the rotary embedding of `op` for x and a table with these types; `None` if the
+    /// kernel does not support the operation.
     pub(crate) fn of(op: &Rope, [x, table]: [&TensorType; 2]) -> Option<Self> {
         let last = x.rank() - 1;
         let features = x.shape[last];
@@ -89,7 +89,7 @@ impl Rotation {
     }
 }
 
-/// A kernel that applies a rotary embedding to the rows of x, optionally after a norm.
+/// Returns a kernel that applies a rotary embedding to the rows of x, optionally after a norm.
 pub(crate) fn kernel(rotation: Rotation, norm: Option<Norm>) -> (String, impl FnOnce() -> Kernel + use<>) {
     let Rotation { element, rows, features, .. } = rotation;
     let normed = norm.map(|norm| format!("_normed_{}", norm.name())).unwrap_or_default();

@@ -11,7 +11,7 @@ use crate::isa::tiles::LINE;
 use crate::kernel::{self, Kernel};
 use crate::lane;
 
-/// The kernel that looks up `count` rows in the matrix of `op`.
+/// Returns the kernel that looks up `count` rows in the matrix of `op`.
 pub(crate) fn kernel(op: &PackedRows, count: usize) -> (String, impl FnOnce() -> Kernel) {
     let &PackedRows { format, outputs, inputs, element } = op;
     let name = format!("rows_{}_{outputs}x{inputs}_{count}_{}", format.word(), element.name());
@@ -123,8 +123,8 @@ impl<'k> Line<'k> {
         }
     }
 
-    /// The stored integers of a group of this row, and the columns of these integers in the group.
-    /// The chunk of the group begins at the given byte of the panel.
+    /// Returns the stored integers of a group of this row, and the columns to which the integers
+    /// belong. The chunk of the group begins at the given byte of the panel.
     fn integers(
         self,
         code: &'k Code,

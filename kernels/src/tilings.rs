@@ -8,7 +8,8 @@ use targets::Tiling;
 pub struct Tilings {
     /// The name under which tuning files store measurements of the fused operation.
     pub work: String,
-    /// The tiling that the kernel uses if no measurement selects another tiling.
+    /// Returns the default tiling, which the kernel uses unless a tuning file selects another
+    /// tiling.
     pub usual: Tiling,
     parts: Vec<NonZeroUsize>,
     rows: Vec<NonZeroUsize>,
@@ -36,7 +37,7 @@ impl Tilings {
         }
     }
 
-    /// The tilings that differ from `one` in a single parameter.
+    /// Returns the tilings that differ from `one` in a single parameter.
     pub fn beside(&self, one: Tiling) -> impl Iterator<Item = Tiling> {
         let parts = self.parts.iter().map(move |&parts| Tiling { parts, ..one });
         let rows = self.rows.iter().map(move |&rows| Tiling { rows, ..one });

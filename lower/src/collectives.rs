@@ -16,8 +16,8 @@ use crate::{EntryShards, Sharding, Shards};
 pub struct Collectives {
     /// The sharding of each node's value, by node index.
     pub shardings: Vec<Sharding>,
-    /// For each node, the number of devices among which the computation of the node is divided. If
-    /// the mesh has more devices, the other devices repeat the same computation.
+    /// For each node, the number of devices among which the computation of the node is divided. Any
+    /// additional devices of the mesh repeat the same computation.
     pub parts: Vec<usize>,
     /// The collectives of the entry point, in execution order.
     pub collectives: Vec<Collective>,
@@ -37,18 +37,18 @@ pub struct Collective {
 /// The kind of data exchange between devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CollectiveKind {
-    /// Each device has one term of a sum, or one candidate for a maximum. After the all-reduce,
-    /// each device has the complete sum or maximum.
+    /// Before an all-reduce, each device has one term of a sum, or one candidate for a maximum.
+    /// After the all-reduce, each device has the complete sum or maximum.
     AllReduce,
-    /// Each device has one part of a tensor. After the all-gather, each device has the complete
-    /// tensor.
+    /// Before an all-gather, each device has one part of a tensor. After the all-gather, each
+    /// device has the complete tensor.
     AllGather,
 }
 
 impl Collective {
-    /// The number of bytes that each device sends in a ring of n devices. In an all-reduce, each
-    /// device sends 2(n−1)/n of the result's bytes; in an all-gather, each device sends (n−1)/n of
-    /// the bytes. No algorithm for these collectives sends fewer bytes.
+    /// Returns the number of bytes that each device sends in a ring of n devices. In an all-reduce,
+    /// each device sends 2(n−1)/n of the result's bytes; in an all-gather, each device sends
+    /// (n−1)/n of the bytes. No algorithm for an all-reduce or an all-gather sends fewer bytes.
     ///
     /// Source: Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
     /// workstations" (2009).
@@ -110,8 +110,8 @@ fn given(declared: Option<&Sharding>, entry: &Function, id: NodeId) -> (Sharding
 struct Walk<'a> {
     entry: &'a Function,
     done: Collectives,
-    /// The shardings of values that the program gathered after the node computed them. Later
-    /// operations that read the node use the gathered value.
+    /// The sharding of a node's value after the program has gathered the value. Later operations
+    /// read the gathered value of the node.
     gathered: HashMap<NodeId, Sharding>,
 }
 

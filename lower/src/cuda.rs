@@ -131,8 +131,8 @@ fn is_parameter(uses: &NodeUses<'_>, id: NodeId) -> bool {
     matches!(uses.function.node(id).kind, NodeKind::Parameter(_))
 }
 
-/// The sizes of a matmul with at most `CUDA_VECTORS` vectors. `None` if the node is not such a
-/// matmul, or if no kernel supports the sizes.
+/// Returns the sizes of a matmul with at most `CUDA_VECTORS` vectors. Returns `None` if the node is
+/// not a matmul, if the matmul has more vectors, or if no kernel supports the sizes.
 fn product(uses: &NodeUses<'_>, id: NodeId) -> Option<CudaProduct> {
     let (Some(Op::Linear(_)), &[x, weight]) = (uses.op(id), &uses.types(id)[..]) else { return None };
     let is_bf16 = |ty: &TensorType| ty.element == ElementType::Bf16;
@@ -143,8 +143,8 @@ fn product(uses: &NodeUses<'_>, id: NodeId) -> Option<CudaProduct> {
     (is_bf16(x) && is_bf16(weight) && supported).then_some(product)
 }
 
-/// The norm before these matmuls, with the norm's operands, if only these matmuls use the result of
-/// the norm.
+/// Returns the norm before some matmuls and the norm's operands, if only the matmuls read the
+/// result of the norm.
 fn norm(
     uses: &NodeUses<'_>,
     input: NodeId,
@@ -173,8 +173,8 @@ fn residual(uses: &NodeUses<'_>, id: NodeId, product: CudaProduct) -> Option<(No
     })
 }
 
-/// The nodes from `silu(gate)` to `silu(gate) · up`. In order, these nodes are a conversion to f32,
-/// the logistic function, a product, a conversion to bf16 and a product.
+/// The nodes from `silu(gate)` to `silu(gate) · up`. The nodes from `silu(gate)` on are, in order,
+/// a conversion to f32, the logistic function, a product, a conversion to bf16 and a product.
 fn gated(uses: &NodeUses<'_>, gate: NodeId, up: NodeId) -> Option<Vec<NodeId>> {
     let only_user = |id: NodeId| match uses.users[id.index()][..] {
         [user] if !uses.returned[id.index()] => Some(user),
@@ -213,8 +213,8 @@ struct Appended {
     count: Option<NodeId>,
 }
 
-/// The append that writes the cache in the node `id`, with the shape `[B, K, N, E]`. The function
-/// returns `None` if another node than `attention` reads the cache.
+/// Returns the append that writes the cache in the node `id`, with the shape `[B, K, N, E]`. The
+/// function returns `None` if another node than `attention` reads the cache.
 fn appended(uses: &NodeUses<'_>, id: NodeId, attention: NodeId) -> Option<Appended> {
     let operands = uses.function.operands(id);
     if uses.users[id.index()] != [attention] {

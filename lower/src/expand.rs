@@ -11,19 +11,18 @@ use crate::rewrite::{rewrite, rewrite_nodes};
 /// result of the program needs.
 ///
 /// # Errors
-/// Returns an error if an operation rejects its operands. This happens only if the trace was not
-/// verified.
+/// Returns an error if an operation rejects its operands. A verified trace never causes this error.
 pub fn expand(trace: &Trace) -> Result<Trace, LowerError> {
     rewrite(trace, convert)
 }
 
 impl Implementations<'_> {
     /// Returns the same program with primitive operations, idioms and kernel operations. The
-    /// weights have the layouts that these operations read.
+    /// weights of the returned program have the layouts that kernels and other operations read.
     ///
     /// # Errors
-    /// Returns an error if an operation rejects its operands. This happens only if the trace was
-    /// not verified.
+    /// Returns an error if an operation rejects its operands. A verified trace never causes this
+    /// error.
     pub fn expand(&self) -> Result<Trace, LowerError> {
         let expanded = rewrite_nodes(self.trace, |b, at, op, operands| match self.at(at) {
             Implementation::Kernel(None) => b.op(op.clone(), operands),

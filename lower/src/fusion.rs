@@ -20,8 +20,8 @@ pub(crate) struct Fusion<'f> {
 pub(crate) struct Fusions<'f> {
     /// The fused operations. Each key in this map is the node whose value the kernel writes.
     written: BTreeMap<NodeId, Fusion<'f>>,
-    /// For each node, whether the node needs no code, because a kernel computes the node or no
-    /// other node needs it.
+    /// Whether each node needs no code: a kernel computes the node, or no other node reads the
+    /// node.
     within: Vec<bool>,
 }
 
@@ -98,14 +98,14 @@ impl<'f> Fusions<'f> {
     }
 }
 
-/// A fused operation after the prologue of its first operand is fused.
+/// A fused operation that already includes the prologue of its first operand.
 struct Prologue<'f> {
     work: FusedOp<'f>,
     within: Vec<NodeId>,
     operands: Vec<NodeId>,
 }
 
-/// A function, with the nodes that use each node.
+/// A function, and for each of its nodes a list of the nodes that use the node.
 pub(crate) struct NodeUses<'f> {
     pub(crate) function: &'f Function,
     pub(crate) users: Vec<Vec<NodeId>>,
@@ -152,9 +152,10 @@ impl<'f> NodeUses<'f> {
     }
 
     /// Fuses the rotary embedding and the norm before the first operand. For an append, the
-    /// function fuses the operations before the appended vectors. The function fuses these
-    /// operations only if the kernel supports them and no other node uses their results. The
-    /// function also fuses the permutation from token order to head order.
+    /// function fuses the norm and the rotary embedding that compute the appended vectors. The
+    /// function fuses operations only if the kernel supports the operations, and if no other node
+    /// uses their results. The function also fuses the permutation that moves the token axis behind
+    /// the head axis.
     fn before(&self, id: NodeId, mut work: FusedOp<'f>, kernels: &Kernels) -> Prologue<'f> {
         let mut operands = self.function.operands(id);
         let writes = matches!(work.op, Op::Append(_));
@@ -233,8 +234,8 @@ impl<'f> NodeUses<'f> {
         Prologue { work, within, operands }
     }
 
-    /// The node that permutes the result of attention to token order, if no other node uses the
-    /// result of attention.
+    /// Returns the node that moves the token axis of attention's result before the head axis, if no
+    /// other node uses the result of attention.
     fn turned(&self, id: NodeId) -> Option<NodeId> {
         let &[user] = &self.users[id.index()][..] else { return None };
         let rank = self.function.node(id).ty().rank();
@@ -256,8 +257,8 @@ impl<'f> NodeUses<'f> {
         Some([stored(k)?, stored(v)?])
     }
 
-    /// The sequences of elementwise operations that could become the epilogue of a node. The list
-    /// begins with the longest sequence.
+    /// Returns the sequences of elementwise operations that could become the epilogue of a node.
+    /// The list begins with the longest sequence.
     fn endings(&self, id: NodeId) -> Vec<Ending> {
         let mut growth = Growth::new(self, id);
         let ty = growth.ty.clone();
@@ -273,7 +274,7 @@ impl<'f> NodeUses<'f> {
     }
 }
 
-/// The permutation from `[B, S, …, E]` to `[B, …, S, E]`.
+/// Returns the permutation from `[B, S, …, E]` to `[B, …, S, E]`.
 fn tokens_last(rank: usize) -> Vec<usize> {
     let Some(last) = rank.checked_sub(1).filter(|&last| last > 1) else { return Vec::new() };
     [0].into_iter().chain(2..last).chain([1, last]).collect()
@@ -284,7 +285,7 @@ fn tokens_first(rank: usize) -> Vec<usize> {
     [0, last - 1].into_iter().chain(1..last - 1).chain([last]).collect()
 }
 
-/// The position of a slice in the row of each token.
+/// Returns the position of a slice in the row of each token.
 fn part(narrow: &Narrow, of: &TensorType, tokens: usize) -> Option<Tokens> {
     let (before, from) = of.shape.split_at(narrow.axis);
     let within: usize = from[1..].iter().product();
@@ -346,8 +347,8 @@ impl<'g, 'f> Growth<'g, 'f> {
         joins
     }
 
-    /// The value of an operand that the search did not find: a number, or a node that is computed
-    /// before the epilogue.
+    /// Returns the value of an operand that the search did not find: a number, or a node that is
+    /// computed before the epilogue.
     fn operand(&self, id: NodeId) -> Option<Outside> {
         let node = self.uses.function.node(id);
         let [ty] = &node.types[..] else { return None };
@@ -378,8 +379,8 @@ impl<'g, 'f> Growth<'g, 'f> {
         }
     }
 
-    /// The epilogue that ends at `end`, if no node outside of the epilogue reads an intermediate
-    /// value of the epilogue.
+    /// Returns the epilogue that ends at `end`, if no node outside of the epilogue reads an
+    /// intermediate value of the epilogue.
     fn ending(&self, end: NodeId) -> Option<Ending> {
         let mut within = vec![end];
         for &id in self.joined.iter().rev() {
@@ -424,7 +425,7 @@ enum Outside {
     Operand(NodeId, Broadcast, ElementType),
 }
 
-/// The steps of an epilogue while the search collects these steps.
+/// The operations of an epilogue that the search has collected so far.
 struct Steps<'g, 'f> {
     growth: &'g Growth<'g, 'f>,
     tail: Epilogue,
@@ -447,7 +448,7 @@ impl Steps<'_, '_> {
         Some(())
     }
 
-    /// The index of the step that computes the value of a node.
+    /// Returns the index of the operation that computes the value of a node.
     fn place(&mut self, id: NodeId) -> Option<usize> {
         if let Some(&place) = self.places.get(&id) {
             return Some(place);

@@ -98,7 +98,7 @@ impl<'t> Implementations<'t> {
         Ok(Self { trace, activations: weights.activations, layouts, nodes })
     }
 
-    /// The implementation of a node, in the function with this index.
+    /// Returns the implementation of a node, in the function with this index.
     pub(crate) fn at(&self, (function, id): (usize, NodeId)) -> &Implementation {
         &self.nodes[function][id.index()]
     }
@@ -108,8 +108,8 @@ impl<'t> Implementations<'t> {
         self.layouts.values().any(Result::is_ok)
     }
 
-    /// The format of each weight, by the weight's key in the function that declares it. The error
-    /// is the reason why the archive stores the weight unquantized.
+    /// Returns the format of each weight, by the weight's key in the function that declares it. If
+    /// the archive stores the weight unquantized, the error contains the reason.
     pub fn formats(&self) -> BTreeMap<String, Result<WeightFormat, DenseReason>> {
         let formats = self.layouts.iter();
         formats.map(|(key, layout)| (key.clone(), layout.map(WeightLayout::format))).collect()
@@ -117,7 +117,7 @@ impl<'t> Implementations<'t> {
 }
 
 impl StoredWeight {
-    /// The implementation of an operation that reads a weight in a special memory layout.
+    /// Returns the implementation of an operation that reads a weight in a special memory layout.
     fn of(layouts: &Layouts, function: &Function, op: &Op, operands: &[NodeId]) -> Option<Self> {
         let layout = |parameter: &Parameter| layouts.get(&parameter.key)?.ok();
         let matrix = |operand: usize| match &function.node(operands[operand]).kind {

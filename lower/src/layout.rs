@@ -27,10 +27,10 @@ pub enum Quantization {
     /// matrices in 8 bits.
     Mixed(WeightFormat),
     /// Each pattern of weight keys selects the format of the matching weights, as in a quantized
-    /// checkpoint. All other weights have the element type of the network.
+    /// checkpoint. Weights that match no pattern have the element type of the network.
     ByKey(Arc<BTreeMap<String, WeightFormat>>),
     /// `formats` sets the formats for patterns of weight keys, where `None` selects the element
-    /// type of the network. `base` sets the format of all other weights.
+    /// type of the network. `base` sets the format of the weights that match no pattern.
     Mapped {
         base: Box<Quantization>,
         formats: Arc<BTreeMap<String, Option<WeightFormat>>>,
@@ -53,7 +53,7 @@ impl Quantization {
         if formats.is_empty() { Self::Computed } else { Self::ByKey(Arc::new(formats)) }
     }
 
-    /// Selects the formats of `base`, with other formats for the weights that match a pattern.
+    /// Selects the formats of `base`, except for the weights that match a pattern.
     pub fn mapped(base: Self, formats: BTreeMap<String, Option<WeightFormat>>) -> Self {
         Self::Mapped { base: Box::new(base), formats: Arc::new(formats) }
     }
@@ -69,14 +69,14 @@ impl Quantization {
         }
     }
 
-    /// Whether the values of some weights are rounded. Either Tracewright rounds these weights, or
+    /// Whether the values of some weights are rounded. Either Tracewright rounds the weights, or
     /// the checkpoint contains rounded weights.
     pub fn rounds(&self) -> bool {
         *self != Self::Computed
     }
 
     /// If the formats depend on the network, returns a choice with a format for each matrix of the
-    /// recorded network. Otherwise, returns the same choice.
+    /// recorded network. If the formats do not depend on the network, returns the same choice.
     ///
     /// # Errors
     /// Returns an error if a pattern matches no matrix of the network.
@@ -113,8 +113,8 @@ impl Quantization {
         }
     }
 
-    /// The format of a parameter; `None` if the archive stores the parameter in the element type of
-    /// the network.
+    /// Returns the format of a parameter; `None` if the archive stores the parameter in the element
+    /// type of the network.
     fn format(&self, parameter: &Parameter) -> Option<WeightFormat> {
         match self {
             Self::Computed => None,
@@ -252,8 +252,8 @@ impl WeightLayout {
     }
 }
 
-/// The layout of each weight, by the weight's key in the function that declares it. The error is
-/// the reason why the archive stores the weight unquantized.
+/// The layout of each weight, by the weight's key in the function that declares it. If the archive
+/// stores the weight unquantized, the error contains the reason.
 pub(crate) type Layouts = BTreeMap<String, Result<WeightLayout, DenseReason>>;
 
 /// The reason why the archive stores a weight in the element type of the network.
@@ -313,9 +313,9 @@ pub(crate) fn assign_layouts(trace: &Trace, quantize: &Quantization, kernels: &K
     parameters.map(|parameter| (parameter.key.clone(), layout(parameter))).collect()
 }
 
-/// The keys of weights that are read by operations other than matmuls and row lookups. Each key is
-/// the key in the function that declares the weight, because all layers that call this function
-/// share a layout.
+/// Returns the keys of weights that are read by operations other than matmuls and row lookups. Each
+/// key is the key in the function that declares the weight, because all layers that call this
+/// function share a layout.
 fn used_otherwise(trace: &Trace) -> BTreeSet<&str> {
     let mut other = BTreeSet::new();
     for function in &trace.functions {

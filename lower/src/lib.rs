@@ -1,9 +1,9 @@
 //! Lowers a trace to StableHLO, with the converters, the legalizations and the text of the module.
 //!
-//! [`expand`] replaces composite operations by primitive operations. The result is still a
-//! [`trace::Trace`], which you can dump, evaluate and compare. [`lower`] writes the expanded trace
-//! as StableHLO. Before [`lower`] writes a trace, it rewrites operations that the target's compiler
-//! computes wrongly ([`legalize`]).
+//! [`expand`] replaces composite operations by primitive operations. The result of [`expand`] is
+//! still a [`trace::Trace`], which you can dump, evaluate and compare. [`lower`] writes the
+//! expanded trace as StableHLO. Before [`lower`] writes a trace, [`lower`] rewrites operations that
+//! the target's compiler computes wrongly ([`legalize`]).
 
 mod collectives;
 mod convert;

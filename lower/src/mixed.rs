@@ -18,13 +18,13 @@ const VALUES_SHARE: f64 = 1.0 / 16.0;
 /// The number of elements of each matrix, by the pattern of the matrix's key in the checkpoint.
 pub(crate) type Matrices = BTreeMap<String, usize>;
 
-/// The matrices and stacks of matrices among the parameters of a trace.
+/// Returns the matrices and stacks of matrices among the parameters of a trace.
 pub(crate) fn matrices(trace: &Trace) -> Matrices {
     trace.functions.iter().flat_map(of_function).collect()
 }
 
-/// The format of each matrix, by the pattern of its key. The archive stores the matrices of layers
-/// in `format`, except small matrices whose rounding costs much quality.
+/// Returns the format of each matrix, by the pattern of its key. The archive stores the matrices of
+/// layers in `format`, except small matrices whose rounding costs much quality.
 pub(crate) fn mixed(trace: &Trace, format: WeightFormat) -> BTreeMap<String, WeightFormat> {
     let mut formats: BTreeMap<String, WeightFormat> =
         matrices(trace).into_keys().map(|pattern| (pattern, format)).collect();
@@ -38,7 +38,7 @@ fn of_function(function: &Function) -> Matrices {
     matrices.map(|(key, ty)| (key_pattern(key), ty.count())).collect()
 }
 
-/// The key patterns of the matrices in a function that the archive stores in 8 bits.
+/// Returns the key patterns of the matrices in a function that the archive stores in 8 bits.
 fn sensitive(function: &Function) -> BTreeSet<String> {
     let mut sensitive = BTreeSet::new();
     let layer: usize =
@@ -79,7 +79,7 @@ fn weight(function: &Function, matmul: NodeId) -> Option<&Parameter> {
     }
 }
 
-/// The weights of the nearest matmuls on the paths to a value.
+/// Returns the weights of the last matmuls before a value, on every path to the value.
 fn weights_behind(function: &Function, value: NodeId) -> Vec<&Parameter> {
     let (mut found, mut seen, mut pending) = (Vec::new(), BTreeSet::new(), vec![value]);
     while let Some(id) = pending.pop() {

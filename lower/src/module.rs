@@ -1,5 +1,5 @@
-//! Writes the text of a module: StableHLO with a source location on every operation. The dialect
-//! determines how the module contains weights and large constants.
+//! Writes the text of a module. The text is StableHLO with a source location on every operation.
+//! The dialect determines how the module represents weights and large constants.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -14,8 +14,8 @@ use crate::fusion::{Fusion, Fusions};
 use crate::legalize::{Legalization, legalize};
 use crate::{LowerError, idiom};
 
-/// If a constant has more bytes than this, the module contains the constant only once, as a global
-/// for all functions.
+/// If a constant has more bytes than this number, the module contains the constant only once, as a
+/// global for all functions.
 const INLINE_BYTES: usize = 1024;
 
 /// A program as the text of a StableHLO module.
@@ -47,7 +47,7 @@ pub struct Module {
     /// The parameters of the module, sorted by key. The module reads its parameters from the IREE
     /// parameter scope `model`.
     pub parameters: Vec<Parameter>,
-    /// The tilings of kernels in the module that come from the tuning file of the target.
+    /// The kernels of the module have these tilings from the tuning file of the target.
     pub tuned: BTreeMap<String, Tiling>,
 }
 
@@ -137,8 +137,8 @@ pub fn write(trace: &Trace, dialect: Dialect) -> Result<Module, LowerError> {
     write_with(trace, dialect, Kernels::none(), &Frame::default())
 }
 
-/// The text of the module around the functions, and the attributes for the arguments and results of
-/// the entry points.
+/// Contains the text of the module around the functions, and the attributes for the arguments and
+/// results of the entry points.
 pub(crate) struct Frame {
     pub name: String,
     pub attributes: String,
@@ -150,8 +150,9 @@ pub(crate) struct Frame {
     pub weights: HashMap<String, String>,
     /// The text after the type of each result of an entry point.
     pub results: Vec<String>,
-    /// Whether matmuls in f32 request the full precision of f32. Without this request, XLA rounds
-    /// the operands of matmuls on accelerators: to TF32 on NVIDIA GPUs, and to bf16 on TPUs.
+    /// Whether matmuls in f32 request the full precision of f32. If matmuls in f32 do not request
+    /// full precision, XLA rounds their operands on accelerators: to TF32 on NVIDIA GPUs, and to
+    /// bf16 on TPUs.
     pub exact: bool,
     /// Whether kernels for NVIDIA GPUs compute some of the operations.
     pub cuda: bool,
@@ -220,8 +221,8 @@ pub(crate) fn write_with(
 struct Writer<'a> {
     trace: &'a Trace,
     dialect: Dialect,
-    /// For each function, the weights that the function takes as arguments. An entry point has no
-    /// such arguments, because it loads its weights itself.
+    /// For each function, the weights that the function takes as arguments. An entry point takes no
+    /// weights as arguments, because an entry point loads its weights itself.
     weights: Vec<Vec<Weight>>,
     constants: HashMap<Literal, usize>,
     globals: Vec<Literal>,
@@ -279,8 +280,8 @@ pub fn location(provenance: &Provenance) -> String {
     format!("loc(\"{}\"(\"{file}\":{line}:0))", namespace(path))
 }
 
-/// A path with slashes between its levels, such as `model/layers.*/mlp`. Graph viewers use these
-/// slashes to show the structure of the model.
+/// Returns a path with slashes between its levels, such as `model/layers.*/mlp`. Graph viewers use
+/// the slashes of a path to show the structure of the model.
 pub fn namespace(path: &str) -> String {
     path.replace('.', "/").replace("/*", ".*")
 }
@@ -311,7 +312,7 @@ impl Statements for Fresh<'_> {
 impl Writer<'_> {
     /// Whether the module contains a constant only once, as a global for all functions. If all
     /// elements of a constant are equal, its text is short and the compiler folds it. So the module
-    /// repeats such a constant.
+    /// repeats a constant whose elements are all equal.
     fn is_global(&self, literal: &Literal) -> bool {
         self.dialect == Dialect::IreeGlobals
             && literal.as_splat().is_none()
@@ -342,8 +343,8 @@ impl Writer<'_> {
         arguments
     }
 
-    /// The right-hand side of the statement for an operation, as the operation's implementation
-    /// defines it. `names` contains the SSA names of earlier nodes.
+    /// Returns the right-hand side of the statement for an operation, as the operation's
+    /// implementation defines it. `names` contains the SSA names of earlier nodes.
     fn operation(
         &mut self,
         fresh: &mut Fresh<'_>,
@@ -484,8 +485,8 @@ fn multiplies(function: &Function) -> bool {
 
 /// Rounds a result to the element type of the result. IREE computes f16 and bf16 numbers in f32,
 /// and rounds only the numbers that it writes to memory. The number of tokens determines which
-/// numbers IREE writes to memory, so without this rounding the outputs would depend on the number
-/// of tokens.
+/// numbers IREE writes to memory, so without rounding every result, the outputs would depend on the
+/// number of tokens.
 fn rounded(fresh: &mut Fresh<'_>, value: String, op: &ops::Op, ty: &TensorType) -> String {
     use ops::Op::{Binary, Convert, DotGeneral, Reduce, Unary};
     let computes = matches!(op, Unary(_) | Binary(_) | Convert(_) | Reduce(_) | DotGeneral(_));

@@ -109,7 +109,7 @@ pub enum ShardError {
     Parameter(#[from] ParameterConflict),
 }
 
-/// A part of a mesh axis, between two divisors of the size of the mesh axis.
+/// A span is a part of a mesh axis, between two divisors of the size of the mesh axis.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Span {
     over: usize,
@@ -128,9 +128,8 @@ struct Divider<'a> {
 }
 
 impl Shards {
-    /// Partitions the arguments and results of a recorded trace over the devices of a mesh. The
-    /// arguments and results of a program stay the same if Tracewright simplifies the trace without
-    /// an archive.
+    /// Partitions the arguments and results of a recorded trace over the devices of a mesh.
+    /// Simplification without an archive does not change the arguments and results of a program.
     ///
     /// # Errors
     /// Returns an error if a rule names an unknown axis, or if the extent of a tensor axis is not
@@ -181,7 +180,7 @@ impl Shards {
         Self { mesh: Mesh::default(), weights, entries, notes: BTreeSet::new() }
     }
 
-    /// The number of bytes of the given weights that each device stores.
+    /// Returns the number of bytes of the given weights that each device stores.
     pub fn device_bytes(&self, parameters: &[Parameter]) -> usize {
         let bytes = |p: &Parameter| p.ty.bytes() / self.weights.get(&p.key).map_or(1, Sharding::parts);
         parameters.iter().map(bytes).sum()
@@ -200,7 +199,7 @@ impl Sharding {
         self.0.iter().flatten().map(|axis| axis.size).product()
     }
 
-    /// The type of the part of a tensor that one device stores under this sharding.
+    /// Returns the type of the part of a tensor that one device stores under this sharding.
     pub fn local(&self, ty: &TensorType) -> TensorType {
         let parts = |axes: &Vec<MeshAxis>| axes.iter().map(|axis| axis.size).product::<usize>();
         let mut ty = ty.clone();
@@ -247,7 +246,8 @@ impl fmt::Display for ShardNote {
     }
 }
 
-/// The axis names of each weight, by the key of the weight in the function that declares it.
+/// Returns the axis names of each weight, by the key of the weight in the function that declares
+/// it.
 fn declared_axes(trace: &Trace) -> BTreeMap<&str, Vec<&[AxisName]>> {
     let mut declared: BTreeMap<&str, Vec<&[AxisName]>> = BTreeMap::new();
     for function in &trace.functions {
@@ -260,7 +260,7 @@ fn declared_axes(trace: &Trace) -> BTreeMap<&str, Vec<&[AxisName]>> {
     declared
 }
 
-/// The axes of the queries that the keys do not have, in attention whose query heads share
+/// Returns the axes that the queries have and the keys lack, in attention whose query heads share
 /// key-value heads.
 fn group_axes(function: &Function) -> Vec<&str> {
     let mut groups = Vec::new();
@@ -354,8 +354,8 @@ impl<'a> Divider<'a> {
         Err(ShardError::Uneven { tensor: tensor.into(), axis, extent, over })
     }
 
-    /// The part of a mesh axis over which Tracewright partitions the query heads of each key-value
-    /// head. The key-value heads do not use this part.
+    /// Returns the part of a mesh axis over which Tracewright partitions the query heads of each
+    /// key-value head. The key-value heads do not use this part of the mesh axis.
     fn rest(&mut self, axis: &str, extent: usize, taken: &[Option<usize>]) -> Option<Span> {
         let left = |(at, over): (usize, &MeshAxis)| {
             let from = taken[at].filter(|&parts| parts < over.size)?;
@@ -396,7 +396,7 @@ impl<'a> Divider<'a> {
         self.mesh.axes.iter().zip(&self.cuts).map(of_axis).collect()
     }
 
-    /// The sharding of a tensor with the given `axes` over the given pieces of mesh axes.
+    /// Returns the sharding of a tensor with the given `axes` over the given pieces of mesh axes.
     fn sharding(&self, pieces: &[Vec<(MeshAxis, usize)>], axes: &[Vec<Span>]) -> Sharding {
         let pieces = |span: &Span| {
             let (from, to) = (span.from, span.to);

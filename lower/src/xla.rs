@@ -65,7 +65,8 @@ pub fn xla(
 /// Replaces NaN by infinity in the operand of each maximum over a result of the entry point. On
 /// CPUs, XLA's maximum and its all-reduce of a maximum ignore NaN (the test `a_maximum_ignores_nan`
 /// in `pjrt/tests/plugin.rs`). With infinity instead of NaN, every device selects the token with
-/// the NaN as the most likely token. If you read the logit of this token, you then find the NaN.
+/// the NaN as the most likely token. The logit of the selected token is then NaN, so you notice the
+/// error.
 fn with_nan_as_infinity(trace: &Trace, entry: usize) -> Result<Trace, LowerError> {
     let function = &trace.functions[entry];
     rewrite_nodes(trace, |b, (index, id), op, operands| {
@@ -85,8 +86,8 @@ fn with_nan_as_infinity(trace: &Trace, entry: usize) -> Result<Trace, LowerError
     })
 }
 
-/// The attributes of each argument: its sharding, and the result that XLA may write into the memory
-/// of the argument.
+/// Returns the attributes of each argument: its sharding, and the result that XLA may write into
+/// the memory of the argument.
 fn arguments(signature: &Signature, shards: Option<&EntryShards>) -> Vec<String> {
     let of_argument = |(at, argument): (usize, &Argument)| {
         let mut said: Vec<String> = Vec::new();

@@ -45,7 +45,7 @@ pub struct Array {
     bytes: Vec<u8>,
 }
 
-/// The number of elements differs from the number of elements in the shape.
+/// The array has another number of elements than its shape requires.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArrayError {
     #[error("the array has {found} numbers, expected {expected} for the shape {shape:?}")]

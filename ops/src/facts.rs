@@ -35,7 +35,7 @@ pub enum WeightUse {
 #[derive(Clone, Copy, Debug)]
 pub struct CostOperand<'a> {
     pub ty: &'a TensorType,
-    /// Whether all elements are the same constant. Such an operand needs no memory.
+    /// Whether all elements are the same constant. A constant operand needs no memory.
     pub splat: bool,
 }
 
@@ -45,17 +45,18 @@ pub struct OpWork {
     pub bytes: f64,
     /// The number of multiplications, additions and elementary functions.
     pub flops: f64,
-    /// The number of kernel launches. This number is a fraction if the compiler often fuses the
-    /// operation with a neighbouring operation.
+    /// The number of kernel launches. The number of launches is a fraction if the compiler often
+    /// fuses the operation with a neighbouring operation.
     pub dispatches: f64,
 }
 
 impl OpWork {
-    /// The cost of an operation without any work: a view, or a value that the compiler recomputes
+    /// The operation costs nothing: its result is a view, or a value that the compiler recomputes
     /// for each reader.
     pub const FREE: Self = Self { bytes: 0.0, flops: 0.0, dispatches: 0.0 };
 
-    /// The cost of an operation, if the compiler fuses it with the operation that reads its result.
+    /// Returns the cost of an operation, if the compiler fuses it with the operation that reads its
+    /// result.
     pub fn fused(flops: f64) -> Self {
         Self { flops, ..Self::FREE }
     }
@@ -72,12 +73,13 @@ impl OpWork {
         Self { bytes: (read + ty.bytes()) as f64, flops, dispatches: 1.0 }
     }
 
-    /// The cost of a matmul in which each element of the result is a sum of `contracted` products.
+    /// Returns the cost of a matmul in which each element of the result is a sum of `contracted`
+    /// products.
     pub fn matmul(operands: &[CostOperand<'_>], ty: &TensorType, contracted: usize) -> Self {
         Self::kernel(operands, ty, 2.0 * ty.count() as f64 * contracted as f64)
     }
 
-    /// The usual cost of an operation of the given class.
+    /// Returns the usual cost of an operation of the given class.
     pub(crate) fn usual(class: OpClass, operands: &[CostOperand<'_>], ty: &TensorType) -> Self {
         let count = ty.count() as f64;
         let elements = |at: usize| operands[at].ty.count() as f64;
@@ -120,8 +122,8 @@ impl IterationSpace {
         Self { operands, result: same(ty.rank()), count: ty.rank() }
     }
 
-    /// An iteration space in which the operation reads every operand at the same index at which it
-    /// writes the result.
+    /// Returns an iteration space in which the operation reads every operand at the same index at
+    /// which it writes the result.
     pub fn aligned(operands: &[&TensorType], ty: &TensorType) -> Self {
         Self::of_result(operands.iter().map(|operand| same(operand.rank())).collect(), ty)
     }
@@ -135,7 +137,7 @@ impl IterationSpace {
         space
     }
 
-    /// An iteration space in which no axis of an operand has a loop.
+    /// Returns an iteration space in which no axis of an operand has a loop.
     pub fn opaque(operands: &[&TensorType], ty: &TensorType) -> Self {
         Self::of_result(operands.iter().map(|operand| vec![None; operand.rank()]).collect(), ty)
     }

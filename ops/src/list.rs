@@ -58,7 +58,7 @@ macro_rules! operations {
             /// this compiler.
             Idiom(Idiom<'a>),
             /// The crate `bake` computes the operation when it writes an archive. No compiled
-            /// program contains such an operation.
+            /// program contains an operation that `bake` computes.
             Archive(LayoutOp<'a>),
             Kernel,
         }
@@ -93,7 +93,8 @@ macro_rules! operations {
                 }
             }
 
-            /// The StableHLO statement of a primitive operation; `None` for other operations.
+            /// Returns the StableHLO statement of a primitive operation; `None` for other
+            /// operations.
             pub fn spell(
                 &self, statements: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType,
             ) -> Option<String> {
@@ -174,8 +175,8 @@ macro_rules! operations {
                 match self { $(Self::$name(_) => $name::PICKS_ROWS),* }
             }
 
-            /// Whether the crate `bake` can compute any part of the result from parts of the float
-            /// operands with a bounded size.
+            /// Whether the crate `bake` can compute the result in pieces, and reads only a bounded
+            /// part of the float operands for each piece.
             pub fn bakes(&self) -> bool {
                 match self { $(Self::$name(op) => op.bakes()),* }
             }
@@ -190,8 +191,8 @@ macro_rules! operations {
                 match self { $(Self::$name(_) => $name::WEIGHT_USE),* }
             }
 
-            /// The number of bytes and arithmetic operations that the operation needs, for a cost
-            /// model.
+            /// Returns the number of bytes and arithmetic operations that the operation needs, for
+            /// a cost model.
             pub fn work(&self, operands: &[CostOperand<'_>], ty: &TensorType) -> OpWork {
                 match self { $(Self::$name(op) => op.work(operands, ty)),* }
             }
@@ -201,12 +202,13 @@ macro_rules! operations {
                 match self { $(Self::$name(op) => op.iteration_space(operands, ty)),* }
             }
 
-            /// The largest allowed difference between IREE's result and the result of [`Op::eval`].
+            /// Returns the largest allowed difference between IREE's result and the result of
+            /// [`Op::eval`].
             pub fn bound(&self) -> Bound {
                 match self { $(Self::$name(op) => op.bound()),* }
             }
 
-            /// The documentation of every operation, in the order of the list.
+            /// Returns the documentation of every operation, in the order of the list.
             pub fn documented() -> Vec<Documented> {
                 vec![$(Documented {
                     name: $name::NAME,

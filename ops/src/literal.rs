@@ -15,8 +15,8 @@ pub struct Literal {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Content {
-    /// Every element has these bits. The literal stores the bits and not a number, so that a NaN
-    /// keeps its payload.
+    /// All elements of the literal have the same bits. The literal stores the bits and not a
+    /// number, so that a NaN keeps its payload.
     Splat(u32),
     /// The bytes of all elements, little-endian and in row-major order.
     Dense(Arc<[u8]>),

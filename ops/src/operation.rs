@@ -1,5 +1,5 @@
-//! [`Operation`] is the trait of all operations. It contains the facts that each operation must
-//! declare.
+//! [`Operation`] is the trait of all operations. The trait contains the facts that each operation
+//! must declare.
 
 use std::fmt::{Debug, Display};
 use std::hash::Hash;
@@ -14,7 +14,8 @@ use crate::{
 pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
     /// The largest allowed difference between IREE's result and the result of [`Operation::eval`].
     /// The bound is a few times the largest difference that was measured with IREE 3.13 on x86-64.
-    /// The inputs were the examples and, for composite operations, results of transformers.
+    /// The inputs of the measurement were the examples and, for composite operations, results of
+    /// the library HF transformers.
     const BOUND: Bound;
 
     /// Returns [`Operation::BOUND`], or a tighter bound for particular attributes.
@@ -27,8 +28,8 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
     /// Whether each element of the result depends only on the operands' elements at the same index.
     const IS_MAP: bool = matches!(Self::CLASS, OpClass::Elementwise);
 
-    /// Whether the result is a part of the operand, or repeats elements of the operand. The
-    /// compiler never writes such a result to separate memory.
+    /// Whether the result is a part of the operand, or repeats elements of the operand. A result
+    /// that only selects or repeats elements of an operand never gets separate memory.
     const IS_VIEW: bool = false;
 
     /// Whether each element of the result depends only on operand elements with the same index,
@@ -57,11 +58,12 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
 
     /// Evaluates the operation exactly as it is defined, without regard to speed. The types of the
     /// operands must be types that [`Operation::infer`] accepts, and `ty` must be the result of
-    /// `infer`. The function rounds each element to the element type. It rounds a sum only once,
-    /// after the exact addition of all terms.
+    /// `infer`. The function rounds each element to the element type. The function rounds a sum
+    /// only once, after the exact addition of all terms.
     fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value;
 
-    /// The number of bytes and arithmetic operations that the operation needs, for a cost model.
+    /// Returns the number of bytes and arithmetic operations that the operation needs, for a cost
+    /// model.
     fn work(&self, operands: &[CostOperand<'_>], ty: &TensorType) -> OpWork {
         match Self::IS_VIEW {
             true => OpWork::FREE,
@@ -69,8 +71,8 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
         }
     }
 
-    /// Whether the crate `bake` can compute any part of the result from parts of the float operands
-    /// with a bounded size.
+    /// Whether the crate `bake` can compute the result in pieces, and reads only a bounded part of
+    /// the float operands for each piece.
     fn bakes(&self) -> bool {
         false
     }
@@ -98,7 +100,7 @@ pub trait Primitive: Operation {
 }
 
 /// The text form of an operation: its name and its attributes. The macro
-/// [`operation!`](crate::operation!) implements this trait.
+/// [`operation!`](crate::operation!) implements the trait for each operation.
 pub trait Attributes: Sized {
     /// The name of the operation in the text form of traces.
     const NAME: &'static str;
@@ -112,8 +114,8 @@ pub trait Attributes: Sized {
     fn parse_attributes(reader: &mut Reader<'_>) -> Result<Self, ParseError>;
 }
 
-/// Declares the struct of an operation, with its documentation, its name in the text form of
-/// traces, and its attributes.
+/// Declares the struct of an operation, with the documentation, the text form of the name, and the
+/// attributes.
 #[macro_export]
 macro_rules! operation {
     ($(#[doc = $line:literal])* $name:ident = $text:literal { $($(#[doc = $doc:literal])* $field:ident : $ty:ty),* $(,)? }) => {
@@ -172,8 +174,8 @@ pub enum Bound {
     /// Each element may differ by this number of units in the last place of the expected element.
     Ulps(f64),
     /// Each element may differ by this number of units in the last place of the largest expected
-    /// element. Use this bound for operations with sums, because a small result can be the
-    /// difference of large terms.
+    /// element. Use a bound relative to the largest element for operations with sums, because a
+    /// small result can be the difference of large terms.
     UlpsOfLargest(f64),
 }
 
@@ -209,8 +211,8 @@ impl Bound {
 /// A use of an operation in the text form of traces.
 ///
 /// `op` contains the name and the attributes of the operation. An operand is a type, optionally
-/// with elements, such as `i32[2] 3,1`. If an operand has no elements, the tests generate them.
-/// `result` is an error, a type, or a type with the elements that NumPy computes.
+/// with elements, such as `i32[2] 3,1`. If an operand has no elements, the tests generate the
+/// elements. `result` is an error, a type, or a type with the elements that NumPy computes.
 #[derive(Clone, Copy, Debug)]
 pub struct Example {
     /// The name and the attributes of the operation: `narrow axis=1 start=2 length=4`.
@@ -245,7 +247,7 @@ pub enum InferError {
     /// The operation is not defined for the element type of an operand.
     #[error("`{op}` needs {expected} elements, found `{found}`")]
     Element { op: &'static str, expected: &'static str, found: TensorType },
-    /// The types of two operands must agree, but they differ.
+    /// The types of two operands differ, but must agree.
     #[error("`{op}`: {what}, found `{left}` and `{right}`")]
     Mismatch { op: &'static str, what: &'static str, left: TensorType, right: TensorType },
     /// An attribute names an axis that the operand does not have.

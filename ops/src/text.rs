@@ -1,4 +1,4 @@
-//! The parser for the text form of traces, and the text form of attributes.
+//! Parses the text form of traces, and defines the text form of attributes.
 
 use std::fmt::Write as _;
 
@@ -16,8 +16,8 @@ pub struct ParseError {
     pub found: String,
 }
 
-/// A cursor that reads a text from start to end. The cursor skips blanks before a token, but it
-/// does not skip line ends.
+/// A cursor that reads a text from start to end. The cursor skips blanks before a token, but never
+/// a line end.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     text: &'a str,

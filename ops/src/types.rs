@@ -20,8 +20,8 @@ pub enum ElementType {
     Bf16,
     I32,
     I8,
-    /// A 4-bit two's complement integer. A byte contains two integers, and the first integer is in
-    /// the low four bits. Only stored weights have this type.
+    /// A 4-bit two's complement integer. A byte contains two 4-bit integers, and the first integer
+    /// is in the low four bits. Only stored weights have 4-bit integers.
     I4,
     /// A boolean, which is stored in one byte.
     I1,
@@ -30,7 +30,7 @@ pub enum ElementType {
 impl ElementType {
     pub const ALL: [Self; 7] = [Self::F32, Self::F16, Self::Bf16, Self::I32, Self::I8, Self::I4, Self::I1];
 
-    /// The name of the type in StableHLO, in the text form of traces and in archives.
+    /// Returns the name of the type in StableHLO, in the text form of traces and in archives.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -43,7 +43,7 @@ impl ElementType {
         }
     }
 
-    /// The number of bits that one element needs in memory.
+    /// Returns the number of bits that one element needs in memory.
     pub fn bits(self) -> usize {
         match self {
             Self::F32 | Self::I32 => 32,
@@ -53,7 +53,7 @@ impl ElementType {
         }
     }
 
-    /// The number of bytes that `count` elements need in memory.
+    /// Returns the number of bytes that `count` elements need in memory.
     pub fn bytes(self, count: usize) -> usize {
         count.saturating_mul(self.bits()).div_ceil(8)
     }
@@ -87,7 +87,7 @@ impl FromStr for ElementType {
     }
 }
 
-/// The type of a tensor: an element type and a static shape. The text form of such a type is, for
+/// The type of a tensor: an element type and a static shape. The text form of a tensor type is, for
 /// example, `bf16[2,3]`.
 ///
 /// ```
@@ -115,13 +115,13 @@ impl TensorType {
         self.shape.len()
     }
 
-    /// The number of elements. If this number does not fit into a `usize`, the result is
+    /// The number of elements. If the number of elements does not fit into a `usize`, the result is
     /// `usize::MAX`, which exceeds any memory.
     pub fn count(&self) -> usize {
         self.shape.iter().fold(1, |count, &extent| count.saturating_mul(extent))
     }
 
-    /// The size of the tensor in bytes, if it is stored without gaps between the elements.
+    /// Returns the size of the tensor in bytes, if it is stored without gaps between the elements.
     pub fn bytes(&self) -> usize {
         self.element.bytes(self.count())
     }
@@ -131,8 +131,8 @@ impl TensorType {
         Self { element, shape: self.shape.clone() }
     }
 
-    /// The same type with the extent `rows` of the first axis. The type of a scalar does not
-    /// change.
+    /// Returns the same type with the extent `rows` of the first axis. The type of a scalar does
+    /// not change.
     pub fn with_rows(&self, rows: usize) -> Self {
         let mut ty = self.clone();
         ty.shape.iter_mut().take(1).for_each(|extent| *extent = rows);

@@ -148,9 +148,9 @@ pub fn exact_sum(terms: impl IntoIterator<Item = f64>) -> f64 {
     sum
 }
 
-/// Rounds `x` to the neighbouring f32 number towards zero. If the f32 number differs from `x`, the
-/// function sets the last bit of the f32 number ("round to odd"). If you then round the f32 number
-/// to a type that is at least two bits narrower, the result is the same as if you round `x` once.
+/// Rounds `x` towards zero to an f32 number. If the f32 number differs from `x`, the function sets
+/// the last bit of the f32 number ("round to odd"). If you then round the f32 number to a type that
+/// is at least two bits narrower, the result is the same as if you round `x` once.
 fn rounded_to_odd(x: f64) -> f32 {
     let nearest = x as f32;
     if f64::from(nearest) == x || nearest.is_nan() {
@@ -262,8 +262,8 @@ impl ElementType {
         }
     }
 
-    /// The distance between |x| and the next larger number of this type, which is one unit in the
-    /// last place.
+    /// Returns the distance between |x| and the next larger number of this type, which is one unit
+    /// in the last place.
     pub fn ulp(self, x: f64) -> f64 {
         let (mantissa, min_exponent) = match self {
             Self::F32 => (23, -126),

@@ -66,7 +66,7 @@ impl Drawing {
     }
 }
 
-/// The boxes and their sizes in the form that dagre reads, by the key of each box.
+/// Returns the boxes and their sizes in the form that dagre reads, by the key of each box.
 fn described(boxes: &[NodeBox], edges: &[BoxEdge], fields: &BTreeSet<String>) -> Graph<NodeLabel, EdgeLabel> {
     let mut graph = Graph::with_options(GraphOptions { directed: true, multigraph: true, compound: true });
     for name in fields {
@@ -92,7 +92,7 @@ fn described(boxes: &[NodeBox], edges: &[BoxEdge], fields: &BTreeSet<String>) ->
     graph
 }
 
-/// The key of a field's cluster. This key differs from the keys of all boxes.
+/// The key of a field's cluster. The key of a cluster differs from the keys of all boxes.
 fn key(field: &str) -> String {
     format!("field {field}")
 }

@@ -72,7 +72,8 @@ impl NetworkReport {
     }
 }
 
-/// The graphs of all functions at a stage; `report` describes the simplification before this stage.
+/// Returns the graphs of all functions at a compilation stage; `report` describes the
+/// simplification before this stage.
 fn graphs(
     trace: &Trace,
     stage: Stage,
@@ -113,8 +114,8 @@ fn graph_id(stage: Stage, function: &str) -> String {
     format!("{}/{function}", stage.name())
 }
 
-/// For each function, the key prefixes of the calls of the function. If several entry points use
-/// the same prefix, the list contains the prefix only once.
+/// For each function, lists the key prefixes that the calls of the function use. If several entry
+/// points use the same prefix, the list contains the prefix only once.
 fn layers(trace: &Trace) -> Vec<Vec<String>> {
     let mut layers = vec![Vec::new(); trace.functions.len()];
     for caller in &trace.functions {
@@ -304,7 +305,8 @@ fn parameters(
     Ok(groups)
 }
 
-/// The recipe that computes a weight from the checkpoint, with `*` in place of the layer's number.
+/// Returns the recipe that computes a weight from the checkpoint, with `*` in place of the layer's
+/// number.
 fn recipe(parameter: &Parameter) -> Option<String> {
     let mut text = String::new();
     parameter.recipe.as_ref()?.print(&mut text);
@@ -404,8 +406,8 @@ fn rotary(trace: &Trace) -> Vec<RotaryFacts> {
     found
 }
 
-/// The prefixes of the calls that depend on a node only through operations, and not through other
-/// calls.
+/// Returns the prefixes of the calls that depend on a node only through operations, and not through
+/// other calls.
 fn users(function: &Function, from: NodeId) -> Vec<String> {
     let mut reached = BTreeSet::from([from]);
     let mut layers = Vec::new();
@@ -421,7 +423,7 @@ fn users(function: &Function, from: NodeId) -> Vec<String> {
     layers
 }
 
-/// The source lines that declare the nodes, and the lines before and after them.
+/// The source lines that declare the nodes, and the neighbouring lines.
 fn sources(trace: &Trace, read: ReadSource<'_>) -> BTreeMap<String, BTreeMap<u32, String>> {
     let mut lines: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
     for function in &trace.functions {

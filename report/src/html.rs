@@ -14,16 +14,17 @@ const FRAME: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
 const SCRIPT: &str = include_str!("page/page.js");
 
-/// The compilation stages whose graphs the page shows. The page shows the last stage as StableHLO.
+/// The compilation stages whose graphs the HTML page shows. The HTML page shows the last
+/// compilation stage as StableHLO.
 const DRAWN: [Stage; 2] = [Stage::Traced, Stage::Simplified];
 
-/// The number of characters of a statement that the page shows. Statements with constants can be
-/// much longer.
+/// The HTML page shows at most this number of characters of a statement. Statements with constants
+/// can be much longer.
 const LONGEST: usize = 360;
 
 impl NetworkReport {
-    /// Writes the report as an HTML page. If `first` is the name of a function, the page shows this
-    /// function first.
+    /// Writes the report as an HTML page. If `first` is the name of a function, the HTML page shows
+    /// this function first.
     pub fn html(&self, first: Option<&str>) -> String {
         let mut pictures = String::new();
         for graph in self.graphs.iter().filter(|graph| DRAWN.contains(&graph.stage)) {

@@ -1,10 +1,10 @@
 //! Reports everything that Tracewright knows about a network before you run it: as JSON, DOT, SVG
 //! and an HTML page.
 //!
-//! A [`NetworkReport`] needs a plan and its trace. It needs neither weights nor a compiler. The
-//! report contains the functions and nodes of every compilation stage, with their cost, source code
-//! and StableHLO. It also contains weights, rewrite rules, memory and masks. The method
-//! [`NetworkReport::json`] returns the whole report as JSON. The methods
+//! A [`NetworkReport`] needs a plan and its trace. A report needs neither weights nor a compiler.
+//! The report contains the functions and nodes of every compilation stage, with their cost, source
+//! code and StableHLO. The report also contains weights, rewrite rules, memory and masks. The
+//! method [`NetworkReport::json`] returns the whole report as JSON. The methods
 //! [`html`](NetworkReport::html), [`svg`](NetworkReport::svg) and [`dot`](NetworkReport::dot) draw
 //! the network.
 //!

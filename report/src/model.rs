@@ -8,20 +8,20 @@ use tracewright::ops::OpClass;
 /// Everything that Tracewright knows about a network before you run it.
 ///
 /// The JSON form of a report is a graph collection of Google's Model Explorer, with additional
-/// fields. The Model Explorer reads `label` and `graphs`. For each node, it reads `id`, `label`,
-/// `namespace`, `incomingEdges`, `outputsMetadata`, `subgraphIds` and `attrs`. The guide
-/// `docs/guides/inspect.md` describes all fields.
+/// fields. The Model Explorer reads `label` and `graphs`. For each node, the Model Explorer reads
+/// `id`, `label`, `namespace`, `incomingEdges`, `outputsMetadata`, `subgraphIds` and `attrs`. The
+/// guide `docs/guides/inspect.md` describes all fields.
 #[derive(Clone, Debug, Serialize)]
 pub struct NetworkReport {
     pub label: String,
-    /// The graphs of every function at every stage. The graph of a function comes before the graphs
-    /// of its callers.
+    /// The graphs of every function at every compilation stage. The graph of a function comes
+    /// before the graphs of its callers.
     pub graphs: Vec<FunctionGraph>,
     /// The sizes and types of the network.
     pub network: NetworkFacts,
     /// The weights of the network, sorted by key. The weights of repeated layers are a single item.
     pub parameters: Vec<ParameterGroup>,
-    /// The rewrite rules that matched a part of the trace, with the equations of the rules.
+    /// The rewrite rules that matched a part of the trace, each with its equation.
     pub rules: Vec<RuleFacts>,
     /// The memory that the program needs.
     pub memory: MemoryFacts,
@@ -113,10 +113,10 @@ pub struct NetworkFacts {
     pub flops: f64,
 }
 
-/// The graph of one function of the trace at one stage.
+/// The graph of one function of the trace at one compilation stage.
 #[derive(Clone, Debug, Serialize)]
 pub struct FunctionGraph {
-    /// The name of the stage and the name of the function: `traced/decode`.
+    /// The compilation stage and the name of the function: `traced/decode`.
     pub id: String,
     pub stage: Stage,
     pub function: String,
@@ -129,12 +129,13 @@ pub struct FunctionGraph {
     pub layers: Vec<String>,
     /// The cost of one call, including the cost of the functions that this function calls.
     pub cost: CostFacts,
-    /// How often each rewrite rule matched between the previous stage and this stage.
+    /// How often each rewrite rule matched between the previous compilation stage and this stage.
     pub fired: BTreeMap<String, usize>,
     /// The nodes of the function. The operands of a node come before the node.
     pub nodes: Vec<NodeFacts>,
     pub results: Vec<ResultFacts>,
-    /// The StableHLO statements of the function; the list is empty except at the last stage.
+    /// The StableHLO statements of the function; the list is empty except at the last compilation
+    /// stage.
     pub statements: Vec<StatementFacts>,
 }
 
@@ -204,7 +205,7 @@ pub struct NodeFacts {
 pub struct EdgeFacts {
     /// The node that computes the operand.
     pub source_node_id: String,
-    /// The index of the operand among the results of this node.
+    /// The index of the operand among the results of the node that computes the operand.
     pub source_node_output_id: String,
     pub target_node_input_id: String,
 }
@@ -281,7 +282,7 @@ pub struct RuleFacts {
 pub struct MemoryFacts {
     /// The bytes of the weights, by storage format.
     pub weights: Vec<StoredFacts>,
-    /// The number of bytes of the weights that the program packs into a copy at load time.
+    /// At load time, the program packs this number of bytes of weights into copies.
     pub repacked: usize,
     /// The number of bytes of the layers' state, by the kind of state (such as keys and values).
     pub state: BTreeMap<String, usize>,
@@ -402,8 +403,8 @@ impl NetworkReport {
         self.graphs.iter().find(|graph| graph.stage == stage && graph.function == function)
     }
 
-    /// The graph that a report shows first: the function that decodes single tokens. Without such a
-    /// function, the graph is the last entry point.
+    /// The graph that a report shows first: the function that decodes single tokens. If no function
+    /// decodes single tokens, the report shows the last entry point first.
     pub fn shown_first(&self, stage: Stage) -> Option<&FunctionGraph> {
         let entries = || self.stage(stage).filter(|graph| graph.entry);
         entries().find(|graph| graph.function == "decode").or_else(|| entries().next_back())
@@ -417,7 +418,7 @@ impl NetworkReport {
 }
 
 impl FunctionGraph {
-    /// The nodes that a node reads, in the order of its operands.
+    /// Returns the nodes that a node reads, in the order of its operands.
     pub fn operands(&self, node: &NodeFacts) -> impl Iterator<Item = &NodeFacts> {
         node.incoming_edges
             .iter()

@@ -10,9 +10,9 @@ impl NetworkReport {
     /// Adds the measured time of a call to the report. First call [`Profile::check`], which
     /// verifies that the profile belongs to this network.
     ///
-    /// A dispatch computes operations from several source places. The function divides the time of
-    /// the dispatch among these places by their shares, and among the nodes at a place by the cost
-    /// model. If several layers call a function, each node of the function gets the mean time of
+    /// A dispatch computes operations from several source places. The shares divide the time of a
+    /// dispatch among the source places, and the cost model divides the time of a place among its
+    /// nodes. If several layers call a function, each node of the function gets the mean time of
     /// the layers.
     pub fn add_profile(&mut self, profile: Profile) {
         let mut elsewhere = 0.0;
@@ -25,8 +25,8 @@ impl NetworkReport {
         self.profile = Some(facts(profile, elsewhere));
     }
 
-    /// Sets the measured times of the nodes at a stage. Returns the seconds that the function
-    /// assigned to any node.
+    /// Sets the measured times of the nodes at a compilation stage. Returns the sum of the seconds
+    /// that the function assigned to nodes.
     fn place(&mut self, stage: Stage, profile: &Profile) -> f64 {
         let index = |name: &str| {
             let of = |graph: &FunctionGraph| graph.stage == stage && graph.function == name;
@@ -61,7 +61,8 @@ impl NetworkReport {
 }
 
 impl FunctionGraph {
-    /// The operations at a source place, and the share of each operation in the time of the place.
+    /// Returns the operations at a source place, and the share of each operation in the time of the
+    /// place.
     fn computed_at(&self, place: &ProfiledPlace, dispatch: &ProfiledDispatch) -> Vec<(usize, f64)> {
         let whole = place.path_in(dispatch.layer.as_deref());
         let is_there = |node: &NodeFacts| {

@@ -1,8 +1,8 @@
 //! Decides which nodes of a function get a box in the drawing, and which text a box contains.
 //!
-//! A weight, a single number, a state, or a value that many nodes read gets no box. Its name is in
-//! the boxes of the nodes that read the value. Consecutive calls of the same function, such as the
-//! layers of a network, share a box.
+//! A weight, a single number, a state, or a value that many nodes read gets no box. If a value has
+//! no box, the boxes of the nodes that read the value contain its name. Consecutive calls of the
+//! same function, such as the layers of a network, share a box.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,7 +39,8 @@ pub(crate) struct BoxEdge {
     pub points: Vec<[f64; 2]>,
 }
 
-/// If more nodes than this number read a value, the boxes of these nodes mention the value.
+/// If more than this number of nodes read a value, the boxes of the reading nodes mention the
+/// value.
 const READERS: usize = 5;
 
 /// The boxes and edges before dagre computes their positions.
@@ -198,8 +199,8 @@ impl<'a> Sketch<'a> {
         notes
     }
 
-    /// Names a box. The box of layers gets their numbers as its name, and the box of a node with
-    /// weights gets the name of the weights' field.
+    /// Names a box. A box of layers has the numbers of the layers as its name, and a box with
+    /// weights has the name of the weights' field.
     fn name(&mut self, index: usize, has_weights: bool) {
         let shape = &mut self.boxes[index];
         let Some(&main) = shape.nodes.first() else { return };
@@ -241,7 +242,7 @@ impl<'a> Sketch<'a> {
         lines
     }
 
-    /// The index of the node's operand to which this note belongs.
+    /// Returns the index of the node's operand to which this note belongs.
     fn position(&self, node: &NodeFacts, note: &Note) -> usize {
         operand_indices(node).position(|operand| self.notes.get(&operand) == Some(note)).unwrap_or_default()
     }
@@ -287,7 +288,7 @@ impl<'a> Sketch<'a> {
     }
 
     /// The fields that have several boxes but do not contain all boxes of the drawing. The drawing
-    /// shows the boxes of such a field next to each other.
+    /// shows the boxes of a field next to each other.
     pub fn clusters(&self) -> BTreeSet<String> {
         let mut sizes: BTreeMap<&String, usize> = BTreeMap::new();
         for name in self.boxes.iter().filter_map(|shape| shape.cluster.as_ref()) {
@@ -327,7 +328,7 @@ fn is_written(graph: &FunctionGraph, argument: usize, readers: &BTreeSet<usize>)
     readers.len() == 1 && readers.iter().all(|&reader| writes(&graph.nodes[reader]))
 }
 
-/// The number that all elements of a constant have, with as many digits as f32 needs.
+/// Returns the number that all elements of a constant have, with as many digits as f32 needs.
 fn splat(node: &NodeFacts) -> Option<String> {
     let (_, value) = node.text.split_once(" splat ")?;
     Some(match value.parse::<f64>() {
@@ -349,7 +350,7 @@ fn number(reader: &NodeFacts, position: usize, value: &str) -> String {
     format!("{sign} {value}")
 }
 
-/// The name of a state without the number of its layer: `keys` for `keys3`.
+/// Returns the name of a state without the number of its layer: `keys` for `keys3`.
 fn unnumbered(name: &str) -> &str {
     name.trim_end_matches(|c: char| c.is_ascii_digit())
 }
@@ -369,22 +370,22 @@ fn field(graph: &FunctionGraph, node: &NodeFacts) -> Option<String> {
     }
 }
 
-/// The name of a weight with its type, for example `weight [V 262144, D 1152]`.
+/// Returns the name of a weight with its type, for example `weight [V 262144, D 1152]`.
 fn weight(node: &NodeFacts) -> String {
     let last = node.label.rsplit('.').next().unwrap_or(&node.label);
     let name = last.split('~').next().unwrap_or(last);
     node.types.first().map_or_else(|| name.to_owned(), |ty| format!("{name} {}", ty.named()))
 }
 
-/// The name of a value that many nodes read: `cos` for the rows of a rotary table, and otherwise
-/// the name of the operation that computes the value.
+/// The name of a value that many nodes read. The name is `cos` for the rows of a rotary table, and
+/// otherwise the name of the operation that computes the value.
 fn origin(graph: &FunctionGraph, node: &NodeFacts) -> String {
     let table = graph.operands(node).find_map(|operand| operand.label.strip_suffix(" table"));
     table.unwrap_or(&node.label).to_owned()
 }
 
-/// The names that the first caller of a function has for its arguments, by the node of the
-/// argument.
+/// Returns the names of a function's arguments in the first caller of the function, by the node of
+/// the argument.
 fn argument_names(report: &NetworkReport, graph: &FunctionGraph) -> BTreeMap<usize, String> {
     let mut names = BTreeMap::new();
     let calls =

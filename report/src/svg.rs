@@ -7,7 +7,7 @@ use crate::model::{FunctionGraph, NetworkReport};
 use crate::sketch::{BoxEdge, NodeBox, Place};
 
 /// The colours of graphs for light and dark mode, and the shapes of graphs. The HTML page of a
-/// report also uses these colours and shapes.
+/// report uses the same colours and shapes as the SVG drawing.
 pub(crate) const COLOURS: &str = include_str!("page/colours.css");
 pub(crate) const SHAPES: &str = include_str!("page/graph.css");
 

@@ -19,8 +19,8 @@ impl std::ops::AddAssign for Cost {
     }
 }
 
-/// The additional cost of each statement in seconds. It makes a program with fewer statements
-/// better if the other costs are equal.
+/// The additional cost of each statement in seconds. With this additional cost, a program with
+/// fewer statements is better if all other costs are equal.
 const STATEMENT: f64 = 1e-9;
 
 /// The cost of an operation with the given operands.

@@ -14,7 +14,8 @@ use crate::function::Saturated;
 use crate::rules::{Rule, RuleKind, Site, Tree};
 use crate::{Options, Rules, Term};
 
-/// The chain of rewrite rules that leads from a recorded node to the node that replaces it.
+/// Contains the chain of rewrite rules that leads from a recorded node to the node that replaces
+/// it.
 #[derive(Clone, Debug)]
 pub struct Explanation {
     /// The recorded node, from the trace before simplification.
@@ -26,15 +27,14 @@ pub struct Explanation {
 pub struct Step {
     pub rule: &'static str,
     pub equation: String,
-    /// The expression for the node after this step.
+    /// The expression for the node after the application of one rewrite rule.
     pub term: String,
     pub ty: TensorType,
     /// Whether the expression computes the same values as the recorded node.
     pub check: Check,
 }
 
-/// The comparison between the values of an expression on random inputs and the values of the
-/// recorded node.
+/// Compares the values of an expression on random inputs with the values of the recorded node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Check {
     Equal,
@@ -134,7 +134,7 @@ struct Explainer<'a> {
 }
 
 impl Explainer<'_> {
-    /// The oldest recorded node in a class of equal expressions.
+    /// Returns the oldest recorded node in a class (a set of equal expressions).
     fn recorded(&self, class: Id) -> Option<usize> {
         let class = self.graph.find(class);
         self.saturated.classes.iter().position(|of| of.is_some_and(|id| self.graph.find(id) == class))
@@ -186,8 +186,9 @@ impl Explainer<'_> {
         Explanation { recorded, steps: steps.collect() }
     }
 
-    /// The shortest chain of rewrite rules from the expression `start` of a class to the expression
-    /// `goal`. If `goal` is `None`, the chain ends at any expression that `bake` can compute.
+    /// Returns the shortest chain of rewrite rules that leads from the expression `start` to an
+    /// equal expression `goal`. If `goal` is `None`, the chain ends at any expression that `bake`
+    /// can compute.
     fn path(&self, class: Id, start: &Term, goal: Option<&Term>) -> Vec<(&'static str, String, Term)> {
         let mut from: HashMap<Term, (Term, &'static str, String)> = HashMap::new();
         let mut queue = VecDeque::from([start.clone()]);
@@ -223,7 +224,7 @@ impl Explainer<'_> {
         steps
     }
 
-    /// The expressions that one application of a rewrite rule produces from `term`.
+    /// Returns the expressions that one application of a rewrite rule produces from `term`.
     fn neighbours(&self, class: Id, term: &Term) -> Vec<(&'static str, String, Term)> {
         let mut found = Vec::new();
         let mut add = |rule: &Rule, tree: &Tree| match self.resolve(tree) {
@@ -323,7 +324,8 @@ enum Resolved {
     Term(Term),
 }
 
-/// Whether a match of the pattern `left` in a class is a match of the expression `term`.
+/// Whether the pattern `left`, which matched a class of equal expressions, matches the expression
+/// `term` in the class.
 fn fits(left: &egg::Pattern<Term>, term: &Term, found: &egg::Subst) -> bool {
     let ENodeOrVar::ENode(root) = &left.ast[left.ast.root()] else { return true };
     root.kind == term.kind
@@ -346,7 +348,7 @@ fn instantiate(right: &egg::Pattern<Term>, at: Id, found: &egg::Subst) -> Tree {
     }
 }
 
-/// The values on random inputs that the classes of one function have.
+/// The values that the expressions of one function have on random inputs.
 struct Values<'a> {
     explainer: &'a Explainer<'a>,
     terms: HashMap<Id, Term>,
@@ -438,9 +440,9 @@ impl<'a> Values<'a> {
     }
 }
 
-/// Chooses one expression for each class so that no class depends on itself. The expression is the
-/// oldest recorded node, or the first expression for whose operands the function has already chosen
-/// expressions.
+/// Chooses one expression for each class of equal expressions, so that no class depends on itself.
+/// The function chooses the oldest recorded node, or else the first expression whose operands
+/// already have a chosen expression.
 fn founded(explainer: &Explainer<'_>) -> HashMap<Id, Term> {
     let graph = explainer.graph;
     let mut terms: HashMap<Id, Term> = HashMap::new();

@@ -1,16 +1,18 @@
 //! Chooses one expression for each class of equal expressions, so that the total cost is low. The
 //! cost of an expression counts only once, even if several operations use the expression.
 //!
-//! The extractor of egg computes the cost of a tree. For example, the cost of a layer counts twice
-//! if two operations use its result, so the cost doubles with each layer. This search starts from
-//! the original function, and changes its choice only if the total cost becomes lower. So the
-//! result never costs more than the original function. The total cost contains the cost of each
-//! class in use. A class is in use if another class in use refers to it. In logic synthesis, the
-//! method of counting these references has the name *maximum fanout-free cone* (Mishchenko,
-//! Chatterjee, Brayton, "DAG-Aware AIG Rewriting", 2006). The search makes changes of two kinds.
-//! Either the search chooses another expression for one class, or for all classes together that
-//! could refer to the same class. Such changes are necessary because several classes that share an
-//! expression can cost less, although each single change costs more.
+//! The extractor of the crate `egg` computes the cost of each expression as a tree. For example,
+//! the cost of a layer counts twice if two operations use its result, so the cost doubles with each
+//! layer. Tracewright's search starts from the original function, and changes its choice only if
+//! the total cost becomes lower. So the result never costs more than the original function. The
+//! total cost is the sum of the costs of all needed classes, where a class is a set of equal
+//! expressions. A class is needed if the function returns the class, or if the chosen expression of
+//! another needed class reads the class. The method of counting references comes from logic
+//! synthesis, where it has the name *maximum fanout-free cone* (Mishchenko, Chatterjee, Brayton,
+//! "DAG-Aware AIG Rewriting", 2006). The search makes changes of two kinds. Each change replaces
+//! the expression of one class, or the expressions of all classes that could read the same class.
+//! Changing several classes together is necessary, because classes that share an expression can
+//! cost less although each single change costs more.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -21,7 +23,7 @@ use trace::NodeKind;
 /// A class of equal expressions in the e-graph. The operands of an expression are indices in a list
 /// of classes.
 pub(crate) struct Class {
-    /// The id of the class in the e-graph.
+    /// The id of the class of equal expressions in the e-graph.
     pub id: Id,
     /// The expressions in the order of the e-graph, followed by expressions whose results the
     /// archive could store.
@@ -31,7 +33,7 @@ pub(crate) struct Class {
 /// An expression that the search can choose for a class.
 pub(crate) struct Candidate {
     pub kind: Arc<NodeKind>,
-    /// The indices of the classes of the operands.
+    /// The indices of the classes of equal expressions to which the operands belong.
     pub operands: Vec<usize>,
     pub cost: f64,
 }
@@ -44,12 +46,12 @@ pub(crate) struct Extraction<'a> {
     total: f64,
 }
 
-/// A class, and the expression that the search chooses for this class.
+/// A class of equal expressions, and the expression that the search chooses for the class.
 type Move = (usize, usize);
 
 impl<'a> Extraction<'a> {
     /// Searches for the choice with the lowest cost. The search begins with the choice `start`,
-    /// which has no cycles. The classes in `roots` are always in use, because they are the results
+    /// which has no cycles. The classes in `roots` are always needed, because they are the results
     /// of the function.
     pub fn search(classes: &'a [Class], start: Vec<usize>, roots: &[usize]) -> Self {
         let references = vec![0; classes.len()];

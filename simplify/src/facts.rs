@@ -46,10 +46,10 @@ impl Context {
 
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// The type of the class. A class that contains a call has one type for each result of the
-    /// call.
+    /// The type of the expressions in the class. A class that contains a call has one type for each
+    /// result of the call.
     pub types: Arc<[TensorType]>,
-    /// The value of the class, if the value is constant.
+    /// The value of all expressions in the class, if the value is constant.
     pub constant: Option<Literal>,
     /// The node of the function from which the class originates.
     pub origin: Origin,
@@ -66,7 +66,7 @@ pub enum Origin {
 }
 
 impl Facts {
-    /// The type of a class that contains no call.
+    /// Returns the type of the expressions in a class that contains no call.
     pub fn ty(&self) -> &TensorType {
         &self.types[0]
     }

@@ -40,7 +40,8 @@ impl RewriteScheduler<Term, Context> for Bounded {
 pub(crate) struct Saturated<'a> {
     pub function: &'a Function,
     runner: Runner<Term, Context>,
-    /// The class of each node; `None` for a node that no result of the function needs.
+    /// The class of equal expressions that contains each node; `None` for a node that no result of
+    /// the function needs.
     pub classes: Vec<Option<Id>>,
 }
 
@@ -169,9 +170,10 @@ impl<'a> Saturated<'a> {
     }
 
     /// The choice of expressions with which the search begins. For a class that contains nodes of
-    /// the function, the choice is the oldest of these nodes. For another class, the choice is the
-    /// expression whose most expensive path through the operands costs least. This choice has no
-    /// cycle, because the oldest node of a class depends only on older nodes.
+    /// the function, the search begins with the oldest of the nodes. For a class without nodes of
+    /// the function, the search begins with the expression whose most expensive path through the
+    /// operands costs least. The first choice has no cycle, because the oldest node of a class
+    /// depends only on older nodes.
     fn start(&self, classes: &[Class], places: &HashMap<Id, usize>) -> Vec<usize> {
         let graph = self.graph();
         let mut chosen: Vec<Option<usize>> = vec![None; classes.len()];
@@ -271,7 +273,7 @@ impl<'a> Saturated<'a> {
     }
 }
 
-/// The cost of one call of a function, without the cost of the functions that it calls.
+/// Returns the cost of one call of a function, without the cost of the functions that it calls.
 pub(crate) fn function_cost(machine: &Machine, function: &Function) -> Cost {
     let mut sum = Cost::default();
     for (id, live) in function.ids().zip(function.live()) {

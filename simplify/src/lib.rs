@@ -111,7 +111,7 @@ const GROWTH: f64 = 0.01;
 
 /// Returns the trace with the lowest cost that the search found. The simplified trace computes the
 /// same bits as the recorded trace, unless you selected approximate rules. If the search finds no
-/// better trace, the function returns the input.
+/// better trace, the function returns the trace that it received.
 pub fn simplify(trace: &Trace, options: &Options) -> (Trace, Report) {
     if options.rules == Rules::Off {
         return (trace.clone(), Report::default());
@@ -164,15 +164,15 @@ fn saturate<'a>(trace: &'a Trace, options: &Options) -> (Vec<Saturated<'a>>, Tra
     }
 }
 
-/// The parameters of a trace that are computed by a recipe.
+/// Returns the parameters of a trace that are computed by a recipe.
 fn derived(trace: &Trace) -> impl Iterator<Item = &Parameter> {
     let parameters = trace.functions.iter().flat_map(|function| function.parameters());
     parameters.filter(|parameter| parameter.recipe.is_some())
 }
 
 /// The key of a recipe that the trace must not use. Recipes whose keys are in `recorded` always
-/// stay. The function returns a recipe if another recipe has the same key, if the recipe stores a
-/// tensor twice, or if it makes the archive too large.
+/// stay. The function returns a recipe if another recipe has the same key, or if the recipe stores
+/// a tensor twice or makes the archive too large.
 fn worst_recipe(trace: &Trace, recorded: &BTreeSet<&str>) -> Option<String> {
     derived(trace).next()?;
     let reads = match trace.reads() {

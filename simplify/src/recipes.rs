@@ -13,8 +13,8 @@ use crate::facts::Graph;
 /// if two operations use its result.
 const OPERATIONS: usize = 64;
 
-/// The recipe of every class that depends only on weights and constants, if `bake` can compute this
-/// recipe.
+/// Returns the recipe of every class that depends only on weights and constants, if `bake` can
+/// compute this recipe.
 pub(crate) fn recipes(graph: &Graph) -> HashMap<Id, Recipe> {
     let mut known: HashMap<Id, Recipe> = HashMap::new();
     let mut ids: Vec<Id> = graph.classes().map(|class| class.id).collect();
@@ -68,8 +68,8 @@ fn recipe(graph: &Graph, known: &HashMap<Id, Recipe>, term: &Term) -> Option<Rec
     (sources > 0 && count < OPERATIONS).then(|| Recipe::Op(op.clone(), operands))
 }
 
-/// The parameter for a recipe, if the archive should store the result of the recipe. A recipe that
-/// only repeats or renames elements is not worth storing.
+/// Returns the parameter for a recipe, if the archive should store the result of the recipe. A
+/// recipe that only repeats or renames elements is not worth storing.
 pub(crate) fn stored(recipe: &Recipe) -> Option<Parameter> {
     match recipe {
         Recipe::Op(op, _) if op.form() == Form::Primitive && !op.is_view() => {
@@ -82,8 +82,8 @@ pub(crate) fn stored(recipe: &Recipe) -> Option<Parameter> {
 
 /// Returns the key of the first source tensor, and a description of the operations:
 /// `…q_proj.weight` and `+k_proj.weight+v_proj.weight`. Numbers and computed operands are in
-/// brackets. If an operation has operands before the first source tensor, the description has them
-/// before the operation: `norm.weight~(1.0)subtract`.
+/// brackets. If an operation has operands before the first source tensor, the description lists
+/// these operands before the operation: `norm.weight~(1.0)subtract`.
 fn describe(recipe: &Recipe) -> Option<(String, String)> {
     let (op, operands) = match recipe {
         Recipe::Source(key, _) => return Some((key.clone(), String::new())),

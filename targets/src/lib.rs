@@ -39,7 +39,7 @@ pub struct Target {
     /// For devices other than the CPU, this is the name that the compiler uses, such as `sm_80`.
     pub processor: String,
     /// Changes to the processor's features in LLVM's notation, such as `+sve,-sve2`. For devices
-    /// other than the CPU, this text lists all features beyond the compiler's baseline.
+    /// other than the CPU, the text lists all features beyond the compiler's baseline.
     pub changes: Option<String>,
     /// The processor features that the compiled code may use, by LLVM's name and sorted. For
     /// devices other than the CPU, the list contains the types for computations and the widths for
@@ -48,8 +48,8 @@ pub struct Target {
     /// The kind of device that runs the program.
     pub device: DeviceKind,
     pub machine: Machine,
-    /// The settings that were faster than the defaults in measurements on this machine. These
-    /// settings are empty unless you set them.
+    /// The settings that were faster than the defaults in measurements on this machine. The
+    /// measured settings are empty unless you set them.
     pub tuning: Tuning,
     /// Whether kernels may use instructions that add products in another order for many rows.
     pub numerics: Numerics,
@@ -92,13 +92,13 @@ impl Backend {
 }
 
 impl Target {
-    /// The target for this machine, with the features of its processor.
+    /// Returns the target for this machine, with the features of its processor.
     pub fn host() -> Self {
         let features = host_features().into_iter().filter(|(_, has)| *has).map(|(name, _)| name.to_owned());
         Self { features: Some(features.collect()), ..Self::processor("host") }
     }
 
-    /// The target for a processor that LLVM supports, on this platform.
+    /// Returns the target for a processor that LLVM supports, on this platform.
     pub fn processor(name: impl Into<String>) -> Self {
         Self {
             backend: Backend::Iree3_13,
@@ -117,7 +117,7 @@ impl Target {
         Self { backend: Backend::Interpreter, ..Self::host() }
     }
 
-    /// The target for XLA, with all devices that XLA finds.
+    /// Returns the target for XLA, with all devices that XLA finds.
     pub fn xla() -> Self {
         Self { backend: Backend::Xla, machine: Machine::GPU, ..Self::processor("generic") }
     }
@@ -127,8 +127,8 @@ impl Target {
         self.device == DeviceKind::Cpu && self.processor == "host"
     }
 
-    /// Rust's name for the processor architecture of the target. LLVM's name is different for only
-    /// one architecture.
+    /// Rust's name for the processor architecture of the target. Rust and LLVM have different names
+    /// for only one architecture.
     pub fn architecture(&self) -> &str {
         match self.triple.as_deref().and_then(|triple| triple.split('-').next()) {
             Some("arm64") => "aarch64",
@@ -146,11 +146,11 @@ impl Target {
     }
 
     /// Whether the program packs weights of an element type at load time, for matmuls without a
-    /// kernel. The program then needs memory for this packed copy of its weights.
+    /// kernel. A program that packs its weights at load time needs memory for the packed copy.
     ///
     /// IREE 3.13 has no efficient code for packed bf16 weights on processors without bf16
-    /// instructions. On such a processor, a matmul of 128 rows takes 60 times as long with packed
-    /// weights as without (the weight is 2048 × 8192, on AVX-512 without `avx512bf16`).
+    /// instructions. Without bf16 instructions, a matmul of 128 rows takes 60 times as long with
+    /// packed weights as without (the weight is 2048 × 8192, on AVX-512 without `avx512bf16`).
     pub fn repacks(&self, bf16: bool) -> bool {
         self.device == DeviceKind::Cpu && (!bf16 || self.has_bf16() == Some(true))
     }
@@ -166,8 +166,8 @@ impl Target {
 /// Whether the bits of logits may depend on the number of tokens per call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Numerics {
-    /// On processors with AMX, the bits may depend on whether a call computes more than 16 tokens, because AMX's
-    /// tile instructions add products in another order than other instructions do.
+    /// On processors with AMX, the bits may depend on whether a call computes more than 16 tokens,
+    /// because AMX's tile instructions add products in another order.
     #[default]
     Fast,
     /// The bits depend only on the tokens of the sequence: kernels do not use AMX.

@@ -27,12 +27,12 @@ impl Machine {
 /// A named machine, which you can use alone or linked with other machines of the same kind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NamedMachine {
-    /// The name of the machine on the command line. If a machine has no name, its rates are its
-    /// name.
+    /// The name of the machine on the command line. The name of an unnamed machine is the text of
+    /// its rates.
     pub name: Cow<'static, str>,
     pub machine: Machine,
-    /// The number of bytes per second that the machine sends to other machines over all its links.
-    /// The machine receives the same number of bytes per second.
+    /// The machine sends this number of bytes per second to other machines over all its links. The
+    /// machine receives the same number of bytes per second.
     pub link: f64,
     /// The number of bytes of memory; `None` if the number is unknown.
     pub memory: Option<u64>,

@@ -1,5 +1,5 @@
 //! A [`Mesh`] is a grid of devices with named axes. Sharding rules partition the axes of a network
-//! over this grid.
+//! over the grid of devices.
 
 use std::fmt;
 use std::str::FromStr;

@@ -22,8 +22,8 @@ pub enum TargetError {
     Feature { target: String, feature: String },
 }
 
-/// Parses a target in the form `host`, `PROCESSOR` or `PLATFORM:PROCESSOR[:FEATURES]`. In the last
-/// form, a [kind of device](DeviceKind) can replace the platform.
+/// Parses a target in the form `host`, `PROCESSOR` or `PLATFORM:PROCESSOR[:FEATURES]`. In the form
+/// `PLATFORM:PROCESSOR[:FEATURES]`, a [kind of device](DeviceKind) can replace the platform.
 impl FromStr for Target {
     type Err = TargetError;
 

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Tuning {
-    /// The tilings of kernels, by the name of the fused operation, which includes everything on which its
-    /// speed depends.
+    /// The tilings of kernels, by the name of the fused operation, which includes all parameters
+    /// that affect the speed.
     pub kernels: BTreeMap<String, Tiling>,
     /// The number of tokens per prefill call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -27,14 +27,14 @@ pub struct Tuning {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Tiling {
-    /// The number of parts that worker threads share.
+    /// The number of parts into which the kernel divides its work for the worker threads.
     pub parts: NonZeroUsize,
     /// The number of rows whose sums stay in registers.
     pub rows: NonZeroUsize,
-    /// The number of panels of a matmul's weight that are side by side and are read together. The number is 1
-    /// for attention.
+    /// The number of panels of a matmul's weight that are side by side and are read together. For
+    /// attention, the number of panels is 1.
     pub panels: NonZeroUsize,
-    /// The distance in bytes at which the kernel prefetches the weight; 0 leaves prefetching to the
+    /// The kernel prefetches the weight at this distance in bytes; 0 leaves prefetching to the
     /// processor.
     pub ahead: usize,
 }
@@ -67,7 +67,7 @@ impl CompilerFlag {
     pub const ALL: [Self; 4] =
         [Self::LoopVectorization, Self::SlpVectorization, Self::LoopUnrolling, Self::AggressiveFusion];
 
-    /// The flag as you write it on the command line of `iree-compile`.
+    /// Returns the flag as you write it on the command line of `iree-compile`.
     pub fn flag(self) -> &'static str {
         match self {
             Self::LoopVectorization => "--iree-llvmcpu-loop-vectorization",

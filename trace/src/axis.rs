@@ -8,12 +8,12 @@ use ops::{Attribute as _, ParseError, Reader};
 /// do not use names, and refer to axes by index.
 ///
 /// An axis of a weight can combine several axes of the network, such as the heads and features of a
-/// projection. The name of a combined axis lists the names of these axes with their extents:
+/// projection. The name of a combined axis lists the names and the extents of the combined axes:
 /// `K=2*G=3*E=32`.
 pub type AxisName = Cow<'static, str>;
 
-/// The name of an axis that combines the given axes, where the first of these axes varies slowest.
-/// The name of a single axis does not change.
+/// Returns the name of an axis that combines the given axes, where the first of these axes varies
+/// slowest. The name of a single axis does not change.
 ///
 /// ```
 /// assert_eq!(tracewright_trace::joined_axis(&[("K", 2), ("E", 32)]), "K=2*E=32");

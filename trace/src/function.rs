@@ -54,7 +54,7 @@ pub enum NodeKind {
         /// The prefix of the parameters' keys for this call.
         prefix: String,
     },
-    /// The node is one result of a call. The call is the only operand of this node.
+    /// The node is one result of a call. The only operand of this node is the call.
     Result {
         index: usize,
     },
@@ -153,7 +153,7 @@ impl Function {
         &self.graph[id]
     }
 
-    /// A mutable reference to a node, which you can use to rename the node.
+    /// Returns a mutable reference to a node, which you can use to rename the node.
     pub fn node_mut(&mut self, id: NodeId) -> &mut Node {
         &mut self.graph[id]
     }
@@ -163,7 +163,7 @@ impl Function {
         self.graph.neighbors_directed(id, Incoming).any(is_like)
     }
 
-    /// The operands of a node, in the order of the operation's operands.
+    /// Returns the operands of a node, in the order of the operation's operands.
     pub fn operands(&self, id: NodeId) -> Vec<NodeId> {
         let edges = self.graph.edges_directed(id, Incoming);
         let mut operands = vec![NodeId::end(); edges.clone().count()];
@@ -171,8 +171,8 @@ impl Function {
         operands
     }
 
-    /// The operand indices at the edges that lead to a node, in ascending order. In a valid
-    /// function, these indices are 0, 1, ….
+    /// Returns the operand indices at the edges that lead to a node, in ascending order. In a valid
+    /// function, the operand indices of each node are 0, 1, ….
     pub(crate) fn positions(&self, id: NodeId) -> Vec<u32> {
         let mut positions: Vec<u32> = self.graph.edges_directed(id, Incoming).map(|e| *e.weight()).collect();
         positions.sort_unstable();
@@ -196,7 +196,7 @@ impl Function {
         self.outputs.iter().map(|output| self.node(output.node).ty()).collect()
     }
 
-    /// The weights that the function reads directly, in the order of their first use.
+    /// Returns the weights that the function reads directly, in the order of their first use.
     pub fn parameters(&self) -> impl Iterator<Item = &Parameter> {
         self.ids().filter_map(|id| match &self.node(id).kind {
             NodeKind::Parameter(parameter) => Some(parameter),

@@ -6,8 +6,8 @@ use crate::{Function, Node, NodeId, NodeKind, Output, Provenance, Trace, resolve
 
 impl Trace {
     /// Returns the same entry points, in which the body of the called function replaces each call.
-    /// The number of parameters, the number of field paths and the length of the text then grow
-    /// with the number of layers. Each entry point still has one node for each weight.
+    /// After inlining, the number of parameters, the number of field paths and the length of the
+    /// text grow with the number of layers. Each entry point still has one node for each weight.
     pub fn inlined(&self) -> Self {
         let inlined = |function: &Function| {
             let into = Function::new(function.name.clone(), "");

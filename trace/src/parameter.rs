@@ -1,5 +1,5 @@
-//! A [`Parameter`] is a weight. It can have a recipe that computes the weight from tensors of the
-//! checkpoint.
+//! A [`Parameter`] is a weight. A parameter can have a recipe that computes the weight from tensors
+//! of the checkpoint.
 
 use std::sync::Arc;
 
@@ -8,7 +8,8 @@ use ops::ops::{Concatenate, Permute, Reshape};
 use ops::{Form, InferError, Op, ParseError, Reader, TensorType, Value, print_string};
 
 /// A weight, with its key and its type. In the body of a repeated layer, the key starts with the
-/// prefix of the function, such as `model.layers.*`. Each call replaces this prefix.
+/// prefix of the function, such as `model.layers.*`. Each call of the repeated layer replaces the
+/// prefix of the function.
 ///
 /// ```
 /// use ops::{ElementType, TensorType};
@@ -23,8 +24,8 @@ use ops::{Form, InferError, Op, ParseError, Reader, TensorType, Value, print_str
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Parameter {
-    /// The key of the weight in the archive. If the weight has no recipe, this is also the key in
-    /// the checkpoint.
+    /// The key of the weight in the archive. If the weight has no recipe, the weight has the same
+    /// key in the checkpoint.
     pub key: String,
     pub ty: TensorType,
     /// The recipe that computes the weight from tensors of the checkpoint; `None` if the weight
@@ -126,8 +127,8 @@ impl Parameter {
         matches!(self.recipe.as_deref(), Some(Recipe::Op(Op::Pack(_), _)))
     }
 
-    /// The key and the type of every tensor of the checkpoint that the recipe reads. If the recipe
-    /// reads a tensor twice, the list contains the tensor twice.
+    /// Returns the key and the type of every tensor of the checkpoint that the recipe reads. If the
+    /// recipe reads a tensor twice, the list contains the tensor twice.
     pub fn sources(&self) -> Vec<(&str, &TensorType)> {
         match &self.recipe {
             None => vec![(&self.key, &self.ty)],
@@ -158,8 +159,8 @@ fn source(
 
 impl Recipe {
     /// Whether a recipe may contain the operation `op` with operands of these types. The crate
-    /// `bake` must be able to compute any part of the result from parts of the operands with a
-    /// bounded size.
+    /// `bake` must be able to compute the result in pieces, and to read only a bounded part of the
+    /// operands for each piece.
     pub fn can(op: &Op, operands: &[&TensorType]) -> bool {
         op.bakes() && operands.iter().all(|ty| ty.element.is_float())
     }
@@ -258,7 +259,7 @@ impl Recipe {
     /// Parses a recipe in the form that [`Recipe::print`] writes.
     ///
     /// # Errors
-    /// Returns an error if the text is not a recipe, or if it nests too many operations.
+    /// Returns an error if the text is not a recipe, or if the recipe nests too many operations.
     pub fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
         Self::parse_within(reader, DEEPEST)
     }

@@ -1,5 +1,5 @@
-//! Prints the text form of a trace. The parser [`Trace::from_str`](std::str::FromStr) turns this
-//! text into an equal trace.
+//! Prints the text form of a trace. The parser [`Trace::from_str`](std::str::FromStr) turns the
+//! text form into an equal trace.
 
 use std::fmt::{self, Write as _};
 

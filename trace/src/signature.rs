@@ -1,5 +1,5 @@
-//! A [`Signature`] lists the arguments and results of an entry point, and the role of each argument
-//! and result for the caller.
+//! A [`Signature`] lists the arguments and results of an entry point, and their roles for the
+//! caller.
 
 use std::fmt;
 
@@ -8,20 +8,21 @@ use ops::{Attribute as _, ElementType, ParseError, Reader, TensorType};
 use crate::axis::AxisName;
 use crate::state::{Part, StateName};
 
-/// The role of an argument or a result of an entry point. By these roles, the code that runs a
-/// program knows which argument or result contains what.
+/// The role of an argument or a result of an entry point. The role tells the code that runs a
+/// program which data an argument or a result contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
     /// The argument or result has no special role.
     #[default]
     Plain,
-    /// The ids of the new tokens, `i32[B,S]`: S new tokens for each sequence.
+    /// The ids of the new tokens, `i32[B,S]`. A call has S new tokens for each sequence.
     Tokens,
-    /// Vectors `[B,S,D]` that replace the embeddings of tokens: S new positions for each sequence.
+    /// Vectors `[B,S,D]` that replace the embeddings of tokens. A call has S new positions for each
+    /// sequence.
     Features,
-    /// The number of tokens that a sequence already has. This number is also the position of the
-    /// sequence's first new token. The type is `i32[]` for a single sequence, and otherwise
-    /// `i32[B]`.
+    /// The number of tokens that a sequence already has. The number of earlier tokens is also the
+    /// position of the sequence's first new token. The type is `i32[]` for a single sequence, and
+    /// otherwise `i32[B]`.
     Start {
         /// The largest number of tokens that a sequence can have.
         context: usize,
@@ -31,20 +32,21 @@ pub enum Role {
     /// `i32[B]`.
     Count,
     /// A tensor of the state that a layer keeps between calls. As an argument, the tensor contains
-    /// the state before the call; as a result, it contains the state after the call.
+    /// the state before the call; as a result, the tensor contains the state after the call.
     State {
         layer: usize,
         /// The name of the state's tensor, and the kind of state.
         part: Part,
     },
     /// The output of an encoder, which a layer reads. The entry point that runs the encoder returns
-    /// this output as a result. All other entry points only take the output as an argument.
+    /// the encoder's output as a result. All other entry points only take the encoder's output as
+    /// an argument.
     Memory {
         layer: usize,
         /// The name of the tensor, which is unique among the encoder outputs for the layer.
         name: StateName,
     },
-    /// For each slot of the batch, the index of the sequence that runs in this slot, `i32[B]`.
+    /// The index of the sequence that runs in each slot of the batch, `i32[B]`.
     Sequence,
     /// For each slot of the batch, the index of the adapter, `i32[B]`. Index 0 selects no adapter.
     Adapter,
@@ -134,8 +136,8 @@ pub struct Argument {
 
 impl Argument {
     /// Whether the caller passes the argument as an `i32` in host memory. The host computes offsets
-    /// in tensors from this argument. If the argument were in device memory, the host would have to
-    /// read it from the device in every call.
+    /// in tensors from such an `i32` argument. If the argument were in device memory, the host
+    /// would have to read it from the device in every call.
     pub fn is_host_scalar(&self) -> bool {
         let position = matches!(self.role, Role::Start { .. } | Role::Count);
         position && self.ty.rank() == 0 && self.ty.element == ElementType::I32

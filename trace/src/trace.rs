@@ -59,8 +59,8 @@ pub struct Read {
     pub origins: Arc<BTreeSet<String>>,
 }
 
-/// The parameters that a trace reads, by key. Each call replaces the prefix of its parameters'
-/// keys.
+/// The parameters that a trace reads, by key. Each call replaces the prefix of the keys of its
+/// parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reads {
     /// For each function, the parameters that the function and the functions that it calls read.
@@ -153,7 +153,7 @@ impl Trace {
     }
 
     /// Every parameter that any entry point reads, sorted by key. Each call replaces the prefix of
-    /// its parameters' keys.
+    /// the keys of its parameters.
     ///
     /// # Errors
     /// Returns an error if the trace declares a key with two types.
@@ -161,7 +161,7 @@ impl Trace {
         Ok(self.reads()?.entries.into_values().map(|read| read.parameter).collect())
     }
 
-    /// Counts the parts of the trace.
+    /// Counts the functions, nodes and parameters of the trace.
     ///
     /// # Errors
     /// Returns an error if the trace declares a key with two types.

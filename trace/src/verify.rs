@@ -39,7 +39,7 @@ pub enum VerifyError {
         /// The entry point that reads the encoder's output.
         reader: String,
         memory: String,
-        /// The entry point that returns the output with a different type, and this type.
+        /// The entry point that returns the output with a different type, and the different type.
         filler: Option<(String, String)>,
     },
     /// The trace declares a parameter with two different types.
@@ -55,8 +55,8 @@ fn other_filler(filler: &Option<(String, String)>) -> String {
 }
 
 impl Trace {
-    /// Checks all properties on which later stages rely: types, operand indices, the order of
-    /// nodes, calls, names.
+    /// Checks all properties on which later compilation stages rely: types, operand indices, the
+    /// order of nodes, calls, names.
     ///
     /// # Errors
     /// Returns an error for the first check that fails.

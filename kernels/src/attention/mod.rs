@@ -1,8 +1,9 @@
-//! A kernel for scaled dot-product attention. The kernel reads only the used part of a KV cache.
+//! A kernel for scaled dot-product attention. The kernel reads only the slots of a KV cache that
+//! contain tokens.
 //!
-//! The kernel processes 16 keys at a time and updates the softmax after each block. Milakov and
-//! Gimelshein, "Online normalizer calculation for softmax" (2018), and Dao et al., "FlashAttention"
-//! (2022), describe this method.
+//! The kernel processes 16 keys at a time and updates the softmax after each block. The method
+//! follows Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018), and Dao et
+//! al., "FlashAttention" (2022).
 
 mod tiles;
 
@@ -23,12 +24,12 @@ use crate::tilings::{Tilings, count};
 
 const KEYS: usize = 16;
 
-/// The largest number of parts into which the kernel divides its work for the workers. With 64
-/// parts, all workers of a machine are busy.
+/// The kernel divides its work into at most this number of parts, which worker threads compute in
+/// parallel. With 64 parts, all worker threads of a machine are busy.
 const PARTS: usize = 64;
 
-/// The largest number of sums that a loop of the kernel carries from one iteration to the next.
-/// Each sum is a vector of 16 features.
+/// A loop of the kernel carries at most this number of sums from one iteration to the next. Each
+/// sum is a vector of 16 features.
 const CARRIED: usize = 32;
 
 /// A vector with one number for each of 16 keys or features.
@@ -37,7 +38,7 @@ const PLACES: Type = Type::lanes(KEYS, Element::I32);
 
 pub(crate) struct Attention {
     element: Element,
-    /// The product of all batch axes, and the number of batch indices that share the same `offset`.
+    /// The product of all batch axes, and how many batch indices share the same `offset`.
     batch: usize,
     of_offset: usize,
     /// The number of query heads per key head.
@@ -58,9 +59,9 @@ pub(crate) struct Attention {
     /// Whether keys and values are integers with a scale per key.
     quantized: bool,
     heads: usize,
-    /// The position of each token's queries in memory, if the queries are in token order.
+    /// The order of queries in memory, if the token axis comes before the head axis.
     tokens: Option<Tokens>,
-    /// Whether the kernel writes the result in token order instead of head order.
+    /// Whether the token axis of the result comes before the head axis.
     by_token: bool,
     /// The norm and the rotary embedding that the kernel applies to the queries.
     before: Prologue,
@@ -69,8 +70,8 @@ pub(crate) struct Attention {
 }
 
 impl Attention {
-    /// Returns the attention for `op`, or `None` if the kernel does not support `op` in this fused
-    /// operation.
+    /// Returns the attention for `op`, or `None` if the kernel does not support `op` with this
+    /// prologue and epilogue.
     pub(crate) fn of(isa: Isa, op: &Sdpa, work: &FusedOp<'_>) -> Option<Self> {
         let operands = &work.types[..];
         let (offset, terms) = op.operands(operands);
@@ -127,24 +128,24 @@ impl Attention {
         served.then_some(attention)
     }
 
-    /// The index of the prologue's first binding, which follows the bindings of the attention
-    /// operation.
+    /// Returns the index of the prologue's first binding, which follows the bindings of the
+    /// attention operation.
     fn prologue(&self) -> usize {
         3 + usize::from(self.offset) + usize::from(self.sinks)
     }
 
-    /// The index of the binding for the keys' scales, which follows the bindings of the prologue.
+    /// Returns the binding index of the keys' scales, which follow the prologue's bindings.
     fn scales(&self) -> usize {
         self.prologue() + self.before.bindings()
     }
 
-    /// The number of queries that read the keys of one key head.
+    /// Returns the number of queries that read the keys of one key head.
     fn rows(&self) -> usize {
         self.group * self.queries
     }
 
     /// The name under which tuning files store measurements of this attention. The prologue, the
-    /// sinks and the order of tokens do not affect this name.
+    /// sinks and the order of tokens do not affect the name in tuning files.
     pub(crate) fn name(&self) -> String {
         let mask = format!(
             "{}{}{}{}",
@@ -171,7 +172,7 @@ impl Attention {
         Tilings::new(self.name(), self.usual(), |tiling| self.fitted(tiling))
     }
 
-    /// The tiling that the kernel uses if no measurement selects another tiling.
+    /// Returns the default tiling, which a tuning file can replace.
     pub(crate) fn usual(&self) -> Tiling {
         // The kernel has at least two parts, so that two workers are busy.
         let most = self.plain_rows();
@@ -179,7 +180,7 @@ impl Attention {
         self.fitted(Tiling { parts: count(PARTS), rows: count(rows), panels: count(1), ahead: 0 })
     }
 
-    /// The number of queries whose weighted sums of values fit into the registers together.
+    /// Returns the number of queries whose weighted sums of values fit into the registers together.
     fn plain_rows(&self) -> usize {
         (16 / self.values.div_ceil(KEYS)).clamp(1, 4)
     }
@@ -194,7 +195,7 @@ impl Attention {
     }
 
     /// Divides the queries of a key head into units, and returns the number of units and the number
-    /// of queries per unit. Without tile registers, a unit has `tile` queries.
+    /// of queries per unit. Without tile registers, a unit of work has `tile` queries.
     fn units(&self, tile: usize) -> (usize, usize) {
         let rows = if self.is_tiled() { self.tiled_rows() } else { tile };
         (self.rows().div_ceil(rows), rows)
@@ -312,8 +313,8 @@ impl Attention {
         }
     }
 
-    /// The position in memory of a query that reads a key head. If `row` is after the last query,
-    /// the function returns the position of the last query.
+    /// Returns the position in memory of a query that reads a key head. If `row` is after the last
+    /// query, the function returns the position of the last query.
     fn row<'k>(&self, code: &'k Code, head: Value<'k>, row: Value<'k>) -> Row<'k> {
         let rows = self.rows();
         let row = row.min(code.index(rows - 1));
@@ -330,8 +331,8 @@ impl Attention {
         Row { by_head, by_token, from, place, head: of_token }
     }
 
-    /// The score of the sink, with which a query's softmax starts; `None` if the attention has no
-    /// sinks.
+    /// Returns the score of the sink, with which a query's softmax starts; `None` if the attention
+    /// has no sinks.
     fn sink<'k>(&self, code: &'k Code, row: &Row<'k>) -> Option<Value<'k>> {
         self.sinks.then(|| {
             let sinks = code.binding(3 + usize::from(self.offset), self.element, self.heads * self.group);
@@ -344,7 +345,7 @@ impl Attention {
             .map(|(binding, numbers)| code.binding(binding, stored, self.batch * self.keys * numbers))
     }
 
-    /// The position in the sequence of a head's first query.
+    /// Returns the position in the sequence of a head's first query.
     fn offset<'k>(&self, code: &'k Code, head: Value<'k>) -> Value<'k> {
         let integer = Type::Scalar(Element::I32);
         match (self.offset, self.of_offset) {
@@ -362,8 +363,8 @@ impl Attention {
         offset + code.constant(offset.ty(), self.queries as f64 - self.keys as f64)
     }
 
-    /// The range of keys that at least one of `count` queries may see. The range starts at the
-    /// first key of a block.
+    /// Returns the range of keys that at least one of `count` queries may see. The range starts at
+    /// the first key of a block.
     ///
     /// Blocks of keys begin at the same positions for all queries, and in ring buffers of any
     /// length. Therefore the kernel always adds the terms of a query's sums in the same order.
@@ -420,7 +421,7 @@ impl Attention {
         })
     }
 
-    /// The index of the key, and of its value, that belongs to this lane.
+    /// Returns the index of the key, and of its value, that belongs to this lane.
     fn key<'k>(&self, code: &'k Code, keys: Keys<'k>, lane: Value<'k>) -> Value<'k> {
         let length = code.index(self.keys);
         let whole = self.keys.is_multiple_of(KEYS);
@@ -434,8 +435,8 @@ impl Attention {
     }
 
     /// Loads one number for each of 16 keys, with zeros for the lanes after the last key. If the
-    /// ring buffer wraps around within these 16 keys, the function copies the numbers through
-    /// `between`.
+    /// ring buffer wraps around within these 16 keys, the function copies the numbers through the
+    /// buffer `between`.
     fn of_keys<'k>(
         &self,
         code: &'k Code,
@@ -513,21 +514,21 @@ impl Attention {
     }
 }
 
-/// Queries that read the same keys together. The state of these queries is in memory, so that the
-/// same code works for all queries.
+/// A group of queries that the kernel processes together, because they all read the same keys. The
+/// state of the queries is in memory, so that the same code works for all queries.
 struct Tile<'k> {
     rows: usize,
-    /// The memory of all queries, and the prologue that the kernel applies to a query.
+    /// The buffer of all queries, and the prologue that the kernel applies to each query.
     read: Buffer<'k>,
     start: Start<'k>,
-    /// The queries after their prologue, and the positions of the queries relative to the keys.
+    /// The queries after the prologue, and their positions relative to the keys.
     queries: Buffer<'k>,
     positions: Buffer<'k>,
     /// The state of the softmax for each query. `largest` contains the largest score so far, with
     /// the same number in all 16 lanes. `totals` contains the sums of weights so far, where lane i
-    /// sums the weights of the keys i, i + 16, and so on. `kept` contains the factor for the
-    /// earlier sums, with the same number in all lanes. `weights` contains the weights of the last
-    /// 16 keys.
+    /// sums the weights of the keys i, i + 16, and so on. `kept` contains the factor by which the
+    /// kernel multiplies the earlier sums, with the same number in all lanes. `weights` contains
+    /// the weights of the last 16 keys.
     largest: Buffer<'k>,
     totals: Buffer<'k>,
     kept: Buffer<'k>,
@@ -556,7 +557,7 @@ impl<'k> Tile<'k> {
 }
 
 struct Row<'k> {
-    /// The index of the query in head order, and the index in token order, which the prologue uses.
+    /// The index `by_head` counts all tokens of a head first, and `by_token` all heads of a token.
     by_head: Value<'k>,
     by_token: Value<'k>,
     from: Value<'k>,
@@ -569,7 +570,7 @@ struct Row<'k> {
 /// Sixteen consecutive keys of a head.
 #[derive(Clone, Copy)]
 struct Keys<'k> {
-    /// The position in the sequence of the first of these keys.
+    /// The position in the sequence of the first of the 16 keys.
     first: Value<'k>,
     /// The index in the cache of the head's first key.
     base: Value<'k>,
@@ -589,9 +590,9 @@ fn sums<'k>(vectors: &[Value<'k>]) -> Value<'k> {
     vectors[0]
 }
 
-/// The lane numbers for two shuffles of two vectors, whose lanes form runs of `width` lanes. The
-/// first shuffle selects the first half of each run of lanes, and the second shuffle selects the
-/// second half. Both shuffles take lanes of the first vector first.
+/// Returns the lane numbers for two shuffles of two vectors, whose lanes form runs of `width`
+/// lanes. The first shuffle selects the first half of each run of lanes, and the second shuffle
+/// selects the second half. Both shuffles take lanes of the first vector first.
 fn halves(width: usize) -> [Vec<usize>; 2] {
     let of = |half: usize| (0..2 * KEYS).filter(|lane| lane % width / (width / 2) == half).collect();
     [of(0), of(1)]

@@ -44,7 +44,7 @@ pub(super) struct Held<'k> {
     largest: Buffer<'k>,
     totals: Buffer<'k>,
     kept: Buffer<'k>,
-    /// The scores of 32 keys for 16 queries, and the positions of these keys.
+    /// The scores of 32 keys for 16 queries, together with the positions of the keys.
     scores: Buffer<'k>,
     keys: Buffer<'k>,
     /// The softmax weights of 32 keys, as `[tiles, 16 queries, 32]`.
@@ -174,7 +174,7 @@ impl Attention {
         });
     }
 
-    /// Transposes 16 queries in place. Every 32 features of these queries become a tile with two
+    /// Transposes 16 queries in place. Every 32 features of the 16 queries become a tile with two
     /// features per line.
     fn turn<'k>(&self, code: &'k Code, queries: Buffer<'k>, at: Value<'k>) {
         code.repeat(code.index(0)..code.index(self.features), TILE, |feature| {
@@ -205,7 +205,7 @@ impl Attention {
         }
     }
 
-    /// The positions in the sequence of the keys in 16 consecutive slots.
+    /// Returns the positions in the sequence of the keys in 16 consecutive slots.
     fn positions<'k>(&self, code: &'k Code, slots: Value<'k>, end: Value<'k>) -> Value<'k> {
         if !self.ring {
             return slots;
@@ -237,8 +237,8 @@ impl Attention {
         }
     }
 
-    /// Computes the softmax weights of 32 keys for 16 queries, and the factor for the queries'
-    /// earlier sums.
+    /// Computes the softmax weights of 32 keys for 16 queries, and the factor that scales the
+    /// earlier sums of each query.
     fn weigh_keys<'k>(&self, code: &'k Code, held: Held<'k>, tile: Value<'k>) {
         const ROUND: usize = 4;
         let one = code.constant(PLACES, 1.0);

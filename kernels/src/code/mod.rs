@@ -1,8 +1,9 @@
-//! A small language for writing kernels. Values have types, and a closure is the body of a loop.
-//! The output is MLIR text in the dialects `arith`, `vector`, `memref`, `scf` and `llvm`.
+//! A small language for writing kernels. In the kernel language, each value has a type, and a Rust
+//! closure writes the body of a loop. The output is MLIR text in the dialects `arith`, `vector`,
+//! `memref`, `scf` and `llvm`.
 //!
-//! A type error in a kernel is a bug in this crate, so the faulty statement panics. A test
-//! generates the MLIR text of every kernel, and so finds such errors.
+//! A type error in a kernel is a bug in this crate, so the function that writes the faulty
+//! statement panics. A test generates the MLIR text of every kernel, and so finds type errors.
 
 mod buffer;
 mod value;
@@ -118,8 +119,8 @@ pub(crate) struct Code {
     constants: RefCell<BTreeMap<String, usize>>,
     /// The SSA names of the constant indices, with the number that each name represents.
     places: RefCell<BTreeMap<usize, usize>>,
-    /// The names of values that depend only on operands, by the right-hand side of their statement.
-    /// The statement of such a value is written only once in each body.
+    /// Maps the right-hand side of a statement to the name of its value, if the value depends only
+    /// on operands. Each loop body contains at most one statement for the same value.
     written: RefCell<Vec<BTreeMap<String, usize>>>,
     /// Local memory, which the kernel allocates at its beginning. An allocation inside a loop would
     /// take more memory in every iteration.
@@ -242,13 +243,13 @@ impl Code {
         }
     }
 
-    /// The index of the workgroup, which selects the part of the work that this call of the kernel
-    /// computes.
+    /// Returns the index of the workgroup, which selects the part of the work that this call of the
+    /// kernel computes.
     pub(crate) fn workgroup(&self) -> Value<'_> {
         self.read(Type::Index, "stream.dispatch.workgroup.id[0] : index")
     }
 
-    /// The memory of an operand or a result of the kernel.
+    /// Returns the memory of an operand or a result of the kernel.
     pub(crate) fn binding(&self, index: usize, element: Element, length: usize) -> Buffer<'_> {
         let (zero, name) = (self.index(0), self.fresh());
         let buffer = Buffer { code: self, name, length, element };
@@ -320,7 +321,7 @@ impl Code {
         first.iter().enumerate().map(result).collect()
     }
 
-    /// A vector with the numbers 0, 1, 2, … in its lanes.
+    /// Returns a vector with the numbers 0, 1, 2, … in its lanes.
     pub(crate) fn count(&self, ty: Type) -> Value<'_> {
         let Type::Vector(lanes, _) = ty else { unreachable!("only vectors have lanes") };
         self.numbers(ty, &(0..lanes).collect::<Vec<_>>())
@@ -401,7 +402,7 @@ impl Code {
     }
 
     /// Returns a value unchanged in a vector register of x86-64, but hides the value from LLVM's
-    /// optimizer. LLVM then keeps the order of the sums before and after this value. Without this
+    /// optimizer. LLVM then does not reorder the sums before and after the value. Without such a
     /// barrier, LLVM computes all products before the sums, and has to store the products in
     /// memory.
     pub(crate) fn opaque<'k>(&'k self, value: Value<'k>) -> Value<'k> {
@@ -439,7 +440,7 @@ impl Code {
         format!("{names} : ({})", vec!["i64"; operands.len()].join(", "))
     }
 
-    /// The mask of the first `left` of 16 lanes; `None` if all 16 lanes are valid.
+    /// Returns the mask of the first `left` of 16 lanes; `None` if all 16 lanes are valid.
     pub(crate) fn mask(&self, left: usize) -> Option<Value<'_>> {
         (left < 16).then(|| self.first_lanes(self.index(left), 16))
     }

@@ -26,8 +26,8 @@ impl<'k> Value<'k> {
         self.code.value(self.ty, format_args!("{op} {self}, {other} : {}", self.ty))
     }
 
-    /// The result of an index operation that needs no statement, because the result is an operand
-    /// or a constant.
+    /// Returns the result of an index operation, if the result is an operand or a constant and
+    /// therefore needs no statement.
     fn folded(self, op: &str, other: Self) -> Option<Self> {
         let number = |n: usize| self.code.index(n);
         Some(match (op, self.known(), other.known()) {
@@ -43,7 +43,7 @@ impl<'k> Value<'k> {
         })
     }
 
-    /// The number of a constant index; `None` for other values.
+    /// Returns the number that a constant index represents; `None` for other values.
     fn known(self) -> Option<usize> {
         self.code.places.borrow().get(&self.name.0).copied()
     }

@@ -1,8 +1,8 @@
-//! Kernels for NVIDIA GPUs. XLA calls these kernels in a module for its CUDA platform.
+//! Kernels for NVIDIA GPUs. XLA calls the CUDA kernels in a module for its CUDA platform.
 //!
-//! The text of a kernel is a part of `decode.ptx`, with numbers instead of the names of sizes. The
-//! module contains this PTX text in a `custom_call`, so XLA and the driver compile the kernel like
-//! the rest of the module.
+//! The PTX text of a kernel comes from `decode.ptx`, where Tracewright replaces the names of sizes
+//! by numbers. The module contains the PTX text in a `custom_call`, so XLA and the driver compile
+//! the kernel like the rest of the module.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -18,8 +18,8 @@ pub const CUDA_VECTORS: usize = 8;
 
 /// The number of bf16 numbers that a CUDA block keeps in shared memory: `STAGED` in `decode.cu`.
 const KEPT: usize = 18_432;
-/// The number of threads per block, for matmuls and for attention: `THREADS`, and 32 times
-/// `READERS`, in `decode.cu`.
+/// The number of threads per block, for matmuls and for attention. `decode.cu` defines the numbers
+/// of threads as `THREADS` and as 32 times `READERS`.
 const THREADS: usize = 256;
 const ATTENTION_THREADS: usize = 512;
 /// The number of rows of a weight that a block multiplies together: `TILE` in `decode.cu`.
@@ -41,17 +41,17 @@ pub enum CudaKernel {
     /// residual.
     Residual(CudaProduct),
     /// Three matmuls of the same normalized x with three weights. The operands are x, the norm's
-    /// weight and the three weights. The two numbers are the numbers of outputs of the second and
-    /// the third weight.
+    /// weight and the three weights. The two fields contain the numbers of outputs of the second
+    /// and the third weight.
     Three(CudaProduct, [usize; 2]),
     /// `silu(x · gateᵀ) · (x · upᵀ)`, where x is normalized. The operands are x, the norm's weight,
     /// gate and up.
     Gated(CudaProduct),
-    /// Attention for one new token of each sequence, after the rotary embedding of its query and
-    /// key and the append to the caches. The operands are the queries, the new keys and values,
-    /// cosines, sines, start, count, the key cache and the value cache. If the operation has no
-    /// count, pass start again, and the kernel appends all tokens. The results are the output of
-    /// attention, the new key cache and the new value cache.
+    /// Applies the rotary embedding to the query and the key of one new token per sequence, appends
+    /// to the caches, and computes attention. The operands are the queries, the new keys and
+    /// values, cosines, sines, start, count, the key cache and the value cache. If an append has no
+    /// operand `count`, pass `start` as the count too; the kernel then appends all tokens. The
+    /// results are the output of attention, the new key cache and the new value cache.
     Attention(CudaAttention),
 }
 
@@ -94,8 +94,8 @@ struct Launch {
     sizes: BTreeMap<&'static str, String>,
     grid: [usize; 2],
     threads: usize,
-    /// The results that the kernel writes into the memory of an operand, as pairs of a result index
-    /// and an operand index.
+    /// Each pair contains the index of a result and the index of an operand: the kernel writes the
+    /// result into the operand's memory.
     in_place: Vec<(usize, usize)>,
 }
 
@@ -139,8 +139,8 @@ impl CudaAttention {
         matches!(self.features, 64 | 128) && (1..=8).contains(&self.group) && self.slots > 0
     }
 
-    /// The number of ranges into which attention divides the positions of a cache. Separate blocks
-    /// read separate ranges of positions.
+    /// Returns the number of ranges into which attention divides the positions of a cache. Separate
+    /// blocks read separate ranges of positions.
     fn ranges(&self) -> usize {
         self.slots.div_ceil(POSITIONS)
     }
@@ -164,7 +164,7 @@ impl CudaAttention {
         }
     }
 
-    /// The launch of the kernel that combines the attention results of all ranges.
+    /// Returns the launch of the kernel that combines the attention results of all ranges.
     fn combine(&self) -> Launch {
         let sizes = BTreeMap::from([
             ("SPLIT", self.ranges().to_string()),
@@ -266,8 +266,8 @@ impl Launch {
     }
 }
 
-/// The PTX code of one kernel. The function panics if `decode.ptx` lacks the kernel or a size; a
-/// test checks that this never happens.
+/// The PTX code of one kernel. The function panics if `decode.ptx` lacks the kernel or a size, but
+/// a test checks all kernels and sizes.
 fn ptx(kernel: &str, sizes: &BTreeMap<&str, String>) -> String {
     let mut parts = PTX.split("\n.visible .entry ");
     let head = parts.next().unwrap_or_default();

@@ -11,8 +11,7 @@ use arm::Arm;
 use tiles::TileProducts;
 use x86::X86;
 
-/// The instruction set of a processor, as far as the code of a kernel depends on the instruction
-/// set.
+/// The parts of a processor's instruction set on which the code of kernels depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Isa {
     X86(X86),
@@ -35,8 +34,8 @@ impl Isa {
         }
     }
 
-    /// The number of activation rows for which 16 sums per row fit into the registers. With long
-    /// vectors, the sums of a second panel of the weight also fit into the registers.
+    /// Returns the number of activation rows for which 16 sums per row fit into the registers. With
+    /// long vectors, the sums of a second panel of the weight also fit into the registers.
     pub(crate) fn rows(self) -> usize {
         match self {
             Self::X86(x86) => x86.rows(),
@@ -49,7 +48,7 @@ impl Isa {
         matches!(self, Self::X86(x86) if x86.has_short_vectors())
     }
 
-    /// A name for the processor features on which the code of a kernel depends.
+    /// Returns a name for the processor features on which the code of a kernel depends.
     pub(crate) fn name(self) -> String {
         match self {
             Self::X86(x86) => x86.name(),
@@ -73,13 +72,13 @@ impl Isa {
     }
 
     /// Computes sums[i] + Σⱼ bytes[4 i + j] · x[j] for 16 sums of each row. The function adds one
-    /// such term for each item of `columns`, at most eight. An item of `columns` contains 64 bytes
-    /// of the weight, and for each row a 32-bit word with four bytes of x. The bytes of x are
+    /// sum over j for each item of `columns`, at most eight items. An item of `columns` contains 64
+    /// bytes of the weight, and for each row a 32-bit word with four bytes of x. The bytes of x are
     /// signed and never −128. The bytes of the weight are signed only if
     /// [`is_signed`](Self::is_signed) returns true.
     ///
-    /// `small` means that all bytes of the weight are from 0 to 15. Sums of products of such small
-    /// bytes fit into 16 bits, even without special instructions.
+    /// `small` means that all bytes of the weight are from 0 to 15. Sums of products with bytes
+    /// from 0 to 15 fit into 16 bits, even without special instructions.
     pub(crate) fn add_bytes<'k>(
         self,
         sums: Vec<Value<'k>>,
@@ -185,9 +184,9 @@ pub(crate) fn transposed<'k>(vectors: Vec<Value<'k>>) -> Vec<Value<'k>> {
     })
 }
 
-/// The factors of the products that one column adds to the sums. The list contains pairs of a
-/// vector of weight numbers and a vector of activation numbers, one pair for each part of each
-/// row's sums.
+/// The vectors that the kernel multiplies for one column, before it adds the products to the sums.
+/// Each pair contains a vector of weights and a vector of activations, for one part of a row's
+/// sums.
 type Column<'k> = Vec<(Value<'k>, Value<'k>)>;
 
 /// Adds the products of all columns to the sums. The code uses a column for all rows before it

@@ -7,10 +7,11 @@ use crate::code::{Element, Type, Value};
 pub(crate) struct X86 {
     /// Whether the processor has vectors of 512 bits.
     avx512: bool,
-    /// The vector width in bits of the dot product instruction for four pairs of bytes: 512 or 256.
+    /// The dot product instruction for four pairs of bytes has vectors of this width in bits: 512
+    /// or 256.
     vnni: Option<usize>,
-    /// Whether the dot product instruction for two pairs of bf16 is fast. On AMD's cores, this
-    /// instruction takes as long as one f32 multiplication. On Intel's cores, this instruction
+    /// Whether the dot product instruction for two pairs of bf16 is fast. On AMD's cores, the bf16
+    /// dot product takes as long as one f32 multiplication. On Intel's cores, the bf16 dot product
     /// takes four times as long as one f32 multiplication. The code recognizes Intel's cores by
     /// `avx512fp16`, which AMD's cores lack.
     bf16: bool,
@@ -65,8 +66,8 @@ impl X86 {
         self.vnni.is_none()
     }
 
-    /// The number of vector registers for 64 bytes of a multiplication: 1 with 512-bit VNNI,
-    /// otherwise 2.
+    /// Returns the number of vector registers for 64 bytes of a multiplication: 1 with 512-bit
+    /// VNNI, otherwise 2.
     pub(super) fn parts(self) -> usize {
         if self.vnni == Some(512) { 1 } else { 2 }
     }
@@ -84,7 +85,7 @@ impl X86 {
         })
     }
 
-    /// The number of vectors into which a multiplication splits 32 words of 16 bits.
+    /// Returns the number of vectors into which a multiplication splits 32 words of 16 bits.
     pub(super) fn parts_of_words(self) -> usize {
         if self.avx512 { 1 } else { 2 }
     }

@@ -1,10 +1,10 @@
-//! A matmul of many activation rows with dense weights, for processors with few registers. The
-//! kernel converts a block of the weight to f32, and writes the block to memory that stays in the
+//! Multiplies many activation rows by dense weights, on processors with few registers. The kernel
+//! converts a block of the weight to f32, and writes the block to memory that stays in the
 //! first-level cache. The kernel then multiplies the block by all activation rows, and continues
 //! with the next block.
 //!
-//! Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008), describe this
-//! order of loops.
+//! The order of the loops follows Goto and van de Geijn, "Anatomy of High-Performance Matrix
+//! Multiplication" (2008).
 
 use ops::WeightFormat;
 use ops::format::PANEL;
@@ -26,7 +26,7 @@ const ROUND: usize = 4;
 /// The number of activation rows whose sums stay in registers.
 pub(super) const TILE: usize = 6;
 
-/// The memory for a block of the weight, and for the sums of some activation rows.
+/// Memory that contains a block of the weight, and the sums of some activation rows.
 #[derive(Clone, Copy)]
 pub(super) struct Partials<'k> {
     block: Buffer<'k>,

@@ -37,7 +37,7 @@ pub(crate) struct Matmul<'a> {
     /// The stack of matrices, if the kernel multiplies each row by its own matrix.
     pub(crate) stack: Option<Stack>,
     /// The norm that the kernel applies to x; `None` if no norm is fused. For a single row of x,
-    /// each part of the work computes the norm again.
+    /// each worker repeats the computation of the norm.
     pub(crate) norm: Option<Norm>,
     /// The epilogue that the kernel applies to the sums of the matmul.
     pub(crate) tail: &'a Epilogue,
@@ -57,16 +57,16 @@ pub(crate) struct ActivationPacking {
 pub(crate) struct Stack {
     pub(crate) matrices: usize,
     pub(crate) rows: usize,
-    /// Whether an operand selects the matrix for each row of the result. Without such an operand,
-    /// row i of the result uses matrix i modulo `matrices`.
+    /// Whether an operand selects the matrix for each row of the result. If no operand selects the
+    /// matrix, row i of the result uses matrix i modulo `matrices`.
     pub(crate) chosen: bool,
 }
 
 /// The activation rows that the kernel multiplies by the same matrix.
 #[derive(Clone, Copy)]
 struct Rows<'k> {
-    /// The index of the first row in the matmul's result. In the result, each following row is
-    /// `apart` rows after the previous row.
+    /// The index of the first row in the matmul's result. In the matmul's result, consecutive rows
+    /// of the same matrix are `apart` rows apart.
     first: Value<'k>,
     count: usize,
     apart: usize,
@@ -88,18 +88,18 @@ impl<'k> Rows<'k> {
     }
 }
 
-/// The smallest number of weight bytes that a part of the work reads. A part with fewer weight
-/// bytes would not be worth the time for starting a worker.
+/// The smallest number of weight bytes that a worker reads in one part of the matmul. For fewer
+/// weight bytes, starting a worker thread would cost more time than the worker saves.
 const PART: usize = 1 << 17;
 
-/// If every part quantizes or normalizes the whole activation row, this work is repeated. A part
-/// then reads at least this many weight bytes for each number of the row. Reading these bytes takes
-/// about ten times as long as the repeated work.
+/// If every worker quantizes or normalizes the whole activation row, the workers repeat the same
+/// work. Each worker then reads at least this many weight bytes for each number of the activation
+/// row. Reading the weight bytes then takes about ten times as long as the repeated work.
 const PART_QUANTIZES: usize = 200;
 const PART_NORMALIZES: usize = 100;
 
-/// The number of bytes on a worker's stack for an activation row that the worker normalizes or
-/// quantizes itself.
+/// A worker has this number of bytes on its stack for an activation row that the worker normalizes
+/// or quantizes itself.
 const SCRATCH: usize = 30 << 10;
 
 /// The distance in bytes between the bytes that the kernel reads and the bytes that it prefetches.
@@ -110,11 +110,11 @@ const AHEAD: usize = 4096;
 /// rows per pass, the arithmetic takes longer than a second pass over the weights.
 const ROWS: usize = 8;
 
-/// The largest number of parts into which the kernel divides its work for the workers. With 64
-/// parts, all workers of a machine are busy.
+/// The kernel divides its work into at most this number of parts, which worker threads compute in
+/// parallel. With 64 parts, all worker threads of a machine are busy.
 const PARTS: usize = 64;
 
-/// The largest number of vectors, each with 16 sums, that a loop of the kernel carries from one
+/// A loop of the kernel carries at most this number of vectors, each with 16 sums, from one
 /// iteration to the next. No processor has registers for more vectors, and many more vectors would
 /// not fit on a worker's stack.
 const CARRIED: usize = 32;
@@ -179,8 +179,8 @@ fn ask<'k>(code: &'k Code, weights: &[Panel<'k>], at: Value<'k>, lines: usize) {
 }
 
 impl Matmul<'_> {
-    /// The kernel that prepares the activations of several rows for all parts of the matmul. The
-    /// result is `None` if each part prepares activations itself.
+    /// Returns the kernel that prepares the activations of several rows for all parts of the
+    /// matmul. Returns `None` if each worker prepares the activations itself.
     pub(crate) fn apart(&self) -> Option<ActivationPacking> {
         let &Self { rows, inputs, x, .. } = self;
         Some(if self.makes_tiles_of_numbers() {
@@ -225,7 +225,7 @@ impl Matmul<'_> {
     }
 
     /// The number of activation rows that the prepared layout stores. If the processor uses tiles,
-    /// this number of rows is a multiple of a tile's rows.
+    /// the number of stored rows is a multiple of a tile's rows.
     fn stored(&self) -> usize {
         if self.is_tiled() { self.rows.next_multiple_of(tiles::ROWS) } else { self.rows }
     }
@@ -241,17 +241,17 @@ impl Matmul<'_> {
         norm && (!self.tail.halves || self.outputs.is_multiple_of(2 * PANEL))
     }
 
-    /// The number of columns in the output of the matmul.
+    /// Returns the number of columns in the output of the matmul.
     fn columns(&self) -> usize {
         if self.tail.halves { self.outputs / 2 } else { self.outputs }
     }
 
-    /// The number of rows in the output of the matmul.
+    /// Returns the number of rows in the output of the matmul.
     fn results(&self) -> usize {
         self.stack.map_or(self.rows, |stack| stack.rows)
     }
 
-    /// The number of matrices, and the number of activation rows per matrix.
+    /// Returns the number of matrices, and the number of activation rows per matrix.
     fn matrices(&self) -> (usize, usize) {
         match self.stack {
             None => (1, self.rows),
@@ -273,8 +273,8 @@ impl Matmul<'_> {
         format!("product_{format}{words}_{rows}x{inputs}x{outputs}{stacked}_{x}_{y}{normed}_{isa}")
     }
 
-    /// The name under which tuning files store measurements of this matmul. The name also contains
-    /// whether the epilogue combines halves.
+    /// The name under which tuning files store measurements of this matmul. The name also records
+    /// whether the epilogue combines the two halves of the result.
     pub(crate) fn key(&self) -> String {
         format!("{}{}", self.name(), if self.tail.halves { "_halves" } else { "" })
     }
@@ -283,7 +283,8 @@ impl Matmul<'_> {
         Tilings::new(self.key(), self.usual(), |tiling| self.fitted(tiling))
     }
 
-    /// The tiling that the kernel uses if no measurement selects another tiling.
+    /// Returns the default tiling, which the kernel uses unless a tuning file selects another
+    /// tiling.
     pub(crate) fn usual(&self) -> Tiling {
         let &Self { format, rows, inputs, norm, .. } = self;
         let quantized = if format.element().is_none() && rows == 1 { inputs * PART_QUANTIZES } else { 0 };
@@ -308,7 +309,7 @@ impl Matmul<'_> {
         self.fitted(Tiling { parts: count(parts), rows: count(rows), panels: count(panels), ahead: AHEAD })
     }
 
-    /// Reduces the sizes of a tiling until they fit this matmul.
+    /// Reduces the sizes of a tiling until the sizes fit this matmul.
     fn fitted(&self, tiling: Tiling) -> Tiling {
         let (matrices, rows) = self.matrices();
         let columns = self.columns().div_ceil(PANEL);
@@ -327,8 +328,8 @@ impl Matmul<'_> {
         }
     }
 
-    /// The number of parts of the result that the epilogue combines: 2 if the epilogue combines
-    /// halves, otherwise 1.
+    /// Returns the number of parts of the result that the epilogue combines: 2 if the epilogue
+    /// combines halves, otherwise 1.
     fn halves(&self) -> usize {
         if self.tail.halves { 2 } else { 1 }
     }
@@ -337,7 +338,7 @@ impl Matmul<'_> {
         self.format.packed(self.outputs, self.inputs).bytes()
     }
 
-    /// The kernel's code for a tiling and for results with this element type.
+    /// Returns the kernel's code for a tiling and for results with this element type.
     pub(crate) fn kernel(&self, element: Element, tiling: Tiling) -> impl FnOnce() -> Kernel {
         let tiling = self.fitted(tiling);
         let bindings =
@@ -424,8 +425,8 @@ impl Matmul<'_> {
         });
     }
 
-    /// The index of the matrix that an operand selects for a row of the result. The kernel clamps
-    /// an index that is out of range.
+    /// Returns the index of the matrix that an operand selects for a row of the result. The kernel
+    /// clamps an index that is out of range.
     fn choice<'k>(&self, code: &'k Code, choices: Buffer<'k>, row: Value<'k>) -> Value<'k> {
         let integer = Type::Scalar(Element::I32);
         let last = self.stack.map_or(0, |stack| stack.matrices - 1);
@@ -485,8 +486,9 @@ impl Matmul<'_> {
         }
     }
 
-    /// Computes the outputs of some panels for a few activation rows, from `units` units of the
-    /// weights. `add` multiplies some units, and adds the products to the sums.
+    /// Computes the outputs of some panels for a few activation rows, where `units` is the length
+    /// of a weight row in units of columns. `add` multiplies the columns of some units, and adds
+    /// the products to the sums.
     ///
     /// For any number of activation rows, the kernel adds the products of a sum in the same order.
     /// Therefore the bits of an output row do not depend on the other rows.
@@ -525,8 +527,8 @@ impl Matmul<'_> {
         (0..sums).map(|i| kept.load(code.index(i * PANEL), SUMS)).collect()
     }
 
-    /// The mask of the valid outputs of a panel; `None` if all 16 outputs are valid. The last panel
-    /// can have fewer than 16 valid outputs.
+    /// Returns the mask of the valid outputs of a panel; `None` if all 16 outputs are valid. The
+    /// last panel can have fewer than 16 valid outputs.
     fn mask<'k>(&self, code: &'k Code, panel: Value<'k>) -> Option<Value<'k>> {
         let all = self.outputs.is_multiple_of(PANEL);
         (!all).then(|| code.first_lanes(code.index(self.outputs) - panel * PANEL, PANEL))

@@ -1,5 +1,5 @@
-//! Matmuls of integer activations with weights in the formats q8, q4 and q4_k. These formats have
-//! groups of integers with a scale per group.
+//! Matmuls of integer activations with weights in the formats q8, q4 and q4_k. The formats q8, q4
+//! and q4_k have groups of integers with a scale per group.
 
 use ops::WeightFormat;
 use ops::format::{GROUP, PANEL};
@@ -43,8 +43,8 @@ impl Matmul<'_> {
         }
     }
 
-    /// The number of scales and minima in memory for a chunk of `panels` panels; `None` if the
-    /// weight's format has no minima.
+    /// Returns the number of scales and minima in memory for a chunk of `panels` panels; `None` if
+    /// the weight's format has no minima.
     pub(super) fn scales_of(&self, panels: usize) -> Option<usize> {
         let panels = if self.isa.has_short_vectors() { 1 } else { panels };
         let groups = self.format.columns() / GROUP;
@@ -155,7 +155,7 @@ impl Matmul<'_> {
         self.isa.is_signed() && !self.has_words()
     }
 
-    /// The kind of sum that the quantized activations store for each group.
+    /// Returns the kind of sum that the quantized activations store for each group.
     pub(super) fn sums_of_x(&self) -> Sums {
         match self.format {
             WeightFormat::Q4K => Sums::Numbers,
@@ -163,7 +163,7 @@ impl Matmul<'_> {
         }
     }
 
-    /// The scales of a chunk, which begins at the byte `start` of a panel.
+    /// Returns the scales of a chunk, which begins at the byte `start` of a panel.
     pub(super) fn scales<'k>(&self, code: &'k Code, weights: Panel<'k>, start: Value<'k>) -> Scales<'k> {
         let halves = weights.line(start).bits(Type::lanes(2 * PANEL, Element::F16));
         let both = [0, 1].map(|half| halves.slice(half * PANEL..(half + 1) * PANEL).convert(Element::F32));
@@ -178,13 +178,13 @@ impl Matmul<'_> {
         }
     }
 
-    /// The number of lines of a panel that a group occupies.
+    /// Returns the number of lines of a panel that a group occupies.
     pub(super) fn lines_of_group(&self) -> usize {
         if self.format == WeightFormat::Q8 { 8 } else { 4 }
     }
 
-    /// The columns of a chunk's group, as bytes, with four columns per vector. The function reads a
-    /// line of the panel only when the kernel needs the first columns of that line.
+    /// Returns the columns of a chunk's group, as bytes, with four columns per vector. The function
+    /// reads a line of the panel only when the kernel needs the first columns of that line.
     pub(super) fn columns_of<'k>(
         &self,
         code: &'k Code,
@@ -197,7 +197,7 @@ impl Matmul<'_> {
         (0..lines).flat_map(move |line| self.columns_of_line(code, weights.line(first + line * LINE)))
     }
 
-    /// The columns of a line, as bytes, with four columns per vector.
+    /// Returns the columns of a line, as bytes, with four columns per vector.
     fn columns_of_line<'k>(&self, code: &'k Code, bytes: Value<'k>) -> Vec<Value<'k>> {
         let mut columns = self.stored_columns(code, bytes);
         if self.format == WeightFormat::Q8 && self.takes_signs() {
@@ -207,8 +207,8 @@ impl Matmul<'_> {
         columns
     }
 
-    /// The columns of a line, as the unsigned bytes that the archive stores, with four columns per
-    /// vector.
+    /// Returns the columns of a line, as the unsigned bytes that the archive stores, with four
+    /// columns per vector.
     pub(super) fn stored_columns<'k>(&self, code: &'k Code, bytes: Value<'k>) -> Vec<Value<'k>> {
         match self.format {
             WeightFormat::Q4 | WeightFormat::Q4K => {
@@ -230,8 +230,8 @@ fn words(bytes: Value<'_>) -> [Value<'_>; 2] {
 /// The scales of a chunk's groups, for the 16 weight rows of a panel.
 pub(super) enum Scales<'k> {
     Each([Value<'k>; 2]),
-    /// The step of the scales, the step of the negated minima, and for each group the counts of
-    /// these steps.
+    /// The chunk stores the step of the scales, the step of the negated minima, and for each group
+    /// the two counts of steps.
     InSteps {
         steps: [Value<'k>; 2],
         counts: StepCounts<'k>,
@@ -239,7 +239,8 @@ pub(super) enum Scales<'k> {
 }
 
 impl<'k> Scales<'k> {
-    /// The scale of a group; also the minimum of the group, if the weight's format has minima.
+    /// Returns the scale of a group; also the minimum of the group, if the weight's format has
+    /// minima.
     pub(super) fn of(&self, group: usize) -> (Value<'k>, Option<Value<'k>>) {
         match self {
             Self::Each(scales) => (scales[group], None),
@@ -250,8 +251,8 @@ impl<'k> Scales<'k> {
         }
     }
 
-    /// The scale and the minimum of a group that is known only at run time, for weight formats with
-    /// minima.
+    /// Returns the scale and the minimum of a group that is known only at run time, for weight
+    /// formats with minima.
     pub(super) fn in_steps(&self, group: Value<'k>) -> (Value<'k>, Value<'k>) {
         let Self::InSteps { steps, counts } = self else { unreachable!("a format with minima") };
         let [scales, minima] = counts.at(group).map(|count| count.convert(Element::F32));

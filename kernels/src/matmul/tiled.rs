@@ -56,8 +56,8 @@ impl<'k> Sums<'k> {
     }
 }
 
-/// The index in memory of a number of x, if x is divided into tiles: `[rows / 16, inputs / 32, 16,
-/// 32]`.
+/// Returns the index in memory of a number of x, if x is divided into tiles. The tiles have the
+/// shape `[rows / 16, inputs / 32, 16, 32]`.
 pub(super) fn place<'k>(inputs: usize, row: Value<'k>, column: Value<'k>) -> Value<'k> {
     let code = row.code();
     let [rows, columns] = [ROWS, TILE].map(|count| code.index(count));
@@ -84,19 +84,19 @@ pub(super) fn kernel(rows: usize, inputs: usize) -> (String, impl FnOnce() -> Ke
     (format!("tiles_{rows}x{inputs}"), body)
 }
 
-/// The number of bytes of each activation row that the kernel of [`rounding`] writes.
+/// Returns the number of bytes of each activation row that the kernel of [`rounding`] writes.
 pub(super) fn row_bytes(form: Form) -> usize {
     form.bytes().max(tile_bytes(form))
 }
 
-/// The number of bytes that the dequantized numbers of an activation row occupy in tiles.
+/// Returns the number of bytes that the dequantized numbers of an activation row occupy in tiles.
 fn tile_bytes(form: Form) -> usize {
     2 * form.values()
 }
 
-/// A kernel that quantizes x `[rows, inputs]` to bytes with a scale per group. The kernel then
-/// writes the dequantized numbers in tiles. If the operating system does not allow tile registers,
-/// the kernel writes the bytes and scales instead.
+/// Returns a kernel that quantizes x `[rows, inputs]` to bytes with a scale per group. The kernel
+/// then writes the dequantized numbers in tiles. If the operating system does not allow tile
+/// registers, the kernel writes the bytes and scales instead.
 pub(super) fn rounding(
     x: Element,
     [rows, stored]: [usize; 2],
@@ -144,10 +144,11 @@ impl Matmul<'_> {
         multiplied && self.stack.is_none() && self.rows >= FEWEST
     }
 
-    /// Whether the kernel dequantizes weights to bf16 and multiplies bf16 numbers. The kernel does
-    /// this if activations and results have the type bf16. For other types, the kernel multiplies
-    /// bytes, which is exact but takes twice as long. The kernel must store the products of each
-    /// group in memory to multiply them by the group's scale.
+    /// Whether the kernel dequantizes weights to bf16 and multiplies bf16 numbers. The kernel
+    /// multiplies bf16 numbers if activations and results have the type bf16. If the type is not
+    /// bf16, the kernel multiplies bytes, which is exact but takes twice as long. The kernel must
+    /// store the integer products of each group in memory before it multiplies the products by the
+    /// group's scale.
     pub(super) fn makes_tiles_of_numbers(&self) -> bool {
         let groups = self.format.element().is_none();
         groups && self.is_narrow() && self.isa.tiles().bf16 && self.is_tiled()
@@ -157,13 +158,13 @@ impl Matmul<'_> {
         [self.x, self.y] == [Element::Bf16; 2]
     }
 
-    /// The number of activation rows whose sums for a panel are in memory.
+    /// Returns the number of activation rows whose sums for a panel are in memory.
     pub(super) fn held(&self) -> usize {
         HELD.min(self.rows.next_multiple_of(ROWS))
     }
 
-    /// Computes the outputs of some panels for all activation rows. During this computation, the
-    /// sums of some rows are in memory.
+    /// Computes the outputs of some panels for all activation rows. While the kernel computes the
+    /// outputs, the sums of some activation rows are in memory.
     pub(super) fn tiles<'k>(
         &self,
         code: &'k Code,
@@ -377,9 +378,9 @@ impl Matmul<'_> {
     }
 
     /// Multiplies bytes with tile registers. The products of a group are integers. The kernel
-    /// multiplies these products by the group's scale before it adds the products of the next
-    /// group. The kernel converts the bytes of a panel to tiles once for all activation rows. A
-    /// store from a tile register takes some time. Therefore the kernel computes the products of
+    /// multiplies the products of a group by the group's scale before it adds the products of the
+    /// next group. The kernel converts the bytes of a panel to tiles once for all activation rows.
+    /// A store from a tile register takes some time. Therefore the kernel computes the products of
     /// the next groups while it scales the products of earlier groups.
     fn scaled_tiles<'k>(
         &self,
@@ -465,11 +466,11 @@ impl Matmul<'_> {
     }
 }
 
-/// Some columns of the weight, in tiles. The kernel multiplies these columns by all activation
+/// Some columns of the weight, in tiles. The kernel multiplies a block of columns by all activation
 /// rows, before it continues with the next columns.
 struct Block<'b, 'k> {
-    /// The tiles of x, the number of tiles per row, the index of the block's first tile in the row,
-    /// and the number of tiles in the block.
+    /// The tiles of x, the number of tiles per row, and the first tile and the number of tiles that
+    /// belong to the block.
     x: Buffer<'k>,
     columns: usize,
     near: Value<'k>,
@@ -478,7 +479,7 @@ struct Block<'b, 'k> {
     /// and a column.
     panels: usize,
     weight: &'b dyn Fn(Value<'k>, Value<'k>, usize) -> Value<'k>,
-    /// Additional work for each step of the multiplication.
+    /// A function that does additional work in each step of the multiplication.
     besides: &'b dyn Fn(Value<'k>, Value<'k>),
 }
 
@@ -489,7 +490,8 @@ enum Ready<'k> {
     Bytes(Bytes<'k>),
 }
 
-/// Some prepared groups of a panel: tiles of signed bytes, scales, and memory for the products.
+/// Contains some prepared groups of a panel: tiles of signed bytes, scales, and memory for the
+/// products.
 #[derive(Clone, Copy)]
 struct Bytes<'k> {
     bytes: Buffer<'k>,

@@ -7,7 +7,7 @@ use ops::{ElementType, InferError, TensorType};
 use trace::{Builder, NodeId};
 
 /// Each slot of the cache selects its new value. The new value is the vector of the token for this
-/// slot if there is such a token, and otherwise the old value of the slot.
+/// slot, or the old value of the slot if no token belongs to the slot.
 pub(crate) fn convert(b: &mut Builder<'_>, op: &Append, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let [cache, new, start, count] = operands[..] else { unreachable!("inferred") };
     let shape = b.ty(cache).shape.clone();
@@ -41,8 +41,8 @@ pub(crate) fn convert(b: &mut Builder<'_>, op: &Append, operands: &[NodeId]) -> 
     b.op(Select {}, &[is_new, new, cache])
 }
 
-/// For each index of the leading axes, selects tokens of `new` along the last of the axes `lead` by
-/// their `indices`.
+/// Selects tokens of `new` by their `indices`, along the last axis of `lead` and separately for
+/// each index of the other axes of `lead`.
 fn picked(b: &mut Builder<'_>, new: NodeId, lead: &[usize], indices: NodeId) -> Result<NodeId, InferError> {
     let ty = b.ty(new).clone();
     let of_each = b.ty(indices).shape.clone();

@@ -11,11 +11,11 @@ use trace::{Builder, NodeId};
 
 use super::linear::product;
 
-/// Up to this number of activation rows, one integer matmul per group is faster than a matmul of
-/// dequantized numbers. For more rows, the results of all groups take too long to write and read.
-/// For 8192 outputs and 2048 inputs on two cores with VNNI (IREE 3.13), integer matmuls take 0.5 ms
-/// for 1 row, 8 ms for 16 rows and 120 ms for 128 rows. For the same numbers of rows, a dequantized
-/// matmul takes 29, 28 and 60 ms.
+/// For at most this number of activation rows, one integer matmul per group is faster than a matmul
+/// of dequantized numbers. For more activation rows, writing and reading the results of all groups
+/// takes too long. For 8192 outputs and 2048 inputs on two cores with VNNI (IREE 3.13), integer
+/// matmuls take 0.5 ms for 1 row, 8 ms for 16 rows and 120 ms for 128 rows. A matmul of dequantized
+/// numbers takes 29 ms for 1 row, 28 ms for 16 rows and 60 ms for 128 rows.
 const ROWS_OF_INTEGERS: usize = 32;
 
 /// The scales of a weight's groups, as f32 `[…, groups]`. If the format has minima, the struct also
@@ -123,8 +123,8 @@ fn in_integers(b: &mut Builder<'_>, x: NodeId, bits: ActivationBits) -> Result<(
     Ok((bytes, b.binary(BinaryKind::Divide, largest, full)?))
 }
 
-/// The integers that are stored at each position within the bytes, such as the lower and the upper
-/// four bits. At each position, the bytes of a group store as many columns as the group has bytes.
+/// Extracts the integers at each position within the bytes, such as the lower and the upper four
+/// bits. Each position contains one column for each byte of the group.
 fn unpacked(b: &mut Builder<'_>, format: WeightFormat, bytes: NodeId) -> Result<Vec<NodeId>, InferError> {
     if format.in_a_byte() != Some(2) {
         return Ok(vec![bytes]);
@@ -208,7 +208,7 @@ fn numbers(
     b.op(OptimizationBarrier {}, &[numbers])
 }
 
-/// Multiplies each number by its scale. The scales have the axes `axes` of the numbers.
+/// Multiplies each number by its scale. The scales have only the axes `axes` of `numbers`.
 fn scaled(
     b: &mut Builder<'_>,
     numbers: NodeId,
@@ -219,7 +219,7 @@ fn scaled(
     b.binary(BinaryKind::Multiply, numbers, scales)
 }
 
-/// Broadcasts a tensor, whose axes are the axes `axes` of the numbers, to all axes of the numbers.
+/// Broadcasts a tensor, which has only the axes `axes` of `numbers`, to the shape of `numbers`.
 fn spread(b: &mut Builder<'_>, of: NodeId, numbers: NodeId, axes: Vec<usize>) -> Result<NodeId, InferError> {
     let shape = b.ty(numbers).shape.clone();
     b.op(BroadcastInDim { shape, axes }, &[of])

@@ -25,7 +25,7 @@ pub(crate) fn convert(b: &mut Builder<'_>, _: &Linear, operands: &[NodeId]) -> R
     b.op(Reshape { shape }, &[rounded])
 }
 
-/// The matmul of x `[rows, inputs]` and the weight `[outputs, inputs]`, summed in f32.
+/// Returns the matmul of x `[rows, inputs]` and the weight `[outputs, inputs]`, summed in f32.
 pub(crate) fn product(b: &mut Builder<'_>, x: NodeId, weight: NodeId) -> Result<NodeId, InferError> {
     let product = DotGeneral {
         left_batch: vec![],

@@ -8,15 +8,15 @@ use ops::ops::{
 use ops::{ElementType, InferError, TensorType};
 use trace::{Builder, NodeId};
 
-/// The number of tokens in a chunk, as in the function `torch_chunk_gated_delta_rule` of
-/// transformers.
+/// The number of tokens in a chunk, as in the function `torch_chunk_gated_delta_rule` of the
+/// library HF transformers.
 const CHUNK: usize = 64;
 
 /// The leading axes of the state matrices: sequences, key heads, and value heads per key head.
 const HEADS: [usize; 3] = [0, 1, 2];
 
-/// The tensors of some tokens, with the axis of tokens after the axes of heads. Queries and keys
-/// also have an axis for the value heads per key head.
+/// Contains the tensors of some tokens, with the axis of tokens after the axes of heads. Queries
+/// and keys also have an axis for the value heads per key head.
 struct Tokens {
     q: NodeId,
     k: NodeId,
@@ -66,7 +66,7 @@ pub(crate) fn convert(
     b.op(Concatenate { axis: 3 }, &[&[state], &outputs[..]].concat())
 }
 
-/// Whether each token is a real token and not padding: `[S]` or `[B, S]`.
+/// Whether each token is a real token and not padding. The tensor has the shape `[S]` or `[B, S]`.
 fn real(b: &mut Builder<'_>, sizes: LinearAttentionSizes, count: NodeId) -> Result<NodeId, InferError> {
     let mut shape = vec![sizes.tokens];
     if b.ty(count).rank() == 1 {
@@ -79,7 +79,8 @@ fn real(b: &mut Builder<'_>, sizes: LinearAttentionSizes, count: NodeId) -> Resu
     b.op(Compare { direction: Direction::Lt }, &[token, count])
 }
 
-/// The state matrices before the first token. At the beginning of a sequence, these matrices are 0.
+/// The state matrices before the first token. At the beginning of a sequence, the state matrices
+/// are 0.
 fn before(b: &mut Builder<'_>, state: NodeId, start: NodeId) -> Result<NodeId, InferError> {
     let zero = b.splat(start, 0.0)?;
     let begins = b.op(Compare { direction: Direction::Eq }, &[start, zero])?;
@@ -172,8 +173,8 @@ fn step(
 }
 
 /// Computes several tokens with matmuls. Returns the new state matrices and the outputs. Sources:
-/// Yang et al., "Gated Delta Networks" (2024), §3.3; without the delta rule, Dao and Gu,
-/// "Transformers are SSMs" (2024), §6.
+/// The algorithm is from Yang et al., "Gated Delta Networks" (2024), §3.3; without the delta rule,
+/// the algorithm is from Dao and Gu, "Transformers are SSMs" (2024), §6.
 fn chunk(
     b: &mut Builder<'_>,
     delta: bool,

@@ -76,9 +76,9 @@ fn with_sinks(b: &mut Builder<'_>, scores: NodeId, sinks: NodeId) -> Result<Node
     b.binary(BinaryKind::Divide, weights, sum)
 }
 
-/// The mask for the positional terms of attention, such as causal and window: `[queries, keys]`, or
-/// `[sequences, queries, keys]` if a term differs between sequences. `None` if the operation has no
-/// such terms.
+/// Returns the mask for the positional terms of attention, such as causal and window. The mask has
+/// the shape `[queries, keys]`, or `[sequences, queries, keys]` if a term differs between
+/// sequences. The function returns `None` if the operation has no positional terms.
 fn visible(
     b: &mut Builder<'_>,
     terms: &[(MaskTerm, Option<NodeId>)],

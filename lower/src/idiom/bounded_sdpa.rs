@@ -1,7 +1,8 @@
 //! Writes `bounded_sdpa` for IREE: attention over only the used part of a KV cache. The program
-//! computes the length of the used part at run time. This length is an integer on the host, and
-//! determines the length of the slices that the device reads. In StableHLO, such a length would be
-//! a tensor, and the host would have to wait for the device to compute the tensor.
+//! computes the length of the used part at run time. The length of the used part is an integer on
+//! the host, and determines the length of the slices that the device reads. In StableHLO, a slice
+//! length that the program computes would be a tensor, and the host would have to wait for the
+//! device to compute the tensor.
 
 use std::fmt::Write as _;
 
@@ -22,9 +23,9 @@ const LEAST: usize = 512;
 /// Replaces attention with a single query per head, for which the matmul takes little time compared
 /// to reading the caches. For several queries, a function has two integers on the host, and
 /// iree-compile 3.13 then leaves a dispatch before the branch (docs/upstream/two_numbers.mlir). For
-/// devices other than the CPU, iree-compile leaves such a dispatch in all functions. A program with
-/// ring buffers reads two integers even for a single query, and so fails to compile with this
-/// idiom.
+/// devices other than the CPU, iree-compile leaves a dispatch before the branch in all functions. A
+/// program with ring buffers reads two integers even for a single query, and so fails to compile
+/// with `bounded_sdpa`.
 pub(super) fn of(op: &Op, operands: &[&TensorType], program: &Program<'_>) -> Option<Op> {
     let (Op::Sdpa(op), [q, k, ..]) = (op, operands) else { return None };
     let bounded = BoundedSdpa { mask: op.mask.clone(), scale: op.scale, softcap: op.softcap };
@@ -69,8 +70,8 @@ pub(super) fn spell(
     format!("scf.if {short} -> ({result}) {part} else {all}")
 }
 
-/// The statements of one side of the branch. The names of these statements have a prefix that no
-/// other statement has.
+/// The statements of one side of the branch. The names in each side of the branch have a prefix
+/// that no other statement has.
 struct Region {
     prefix: String,
     lines: Vec<String>,
@@ -100,7 +101,7 @@ struct Attention<'a> {
 }
 
 impl Attention<'_> {
-    /// The type of a tensor that has one element per key along the given axis.
+    /// Returns the type of a tensor that has one element per key along the given axis.
     fn over_keys(&self, ty: &TensorType, element: ElementType, axis: usize) -> String {
         let extent = |(at, n): (usize, &usize)| match self.used {
             Some(_) if at == axis => "?x".to_owned(),

@@ -1,8 +1,8 @@
-//! Writes `sliced_append` for IREE: an append that writes a slice of a KV cache. Without this
-//! idiom, IREE copies each cache that the program also reads. StableHLO has no slice operation for
-//! a length that the host knows only at run time. The idiom does not apply to ring buffers, because
-//! an append to a ring buffer needs two slices. Ring buffers are short, so the program rewrites
-//! them completely.
+//! Writes `sliced_append` for IREE: an append that writes a slice of a KV cache. Without
+//! `sliced_append`, IREE copies each cache that the program also reads. StableHLO has no slice
+//! operation for a length that the host knows only at run time. The idiom does not apply to ring
+//! buffers, because an append to a ring buffer needs two slices. Ring buffers are short, so the
+//! program rewrites them completely.
 
 use ops::ops::{Append, SlicedAppend};
 use ops::{Op, Operand, Statements, TensorType};

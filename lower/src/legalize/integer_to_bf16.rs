@@ -69,7 +69,8 @@ pub(super) fn over_f32(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferEr
 /// Replaces an i32 by another i32 that f32 represents exactly, and that bf16 rounds to the same
 /// number. Above 2²⁴, the boundaries at which bf16 rounds up or down are multiples of 2¹⁶.
 /// Therefore all numbers between two neighbouring multiples of 2⁸ round to the same bf16. The
-/// function replaces these numbers by the middle of the interval, which has 24 bits.
+/// function replaces all numbers between two neighbouring multiples of 2⁸ by the middle of the
+/// interval, which has 24 bits.
 fn few_bits(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     let multiple = b.with_scalar(BinaryKind::Divide, x, 256.0)?;
     let multiple = b.with_scalar(BinaryKind::Multiply, multiple, 256.0)?;

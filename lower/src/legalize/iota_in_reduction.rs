@@ -25,7 +25,7 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
 };
 
 /// Matches reductions of integers, such as the search for the index of the largest element. The
-/// compiler computes the operand of such a reduction inside the loop of the reduction.
+/// compiler computes the operand of a reduction of integers inside the loop of the reduction.
 fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     matches!(op, Op::Reduce(_)) && function.node(operands[0]).ty().element == ElementType::I32
 }

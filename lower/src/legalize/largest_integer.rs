@@ -20,9 +20,9 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     rewrite,
 };
 
-/// The fault of the compiler is an initial value of 0 for the maximum. If one number is not
-/// negative, this initial value does not affect the maximum. Therefore the operations that replace
-/// the maximum do not have the fault.
+/// The compiler wrongly starts the maximum from an initial value of 0. If at least one number is
+/// not negative, the initial value 0 does not affect the maximum. Therefore the operations that
+/// replace the maximum do not have the fault.
 fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     let Op::Reduce(Reduce { kind, .. }) = op else { unreachable!("a reduction") };
     matches!(kind, ReduceKind::Maximum | ReduceKind::Minimum)

@@ -1,7 +1,7 @@
-//! Legalizations rewrite operations that a compiler does not compile, or computes wrongly. Each
-//! such fault of a compiler has its own source file and a line in the list below. The definitions
-//! of the operations in the crate `ops` do not depend on these faults, and follow the StableHLO
-//! specification.
+//! Legalizations rewrite operations that a compiler rejects or computes wrongly. Each fault of a
+//! compiler has its own source file and a line in the list below. The definitions of the operations
+//! in the crate `ops` follow the StableHLO specification, without regard to the faults of
+//! compilers.
 
 mod broadcast_moves_axes;
 mod gather_by_scalar;
@@ -70,8 +70,7 @@ pub struct Legalization {
 /// the results that no operation reads.
 #[derive(Debug)]
 pub struct FaultExample {
-    /// The operations, for example `convert to=bf16`, each with the numbers of the operation's
-    /// operands.
+    /// Each operation, for example `convert to=bf16`, is listed with the numbers of its operands.
     pub operations: &'static [(&'static str, &'static [usize])],
     /// The operands of the program, for example `i32[2] 3,1`.
     pub operands: &'static [&'static str],
@@ -86,7 +85,7 @@ impl Legalization {
     }
 }
 
-/// The faults of the target's compiler that affect a trace of primitive operations, with the
+/// Returns the compiler's faults that affect a trace of primitive operations, each with the
 /// affected places in the network.
 pub fn shown<'a>(trace: &'a Trace, target: &Target) -> Vec<(&'static Legalization, Vec<&'a Provenance>)> {
     let places = |legalization: &'static Legalization| {
@@ -109,8 +108,7 @@ pub fn shown<'a>(trace: &'a Trace, target: &Target) -> Vec<(&'static Legalizatio
 /// Returns the same program after all `legalizations` have rewritten it.
 ///
 /// # Errors
-/// Returns an error if an operation rejects its operands. This happens only if the trace was not
-/// verified.
+/// Returns an error if an operation rejects its operands. A verified trace never causes this error.
 pub fn legalize<'a>(trace: &'a Trace, legalizations: &[&Legalization]) -> Result<Cow<'a, Trace>, LowerError> {
     let needed = |function: &Function, op: &Op, operands: &dyn Fn() -> Vec<NodeId>| {
         let mut known = legalizations.iter().filter(|legalization| legalization.operation == op.name());

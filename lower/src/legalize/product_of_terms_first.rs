@@ -61,8 +61,8 @@ fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     }
 }
 
-/// Moves the batch axes of the operand to the front and the contracted axes to the end. The data in
-/// memory then have this order of axes too.
+/// Moves the batch axes of the operand to the front and the contracted axes to the end. In memory,
+/// the operand then has the same order of axes.
 fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let Op::DotGeneral(product) = op else { unreachable!("it shows") };
     let (batch, contract) = (product.left_batch.len(), product.left_contract.len());

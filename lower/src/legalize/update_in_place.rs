@@ -50,8 +50,8 @@ fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     }
 }
 
-/// Updates a copy. The compiler cannot remove the copy, because it cannot evaluate the condition
-/// that selects the copy.
+/// Updates a copy. The compiler cannot remove the copy, because the compiler cannot evaluate the
+/// condition that selects the copy.
 fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let updated = operands[0];
     let value = Literal::splat(TensorType::new(ElementType::I1, []), 1.0);

@@ -1,8 +1,8 @@
 //! The formats in which an archive stores the weights of matmuls. Kernels read the weights from
 //! panels, in which sixteen rows of the matrix are side by side. A column of a panel has sixteen
-//! numbers, and is a line of memory that fits the vectors of the processor. Code from the compiler
-//! reads groups in the order of the checkpoint, with the integers and the scales in separate
-//! tensors.
+//! numbers, and is a line of memory that fits the vectors of the processor. Code that the compiler
+//! generates reads groups in the order of the checkpoint, with the integers and the scales in
+//! separate tensors.
 
 mod panels;
 mod search;
@@ -45,8 +45,8 @@ crate::words! {
         /// Symmetric integers of four bits in groups of 32. The format needs 4.5 bits per number.
         Q4 = "q4",
         /// Integers of four bits in groups of 32. Each group has a scale and a minimum of six bits.
-        /// The scales and minima of eight groups are multiples of the same two steps. The format
-        /// needs 4.5 bits per number.
+        /// The scales of eight groups are multiples of one step, and their minima are multiples of
+        /// another step. The format needs 4.5 bits per number.
         Q4K = "q4_k",
     }
 }
@@ -79,8 +79,8 @@ crate::words! {
     pub enum GroupPart {
         /// The integers of the weight, which are multiples of the scale of their group.
         Integers = "integers",
-        /// The scales of the groups. In formats with minima, this tensor contains the steps of the
-        /// scales and minima instead.
+        /// The scales of the groups. In formats with minima, the tensor of scales contains the
+        /// steps of the scales and minima instead.
         Scales = "scales",
         /// The scale and the minimum of each group, as a number of steps.
         Counts = "counts",
@@ -103,7 +103,7 @@ pub enum Quantized {
 }
 
 impl WeightFormat {
-    /// The format that stores numbers of this element type without loss.
+    /// Returns the format that stores numbers of this element type without loss.
     pub fn dense(element: ElementType) -> Option<Self> {
         match element {
             ElementType::F32 => Some(Self::F32),
@@ -123,8 +123,8 @@ impl WeightFormat {
         }
     }
 
-    /// The number of values of a row that Tracewright quantizes together; `None` for formats
-    /// without groups.
+    /// Returns the number of values of a row that Tracewright quantizes together; `None` for
+    /// formats without groups.
     pub fn together(self) -> Option<usize> {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => None,
@@ -142,8 +142,8 @@ impl WeightFormat {
         }
     }
 
-    /// The number of bytes for the scales of a chunk. The scales come before the integers of the
-    /// chunk.
+    /// Returns the number of bytes for the scales of a chunk. The scales come before the integers
+    /// of the chunk.
     pub fn scales(self) -> usize {
         match self {
             Self::Q4K => 4 * LINE,
@@ -158,13 +158,13 @@ impl WeightFormat {
     /// columns are together, and the shape is `[outputs / 16, inputs / 2, 16, 2]`. In formats with
     /// scales, the tensor contains bytes `[outputs / 16, inputs / 64, bytes]`, in chunks of two
     /// groups. A chunk begins with its scales, which have the shape `[2, 16]`. For 8-bit integers,
-    /// 16 lines follow, which contain four columns `[16, 4]` each. In these lines, 128 is added to
-    /// each integer. For 4-bit integers, 8 lines `[16, 4]` follow, in which 8 is added to each
-    /// integer. The low four bits of the bytes contain four columns, and the high four bits contain
-    /// the next four columns. In formats with minima, the shape is `[outputs / 16, inputs / 256,
-    /// bytes]`. Each chunk begins with the steps `[2, 16]` and the counts `[3, 16, 4]`
-    /// ([`SuperBlock::packed_counts`]). Then 32 lines follow, which contain the integers without an
-    /// added number.
+    /// 16 lines follow the scales, and each line contains four columns `[16, 4]`. The format adds
+    /// 128 to each 8-bit integer. For 4-bit integers, 8 lines `[16, 4]` follow the scales, and the
+    /// format adds 8 to each integer. The low four bits of the bytes contain four columns, and the
+    /// high four bits contain the next four columns. In formats with minima, the shape is
+    /// `[outputs / 16, inputs / 256, bytes]`. Each chunk begins with the steps `[2, 16]` and the
+    /// counts `[3, 16, 4]` ([`SuperBlock::packed_counts`]). After the counts, 32 lines follow,
+    /// which contain the unsigned integers.
     pub fn packed(self, outputs: usize, inputs: usize) -> TensorType {
         let panels = outputs.div_ceil(PANEL);
         match self {
@@ -177,12 +177,12 @@ impl WeightFormat {
         }
     }
 
-    /// The number of bytes in a chunk of a panel.
+    /// Returns the number of bytes in a chunk of a panel.
     fn chunk(self) -> usize {
         self.scales() + self.columns() * PANEL / self.in_a_byte().unwrap_or(1)
     }
 
-    /// The number of quantized integers in a byte; `None` for formats without groups.
+    /// Returns the number of quantized integers in a byte; `None` for formats without groups.
     pub fn in_a_byte(self) -> Option<usize> {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => None,
@@ -191,8 +191,8 @@ impl WeightFormat {
         }
     }
 
-    /// The tensors that contain a matrix in a format with groups; the list is empty for formats
-    /// without groups.
+    /// Returns the tensors that contain a matrix in a format with groups; the list is empty for
+    /// formats without groups.
     pub fn parts(self) -> &'static [GroupPart] {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => &[],
@@ -201,16 +201,17 @@ impl WeightFormat {
         }
     }
 
-    /// The type of one of the tensors that contain a matrix in a format with groups, in row order;
-    /// `None` if the format has no such tensor.
+    /// Returns the type of one of the tensors that contain a matrix in a format with groups, in row
+    /// order; `None` if the format has no such tensor.
     ///
-    /// The tensor of scales is f16 `[outputs, groups]`. The tensor of integers is i8 `[outputs,
-    /// groups, 32]`, or `[outputs, groups, 16]` for 4-bit integers. With 4-bit integers, a byte
-    /// contains the integer a of a column, and the integer b of the column 16 positions later. The
-    /// value of the byte is 16 b + a modulo 256. Zeros fill the last group. In formats with minima,
-    /// the tensor of scales contains the steps of scales and minima `[outputs, groups / 8, 2]`, and
-    /// the tensor of counts is i8 `[outputs, groups, 2]`. In these formats, zeros fill the last
-    /// block of eight groups, and 8 is subtracted from each integer to make the integer signed.
+    /// The tensor of scales is f16 `[outputs, groups]`. The tensor of integers is i8
+    /// `[outputs, groups, 32]`, or `[outputs, groups, 16]` for 4-bit integers. With 4-bit integers,
+    /// a byte contains the integer a of a column, and the integer b of the column 16 positions
+    /// later. The value of the byte is 16 b + a modulo 256. Zeros fill the last group. In formats
+    /// with minima, the tensor of scales contains the steps of scales and minima
+    /// `[outputs, groups / 8, 2]`, and the tensor of counts is i8 `[outputs, groups, 2]`. In
+    /// formats with minima, zeros fill the last block of eight groups, and 8 is subtracted from
+    /// each integer to make the integer signed.
     pub fn grouped(self, part: GroupPart, outputs: usize, inputs: usize) -> Option<TensorType> {
         let blocks = inputs.div_ceil(self.together()?);
         let (groups, bytes) = (blocks * self.together()? / GROUP, GROUP / self.in_a_byte()?);
@@ -270,7 +271,7 @@ impl WeightFormat {
         }
     }
 
-    /// The integers of a group, read from bytes that [`group_row`](Self::group_row) wrote.
+    /// Returns the integers of a group, read from bytes that [`group_row`](Self::group_row) wrote.
     pub fn integers(self, bytes: &[i8]) -> Vec<i8> {
         let least = if self == Self::Q4K { LEAST } else { 0 };
         match self.in_a_byte() {
@@ -284,7 +285,7 @@ impl WeightFormat {
         }
     }
 
-    /// The number that is added to each integer before the integer is stored in a panel.
+    /// Returns the number that is added to each integer before the integer is stored in a panel.
     pub fn offset(self) -> u8 {
         match self {
             Self::Q8 => 128,
@@ -347,13 +348,13 @@ impl WeightFormat {
 /// The number that is subtracted from an unsigned 4-bit integer to make the integer signed.
 const LEAST: i8 = 8;
 
-/// Near this number, neighbouring f32 numbers have a distance of 1. If you add a small number to
-/// this number, the sum therefore rounds the small number to an integer, which is in the lowest
-/// bits of the sum.
+/// Between 2²³ and 2²⁴, neighbouring f32 numbers have a distance of 1. If you add a small number to
+/// 12,582,912, the sum rounds the small number to an integer, which is in the lowest bits of the
+/// sum.
 const INTEGERS: f32 = 12_582_912.0;
 
-/// The weights of the values of a group: the given `weights`, or 1 for each value if `weights` is
-/// empty.
+/// Returns the weights of the values of a group: the given `weights`, or 1 for each value if
+/// `weights` is empty.
 fn group_weights(weights: &[f32]) -> [f32; GROUP] {
     let mut all = [if weights.is_empty() { 1.0 } else { weights[0] }; GROUP];
     all.iter_mut().zip(weights).for_each(|(all, weight)| *all = *weight);
@@ -537,7 +538,8 @@ mod tests {
     }
 
     /// Tests that the error of 4-bit rounding is not above the error if the largest value becomes
-    /// −8. The error must also be near the smallest error among two thousand scales.
+    /// −8. The error of 4-bit rounding must also be near the smallest error among two thousand
+    /// scales.
     #[test]
     fn the_scale_of_four_bits_is_near_the_best() {
         let weights: Vec<f32> = (0..GROUP).map(|i| 1.0 + (i * 7 % 32) as f32).collect();

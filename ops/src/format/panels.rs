@@ -77,7 +77,7 @@ impl WeightFormat {
         }
     }
 
-    /// The index of a value in a panel, as a number of elements.
+    /// Returns the index of a value in a panel, as a number of elements.
     fn place(self, row: usize, column: usize) -> usize {
         match self {
             Self::Bf16 => column / 2 * 2 * PANEL + row * 2 + column % 2,
@@ -100,8 +100,8 @@ impl WeightFormat {
         }
     }
 
-    /// The index in its chunk of the byte that contains a value, and the number of bits by which
-    /// the value is shifted in the byte.
+    /// Returns two numbers for a value: the index of its byte in the chunk, and the number of bits
+    /// by which the value is shifted in the byte.
     fn nibble(self, row: usize, column: usize) -> (usize, u32) {
         let in_a_byte = self.in_a_byte().unwrap_or(1);
         let line = column / (4 * in_a_byte) * LINE;
@@ -133,7 +133,7 @@ impl WeightFormat {
         }
     }
 
-    /// The scale and the minimum for one group of a row in a chunk.
+    /// Returns the scale and the minimum for one group of a row in a chunk.
     fn scale_and_minimum(self, chunk: &[u8], row: usize, group: usize) -> [f32; 2] {
         let half = |which: usize| {
             let at = 2 * (which * PANEL + row);

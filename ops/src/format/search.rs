@@ -6,8 +6,8 @@ use half::f16;
 
 use super::{GROUP, INTEGERS, sums};
 
-/// The starting points of the search. Each number is the multiple of the scale that the value
-/// farthest from zero becomes before rounding.
+/// The starting points of the search. Each starting point is the value farthest from zero, divided
+/// by the scale and not yet rounded.
 ///
 /// The search begins with −8. With −8, the value farthest from zero stays exact, and the search
 /// does not change values that were already in this format. Sixteen starting points from −9.5 to
@@ -19,8 +19,8 @@ const LEAST: f32 = -8.0;
 const MOST: f32 = 7.0;
 
 /// Finds the scale with the smallest weighted squared error. Let q be the integers of a starting
-/// point; then the best scale for these integers is Σ w q x / Σ w q². With this scale, the error is
-/// Σ w x² − (Σ w q x)² / Σ w q².
+/// point; then the best scale for these integers is Σ w q x / Σ w q². With the best scale, the
+/// error is Σ w x² − (Σ w q x)² / Σ w q².
 ///
 /// The function rounds the scale to f16; outside the range of f16, the scale becomes 0 or infinity.
 pub(super) fn scale(numbers: &[f32; GROUP], weights: &[f32; GROUP], largest: f32) -> f16 {

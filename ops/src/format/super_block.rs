@@ -46,8 +46,8 @@ impl SuperBlock {
         numbers
     }
 
-    /// The numbers of steps (the counts), packed into bytes as in GGUF. For the first four groups,
-    /// the bytes contain the six bits of each scale's count, and then the six bits of each
+    /// Returns the numbers of steps (the counts), packed into bytes as in GGUF. For the first four
+    /// groups, the bytes contain the six bits of each scale's count, and then the six bits of each
     /// minimum's count. For the last four groups, the bytes contain the lower four bits of the two
     /// counts. The upper two bits of the last four groups are in the bytes of the first four
     /// groups, above the six bits.
@@ -75,10 +75,9 @@ impl SuperBlock {
 
     /// Quantizes at most 256 values so that the weighted sum of the squared errors is small.
     ///
-    /// From several starting points, the function alternately fits the scale and the minimum of
-    /// each group to the integers, and the integers to the scale and the minimum. The function then
-    /// rounds the scale and the minimum to multiples of their steps. If `weights` is empty, all
-    /// values have the same weight.
+    /// From several starting points, the function alternately improves the scale and the minimum of
+    /// each group, and the integers of the group. The function then rounds the scale and the
+    /// minimum to multiples of their steps. If `weights` is empty, all values have the same weight.
     pub(super) fn nearest(numbers: &[f32], weights: &[f32]) -> Self {
         let groups: [Numbers; GROUPS] = std::array::from_fn(|group| {
             let [numbers, weights] =
@@ -107,7 +106,8 @@ struct Numbers {
     x: [f32; GROUP],
     /// The weight of each value's squared error.
     weights: [f32; GROUP],
-    /// The number of real values in the group; after these values, the array repeats one of them.
+    /// The number of real values in the group; the rest of the array repeats one of the real
+    /// values.
     count: usize,
 }
 
@@ -124,8 +124,8 @@ impl Numbers {
         Self { x, weights: group_weights(weights), count }
     }
 
-    /// The scale and the minimum with the smallest error, before the rounding to multiples of
-    /// steps.
+    /// Returns the scale and the minimum with the smallest error, before the rounding to multiples
+    /// of steps.
     fn fit(&self) -> [f32; 2] {
         // The range always includes zero, because the format subtracts a minimum that is never
         // negative.
@@ -150,7 +150,7 @@ impl Numbers {
         best.0
     }
 
-    /// The integers that are nearest to the values, for the given scale and minimum.
+    /// Returns the integers that are nearest to the values, for the given scale and minimum.
     fn integers(&self, [scale, minimum]: [f32; 2]) -> Integers {
         let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
         let mut integers = self.x;
@@ -163,7 +163,7 @@ impl Numbers {
         integers
     }
 
-    /// The scale and the minimum with the smallest error for these integers.
+    /// Returns the scale and the minimum with the smallest error for the given integers.
     fn fitted(&self, integers: &Integers) -> [f32; 2] {
         let [n, q, qq, qx, x] = sums(|i| {
             let (w, q, x) = (self.weights[i], integers[i], self.x[i]);
@@ -180,7 +180,7 @@ impl Numbers {
         [if qq > 0.0 { (qx / qq).max(0.0) } else { 0.0 }, 0.0]
     }
 
-    /// The minimum with the smallest error for these integers and this scale.
+    /// Returns the minimum with the smallest error for the given integers and scale.
     fn minimum(&self, integers: &Integers, scale: f32) -> f32 {
         let [n, off] = sums(|i| [self.weights[i], self.weights[i] * (integers[i] * scale - self.x[i])]);
         off / n
@@ -195,8 +195,8 @@ impl Numbers {
         error
     }
 
-    /// The best scale and minimum near `fit`, as numbers of steps, and the integers for this scale
-    /// and minimum.
+    /// Returns the best scale and minimum near `fit`, as numbers of steps, and the integers for
+    /// this scale and minimum.
     fn in_steps(&self, fit: [f32; 2], steps: [f32; 2]) -> ([u8; 2], [u8; GROUP]) {
         let count = |value: f32, step: f32| {
             let count = if step > 0.0 { value / step } else { 0.0 };
@@ -223,9 +223,9 @@ impl Numbers {
     }
 }
 
-/// The ranges that the search tries first. Each number is the number of integers by which the
-/// search widens the range of a group. A wider range of integers clips the outermost values, but
-/// represents the other values more precisely.
+/// The ranges that the search tries first. Each number in the list is the number of integers by
+/// which the search widens the range of a group. A wider range of integers clips the outermost
+/// values, but represents the other values more precisely.
 const WIDENED: [f32; 7] = [-1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0];
 
 /// How often the search fits the integers and the scale to each other.

@@ -12,7 +12,7 @@ operation! {
     /// written to slot s mod R. Without a ring buffer, the operation drops vectors for slots after
     /// the last slot.
     Append = "append" {
-        /// The axis of slots in the cache, and of tokens in the new vectors.
+        /// This axis contains the slots in the cache, and the tokens in the new vectors.
         axis: usize,
         /// Whether the slots are a ring buffer.
         ring: bool,

@@ -4,11 +4,11 @@ use crate::Real;
 
 operation! {
     /// [`Sdpa`] with a causal mask that reads no key after the last query. The operands are the
-    /// queries, the keys, the values and the offset `i32[]`. The cost of this operation depends on
+    /// queries, the keys, the values and the offset `i32[]`. The cost of `bounded_sdpa` depends on
     /// the offset and not on the size of the cache.
     ///
-    /// StableHLO cannot express this operation, because all extents in StableHLO are static. The
-    /// crate `lower` writes the operation in IREE's own dialects.
+    /// StableHLO cannot express attention over a variable number of keys, because all extents in
+    /// StableHLO are static. The crate `lower` writes the operation in IREE's own dialects.
     BoundedSdpa = "bounded_sdpa" {
         /// The terms of the mask: a causal term, and optionally window terms.
         mask: Vec<MaskTerm>,

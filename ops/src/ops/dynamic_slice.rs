@@ -2,7 +2,7 @@ use super::prelude::*;
 
 operation! {
     /// Selects a range of static length along one axis. The operands are x and the start (`i32[]`).
-    /// The program computes the start at run time, and clamps it to make the range fit. The
+    /// The program computes the start at run time, and clamps the start to make the range fit. The
     /// StableHLO operation is `dynamic_slice`.
     DynamicSlice = "dynamic_slice" {
         /// The axis along which the operation selects the range.

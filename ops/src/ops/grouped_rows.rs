@@ -3,9 +3,10 @@ use super::quantize::{check_parts, ungrouped};
 use crate::format::WeightFormat;
 
 operation! {
-    /// Selects rows of a matrix in groups: `result[i…, :] = weight[indices[i…], :]`. The operands
-    /// are the integers and scales of the matrix, its counts if the format has minima, and the
-    /// indices. The operation clamps an index that is out of range.
+    /// Selects rows of a matrix that is quantized in groups:
+    /// `result[i…, :] = weight[indices[i…], :]`. The operands are the integers and scales of the
+    /// matrix, its counts if the format has minima, and the indices. The operation clamps an index
+    /// that is out of range.
     GroupedRows = "grouped_rows" {
         /// The storage format of the matrix.
         format: WeightFormat,

@@ -60,8 +60,8 @@ impl Operation for Linear {
     }
 }
 
-/// The dot products of all rows of x with all rows of w, plus the bias. Each sum is rounded only
-/// once.
+/// Returns the dot products of all rows of x with all rows of w, plus the bias. Each sum is rounded
+/// only once.
 pub(super) fn product(x: &Value, w: &Value, bias: Option<&Value>, ty: &TensorType) -> Value {
     let [outputs, inputs] = w.ty.shape[..] else { unreachable!("inferred") };
     let rows = ty.count().checked_div(outputs).unwrap_or(0);

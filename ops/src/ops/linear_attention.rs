@@ -18,7 +18,7 @@ operation! {
     /// are the new matrices, and the other S rows are the outputs of the tokens. `start` and
     /// `count` are `i32[]`, or `i32[B]`. Tokens from the index `count` on are padding: they do not
     /// change the matrices, and their outputs are 0. If `start` is 0, the sequence begins with a
-    /// matrix of zeros, and the operation ignores the content of the operand.
+    /// matrix of zeros, and the operation ignores the content of the operand with the matrices.
     LinearAttention = "linear_attention" {
         /// Whether the operation uses the delta rule, in which a token adds only the difference to
         /// the value that the matrix already has.
@@ -242,7 +242,7 @@ macro_rules! ten_decays {
     };
 }
 
-/// Decays for 70 made-up tokens, small enough to limit the growth of the matrix.
+/// The decays of 70 made-up tokens are small enough to limit the growth of the matrix.
 const DECAYS: &str = concat!(
     "f32[1,70,1,1] ",
     ten_decays!(),

@@ -80,7 +80,7 @@ operations! { $
     kernels { packed_experts::PackedExperts, packed_linear::PackedLinear, packed_rows::PackedRows, }
 }
 
-/// The imports of the source files of operations.
+/// The imports that the source file of every operation needs.
 pub(crate) mod prelude {
     pub(crate) use crate::facts::same;
     pub(crate) use crate::operation::{agree, arity, attribute, axis, bad, element, good, mlir_list};

@@ -5,8 +5,8 @@ operation! {
     /// Packs a matrix `[outputs, inputs]` into a format that kernels read: see [`WeightFormat`].
     /// The operation rounds the numbers to the format.
     ///
-    /// The crate `bake` computes this operation when it writes an archive. No compiled program
-    /// contains this operation.
+    /// The crate `bake` computes `pack` when it writes an archive. No compiled program contains
+    /// `pack`.
     Pack = "pack" {
         /// The storage format of the result.
         format: WeightFormat,

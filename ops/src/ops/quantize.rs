@@ -5,8 +5,8 @@ operation! {
     /// Quantizes a matrix `[outputs, inputs]` in groups of 32, and returns one of the resulting tensors: see
     /// [`WeightFormat::grouped`].
     ///
-    /// The crate `bake` computes this operation when it writes an archive. No compiled program
-    /// contains this operation.
+    /// The crate `bake` computes `quantize` when it writes an archive. No compiled program contains
+    /// `quantize`.
     Quantize = "quantize" {
         /// The storage format for the quantized values.
         format: WeightFormat,
@@ -75,7 +75,7 @@ impl Operation for Quantize {
     }
 }
 
-/// The type of one of the tensors that contain a matrix in a format with groups.
+/// Returns the type of one of the tensors that contain a matrix in a format with groups.
 fn grouped(
     op: &'static str,
     format: WeightFormat,

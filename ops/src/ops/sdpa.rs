@@ -22,18 +22,18 @@ pub enum MaskTerm {
     /// causal, but the first p positions see each other (T5 report, §3.2.1, "prefix LM";
     /// PaliGemma).
     Prefix,
-    /// The operand is added to the scores. If the operand has fewer axes than the scores, it is
-    /// broadcast along the leading axes.
+    /// The operation adds the operand to the scores. If the operand has fewer axes than the scores,
+    /// it is broadcast along the leading axes.
     Additive,
-    /// The operand contains one additional score for each query head, `[…, G]`. Its axes are the
-    /// last axes of the queries before S. The softmax includes this score, but no value belongs to
-    /// the score (Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023; HF
-    /// `modeling_gpt_oss.py`).
+    /// The operand contains one additional score for each query head, `[…, G]`. The axes of this
+    /// operand are the last axes of the queries before S. The softmax includes the additional
+    /// score, but no value belongs to the score (Xiao et al., "Efficient Streaming Language Models
+    /// with Attention Sinks", 2023; HF `modeling_gpt_oss.py`).
     Sinks,
     /// The keys are in a ring buffer of T slots. Slot t contains the key of the last position j ≡ t
     /// (mod T) that is not after the last query. The slot is empty if no key was written to it. The
-    /// other terms of the mask use this position j. The ring buffer must contain all positions that
-    /// the queries may see in a window.
+    /// other terms of the mask compare the position of the query with the position j. The ring
+    /// buffer must contain all positions that the queries may see in a window.
     Ring,
 }
 
@@ -92,18 +92,19 @@ operation! {
     /// or `i32[B]` with one position for each index of the first batch axis.
     ///
     /// The operation computes scores, softcap (`cap · tanh(score / cap)`, Gemma 2 report, §2) and
-    /// softmax in f32. It rounds the probabilities to the element type before it multiplies them by
-    /// v, as HF's `eager_attention_forward` does. The score of a hidden key is the lowest finite
-    /// f32. Therefore a query that sees no key gets the mean of the values and not NaN.
+    /// softmax in f32. The operation rounds the probabilities to the element type before it
+    /// multiplies the probabilities by v, as HF's `eager_attention_forward` does. The score of a
+    /// hidden key is the lowest finite f32. Therefore a query that sees no key gets the mean of the
+    /// values and not NaN.
     Sdpa = "sdpa" {
-        /// The conditions that must all be true if a query may see a key.
+        /// A query may see a key only if all of these conditions are true.
         mask: Vec<MaskTerm>,
         /// The factor for the scores; `none` selects 1/√E.
         scale: Option<Real>,
         /// The soft bound on the scores; with `none`, the scores have no bound.
         softcap: Option<Real>,
-        /// Whether an operand contains the position of query 0. Without this operand, query 0 has
-        /// the position 0.
+        /// Whether an operand contains the position of query 0. Without the offset, query 0 has the
+        /// position 0.
         offset: bool,
     }
 }
@@ -112,7 +113,7 @@ operation! {
 pub(crate) const HIDDEN: f64 = f32::MIN as f64;
 
 impl Sdpa {
-    /// The factor for the scores, for heads with the given number of features.
+    /// Returns the factor for the scores, for heads with the given number of features.
     pub fn scale_for(&self, features: usize) -> f64 {
         self.scale.map_or_else(|| 1.0 / libm::sqrt(features as f64), |s| s.0)
     }
@@ -120,7 +121,7 @@ impl Sdpa {
     /// The score of a key that a query may not see.
     pub const HIDDEN: f64 = HIDDEN;
 
-    /// Whether the query heads are grouped. Then q has one axis more than k.
+    /// Whether the query heads are grouped. With grouped heads, q has one axis more than k.
     pub fn grouped(q: &TensorType, k: &TensorType) -> bool {
         q.rank() == k.rank() + 1
     }

@@ -6,10 +6,10 @@ operation! {
     /// are `i32[]`. The program computes the length of the written slice at run time, and so
     /// updates the cache in place.
     ///
-    /// StableHLO cannot express this operation, because all extents in StableHLO are static. The
-    /// crate `lower` writes the operation in IREE's own dialects.
+    /// StableHLO cannot express slices of variable length, because all extents in StableHLO are
+    /// static. The crate `lower` writes the operation in IREE's own dialects.
     SlicedAppend = "sliced_append" {
-        /// The axis of slots in the cache, and of tokens in the new vectors.
+        /// This axis contains the slots in the cache, and the tokens in the new vectors.
         axis: usize,
     }
 }

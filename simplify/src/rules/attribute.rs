@@ -70,8 +70,8 @@ impl<'a> Site<'a> {
         })
     }
 
-    /// The format in which the archive will store a weight, if the pattern of the weight's key
-    /// selects a quantized format.
+    /// Returns the format in which the archive will store a weight, if the pattern of the weight's
+    /// key selects a quantized format.
     pub fn format(&self, class: Id) -> Option<WeightFormat> {
         let parameter = self.parameter(class)?;
         let (key, _) = *parameter.sources().first()?;
@@ -122,7 +122,7 @@ impl Searcher<Term, Context> for Uses {
     }
 }
 
-/// The approximate number of expressions that one application of a rule adds to a class.
+/// An application of a rule adds at most about this number of expressions to a class.
 const FORMS: usize = 1000;
 
 /// Adds the expressions that a rule finds for each use of an operation.

@@ -53,7 +53,7 @@ impl FromStr for Rules {
     }
 }
 
-/// The equation of the rule with this name; `None` if no rule has this name.
+/// Returns the equation of the rule with this name; `None` if no rule has this name.
 pub fn equation(name: &str) -> Option<String> {
     let rule = Table::ALL.iter().flat_map(|table| table.rules()).find(|rule| rule.name == name);
     rule.map(Rule::equation).or_else(|| (name == FOLDING.0).then(|| FOLDING.1.to_owned()))
@@ -70,8 +70,8 @@ pub struct Rule {
 /// How Tracewright matches and applies a rule.
 #[derive(Clone, Copy, Debug)]
 pub enum RuleKind {
-    /// A rule with a pattern for the left side and a pattern for the right side of its equation.
-    /// Some variables of the left pattern must be constants.
+    /// A rule whose equation has a pattern for the left side and a pattern for the right side. Some
+    /// variables of the left pattern must be constants.
     Text {
         left: &'static str,
         right: &'static str,
@@ -79,8 +79,8 @@ pub enum RuleKind {
         /// must have.
         splats: &'static [(&'static str, f64)],
     },
-    /// A rule that depends on the attributes of an operation. A function computes the equal
-    /// expressions.
+    /// A rule that depends on the attributes of an operation. The rule's function computes the
+    /// expressions that are equal to the operation.
     Attribute {
         equation: &'static str,
         op: &'static str,
@@ -93,8 +93,8 @@ pub enum RuleKind {
 pub enum Table {
     Algebra,
     Shape,
-    /// Rules that move a computation from the program to `bake`, which computes it once when it
-    /// writes the archive.
+    /// Rules that move a computation from the program to `bake`, which runs the computation once
+    /// when it writes the archive.
     Parameters,
     /// Rules that are exact except for rounding errors.
     Approximate,
@@ -124,8 +124,8 @@ impl Rules {
         tables.iter().flat_map(|table| table.rules()).copied().collect()
     }
 
-    /// The rules of [`all`](Self::all) in the form that egg applies. Tracewright parses the rules
-    /// only once, because the parser takes as long as the simplification of a small function.
+    /// Returns the rules of [`all`](Self::all) in the form that egg applies. Tracewright parses the
+    /// rules only once, because the parser takes as long as the simplification of a small function.
     pub(crate) fn rewrites(self) -> &'static [Rewrite<Term, Context>] {
         static EXACT: Rewrites = LazyLock::new(|| rewrites(Rules::Exact.all()));
         static APPROXIMATE: Rewrites = LazyLock::new(|| rewrites(Rules::Approximate.all()));
@@ -137,7 +137,7 @@ impl Rules {
     }
 
     /// All rules except the rules that move computations from the program to `bake`. Without an
-    /// archive, every call of the program would repeat these computations.
+    /// archive, every call of the program would repeat the computations that such rules move.
     pub(crate) fn rewrites_without_archive(self) -> &'static [Rewrite<Term, Context>] {
         static EXACT: Rewrites = LazyLock::new(|| rewrites(without_archive(Rules::Exact)));
         static APPROXIMATE: Rewrites = LazyLock::new(|| rewrites(without_archive(Rules::Approximate)));
@@ -180,7 +180,7 @@ impl Rule {
     ///
     /// # Panics
     /// Panics if the parser rejects a pattern in the tables of rules. Any test of the rules would
-    /// find such a bug.
+    /// find a pattern that the parser rejects.
     pub fn rewrite(&self) -> Rewrite<Term, Context> {
         let made = match self.how {
             RuleKind::Text { left, right, splats } => {

@@ -1,5 +1,5 @@
-//! Rules that move a computation from the program to `bake`, which computes it once when it writes
-//! the archive.
+//! Rules that move a computation from the program to `bake`, which runs the computation once when
+//! it writes the archive.
 
 use ops::ops::{Concatenate, Linear, Narrow};
 
@@ -13,7 +13,7 @@ pub(super) const RULES: &[Rule] = &[attribute(
 )];
 
 /// Merges all linear layers that have the same input into one linear layer. The archive stores the
-/// weights of these layers one after the other.
+/// weights of the merged layers one after the other.
 fn merge_linears(site: &Site<'_>) -> Vec<Tree> {
     let weights = |operands: &[egg::Id]| operands[1..].iter().all(|&id| site.parameter(id).is_some());
     let same = |operands: &[egg::Id]| {

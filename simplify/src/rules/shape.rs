@@ -79,7 +79,8 @@ pub(super) const RULES: &[Rule] = &[
     attribute("reduce permute", "reduce(permute(x)) = reduce(x)", "reduce", reduce_permute),
 ];
 
-/// The operations of the kind `$kind` that compute a class, with their attributes and operands.
+/// Lists the operations of the kind `$kind` in a class of equal expressions, with their attributes
+/// and operands.
 macro_rules! computed {
     ($site:expr, $class:expr, $kind:ident) => {
         $site.ops($class).filter_map(|(op, operands)| match op {
@@ -352,8 +353,8 @@ fn dynamic_slice_constant(site: &Site<'_>) -> Vec<Tree> {
     vec![Tree::op(Narrow { axis, start, length }, [site.operands[0].into()])]
 }
 
-/// Moves a dynamic slice before an operation that computes single elements. The operation can also
-/// compute rows, if the slice does not cut the rows.
+/// Moves a dynamic slice before an operation that computes single elements. The rule also applies
+/// to an operation that computes rows, if the slice does not cut the rows.
 fn dynamic_slice_rows(site: &Site<'_>) -> Vec<Tree> {
     let slice = this!(site, DynamicSlice);
     let (x, start) = (site.operands[0], site.operands[1]);

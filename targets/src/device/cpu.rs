@@ -1,4 +1,4 @@
-//! The processor's cores. LLVM compiles the programs for this kind of device.
+//! The processor's cores. LLVM compiles the programs for CPUs.
 
 use super::Description;
 use crate::{Machine, Target};

@@ -1,5 +1,5 @@
-//! Apple's GPUs. The module contains source code in Metal's language, which the operating system
-//! compiles.
+//! Apple's GPUs. A module for Apple's GPUs contains source code in Metal's language, which the
+//! operating system compiles.
 
 use super::{Description, vulkan};
 use crate::{Machine, Target};

@@ -33,10 +33,10 @@ struct Description {
     /// Returns the compiler flags for a target.
     flags: fn(&Target) -> Vec<String>,
     /// Returns the reason why a program for the device cannot have tensors of an element type. The
-    /// argument is the name of the type.
+    /// argument of the function is the name of the element type.
     lacks: fn(&Target, &str) -> Option<Unsupported>,
     /// Returns the reason why a program for the device cannot compute with an element type. The
-    /// argument is the name of the type.
+    /// argument of the function is the name of the element type.
     miscounts: fn(&str) -> Option<Unsupported>,
 }
 
@@ -51,7 +51,8 @@ pub enum Unsupported {
     Arithmetic,
 }
 
-/// The compiler flags for a device whose flags for target and features have a common prefix.
+/// Returns the compiler flags for a device whose target flag and features flag begin with the same
+/// prefix.
 fn flags_of(device: &str, name: &str, target: &Target) -> Vec<String> {
     let mut flags = vec![
         format!("--iree-hal-target-device={device}"),
@@ -74,7 +75,8 @@ impl DeviceKind {
         }
     }
 
-    /// The name of the kind on the command line and in a manifest: `cpu`, `vulkan`, `cuda`, `hip`, `metal`.
+    /// Returns the name of the kind on the command line and in a manifest: `cpu`, `vulkan`, `cuda`,
+    /// `hip`, `metal`.
     pub fn name(self) -> &'static str {
         self.description().name
     }
@@ -98,8 +100,8 @@ impl fmt::Display for DeviceKind {
     }
 }
 
-/// One device of a machine, by its name on the command line: `cuda` for the first device, or `cuda:1` for the
-/// second device.
+/// One device of a machine, by its name on the command line. The name is `cuda` for the first CUDA
+/// device, or `cuda:1` for the second CUDA device.
 ///
 /// ```
 /// use tracewright_targets::{DeviceKind, DeviceName};
@@ -111,7 +113,7 @@ impl fmt::Display for DeviceKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceName {
     pub kind: DeviceKind,
-    /// The number of the device among the devices of its kind, from 0.
+    /// Devices of the same kind are numbered from 0.
     pub ordinal: usize,
 }
 
@@ -153,7 +155,8 @@ impl FromStr for DeviceName {
 }
 
 impl Target {
-    /// The baseline target for a device of this kind, which is the oldest supported processor.
+    /// Returns the baseline target for a device of this kind, which is the oldest supported
+    /// processor.
     pub fn of_device(kind: DeviceKind) -> Self {
         match kind {
             DeviceKind::Cpu => Self::host(),
@@ -161,19 +164,19 @@ impl Target {
         }
     }
 
-    /// The flags with which the compiler compiles a program for this target.
+    /// Returns the flags with which the compiler compiles a program for this target.
     pub fn compiler_flags(&self) -> Vec<String> {
         (self.device.description().flags)(self)
     }
 
-    /// The reason why programs for the target cannot have tensors of an element type, such as
-    /// `bf16`; `None` if programs can have such tensors.
+    /// Returns the reason why programs for the target cannot have tensors of an element type, such
+    /// as `bf16`; `None` if programs can have such tensors.
     pub fn lacks(&self, element: &str) -> Option<Unsupported> {
         (self.device.description().lacks)(self, element)
     }
 
-    /// The reason why programs for the target cannot compute with an element type; `None` if
-    /// programs can compute with the type.
+    /// Returns the reason why programs for the target cannot compute with an element type; `None`
+    /// if programs can compute with the type.
     pub fn miscounts(&self, element: &str) -> Option<Unsupported> {
         (self.device.description().miscounts)(element)
     }

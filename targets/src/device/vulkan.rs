@@ -17,17 +17,16 @@ pub(super) const VULKAN: Description = Description {
 /// represents.
 const DRIVERS: [(&str, &str); 1] = [("llvmpipe", "llvmpipe")];
 
-/// The names of device features in `VkPhysicalDevice…Features`, each with the corresponding SPIR-V
-/// capability.
+/// Each device feature in `VkPhysicalDevice…Features` has a corresponding SPIR-V capability.
 const CAPABILITIES: [(&str, &str); 2] =
     [("storageBuffer16BitAccess", "cap:StorageBuffer16BitAccess"), ("shaderFloat16", "cap:Float16")];
 
 /// Rejects element types that iree-compile 3.13 cannot compile for Vulkan devices. The compiler
 /// packs four bf16 into two 32-bit words, and cannot translate this operation to SPIR-V for any
-/// device ("failed to legalize operation 'vector.bitcast'"). The same error occurs for f16 if the
-/// target does not support storage with 16 bits. If a target does not support storage with the
-/// width of a type, programs read wrong numbers without an error. This concerns i8 in the baseline
-/// target, and i4 on all devices.
+/// device ("failed to legalize operation 'vector.bitcast'"). The SPIR-V error also occurs for f16
+/// if the target does not support storage with 16 bits. If a target does not support storage with
+/// the width of a type, programs read wrong numbers without an error. The affected types are i8 in
+/// the baseline target, and i4 on all devices.
 pub(super) fn lacks(target: &Target, element: &str) -> Option<Unsupported> {
     let lacks = |words: [&str; 2]| {
         let has = |word: &str| target.features.as_ref().is_none_or(|all| all.iter().any(|f| f == word));
@@ -49,8 +48,8 @@ pub(super) fn miscounts(element: &str) -> Option<Unsupported> {
 }
 
 impl Target {
-    /// The target for a Vulkan device with the given driver name and the given features from
-    /// `VkPhysicalDevice…Features`.
+    /// Returns the target for a Vulkan device with the given driver name and the given features
+    /// from `VkPhysicalDevice…Features`.
     pub fn of_vulkan(driver: &str, features: &[String]) -> Self {
         let target = Self::of_device(DeviceKind::Vulkan);
         let known = DRIVERS.iter().find(|(name, _)| *name == driver);

@@ -32,8 +32,8 @@ pub(super) fn with_slots(own: &[StateAxis], batch: usize, slots: StateAxis) -> V
 }
 
 /// State that has a slot for each position, such as keys and values: `[B, heads, N, features]`.
-/// Slot j contains the data for position j. For each slot after the last token, a layer writes the
-/// slot before it reads the slot. So a sequence can go back to any position.
+/// Slot j contains the data for position j. A layer never reads a slot after the last token before
+/// the layer has written the slot. So a sequence can go back to any position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KvState {
     pub format: KvFormat,

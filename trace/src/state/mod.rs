@@ -8,10 +8,10 @@
 //!   new tokens (`count` 0) keeps its state, whatever its `start` is.
 //! - **Position 0 is empty.** If the `start` of a sequence is 0, the sequence reads nothing from
 //!   its state buffers. Therefore a new sequence can use the buffers of an old sequence, and the
-//!   program does not have to clear these buffers.
+//!   program does not have to clear the buffers.
 //!
-//! The kinds of state differ in the shapes of their tensors. They also differ in how far back a
-//! sequence can go.
+//! The kinds of state differ in the shapes of their tensors. The kinds of state also differ in the
+//! earliest position to which a sequence can go back.
 
 mod kv;
 mod name;
@@ -51,8 +51,8 @@ trait Kind: Sized {
         KvFormat::Computed
     }
 
-    /// The number of slots in a program with this context length; `None` if this kind of state has
-    /// no slots.
+    /// Returns the number of slots in a program with this context length; `None` if this kind of
+    /// state has no slots.
     fn slots(&self, context: usize) -> Option<usize>;
 
     /// Whether a sequence that has written all positions below `written` can go back to position `to`.
@@ -79,7 +79,7 @@ macro_rules! kinds {
         impl StateKind {
             /// Returns all axes of a tensor of this state. The layer declares only the axes `own`,
             /// and the kind of state adds the other axes. A tensor of scales does not have the last
-            /// of these axes.
+            /// axis of `own`.
             pub fn axes(self, own: &[StateAxis], sizes: Sizes) -> Vec<StateAxis> {
                 match self { $(Self::$name(kind) => kind.axes(own, sizes),)+ }
             }
@@ -89,8 +89,8 @@ macro_rules! kinds {
                 match self { $(Self::$name(kind) => kind.format(),)+ }
             }
 
-            /// The number of slots in a program with this context length; `None` if this kind of
-            /// state has no slots.
+            /// Returns the number of slots in a program with this context length; `None` if this
+            /// kind of state has no slots.
             pub fn slots(self, context: usize) -> Option<usize> {
                 match self { $(Self::$name(kind) => kind.slots(context),)+ }
             }
@@ -132,8 +132,9 @@ pub struct Part {
 }
 
 impl Part {
-    /// The number of slots of the tensor in a program with this context length, and the index of
-    /// the axis of slots among the `rank` axes. The result is `None` if the tensor has no slots.
+    /// Returns the number of slots of the tensor in a program with this context length, and the
+    /// index of the slot axis among the `rank` axes. The result is `None` if the tensor has no
+    /// slots.
     pub fn slots(self, context: usize, rank: usize) -> Option<(usize, usize)> {
         let is_scales = self.kind.format() == KvFormat::Q8 && self.name.as_str().ends_with(KvFormat::SCALES);
         let features = if is_scales { 0 } else { 1 };

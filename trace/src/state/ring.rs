@@ -5,9 +5,9 @@ use ops::{Attribute as _, ParseError, Reader};
 use super::kv::with_slots;
 use super::{Kind, KvFormat, Sizes, StateAxis};
 
-/// The keys and values of a layer with a sliding window, in a ring buffer. The ring buffer has
-/// slots for the window and for the new tokens of the longest call. Slot t contains the data for
-/// the last position p with p mod slots = t.
+/// Stores the keys and values of a layer with a sliding window in a ring buffer. The ring buffer
+/// has slots for the window and for the new tokens of the longest call. Slot t contains the data
+/// for the last position p with p mod slots = t.
 ///
 /// The data for position p + slots overwrites the data for position p. The window of position `to`
 /// begins at position `to` − window + 1. Therefore a sequence can go back to position `to` if it
@@ -16,8 +16,8 @@ use super::{Kind, KvFormat, Sizes, StateAxis};
 pub struct RingState {
     /// The number of positions that a query sees, which includes the query's own position.
     pub window: usize,
-    /// The number of positions by which a sequence can go back. This is the largest number of new
-    /// tokens in a call.
+    /// The number of positions by which a sequence can go back. The slack is the largest number of
+    /// new tokens in a call.
     pub slack: usize,
     /// The storage format of the keys and values.
     pub format: KvFormat,
