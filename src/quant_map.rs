@@ -22,7 +22,7 @@ pub enum QuantMapError {
         source: serde_json::Error,
     },
     /// A value in the file is not the name of a format.
-    #[error("`{}`: the format of `{pattern}` is `{found}`, expected none, q8, q4 or q4_k", .path.display())]
+    #[error("`{}`: the format of `{pattern}` is `{found}`, expected none, q8, q4, q4_k or mxfp4", .path.display())]
     Format {
         /// The path of the file.
         path: PathBuf,

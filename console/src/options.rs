@@ -27,10 +27,10 @@ pub struct NetworkArguments {
     /// that change rounding (approximate) [default: exact]
     #[arg(long, value_name = "off|exact|approximate")]
     pub simplify: Option<Rules>,
-    /// Store the weights of matmuls in 8 or 4 bits with one scale per group (q8, q4, q4_k), or as plain
-    /// numbers (none). `q4` and `q4_k` store the head and the value matrices in `q8`; `q4:pure` and
-    /// `q4_k:pure` store all matrices in 4 bits [default: as in the checkpoint]
-    #[arg(long, value_name = "none|q8|q4[:pure]|q4_k[:pure]")]
+    /// Store the weights of matmuls in 8 or 4 bits with one scale per group (q8, q4, q4_k, mxfp4), or as plain
+    /// numbers (none). `q4`, `q4_k` and `mxfp4` store the head and the value matrices in `q8`; with `:pure`,
+    /// they store all matrices in 4 bits [default: as in the checkpoint]
+    #[arg(long, value_name = "none|q8|q4[:pure]|q4_k[:pure]|mxfp4[:pure]")]
     pub quant: Option<Quantization>,
     /// Formats of some matrices, as JSON: {"model.layers.*.mlp.down_proj.weight": "q8"}; `--quant` sets the
     /// format of all other matrices

@@ -150,7 +150,7 @@ pub struct IreeManifest {
     pub chunk: usize,
     /// The rules that simplified the trace: off, exact or approximate.
     pub simplify: String,
-    /// The format of matmul weights: q8, q4 or q4_k. The value is `stored` if each weight has the
+    /// The format of matmul weights: q8, q4, q4_k or mxfp4. The value is `stored` if each weight has the
     /// checkpoint's format, and null if weights have the type `dtype`.
     pub quant: Option<String>,
     /// The storage format of the KV cache: `computed`, `q8`.

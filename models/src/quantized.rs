@@ -18,7 +18,7 @@ use crate::{Architecture, ModelConfig, UntiedHead};
 
 /// The formats of matmul weights that a checkpoint stores in quantized blocks, by the patterns of their keys.
 ///
-/// Blocks of q8, q4 or q4_k are not converted. All other blocks are converted to q8, the format with the
+/// Blocks of q8, q4, q4_k or mxfp4 are not converted. All other blocks are converted to q8, the format with the
 /// least loss. All layers have the same format.
 fn stored(checkpoint: &Checkpoint) -> Quantization {
     let mut blocks: BTreeMap<String, Vec<Option<BlockFormat>>> = BTreeMap::new();
@@ -30,6 +30,7 @@ fn stored(checkpoint: &Checkpoint) -> Quantization {
         [Some(first), others @ ..] if others.iter().all(|other| *other == Some(*first)) => match first {
             BlockFormat::Q4_0 => Some(WeightFormat::Q4),
             BlockFormat::Q4K => Some(WeightFormat::Q4K),
+            BlockFormat::Mxfp4 => Some(WeightFormat::Mxfp4),
             _ => Some(WeightFormat::Q8),
         },
         _ => Some(WeightFormat::Q8),

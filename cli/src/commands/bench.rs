@@ -102,7 +102,7 @@ pub struct MatmulBench {
     /// Types in which the matmul is computed: f32, f16, bf16; separate several with commas
     #[arg(long, value_name = "TYPES", value_delimiter = ',', default_value = "bf16")]
     pub dtype: Vec<ElementType>,
-    /// Formats of the weight matrix: none, q8, q4, q4_k; separate several with commas
+    /// Formats of the weight matrix: none, q8, q4, q4_k, mxfp4; separate several with commas
     #[arg(long, value_name = "FORMATS", value_delimiter = ',')]
     pub quant: Vec<Quantization>,
     /// Compute the matmul with Tracewright's kernels (on), with code of IREE's compiler (off), or with both
@@ -159,7 +159,7 @@ pub struct VariantArguments {
     /// Types of weights and activations: f32, f16, bf16; separate several with commas [default: the checkpoint's]
     #[arg(long, value_name = "TYPES", value_delimiter = ',')]
     pub dtype: Vec<ElementType>,
-    /// Formats of the weights of matmuls: none, q8, q4, q4:pure, q4_k, q4_k:pure; separate several with commas [default: none]
+    /// Formats of the weights of matmuls: none, q8, q4[:pure], q4_k[:pure], mxfp4[:pure]; separate several with commas [default: none]
     #[arg(long, value_name = "FORMATS", value_delimiter = ',')]
     pub quant: Vec<Quantization>,
     /// Compute matmuls with Tracewright's kernels (on), with code of IREE's compiler (off), or with both

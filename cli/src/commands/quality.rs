@@ -16,7 +16,7 @@ pub struct Arguments {
     pub file: PathBuf,
     /// Reference for the comparison: a format of the same model, or another model with the same tokens,
     /// computed in f32
-    #[arg(long, value_name = "none|q8|q4[:pure]|q4_k[:pure]|MODEL", default_value = "none")]
+    #[arg(long, value_name = "none|q8|q4[:pure]|q4_k[:pure]|mxfp4[:pure]|MODEL", default_value = "none")]
     pub against: String,
     /// Number of tokens per window; only the second half of each window is measured
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(4..))]

@@ -73,13 +73,12 @@ impl Isa {
     /// column has 64 bytes of `bytes`, and for each row four bytes of x in a 32-bit word. The bytes of x are
     /// signed and never −128. `bytes` are signed only if [`is_signed`](Self::is_signed).
     ///
-    /// `small` means that all `bytes` are from 0 to 15. Sums of products of such small bytes fit into 16
-    /// bits, even without special instructions.
+    /// Without special instructions, the code adds up products of `small` bytes in 16 bits.
     pub(crate) fn add_bytes<'k>(
         self,
         sums: Vec<Value<'k>>,
         columns: impl Iterator<Item = (Value<'k>, Vec<Value<'k>>)>,
-        small: bool,
+        small: Small,
     ) -> Vec<Value<'k>> {
         let parts = match self {
             Self::X86(x86) => x86.parts(),
@@ -122,6 +121,19 @@ impl Isa {
         sums.chunks(parts).map(joined).collect()
     }
 
+    /// Looks up 64 bytes from 0 to 15 in a table of 16 bytes.
+    pub(crate) fn look_up<'k>(self, table: &[i8; 16], places: Value<'k>) -> Value<'k> {
+        let (parts, instruction) = match self {
+            Self::X86(x86) => x86.looks_up(),
+            Self::Arm(_) => (arm::PARTS, "llvm.aarch64.neon.tbl1"),
+        };
+        let ty = Type::lanes(64 / parts, Element::I8);
+        let table = places.code().numbers(ty, &table.iter().cycle().take(64 / parts).collect::<Vec<_>>());
+        let found = cut(places, parts).into_iter();
+        let found = found.map(|places| places.code().instruction(instruction, &[table, places], ty));
+        joined(&found.collect::<Vec<_>>())
+    }
+
     /// Whether [`add_bf16_pairs`](Self::add_bf16_pairs) takes less time than two multiplications of f32.
     pub(crate) fn is_fast_in_bf16(self) -> bool {
         match self {
@@ -143,6 +155,17 @@ impl Isa {
             [part(0), part(1)].into_iter().fold(sums, |sums, [weights, x]| weights.multiply_add(x, sums))
         })
     }
+}
+
+/// The range of the bytes of a weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Small {
+    /// The bytes have any value.
+    No,
+    /// The bytes are from 0 to 15.
+    Unsigned,
+    /// The bytes are from −15 to 15 if [`is_signed`](Isa::is_signed), and have any value otherwise.
+    Signed,
 }
 
 /// The first number (0) or the second number (1) of 16 pairs of bf16, as f32. A bf16 is the upper half of an

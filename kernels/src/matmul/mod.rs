@@ -21,6 +21,8 @@ use crate::norm::Norm;
 use crate::quantized::{self, Form, Row};
 use crate::tilings::{Tilings, count};
 
+pub(crate) use scaled::half_scales;
+
 /// A matmul of `rows` rows of `inputs` numbers with a weight that has `outputs` rows.
 #[derive(Clone)]
 pub(crate) struct Matmul<'a> {

@@ -3,9 +3,9 @@
 //! reads x directly.
 
 use ops::WeightFormat;
-use ops::format::{GROUP, PANEL};
+use ops::format::{GROUP, LARGEST_DOUBLED, PANEL};
 
-use super::{Matmul, Panel, SUMS, X, ask};
+use super::{Matmul, Panel, SUMS, X, ask, half_scales};
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::fused_op::End;
 use crate::isa::bf16_pairs;
@@ -132,8 +132,8 @@ impl Matmul<'_> {
             WeightFormat::Q8 | WeightFormat::Q4 => {
                 tiles.bytes && !self.has_words() || self.is_narrow() && tiles.bf16
             }
-            // Minima add a term that is not a product of bytes.
-            WeightFormat::Q4K => self.is_narrow() && tiles.bf16,
+            // Minima add a term that is not a product of bytes, and chunks of floats have four groups.
+            WeightFormat::Q4K | WeightFormat::Mxfp4 => self.is_narrow() && tiles.bf16,
             WeightFormat::F32 | WeightFormat::F16 => false,
         };
         multiplied && self.stack.is_none() && self.rows >= FEWEST
@@ -340,6 +340,12 @@ impl Matmul<'_> {
         let group = group.remainder(groups);
         let (scales, least) = match self.format {
             WeightFormat::Q4K => self.scales(code, weight, chunk).in_steps(group),
+            WeightFormat::Mxfp4 => {
+                let exponents = weight.at + chunk + group * PANEL;
+                let exponents = weight.weight.load(exponents, Type::lanes(PANEL, Element::I8));
+                let scales = half_scales(exponents.widen());
+                (scales, scales * code.constant(SUMS, -f64::from(LARGEST_DOUBLED)))
+            }
             _ => {
                 let halves = Type::lanes(PANEL, Element::F16);
                 let bytes = weight
@@ -354,7 +360,7 @@ impl Matmul<'_> {
             let from = chunk + (group * self.lines_of_group() + line + i) * LINE + self.format.scales();
             weight.weight.prefetch_to_second(weight.at + from + super::AHEAD);
             let to = tile * (ROWS * TILE) + (line + i) * (columns * PANEL);
-            for (four, bytes) in self.stored_columns(code, weight.line(from)).into_iter().enumerate() {
+            for (four, bytes) in self.stored_columns(weight.line(from)).into_iter().enumerate() {
                 let words = bytes.bits(Type::lanes(PANEL, Element::I32));
                 let numbers = [0, 1, 2, 3].map(|byte| {
                     let byte = words.shift_right(8 * byte).and(code.constant(words.ty(), 255.0));

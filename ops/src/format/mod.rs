@@ -2,16 +2,18 @@
 //! column of sixteen numbers is a line of memory that fits the processor's vectors. The compiler reads groups
 //! in the order of the checkpoint, with integers and scales in separate tensors.
 
+mod float_group;
 mod panels;
 mod search;
 mod super_block;
 
 use std::cmp::Ordering;
 
-use half::f16;
+use half::{bf16, f16};
 
 use crate::{ElementType, TensorType};
 
+pub use float_group::{DOUBLED_FLOATS, FloatGroup, LARGEST_DOUBLED, LEAST_SCALE};
 pub use super_block::{GROUPS, SUPER_BLOCK, SuperBlock};
 
 /// The number of rows in a panel, which are stored side by side.
@@ -29,7 +31,7 @@ const LINE: usize = PANEL * 4;
 
 crate::words! {
     /// A storage format of a weight's numbers. In formats with groups, a number is its integer multiplied by
-    /// the group's f16 scale. [`SuperBlock`] describes formats with minima.
+    /// the group's f16 scale. [`SuperBlock`] describes formats with minima, and [`FloatGroup`] describes floats.
     pub enum WeightFormat {
         /// Each number is stored as f32.
         F32 = "f32",
@@ -44,6 +46,9 @@ crate::words! {
         /// Integers of four bits in groups of 32, each with a scale and a minimum of six bits. Eight groups
         /// share the steps of their scales and minima. The format takes 4.5 bits per number.
         Q4K = "q4_k",
+        /// Floats of four bits in groups of 32, with a power of two as the scale of each group: 4.25 bits per
+        /// number. Published checkpoints contain this format.
+        Mxfp4 = "mxfp4",
     }
 }
 
@@ -95,6 +100,23 @@ pub struct Group {
 pub enum Quantized {
     Group(Group),
     SuperBlock(Box<SuperBlock>),
+    Floats(FloatGroup),
+}
+
+impl Quantized {
+    /// The same values in a format; `None` if the format cannot represent them.
+    pub fn kept_in(self, format: WeightFormat) -> Option<Self> {
+        match (format, self) {
+            (WeightFormat::Q8, Self::Floats(group)) => group.in_integers().map(Self::Group),
+            (WeightFormat::Q8, kept @ Self::Group(_))
+            | (WeightFormat::Q4K, kept @ Self::SuperBlock(_))
+            | (WeightFormat::Mxfp4, kept @ Self::Floats(_)) => Some(kept),
+            (WeightFormat::Q4, Self::Group(group)) => {
+                group.integers.iter().all(|x| (-8..8).contains(x)).then_some(Self::Group(group))
+            }
+            _ => None,
+        }
+    }
 }
 
 impl WeightFormat {
@@ -114,7 +136,7 @@ impl WeightFormat {
             Self::F32 => Some(ElementType::F32),
             Self::F16 => Some(ElementType::F16),
             Self::Bf16 => Some(ElementType::Bf16),
-            Self::Q8 | Self::Q4 | Self::Q4K => None,
+            Self::Q8 | Self::Q4 | Self::Q4K | Self::Mxfp4 => None,
         }
     }
 
@@ -122,7 +144,7 @@ impl WeightFormat {
     pub fn together(self) -> Option<usize> {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => None,
-            Self::Q8 | Self::Q4 => Some(GROUP),
+            Self::Q8 | Self::Q4 | Self::Mxfp4 => Some(GROUP),
             Self::Q4K => Some(SUPER_BLOCK),
         }
     }
@@ -131,6 +153,7 @@ impl WeightFormat {
     pub fn columns(self) -> usize {
         match self {
             Self::Q4K => SUPER_BLOCK,
+            Self::Mxfp4 => 4 * GROUP,
             _ => 2 * GROUP,
         }
     }
@@ -152,14 +175,16 @@ impl WeightFormat {
     /// integers, 8 lines `[16, 4]` follow, with 8 added to each integer: the low nibbles are four columns,
     /// and the high nibbles are the next four columns. In formats with minima, the shape is `[outputs / 16,
     /// inputs / 256, bytes]`. A chunk begins with the steps `[2, 16]` and the counts `[3, 16, 4]`
-    /// ([`SuperBlock::packed_counts`]). Then 32 lines follow, with no offset added to the integers.
+    /// ([`SuperBlock::packed_counts`]). Then 32 lines follow, with no offset added to the integers. For 4-bit
+    /// floats, the shape is `[outputs / 16, inputs / 128, bytes]`. A chunk begins with the exponents `[4, 16]`
+    /// of its groups, which fill a line, and 16 lines of floats follow.
     pub fn packed(self, outputs: usize, inputs: usize) -> TensorType {
         let panels = outputs.div_ceil(PANEL);
         match self {
             Self::F32 => TensorType::new(ElementType::F32, [panels, inputs, PANEL, 1]),
             Self::F16 => TensorType::new(ElementType::F16, [panels, inputs, PANEL, 1]),
             Self::Bf16 => TensorType::new(ElementType::Bf16, [panels, inputs.div_ceil(2), PANEL, 2]),
-            Self::Q8 | Self::Q4 | Self::Q4K => {
+            Self::Q8 | Self::Q4 | Self::Q4K | Self::Mxfp4 => {
                 TensorType::new(ElementType::I8, [panels, inputs.div_ceil(self.columns()), self.chunk()])
             }
         }
@@ -175,7 +200,7 @@ impl WeightFormat {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => None,
             Self::Q8 => Some(1),
-            Self::Q4 | Self::Q4K => Some(2),
+            Self::Q4 | Self::Q4K | Self::Mxfp4 => Some(2),
         }
     }
 
@@ -183,7 +208,7 @@ impl WeightFormat {
     pub fn parts(self) -> &'static [GroupPart] {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => &[],
-            Self::Q8 | Self::Q4 => &[GroupPart::Integers, GroupPart::Scales],
+            Self::Q8 | Self::Q4 | Self::Mxfp4 => &[GroupPart::Integers, GroupPart::Scales],
             Self::Q4K => &[GroupPart::Integers, GroupPart::Scales, GroupPart::Counts],
         }
     }
@@ -196,13 +221,15 @@ impl WeightFormat {
     /// belongs to the column 16 positions later. The last group is filled with zeros. In formats with minima,
     /// scales are the steps of scales and minima `[outputs, groups / 8, 2]`, and counts are i8 `[outputs,
     /// groups, 2]`. The blocks of these formats are always complete, and 8 is subtracted from each integer so
-    /// that it is signed.
+    /// that it is signed. Floats of four bits are also stored as signed numbers, and their scales are half of
+    /// the groups' scales, as bf16.
     pub fn grouped(self, part: GroupPart, outputs: usize, inputs: usize) -> Option<TensorType> {
         let blocks = inputs.div_ceil(self.together()?);
         let (groups, bytes) = (blocks * self.together()? / GROUP, GROUP / self.in_a_byte()?);
         Some(match (part, self) {
             (GroupPart::Integers, _) => TensorType::new(ElementType::I8, [outputs, groups, bytes]),
             (GroupPart::Scales, Self::Q4K) => TensorType::new(ElementType::F16, [outputs, blocks, 2]),
+            (GroupPart::Scales, Self::Mxfp4) => TensorType::new(ElementType::Bf16, [outputs, groups]),
             (GroupPart::Scales, _) => TensorType::new(ElementType::F16, [outputs, groups]),
             (GroupPart::Counts, Self::Q4K) => TensorType::new(ElementType::I8, [outputs, groups, 2]),
             (GroupPart::Counts, _) => return None,
@@ -231,6 +258,13 @@ impl WeightFormat {
                     GroupPart::Scales => bytes.copy_from_slice(&scale.to_le_bytes()),
                     _ => self.store_integers(&integers, bytes),
                 },
+                Quantized::Floats(FloatGroup { codes, exponent }) => match part {
+                    GroupPart::Scales => {
+                        let scale = bf16::from_f32(FloatGroup::half_scale(exponent));
+                        bytes.copy_from_slice(&scale.to_le_bytes());
+                    }
+                    _ => self.store_integers(&codes.map(|code| (code << 4) as i8 >> 4), bytes),
+                },
                 Quantized::SuperBlock(block) => match part {
                     GroupPart::Scales => {
                         bytes.copy_from_slice(block.steps.map(f16::to_le_bytes).as_flattened())
@@ -255,15 +289,19 @@ impl WeightFormat {
         }
     }
 
-    /// The integers of a group, from the bytes that [`group_row`](Self::group_row) wrote.
+    /// The integers of a group, in units of the stored scale, from the bytes that [`group_row`](Self::group_row) wrote.
     pub fn integers(self, bytes: &[i8]) -> Vec<i8> {
         let least = if self == Self::Q4K { LEAST } else { 0 };
+        let integer = |stored: i8| match self {
+            Self::Mxfp4 => DOUBLED_FLOATS[(stored & 15) as usize],
+            _ => stored + least,
+        };
         match self.in_a_byte() {
             Some(2) => {
                 let a = |byte: i8| byte << 4 >> 4;
                 let b = |byte: i8| byte.wrapping_sub(a(byte)) >> 4;
                 let both = bytes.iter().map(|&byte| a(byte)).chain(bytes.iter().map(|&byte| b(byte)));
-                both.map(|integer| integer + least).collect()
+                both.map(integer).collect()
             }
             _ => bytes.to_vec(),
         }
@@ -274,7 +312,7 @@ impl WeightFormat {
         match self {
             Self::Q8 => 128,
             Self::Q4 => 8,
-            Self::F32 | Self::F16 | Self::Bf16 | Self::Q4K => 0,
+            Self::F32 | Self::F16 | Self::Bf16 | Self::Q4K | Self::Mxfp4 => 0,
         }
     }
 
@@ -292,6 +330,7 @@ impl WeightFormat {
     pub fn quantize_weighted(self, numbers: &[f32], weights: &[f32]) -> Quantized {
         match self {
             Self::Q4K => Quantized::SuperBlock(Box::new(SuperBlock::nearest(numbers, weights))),
+            Self::Mxfp4 => Quantized::Floats(FloatGroup::nearest(numbers, weights)),
             _ => Quantized::Group(self.group(numbers, weights)),
         }
     }
@@ -417,6 +456,9 @@ mod tests {
                             WeightFormat::Q4 => largest * (1.0 / 8.0 + 1.0 / 2048.0),
                             // Half a unit of twice the largest, and what was rounded to steps.
                             WeightFormat::Q4K => largest * 0.13,
+                            // The largest floats are 4 and 6. With the larger of two scales, the largest
+                            // value is from 2 to 4, and the smaller scale has a smaller sum of errors.
+                            WeightFormat::Mxfp4 => largest * 0.26,
                         };
                         for (x, y) in expected.iter().zip(found) {
                             assert!(
@@ -432,7 +474,7 @@ mod tests {
 
     #[test]
     fn rows_in_groups_come_back_as_panels_do() {
-        for format in [WeightFormat::Q8, WeightFormat::Q4] {
+        for format in [WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Mxfp4] {
             for inputs in [1, 16, 33, 64, 67] {
                 let row = numbers(inputs);
                 let mut panel = vec![0; format.packed(1, inputs).bytes()];
@@ -447,7 +489,11 @@ mod tests {
                 let groups = integers.chunks(GROUP / format.in_a_byte().unwrap_or(1)).zip(scales.chunks(2));
                 let found: Vec<f32> = groups
                     .flat_map(|(bytes, scale)| {
-                        let scale = f16::from_le_bytes([scale[0], scale[1]]).to_f32();
+                        let scale = [scale[0], scale[1]];
+                        let scale = match format {
+                            WeightFormat::Mxfp4 => bf16::from_le_bytes(scale).to_f32(),
+                            _ => f16::from_le_bytes(scale).to_f32(),
+                        };
                         let bytes: Vec<i8> = bytes.iter().map(|&byte| byte as i8).collect();
                         format.integers(&bytes).into_iter().map(move |integer| f32::from(integer) * scale)
                     })
