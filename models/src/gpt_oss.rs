@@ -3,7 +3,7 @@
 //! window. The experts have biases and clamped gates.
 
 use dsl::nn::{Attend, Kv, attend, dot};
-use dsl::{Axis, F32, Float, Tensor, model};
+use dsl::{Axis, F32, Float, model};
 
 use crate::config::Keys;
 use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, Defaults, FeedForward, LlamaConfig};
@@ -63,16 +63,14 @@ model! {
 
         fn forward(x: T[B, S, D]) -> T[B, S, D] {
             let routed = route(self.router(x).to::<F32>(), None, self.dim(C), &Routing::normalized(Scores::Softmax));
-            // The gates come first, because the archive stores the rows in this order.
             const TWO: Axis = Axis("Two");
-            let pairs = |of: Tensor<T>| of.unmerge(P, &[F.of(self.dim(F)), TWO.of(2)]);
-            let gate_up = pairs(self.gate_up_proj()).permute(&[X, TWO, F, D]).merge(&[TWO, F], P); // [X, P, D]
-            let gate_up_bias = pairs(self.gate_up_bias()).permute(&[X, TWO, F]).merge(&[TWO, F], P); // [X, P]
-            let weights = [gate_up, gate_up_bias, self.down_proj().permute(&[X, D, F]), self.down_bias()];
+            let (gate_up, down) = (self.gate_up_proj().permute(&[X, P, D]), self.down_proj().permute(&[X, D, F]));
+            let weights = [gate_up, self.gate_up_bias(), down, self.down_bias()];
             let &GptOssConfig { alpha, limit, .. } = &*self.config;
             mixture(x, routed, weights, |[gate_up, gate_up_bias, down, down_bias]| {
                 let both = dot(x, gate_up, D) + gate_up_bias;
-                let [gate, up] = both.split(P, [self.dim(F); 2]).map(|half| half.rename(P, F).minimum(limit));
+                let pairs = both.unmerge(P, &[F.of(self.dim(F)), TWO.of(2)]);
+                let [gate, up] = pairs.split(TWO, [1, 1]).map(|half| half.merge(&[F, TWO], F).minimum(limit));
                 dot((up.maximum(-limit) + 1.0) * (gate * (gate * alpha).logistic()), down, F) + down_bias
             })
         }

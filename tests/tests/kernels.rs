@@ -406,7 +406,9 @@ fn products_by_tiles() {
         assert!(found.is_empty(), "{target}, emulated: {}", found.join("\n"));
         // Rows of another tile: of numbers, which those of four bits in groups become, and of bytes.
         let [right, wrong] = match format {
-            WeightFormat::Bf16 | WeightFormat::Q4K | WeightFormat::Mxfp4 => ["tmm3, tmm5, tmm7", "tmm3, tmm4, tmm7"],
+            WeightFormat::Bf16 | WeightFormat::Q4K | WeightFormat::Mxfp4 => {
+                ["tmm3, tmm5, tmm7", "tmm3, tmm4, tmm7"]
+            }
             _ => ["tmm1, tmm5, tmm7", "tmm1, tmm4, tmm7"],
         };
         let replaced = |text: String| {

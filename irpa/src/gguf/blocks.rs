@@ -275,9 +275,7 @@ impl ScaledFloats<'_> {
     pub(crate) fn quantized(&self, start: usize, count: usize) -> Option<Quantized> {
         let whole = count == GROUP && start.is_multiple_of(GROUP);
         let codes = || std::array::from_fn(|place| self.code(start + place));
-        whole.then(|| {
-            Quantized::Floats(FloatGroup { codes: codes(), exponent: self.scales[start / GROUP] })
-        })
+        whole.then(|| Quantized::Floats(FloatGroup { codes: codes(), exponent: self.scales[start / GROUP] }))
     }
 }
 

@@ -102,7 +102,11 @@ mod tests {
                 0 => 0.5 * fraction,
                 _ => (1.0 + 0.5 * fraction) * 2f32.powi(exponent - 1),
             };
-            assert_eq!(f32::from(doubled) / 2.0, if code & 8 == 0 { magnitude } else { -magnitude }, "{code}");
+            assert_eq!(
+                f32::from(doubled) / 2.0,
+                if code & 8 == 0 { magnitude } else { -magnitude },
+                "{code}"
+            );
         }
     }
 

@@ -22,7 +22,9 @@ impl WeightFormat {
             Self::Bf16 => pack_kept::<2, 2>(rows, inputs, packed, |number| {
                 if number.is_nan() { bf16::NAN } else { bf16::from_f32(number) }.to_le_bytes()
             }),
-            Self::Q8 | Self::Q4 | Self::Q4K | Self::Mxfp4 => self.pack_groups(rows, inputs, packed, |_, _| None),
+            Self::Q8 | Self::Q4 | Self::Q4K | Self::Mxfp4 => {
+                self.pack_groups(rows, inputs, packed, |_, _| None)
+            }
         }
     }
 

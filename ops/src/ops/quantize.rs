@@ -39,7 +39,9 @@ impl Operation for Quantize {
         good("quantize format=q4_k part=integers", &["bf16[2,40]"], "i8[2,8,16]"),
         good(
             "quantize format=mxfp4 part=scales",
-            &["f32[2,33] 0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,6,1,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,-24,3"],
+            &[
+                "f32[2,33] 0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,6,1,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,-24,3",
+            ],
             "bf16[2,2] 0.5,0.125,2,0.25",
         ),
         good(
@@ -47,7 +49,11 @@ impl Operation for Quantize {
             &["f32[1,18] -6,3,0,0,0,0,0,0,0,0,0,0,0,0,0,0,4,-0.5"],
             "i8[1,1,16] 95,-107,0,0,0,0,0,0,0,0,0,0,0,0,0,0",
         ),
-        bad("quantize format=f32 part=scales", &["f32[4,4]"], "format is f32, expected q8, q4, q4_k or mxfp4"),
+        bad(
+            "quantize format=f32 part=scales",
+            &["f32[4,4]"],
+            "format is f32, expected q8, q4, q4_k or mxfp4",
+        ),
         bad("quantize format=q4 part=counts", &["f32[4,4]"], "part is counts, expected a part of q4"),
         bad("quantize format=q4 part=scales", &["f32[4]"], "must be a matrix"),
         bad("quantize format=q4 part=scales", &["i8[4,4]"], "needs float elements"),
