@@ -14,7 +14,7 @@ use ops::ElementType;
 use serde_json::{Map, Value};
 
 pub(crate) use base::read_base;
-pub(crate) use storage::check_storage;
+pub(crate) use storage::{check_storage, is_mxfp4};
 
 /// The reason why a configuration is rejected.
 #[derive(Debug, thiserror::Error)]

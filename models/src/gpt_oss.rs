@@ -4,8 +4,10 @@
 
 use dsl::nn::{Attend, Kv, attend, dot};
 use dsl::{Axis, F32, Float, model};
+use lower::Quantization;
+use ops::WeightFormat;
 
-use crate::config::Keys;
+use crate::config::{Keys, is_mxfp4};
 use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, Defaults, FeedForward, LlamaConfig};
 use crate::experts::{self, Routing, Scores, mixture, route};
 use crate::family::{Family, presets};
@@ -90,6 +92,8 @@ pub struct GptOssConfig {
     pub alpha: f64,
     /// The bound on the gates and on the up projection.
     pub limit: f64,
+    /// Whether the published checkpoint stores the matrices of experts in MXFP4.
+    pub mxfp4: bool,
 }
 
 descends!(GptOssConfig from llama: LlamaConfig);
@@ -97,6 +101,13 @@ descends!(GptOssConfig from llama: LlamaConfig);
 impl DecoderConfig for GptOssConfig {}
 
 impl GptOssConfig {
+    /// The formats of a published checkpoint's matrices.
+    pub(crate) fn stored(&self) -> Quantization {
+        let matrices = ["gate_up_proj", "down_proj"].into_iter().filter(|_| self.mxfp4);
+        let key = |matrix| format!("model.layers.*.mlp.experts.{matrix}");
+        Quantization::by_key(matrices.map(|matrix| (key(matrix), WeightFormat::Mxfp4)).collect())
+    }
+
     /// Sizes in the configuration that the checkpoint's header can confirm.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let router = &[("model.layers.*.mlp.router.weight", 0)];
@@ -136,6 +147,7 @@ pub(crate) fn read(keys: &Keys) -> GptOssConfig {
         num_experts_per_tok: experts::chosen(keys, "num_experts_per_tok", 4, num_experts),
         alpha: keys.number_or("swiglu_alpha", 1.702),
         limit: keys.number_or("swiglu_limit", 7.0),
+        mxfp4: is_mxfp4(keys),
     }
 }
 

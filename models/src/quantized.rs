@@ -49,14 +49,14 @@ pub(crate) struct QuantizedModel {
 }
 
 impl QuantizedModel {
-    /// The model with the formats of the checkpoint in its directory, if the checkpoint contains quantized
-    /// blocks.
+    /// The model with the formats of the checkpoint in its directory, if they differ from the formats in the
+    /// configuration.
     pub(crate) fn of_folder(config: ModelConfig, path: &Path) -> Box<dyn Architecture> {
         // If the checkpoint is damaged or missing, the function that reads the weights reports the error.
         let checkpoint = path.is_dir().then(|| Checkpoint::open(path).ok()).flatten();
         let stored = checkpoint.map(|checkpoint| stored(&config.named(checkpoint)));
         match stored {
-            Some(stored) if stored.rounds() => Box::new(Self { config, gguf: None, stored }),
+            Some(stored) if stored != config.stored() => Box::new(Self { config, gguf: None, stored }),
             _ => Box::new(config),
         }
     }
