@@ -561,7 +561,7 @@ fn nothing_is_read_behind_a_weight() {
     let planted = std::env::var_os(PLANTED).is_some();
     const PAGE: usize = 1 << 16;
     // Every format's bytes fill whole pages.
-    let [outputs, inputs] = [1024, 1024];
+    let [outputs, inputs] = [2048, 1024];
     for &format in WeightFormat::ALL {
         let weight = packed(format, outputs, inputs, 1);
         let element = activations(format)[0];
