@@ -1,5 +1,5 @@
-//! Generates text with a compiled network: the tokenizer, the engine that processes sequences, and the choice
-//! of the next token.
+//! Generates text with a compiled network. This crate contains the tokenizer, the sampler, and the
+//! code that calls the network.
 //!
 //! Each module gives the same results as Hugging Face transformers, token for token and byte for byte.
 #![warn(missing_docs)]

@@ -16,12 +16,12 @@ use crate::executor::Executor;
 use crate::snapshot::{Snapshot, keeps_all};
 use crate::{GenerateError, Network, SavedFault};
 
-/// The first bytes of the file; the last of these bytes is the version.
+/// The first bytes of the file. The last of these bytes is the version of the format.
 const MARK: [u8; 8] = *b"TWSEQ\0\0\x01";
 const HASH: usize = 32;
 
-/// The tokens that a sequence has processed, and its state. A text that begins with these tokens need not
-/// compute them again.
+/// The tokens of a sequence, and the state after these tokens. A text that begins with these tokens
+/// reuses the state.
 #[derive(Clone, Debug)]
 pub struct SavedSequence {
     pub(crate) header: Header,
@@ -32,14 +32,14 @@ pub struct SavedSequence {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Header {
-    /// The fingerprint of the weights.
+    /// A fingerprint that identifies the weights.
     pub model: String,
     pub tokens: Vec<u32>,
-    /// The position after the last position that was written.
+    /// The position after the last position that a call has written.
     pub written: usize,
-    /// The name of each tensor of the state, and its number of bytes.
+    /// The name and the number of bytes of each state tensor.
     pub tensors: Vec<(String, usize)>,
-    /// Additional data of the program that wrote the sequence.
+    /// Data that the program stored together with the sequence.
     pub notes: Value,
 }
 
@@ -48,24 +48,24 @@ impl SavedSequence {
         Self { header, state, path: None }
     }
 
-    /// The tokens of the saved sequence.
+    /// Returns the tokens of the saved sequence.
     pub fn tokens(&self) -> &[u32] {
         &self.header.tokens
     }
 
-    /// Additional data of the program that wrote the sequence.
+    /// Returns the data that the program stored together with the sequence.
     pub fn notes(&self) -> &Value {
         &self.header.notes
     }
 
-    /// Replaces the additional data of the sequence.
+    /// Replaces the data that the program stores together with the sequence.
     #[must_use]
     pub fn with_notes(mut self, notes: Value) -> Self {
         self.header.notes = notes;
         self
     }
 
-    /// The content of a file that [`read`](Self::read) can read.
+    /// Serializes the sequence. [`read`](Self::read) can read a file with the returned content.
     pub fn to_bytes(&self) -> Vec<u8> {
         let Header { model, tokens, written, tensors, notes } = &self.header;
         let header = json!({
@@ -91,7 +91,7 @@ impl SavedSequence {
     /// Reads a saved sequence from a file.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be read, has another kind, or is damaged.
+    /// Returns an error if the file cannot be read, is not a saved sequence, or is damaged.
     pub fn read(path: &Path) -> Result<Self, GenerateError> {
         let bytes = files::read(path, limits::SEQUENCE)?;
         let fault = |fault| GenerateError::Saved { path: path.into(), fault };
@@ -106,8 +106,9 @@ impl SavedSequence {
 }
 
 impl KeptTensor {
-    /// The name of the tensor in a saved sequence: without the batch, and without the context if every
-    /// position has a slot.
+    /// Returns the name of a state tensor in a saved sequence. The name does not depend on the
+    /// batch size. If the tensor stores each position separately, the name does not depend on the
+    /// context length either.
     fn saved_name(&self, context: usize) -> String {
         let slots = self.part().filter(|&part| keeps_all(part));
         let axis = slots.and_then(|part| Some(part.slots(context, self.ty.rank())?.1));
@@ -118,7 +119,7 @@ impl KeptTensor {
         format!("{} {}[{}]", self.role, self.ty.element, extents.collect::<Vec<_>>().join(","))
     }
 
-    /// The number of bytes of the tensor in a saved sequence.
+    /// Returns the number of bytes of a state tensor in a saved sequence.
     fn saved_size(&self, state: &Snapshot, context: usize) -> usize {
         self.ranges(0, state.length, state.written, context).iter().map(Range::len).sum()
     }
@@ -139,10 +140,11 @@ impl<E: Executor> Network<E> {
         SavedSequence::new(header, state)
     }
 
-    /// Whether a saved sequence belongs to this network, with the weights that `model` identifies.
+    /// Checks that a saved sequence belongs to this network, with the weights that `model`
+    /// identifies.
     ///
     /// # Errors
-    /// Returns an error about the first difference.
+    /// Returns an error about the first difference between the network and the saved sequence.
     pub(crate) fn check_saved(&self, model: &str, saved: &SavedSequence) -> Result<(), GenerateError> {
         let (header, context) = (&saved.header, self.context());
         let refuse = |fault| Err(saved.refuse(fault));

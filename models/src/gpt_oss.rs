@@ -1,6 +1,6 @@
-//! gpt-oss: OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card" (2025), §2. The names follow the Hugging Face
-//! checkpoint (`modeling_gpt_oss.py`). Attention has a sink for each head, and every second layer has a
-//! window. The experts have biases and clamped gates.
+//! gpt-oss: OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card" (2025), §2. Field names follow the
+//! Hugging Face checkpoint (`modeling_gpt_oss.py`). Attention has a sink for each head, and every
+//! second layer has an attention window. The experts have biases and clamped gates.
 
 use dsl::nn::{Attend, Kv, attend, dot};
 use dsl::{Axis, F32, Float, model};
@@ -15,7 +15,7 @@ use crate::llama::Layer;
 use crate::rope::{RopeDefaults, RopeParameters, RopeScaling};
 use crate::shape_check::DeclaredSize;
 
-/// The whole network of a gpt-oss.
+/// The whole gpt-oss network, from token ids to logits.
 pub type GptOss<T> = Decoder<T, Layer<T, Attention<T>, Experts<T>, GptOssConfig>, GptOssConfig>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -26,7 +26,8 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// Attention with a sink for each head: an additional score in the softmax that has no value.
+    /// Attention with a sink for each head. A sink is an additional score in the softmax that
+    /// belongs to no value.
     pub Attention<T: Float>(GptOssConfig): AttentionBlock<T> {
         dims {
             D = hidden_size,
@@ -49,11 +50,12 @@ model! {
 }
 
 model! {
-    /// Experts whose matrix alternates between rows of the gate and rows of the up projection (`GptOssExperts`).
+    /// A mixture of experts. Each expert has one matrix in which rows of the gate and rows of the
+    /// up projection alternate (`GptOssExperts`).
     pub Experts<T: Float>(GptOssConfig): FeedForward<T> {
         dims {
             D = hidden_size, F = intermediate_size, P = 2 * F,
-            // The number of experts, and the number of experts that a token uses.
+            // X is the number of experts, and C is the number of experts that a token uses.
             X = num_experts, C = num_experts_per_tok,
         }
 
@@ -79,7 +81,7 @@ model! {
     }
 }
 
-/// The `config.json` of a gpt-oss.
+/// The values in the `config.json` of a gpt-oss model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GptOssConfig {
     /// The keys that gpt-oss shares with Llama.
@@ -88,9 +90,9 @@ pub struct GptOssConfig {
     pub num_experts: usize,
     /// The number of experts that each token chooses.
     pub num_experts_per_tok: usize,
-    /// The factor in the sigmoid of the gates.
+    /// The factor by which the input of the gates' sigmoid is multiplied.
     pub alpha: f64,
-    /// The bound on the gates and on the up projection.
+    /// The bound to which the program clamps the gates and the up projection.
     pub limit: f64,
     /// Whether the published checkpoint stores the matrices of experts in MXFP4.
     pub mxfp4: bool,
@@ -101,14 +103,15 @@ descends!(GptOssConfig from llama: LlamaConfig);
 impl DecoderConfig for GptOssConfig {}
 
 impl GptOssConfig {
-    /// The formats of a published checkpoint's matrices.
+    /// The storage formats of the matrices in a published checkpoint.
     pub(crate) fn stored(&self) -> Quantization {
         let matrices = ["gate_up_proj", "down_proj"].into_iter().filter(|_| self.mxfp4);
         let key = |matrix| format!("model.layers.*.mlp.experts.{matrix}");
         Quantization::by_key(matrices.map(|matrix| (key(matrix), WeightFormat::Mxfp4)).collect())
     }
 
-    /// Sizes in the configuration that the checkpoint's header can confirm.
+    /// The sizes in the configuration that Tracewright can check against the tensor shapes in the
+    /// checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let router = &[("model.layers.*.mlp.router.weight", 0)];
         let features = &[("model.layers.*.mlp.experts.down_proj", 1)];
@@ -120,7 +123,8 @@ impl GptOssConfig {
     }
 }
 
-/// Reads the `config.json` of a gpt-oss. The defaults are the same as in `GptOssConfig` of transformers.
+/// Reads the `config.json` of a gpt-oss model. Missing keys get the defaults of `GptOssConfig` in
+/// transformers.
 pub(crate) fn read(keys: &Keys) -> GptOssConfig {
     keys.ignore(experts::IGNORED);
     // Published files contain these keys, but transformers does not read them.
@@ -151,7 +155,7 @@ pub(crate) fn read(keys: &Keys) -> GptOssConfig {
     }
 }
 
-/// The rotary embedding for a configuration that does not describe any.
+/// The default rotary embedding, if the configuration does not describe a rotary embedding.
 fn usual() -> RopeScaling {
     RopeScaling::Yarn {
         factor: 32.0,

@@ -1,5 +1,5 @@
-//! Models whose checkpoint contains matrices in quantized blocks. Such models are GGUF files, and folders
-//! that `tracewright quantize` writes.
+//! Models whose checkpoint contains matrices in quantized blocks. GGUF files and the output folders
+//! of `tracewright quantize` contain such matrices.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,10 +16,11 @@ use crate::gguf::{self, Renaming};
 use crate::shape_check::DeclaredSize;
 use crate::{Architecture, ModelConfig, UntiedHead};
 
-/// The formats of matmul weights that a checkpoint stores in quantized blocks, by the patterns of their keys.
+/// The storage formats for matmul weights that a checkpoint stores in quantized blocks. The result
+/// contains a format for each pattern of keys.
 ///
-/// Blocks of q8, q4, q4_k or mxfp4 are not converted. All other blocks are converted to q8, the format with the
-/// least loss. All layers have the same format.
+/// Tracewright keeps blocks in the formats q8, q4, q4_k and mxfp4. Tracewright converts all other
+/// blocks to q8, the format with the least loss. A weight has the same format in all layers.
 fn stored(checkpoint: &Checkpoint) -> Quantization {
     let mut blocks: BTreeMap<String, Vec<Option<BlockFormat>>> = BTreeMap::new();
     for tensor in checkpoint.tensors().filter(|tensor| tensor.shape.len() > 1) {
@@ -43,14 +44,14 @@ fn stored(checkpoint: &Checkpoint) -> Quantization {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct QuantizedModel {
     config: ModelConfig,
-    /// The names of tensors in a GGUF file; `None` for a folder.
+    /// The names of tensors in a GGUF file, or `None` for a folder.
     gguf: Option<Renaming>,
     stored: Quantization,
 }
 
 impl QuantizedModel {
-    /// The model with the formats of the checkpoint in its directory, if they differ from the formats in the
-    /// configuration.
+    /// Creates the model of a folder. If the folder contains a checkpoint, the model uses the
+    /// storage formats of the checkpoint, even if the configuration declares other formats.
     pub(crate) fn of_folder(config: ModelConfig, path: &Path) -> Box<dyn Architecture> {
         // If the checkpoint is damaged or missing, the function that reads the weights reports the error.
         let checkpoint = path.is_dir().then(|| Checkpoint::open(path).ok()).flatten();
@@ -61,7 +62,7 @@ impl QuantizedModel {
         }
     }
 
-    /// The model in a GGUF file.
+    /// Creates the model of a GGUF file.
     ///
     /// # Errors
     /// Returns the same errors as [`gguf::read`].
@@ -107,7 +108,8 @@ impl Architecture for QuantizedModel {
     }
 
     fn settle_head(&mut self, checkpoint: &Checkpoint) -> Option<UntiedHead> {
-        // In a GGUF file, the tensors determine whether the head is tied.
+        // In a GGUF file, the tensors determine whether the output head is tied to the embedding
+        // table.
         self.gguf.is_none().then(|| self.config.settle_head(checkpoint)).flatten()
     }
 

@@ -1,4 +1,4 @@
-//! `POST /v1/responses`: OpenAI's newer interface.
+//! Implements `POST /v1/responses`, OpenAI's newer API for answers.
 
 use std::sync::Arc;
 
@@ -26,23 +26,23 @@ use crate::update::{EndReason, ToolCall, Update, Usage};
 #[derive(Deserialize, JsonSchema)]
 pub struct ResponseFields {
     model: Option<String>,
-    /// A text, or a list of messages, calls and results of calls.
+    /// The conversation: a text, or a list of messages, function calls and results of calls.
     input: Value,
-    /// A system message.
+    /// A system message at the beginning of the conversation.
     instructions: Option<String>,
     stream: Option<bool>,
     max_output_tokens: Option<u64>,
-    /// Functions that the model can call. The server ignores tools of other types.
+    /// Functions that the model can call. The server ignores tools that are not functions.
     tools: Option<Vec<Value>>,
     tool_choice: Option<Value>,
     parallel_tool_calls: Option<bool>,
     /// The format of the answer: `{"format": {"type": "json_schema", "schema": …}}`.
     text: Option<Value>,
-    /// The field `effort` sets a variable of the chat template.
+    /// An object with reasoning options. Its field `effort` sets a variable of the chat template.
     reasoning: Option<Value>,
-    /// Not supported, because the server stores no responses.
+    /// This field is not supported, because the server stores no responses.
     previous_response_id: Option<String>,
-    /// Not supported: only false is valid.
+    /// This field is not supported: only the value false is valid.
     background: Option<bool>,
     metadata: Option<Value>,
 }
@@ -117,7 +117,8 @@ impl ResponseFields {
         })
     }
 
-    /// Returns the functions of a request. The function ignores tools that only OpenAI's servers run.
+    /// Returns the functions that a request offers to the model. Tools that only OpenAI's servers
+    /// run are ignored.
     fn tools(&self) -> Result<Vec<Value>, Failure> {
         let mut tools = Vec::new();
         for (i, one) in self.tools.iter().flatten().enumerate() {
@@ -131,7 +132,7 @@ impl ResponseFields {
     }
 }
 
-/// Converts an item of the input to messages for the chat template.
+/// Converts one item of the request's input to messages for the chat template.
 fn item(item: &Value, at: &str, messages: &mut Vec<Value>) -> Result<(), Failure> {
     let text = |key: &str| {
         let value = item.get(key).unwrap_or(&Value::Null);
@@ -168,7 +169,7 @@ fn item(item: &Value, at: &str, messages: &mut Vec<Value>) -> Result<(), Failure
     Ok(())
 }
 
-/// The fields that a response contains from its first event on.
+/// The fields that each event about the whole response contains.
 struct Head {
     fields: Map<String, Value>,
 }
@@ -211,7 +212,7 @@ impl Head {
         self.fields.clone().into()
     }
 
-    /// Formats the whole response.
+    /// Formats the whole response after the answer has ended.
     fn ended(&self, output: Vec<Value>, reason: &EndReason, usage: Usage) -> Value {
         let mut response = self.begun();
         let is_cut = *reason == EndReason::Length;
@@ -257,7 +258,7 @@ enum Open {
 /// Creates the events of a streamed response.
 struct ResponseEvents {
     head: Head,
-    /// The items that are complete.
+    /// The output items that the server has sent completely.
     output: Vec<Value>,
     open: Option<Open>,
     number: u64,

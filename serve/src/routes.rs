@@ -1,4 +1,4 @@
-//! Maps paths to handlers.
+//! Maps the paths of the server to functions that answer requests.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -94,7 +94,7 @@ fn endpoints() -> Vec<Endpoint> {
     ]
 }
 
-/// Generates the JSON Schema of a type, with all referenced types inline.
+/// Generates the JSON Schema of a type. The schema contains the schemas of all referenced types.
 fn schema<T: JsonSchema>() -> Schema {
     let settings = SchemaSettings::draft2020_12().with(|settings| {
         settings.inline_subschemas = true;
@@ -103,7 +103,7 @@ fn schema<T: JsonSchema>() -> Schema {
     settings.into_generator().into_root_schema_for::<T>()
 }
 
-/// Creates the CORS headers, with which web pages of these origins can read answers.
+/// Creates the CORS headers, which allow web pages of these origins to read answers.
 fn cors(origins: &[String]) -> CorsLayer {
     let origin = match origins.iter().any(|origin| origin == "*") {
         true => AllowOrigin::any(),
@@ -169,7 +169,8 @@ async fn model(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result<
     }
 }
 
-/// Formats a model as OpenAI's API does, with its sizes if the model is loaded.
+/// Formats a model in the format of OpenAI's API. If the model is loaded, the result contains its
+/// sizes.
 fn described(app: &App, name: &str) -> Value {
     let mut model =
         json!({ "id": name, "object": "model", "created": app.models.since, "owned_by": "tracewright" });

@@ -13,31 +13,32 @@ use crate::answers::Answers;
 use crate::failure::Failure;
 use crate::update::Update;
 
-/// An event for the client.
+/// A server-sent event for the client.
 pub enum Sent {
-    /// A value in an event without a name.
+    /// An event without a name, whose data is this value.
     Data(Value),
-    /// A value in an event with a name.
+    /// An event with this name, whose data is this value.
     Named(&'static str, Value),
-    /// The line `[DONE]`.
+    /// The last event of OpenAI's streams, whose data is `[DONE]`.
     Done,
 }
 
-/// Converts updates of answers to the events of an interface.
+/// Converts the updates of answers to the events that an API defines.
 pub trait Events: Send + 'static {
-    /// Returns the events before the first update.
+    /// Returns the events that precede the first update.
     fn begin(&mut self) -> Vec<Sent>;
-    /// Returns the events of one update.
+    /// Returns the events for one update.
     fn update(&mut self, index: usize, update: Update) -> Vec<Sent>;
-    /// Returns the events after the last update.
+    /// Returns the events that follow the last update.
     fn finish(&mut self) -> Vec<Sent>;
-    /// Returns the events of a failure. A failure ends the stream.
+    /// Returns the events that report a failure. A failure ends the stream.
     fn fail(&mut self, failure: &Failure) -> Vec<Sent> {
         vec![Sent::Data(failure.json())]
     }
 }
 
-/// After this time without an event, the stream sends a comment, so that proxies do not close the connection.
+/// If no event occurs for this time, the stream sends a comment. Without this comment, some proxies
+/// close the connection.
 const SILENCE: Duration = Duration::from_secs(15);
 
 struct State<E> {

@@ -1,4 +1,5 @@
-//! Exports: folders that run elsewhere, with IREE or with XLA.
+//! Writes and opens exports. An export is a folder with a compiled or lowered network, which IREE
+//! or XLA can run on another machine.
 //!
 //! [`manifest`] declares the contents of `manifest.json`. [`xla`] writes exports for XLA. With the feature
 //! `iree` this module writes, opens and verifies exports for IREE.

@@ -1,4 +1,4 @@
-//! Checks the checkpoint keys of fields, and ties between fields.
+//! Checks the checkpoint keys of fields, and the fields that share a weight by `tied`.
 
 use quote::ToTokens as _;
 use syn::Ident;
@@ -7,8 +7,8 @@ use super::ast::*;
 use super::context::{Errors, suggestion};
 use super::leaf::leaf_kind;
 
-/// Checks that `tied` names another leaf of this block, or of a block within it, that stores a matrix of the
-/// same shape.
+/// Checks that `tied` names another leaf that stores a matrix of the same shape. The other leaf
+/// must be in this block or in a block that this block contains.
 pub fn ties(model: &Model, block: &Block, errors: &mut Errors) {
     for field in &block.fields {
         let Some(tied) = &field.tied else { continue };
@@ -109,7 +109,7 @@ pub fn keys(block: &Block, errors: &mut Errors) {
     for (index, field) in block.fields.iter().enumerate() {
         let Some(at) = &field.at else { continue };
         let is_leaf = |field: &Field| matches!(field.ty, FieldType::Leaf(_));
-        // Of two keys that are written, the second is the wrong one.
+        // If two fields set the same key with `at`, the error refers to the second field.
         let twin = block.fields.iter().enumerate().find(|(other, twin)| {
             is_leaf(twin) && twin.key() == field.key() && (*other < index || twin.at.is_none())
         });

@@ -13,8 +13,9 @@ pub(super) fn keep_top_k(candidates: &mut Vec<Candidate>, k: usize) {
     candidates.retain(|candidate| candidate.logit >= least);
 }
 
-/// Keeps the most likely tokens with a total probability of p, like `TopPLogitsWarper` of transformers. The
-/// step removes tokens beginning with the least likely, as long as their total probability is at most 1 − p.
+/// Keeps the most likely tokens with a total probability of p, like `TopPLogitsWarper` of
+/// transformers. The step removes the least likely tokens first, as long as the removed tokens have
+/// a total probability of at most 1 − p.
 pub(super) fn keep_top_p(candidates: &mut Vec<Candidate>, p: f32) {
     candidates.sort_unstable_by(likely_first);
     let mut cumulative = 0.0;
@@ -35,9 +36,9 @@ pub(super) fn keep_min_p(candidates: &mut Vec<Candidate>, p: f32) {
     candidates.retain(|_| probabilities.next().is_some_and(|probability| probability >= least));
 }
 
-/// Keeps typical tokens (Meister et al., "Locally Typical Sampling", 2022), like `TypicalLogitsWarper` of
-/// transformers. These are the tokens whose surprise is nearest to the entropy, up to a total probability of
-/// `mass`. The step can remove the most likely token.
+/// Keeps typical tokens (Meister et al., "Locally Typical Sampling", 2022), like
+/// `TypicalLogitsWarper` of transformers. Typical tokens are the tokens whose surprise is nearest
+/// to the entropy, up to a total probability of `mass`. The step can remove the most likely token.
 pub(super) fn keep_typical(candidates: &mut Vec<Candidate>, mass: f32) {
     let logs = log_softmax(candidates);
     let entropy: f64 = logs.iter().map(|&log| -log * libm::exp(log)).sum();

@@ -1,7 +1,8 @@
-//! Speculation: a drafter proposes several tokens cheaply, and one call of the network verifies all of them.
+//! Speculative decoding: a drafter proposes several tokens cheaply, and one call of the network
+//! verifies all these tokens.
 //!
-//! At each position, the sampler uses the same logits and the same random numbers as without a draft. So a
-//! draft changes the number of calls, but no token.
+//! At each position, the sampler uses the same logits and the same random numbers as without a
+//! draft. So a draft changes the number of calls, but does not change the chosen tokens.
 
 mod governor;
 mod lookup;
@@ -16,7 +17,7 @@ use crate::GenerateError;
 /// How certain a drafter must be before it proposes a draft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Certainty {
-    /// The drafter may guess.
+    /// The drafter may propose tokens that are only likely.
     Likely,
     /// Recent drafts were wrong, so the drafter must be nearly certain.
     NearlyCertain,

@@ -1,5 +1,5 @@
-//! Creates a profile from the measurements of a language model. The profile shows which nodes each dispatch
-//! computes.
+//! Creates a profile from the measurements of a language model. The profile shows the nodes of the
+//! trace that each dispatch computes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,8 +13,9 @@ use super::{Language, Measured};
 use crate::profile::{Profile, ProfiledDispatch, ProfiledPlace};
 
 impl Language {
-    /// Returns the profile of a measured case, for one call of its entry point. `model` is the name of the
-    /// model. The function returns `None` if the case has no device that counts functions.
+    /// Returns the profile of one call of an entry point. The argument `model` is the name of the
+    /// model. The function returns `None` if the model has no device that counts calls of each
+    /// compiled function.
     pub(super) fn profiled(
         &self,
         model: &str,
@@ -93,13 +94,14 @@ impl Language {
     }
 }
 
-/// The costs of an entry point's operations, by source location.
+/// The estimated costs of the operations in an entry point, by source location.
 struct Costs {
-    /// For each function, the cost at each source location, and the most expensive operation at this
-    /// location.
+    /// Maps each source location in a function to the cost of the operations at this location. The
+    /// map also contains the name and the cost of the most expensive operation at each location.
     functions: Vec<BTreeMap<Declared, (Cost, String, f64)>>,
     entry: usize,
-    /// The functions that the entry point calls, by the prefixes of their keys.
+    /// Maps the prefix of a layer's parameter keys to the index of the function that computes the
+    /// layer.
     layers: BTreeMap<String, usize>,
 }
 
@@ -153,7 +155,7 @@ fn costs(function: &Function, machine: &Machine) -> BTreeMap<Declared, (Cost, St
     costs
 }
 
-/// Returns a short name of an operation, such as `linear` or `tanh`.
+/// Returns the short name of an operation, such as `linear` or `tanh`.
 fn word(op: &Op) -> String {
     let mut text = String::new();
     op.print(&mut text);

@@ -1,31 +1,35 @@
-//! A function of a trace as a separate program, and the values that this program can expose.
+//! Turns a function of a trace into a separate program, and exposes the values of nodes as results
+//! of this program.
 
 use std::collections::HashSet;
 
 use ops::{ElementType, Op, Value};
 use trace::{Builder, Function, FunctionId, NodeId, NodeKind, Output, Trace};
 
-/// A function, and the arguments of its call.
+/// A separate program that contains one function, and the arguments for calling this function.
 pub(crate) struct Region {
     trace: Trace,
     pub arguments: Vec<Value>,
 }
 
-/// A trace whose entry points return the values of some nodes in addition to their own results.
+/// A trace with exposed nodes. The entry points of this trace return the values of these nodes as
+/// additional results.
 pub(crate) struct Probed {
     pub trace: Trace,
-    /// For each node, the entry point and the index of the result that contains the node's value.
+    /// The location of each node's value. The first number is the index of the entry point, and the
+    /// second number is the index of the result.
     pub places: Vec<(usize, usize)>,
 }
 
 impl Region {
-    /// Creates a separate program from the function of an entry point.
+    /// Creates a separate program from an entry point of a trace.
     pub fn of_entry(trace: &Trace, name: &str, arguments: Vec<Value>) -> Self {
         Self { trace: trace.with_entries(&[name]), arguments }
     }
 
-    /// Creates a separate program from a function that this function calls. The separate program inlines all
-    /// calls inside the called function.
+    /// Creates a separate program from a function that the function of this program calls. In the
+    /// separate program, the called function contains no further calls, because all calls are
+    /// inlined.
     pub fn of_call(&self, call: NodeId, arguments: Vec<Value>) -> Self {
         let node = self.function().node(call);
         let NodeKind::Call { function, .. } = &node.kind else { unreachable!("a call is looked into") };
@@ -57,7 +61,8 @@ impl Region {
         Self { trace: trace.inlined(), arguments }
     }
 
-    /// The first call of each function that this function calls.
+    /// Finds all functions that the function of this program calls. Returns the first call of each
+    /// such function.
     pub fn first_calls(&self) -> Vec<NodeId> {
         let (function, mut seen) = (self.function(), HashSet::new());
         let is_first = |id: &NodeId| match &function.node(*id).kind {
@@ -76,8 +81,9 @@ impl Region {
         &self.trace
     }
 
-    /// Returns the nodes whose values a compiled program can return, in the order of computation. The list
-    /// omits constants with a single value, because such constants cannot differ.
+    /// Returns the nodes whose values a compiled program can expose, in the order of computation.
+    /// The list omits a constant whose elements are all equal, because such a constant cannot
+    /// differ.
     pub fn nodes(&self) -> Vec<NodeId> {
         let (function, live) = (self.function(), self.function().live());
         let shown = |id: &NodeId| match &function.node(*id).kind {
@@ -89,15 +95,16 @@ impl Region {
         nodes.filter(|id| function.node(*id).ty().element != ElementType::I4).collect()
     }
 
-    /// Exposes all given nodes in one function, so that the compiler cannot fuse these nodes with each other.
+    /// Exposes all given nodes as results of one function. As a consequence, the compiler cannot
+    /// fuse these nodes with each other.
     pub fn together(&self, nodes: &[NodeId]) -> Probed {
         let mut function = self.function().clone();
         let places = nodes.iter().map(|&node| (0, result(&mut function, node))).collect();
         Probed { trace: self.with(vec![function]), places }
     }
 
-    /// Exposes each given node in a separate function. In each function, the compiler can fuse all other
-    /// nodes.
+    /// Exposes each given node in a separate copy of the function. In each copy, the compiler can
+    /// still fuse all other nodes.
     pub fn apart(&self, nodes: &[NodeId]) -> Probed {
         let mut functions = Vec::with_capacity(nodes.len());
         let mut places = Vec::with_capacity(nodes.len());
@@ -110,7 +117,7 @@ impl Region {
         Probed { trace: self.with(functions), places }
     }
 
-    /// The trace with other entry points.
+    /// Returns a copy of the trace with other entry points.
     pub fn with(&self, entries: Vec<Function>) -> Trace {
         let own = self.trace.entries[0].0 as usize;
         // A function comes after the functions that it calls, and no function calls an entry point.
@@ -122,8 +129,8 @@ impl Region {
     }
 }
 
-/// Returns the index of a node among a function's results. If the node is not a result yet, the function adds
-/// the node.
+/// Returns the index of the result that contains the node's value. If there is no such result, the
+/// function adds the node as a result.
 fn result(function: &mut Function, node: NodeId) -> usize {
     if let Some(place) = function.outputs.iter().position(|output| output.node == node) {
         return place;

@@ -1,5 +1,5 @@
-//! Stores executables as bytes, so that a later process can load the executables without compiling their
-//! modules.
+//! Stores executables as bytes. A later process can load these bytes without compiling the module
+//! again.
 
 use std::ops::Range;
 
@@ -9,9 +9,9 @@ use crate::error::PjrtError;
 use crate::stderr::without_wrong_messages;
 
 impl Client {
-    /// Loads an executable for the devices with these indices, from bytes that [`Executable::serialize`] returned.
-    /// The plugin must have the same version. Pass only bytes that you trust, because XLA runs the machine code in
-    /// these bytes.
+    /// Loads an executable from bytes that [`Executable::serialize`] returned, for the devices with
+    /// the given indices. The plugin must have the same version as when the bytes were created.
+    /// Pass only bytes that you trust, because XLA runs the machine code in these bytes.
     ///
     /// # Errors
     /// Returns an error if the plugin cannot load executables, or if the bytes are from another version of

@@ -1,7 +1,8 @@
-//! Splits the text of an answer into reasoning, content and calls of functions.
+//! Splits the text of an answer into reasoning, content and function calls.
 //!
-//! The same [`AnswerReader`] reads streamed answers and whole answers. The result does not depend on how the text is split into
-//! pieces, so both kinds of answers have the same content and the same calls. The reader returns each call once.
+//! The same [`AnswerReader`] reads streamed answers and whole answers. The result does not depend
+//! on how the text is divided into pieces. So a streamed answer has the same content and the same
+//! function calls as a whole answer. The reader returns each call once.
 
 mod calls;
 mod harmony;
@@ -14,25 +15,25 @@ use crate::update::{ToolCall, Update};
 use calls::{CallBlock, RawCall};
 use harmony::Harmony;
 
-/// The parts that the text of an answer can contain.
+/// Tells the reader which parts the text of an answer can contain.
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
     /// The functions that the model can call, as in OpenAI's API.
     pub tools: Vec<Value>,
-    /// Whether the answer contains at most one call.
+    /// Whether the answer contains at most one function call.
     pub is_single: bool,
-    /// Whether the whole text is a call as JSON, because a schema forces a call.
+    /// Whether the whole text is a function call in JSON, because the request requires a call.
     pub is_call: bool,
-    /// Whether the whole text is content.
+    /// Whether the whole text is content, without reasoning and function calls.
     pub is_plain: bool,
-    /// The marker that opens reasoning, if the prompt ends with this marker.
+    /// The marker that begins reasoning, if the prompt ends with this marker.
     pub reasons: Option<&'static str>,
 }
 
 /// The markers before and after reasoning.
 pub const REASONING: [(&str, &str); 2] = [("<think>", "</think>"), ("[THINK]", "[/THINK]")];
 
-/// The special tokens that mark calls.
+/// The special tokens that mark function calls.
 const OF_CALLS: [&str; 8] = [
     "<tool_call>",
     "</tool_call>",
@@ -45,8 +46,9 @@ const OF_CALLS: [&str; 8] = [
 ];
 
 impl Reading {
-    /// Returns the special tokens that structure the text and whose names the reader must see. If a tokenizer
-    /// defines such a token as an ordinary token, the text contains the name in any case.
+    /// Returns the special tokens whose names the text must contain, because the reader needs these
+    /// names as markers. If the tokenizer defines a marker as an ordinary token, the text contains
+    /// the name in any case.
     pub fn shown(&self, is_special: impl Fn(&str) -> bool) -> Vec<String> {
         if self.is_plain || self.is_call {
             return Vec::new();
@@ -71,19 +73,19 @@ impl Reading {
 #[derive(Clone, Debug)]
 enum State {
     Start,
-    /// Reasoning that ends at this marker.
+    /// Reasoning, which ends at the given marker.
     Reasoning(&'static str),
-    /// The position after the reasoning and before the first character of the content.
+    /// The whitespace between the reasoning and the content.
     Answer,
     Content,
-    /// The inside of a call.
+    /// The inside of a block with function calls.
     Call(&'static CallBlock),
-    /// JSON that can be a call. The JSON reaches to the end of the text.
+    /// JSON that may be a function call. The JSON extends to the end of the text.
     Json,
     Harmony(Harmony),
-    /// Content that reaches to the end of the text.
+    /// Content that extends to the end of the text.
     Plain,
-    /// A single call as JSON.
+    /// A single function call in JSON, which the request requires.
     Forced,
 }
 
@@ -91,16 +93,18 @@ enum State {
 pub struct AnswerReader {
     reading: Reading,
     state: State,
-    /// Text that the reader has not assigned to a part yet.
+    /// Text for which the reader does not know yet whether it is reasoning, content or a call.
     rest: String,
-    /// Whitespace that the reader drops unless more text of the same part follows.
+    /// Whitespace at the end of the reasoning or the content. The reader drops this whitespace
+    /// unless more text follows.
     space: String,
     /// Whether the reader has returned any reasoning.
     has_reasoned: bool,
     calls: usize,
 }
 
-/// Whether the reader can continue with the unread text, or must wait for more text.
+/// The result of a step of the reader: the reader can continue with the unread text, or must wait
+/// for more text.
 #[derive(PartialEq)]
 enum Next {
     Goes,
@@ -126,7 +130,7 @@ impl AnswerReader {
         self.read(false)
     }
 
-    /// Ends the text, and returns the last parts.
+    /// Ends the text, and returns the remaining parts.
     pub fn finish(&mut self) -> Vec<Update> {
         self.read(true)
     }
@@ -198,7 +202,7 @@ impl AnswerReader {
         }
     }
 
-    /// Adds reasoning to the returned parts, without whitespace at the beginning and at the end.
+    /// Adds reasoning to `out`, without whitespace at the beginning and at the end.
     fn reason(&mut self, text: &str, out: &mut Vec<Update>) {
         let text = if self.has_reasoned { text } else { text.trim_start() };
         let kept = text.trim_end();
@@ -211,7 +215,8 @@ impl AnswerReader {
         }
     }
 
-    /// Skips whitespace before the content, and checks whether the text begins with JSON that can be a call.
+    /// Skips whitespace before the content, and checks whether the text begins with JSON that may
+    /// be a function call.
     fn answer(&mut self, is_end: bool) -> Next {
         let text = self.rest.trim_start();
         if text.is_empty() && !is_end {
@@ -252,7 +257,7 @@ impl AnswerReader {
         Next::Waits
     }
 
-    /// Adds content to the returned parts, and holds back whitespace at the end.
+    /// Adds content to `out`, and holds back whitespace at the end.
     fn hold(&mut self, text: &str, out: &mut Vec<Update>) {
         let kept = text.trim_end();
         if !kept.is_empty() {
@@ -352,7 +357,7 @@ impl AnswerReader {
     }
 }
 
-/// Returns the length of the text before a possible beginning of a marker.
+/// Returns the length of the text before the position at which one of the markers may begin.
 fn held(text: &str, markers: &[&str]) -> usize {
     let begins = |at: &usize| markers.iter().any(|marker| marker.starts_with(&text[*at..]));
     text.char_indices().map(|(at, _)| at).find(begins).unwrap_or(text.len())
