@@ -27,8 +27,9 @@ fn packed_as(parameter: &Parameter) -> Option<WeightFormat> {
     }
 }
 
-/// The byte of a scale and the 32 codes of each group of a row, from the bytes of a panel: a chunk has a line of
-/// scales of four groups, and lines of four columns in the lower and the next four in the upper halves of bytes.
+/// Returns the scale and the 32 codes of each group of a row, read from the bytes of a panel. A
+/// chunk begins with a line of scales, for four groups. In the lines that follow, the lower halves
+/// of the bytes contain four columns, and the upper halves contain the next four columns.
 fn groups_of(panel: &[u8], lane: usize, groups: usize) -> Vec<(u8, Vec<u8>)> {
     let group = |group: usize| {
         let chunk = &panel[group / 4 * 1088..][..1088];
@@ -95,8 +96,8 @@ fn published_floats_are_stored_bit_for_bit() {
     assert_eq!(compared, 2 * 4 * (64 + 32));
 }
 
-/// Compares the logits of kernels that multiply the stored floats. With activations of 16 bits the error is little
-/// above that of other orders of sums.
+/// Compares the logits of kernels that multiply the stored floats. With activations of 16 bits, the
+/// error is slightly larger than the error of another order of sums.
 #[test]
 fn logits_are_those_of_transformers() {
     let golden = Golden::fixture(FIXTURE).unwrap();

@@ -166,6 +166,12 @@ impl<'k> Panel<'k> {
     fn line(self, at: Value<'k>) -> Value<'k> {
         self.weight.load(self.at + at, Type::lanes(LINE, Element::I8))
     }
+
+    /// Half of the scale of a group of four-bit floats, for 16 outputs. The exponents of the group
+    /// are at the position `at` of the panel.
+    fn half_scales(self, at: Value<'k>) -> Value<'k> {
+        half_scales(self.weight.load(self.at + at, Type::lanes(PANEL, Element::I8)).widen())
+    }
 }
 
 /// Prefetches the bytes of each panel that the kernel reads `ahead` bytes later. The kernel

@@ -182,7 +182,7 @@ impl Matmul<'_> {
     /// The scales of a chunk, which begins at the byte `start` of a panel.
     pub(super) fn scales<'k>(&self, code: &'k Code, weights: Panel<'k>, start: Value<'k>) -> Scales<'k> {
         if self.format == WeightFormat::Mxfp4 {
-            return Scales::Powers(weights.line(start));
+            return Scales::Powers(weights, start);
         }
         let halves = weights.line(start).bits(Type::lanes(2 * PANEL, Element::F16));
         let both = [0, 1].map(|half| halves.slice(half * PANEL..(half + 1) * PANEL).convert(Element::F32));
@@ -268,8 +268,8 @@ pub(crate) fn half_scales(exponents: Value<'_>) -> Value<'_> {
 /// The scales of a chunk's groups, for the 16 weight rows of a panel.
 pub(super) enum Scales<'k> {
     Each([Value<'k>; 2]),
-    /// The exponents of four groups, as bytes `[4, 16]`.
-    Powers(Value<'k>),
+    /// The panel, and the position of the exponents of four groups, which are bytes `[4, 16]`.
+    Powers(Panel<'k>, Value<'k>),
     /// The step of the scales, the step of the negated minima, and for each group the counts of
     /// these steps.
     InSteps {
@@ -283,10 +283,7 @@ impl<'k> Scales<'k> {
     pub(super) fn of(&self, group: usize) -> (Value<'k>, Option<Value<'k>>) {
         match self {
             Self::Each(scales) => (scales[group], None),
-            Self::Powers(exponents) => {
-                let exponents = exponents.slice(group * PANEL..(group + 1) * PANEL);
-                (half_scales(exponents.widen()), None)
-            }
+            Self::Powers(panel, start) => (panel.half_scales(*start + group * PANEL), None),
             Self::InSteps { steps, counts } => {
                 let [scales, minima] = counts.of(group).map(|count| count.convert(Element::F32));
                 (scales * steps[0], Some(minima * steps[1]))

@@ -5,7 +5,7 @@
 use ops::WeightFormat;
 use ops::format::{GROUP, LARGEST_DOUBLED, PANEL};
 
-use super::{Matmul, Panel, SUMS, X, ask, half_scales};
+use super::{Matmul, Panel, SUMS, X, ask};
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::fused_op::End;
 use crate::isa::bf16_pairs;
@@ -350,9 +350,7 @@ impl Matmul<'_> {
         let (scales, least) = match self.format {
             WeightFormat::Q4K => self.scales(code, weight, chunk).in_steps(group),
             WeightFormat::Mxfp4 => {
-                let exponents = weight.at + chunk + group * PANEL;
-                let exponents = weight.weight.load(exponents, Type::lanes(PANEL, Element::I8));
-                let scales = half_scales(exponents.widen());
+                let scales = weight.half_scales(chunk + group * PANEL);
                 (scales, scales * code.constant(SUMS, -f64::from(LARGEST_DOUBLED)))
             }
             _ => {
