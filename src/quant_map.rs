@@ -21,8 +21,8 @@ pub enum QuantMapError {
         /// The JSON error, with its line and column.
         source: serde_json::Error,
     },
-    /// The JSON file contains a value that is not the name of a storage format.
-    #[error("`{}`: the format of `{pattern}` is `{found}`, expected none, q8, q4 or q4_k", .path.display())]
+    /// A value in the file is not the name of a storage format.
+    #[error("`{}`: the format of `{pattern}` is `{found}`, expected none, q8, q4, q4_k or mxfp4", .path.display())]
     Format {
         /// The path of the file.
         path: PathBuf,

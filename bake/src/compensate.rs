@@ -180,5 +180,6 @@ fn set(format: WeightFormat, block: &mut Quantized, place: usize, x: f32) -> f32
             block.integers[place / GROUP][place % GROUP] = units as u8;
             units * scale - minimum
         }
+        Quantized::Floats(group) => group.set(place, x),
     }
 }

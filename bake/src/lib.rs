@@ -110,7 +110,10 @@ impl FromBlocks {
             (BlockFormat::Q8_0 | BlockFormat::Q5_0 | BlockFormat::Q4_0, (Some(WeightFormat::Q8), _)) => true,
             (BlockFormat::Q4_0, (Some(WeightFormat::Q4), _)) => true,
             (BlockFormat::Q4K, (Some(WeightFormat::Q4K), _)) => true,
-            (_, (Some(WeightFormat::Q8 | WeightFormat::Q4 | WeightFormat::Q4K), _)) => false,
+            (BlockFormat::Mxfp4, (Some(WeightFormat::Mxfp4), _)) => true,
+            (_, (Some(WeightFormat::Q8 | WeightFormat::Q4 | WeightFormat::Q4K | WeightFormat::Mxfp4), _)) => {
+                false
+            }
             (BlockFormat::Mxfp4, (_, ElementType::Bf16)) => true,
             (_, (_, element)) => element == ElementType::F32,
         }

@@ -180,12 +180,7 @@ impl Panel<'_, '_> {
     fn quantized(&self, format: WeightFormat, row: usize, column: usize) -> Option<Quantized> {
         let together = format.together()?.min(self.inputs - column);
         let stored = self.made.quantized((self.first + row) * self.inputs + column, together)?;
-        let kept = match (format, &stored) {
-            (WeightFormat::Q8, Quantized::Group(_)) | (WeightFormat::Q4K, Quantized::SuperBlock(_)) => true,
-            (WeightFormat::Q4, Quantized::Group(group)) => group.integers.iter().all(|x| (-8..8).contains(x)),
-            _ => false,
-        };
-        kept.then_some(stored)
+        stored.kept_in(format)
     }
 }
 

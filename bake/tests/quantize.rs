@@ -83,7 +83,7 @@ fn packed(checkpoint: &Checkpoint, format: WeightFormat, folder: &Path) -> Vec<V
 /// Whether a matrix is rounded when the archive is written, or before: with equal inputs the bytes are the same.
 #[test]
 fn a_rounded_checkpoint_becomes_the_same_archive() {
-    for format in [WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Q4K] {
+    for format in [WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Q4K, WeightFormat::Mxfp4] {
         let folder = tempfile::tempdir().unwrap();
         let (dense, parameters) = checkpoint(folder.path());
         let expected = packed(&dense, format, folder.path());
@@ -152,7 +152,10 @@ fn what_is_known_of_inputs_makes_results_better() {
     }
     let squares: Vec<f32> = (0..INPUTS).map(|i| sums[i * INPUTS + i]).collect();
     let moments = || Importance::Moments(Moments::new(&sums, INPUTS));
-    for (format, by_squares, by_moments) in [(WeightFormat::Q4, 0.8, 0.3), (WeightFormat::Q4K, 0.8, 0.3)] {
+    // A group of four-bit floats has a choice of two scales only.
+    for (format, by_squares, by_moments) in
+        [(WeightFormat::Q4, 0.8, 0.3), (WeightFormat::Q4K, 0.8, 0.3), (WeightFormat::Mxfp4, 1.0, 0.3)]
+    {
         let error = |importance| error(&dense, other, folder.path(), format, &importance);
         let [equal, squares, moments] =
             [error(Importance::Equal), error(Importance::Squares(squares.clone())), error(moments())];

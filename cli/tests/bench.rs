@@ -188,7 +188,10 @@ fn what_cannot_be_measured_is_refused() {
     let usage: &[(&[&str], &str)] = &[
         (&["bench", "decode"], "<MODEL>"),
         (&["bench", "decode", demo, "--rounds", "0"], "--rounds"),
-        (&["bench", "decode", demo, "--quant", "q5"], "none, q8, q4, q4_k, q4:pure or q4_k:pure"),
+        (
+            &["bench", "decode", demo, "--quant", "q5"],
+            "none, q8, q4, q4_k, mxfp4, q4:pure, q4_k:pure or mxfp4:pure",
+        ),
         (&["bench", "decode", demo, "--dtype", "bf16,f99"], "f32, f16, bf16"),
         (&["bench", "matmul", "--n", "8"], "--k"),
         (&["bench", "speed", demo], "speed"),

@@ -96,7 +96,10 @@ fn a_map_names_the_formats_of_matrices() {
     let refuses = |map: &str, words: &[&str]| refused(&mut plan(map), 1, words);
     refuses(r#"{"model.layers.*.mlp.down.weight": "q8"}"#, &["TW0514", "did you mean", pattern]);
     refuses(r#"{"model.norm.weight": "q8"}"#, &["TW0514", "expected a matrix"]);
-    refuses(&format!(r#"{{"{pattern}": "q5"}}"#), &["TW0515", pattern, "`q5`", "none, q8, q4 or q4_k"]);
+    refuses(
+        &format!(r#"{{"{pattern}": "q5"}}"#),
+        &["TW0515", pattern, "`q5`", "none, q8, q4, q4_k or mxfp4"],
+    );
     refuses("[]", &["TW0515", "not a JSON object"]);
     refused(&mut bare(&["plan", text(&demo), "--quant-map", text(&file)]), 2, &["--quant"]);
 }

@@ -27,11 +27,11 @@ pub struct NetworkArguments {
     /// results (exact), or also rules that change roundings (approximate) [default: exact]
     #[arg(long, value_name = "off|exact|approximate")]
     pub simplify: Option<Rules>,
-    /// Store the weight matrices in 8 or 4 bits with one scale per group of weights (q8, q4, q4_k),
-    /// or without quantization (none). `q4` and `q4_k` store the output head and the value matrices
-    /// in `q8`; `q4:pure` and `q4_k:pure` store all matrices in 4 bits [default: the format in the
-    /// checkpoint]
-    #[arg(long, value_name = "none|q8|q4[:pure]|q4_k[:pure]")]
+    /// Store the weight matrices in 8 or 4 bits with one scale per group of weights (q8, q4, q4_k,
+    /// mxfp4), or without quantization (none). `q4`, `q4_k` and `mxfp4` store the output head and the
+    /// value matrices in `q8`; with `:pure`, they store all matrices in 4 bits [default: the format in
+    /// the checkpoint]
+    #[arg(long, value_name = "none|q8|q4[:pure]|q4_k[:pure]|mxfp4[:pure]")]
     pub quant: Option<Quantization>,
     /// JSON file with the formats of some weight matrices, such as
     /// {"model.layers.*.mlp.down_proj.weight": "q8"}; `--quant` sets the format of all other

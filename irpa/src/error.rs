@@ -13,7 +13,7 @@ pub enum RowsProblem {
     Json(serde_json::Error),
     #[error("the archive has no tensor `{0}`, but its metadata describe this tensor")]
     Missing(String),
-    #[error("the tensor `{name}` is quantized as `{format}`, expected q8, q4 or q4_k")]
+    #[error("the tensor `{name}` is quantized as `{format}`, expected q8, q4, q4_k or mxfp4")]
     Format { name: String, format: String },
     #[error(
         "the tensor `{name}` has {found} bytes of {dtype:?}, expected {expected} bytes of U8 for its \

@@ -1,5 +1,7 @@
 //! Checkpoints: what is read, and what is said about those that cannot be.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
 use errors::{FileError, WithCauses};
 use files::StandIn;
 use ops::ElementType::{self, *};

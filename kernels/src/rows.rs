@@ -10,6 +10,7 @@ use crate::counts::StepCounts;
 use crate::isa::tiles::LINE;
 use crate::kernel::{self, Kernel};
 use crate::lane;
+use crate::matmul::half_scales;
 
 /// Returns the kernel that looks up `count` rows in the matrix of `op`.
 pub(crate) fn kernel(op: &PackedRows, count: usize) -> (String, impl FnOnce() -> Kernel) {
@@ -36,7 +37,9 @@ pub(crate) fn kernel(op: &PackedRows, count: usize) -> (String, impl FnOnce() ->
                     WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16 => {
                         line.dense(code, format, inputs, put)
                     }
-                    WeightFormat::Q8 | WeightFormat::Q4 => line.scaled(code, format, inputs, put),
+                    WeightFormat::Q8 | WeightFormat::Q4 | WeightFormat::Mxfp4 => {
+                        line.scaled(code, format, inputs, put);
+                    }
                     WeightFormat::Q4K => line.in_steps(code, format, inputs, put),
                 }
             });
@@ -75,14 +78,19 @@ impl<'k> Line<'k> {
         let chunk = format.packed(PANEL, 1).bytes();
         let groups = inputs.div_ceil(GROUP);
         let group = |group: Value<'k>, count: usize| {
-            let two = code.index(2);
-            let half = group.remainder(two);
-            let base = group.divide(two) * chunk;
-            let scale =
-                self.number(base + (half * PANEL + self.lane) * 2, Element::F16).convert(Element::F32);
-            let bias = if format == WeightFormat::Q4 { 8.0 } else { 128.0 };
-            self.integers(code, format, (base, half), count, |column, integer| {
-                let integer = integer - code.constant(integer.ty(), bias);
+            let groups = code.index(format.columns() / GROUP);
+            let of_chunk = group.remainder(groups);
+            let base = group.divide(groups) * chunk;
+            let scale = of_chunk * PANEL + self.lane;
+            let scale = match format {
+                WeightFormat::Mxfp4 => half_scales(self.number(base + scale, Element::I8).widen()),
+                _ => self.number(base + scale * 2, Element::F16).convert(Element::F32),
+            };
+            self.integers(code, format, (base, of_chunk), count, |column, stored| {
+                let integer = match format {
+                    WeightFormat::Mxfp4 => doubled(stored),
+                    _ => stored - code.constant(stored.ty(), f64::from(format.offset())),
+                };
                 put(group * GROUP + column, integer.convert(Element::F32) * scale);
             });
         };
@@ -147,4 +155,12 @@ impl<'k> Line<'k> {
             }
         });
     }
+}
+
+/// Twice the value of a four-bit float: see [`ops::format::DOUBLED_FLOATS`].
+fn doubled(float: Value<'_>) -> Value<'_> {
+    let number = |number: f64| float.code().constant(float.ty(), number);
+    let places = float.and(number(7.0));
+    let magnitude = places.max(places * number(2.0) - number(4.0)).max(places * number(4.0) - number(16.0));
+    (number(0.0) - magnitude).or_else(float.greater(number(7.0)), magnitude)
 }

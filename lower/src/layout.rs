@@ -158,7 +158,7 @@ impl fmt::Display for Quantization {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Computed => f.write_str("none"),
-            Self::All(format @ (WeightFormat::Q4 | WeightFormat::Q4K)) => write!(f, "{}:pure", format.word()),
+            Self::All(format) if format.in_a_byte() == Some(2) => write!(f, "{}:pure", format.word()),
             Self::All(format) | Self::Mixed(format) => f.write_str(format.word()),
             Self::ByKey(_) => f.write_str("stored"),
             Self::Mapped { base, formats } => {
@@ -173,7 +173,7 @@ impl fmt::Display for Quantization {
 
 /// The error for a word that is not the name of a format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a weight format, expected none, q8, q4, q4_k, q4:pure or q4_k:pure")]
+#[error("`{0}` is not a weight format, expected none, q8, q4, q4_k, mxfp4, q4:pure, q4_k:pure or mxfp4:pure")]
 pub struct UnknownQuantization(pub String);
 
 impl FromStr for Quantization {
@@ -185,8 +185,10 @@ impl FromStr for Quantization {
             "q8" => Self::All(WeightFormat::Q8),
             "q4" => Self::Mixed(WeightFormat::Q4),
             "q4_k" => Self::Mixed(WeightFormat::Q4K),
+            "mxfp4" => Self::Mixed(WeightFormat::Mxfp4),
             "q4:pure" => Self::All(WeightFormat::Q4),
             "q4_k:pure" => Self::All(WeightFormat::Q4K),
+            "mxfp4:pure" => Self::All(WeightFormat::Mxfp4),
             _ => return Err(UnknownQuantization(text.to_owned())),
         })
     }

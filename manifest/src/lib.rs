@@ -158,8 +158,8 @@ pub struct IreeManifest {
     pub chunk: usize,
     /// The simplification rules that were enabled for the export: off, exact or approximate.
     pub simplify: String,
-    /// The quantization format of matmul weights: q8, q4 or q4_k. If each weight keeps its format
-    /// from the checkpoint, the value is `stored`. If no weight is quantized, the value is null.
+    /// The quantization format of matmul weights: q8, q4, q4_k or mxfp4. If each weight keeps the
+    /// format of the checkpoint, the value is `stored`. If no weight is quantized, the value is null.
     pub quant: Option<String>,
     /// The storage format of the KV cache, which is `computed` or `q8`. With the format `computed`,
     /// the KV cache has the element type `dtype`.

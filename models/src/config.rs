@@ -15,7 +15,7 @@ use ops::ElementType;
 use serde_json::{Map, Value};
 
 pub(crate) use base::read_base;
-pub(crate) use storage::check_storage;
+pub(crate) use storage::{check_storage, is_mxfp4};
 
 /// The reason why Tracewright rejects a configuration.
 #[derive(Debug, thiserror::Error)]

@@ -3,9 +3,11 @@
 //! second layer has an attention window. The experts have biases and clamped gates.
 
 use dsl::nn::{Attend, Kv, attend, dot};
-use dsl::{Axis, F32, Float, Tensor, model};
+use dsl::{Axis, F32, Float, model};
+use lower::Quantization;
+use ops::WeightFormat;
 
-use crate::config::Keys;
+use crate::config::{Keys, is_mxfp4};
 use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, Defaults, FeedForward, LlamaConfig};
 use crate::experts::{self, Routing, Scores, mixture, route};
 use crate::family::{Family, presets};
@@ -65,16 +67,14 @@ model! {
 
         fn forward(x: T[B, S, D]) -> T[B, S, D] {
             let routed = route(self.router(x).to::<F32>(), None, self.dim(C), &Routing::normalized(Scores::Softmax));
-            // The rows of the gates come first, because the archive stores the rows in this order.
             const TWO: Axis = Axis("Two");
-            let pairs = |of: Tensor<T>| of.unmerge(P, &[F.of(self.dim(F)), TWO.of(2)]);
-            let gate_up = pairs(self.gate_up_proj()).permute(&[X, TWO, F, D]).merge(&[TWO, F], P); // [X, P, D]
-            let gate_up_bias = pairs(self.gate_up_bias()).permute(&[X, TWO, F]).merge(&[TWO, F], P); // [X, P]
-            let weights = [gate_up, gate_up_bias, self.down_proj().permute(&[X, D, F]), self.down_bias()];
+            let (gate_up, down) = (self.gate_up_proj().permute(&[X, P, D]), self.down_proj().permute(&[X, D, F]));
+            let weights = [gate_up, self.gate_up_bias(), down, self.down_bias()];
             let &GptOssConfig { alpha, limit, .. } = &*self.config;
             mixture(x, routed, weights, |[gate_up, gate_up_bias, down, down_bias]| {
                 let both = dot(x, gate_up, D) + gate_up_bias;
-                let [gate, up] = both.split(P, [self.dim(F); 2]).map(|half| half.rename(P, F).minimum(limit));
+                let pairs = both.unmerge(P, &[F.of(self.dim(F)), TWO.of(2)]);
+                let [gate, up] = pairs.split(TWO, [1, 1]).map(|half| half.merge(&[F, TWO], F).minimum(limit));
                 dot((up.maximum(-limit) + 1.0) * (gate * (gate * alpha).logistic()), down, F) + down_bias
             })
         }
@@ -94,6 +94,8 @@ pub struct GptOssConfig {
     pub alpha: f64,
     /// The bound to which the program clamps the gates and the up projection.
     pub limit: f64,
+    /// Whether the published checkpoint stores the matrices of experts in MXFP4.
+    pub mxfp4: bool,
 }
 
 descends!(GptOssConfig from llama: LlamaConfig);
@@ -101,6 +103,13 @@ descends!(GptOssConfig from llama: LlamaConfig);
 impl DecoderConfig for GptOssConfig {}
 
 impl GptOssConfig {
+    /// Returns the storage formats of the matrices in a published checkpoint.
+    pub(crate) fn stored(&self) -> Quantization {
+        let matrices = ["gate_up_proj", "down_proj"].into_iter().filter(|_| self.mxfp4);
+        let key = |matrix| format!("model.layers.*.mlp.experts.{matrix}");
+        Quantization::by_key(matrices.map(|matrix| (key(matrix), WeightFormat::Mxfp4)).collect())
+    }
+
     /// Returns the sizes that Tracewright compares with the tensor shapes in the checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let router = &[("model.layers.*.mlp.router.weight", 0)];
@@ -141,6 +150,7 @@ pub(crate) fn read(keys: &Keys) -> GptOssConfig {
         num_experts_per_tok: experts::chosen(keys, "num_experts_per_tok", 4, num_experts),
         alpha: keys.number_or("swiglu_alpha", 1.702),
         limit: keys.number_or("swiglu_limit", 7.0),
+        mxfp4: is_mxfp4(keys),
     }
 }
 

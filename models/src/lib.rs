@@ -303,6 +303,13 @@ impl Architecture for ModelConfig {
         self.facts().element
     }
 
+    fn stored(&self) -> Quantization {
+        match self {
+            Self::GptOss(config) => config.stored(),
+            _ => Quantization::Computed,
+        }
+    }
+
     fn max_context(&self) -> usize {
         self.facts().max_context
     }

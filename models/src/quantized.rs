@@ -19,8 +19,8 @@ use crate::{Architecture, ModelConfig, UntiedHead};
 /// Returns the storage formats of matmul weights that the checkpoint stores in quantized blocks.
 /// The result contains a format for each pattern of keys.
 ///
-/// Tracewright keeps blocks in the formats q8, q4 and q4_k. Tracewright converts blocks in other
-/// formats to q8, the format with the least loss. A weight has the same format in all layers.
+/// Tracewright keeps blocks in the formats q8, q4, q4_k and mxfp4. Tracewright converts all other
+/// blocks to q8, the format with the least loss. A weight has the same format in all layers.
 fn stored(checkpoint: &Checkpoint) -> Quantization {
     let mut blocks: BTreeMap<String, Vec<Option<BlockFormat>>> = BTreeMap::new();
     for tensor in checkpoint.tensors().filter(|tensor| tensor.shape.len() > 1) {
@@ -31,6 +31,7 @@ fn stored(checkpoint: &Checkpoint) -> Quantization {
         [Some(first), others @ ..] if others.iter().all(|other| *other == Some(*first)) => match first {
             BlockFormat::Q4_0 => Some(WeightFormat::Q4),
             BlockFormat::Q4K => Some(WeightFormat::Q4K),
+            BlockFormat::Mxfp4 => Some(WeightFormat::Mxfp4),
             _ => Some(WeightFormat::Q8),
         },
         _ => Some(WeightFormat::Q8),
@@ -49,14 +50,14 @@ pub(crate) struct QuantizedModel {
 }
 
 impl QuantizedModel {
-    /// Creates the model of a folder. If the checkpoint contains quantized blocks, the model uses
-    /// the storage formats of the checkpoint.
+    /// Creates the model of a folder. If the folder contains a checkpoint, the model uses the
+    /// storage formats of the checkpoint, even if the configuration declares other formats.
     pub(crate) fn of_folder(config: ModelConfig, path: &Path) -> Box<dyn Architecture> {
         // If the checkpoint is damaged or missing, the function that reads the weights reports the error.
         let checkpoint = path.is_dir().then(|| Checkpoint::open(path).ok()).flatten();
         let stored = checkpoint.map(|checkpoint| stored(&config.named(checkpoint)));
         match stored {
-            Some(stored) if stored.rounds() => Box::new(Self { config, gguf: None, stored }),
+            Some(stored) if stored != config.stored() => Box::new(Self { config, gguf: None, stored }),
             _ => Box::new(config),
         }
     }

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use dsl::EntryPoint;
 use expect_test::{Expect, expect, expect_file};
 use irpa::{Checkpoint, Gguf};
-use lower::{Implementations, Weights, expand, lower};
-use ops::ElementType;
+use lower::{Implementations, Quantization, Weights, expand, lower};
+use ops::{ElementType, WeightFormat};
 use serde_json::{Value, json};
 use support::*;
 use targets::Target;
@@ -137,6 +137,11 @@ fn gpt_oss_is_read_as_it_is_published() {
     write(&keys);
     let trace = config(folder.path()).trace(ElementType::Bf16, &EntryPoint::all(1, 8, 64)).unwrap().trace;
     assert_eq!(trace.counts().unwrap().parameter_elements, 20_914_757_184);
+    let formats = config(folder.path()).stored().formats();
+    assert_eq!(formats.values().collect::<Vec<_>>(), [&WeightFormat::Mxfp4; 2]);
+    // Every pattern is the key of a matrix.
+    let formats = formats.iter().map(|(pattern, format)| (pattern.clone(), Some(*format))).collect();
+    assert!(Quantization::mapped(Quantization::Computed, formats).resolved(&trace).is_ok());
     // Another quantization method is an error.
     let mut other = keys;
     other["quantization_config"]["quant_method"] = json!("gptq");

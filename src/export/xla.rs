@@ -12,13 +12,14 @@ use dsl::Traced;
 use errors::FileError;
 use files::limits;
 use irpa::{Archive, ArchiveError, Checkpoint, EntryData, Gguf, Verified, Watch};
-use lower::{EntryShards, Module, ShardError, ShardNote, Sharding, Shards, Weights};
+use lower::{EntryShards, Module, Quantization, ShardError, ShardNote, Sharding, Shards, Weights};
 use manifest::dir::names::{MADE, MANIFEST};
 use manifest::dir::{self, ExportFolder, FolderError};
 use manifest::{
     ENGINE, FORMAT, Manifest, ManifestAxis, ManifestError, ManifestValue, XlaEntry, XlaManifest, XlaWeight,
     is_xla, read_module, refused,
 };
+use ops::WeightFormat;
 use targets::{DeviceKind, Mesh, ShardRule, Target};
 use trace::{Argument, Parameter, Trace};
 
@@ -105,10 +106,15 @@ pub fn is_export(folder: &Path) -> bool {
 /// [for CUDA](for_cuda).
 ///
 /// # Errors
-/// Returns an error if the plan contains quantized weights.
+/// Returns an error if the plan contains quantized weights, except the MXFP4 weights of a published
+/// checkpoint.
 pub fn planned(plan: Plan) -> Result<Plan, XlaError> {
-    if plan.weights.quantize.rounds() {
-        return Err(XlaError::Quantized);
+    match &plan.weights.quantize {
+        Quantization::Computed => {}
+        // The program reads the dequantized floats of a published checkpoint. The element types
+        // bf16 and f32 represent these floats exactly.
+        Quantization::ByKey(formats) if formats.values().all(|format| *format == WeightFormat::Mxfp4) => {}
+        _ => return Err(XlaError::Quantized),
     }
     let weights = Weights { kernels: plan.weights.kernels, ..Weights::default() };
     Ok(Plan { target: Target::xla(), weights, ..plan })

@@ -49,10 +49,8 @@ fn levels() -> Vec<(Target, Vec<WeightFormat>)> {
     let code = |target: &Target, format: WeightFormat| -> Vec<&'static str> {
         let has = |name: &&str| target.features.iter().flatten().any(|feature| feature == name);
         let own: &[&str] = match format {
-            WeightFormat::Q8 | WeightFormat::Q4 | WeightFormat::Q4K if !has(&"avx512bw") => &["avxvnni"],
-            WeightFormat::Q8 | WeightFormat::Q4 | WeightFormat::Q4K => {
-                &["avx512bw", "avx512vnni", "amx-int8"]
-            }
+            format if format.element().is_none() && !has(&"avx512bw") => &["avxvnni"],
+            format if format.element().is_none() => &["avx512bw", "avx512vnni", "amx-int8"],
             WeightFormat::Bf16 => &["avx512bw", "avx512bf16", "avx512fp16", "amx-bf16"],
             _ => &["avx512bw"],
         };
@@ -270,10 +268,13 @@ fn every_product_and_lookup_on_every_level() {
 /// products of bytes, and one that has all.
 const ARM: [(&str, &[WeightFormat]); 3] = [
     ("aarch64-linux-gnu:generic:+neon", WeightFormat::ALL),
-    ("aarch64-linux-gnu:generic:+neon,+dotprod", &[WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Q4K]),
+    (
+        "aarch64-linux-gnu:generic:+neon,+dotprod",
+        &[WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Q4K, WeightFormat::Mxfp4],
+    ),
     (
         "aarch64-linux-gnu:generic:+neon,+dotprod,+i8mm,+bf16",
-        &[WeightFormat::Bf16, WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Q4K],
+        &[WeightFormat::Bf16, WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Q4K, WeightFormat::Mxfp4],
     ),
 ];
 
@@ -378,9 +379,10 @@ fn products_by_tiles() {
     let (target, runs) = tiled_target();
     let changes = Some("+amx-tile,+amx-bf16,+amx-int8".to_owned());
     let wide = compiler().resolve(&Target { changes, ..Target::processor("x86-64-v4") }).unwrap();
-    let formats = [WeightFormat::Bf16, WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Q4K];
+    let formats =
+        [WeightFormat::Bf16, WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Q4K, WeightFormat::Mxfp4];
     // Where vectors are short, it takes LLVM long: numbers and bytes, and in the long form what becomes bytes.
-    for format in long::first(formats, if runs { 4 } else { 2 }) {
+    for format in long::first(formats, if runs { 5 } else { 2 }) {
         let calls = tiled(format, if runs { 1 } else { 2 });
         if !runs {
             // That LLVM knows the instructions, of bytes and of bf16.
@@ -404,7 +406,9 @@ fn products_by_tiles() {
         assert!(found.is_empty(), "{target}, emulated: {}", found.join("\n"));
         // Rows of another tile: of numbers, which those of four bits in groups become, and of bytes.
         let [right, wrong] = match format {
-            WeightFormat::Bf16 | WeightFormat::Q4K => ["tmm3, tmm5, tmm7", "tmm3, tmm4, tmm7"],
+            WeightFormat::Bf16 | WeightFormat::Q4K | WeightFormat::Mxfp4 => {
+                ["tmm3, tmm5, tmm7", "tmm3, tmm4, tmm7"]
+            }
             _ => ["tmm1, tmm5, tmm7", "tmm1, tmm4, tmm7"],
         };
         let replaced = |text: String| {
@@ -494,6 +498,8 @@ fn planted_faults_are_found() {
     let rotated = |chunk: &mut [u8]| chunk[64..].iter_mut().for_each(|byte| *byte = byte.rotate_left(4));
     let next = |chunk: &mut [u8]| chunk[..64].rotate_left(32);
     let minima = |chunk: &mut [u8]| chunk[32..64].fill(0);
+    let exponent = |chunk: &mut [u8]| chunk[..64].rotate_left(16);
+    let signs = |chunk: &mut [u8]| chunk[64..].iter_mut().for_each(|byte| *byte &= 0x77);
     let counts = |chunk: &mut [u8]| chunk[64..256].iter_mut().for_each(|byte| *byte &= 63);
     type Change<'a> = (&'a str, &'a dyn Fn(&mut [u8]));
     // The bytes of a chunk, and what they become.
@@ -509,6 +515,14 @@ fn planted_faults_are_found() {
                     ("the scale of the next group", &next),
                     ("a minimum that is left out", &minima),
                     ("the upper bits of the last groups' scales", &counts),
+                ],
+            ),
+            WeightFormat::Mxfp4 => (
+                1088,
+                vec![
+                    ("the exponent of the next group", &exponent),
+                    ("the other nibble first", &rotated),
+                    ("floats without signs", &signs),
                 ],
             ),
             _ => (1, vec![]),
@@ -547,7 +561,7 @@ fn nothing_is_read_behind_a_weight() {
     let planted = std::env::var_os(PLANTED).is_some();
     const PAGE: usize = 1 << 16;
     // Every format's bytes fill whole pages.
-    let [outputs, inputs] = [1024, 1024];
+    let [outputs, inputs] = [2048, 1024];
     for &format in WeightFormat::ALL {
         let weight = packed(format, outputs, inputs, 1);
         let element = activations(format)[0];

@@ -91,7 +91,7 @@ fn a_map_chooses_by_pattern() {
 /// Formats by key keep matmuls of one input apart; without a difference they are one, as before.
 #[test]
 fn words_name_what_they_named() {
-    for word in ["none", "q8", "q4", "q4_k", "q4:pure", "q4_k:pure"] {
+    for word in ["none", "q8", "q4", "q4_k", "mxfp4", "q4:pure", "q4_k:pure", "mxfp4:pure"] {
         assert_eq!(word.parse::<Quantization>().unwrap().to_string(), word);
     }
     assert!("q5".parse::<Quantization>().is_err());

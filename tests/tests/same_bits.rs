@@ -26,16 +26,18 @@ const SCHEDULES: [u32; 2] = [256, 5000];
 /// matmuls of latent attention, whose order of additions depends on the number of tokens: DeepSeek-V3 is missing.
 const MODELS: [&str; 7] = ["llama-untied", "gemma3-b", "lfm2", "mixtral", "glm4_moe", "gpt_oss", "qwen3_5"];
 
-const FORMATS: [(ElementType, Option<WeightFormat>, ActivationBits); 9] = [
+const FORMATS: [(ElementType, Option<WeightFormat>, ActivationBits); 11] = [
     (F32, None, Eight),
     (Bf16, None, Eight),
     (F16, None, Eight),
     (Bf16, Some(WeightFormat::Q8), Eight),
     (F32, Some(WeightFormat::Q8), Sixteen),
-    (F32, Some(WeightFormat::Q4), Eight),
+    (F32, Some(WeightFormat::Mxfp4), Eight),
     (Bf16, Some(WeightFormat::Q4K), Sixteen),
     (F32, Some(WeightFormat::Q4K), Eight),
     (Bf16, Some(WeightFormat::Q4), Sixteen),
+    (F32, Some(WeightFormat::Q4), Eight),
+    (Bf16, Some(WeightFormat::Mxfp4), Sixteen),
 ];
 
 /// Processors whose kernels have other instructions than this machine's, and what it needs to run them.

@@ -104,7 +104,7 @@ pub struct MatmulBench {
     /// Element types of the matmul: f32, f16, bf16; separate several values with commas
     #[arg(long, value_name = "TYPES", value_delimiter = ',', default_value = "bf16")]
     pub dtype: Vec<ElementType>,
-    /// Formats of the weight matrix: none, q8, q4, q4_k; separate several values with commas
+    /// Formats of the weight matrix: none, q8, q4, q4_k, mxfp4; separate several values with commas
     #[arg(long, value_name = "FORMATS", value_delimiter = ',')]
     pub quant: Vec<Quantization>,
     /// Compute the matmul with Tracewright's kernels (on), with code that IREE's compiler generates
@@ -164,8 +164,8 @@ pub struct VariantArguments {
     /// commas [default: the checkpoint's type]
     #[arg(long, value_name = "TYPES", value_delimiter = ',')]
     pub dtype: Vec<ElementType>,
-    /// Formats of the weight matrices: none, q8, q4, q4:pure, q4_k, q4_k:pure; separate several
-    /// values with commas [default: none]
+    /// Formats of the weight matrices: none, q8, q4[:pure], q4_k[:pure], mxfp4[:pure]; separate
+    /// several values with commas [default: none]
     #[arg(long, value_name = "FORMATS", value_delimiter = ',')]
     pub quant: Vec<Quantization>,
     /// Compute matmuls with Tracewright's kernels (on), with code that IREE's compiler generates

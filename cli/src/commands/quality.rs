@@ -16,7 +16,7 @@ pub struct Arguments {
     pub file: PathBuf,
     /// Reference for the comparison: a weight format of the same model, or a model with the same
     /// tokenizer; unless the reference is an export, Tracewright computes the reference in f32
-    #[arg(long, value_name = "none|q8|q4[:pure]|q4_k[:pure]|MODEL", default_value = "none")]
+    #[arg(long, value_name = "none|q8|q4[:pure]|q4_k[:pure]|mxfp4[:pure]|MODEL", default_value = "none")]
     pub against: String,
     /// Number of tokens per window; only the second half of each window is measured
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(4..))]

@@ -23,7 +23,7 @@ pub struct Arguments {
     /// text
     #[arg(long, value_name = "FILE.gguf", conflicts_with = "calibrate")]
     pub imatrix: Option<PathBuf>,
-    /// Formats of the weight matrices: q8, q4, q4_k, q4:pure, q4_k:pure
+    /// Formats of the weight matrices: q8, q4[:pure], q4_k[:pure], mxfp4[:pure]
     #[arg(long, value_name = "FORMAT", default_value = "q4_k")]
     pub quant: Quantization,
     /// JSON file with the formats of some weight matrices, as for `generate --quant-map`

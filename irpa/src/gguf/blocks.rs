@@ -6,7 +6,7 @@ use std::fmt;
 
 use half::f16;
 use ops::WeightFormat;
-use ops::format::{GROUP, Group, Quantized, SUPER_BLOCK, SuperBlock};
+use ops::format::{DOUBLED_FLOATS, FloatGroup, GROUP, Group, Quantized, SUPER_BLOCK, SuperBlock};
 
 /// The number of values per block in formats such as Q4_K, whose names end with K.
 const LONG: usize = SUPER_BLOCK;
@@ -134,7 +134,7 @@ impl BlockFormat {
         match self {
             Self::Q4_0 | Self::Q5_0 | Self::Q8_0 => Some(Quantized::Group(self.with_scale(block))),
             Self::Q4K => Some(Quantized::SuperBlock(Box::new(with_minima(block)))),
-            Self::Mxfp4 => four_bit_floats(block[0], nibbles(&block[1..])).map(Quantized::Group),
+            Self::Mxfp4 => Some(Quantized::Floats(floats(block))),
             Self::Q4_1 | Self::Q5_1 | Self::Q5K | Self::Q6K => None,
         }
     }
@@ -146,12 +146,13 @@ impl BlockFormat {
             WeightFormat::Q8 => Some(Self::Q8_0),
             WeightFormat::Q4 => Some(Self::Q4_0),
             WeightFormat::Q4K => Some(Self::Q4K),
+            WeightFormat::Mxfp4 => Some(Self::Mxfp4),
             WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16 => None,
         }
     }
 
-    /// Encodes a block with the given integers and scales. If the block has no minima,
-    /// `in_eight_bits` selects between integers of eight bits and integers of four bits.
+    /// Encodes a block with the given integers and scales, or with floats. If the block has
+    /// integers and no minima, `in_eight_bits` selects between eight bits and four bits.
     pub fn encode(quantized: &Quantized, in_eight_bits: bool) -> Vec<u8> {
         match quantized {
             Quantized::Group(Group { integers, scale }) => {
@@ -160,6 +161,9 @@ impl BlockFormat {
                     true => scale.chain(integers.iter().map(|&integer| integer as u8)).collect(),
                     false => scale.chain(paired(&integers.map(|integer| (integer + 8) as u8))).collect(),
                 }
+            }
+            Quantized::Floats(FloatGroup { codes, exponent }) => {
+                [*exponent].into_iter().chain(paired(codes)).collect()
             }
             Quantized::SuperBlock(block) => {
                 let mut bytes = block.steps.map(f16::to_le_bytes).as_flattened().to_vec();
@@ -205,11 +209,7 @@ impl BlockFormat {
             Self::Q4K => *out = with_minima(block).numbers(),
             Self::Q5K => five_bits(block, out),
             Self::Q6K => six_bits(block, out),
-            Self::Mxfp4 => {
-                let scale = half_scale(block[0]);
-                let numbers = nibbles(&block[1..]).map(|code| f32::from(twice(code)) * scale);
-                out[..GROUP].copy_from_slice(&numbers);
-            }
+            Self::Mxfp4 => out[..GROUP].copy_from_slice(&floats(block).numbers()),
         }
     }
 }
@@ -258,27 +258,8 @@ fn six_bits(block: &[u8], out: &mut [f32; LONG]) {
     }
 }
 
-/// Returns twice the value of a four-bit float. The result is an integer. The float has a sign, two
-/// exponent bits and one fraction bit.
-fn twice(code: u8) -> i8 {
-    const MAGNITUDES: [i8; 8] = [0, 1, 2, 3, 4, 6, 8, 12];
-    let magnitude = MAGNITUDES[usize::from(code & 7)];
-    if code & 8 == 0 { magnitude } else { -magnitude }
-}
-
-/// Returns half of a group's scale. The scale of the group is 2^(exponent − 127).
-fn half_scale(exponent: u8) -> f32 {
-    match exponent {
-        0 | 1 => f32::from_bits(0x0020_0000 << exponent),
-        _ => f32::from_bits(u32::from(exponent - 1) << 23),
-    }
-}
-
-/// Converts a group of four-bit floats to integers and a scale. The result is `None` if f16 cannot
-/// represent the scale.
-fn four_bit_floats(exponent: u8, codes: [u8; GROUP]) -> Option<Group> {
-    let scale = f16::from_f32(half_scale(exponent));
-    (scale.to_f32() == half_scale(exponent)).then(|| Group { integers: codes.map(twice), scale })
+fn floats(block: &[u8]) -> FloatGroup {
+    FloatGroup { codes: nibbles(&block[1..]), exponent: block[0] }
 }
 
 /// Four-bit floats whose scales are in another tensor. Each byte contains two floats, and the first
@@ -296,14 +277,15 @@ impl ScaledFloats<'_> {
 
     pub(crate) fn decode(&self, start: usize, out: &mut [f32]) {
         for (place, x) in (start..).zip(out) {
-            *x = f32::from(twice(self.code(place))) * half_scale(self.scales[place / GROUP]);
+            let doubled = DOUBLED_FLOATS[usize::from(self.code(place))];
+            *x = f32::from(doubled) * FloatGroup::half_scale(self.scales[place / GROUP]);
         }
     }
 
     pub(crate) fn quantized(&self, start: usize, count: usize) -> Option<Quantized> {
         let whole = count == GROUP && start.is_multiple_of(GROUP);
         let codes = || std::array::from_fn(|place| self.code(start + place));
-        whole.then(|| four_bit_floats(self.scales[start / GROUP], codes()))?.map(Quantized::Group)
+        whole.then(|| Quantized::Floats(FloatGroup { codes: codes(), exponent: self.scales[start / GROUP] }))
     }
 }
 
@@ -360,17 +342,19 @@ mod tests {
             let mut in_pairs = [0.0; GROUP];
             floats.decode(0, &mut in_pairs);
             assert_eq!(in_pairs, found);
+            let quantized = floats.quantized(0, GROUP).unwrap();
+            let stored = BlockFormat::Mxfp4.quantized(&[&[scale], &codes[..]].concat(), 0);
+            assert_eq!(Some(&quantized), stored.as_ref());
+            assert_eq!(quantized.clone().kept_in(WeightFormat::Mxfp4), Some(quantized.clone()));
             // f16 cannot represent such a small scale.
-            let quantized = floats.quantized(0, GROUP);
-            assert_eq!(quantized, BlockFormat::Mxfp4.quantized(&[&[scale], &codes[..]].concat(), 0));
-            assert_eq!(quantized.is_some(), scale != 1);
+            assert_eq!(quantized.kept_in(WeightFormat::Q8).is_some(), scale != 1);
         }
     }
 
     #[test]
     fn blocks_of_ours_come_back() {
         let numbers: Vec<f32> = (0..LONG).map(|i| ((i * 37 + i * i) % 101) as f32 / 7.0 - 6.0).collect();
-        for format in [WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Q4K] {
+        for format in [WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Q4K, WeightFormat::Mxfp4] {
             let block = BlockFormat::of_ours(format).unwrap();
             let quantized = format.quantize(&numbers[..block.numbers()]);
             let bytes = BlockFormat::encode(&quantized, format == WeightFormat::Q8);

@@ -78,7 +78,7 @@ impl Type {
         }
     }
 
-    fn with_element(self, element: Element) -> Self {
+    pub(crate) fn with_element(self, element: Element) -> Self {
         match self {
             Self::Vector(lanes, _) => Self::Vector(lanes, element),
             _ => Self::Scalar(element),
@@ -328,8 +328,8 @@ impl Code {
     }
 
     /// A vector with a constant number per lane.
-    pub(crate) fn numbers(&self, ty: Type, numbers: &[usize]) -> Value<'_> {
-        let numbers = numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+    pub(crate) fn numbers(&self, ty: Type, numbers: &[impl Display]) -> Value<'_> {
+        let numbers = numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         self.constant_value(ty, format!("arith.constant dense<[{numbers}]> : {ty}"))
     }
 

@@ -77,13 +77,13 @@ impl Isa {
     /// signed and never −128. The bytes of the weight are signed only if
     /// [`is_signed`](Self::is_signed) returns true.
     ///
-    /// `small` means that all bytes of the weight are from 0 to 15. Sums of products with bytes
-    /// from 0 to 15 fit into 16 bits, even without special instructions.
+    /// `small` is the range of the bytes of the weight. Sums of products of small bytes fit into 16
+    /// bits, even without special instructions.
     pub(crate) fn add_bytes<'k>(
         self,
         sums: Vec<Value<'k>>,
         columns: impl Iterator<Item = (Value<'k>, Vec<Value<'k>>)>,
-        small: bool,
+        small: Small,
     ) -> Vec<Value<'k>> {
         let parts = match self {
             Self::X86(x86) => x86.parts(),
@@ -127,6 +127,19 @@ impl Isa {
         sums.chunks(parts).map(joined).collect()
     }
 
+    /// Looks up 64 bytes from 0 to 15 in a table of 16 bytes.
+    pub(crate) fn look_up<'k>(self, table: &[i8; 16], places: Value<'k>) -> Value<'k> {
+        let (parts, instruction) = match self {
+            Self::X86(x86) => x86.looks_up(),
+            Self::Arm(_) => (arm::PARTS, "llvm.aarch64.neon.tbl1"),
+        };
+        let ty = Type::lanes(64 / parts, Element::I8);
+        let table = places.code().numbers(ty, &table.iter().cycle().take(64 / parts).collect::<Vec<_>>());
+        let found = cut(places, parts).into_iter();
+        let found = found.map(|places| places.code().instruction(instruction, &[table, places], ty));
+        joined(&found.collect::<Vec<_>>())
+    }
+
     /// Whether [`add_bf16_pairs`](Self::add_bf16_pairs) takes less time than two multiplications of f32.
     pub(crate) fn is_fast_in_bf16(self) -> bool {
         match self {
@@ -148,6 +161,18 @@ impl Isa {
             [part(0), part(1)].into_iter().fold(sums, |sums, [weights, x]| weights.multiply_add(x, sums))
         })
     }
+}
+
+/// The range of the bytes of a weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Small {
+    /// The bytes have any value.
+    No,
+    /// The bytes are from 0 to 15.
+    Unsigned,
+    /// If [`is_signed`](Isa::is_signed), the bytes are from −15 to 15. Otherwise the bytes have any
+    /// value.
+    Signed,
 }
 
 /// Extracts the first number (0) or the second number (1) of each of 16 pairs of bf16, as f32. The

@@ -1,5 +1,5 @@
 use super::tiles::TileProducts;
-use super::{Column, FLOATS, by_column};
+use super::{Column, FLOATS, Small, by_column};
 use crate::code::{Element, Type, Value};
 
 /// The instruction set of an x86-64 processor with AVX2, FMA and F16C.
@@ -76,13 +76,18 @@ impl X86 {
         self,
         sums: Vec<Value<'k>>,
         columns: impl Iterator<Item = Column<'k>>,
-        small: bool,
+        small: Small,
     ) -> Vec<Value<'k>> {
         let Some(bits) = self.vnni else { return by_words(sums, columns, small) };
         let instruction = format!("llvm.x86.avx512.vpdpbusd.{bits}");
         by_column(sums, columns, |sum, bytes, x| {
             sum.code().instruction(&instruction, &[sum, bytes, x], sum.ty())
         })
+    }
+
+    /// Returns the number of vectors into which a lookup splits 64 bytes, and the instruction of the lookup.
+    pub(super) fn looks_up(self) -> (usize, &'static str) {
+        if self.avx512 { (1, "llvm.x86.avx512.pshuf.b.512") } else { (2, "llvm.x86.avx2.pshuf.b") }
     }
 
     /// Returns the number of vectors into which a multiplication splits 32 words of 16 bits.
@@ -119,7 +124,7 @@ impl X86 {
 fn by_words<'k>(
     sums: Vec<Value<'k>>,
     columns: impl Iterator<Item = Column<'k>>,
-    small: bool,
+    small: Small,
 ) -> Vec<Value<'k>> {
     let call = |name: &str, operands: [Value<'k>; 2], element, lanes| {
         operands[0].code().instruction(
@@ -135,14 +140,17 @@ fn by_words<'k>(
     };
     // LLVM must not reorder the sums.
     let settled = |sum: Value<'k>| sum.code().opaque(sum);
-    if small {
-        // The sum of eight times two products of 15 and 127 fits into 15 bits.
-        let zeros = sums.iter().map(|sum| sum.code().constant(Type::lanes(16, Element::I16), 0.0));
-        let words =
-            by_column(zeros.collect(), columns, |words, bytes, x| settled(words + multiply(bytes, x)));
-        return sums.into_iter().zip(words).map(|(sum, words)| sum + pairs(words)).collect();
-    }
     // The sign of each byte moves to its factor in x. The sum of two products of 128 and 127 fits into 15 bits.
     let signed = |bytes, x| call("psign.b", [x, bytes], Element::I8, 32);
-    by_column(sums, columns, |sum, bytes, x| settled(sum + pairs(multiply(bytes.abs(), signed(bytes, x)))))
+    let of_signed = |bytes: Value<'k>, x| multiply(bytes.abs(), signed(bytes, x));
+    if small == Small::No {
+        return by_column(sums, columns, |sum, bytes, x| settled(sum + pairs(of_signed(bytes, x))));
+    }
+    // The sum of eight times two products of 15 and 127 fits into 15 bits.
+    let zeros = sums.iter().map(|sum| sum.code().constant(Type::lanes(16, Element::I16), 0.0));
+    let words = by_column(zeros.collect(), columns, |words, bytes, x| {
+        let products = if small == Small::Signed { of_signed(bytes, x) } else { multiply(bytes, x) };
+        settled(words + products)
+    });
+    sums.into_iter().zip(words).map(|(sum, words)| sum + pairs(words)).collect()
 }

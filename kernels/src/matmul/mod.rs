@@ -22,6 +22,8 @@ use crate::norm::Norm;
 use crate::quantized::{self, Form, Row};
 use crate::tilings::{Tilings, count};
 
+pub(crate) use scaled::half_scales;
+
 /// A matmul of `rows` activation rows with a weight. Each activation row has `inputs` numbers, and
 /// the weight has `outputs` rows.
 #[derive(Clone)]
@@ -163,6 +165,12 @@ impl<'k> Panel<'k> {
     /// A line of the panel. A line contains some columns of 16 rows of the weight.
     fn line(self, at: Value<'k>) -> Value<'k> {
         self.weight.load(self.at + at, Type::lanes(LINE, Element::I8))
+    }
+
+    /// Half of the scale of a group of four-bit floats, for 16 outputs. The exponents of the group
+    /// are at the position `at` of the panel.
+    fn half_scales(self, at: Value<'k>) -> Value<'k> {
+        half_scales(self.weight.load(self.at + at, Type::lanes(PANEL, Element::I8)).widen())
     }
 }
 

@@ -1,12 +1,13 @@
-//! Matmuls of integer activations with weights in the formats q8, q4 and q4_k. The formats q8, q4
-//! and q4_k have groups of integers with a scale per group.
+//! Matmuls of integer activations with weights in the formats q8, q4, q4_k and mxfp4. The formats q8,
+//! q4, q4_k and mxfp4 have groups of integers or four-bit floats, with a scale per group.
 
 use ops::WeightFormat;
-use ops::format::{GROUP, PANEL};
+use ops::format::{DOUBLED_FLOATS, GROUP, LARGEST_DOUBLED, LEAST_SCALE, PANEL};
 
 use super::{LINE, Matmul, Panel, Rows, SUMS, ask};
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::counts::StepCounts;
+use crate::isa::Small;
 use crate::quantized::{Row, Sums};
 
 const BYTES: Type = Type::lanes(LINE, Element::I8);
@@ -67,8 +68,14 @@ impl Matmul<'_> {
         let Some(ready) = ready else {
             ask(code, weights, start, before + lines);
             let scales: Vec<Scales<'k>> = scales.collect();
-            let of = |panel: usize, half: usize| scales[panel].of(half);
-            return self.pair(code, rows, (weights, start), [chunk * groups, code.index(0)], &of, sums);
+            return (0..groups / 2).fold(sums.to_vec(), |sums, pair| {
+                if pair > 0 {
+                    ask(code, weights, start + (before + pair * lines) * LINE, lines);
+                }
+                let of = |panel: usize, half: usize| scales[panel].of(2 * pair + half);
+                let places = [chunk * groups + 2 * pair, code.index(2 * pair)];
+                self.pair(code, rows, (weights, start), places, &of, &sums)
+            });
         };
         // The scales of all groups are unpacked first. The code for a group is then short, and registers stay free.
         ask(code, weights, start, before);
@@ -125,7 +132,7 @@ impl Matmul<'_> {
                 let begin = rows.iter().map(begin).collect();
                 let integers = match self.has_words() {
                     true => self.isa.add_words(begin, columns),
-                    false => self.isa.add_bytes(begin, columns, self.format != WeightFormat::Q8),
+                    false => self.isa.add_bytes(begin, columns, self.small()),
                 };
                 for (i, (row, integers)) in rows.iter().zip(integers).enumerate() {
                     let scale = scales * row.scale(group).broadcast(PANEL);
@@ -144,8 +151,17 @@ impl Matmul<'_> {
     /// weight.
     pub(super) fn added(&self) -> i32 {
         match self.format {
-            WeightFormat::Q8 if self.takes_signs() => 0,
+            WeightFormat::Q8 | WeightFormat::Mxfp4 if self.takes_signs() => 0,
+            WeightFormat::Mxfp4 => -i32::from(LARGEST_DOUBLED),
             format => -i32::from(format.offset()),
+        }
+    }
+
+    fn small(&self) -> Small {
+        match self.format {
+            WeightFormat::Q8 => Small::No,
+            WeightFormat::Mxfp4 => Small::Signed,
+            _ => Small::Unsigned,
         }
     }
 
@@ -165,6 +181,9 @@ impl Matmul<'_> {
 
     /// Returns the scales of a chunk, which begins at the byte `start` of a panel.
     pub(super) fn scales<'k>(&self, code: &'k Code, weights: Panel<'k>, start: Value<'k>) -> Scales<'k> {
+        if self.format == WeightFormat::Mxfp4 {
+            return Scales::Powers(weights, start);
+        }
         let halves = weights.line(start).bits(Type::lanes(2 * PANEL, Element::F16));
         let both = [0, 1].map(|half| halves.slice(half * PANEL..(half + 1) * PANEL).convert(Element::F32));
         match self.format {
@@ -199,26 +218,36 @@ impl Matmul<'_> {
 
     /// Returns the columns of a line, as bytes, with four columns per vector.
     fn columns_of_line<'k>(&self, code: &'k Code, bytes: Value<'k>) -> Vec<Value<'k>> {
-        let mut columns = self.stored_columns(code, bytes);
-        if self.format == WeightFormat::Q8 && self.takes_signs() {
+        match self.format {
             // The archive stores each byte plus 128, and the byte wraps around.
-            columns.iter_mut().for_each(|bytes| *bytes = *bytes + code.constant(BYTES, -128.0));
+            WeightFormat::Q8 if self.takes_signs() => vec![bytes + code.constant(BYTES, -128.0)],
+            WeightFormat::Mxfp4 if self.takes_signs() => self.floats(bytes, 0),
+            _ => self.stored_columns(bytes),
         }
-        columns
     }
 
-    /// Returns the columns of a line, as the unsigned bytes that the archive stores, with four
-    /// columns per vector.
-    pub(super) fn stored_columns<'k>(&self, code: &'k Code, bytes: Value<'k>) -> Vec<Value<'k>> {
+    /// Returns the columns of a line, as unsigned bytes, with four columns per vector. Each byte is the
+    /// integer of the weight plus a constant of the format.
+    pub(super) fn stored_columns<'k>(&self, bytes: Value<'k>) -> Vec<Value<'k>> {
         match self.format {
-            WeightFormat::Q4 | WeightFormat::Q4K => {
-                let low = code.constant(BYTES, 15.0);
-                let words = bytes.bits(Type::lanes(32, Element::I16));
-                vec![bytes.and(low), words.shift_right(4).bits(BYTES).and(low)]
-            }
+            WeightFormat::Q4 | WeightFormat::Q4K => nibbles(bytes).to_vec(),
+            WeightFormat::Mxfp4 => self.floats(bytes, LARGEST_DOUBLED),
             _ => vec![bytes],
         }
     }
+
+    /// Twice the values of a line's four-bit floats, plus a number.
+    fn floats<'k>(&self, bytes: Value<'k>, plus: i8) -> Vec<Value<'k>> {
+        let table = DOUBLED_FLOATS.map(|doubled| doubled + plus);
+        nibbles(bytes).map(|codes| self.isa.look_up(&table, codes)).to_vec()
+    }
+}
+
+/// The lower and the upper four bits of each byte.
+fn nibbles(bytes: Value<'_>) -> [Value<'_>; 2] {
+    let low = bytes.code().constant(BYTES, 15.0);
+    let words = bytes.bits(Type::lanes(32, Element::I16));
+    [bytes.and(low), words.shift_right(4).bits(BYTES).and(low)]
 }
 
 /// Splits unsigned bytes into the even columns and the odd columns, as 16-bit words.
@@ -227,11 +256,22 @@ fn words(bytes: Value<'_>) -> [Value<'_>; 2] {
     [words.and(words.code().constant(words.ty(), 255.0)), words.shift_right(8)]
 }
 
+/// Half of the scale of a group of four-bit floats. The exponents are integers of 32 bits: see
+/// [`ops::format::FloatGroup::half_scale`].
+pub(crate) fn half_scales(exponents: Value<'_>) -> Value<'_> {
+    let code = exponents.code();
+    let scales = exponents.shift_left(23).max(code.constant(exponents.ty(), f64::from(LEAST_SCALE)));
+    let scales = scales.bits(exponents.ty().with_element(Element::F32));
+    scales * code.constant(scales.ty(), 0.5)
+}
+
 /// The scales of a chunk's groups, for the 16 weight rows of a panel.
 pub(super) enum Scales<'k> {
     Each([Value<'k>; 2]),
-    /// The chunk stores the step of the scales, the step of the negated minima, and for each group
-    /// the two counts of steps.
+    /// The panel, and the position of the exponents of four groups, which are bytes `[4, 16]`.
+    Powers(Panel<'k>, Value<'k>),
+    /// The step of the scales, the step of the negated minima, and for each group the counts of
+    /// these steps.
     InSteps {
         steps: [Value<'k>; 2],
         counts: StepCounts<'k>,
@@ -244,6 +284,7 @@ impl<'k> Scales<'k> {
     pub(super) fn of(&self, group: usize) -> (Value<'k>, Option<Value<'k>>) {
         match self {
             Self::Each(scales) => (scales[group], None),
+            Self::Powers(panel, start) => (panel.half_scales(*start + group * PANEL), None),
             Self::InSteps { steps, counts } => {
                 let [scales, minima] = counts.of(group).map(|count| count.convert(Element::F32));
                 (scales * steps[0], Some(minima * steps[1]))

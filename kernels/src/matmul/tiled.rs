@@ -3,7 +3,7 @@
 //! tiles before the matmul. If x contains bytes, the matmul kernel reads x directly.
 
 use ops::WeightFormat;
-use ops::format::{GROUP, PANEL};
+use ops::format::{GROUP, LARGEST_DOUBLED, PANEL};
 
 use super::{Matmul, Panel, SUMS, X, ask};
 use crate::code::{Buffer, Code, Element, Type, Value};
@@ -137,8 +137,8 @@ impl Matmul<'_> {
             WeightFormat::Q8 | WeightFormat::Q4 => {
                 tiles.bytes && !self.has_words() || self.is_narrow() && tiles.bf16
             }
-            // Minima add a term that is not a product of bytes.
-            WeightFormat::Q4K => self.is_narrow() && tiles.bf16,
+            // Minima add a term that is not a product of bytes, and chunks of floats have four groups.
+            WeightFormat::Q4K | WeightFormat::Mxfp4 => self.is_narrow() && tiles.bf16,
             WeightFormat::F32 | WeightFormat::F16 => false,
         };
         multiplied && self.stack.is_none() && self.rows >= FEWEST
@@ -350,6 +350,10 @@ impl Matmul<'_> {
         let group = group.remainder(groups);
         let (scales, least) = match self.format {
             WeightFormat::Q4K => self.scales(code, weight, chunk).in_steps(group),
+            WeightFormat::Mxfp4 => {
+                let scales = weight.half_scales(chunk + group * PANEL);
+                (scales, scales * code.constant(SUMS, -f64::from(LARGEST_DOUBLED)))
+            }
             _ => {
                 let halves = Type::lanes(PANEL, Element::F16);
                 let bytes = weight
@@ -364,7 +368,7 @@ impl Matmul<'_> {
             let from = chunk + (group * self.lines_of_group() + line + i) * LINE + self.format.scales();
             weight.weight.prefetch_to_second(weight.at + from + super::AHEAD);
             let to = tile * (ROWS * TILE) + (line + i) * (columns * PANEL);
-            for (four, bytes) in self.stored_columns(code, weight.line(from)).into_iter().enumerate() {
+            for (four, bytes) in self.stored_columns(weight.line(from)).into_iter().enumerate() {
                 let words = bytes.bits(Type::lanes(PANEL, Element::I32));
                 let numbers = [0, 1, 2, 3].map(|byte| {
                     let byte = words.shift_right(8 * byte).and(code.constant(words.ty(), 255.0));

@@ -134,12 +134,33 @@ fn unpacked(b: &mut Builder<'_>, format: WeightFormat, bytes: NodeId) -> Result<
     let first = b.with_scalar(BinaryKind::Divide, first, 16.0)?;
     let second = b.binary(BinaryKind::Subtract, bytes, first)?;
     let second = b.with_scalar(BinaryKind::Divide, second, 16.0)?;
-    if format != WeightFormat::Q4K {
-        return Ok(vec![first, second]);
+    [first, second].into_iter().map(|stored| integers(b, format, stored)).collect()
+}
+
+/// The integers that signed integers of four bits represent.
+fn integers(b: &mut Builder<'_>, format: WeightFormat, stored: NodeId) -> Result<NodeId, InferError> {
+    match format {
+        // The archive stores each integer minus 8.
+        WeightFormat::Q4K => b.with_scalar(BinaryKind::Add, stored, 8.0),
+        // Twice the values of four-bit floats: see [`ops::format::DOUBLED_FLOATS`]. A float without its sign
+        // is a number n from 0 to 7, and its doubled value is the largest of n, 2 n − 4 and 4 n − 16.
+        WeightFormat::Mxfp4 => {
+            let zero = b.splat(stored, 0.0)?;
+            let negative = b.op(Compare { direction: Direction::Lt }, &[stored, zero])?;
+            let places = b.with_scalar(BinaryKind::Add, stored, 8.0)?;
+            let places = b.op(Select {}, &[negative, places, stored])?;
+            let mut line = |factor, less| {
+                let multiple = b.with_scalar(BinaryKind::Multiply, places, factor)?;
+                b.with_scalar(BinaryKind::Subtract, multiple, less)
+            };
+            let (second, third) = (line(2.0, 4.0)?, line(4.0, 16.0)?);
+            let larger = b.binary(BinaryKind::Maximum, second, third)?;
+            let magnitude = b.binary(BinaryKind::Maximum, places, larger)?;
+            let less = b.binary(BinaryKind::Subtract, zero, magnitude)?;
+            b.op(Select {}, &[negative, less, magnitude])
+        }
+        _ => Ok(stored),
     }
-    // The archive stores each integer minus 8.
-    let mut whole = |integers| b.with_scalar(BinaryKind::Add, integers, 8.0);
-    Ok(vec![whole(first)?, whole(second)?])
 }
 
 /// Computes x · weightᵀ from integers, as a tensor `[rows, outputs]`. The function multiplies the

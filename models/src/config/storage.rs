@@ -19,13 +19,22 @@ pub(super) const QUANTIZATION: [(&str, Option<&str>); 3] = [
 /// # Errors
 /// The error contains the key and the quantization method.
 pub(crate) fn check_storage(keys: &Keys, read: &[&str]) -> Result<(), ConfigError> {
-    let text = keys.map.get("text_config").and_then(Value::as_object);
-    let towers = [Some(("", &keys.map)), text.map(|text| ("text_config.", text))];
-    let packed = towers.into_iter().flatten().find_map(|(prefix, map)| packed(prefix, map));
-    match packed.filter(|(_, method)| !read.contains(&method.as_str())) {
+    match storage(keys).filter(|(_, method)| !read.contains(&method.as_str())) {
         Some((key, method)) => Err(ConfigError::Quantized { path: keys.path.clone(), key, method }),
         None => Ok(()),
     }
+}
+
+/// The key that describes the quantization of the checkpoint, and the method.
+fn storage(keys: &Keys) -> Option<(String, String)> {
+    let text = keys.map.get("text_config").and_then(Value::as_object);
+    let towers = [Some(("", &keys.map)), text.map(|text| ("text_config.", text))];
+    towers.into_iter().flatten().find_map(|(prefix, map)| packed(prefix, map))
+}
+
+/// Whether the checkpoint contains four-bit floats.
+pub(crate) fn is_mxfp4(keys: &Keys) -> bool {
+    storage(keys).is_some_and(|(_, method)| method == "mxfp4")
 }
 
 fn packed(prefix: &str, map: &Map<String, Value>) -> Option<(String, String)> {

@@ -4,16 +4,18 @@
 //! generates reads groups in the order of the checkpoint, with the integers and the scales in
 //! separate tensors.
 
+mod float_group;
 mod panels;
 mod search;
 mod super_block;
 
 use std::cmp::Ordering;
 
-use half::f16;
+use half::{bf16, f16};
 
 use crate::{ElementType, TensorType};
 
+pub use float_group::{DOUBLED_FLOATS, FloatGroup, LARGEST_DOUBLED, LEAST_SCALE};
 pub use super_block::{GROUPS, SUPER_BLOCK, SuperBlock};
 
 /// The number of matrix rows that are side by side in a panel.
@@ -32,7 +34,7 @@ const LINE: usize = PANEL * 4;
 crate::words! {
     /// A storage format of a weight's numbers. In formats with groups, each number is an integer
     /// multiplied by the f16 scale of its group. The documentation of [`SuperBlock`] describes the
-    /// formats with minima.
+    /// formats with minima, and [`FloatGroup`] describes the format with four-bit floats.
     pub enum WeightFormat {
         /// Each number is stored as f32.
         F32 = "f32",
@@ -48,6 +50,9 @@ crate::words! {
         /// The scales of eight groups are multiples of one step, and their minima are multiples of
         /// another step. The format needs 4.5 bits per number.
         Q4K = "q4_k",
+        /// Floats of four bits in groups of 32, with a power of two as the scale of each group: 4.25 bits per
+        /// number. Published checkpoints contain this format.
+        Mxfp4 = "mxfp4",
     }
 }
 
@@ -100,6 +105,23 @@ pub struct Group {
 pub enum Quantized {
     Group(Group),
     SuperBlock(Box<SuperBlock>),
+    Floats(FloatGroup),
+}
+
+impl Quantized {
+    /// The same values in a format; `None` if the format cannot represent them.
+    pub fn kept_in(self, format: WeightFormat) -> Option<Self> {
+        match (format, self) {
+            (WeightFormat::Q8, Self::Floats(group)) => group.in_integers().map(Self::Group),
+            (WeightFormat::Q8, kept @ Self::Group(_))
+            | (WeightFormat::Q4K, kept @ Self::SuperBlock(_))
+            | (WeightFormat::Mxfp4, kept @ Self::Floats(_)) => Some(kept),
+            (WeightFormat::Q4, Self::Group(group)) => {
+                group.integers.iter().all(|x| (-8..8).contains(x)).then_some(Self::Group(group))
+            }
+            _ => None,
+        }
+    }
 }
 
 impl WeightFormat {
@@ -119,7 +141,7 @@ impl WeightFormat {
             Self::F32 => Some(ElementType::F32),
             Self::F16 => Some(ElementType::F16),
             Self::Bf16 => Some(ElementType::Bf16),
-            Self::Q8 | Self::Q4 | Self::Q4K => None,
+            Self::Q8 | Self::Q4 | Self::Q4K | Self::Mxfp4 => None,
         }
     }
 
@@ -128,7 +150,7 @@ impl WeightFormat {
     pub fn together(self) -> Option<usize> {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => None,
-            Self::Q8 | Self::Q4 => Some(GROUP),
+            Self::Q8 | Self::Q4 | Self::Mxfp4 => Some(GROUP),
             Self::Q4K => Some(SUPER_BLOCK),
         }
     }
@@ -138,6 +160,7 @@ impl WeightFormat {
     pub fn columns(self) -> usize {
         match self {
             Self::Q4K => SUPER_BLOCK,
+            Self::Mxfp4 => 4 * GROUP,
             _ => 2 * GROUP,
         }
     }
@@ -158,20 +181,21 @@ impl WeightFormat {
     /// columns are together, and the shape is `[outputs / 16, inputs / 2, 16, 2]`. In formats with
     /// scales, the tensor contains bytes `[outputs / 16, inputs / 64, bytes]`, in chunks of two
     /// groups. A chunk begins with its scales, which have the shape `[2, 16]`. For 8-bit integers,
-    /// 16 lines follow the scales, and each line contains four columns `[16, 4]`. The format adds
-    /// 128 to each 8-bit integer. For 4-bit integers, 8 lines `[16, 4]` follow the scales, and the
-    /// format adds 8 to each integer. The low four bits of the bytes contain four columns, and the
-    /// high four bits contain the next four columns. In formats with minima, the shape is
-    /// `[outputs / 16, inputs / 256, bytes]`. Each chunk begins with the steps `[2, 16]` and the
-    /// counts `[3, 16, 4]` ([`SuperBlock::packed_counts`]). After the counts, 32 lines follow,
-    /// which contain the unsigned integers.
+    /// 16 lines follow, which contain four columns `[16, 4]` each. In these lines, 128 is added to
+    /// each integer. For 4-bit integers, 8 lines `[16, 4]` follow, in which 8 is added to each
+    /// integer. The low four bits of the bytes contain four columns, and the high four bits contain
+    /// the next four columns. In formats with minima, the shape is `[outputs / 16, inputs / 256,
+    /// bytes]`. Each chunk begins with the steps `[2, 16]` and the counts `[3, 16, 4]`
+    /// ([`SuperBlock::packed_counts`]). Then 32 lines follow, which contain the integers without an
+    /// added number. For 4-bit floats, the shape is `[outputs / 16, inputs / 128, bytes]`. Each
+    /// chunk begins with the exponents `[4, 16]` of its groups, and 16 lines of floats follow.
     pub fn packed(self, outputs: usize, inputs: usize) -> TensorType {
         let panels = outputs.div_ceil(PANEL);
         match self {
             Self::F32 => TensorType::new(ElementType::F32, [panels, inputs, PANEL, 1]),
             Self::F16 => TensorType::new(ElementType::F16, [panels, inputs, PANEL, 1]),
             Self::Bf16 => TensorType::new(ElementType::Bf16, [panels, inputs.div_ceil(2), PANEL, 2]),
-            Self::Q8 | Self::Q4 | Self::Q4K => {
+            Self::Q8 | Self::Q4 | Self::Q4K | Self::Mxfp4 => {
                 TensorType::new(ElementType::I8, [panels, inputs.div_ceil(self.columns()), self.chunk()])
             }
         }
@@ -187,7 +211,7 @@ impl WeightFormat {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => None,
             Self::Q8 => Some(1),
-            Self::Q4 | Self::Q4K => Some(2),
+            Self::Q4 | Self::Q4K | Self::Mxfp4 => Some(2),
         }
     }
 
@@ -196,7 +220,7 @@ impl WeightFormat {
     pub fn parts(self) -> &'static [GroupPart] {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => &[],
-            Self::Q8 | Self::Q4 => &[GroupPart::Integers, GroupPart::Scales],
+            Self::Q8 | Self::Q4 | Self::Mxfp4 => &[GroupPart::Integers, GroupPart::Scales],
             Self::Q4K => &[GroupPart::Integers, GroupPart::Scales, GroupPart::Counts],
         }
     }
@@ -204,20 +228,22 @@ impl WeightFormat {
     /// Returns the type of one of the tensors that contain a matrix in a format with groups, in row
     /// order; `None` if the format has no such tensor.
     ///
-    /// The tensor of scales is f16 `[outputs, groups]`. The tensor of integers is i8
-    /// `[outputs, groups, 32]`, or `[outputs, groups, 16]` for 4-bit integers. With 4-bit integers,
-    /// a byte contains the integer a of a column, and the integer b of the column 16 positions
-    /// later. The value of the byte is 16 b + a modulo 256. Zeros fill the last group. In formats
-    /// with minima, the tensor of scales contains the steps of scales and minima
-    /// `[outputs, groups / 8, 2]`, and the tensor of counts is i8 `[outputs, groups, 2]`. In
-    /// formats with minima, zeros fill the last block of eight groups, and 8 is subtracted from
-    /// each integer to make the integer signed.
+    /// The tensor of scales is f16 `[outputs, groups]`. The tensor of integers is i8 `[outputs,
+    /// groups, 32]`, or `[outputs, groups, 16]` for 4-bit integers. With 4-bit integers, a byte
+    /// contains the integer a of a column, and the integer b of the column 16 positions later. The
+    /// value of the byte is 16 b + a modulo 256. Zeros fill the last group. In formats with minima,
+    /// the tensor of scales contains the steps of scales and minima `[outputs, groups / 8, 2]`, and
+    /// the tensor of counts is i8 `[outputs, groups, 2]`. In these formats, zeros fill the last
+    /// block of eight groups, and 8 is subtracted from each integer to make the integer signed.
+    /// The four bits of a float are stored like a signed integer. The tensor of scales then
+    /// contains half of the scale of each group, as bf16.
     pub fn grouped(self, part: GroupPart, outputs: usize, inputs: usize) -> Option<TensorType> {
         let blocks = inputs.div_ceil(self.together()?);
         let (groups, bytes) = (blocks * self.together()? / GROUP, GROUP / self.in_a_byte()?);
         Some(match (part, self) {
             (GroupPart::Integers, _) => TensorType::new(ElementType::I8, [outputs, groups, bytes]),
             (GroupPart::Scales, Self::Q4K) => TensorType::new(ElementType::F16, [outputs, blocks, 2]),
+            (GroupPart::Scales, Self::Mxfp4) => TensorType::new(ElementType::Bf16, [outputs, groups]),
             (GroupPart::Scales, _) => TensorType::new(ElementType::F16, [outputs, groups]),
             (GroupPart::Counts, Self::Q4K) => TensorType::new(ElementType::I8, [outputs, groups, 2]),
             (GroupPart::Counts, _) => return None,
@@ -247,6 +273,13 @@ impl WeightFormat {
                     GroupPart::Scales => bytes.copy_from_slice(&scale.to_le_bytes()),
                     _ => self.store_integers(&integers, bytes),
                 },
+                Quantized::Floats(FloatGroup { codes, exponent }) => match part {
+                    GroupPart::Scales => {
+                        let scale = bf16::from_f32(FloatGroup::half_scale(exponent));
+                        bytes.copy_from_slice(&scale.to_le_bytes());
+                    }
+                    _ => self.store_integers(&codes.map(|code| (code << 4) as i8 >> 4), bytes),
+                },
                 Quantized::SuperBlock(block) => match part {
                     GroupPart::Scales => {
                         bytes.copy_from_slice(block.steps.map(f16::to_le_bytes).as_flattened())
@@ -271,15 +304,20 @@ impl WeightFormat {
         }
     }
 
-    /// Returns the integers of a group, read from bytes that [`group_row`](Self::group_row) wrote.
+    /// Returns the integers of a group, in units of the stored scale, read from bytes that
+    /// [`group_row`](Self::group_row) wrote.
     pub fn integers(self, bytes: &[i8]) -> Vec<i8> {
         let least = if self == Self::Q4K { LEAST } else { 0 };
+        let integer = |stored: i8| match self {
+            Self::Mxfp4 => DOUBLED_FLOATS[(stored & 15) as usize],
+            _ => stored + least,
+        };
         match self.in_a_byte() {
             Some(2) => {
                 let a = |byte: i8| byte << 4 >> 4;
                 let b = |byte: i8| byte.wrapping_sub(a(byte)) >> 4;
                 let both = bytes.iter().map(|&byte| a(byte)).chain(bytes.iter().map(|&byte| b(byte)));
-                both.map(|integer| integer + least).collect()
+                both.map(integer).collect()
             }
             _ => bytes.to_vec(),
         }
@@ -290,7 +328,7 @@ impl WeightFormat {
         match self {
             Self::Q8 => 128,
             Self::Q4 => 8,
-            Self::F32 | Self::F16 | Self::Bf16 | Self::Q4K => 0,
+            Self::F32 | Self::F16 | Self::Bf16 | Self::Q4K | Self::Mxfp4 => 0,
         }
     }
 
@@ -308,6 +346,7 @@ impl WeightFormat {
     pub fn quantize_weighted(self, numbers: &[f32], weights: &[f32]) -> Quantized {
         match self {
             Self::Q4K => Quantized::SuperBlock(Box::new(SuperBlock::nearest(numbers, weights))),
+            Self::Mxfp4 => Quantized::Floats(FloatGroup::nearest(numbers, weights)),
             _ => Quantized::Group(self.group(numbers, weights)),
         }
     }
@@ -442,6 +481,9 @@ mod tests {
                             // The bound is half a unit of twice the largest number, plus the
                             // rounding errors of the scale and the minimum.
                             WeightFormat::Q4K => largest * 0.13,
+                            // The largest floats are 4 and 6. With the larger of two scales, the largest
+                            // value is from 2 to 4, and the smaller scale has a smaller sum of errors.
+                            WeightFormat::Mxfp4 => largest * 0.26,
                         };
                         for (x, y) in expected.iter().zip(found) {
                             assert!(
@@ -457,7 +499,7 @@ mod tests {
 
     #[test]
     fn rows_in_groups_come_back_as_panels_do() {
-        for format in [WeightFormat::Q8, WeightFormat::Q4] {
+        for format in [WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Mxfp4] {
             for inputs in [1, 16, 33, 64, 67] {
                 let row = numbers(inputs);
                 let mut panel = vec![0; format.packed(1, inputs).bytes()];
@@ -472,7 +514,11 @@ mod tests {
                 let groups = integers.chunks(GROUP / format.in_a_byte().unwrap_or(1)).zip(scales.chunks(2));
                 let found: Vec<f32> = groups
                     .flat_map(|(bytes, scale)| {
-                        let scale = f16::from_le_bytes([scale[0], scale[1]]).to_f32();
+                        let scale = [scale[0], scale[1]];
+                        let scale = match format {
+                            WeightFormat::Mxfp4 => bf16::from_le_bytes(scale).to_f32(),
+                            _ => f16::from_le_bytes(scale).to_f32(),
+                        };
                         let bytes: Vec<i8> = bytes.iter().map(|&byte| byte as i8).collect();
                         format.integers(&bytes).into_iter().map(move |integer| f32::from(integer) * scale)
                     })

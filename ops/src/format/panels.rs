@@ -3,7 +3,7 @@
 
 use half::{bf16, f16};
 
-use super::{GROUP, Group, LINE, PANEL, Quantized, SuperBlock, WeightFormat};
+use super::{DOUBLED_FLOATS, FloatGroup, GROUP, Group, LINE, PANEL, Quantized, SuperBlock, WeightFormat};
 
 impl WeightFormat {
     /// Packs at most 16 rows of a matrix into a panel. `rows` contains `inputs` numbers per row,
@@ -24,7 +24,9 @@ impl WeightFormat {
             Self::Bf16 => pack_kept::<2, 2>(rows, inputs, packed, |number| {
                 if number.is_nan() { bf16::NAN } else { bf16::from_f32(number) }.to_le_bytes()
             }),
-            Self::Q8 | Self::Q4 | Self::Q4K => self.pack_groups(rows, inputs, packed, |_, _| None),
+            Self::Q8 | Self::Q4 | Self::Q4K | Self::Mxfp4 => {
+                self.pack_groups(rows, inputs, packed, |_, _| None)
+            }
         }
     }
 
@@ -56,6 +58,10 @@ impl WeightFormat {
                         Quantized::Group(Group { integers: own, scale }) => {
                             scales[2 * (run * PANEL + row)..][..2].copy_from_slice(&scale.to_le_bytes());
                             self.store_group(row, run, &own, integers);
+                        }
+                        Quantized::Floats(FloatGroup { codes, exponent }) => {
+                            scales[run * PANEL + row] = exponent;
+                            self.store_group(row, run, &codes.map(|code| code as i8), integers);
                         }
                         Quantized::SuperBlock(block) => {
                             let steps = block.steps.iter().enumerate();
@@ -124,7 +130,11 @@ impl WeightFormat {
                         let column = column % self.columns();
                         let (byte, shift) = self.nibble(row, column);
                         let bits = if self.in_a_byte() == Some(2) { 15 } else { 255 };
-                        let integer = i32::from(chunk[byte] >> shift & bits) - i32::from(self.offset());
+                        let stored = chunk[byte] >> shift & bits;
+                        let integer = match self {
+                            Self::Mxfp4 => i32::from(DOUBLED_FLOATS[usize::from(stored)]),
+                            _ => i32::from(stored) - i32::from(self.offset()),
+                        };
                         let [scale, minimum] = self.scale_and_minimum(chunk, row, column / GROUP);
                         integer as f32 * scale - minimum
                     }
@@ -145,6 +155,7 @@ impl WeightFormat {
                 let counts = SuperBlock::unpacked_counts(packed)[group].map(f32::from);
                 [0, 1].map(|which| half(which).to_f32() * counts[which])
             }
+            Self::Mxfp4 => [FloatGroup::half_scale(chunk[group * PANEL + row]), 0.0],
             _ => [half(group).to_f32(), 0.0],
         }
     }

@@ -66,6 +66,20 @@ impl Operation for GroupedLinear {
             &["f32[2,70]", "i8[5,3,32]", "f16[5,3]"],
             "f32[2,5]",
         ),
+        good(
+            "grouped_linear format=mxfp4 element=f32 activations=8",
+            &[
+                "f32[1,17] 127,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,-2",
+                "i8[2,1,16] 23,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,-113,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0",
+                "bf16[2,1] 0.5,2",
+            ],
+            "f32[1,2] 761,-3044",
+        ),
+        good(
+            "grouped_linear format=mxfp4 element=bf16 activations=8",
+            &["bf16[40,33]", "i8[5,2,16]", "bf16[5,2]"],
+            "bf16[40,5]",
+        ),
         bad(
             "grouped_linear format=q8 element=f32 activations=8",
             &["f32[3,70]", "i8[5,3,32]"],
@@ -84,7 +98,7 @@ impl Operation for GroupedLinear {
         bad(
             "grouped_linear format=bf16 element=f32 activations=8",
             &["f32[3,70]", "i8[5,3,32]", "f16[5,3]"],
-            "expected q8, q4 or q4_k",
+            "expected q8, q4, q4_k or mxfp4",
         ),
         bad(
             "grouped_linear format=q4 element=f32 activations=8",

@@ -26,6 +26,7 @@ impl Operation for Pack {
         good("pack format=f16", &["f16[17,3]"], "f16[2,3,16,1]"),
         good("pack format=q8", &["f32[3,65]"], "i8[1,2,1088]"),
         good("pack format=q4", &["bf16[3,64]"], "i8[1,1,576]"),
+        good("pack format=mxfp4", &["bf16[17,129]"], "i8[2,2,1088]"),
         good("pack format=q4_k", &["bf16[17,257]"], "i8[2,2,2304]"),
         bad("pack format=q4", &["f32[4]"], "must be a matrix"),
         bad("pack format=q4", &["i8[4,4]"], "needs float elements"),

@@ -38,7 +38,23 @@ impl Operation for Quantize {
             "i8[1,8,2] 63,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0",
         ),
         good("quantize format=q4_k part=integers", &["bf16[2,40]"], "i8[2,8,16]"),
-        bad("quantize format=f32 part=scales", &["f32[4,4]"], "format is f32, expected q8, q4 or q4_k"),
+        good(
+            "quantize format=mxfp4 part=scales",
+            &[
+                "f32[2,33] 0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,6,1,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,-24,3",
+            ],
+            "bf16[2,2] 0.5,0.125,2,0.25",
+        ),
+        good(
+            "quantize format=mxfp4 part=integers",
+            &["f32[1,18] -6,3,0,0,0,0,0,0,0,0,0,0,0,0,0,0,4,-0.5"],
+            "i8[1,1,16] 95,-107,0,0,0,0,0,0,0,0,0,0,0,0,0,0",
+        ),
+        bad(
+            "quantize format=f32 part=scales",
+            &["f32[4,4]"],
+            "format is f32, expected q8, q4, q4_k or mxfp4",
+        ),
         bad("quantize format=q4 part=counts", &["f32[4,4]"], "part is counts, expected a part of q4"),
         bad("quantize format=q4 part=scales", &["f32[4]"], "must be a matrix"),
         bad("quantize format=q4 part=scales", &["i8[4,4]"], "needs float elements"),
@@ -84,7 +100,7 @@ fn grouped(
     inputs: usize,
 ) -> Result<TensorType, InferError> {
     let (what, found, expected) = match format.parts() {
-        [] => ("format", format.word(), "q8, q4 or q4_k".to_owned()),
+        [] => ("format", format.word(), "q8, q4, q4_k or mxfp4".to_owned()),
         _ => ("part", part.word(), format!("a part of {}", format.word())),
     };
     let refused = InferError::Attribute { op, what, found: found.to_owned(), expected };
