@@ -73,6 +73,8 @@ pub enum StoredOrder {
     Transposed,
     /// The file stores each number plus 1.
     PlusOne,
+    /// The file stores −eˣ instead of each number x.
+    NegativeExponential,
 }
 
 /// The numbers of a tensor, in stored order.

@@ -249,7 +249,7 @@ pub(crate) const fn gguf(architecture: &'static str) -> GgufFamily {
             ("final_logit_softcapping", "final_logit_softcapping"),
             ("rope_local_base_freq", "rope.freq_base_swa"),
         ],
-        parts: &[("ffn_norm", "pre_feedforward_layernorm")],
+        parts: &[&[("ffn_norm", "pre_feedforward_layernorm")]],
         arranged: |part, end, _, _| match part.ends_with("norm") && end == "weight" {
             true => StoredOrder::PlusOne,
             false => StoredOrder::Same,

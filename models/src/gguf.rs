@@ -20,7 +20,7 @@ pub(crate) use metadata::{Metadata, joined};
 pub(crate) use names::{Renaming, interleaved};
 
 /// A name in a GGUF file, and the corresponding name in a Hugging Face model.
-type Names = &'static [(&'static str, &'static str)];
+pub(crate) type Names = &'static [(&'static str, &'static str)];
 
 /// A description of the GGUF files of a family.
 #[derive(Clone, Copy, Debug)]
@@ -34,8 +34,9 @@ pub struct GgufFamily {
     pub(crate) config: fn(&Metadata<'_>) -> Value,
     /// The names of keys in a `config.json` and in metadata, in addition to the common names.
     pub(crate) keys: Names,
-    /// The names of a layer's parts, in addition to the common names.
-    pub(crate) parts: Names,
+    /// Lists with the names of a layer's parts, in addition to the common names. The first list with a name
+    /// decides.
+    pub(crate) parts: &'static [Names],
     /// The names of tensors outside of layers, in addition to the common names.
     pub(crate) outside: Names,
     /// The prefix of the keys of layers.

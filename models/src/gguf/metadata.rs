@@ -94,6 +94,15 @@ impl<'a> Metadata<'a> {
         })
     }
 
+    /// One number for each of `layers` layers. Of a shorter list, the last number repeats.
+    pub(crate) fn each_layer(&self, key: &str, layers: Option<usize>) -> Vec<usize> {
+        // The reader of the configuration rejects more layers than the limit.
+        let layers = layers.filter(|&layers| layers <= limits::LAYERS).unwrap_or(0);
+        let counts = self.counts(key).unwrap_or_default();
+        let last = counts.last().copied().unwrap_or(0);
+        (0..layers).map(|layer| counts.get(layer).copied().unwrap_or(last)).collect()
+    }
+
     /// The largest of the numbers of all layers.
     pub(crate) fn most(&self, key: &str) -> Option<usize> {
         self.counts(key)?.into_iter().max()
@@ -146,7 +155,7 @@ impl<'a> Metadata<'a> {
     }
 
     /// The number of rows in the embedding table.
-    fn vocabulary(&self) -> Option<usize> {
+    pub(crate) fn vocabulary(&self) -> Option<usize> {
         let table = self.file.tensor("token_embd.weight");
         let rows = table.and_then(|table| table.shape.first().copied());
         if rows.is_none() {
@@ -181,6 +190,47 @@ impl<'a> Metadata<'a> {
     /// The number of experts of a layer; `None` for a network without experts.
     pub(crate) fn experts(&self) -> Option<usize> {
         self.optional_count("expert_count").filter(|&experts| experts > 0)
+    }
+
+    /// The number of layers for multi-token prediction, which follow the other layers; `None` if there are no
+    /// such layers.
+    pub(super) fn further_layers(&self) -> Option<usize> {
+        self.optional_count("nextn_predict_layers").filter(|&layers| layers > 0)
+    }
+
+    /// The number of layers, without the layers for multi-token prediction.
+    pub(crate) fn layers(&self) -> Option<usize> {
+        Some(self.count("block_count")?.saturating_sub(self.further_layers().unwrap_or(0)))
+    }
+
+    pub(crate) fn flag(&self, key: &str) -> Option<bool> {
+        self.typed(key, "true or false", |value| match value {
+            GgufValue::Bool(flag) => Some(flag),
+            _ => None,
+        })
+    }
+
+    /// Rejects a network whose router does not compute scores with the sigmoid (`expert_gating_func_type` in
+    /// gguf-py). `None` means that the key is missing.
+    pub(crate) fn sigmoid(&self) -> Option<()> {
+        self.typed("expert_gating_func", "2, the sigmoid", |value| {
+            matches!(value, GgufValue::Integer(2)).then_some(())
+        })
+    }
+
+    /// The experts of DeepSeek-V3 and of later networks ([`experts::deepseek`](crate::experts::deepseek)).
+    pub(crate) fn deepseek(&self) -> Value {
+        json!({
+            "n_routed_experts": self.count("expert_count"),
+            "num_experts_per_tok": self.count("expert_used_count"),
+            "moe_intermediate_size": self.count("expert_feed_forward_length"),
+            "n_shared_experts": self.optional_count("expert_shared_count").unwrap_or(0),
+            "first_k_dense_replace": self.optional_count("leading_dense_block_count").unwrap_or(0),
+            "n_group": self.optional_count("expert_group_count").unwrap_or(1).max(1),
+            "topk_group": self.optional_count("expert_group_used_count").unwrap_or(1).max(1),
+            "norm_topk_prob": self.flag("expert_weights_norm").unwrap_or(false),
+            "routed_scaling_factor": self.optional_number("expert_weights_scale").unwrap_or(1.0),
+        })
     }
 
     /// The number of features of the residual stream, divided by the number of heads.
@@ -239,7 +289,7 @@ impl<'a> Metadata<'a> {
         let llama = json!({
             "hidden_size": width,
             "intermediate_size": self.count("feed_forward_length"),
-            "num_hidden_layers": self.count("block_count"),
+            "num_hidden_layers": self.layers(),
             "num_attention_heads": heads,
             "num_key_value_heads": self.optional_count("attention.head_count_kv").or(heads),
             "head_dim": features,
