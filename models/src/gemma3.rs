@@ -275,7 +275,8 @@ pub(crate) fn gguf_keys(file: &Metadata<'_>, largest: usize, period: usize, slid
     })
 }
 
-fn gguf_layer_types(file: &Metadata<'_>, layers: usize, period: usize, slides: bool) -> Vec<&'static str> {
+/// The kind of each of `layers` layers.
+pub(crate) fn gguf_layer_types(file: &Metadata<'_>, layers: usize, period: usize, slides: bool) -> Vec<&'static str> {
     let layers = layers.min(limits::LAYERS);
     let by_period = |period| (1..=layers).map(|layer: usize| !layer.is_multiple_of(period)).collect();
     let expected = "a period, or a list of true and false";

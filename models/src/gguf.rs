@@ -27,6 +27,8 @@ pub(crate) type Names = &'static [(&'static str, &'static str)];
 pub struct GgufFamily {
     /// The value of `general.architecture` in the file.
     pub architecture: &'static str,
+    /// Other values of `general.architecture` that files of this family have.
+    pub also: &'static [&'static str],
     /// Whether a file with this architecture belongs to this family, because some families share an
     /// architecture.
     pub(crate) is: fn(&Metadata<'_>) -> bool,
@@ -55,6 +57,7 @@ impl GgufFamily {
     pub(crate) const fn llama(architecture: &'static str) -> Self {
         Self {
             architecture,
+            also: &[],
             is: |_| true,
             config: |file| file.llama(json!({})),
             keys: &[],
@@ -79,7 +82,9 @@ impl Eq for GgufFamily {}
 
 /// The architectures that [`read`](crate::read) supports, by their name in `general.architecture`.
 pub fn architectures() -> Vec<&'static str> {
-    let mut names: Vec<&str> = FAMILIES.iter().filter_map(|family| Some(family.gguf?.architecture)).collect();
+    let described = FAMILIES.iter().filter_map(|family| family.gguf);
+    let mut names: Vec<&str> =
+        described.flat_map(|gguf| gguf.also.iter().copied().chain([gguf.architecture])).collect();
     names.sort_unstable();
     names.dedup();
     names

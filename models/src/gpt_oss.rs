@@ -2,16 +2,24 @@
 //! checkpoint (`modeling_gpt_oss.py`). Attention has a sink for each head, and every second layer has a
 //! window. The experts have biases and clamped gates.
 
+use std::mem;
+
 use dsl::nn::{Attend, Kv, attend, dot};
 use dsl::{Axis, F32, Float, Tensor, model};
+use irpa::StoredOrder;
+use serde_json::{Value, json};
 
 use crate::config::Keys;
 use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, Defaults, FeedForward, LlamaConfig};
 use crate::experts::{self, Routing, Scores, mixture, route};
-use crate::family::{Family, presets};
+use crate::family::{Family, GgufFamily, Metadata, presets};
 use crate::llama::Layer;
 use crate::rope::{RopeDefaults, RopeParameters, RopeScaling};
 use crate::shape_check::DeclaredSize;
+
+const F: Axis = Axis("F");
+const P: Axis = Axis("P");
+const TWO: Axis = Axis("Two");
 
 /// The whole network of a gpt-oss.
 pub type GptOss<T> = Decoder<T, Layer<T, Attention<T>, Experts<T>, GptOssConfig>, GptOssConfig>;
@@ -19,9 +27,48 @@ pub type GptOss<T> = Decoder<T, Layer<T, Attention<T>, Experts<T>, GptOssConfig>
 pub(crate) const FAMILY: Family = Family {
     about: "attention sinks, MXFP4 weights, and a mixture of experts with biases and clamped gates",
     quantized: &["mxfp4"],
+    gguf: Some(GgufFamily {
+        config: gguf,
+        keys: experts::GGUF_KEYS,
+        parts: &[&[
+            ("attn_sinks.weight", "self_attn.sinks"),
+            ("ffn_gate_inp", "mlp.router"),
+            ("ffn_gate_exps.weight", "mlp.experts.gate_proj"),
+            ("ffn_gate_exps.bias", "mlp.experts.gate_proj_bias"),
+            ("ffn_up_exps.weight", "mlp.experts.up_proj"),
+            ("ffn_up_exps.bias", "mlp.experts.up_proj_bias"),
+            ("ffn_down_exps.weight", "mlp.experts.down_proj"),
+            ("ffn_down_exps.bias", "mlp.experts.down_proj_bias"),
+        ]],
+        arranged: |part, end, _, tensor| match (part, end, &mut tensor.shape[..]) {
+            ("ffn_gate_exps" | "ffn_up_exps" | "ffn_down_exps", "weight", [_, outputs, inputs]) => {
+                mem::swap(outputs, inputs);
+                StoredOrder::Transposed
+            }
+            _ => StoredOrder::Same,
+        },
+        ..GgufFamily::llama("gpt-oss")
+    }),
     presets: presets!("gpt-oss-20b": "openai/gpt-oss-20b"),
     ..Family::of(&["GptOssForCausalLM"], &["GptOssModel"], &["gpt_oss"])
 };
+
+/// The `config.json` that corresponds to a GGUF file (`LLM_ARCH_OPENAI_MOE` in llama.cpp).
+fn gguf(file: &Metadata<'_>) -> Value {
+    let mut keys = file.llama(json!({
+        "attention_bias": file.is_biased("attn_q"),
+        "intermediate_size": file.count("expert_feed_forward_length"),
+        "num_local_experts": file.count("expert_count"),
+        "num_experts_per_tok": file.count("expert_used_count"),
+        "sliding_window": file.count("attention.sliding_window"),
+        "gate_up_split": true,
+    }));
+    // GGUF files do not contain this key, which is false in all published checkpoints.
+    if let Some(scaling) = keys["rope_scaling"].as_object_mut() {
+        scaling.insert("truncate".into(), false.into());
+    }
+    keys
+}
 
 model! {
     /// Attention with a sink for each head: an additional score in the softmax that has no value.
@@ -58,16 +105,26 @@ model! {
         router: Linear[D -> X](bias),
         gate_up_proj: Weight[X, D, P] at "experts.gate_up_proj",
         gate_up_bias: Weight[X, P] at "experts.gate_up_proj_bias",
+        gate_proj: Weight[X, D, F] at "experts.gate_proj",
+        gate_bias: Weight[X, F] at "experts.gate_proj_bias",
+        up_proj: Weight[X, D, F] at "experts.up_proj",
+        up_bias: Weight[X, F] at "experts.up_proj_bias",
         down_proj: Weight[X, F, D] at "experts.down_proj",
         down_bias: Weight[X, D] at "experts.down_proj_bias",
 
         fn forward(x: T[B, S, D]) -> T[B, S, D] {
             let routed = route(self.router(x).to::<F32>(), None, self.dim(C), &Routing::normalized(Scores::Softmax));
             // The gates come first, because the archive stores the rows in this order.
-            const TWO: Axis = Axis("Two");
-            let pairs = |of: Tensor<T>| of.unmerge(P, &[F.of(self.dim(F)), TWO.of(2)]);
-            let gate_up = pairs(self.gate_up_proj()).permute(&[X, TWO, F, D]).merge(&[TWO, F], P); // [X, P, D]
-            let gate_up_bias = pairs(self.gate_up_bias()).permute(&[X, TWO, F]).merge(&[TWO, F], P); // [X, P]
+            let [gate_up, gate_up_bias] = match self.config.gate_up_split {
+                true => [
+                    joined([self.gate_proj(), self.up_proj()], &[X, F, D]), // [X, P, D]
+                    joined([self.gate_bias(), self.up_bias()], &[X, F]), // [X, P]
+                ],
+                false => [
+                    sorted(self.gate_up_proj(), &[X, TWO, F, D]),
+                    sorted(self.gate_up_bias(), &[X, TWO, F]),
+                ],
+            };
             let weights = [gate_up, gate_up_bias, self.down_proj().permute(&[X, D, F]), self.down_bias()];
             let &GptOssConfig { alpha, limit, .. } = &*self.config;
             mixture(x, routed, weights, |[gate_up, gate_up_bias, down, down_bias]| {
@@ -77,6 +134,20 @@ model! {
             })
         }
     }
+}
+
+/// The rows of gates, and then the rows of up projections, of a matrix or bias whose rows alternate. The
+/// result has the axes `order`, in which P replaces the axes of both.
+#[track_caller]
+fn sorted<T: Float>(weight: Tensor<T>, order: &[Axis]) -> Tensor<T> {
+    let pairs = weight.unmerge(P, &[F.of(weight.extent(P) / 2), TWO.of(2)]);
+    pairs.permute(order).merge(&[TWO, F], P)
+}
+
+/// The rows of two matrices or biases, whose axes get the order `order`, as one matrix or bias.
+#[track_caller]
+fn joined<T: Float>(weights: [Tensor<T>; 2], order: &[Axis]) -> Tensor<T> {
+    Tensor::concat(&weights.map(|weight| weight.permute(order).rename(F, P)), P)
 }
 
 /// The `config.json` of a gpt-oss.
@@ -92,6 +163,8 @@ pub struct GptOssConfig {
     pub alpha: f64,
     /// The bound on the gates and on the up projection.
     pub limit: f64,
+    /// Whether the checkpoint stores the matrices of gates and of up projections separately, as GGUF files do.
+    pub gate_up_split: bool,
 }
 
 descends!(GptOssConfig from llama: LlamaConfig);
@@ -138,6 +211,7 @@ pub(crate) fn read(keys: &Keys) -> GptOssConfig {
         num_experts_per_tok: experts::chosen(keys, "num_experts_per_tok", 4, num_experts),
         alpha: keys.number_or("swiglu_alpha", 1.702),
         limit: keys.number_or("swiglu_limit", 7.0),
+        gate_up_split: keys.flag("gate_up_split", false),
     }
 }
 

@@ -16,6 +16,8 @@ pub(crate) struct Metadata<'a> {
     file: &'a Gguf,
     pub(super) family: &'static Family,
     pub(super) gguf: &'static GgufFamily,
+    /// The value of `general.architecture`.
+    pub(super) architecture: &'static str,
     problems: RefCell<Vec<KeyProblem>>,
 }
 
@@ -27,8 +29,10 @@ impl<'a> Metadata<'a> {
     pub(super) fn new(file: &'a Gguf) -> Result<Self, ConfigError> {
         let found = file.text("general.architecture").unwrap_or("(none)");
         let of = |family: &'static Family| {
-            let gguf = family.gguf.as_ref().filter(|gguf| gguf.architecture == found)?;
-            Some(Self { file, family, gguf, problems: RefCell::default() })
+            let gguf = family.gguf.as_ref()?;
+            let mut names = [gguf.architecture].into_iter().chain(gguf.also.iter().copied());
+            let architecture = names.find(|name| *name == found)?;
+            Some(Self { file, family, gguf, architecture, problems: RefCell::default() })
         };
         let families: Vec<Self> = FAMILIES.iter().copied().filter_map(of).collect();
         let known = super::architectures();
@@ -47,7 +51,7 @@ impl<'a> Metadata<'a> {
     }
 
     fn key(&self, key: &str) -> String {
-        format!("{}.{key}", self.gguf.architecture)
+        format!("{}.{key}", self.architecture)
     }
 
     pub(crate) fn typed<T>(
@@ -154,10 +158,14 @@ impl<'a> Metadata<'a> {
         self.file.tensor(tensor).is_some()
     }
 
+    /// The number of rows of a tensor; `None` if there is no such tensor.
+    pub(crate) fn rows(&self, tensor: &str) -> Option<usize> {
+        self.file.tensor(tensor)?.shape.first().copied()
+    }
+
     /// The number of rows in the embedding table.
     pub(crate) fn vocabulary(&self) -> Option<usize> {
-        let table = self.file.tensor("token_embd.weight");
-        let rows = table.and_then(|table| table.shape.first().copied());
+        let rows = self.rows("token_embd.weight");
         if rows.is_none() {
             let (key, expected) = ("token_embd.weight".to_owned(), "a tensor, the embedding table");
             self.note(KeyProblem::Missing { key, expected });
@@ -166,7 +174,7 @@ impl<'a> Metadata<'a> {
     }
 
     /// The factors of a rotary embedding, which the file stores as a small tensor.
-    fn factors(&self, name: &str) -> Option<Vec<f32>> {
+    pub(crate) fn factors(&self, name: &str) -> Option<Vec<f32>> {
         let tensor = self.file.tensor(name)?;
         let count: usize = tensor.shape.iter().product();
         let problem = match tensor.numbers {

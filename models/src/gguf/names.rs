@@ -10,6 +10,7 @@ use crate::family::Stacks;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Renaming {
     gguf: &'static GgufFamily,
+    architecture: &'static str,
     stacks: Stacks,
     /// The numbers of query heads and of key-value heads.
     heads: [usize; 2],
@@ -69,6 +70,7 @@ impl Renaming {
         let queries = heads[0].unwrap_or(0);
         Self {
             gguf: metadata.gguf,
+            architecture: metadata.architecture,
             stacks: metadata.family.stacks,
             heads: [queries, heads[1].unwrap_or(queries)],
             layers: metadata.further_layers().and_then(|_| metadata.layers()),
@@ -77,7 +79,7 @@ impl Renaming {
 
     /// The names that apply only to the networks of a family.
     pub(super) fn of(gguf: &'static GgufFamily) -> Self {
-        Self { gguf, stacks: &[], heads: [0, 0], layers: None }
+        Self { gguf, architecture: gguf.architecture, stacks: &[], heads: [0, 0], layers: None }
     }
 
     /// The network's name for a tensor; `None` if the network has no such tensor.
@@ -101,7 +103,7 @@ impl Renaming {
     pub(crate) fn key(&self, key: &str) -> String {
         let own = |key: &str| {
             let found = self.gguf.keys.iter().chain(KEYS).find(|(theirs, _)| *theirs == key);
-            found.map_or_else(|| key.to_owned(), |(_, own)| format!("{}.{own}", self.gguf.architecture))
+            found.map_or_else(|| key.to_owned(), |(_, own)| format!("{}.{own}", self.architecture))
         };
         key.split(" × ").map(own).collect::<Vec<_>>().join(" × ")
     }
