@@ -19,7 +19,7 @@ import torch
 from gguf import GGMLQuantizationType as T
 from conversion import ModelType, get_model_architecture, get_model_class
 from conversion.base import ModelBase
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 from safetensors.torch import load_file as load_torch
 from safetensors.torch import save_file as save_torch
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -154,7 +154,7 @@ def write(name, seed):
         convert(temporary, out)
         plain(out, temporary / "plain.gguf")
         llm = gguf_goldens.model(temporary / "plain.gguf")
-        tokens, rows = gguf_goldens.golden(name, seed, vocabulary, T.F32, llm, out)
+        tokens, rows = gguf_goldens.golden(name, seed, vocabulary, T.MXFP4 if name == "gpt-oss" else T.F32, llm, out)
         theirs = transformers_logits(temporary, tokens)
     error = np.abs(rows - theirs).max(1) / np.abs(theirs).max(1)
     print(f"{name}: llama.cpp and transformers differ by {error.max():.1e}", flush=True)
@@ -164,7 +164,8 @@ def write(name, seed):
         golden = json.loads(path.read_text())
         assert golden["prompts"][0]["tokens"] == [int(row.argmax()) for row in theirs[gguf_goldens.PROMPT - 1 :]]
         path.write_text(json.dumps(golden | {"reference": REFERENCE}, indent=1) + "\n")
-        save_file({"prompts.0.logits": theirs}, path.with_suffix(".safetensors"))
+        path = path.with_suffix(".safetensors")
+        save_file(load_file(path) | {"prompts.0.logits": theirs}, path)
 
 
 if __name__ == "__main__":

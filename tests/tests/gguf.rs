@@ -174,6 +174,7 @@ judged! {
     blocks_of_q4_0: judge_stored("q4_0"),
     blocks_of_q4_k_and_others: judge_stored("q4_k"),
     blocks_of_q5_k_and_others: judge_stored("q5_k"),
+    blocks_of_mxfp4: judge_stored("gpt-oss"),
 }
 
 /// The archive's data of each packed weight, the weight itself, and the report on its blocks.
