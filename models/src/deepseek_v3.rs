@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::config::Keys;
 use crate::decoder::{Defaults, LlamaConfig};
 use crate::experts::{self, Experts, ExpertsConfig};
-use crate::family::{Family, GgufFamily, Metadata, joined};
+use crate::family::{Family, GgufFamily, Metadata, joined, presets};
 use crate::llama::Mlp;
 use crate::rope::{RopeDefaults, RopeParameters};
 use crate::shape_check::DeclaredSize;
@@ -24,6 +24,7 @@ pub(crate) const FAMILY: Family = Family {
         parts: &[GGUF_PARTS, experts::GGUF_PARTS],
         ..GgufFamily::llama("deepseek2")
     }),
+    presets: presets!("deepseek-v3": "deepseek-ai/DeepSeek-V3"),
     ..Family::of(&["DeepseekV3ForCausalLM"], &["DeepseekV3Model"], &["deepseek_v3"])
 };
 

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::config::Keys;
 use crate::decoder::{AttentionBlock, Decoder, Defaults, LlamaConfig};
-use crate::family::{Family, GgufFamily};
+use crate::family::{Family, GgufFamily, presets};
 use crate::llama::Layer;
 use crate::rope::RopeDefaults;
 
@@ -21,6 +21,7 @@ pub(crate) const FAMILY: Family = Family {
         config: |file| file.llama(json!({ "use_bias": file.is_biased("attn_q") })),
         ..GgufFamily::llama("ernie4_5")
     }),
+    presets: presets!("ernie-4.5-0.3b": "baidu/ERNIE-4.5-0.3B-PT"),
     ..Family::of(&["Ernie4_5ForCausalLM"], &["Ernie4_5Model"], &["ernie4_5"])
 };
 

@@ -12,7 +12,7 @@ use crate::ernie4_5::{self, Attention};
 use crate::experts::{
     self, Divisor, ExpertsConfig, ExpertsLayer, Routing, Scores, Shared, mixture, route, swiglu,
 };
-use crate::family::{Family, GgufFamily};
+use crate::family::{Family, GgufFamily, presets};
 
 /// The whole network of an ERNIE 4.5 with experts.
 pub type Ernie45Moe<T> = Decoder<T, ExpertsLayer<T, Attention<T>, Experts<T>>, ExpertsConfig>;
@@ -52,6 +52,7 @@ pub(crate) const FAMILY: Family = Family {
         ],
         ..GgufFamily::llama("ernie4_5-moe")
     }),
+    presets: presets!("ernie-4.5-21b-a3b": "baidu/ERNIE-4.5-21B-A3B-PT"),
     ..Family::of(&["Ernie4_5_MoeForCausalLM"], &["Ernie4_5_MoeModel"], &["ernie4_5_moe"])
 };
 

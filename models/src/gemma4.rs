@@ -41,7 +41,7 @@ pub(crate) const FAMILY: Family = Family {
         fits_f16: false,
         ..GgufFamily::llama("gemma4")
     }),
-    presets: presets!("gemma-4-e2b": "google/gemma-4-E2B-it"),
+    presets: presets!("gemma-4-e2b": "google/gemma-4-E2B-it", "gemma-4-26b-a4b": "google/gemma-4-26B-A4B-it"),
     ..Family::of(
         &["Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"],
         &["Gemma4TextModel", "Gemma4Model"],

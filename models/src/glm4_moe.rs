@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::config::Keys;
 use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, Defaults, LlamaConfig};
 use crate::experts::{self, Experts, ExpertsConfig, ExpertsLayer, Sparse};
-use crate::family::{Family, GgufFamily, Metadata, joined};
+use crate::family::{Family, GgufFamily, Metadata, joined, presets};
 use crate::rope::RopeDefaults;
 use crate::shape_check::DeclaredSize;
 
@@ -26,6 +26,7 @@ pub(crate) const FAMILY: Family = Family {
         parts: &[experts::GGUF_PARTS],
         ..GgufFamily::llama("glm4moe")
     }),
+    presets: presets!("glm-4.5-air": "zai-org/GLM-4.5-Air"),
     ..Family::of(&["Glm4MoeForCausalLM"], &["Glm4MoeModel"], &["glm4_moe"])
 };
 

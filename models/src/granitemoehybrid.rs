@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::config::Keys;
 use crate::decoder::{DecoderConfig, LlamaConfig};
 use crate::experts::{self, Experts, ExpertsConfig, Routing, Scores};
-use crate::family::{Family, GgufFamily, Metadata, interleaved, joined};
+use crate::family::{Family, GgufFamily, Metadata, interleaved, joined, presets};
 use crate::granite::{self, GraniteConfig};
 use crate::hybrid::{self, alternates};
 use crate::llama::Attention;
@@ -43,6 +43,7 @@ pub(crate) const FAMILY: Family = Family {
         },
         ..GgufFamily::llama("granitehybrid")
     }),
+    presets: presets!("granite-4.0-h-350m": "ibm-granite/granite-4.0-h-350m"),
     ..Family::of(&["GraniteMoeHybridForCausalLM"], &["GraniteMoeHybridModel"], &["granitemoehybrid"])
 };
 
@@ -290,6 +291,11 @@ pub(crate) fn read(keys: &Keys) -> GraniteMoeHybridConfig {
     keys.one_of("position_embedding_type", &["rope", "nope"]);
     let rotary = keys.optional_text("position_embedding_type").as_deref() == Some("rope");
     let num_experts = keys.optional_integer("num_local_experts").unwrap_or(8);
+    // Published networks without experts choose 0 experts.
+    let chosen = match num_experts {
+        0 => keys.optional_integer("num_experts_per_tok").unwrap_or(1).max(1),
+        _ => experts::chosen(keys, "num_experts_per_tok", 2, num_experts),
+    };
     let heads = count("mamba_n_heads", 128);
     let features = count("mamba_expand", 2) * granite.hidden_size / heads;
     let is_other = |given: &&Value| **given != "auto" && **given != features;
@@ -308,7 +314,7 @@ pub(crate) fn read(keys: &Keys) -> GraniteMoeHybridConfig {
         shared_intermediate_size: count("shared_intermediate_size", 1024),
         has_experts: num_experts > 0,
         num_local_experts: num_experts.max(1),
-        num_experts_per_tok: count("num_experts_per_tok", 2).min(num_experts.max(1)),
+        num_experts_per_tok: chosen.min(num_experts.max(1)),
         mamba_n_heads: heads,
         mamba_n_groups: count("mamba_n_groups", 1),
         mamba_d_state: count("mamba_d_state", 256),

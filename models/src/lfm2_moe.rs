@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::config::Keys;
 use crate::experts::{self, Divisor, ExpertsConfig, Routing, Scores};
-use crate::family::{Family, GgufFamily, joined};
+use crate::family::{Family, GgufFamily, joined, presets};
 use crate::lfm2::{self, Lfm2, Lfm2Config};
 
 /// The whole network of an LFM2 with experts.
@@ -49,7 +49,7 @@ pub(crate) const FAMILY: Family = Family {
         ],
         ..lfm2::GGUF
     }),
-    presets: &[],
+    presets: presets!("lfm2-8b-a1b": "LiquidAI/LFM2-8B-A1B"),
     ..Family {
         architectures: &["Lfm2MoeForCausalLM"],
         bases: &["Lfm2MoeModel"],

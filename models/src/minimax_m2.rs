@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::config::Keys;
 use crate::decoder::{Decoder, Defaults, LlamaConfig};
 use crate::experts::{self, ExpertsConfig, Routing, Scores};
-use crate::family::{Family, GgufFamily, Metadata};
+use crate::family::{Family, GgufFamily, Metadata, presets};
 use crate::mixtral::{self, Layer};
 use crate::olmoe::{Attention, OlmoeConfig};
 use crate::rope::RopeDefaults;
@@ -24,6 +24,7 @@ pub(crate) const FAMILY: Family = Family {
         parts: &[&[("exp_probs_b.bias", "block_sparse_moe.e_score_correction_bias")], mixtral::GGUF_PARTS],
         ..GgufFamily::llama("minimax-m2")
     }),
+    presets: presets!("minimax-m2.5": "MiniMaxAI/MiniMax-M2.5"),
     ..Family::of(&["MiniMaxM2ForCausalLM"], &["MiniMaxM2Model"], &["minimax_m2"])
 };
 
