@@ -5,7 +5,8 @@ use dsl::{Axis, F32, Float, Tensor};
 
 /// Adds tokens to the state of a gated DeltaNet, and returns `[B, S, W, R, X]`, the values that the queries
 /// read. The convolution's inputs `[B, S, P]` are queries, keys and values, and its taps are `[P, I, J]`. The
-/// gates are b and a, `[B, S, W, R]`. The weights are `dt_bias` and `A_log`.
+/// gates are b and a, `[B, S, W, R]`. The weights are `dt_bias` and `A_log`. If the value heads are `tiled`,
+/// the values and the weights have the order R, W.
 #[track_caller]
 pub(crate) fn delta_net<T: Float>(
     (inputs, taps): (Tensor<T>, Tensor<T>),
@@ -13,6 +14,7 @@ pub(crate) fn delta_net<T: Float>(
     weights: [Tensor<F32>; 2],
     at: Position,
     (delta, conv): (&mut Recurrent<F32>, &mut Recurrent<T>),
+    tiled: bool,
 ) -> Tensor<F32> {
     let [n, p, s, u, w, r, x] = ["N", "P", "S", "U", "W", "R", "X"].map(Axis);
     let [w, r, u, x] = [w, r, u, x].map(|axis| axis.of(delta.state.extent(axis)));
@@ -20,12 +22,19 @@ pub(crate) fn delta_net<T: Float>(
     let [keys, values] = [w.extent * u.extent, w.extent * r.extent * x.extent];
     let [query, key, value] = mixed.split(p, [keys, keys, values]);
     let [query, key] = [query, key].map(|part| unit(part.unmerge(p, &[w, u]), u.axis));
-    let [dt_bias, a_log] = weights.map(|weight| weight.unmerge(n, &[w, r]));
+    let [dt_bias, a_log] = weights.map(|weight| match tiled {
+        true => weight.unmerge(n, &[r, w]).permute(&[w.axis, r.axis]),
+        false => weight.unmerge(n, &[w, r]),
+    });
+    let value = match tiled {
+        true => value.unmerge(p, &[r, w, x]).permute(&[Axis("B"), s, w.axis, r.axis, x.axis]),
+        false => value.unmerge(p, &[w, r, x]),
+    };
     let time = (a.to::<F32>() + dt_bias).softplus();
     let tokens = MatrixTokens {
         query: query / (u.extent as f64).sqrt(),
         key,
-        value: value.unmerge(p, &[w, r, x]),
+        value,
         decay: -(time * a_log.exp()),
         rate: b.to::<F32>().logistic(),
     };

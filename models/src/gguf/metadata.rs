@@ -107,6 +107,17 @@ impl<'a> Metadata<'a> {
         (0..layers).map(|layer| counts.get(layer).copied().unwrap_or(last)).collect()
     }
 
+    /// One flag for each layer; `None` if the key is missing.
+    pub(crate) fn flags(&self, key: &str) -> Option<Vec<bool>> {
+        self.typed(key, "a list of true and false", |value| match value {
+            GgufValue::Array(array) if array.len() <= limits::LAYERS => {
+                let flag = |value| if let GgufValue::Bool(flag) = value { Some(flag) } else { None };
+                array.iter().map(flag).collect()
+            }
+            _ => None,
+        })
+    }
+
     /// The largest of the numbers of all layers.
     pub(crate) fn most(&self, key: &str) -> Option<usize> {
         self.counts(key)?.into_iter().max()
@@ -294,9 +305,10 @@ impl<'a> Metadata<'a> {
             let is_usual = |scale: f64| scale == 0.0 || (scale / usual - 1.0).abs() < 1e-6;
             self.usual("attention.scale", is_usual, "0, or one by the root of the features of a head");
         }
+        let features_of = |key| own.get("intermediate_size").is_none().then(|| self.count(key)).flatten();
         let llama = json!({
             "hidden_size": width,
-            "intermediate_size": self.count("feed_forward_length"),
+            "intermediate_size": features_of("feed_forward_length"),
             "num_hidden_layers": self.layers(),
             "num_attention_heads": heads,
             "num_key_value_heads": self.optional_count("attention.head_count_kv").or(heads),
