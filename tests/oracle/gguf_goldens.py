@@ -315,7 +315,7 @@ TEXTS = [
     "Once upon a time there was a little fox, who lived in the woods.",
 ]
 SPECIAL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>"]
-PRE = ["gpt-2", "llama-bpe", "dbrx", "qwen2", "tekken", "gpt-4o", "smollm", "default"]
+PRE = ["gpt-2", "llama-bpe", "dbrx", "qwen2", "tekken", "gpt-4o", "smollm", "default", "glm4", "minimax-m2", "qwen35", "deepseek-v3"]
 
 
 def spelled():
