@@ -1,4 +1,4 @@
-//! Builds the C shim and the parts of IREE that the shim calls into static archives.
+//! Builds static libraries from the C shim and from the parts of IREE that the shim calls.
 
 use std::env;
 use std::fs;
@@ -7,12 +7,14 @@ use std::process::{Command, exit};
 
 const MINIMUM_CMAKE: (u32, u32) = (3, 26);
 
-/// The version of `eerie-sys` in Cargo.toml. A build script cannot read the version from Cargo.toml.
+/// The version of `eerie-sys` in Cargo.toml. The constant is necessary because a build script
+/// cannot read the versions in Cargo.toml.
 const CARRIER: &str = "=0.5.0";
 
-/// The name of an environment variable. The variable names a folder that an earlier build filled,
-/// `target/…/build/tracewright-runtime-…/out/native`. The build script links that folder instead of building
-/// again.
+/// The name of an environment variable that contains the path of a folder. If the variable is set,
+/// the build script links the libraries in this folder instead of building the libraries again. An
+/// earlier build has stored its libraries in the folder
+/// `target/…/build/tracewright-runtime-…/out/native`.
 const BUILT: &str = "TRACEWRIGHT_NATIVE";
 
 fn main() {
@@ -69,11 +71,11 @@ fn build() -> Result<(), String> {
     Ok(())
 }
 
-/// The name of a file that records the sources of a build: the content of our files, and the package that
-/// contains IREE.
+/// The name of a file that records the sources of a build. The file contains the text of the shim's
+/// files, and the version of the package that contains IREE.
 const SOURCES: &str = "tracewright-sources.txt";
 
-/// The name of a file that records the drivers of a build.
+/// The name of a file that lists the IREE drivers in a build.
 const DRIVERS: &str = "tracewright-drivers.txt";
 
 fn sources(native: &Path) -> Result<String, String> {
@@ -86,7 +88,8 @@ fn sources(native: &Path) -> Result<String, String> {
         .try_fold(CARRIER.to_owned(), |all, name| Ok(all + &read(name)?))
 }
 
-/// Whether a folder contains the result of an identical build.
+/// Checks that a folder contains libraries that were built from the current sources with the
+/// required drivers.
 fn reusable(folder: &Path, sources: &str, drivers: &[&str]) -> Result<(), String> {
     let read = |name: &str| {
         let path = folder.join(name);
@@ -147,9 +150,10 @@ fn compile(package: &Path, out: &Path, drivers: &[&str]) -> Result<(), String> {
     run(Command::new(&cmake).arg("--build").arg(out).args(target)).map(drop)
 }
 
-/// The source tree in the `eerie-sys` package, in cargo's registry. A temporary package with this dependency
-/// alone makes cargo download the source tree. Our own package may be part of a checkout, a tarball or
-/// another project, and may need more packages than are available.
+/// Returns the folder with IREE's source code, which is in the package `eerie-sys` of cargo's
+/// registry. To find the package `eerie-sys`, the function runs `cargo metadata` on a temporary
+/// package that depends only on `eerie-sys`. The manifest of this crate is not suitable, because
+/// other dependencies of the crate may be unavailable.
 fn iree_source(out: &Path) -> Result<PathBuf, String> {
     let folder = out.join("carrier");
     let write = |name: &str, text: &str| {
@@ -181,7 +185,8 @@ fn iree_source(out: &Path) -> Result<PathBuf, String> {
     Ok(folder.join("iree"))
 }
 
-/// The folder whose `include` contains `cuda.h`: from `cargo xtask setup`, or from a CUDA toolkit.
+/// Returns a folder whose subfolder `include` contains `cuda.h`. The folder is part of a CUDA
+/// toolkit, or was installed by `cargo xtask setup`.
 fn cuda_headers(package: &Path) -> Result<PathBuf, String> {
     println!("cargo:rerun-if-env-changed=CUDA_PATH");
     // `lib/python3.13` in a virtual environment, `lib/python3` in a plain folder.
@@ -219,7 +224,8 @@ fn variable(name: &str) -> Result<String, String> {
     env::var(name).map_err(|_| format!("cargo did not set `{name}`"))
 }
 
-/// Runs the command and returns its output. An error contains the whole output.
+/// Runs the command and returns its output. If the command fails, the error contains the whole
+/// output of the command.
 fn run(command: &mut Command) -> Result<String, String> {
     let output = command.output().map_err(|e| format!("cannot run {command:?}: {e}"))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -1,6 +1,6 @@
-//! Builds a callable program from a trace and a checkpoint. [`build_program`] runs all stages of a build.
-//! [`Build`] is for callers that stop between two stages, such as an export. The cache keeps compiled modules
-//! and archives.
+//! Builds a callable program from a trace and a checkpoint. [`build_program`] runs all stages of a
+//! build. [`Build`] runs the stages of a build one by one; an export, for example, needs only some
+//! stages. A cache folder keeps compiled modules and archives of weights.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -25,19 +25,21 @@ use trace::{Parameter, Trace};
 use crate::footprint::TooLarge;
 use crate::{Expanded, Footprint, Lowered, Memory, Program};
 
-/// The compiler and the cache of a build, and the function that observes the build.
+/// The compiler and the cache folder of a build, and a function that receives each step of the
+/// build.
 pub struct BuildTools<'a> {
-    /// The `iree-compile` that compiles the module.
+    /// The compiler `iree-compile`, which compiles the module.
     pub compiler: &'a Compiler,
-    /// The cache: a folder for compiled modules and archives, named by their content. You can delete the
-    /// cache folder at any time.
+    /// The cache folder for compiled modules and archives of weights. The name of each cached file
+    /// is a hash of the file's inputs. You can delete the cache folder at any time.
     pub cache: &'a Path,
-    /// Receives each step of the build and can stop the build; `None` builds without reports.
+    /// A function that receives each step of the build and can stop the build. With `None`, the
+    /// build reports no steps.
     pub watch: Option<WatchSteps<'a>>,
 }
 
-/// A function that receives each step of a build. The function returns [`ControlFlow::Break`] to stop the
-/// build.
+/// A function that receives each step of a build. To stop the build, the function returns
+/// [`ControlFlow::Break`].
 pub type WatchSteps<'a> = &'a mut dyn FnMut(BuildStep) -> ControlFlow<()>;
 
 /// A step of a build that can take a long time.
@@ -49,9 +51,9 @@ pub enum BuildStep {
     Compile,
     /// Tracewright writes the archive of the weights.
     Bake(irpa::Progress),
-    /// IREE loads the module. This step takes little time.
+    /// IREE loads the module. Loading a module takes little time.
     Load,
-    /// Tracewright compares the weights with the hashes in their archive.
+    /// Tracewright compares the weights with the hashes in the archive.
     Verify(irpa::Progress),
 }
 
@@ -75,23 +77,27 @@ pub enum BuildStep {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct ProgramOptions<'a> {
-    /// The compiler and the cache, and the function that observes the build.
+    /// The compiler and the cache folder of the build, and the function that receives each step of
+    /// the build.
     pub tools: BuildTools<'a>,
-    /// The target of the module. The default target is this machine.
+    /// The target for which the module is compiled. The default target is this machine.
     pub target: Target,
-    /// The rules that simplify the trace. By default, the exact rules apply.
+    /// The rules that simplify the trace. By default, Tracewright applies only rules that keep
+    /// every bit of the results.
     pub rules: Rules,
-    /// How weights are stored, and whether kernels or the compiler's own code compute matmuls. By default,
-    /// kernels compute matmuls, and weights have the element type of the network.
+    /// The storage format of weights, and whether Tracewright's kernels or the compiler's own code
+    /// compute matmuls. By default, kernels compute matmuls, and weights have the element type of
+    /// the network.
     pub weights: Weights,
     /// The device that runs the network. By default, the network runs on all threads of this machine's
     /// processor.
     pub device: Device,
-    /// The memory that the network must fit into; `None` checks nothing. The default is the memory that this
-    /// process may use.
+    /// The memory into which the network must fit. If the limit is `None`, the build does not check
+    /// whether the network fits into memory. The default limit is the memory that this process may
+    /// use.
     pub memory: Option<Memory>,
-    /// Tensors that the checkpoint may contain in addition to the parameters. By default, the checkpoint may
-    /// contain no other tensors.
+    /// Tensors that the checkpoint may contain in addition to the parameters of the network. By
+    /// default, the checkpoint may contain only the parameters of the network.
     pub ignorable: Vec<Ignorable>,
 }
 
@@ -116,19 +122,19 @@ impl<'a> From<BuildTools<'a>> for ProgramOptions<'a> {
     }
 }
 
-/// A program with its module and its archive, and the times of the build.
+/// A loaded program, the module and the archive of the program, and the times of the build.
 pub struct BuiltProgram {
     /// The loaded program, ready for calls.
     pub program: Program,
     /// The device that the program runs on.
     pub runtime: Runtime,
-    /// The module text that was compiled.
+    /// The module, whose text was compiled.
     pub module: Module,
-    /// The options with which `iree-compile` is called.
+    /// The options with which Tracewright calls `iree-compile`.
     pub options: CompileOptions,
     /// The archive with the weights.
     pub archive: Archive,
-    /// Statistics of the bake; `None` if the archive was already in the cache.
+    /// Statistics about writing the archive, or `None` if the archive was already in the cache.
     pub baked: Option<Baked>,
     /// The time for compiling the module, or for reading the module from the cache.
     pub compile: Duration,
@@ -145,13 +151,14 @@ pub enum LoadError {
     /// The network needs more memory than the machine has.
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
-    /// The checkpoint differs from the parameters that the trace reads.
+    /// The tensors of the checkpoint differ from the parameters that the trace declares.
     #[error(transparent)]
     Bake(#[from] BakeError),
     /// A checkpoint or an archive is damaged.
     #[error(transparent)]
     Archive(#[from] irpa::ArchiveError),
-    /// The archive lacks a parameter of the module, or contains this parameter with another type.
+    /// The archive lacks a parameter of the module, or contains the parameter with a different
+    /// type.
     #[error("`{}` does not fit the module: the parameter `{key}` is {found}, expected `{expected}`", .path.display())]
     Parameter {
         /// Path of the archive file.
@@ -166,7 +173,7 @@ pub enum LoadError {
     /// A file or folder cannot be read or created.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The function that observes the build stopped the build.
+    /// The function that receives the steps of the build stopped the build.
     #[error("the build was stopped on request")]
     Stopped,
     /// `iree-compile` failed, or is not installed.
@@ -177,12 +184,13 @@ pub enum LoadError {
     Runtime(#[from] runtime::RuntimeError),
 }
 
-/// Lowers the trace of a network's entry points, compiles and bakes the files that the cache lacks, and loads
-/// the program.
+/// Lowers the trace of a network's entry points, and loads the program. If the cache lacks the
+/// compiled module or the archive of weights, the function first creates the missing file.
 ///
 /// # Errors
-/// Returns all differences between the checkpoint and the trace's parameters before the slow compilation
-/// begins, or the error of the first stage that fails.
+/// Returns the error of the first stage that fails. If the checkpoint does not match the trace's
+/// parameters, the function returns an error before the slow compilation begins. The error lists
+/// all differences between the checkpoint and the parameters.
 pub fn build_program(
     traced: &Traced,
     checkpoint: &Checkpoint,
@@ -190,12 +198,12 @@ pub fn build_program(
 ) -> Result<BuiltProgram, LoadError> {
     let ProgramOptions { tools, target, rules, weights, device, memory, ignorable } = options;
     let target = tools.compiler.resolve(&target)?;
-    // The memory check counts only memory of the host, and a device with its own memory does not use memory
-    // of the host.
+    // The memory check considers only host memory, and a device with its own memory does not use
+    // host memory.
     let memory = memory.filter(|_| target.device == DeviceKind::Cpu);
     let expanded = Expanded::new(&traced.trace, rules, target, weights)?;
-    // The memory check runs before the module's text is written, because the tables of a very long context
-    // would not fit into memory.
+    // The memory check runs before the module's text is written, because the text contains tables
+    // that would not fit into memory for a very long context.
     let footprint = Footprint::of(&expanded).map_err(LowerError::from)?;
     memory.map_or(Ok(()), |memory| footprint.check(memory))?;
     let lowered = expanded.lower(ignorable)?;
@@ -218,27 +226,28 @@ pub fn build_program(
     })
 }
 
-/// A network whose checkpoint is checked and whose module is compiled.
+/// A network after two stages of a build: the checkpoint is checked, and the module is compiled.
 pub struct Build<'a, 't> {
     /// The module text and the list of weights.
     pub lowered: Lowered,
-    /// The options with which `iree-compile` is called.
+    /// The options with which Tracewright calls `iree-compile`.
     pub options: CompileOptions,
     /// The compiled module, and the time that the compilation took.
     pub compiled: Compiled,
     checkpoint: &'a Checkpoint,
-    /// Tensors of the checkpoint, matched with the parameters of the network.
+    /// The tensors of the checkpoint, matched with the parameters of the network.
     checked: Checked,
     tools: BuildTools<'t>,
 }
 
 impl<'a, 't> Build<'a, 't> {
-    /// Compares the checkpoint with the network's parameters, and compiles the module or takes it from the
-    /// cache. `recorded` is the trace before lowering.
+    /// Compares the checkpoint with the network's parameters, and compiles the module unless the
+    /// cache contains the compiled module. `recorded` is the trace before lowering.
     ///
     /// # Errors
-    /// Returns all differences between the checkpoint and the parameters before the slow compilation begins,
-    /// or the compiler's error.
+    /// Returns the compiler's error. If the checkpoint does not match the parameters, the function
+    /// returns an error before the slow compilation begins. The error lists all differences between
+    /// the checkpoint and the parameters.
     pub fn new(
         lowered: Lowered,
         recorded: &Trace,
@@ -252,10 +261,10 @@ impl<'a, 't> Build<'a, 't> {
         Ok(Self { lowered, options, compiled, checkpoint, checked, tools })
     }
 
-    /// Writes the archive of the weights to `path`.
+    /// Converts the weights of the checkpoint, and writes the archive of weights to `path`.
     ///
     /// # Errors
-    /// Returns an error if a recipe cannot be evaluated or the file cannot be written.
+    /// Returns an error if a weight cannot be computed or the file cannot be written.
     pub fn bake(&mut self, path: &Path) -> Result<(Archive, Baked), LoadError> {
         let tools = &mut self.tools;
         let mut watch = |progress| tools.watch(BuildStep::Bake(progress));
@@ -265,11 +274,11 @@ impl<'a, 't> Build<'a, 't> {
         Ok((Archive::open(path)?, baked))
     }
 
-    /// The archive of the weights in the cache. The first call bakes the archive, and also returns statistics
-    /// of the bake.
+    /// Returns the archive of the weights in the cache. If the cache lacks the archive, the
+    /// function writes the archive, and also returns statistics about writing.
     ///
     /// # Errors
-    /// Returns an error if a recipe cannot be evaluated or the file cannot be written.
+    /// Returns an error if a weight cannot be computed or the file cannot be written.
     pub fn cached_archive(&mut self) -> Result<(Archive, Option<Baked>), LoadError> {
         let (checkpoint, cache) = (self.checkpoint, self.tools.cache);
         let parameters = self.lowered.module.parameters.clone();
@@ -286,9 +295,10 @@ impl<'a, 't> Build<'a, 't> {
     }
 }
 
-/// The compiler options for the target of a lowered network.
+/// Returns the compiler's options for a lowered network and the target of this network.
 pub fn compile_options(lowered: &Lowered, compiler: &Compiler) -> Result<CompileOptions, CompileError> {
-    // The matmuls with the largest weights take most of the time.
+    // The options fit the largest weight, because matmuls with the largest weights take most of the
+    // time.
     let largest = lowered.module.parameters.iter().max_by_key(|p| p.ty.bytes());
     let element = largest.map_or(ElementType::F32, |p| p.ty.element);
     compiler.options(&lowered.target, element, largest.is_some_and(Parameter::is_packed))
@@ -308,7 +318,7 @@ pub fn instantiate(
     Ok(VmModule::load(runtime, vmfb, &[map_parameters(archive, expected)?])?)
 }
 
-/// Compiles a module, or takes it from the cache.
+/// Compiles a module, unless the cache contains the compiled module.
 ///
 /// # Errors
 /// Returns an error if the compiler fails.
@@ -323,7 +333,8 @@ pub fn compile(
 }
 
 impl<'a> BuildTools<'a> {
-    /// Creates build tools with the given compiler and cache, without a function that observes the build.
+    /// Creates build tools with the given compiler and cache folder; no function receives the steps
+    /// of the build.
     pub fn new(compiler: &'a Compiler, cache: &'a Path) -> Self {
         Self { compiler, cache, watch: None }
     }
@@ -340,8 +351,9 @@ impl<'a> BuildTools<'a> {
     }
 }
 
-/// The archive of parameters in the cache. If the archive is missing, `bake` writes the archive, and the
-/// function also returns the statistics of `bake`.
+/// Returns the archive from the cache that contains the given parameters. If the archive is
+/// missing, the function calls `bake` to write the archive, and also returns the statistics of
+/// `bake`.
 ///
 /// # Errors
 /// Returns an error if a file cannot be read or written, or `bake` fails.
@@ -366,10 +378,11 @@ pub(crate) fn cached_archive(
     Ok((Archive::open(&path)?, Some(baked)))
 }
 
-/// Returns the archive's name in the cache: a hash of the checkpoint's files and of the recipes. The hash
-/// identifies a file by its path, size and modification time, and on Unix also by its inode and change time.
-/// If a file is rewritten, at least one of these values changes. Hashing gigabytes of weights at every start
-/// would take longer than loading the weights.
+/// Returns the archive's name in the cache, which is a hash of the checkpoint's files and of the
+/// parameters. The hash identifies a checkpoint file by its path, size and modification time, and
+/// on Unix also by its inode and change time. If another program rewrites a checkpoint file, the
+/// size, the times or the inode change. Hashing gigabytes of weights at every start would take
+/// longer than loading the weights.
 fn archive_key(checkpoint: &Checkpoint, parameters: &[Parameter]) -> Result<String, LoadError> {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&ROUNDING.to_le_bytes());
@@ -397,11 +410,12 @@ fn archive_key(checkpoint: &Checkpoint, parameters: &[Parameter]) -> Result<Stri
     Ok(hasher.finalize().to_hex()[..32].to_owned())
 }
 
-/// The parameters of an archive, memory-mapped without a copy.
+/// Memory-maps the parameters of an archive without copying the parameters.
 ///
 /// # Errors
-/// Returns an error if the archive lacks a parameter, or contains this parameter with another type. IREE
-/// itself would detect neither of these errors.
+/// Returns an error if the archive lacks a parameter, or contains the parameter with a different
+/// type. The function compares names and types, because IREE itself would not detect a missing
+/// parameter or a wrong type.
 pub fn map_parameters<'a>(
     archive: &Archive,
     expected: impl Iterator<Item = (&'a str, String)>,

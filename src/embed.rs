@@ -1,4 +1,4 @@
-//! Computes embeddings of texts: calls a loaded program with token ids.
+//! Computes embeddings of texts by calling a loaded program with token ids.
 //!
 //! ```no_run
 //! # use std::error::Error;
@@ -34,14 +34,15 @@ use trace::{Role, Signature};
 use crate::plan::rounded_up;
 use crate::program::{CallError, Program};
 
-/// Returns the length to which texts of up to `tokens` tokens are padded. The length is a power of two, but
-/// at most `longest`. Powers of two keep the number of different modules small.
+/// Returns the padded length for texts that have at most `tokens` tokens. The padded length is a
+/// power of two, but at most `longest`. Because padded lengths are powers of two, Tracewright
+/// compiles only a few different modules.
 pub fn length_for(tokens: usize, longest: usize) -> usize {
     rounded_up(tokens, 32, longest)
 }
 
-/// A program that computes embeddings of tokens. The embedder finds the arguments and results of the program
-/// by their roles.
+/// Computes embeddings with a loaded program. The embedder finds the arguments and results of the
+/// program by their roles.
 pub struct Embedder<'a> {
     program: &'a Program,
     signature: &'a Signature,
@@ -55,10 +56,10 @@ pub struct Embedder<'a> {
 /// The reason why embeddings cannot be computed.
 #[derive(Debug, thiserror::Error)]
 pub enum EmbedError {
-    /// The program has no entry point that computes embeddings of tokens.
+    /// The program has no entry point that computes embeddings from token ids.
     #[error(
-        "the program has no entry point that takes tokens and their counts and returns embeddings; there are \
-        {entries:?}"
+        "the program has no entry point that takes tokens and their counts and returns embeddings; its entry \
+        points are {entries:?}"
     )]
     NoEntryPoint {
         /// The names of the program's entry points.
@@ -70,7 +71,7 @@ pub enum EmbedError {
         /// Index of the text, from 0.
         text: usize,
     },
-    /// A text has more tokens than the program takes.
+    /// A text has more tokens than the program can process.
     #[error(
         "text {text} has {found} tokens, expected at most {length}; build the program with a longer `length`"
     )]
@@ -79,7 +80,7 @@ pub enum EmbedError {
         text: usize,
         /// Number of tokens in the text.
         found: usize,
-        /// The largest number of tokens that the program takes.
+        /// The largest number of tokens that the program can process.
         length: usize,
     },
     /// A token id is not in the vocabulary.
@@ -95,7 +96,7 @@ pub enum EmbedError {
         vocabulary: usize,
     },
     /// An embedding contains a number that is not finite.
-    #[error("the number {index} in the embedding of the text {text} is {found}, expected a finite number")]
+    #[error("number {index} in the embedding of text {text} is {found}, expected a finite number")]
     Number {
         /// Index of the text, from 0.
         text: usize,
@@ -104,7 +105,7 @@ pub enum EmbedError {
         /// The number that the program returned.
         found: f32,
     },
-    /// An argument or a result has another type than its role requires.
+    /// The type of an argument or a result differs from the type that the entry point declares.
     #[error(transparent)]
     Array(#[from] ArrayError),
     /// The call of the entry point failed.
@@ -117,7 +118,8 @@ impl<'a> Embedder<'a> {
     /// the model.
     ///
     /// # Errors
-    /// Returns an error if no entry point takes exactly tokens and their counts and returns embeddings.
+    /// Returns an error if no entry point returns embeddings and takes exactly two arguments: the
+    /// tokens, and the number of tokens of each text.
     pub fn new(program: &'a Program, vocabulary: usize) -> Result<Self, EmbedError> {
         let bound = program.signatures().iter().find_map(|signature| {
             let roles: Vec<Role> = signature.arguments.iter().map(|argument| argument.role).collect();
@@ -132,27 +134,27 @@ impl<'a> Embedder<'a> {
         bound.ok_or_else(|| EmbedError::NoEntryPoint { entries: names() })
     }
 
-    /// The number of texts in one call.
+    /// Returns the number of texts that one call of the program processes.
     pub fn batch(&self) -> usize {
         self.batch
     }
 
-    /// The largest number of tokens in a text.
+    /// Returns the largest number of tokens in a text.
     pub fn length(&self) -> usize {
         self.length
     }
 
-    /// Length of an embedding: its number of f32 values.
+    /// Returns the number of f32 values in an embedding.
     pub fn features(&self) -> usize {
         self.features
     }
 
-    /// Computes the embedding of each text. A text is a list of token ids. If there are more texts than one
-    /// call takes, the function makes several calls.
+    /// Computes the embedding of each text. A text is a list of token ids. If the batch of the
+    /// program is smaller than the number of texts, the function calls the program several times.
     ///
     /// # Errors
-    /// Returns an error if a text has no tokens, too many tokens, or an unknown token, or if a call fails or
-    /// returns a number that is not finite.
+    /// Returns an error if a text has no tokens, too many tokens or an unknown token. The function
+    /// also returns an error if a call fails or returns a number that is not finite.
     pub fn embed(&self, texts: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, EmbedError> {
         check_texts(texts, self.length, self.vocabulary)?;
         let mut vectors: Vec<Vec<f32>> = Vec::with_capacity(texts.len());
@@ -168,9 +170,9 @@ impl<'a> Embedder<'a> {
         Ok(vectors)
     }
 
-    /// Computes the embeddings in one call of the program. The function fills unused sequences of the batch
-    /// with a text of one token, and ignores their results. Without this token, the mean over zero tokens
-    /// would be NaN.
+    /// Computes the embeddings in one call of the program. If the batch has unused sequences, the
+    /// function fills these sequences with a text of one token, and ignores their results. For a
+    /// text without tokens, the mean over zero tokens would be NaN.
     fn call(&self, texts: &[Vec<u32>]) -> Result<Array, EmbedError> {
         let row = |row: usize| texts.get(row).map_or(&[0][..], Vec::as_slice);
         let padded = |tokens: &[u32]| {
@@ -191,11 +193,11 @@ impl<'a> Embedder<'a> {
     }
 }
 
-/// Checks that a program can take these texts: each has at most `length` tokens, and each token is below
-/// `vocabulary`.
+/// Checks that a program can process the given texts. Each text must have at most `length` tokens,
+/// and each token id must be below `vocabulary`.
 ///
 /// # Errors
-/// Returns an error about the first text that the program cannot take.
+/// Returns an error about the first text that the program cannot process.
 pub fn check_texts(texts: &[Vec<u32>], length: usize, vocabulary: usize) -> Result<(), EmbedError> {
     texts.iter().enumerate().try_for_each(|(text, tokens)| {
         let outside = |&(_, &token): &(usize, &u32)| token as usize >= vocabulary;

@@ -1,17 +1,19 @@
-//! Declare a language model in Rust, lower it to StableHLO, and run it with IREE.
+//! Declares language models in Rust, lowers them to StableHLO, and runs them with IREE or XLA.
 //!
-//! This crate is the facade of the project, and the only crate that you need to depend on. Each compilation
-//! stage is a crate that this crate re-exports. The stages are, in order:
+//! The crate `tracewright` is the facade of the project, and the only crate that you need to depend
+//! on. Each compilation stage is a separate crate, which this crate re-exports. The compilation
+//! stages are, in order:
 //!
 //! 1. [`dsl`]: records a network, declared with [`model!`], as a [`trace::Trace`]. Recording reads no weights.
-//! 2. [`lower`]: expands composite operations to primitives, and writes primitives as StableHLO text.
-//!    [`Lowered`] runs both steps.
+//! 2. [`lower`]: expands composite operations to primitive operations, and writes the primitive
+//!    operations as StableHLO text. The type [`Lowered`] expands the operations and writes the
+//!    text.
 //! 3. [`bake`]: turns a checkpoint into the archive of the trace's parameters.
 //! 4. `runtime` and `generate` (feature `iree`): compile, load and call the module. `build::build_program` turns
 //!    any trace and its checkpoint into a loaded program in one call.
 //!
-//! For a known architecture, `Model` (feature `iree`) runs all of these stages. You open a model, and then
-//! chat, continue text, score or embed.
+//! For a known architecture, `Model` (feature `iree`) runs all compilation stages. With an open
+//! model, you can chat, continue a text, or compute scores or embeddings.
 #![warn(missing_docs)]
 
 pub use bake;
@@ -64,7 +66,7 @@ pub use plan::{Plan, PlanError};
 #[cfg(feature = "iree")]
 pub use program::{CallError, Program};
 
-/// Compiles the README's Rust blocks as documentation tests.
+/// Compiles the Rust code blocks of the README as documentation tests.
 #[cfg(all(doctest, feature = "iree"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,4 +1,4 @@
-//! Protects a model's own files: no output may replace these files.
+//! Prevents Tracewright from replacing a model's own files by an output file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,18 +6,18 @@ use std::path::{Path, PathBuf};
 use files::is_one_of;
 use irpa::Gguf;
 
-/// An output path that is one of the model's own files.
+/// The path of an output is one of the model's own files.
 #[derive(Debug, thiserror::Error)]
 #[error("`{}` is a file of the model itself; write to another path", .0.display())]
 pub struct OverwritesModel(pub PathBuf);
 
-/// Extensions of the files that a checkpoint consists of.
+/// Files of a checkpoint have these file extensions.
 const READ: &[&str] = &["json", "safetensors", "jinja", "gguf"];
 
-/// Checks that an output at `out` does not replace a file of the model at `model`. The check also follows
-/// links to such files. If the model is a GGUF file, the check protects this file. If the model is a folder,
-/// the check protects all files of a checkpoint or an export in this folder, and in the folders that its
-/// files link to.
+/// Checks that an output at `out` does not replace a file of the model at `model`. If the model is
+/// a GGUF file, the check protects this file. If the model is a folder, the check protects all
+/// files of the checkpoint or the export in this folder. The check also works for links: a
+/// protected file can be a link, and `out` can be a link to a protected file.
 ///
 /// # Errors
 /// Returns an error if `out` is a file of the model.
@@ -25,7 +25,7 @@ pub fn check_output(model: &Path, out: &Path) -> Result<(), OverwritesModel> {
     let mut own = vec![model.to_owned()];
     if !Gguf::is_at(model) {
         let folder = if model.is_file() { model.parent().unwrap_or(model) } else { model };
-        // The parent of a path without a folder is the empty path.
+        // If the path contains no folder, the parent is the empty path.
         let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
         let is_export = folder.join("manifest.json").exists();
         let read = |path: &PathBuf| path.extension().is_some_and(|end| READ.iter().any(|read| end == *read));

@@ -1,4 +1,4 @@
-//! [`Plan`]: a model, and the sizes and formats that its program is built for.
+//! [`Plan`] contains a model, and the sizes and formats for which the model's program is built.
 
 use dsl::{EntryPoint, LogitsMode, TraceError, Traced};
 use irpa::Checkpoint;
@@ -12,7 +12,7 @@ use trace::{KvFormat, ParameterConflict, Trace};
 use crate::quant_map::QuantMapError;
 use crate::{Expanded, Lowered, StagedTrace};
 
-/// A model, and the sizes and formats that its program is built for.
+/// A model, and the sizes and formats for which the model's program is built.
 ///
 /// ```
 /// use std::path::Path;
@@ -32,50 +32,53 @@ pub struct Plan {
     pub model: Box<dyn Architecture>,
     /// The type of weights and activations: f32, f16 or bf16.
     pub element: ElementType,
-    /// The longest sequence, in tokens.
+    /// The largest number of tokens in a sequence.
     pub context: usize,
-    /// The number of tokens of each sequence per prefill call.
+    /// The number of tokens that a prefill call processes for each sequence.
     pub chunk: usize,
-    /// Number of sequences per call. The default number is 1.
+    /// The number of sequences that a call processes. By default, a call processes one sequence.
     pub batch: usize,
-    /// The storage format of cached keys and values. The default format is the element type.
+    /// The storage format of cached keys and values. By default, keys and values have the network's
+    /// element type.
     pub kv: KvFormat,
-    /// The target of the compiler. The default target is this machine.
+    /// The target for which the network is compiled. The default target is this machine.
     pub target: Target,
-    /// The rules that simplify the trace. By default, the exact rules apply.
+    /// The rules that simplify the trace. By default, Tracewright applies only rules that keep
+    /// every bit of the results.
     pub rules: Rules,
-    /// How weights are stored, and whether kernels compute matmuls. By default, kernels compute matmuls.
-    /// Weights keep the quantization groups of the checkpoint, or have the element type.
+    /// The storage format of weights, and whether kernels compute matmuls. By default, kernels
+    /// compute matmuls. The default storage format is the checkpoint's quantization, or the element
+    /// type if the checkpoint is not quantized.
     pub weights: Weights,
 }
 
-/// The reason why a plan is impossible, or cannot be recorded or lowered.
+/// The reason why a plan is impossible, or why its network cannot be recorded or lowered.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
-    /// The context is longer than the model or the chunk allows.
+    /// The requested context is longer than the model or the chunk allows.
     #[error(
         "the option `context` is {found}, expected 1 to {longest} tokens, the longest context that the model supports"
     )]
     Context {
-        /// The context that was asked for, in tokens.
+        /// The context that the caller requested, in tokens.
         found: usize,
         /// The longest possible context, in tokens.
         longest: usize,
     },
-    /// The chunk is longer than the context.
+    /// The requested number of tokens per prefill call (the chunk) is larger than the context.
     #[error("the option `chunk` is {found}, expected 1 to {context} tokens, the length of the context")]
     Chunk {
-        /// The chunk that was asked for, in tokens.
+        /// The requested number of tokens per prefill call.
         found: usize,
         /// The context of the plan, in tokens.
         context: usize,
     },
-    /// The texts are longer than the model allows.
+    /// The requested length of texts is larger than the model's limit.
     #[error(
         "the option `length` is {found}, expected 1 to {longest} tokens, the longest text that the model supports"
     )]
     Length {
-        /// The length that was asked for, in tokens.
+        /// The length that the caller requested, in tokens.
         found: usize,
         /// The longest possible length, in tokens.
         longest: usize,
@@ -89,21 +92,21 @@ pub enum PlanError {
     /// The recorded trace cannot be lowered.
     #[error(transparent)]
     Lower(#[from] LowerError),
-    /// Two entry points declare a parameter with different types.
+    /// Two entry points of a network declare the same parameter with different types.
     #[error(transparent)]
     Parameter(#[from] ParameterConflict),
-    /// The map of the matrices' formats cannot be read.
+    /// The file with the formats of weight matrices cannot be read.
     #[error(transparent)]
     QuantMap(#[from] QuantMapError),
 }
 
-/// The default chunk, in tokens. For at least about this many tokens, computation and not memory limits the
-/// speed of matmuls.
+/// The default number of tokens per prefill call. Below about this number of tokens, the memory
+/// limits the speed of matmuls; above this number, the computation limits the speed.
 const CHUNK: usize = 128;
 
 impl Plan {
-    /// Creates a plan for a model. `None` selects the model's element type, its longest context, and a chunk
-    /// of 128 tokens.
+    /// Creates a plan for a model. `None` selects the model's element type, the longest context
+    /// that the model supports, and a chunk of 128 tokens.
     ///
     /// # Errors
     /// Returns an error if the context is longer than the model's limit, the chunk is longer than the
@@ -133,24 +136,26 @@ impl Plan {
         Ok(Self { model, element, context, chunk, batch: 1, kv, target, rules, weights })
     }
 
-    /// Returns the context for `tokens` tokens: a power of two, but at most `longest`. Powers of two keep the
-    /// number of different modules small.
+    /// Returns a context length for `tokens` tokens. The context is a power of two, but at most
+    /// `longest`. Because contexts are powers of two, Tracewright compiles only a few different
+    /// modules.
     pub fn context_for(tokens: usize, longest: usize) -> usize {
         rounded_up(tokens, 512, longest)
     }
 
-    /// The entry points of the model: see [`Architecture::entry_points`].
+    /// Returns the entry points of the model; see [`Architecture::entry_points`].
     pub fn entry_points(&self) -> Vec<EntryPoint> {
         self.remembering(self.model.entry_points(self.batch, self.chunk, self.context))
     }
 
-    /// Returns all entry points except the entry point for scores.
+    /// Returns all entry points except the entry point that computes scores.
     pub fn steps(&self) -> Vec<EntryPoint> {
         self.steps_of(self.chunk, self.context)
     }
 
-    /// Returns the entry points of an export for IREE: all entry points of the model, and the entry point that verifies drafts,
-    /// if the model predicts tokens.
+    /// Returns the entry points of an export for IREE, which are all entry points of the model. If
+    /// the model predicts tokens, the export also contains the entry point that verifies draft
+    /// tokens.
     pub fn exported(&self) -> Vec<EntryPoint> {
         let mut entries = self.entry_points();
         if entries.iter().any(|entry| entry.logits == LogitsMode::Next) {
@@ -159,22 +164,24 @@ impl Plan {
         entries.into_iter().flat_map(EntryPoint::in_parts).collect()
     }
 
-    /// Returns the entry point that verifies draft tokens. If weights are read from memory, a call for the
-    /// tokens of a draft costs little more than a call for a single token.
+    /// Returns the entry point that verifies draft tokens. Reading the weights from memory takes
+    /// most of the time of a call. So a call that verifies several draft tokens takes little longer
+    /// than a call for a single token.
     pub fn verifier(&self) -> Vec<EntryPoint> {
         const WIDTH: usize = 8;
         self.remembering(vec![EntryPoint::verify(self.batch, WIDTH.min(self.context), self.context)])
     }
 
-    /// The entry points of [`steps`](Self::steps), with another chunk and another context.
+    /// Returns the same entry points as [`steps`](Self::steps), but with the given chunk and
+    /// context.
     pub fn steps_of(&self, chunk: usize, context: usize) -> Vec<EntryPoint> {
         let mut entries = self.model.entry_points(self.batch, chunk, context);
         entries.retain(|entry| entry.logits != LogitsMode::All);
         self.remembering(entries)
     }
 
-    /// Returns the plan with the settings of a tuning. If you pass a `chunk`, it overrides the chunk of the
-    /// tuning.
+    /// Applies measured settings, such as the tile sizes of kernels, to the plan. If `chunk` is
+    /// set, the plan ignores the tuning's number of tokens per prefill call.
     pub fn tuned(self, tuning: Tuning, chunk: Option<usize>) -> Self {
         let measured = tuning.chunk.filter(|_| chunk.is_none());
         let chunk = measured.map_or(self.chunk, |chunk| chunk.get().min(self.context));
@@ -186,10 +193,11 @@ impl Plan {
         entries.into_iter().map(|entry| EntryPoint { kv: self.kv, ..entry }).collect()
     }
 
-    /// The options with which a trace of this plan is simplified.
+    /// Returns the options with which Tracewright simplifies a trace of this plan.
     ///
     /// # Errors
-    /// Returns an error if the formats name matrices that the trace does not have.
+    /// Returns an error if a storage format is set for a weight matrix that the trace does not
+    /// contain.
     pub fn simplification(&self, trace: &Trace) -> Result<Options, PlanError> {
         let quantize = self.weights.quantize.resolved(trace).map_err(LowerError::from)?;
         Ok(Options { formats: quantize.formats(), ..Options::new(self.rules, &self.target) })
@@ -200,7 +208,7 @@ impl Plan {
         self.model.named(checkpoint)
     }
 
-    /// The recorded trace of all entry points.
+    /// Records the trace of all entry points.
     ///
     /// # Errors
     /// Returns an error if a value in the configuration is invalid.
@@ -208,7 +216,7 @@ impl Plan {
         self.record(&self.entry_points())
     }
 
-    /// The recorded trace of the given entry points.
+    /// Records the trace of the given entry points.
     ///
     /// # Errors
     /// Returns an error if a value in the configuration is invalid.
@@ -216,8 +224,8 @@ impl Plan {
         Ok(self.model.trace(self.element, entries)?)
     }
 
-    /// Simplifies a trace of this plan, and expands the trace to primitives. The trace contains all entry
-    /// points that [`trace`](Self::trace) returns, or some of these entry points.
+    /// Simplifies a trace of this plan, and expands the trace to primitives. The trace contains all
+    /// or some of the entry points that [`trace`](Self::trace) records.
     ///
     /// # Errors
     /// Returns an error if the trace cannot be lowered.
@@ -225,7 +233,7 @@ impl Plan {
         Ok(Expanded::new(trace, self.rules, self.target.clone(), self.weights.clone())?)
     }
 
-    /// The trace after each stage of the lowering.
+    /// Lowers a trace, and returns the trace after each stage of the lowering.
     ///
     /// # Errors
     /// Returns an error if the trace cannot be lowered.
@@ -233,8 +241,8 @@ impl Plan {
         Ok(StagedTrace::new(trace, self.rules, self.target.clone(), self.weights.clone())?)
     }
 
-    /// Simplifies and lowers a trace of this plan: the trace of all entry points that [`trace`](Self::trace)
-    /// returns, or of some entry points.
+    /// Simplifies and lowers a trace of this plan. The trace contains all or some of the entry
+    /// points that [`trace`](Self::trace) records.
     ///
     /// # Errors
     /// Returns an error if the trace cannot be lowered.
@@ -243,7 +251,7 @@ impl Plan {
     }
 }
 
-/// The type of weights and activations: the type in `wanted`, or f32.
+/// Returns the type of weights and activations. The default type is f32.
 fn computed_in(wanted: Option<ElementType>) -> Result<ElementType, PlanError> {
     match wanted.unwrap_or(ElementType::F32) {
         element @ (ElementType::F32 | ElementType::F16 | ElementType::Bf16) => Ok(element),
@@ -251,7 +259,7 @@ fn computed_in(wanted: Option<ElementType>) -> Result<ElementType, PlanError> {
     }
 }
 
-/// Returns the smallest `least` · 2ⁿ that is at least `tokens`, but not more than `longest`.
+/// Returns the smallest number `least` · 2ⁿ that is at least `tokens`, limited to `longest`.
 pub(crate) fn rounded_up(tokens: usize, least: usize, longest: usize) -> usize {
     tokens.checked_next_power_of_two().unwrap_or(longest).max(least).min(longest)
 }

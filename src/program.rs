@@ -5,13 +5,14 @@ use ops::{Array, TensorType};
 use runtime::{Buffer, Runtime};
 use trace::{Argument, Role, Signature};
 
-/// A compiled network with its weights, loaded on a device. You call the entry points of the program.
+/// A compiled network with its weights, loaded on a device. You can call the entry points of a
+/// `Program`.
 pub struct Program {
     loaded: LoadedProgram,
     signatures: Vec<Signature>,
 }
 
-/// A program of an engine.
+/// A program that IREE or XLA has loaded.
 enum LoadedProgram {
     Iree(Runtime, runtime::VmModule),
     Xla(Xla),
@@ -20,10 +21,10 @@ enum LoadedProgram {
 /// The reason why a call was rejected, or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// The program has no entry point of this name.
-    #[error("there is no entry point `{name}`; there are {entries:?}")]
+    /// The program has no entry point with this name.
+    #[error("the program has no entry point `{name}`; its entry points are {entries:?}")]
     NoEntry {
-        /// The name that was asked for.
+        /// The name that the caller passed.
         name: String,
         /// The names of the entry points.
         entries: Vec<String>,
@@ -37,31 +38,32 @@ pub enum CallError {
         expected: usize,
         /// The arguments of the entry point, with their types.
         arguments: Vec<String>,
-        /// The number of arguments that were given.
+        /// The number of arguments that the caller passed.
         found: usize,
     },
-    /// A name does not belong to an argument, is missing or occurs twice.
+    /// The caller passed a name that no argument has, left out the name of an argument, or passed a
+    /// name twice.
     #[error("the entry point `{entry}`: {what} `{name}`; its arguments are {}", .arguments.join(", "))]
     Name {
         /// Name of the entry point.
         entry: String,
-        /// The problem, as a phrase for the message.
+        /// The end of the error message, which describes the problem.
         what: &'static str,
         /// The name of the argument.
         name: String,
-        /// The entry point's arguments, with their types.
+        /// The arguments of the entry point, with their types.
         arguments: Vec<String>,
     },
-    /// An argument has another element type or shape.
+    /// The element type, the shape or the axis names of an argument are wrong.
     #[error("the entry point `{entry}`: the argument `{name}` is {found}, expected {expected}")]
     Argument {
         /// Name of the entry point.
         entry: String,
-        /// Name of the argument in question.
+        /// The name of the wrong argument.
         name: String,
-        /// The declared type, shape and axes.
+        /// The type, the shape and the axes that the entry point declares.
         expected: String,
-        /// The given type, shape and axes.
+        /// The type, the shape and the axes of the value that the caller passed.
         found: String,
     },
     /// IREE failed during the call.
@@ -83,15 +85,17 @@ impl Program {
         Self { loaded: LoadedProgram::Xla(executor), signatures }
     }
 
-    /// The arguments and results of each entry point.
+    /// Returns the arguments and results of each entry point.
     pub fn signatures(&self) -> &[Signature] {
         &self.signatures
     }
 
-    /// Returns a program of IREE as a language model that predicts the next token.
+    /// Returns this program as a language model that predicts the next token. The function supports
+    /// only programs that IREE has loaded.
     ///
     /// # Errors
-    /// Returns an error if an entry point or one of its roles is missing, or if the program is for XLA.
+    /// Returns an error if an entry point lacks an argument or a result, if a necessary entry point
+    /// is missing, or if the program is for XLA.
     pub fn network(&self) -> Result<Network, GenerateError> {
         match &self.loaded {
             LoadedProgram::Iree(runtime, program) => Network::new(runtime, program, &self.signatures),
@@ -99,10 +103,11 @@ impl Program {
         }
     }
 
-    /// Converts a program of any engine to a language model that predicts the next token.
+    /// Converts a program for IREE or XLA to a language model that predicts the next token.
     ///
     /// # Errors
-    /// Returns an error if an entry point or one of its roles is missing.
+    /// Returns an error if an entry point lacks an argument or a result, or if a necessary entry
+    /// point is missing.
     pub fn into_network(self) -> Result<Network<AnyExecutor>, GenerateError> {
         let executor = match self.loaded {
             LoadedProgram::Iree(runtime, program) => AnyExecutor::Iree(Iree::new(&runtime, &program)?),
@@ -111,11 +116,11 @@ impl Program {
         Network::on(executor, &self.signatures)
     }
 
-    /// Calls an entry point with arguments in their order, and returns the results.
+    /// Calls an entry point with arguments in the declared order, and returns the results.
     ///
     /// # Errors
-    /// Returns an error if an argument is wrong, which the function checks before the call, or if the call
-    /// fails.
+    /// Returns an error if an argument is wrong, or if the call fails. The function checks the
+    /// arguments before the call.
     pub fn call(&self, entry: &str, arguments: &[Array]) -> Result<Vec<Array>, CallError> {
         let signature = self.signature(entry)?;
         if arguments.len() != signature.arguments.len() {
@@ -222,13 +227,13 @@ fn axes(argument: &Argument) -> Vec<String> {
     argument.axes.iter().map(|axis| axis.to_string()).collect()
 }
 
-/// The arguments of an entry point, formatted for a message.
+/// Formats the arguments of an entry point for an error message.
 fn listed(signature: &Signature) -> Vec<String> {
     signature.arguments.iter().map(|argument| format!("`{argument}`")).collect()
 }
 
-/// Compares an argument with its declaration: element type, shape, and names of axes if the argument has
-/// them.
+/// Checks that a value has the declared element type and shape of an argument. If the axes of the
+/// value have names, the function also compares the names of the axes.
 fn check(entry: &str, array: &Array, argument: &Argument) -> Result<(), CallError> {
     let named = array.axes().iter().map(String::as_str).eq(argument.axes.iter().map(|axis| &**axis));
     if *array.ty() == argument.ty && (array.axes().is_empty() || named) {

@@ -1,4 +1,4 @@
-//! A file with the formats of weight matrices, keyed by patterns of their names.
+//! Reads a file that maps patterns of weight names to storage formats.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use errors::FileError;
 use files::limits;
 use ops::WeightFormat;
 
-/// The reason why a map of formats cannot be used.
+/// The reason why a file with storage formats cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum QuantMapError {
     /// The file cannot be read.
@@ -21,23 +21,24 @@ pub enum QuantMapError {
         /// The JSON error, with its line and column.
         source: serde_json::Error,
     },
-    /// A value in the file is not the name of a format.
+    /// The JSON file contains a value that is not the name of a storage format.
     #[error("`{}`: the format of `{pattern}` is `{found}`, expected none, q8, q4 or q4_k", .path.display())]
     Format {
         /// The path of the file.
         path: PathBuf,
-        /// The pattern of the weights' names.
+        /// The pattern of weight names, which is the key in the file.
         pattern: String,
-        /// The value that is not a format.
+        /// The value that is not the name of a storage format.
         found: String,
     },
 }
 
-/// Reads the formats of weight matrices: a JSON object such as `{"model.layers.*.mlp.down_proj.weight":
-/// "q8"}`. `none` stores the matrix in the element type of the network.
+/// Reads the storage formats of weight matrices from a file with a JSON object such as
+/// `{"model.layers.*.mlp.down_proj.weight": "q8"}`. The value `none` selects the element type of
+/// the network as the storage format.
 ///
 /// # Errors
-/// Returns an error if the file does not contain such an object.
+/// Returns an error if the file does not map patterns of weight names to storage formats.
 pub fn read_quant_map(path: &Path) -> Result<BTreeMap<String, Option<WeightFormat>>, QuantMapError> {
     let bytes = files::read(path, limits::CONFIG)?;
     let words: BTreeMap<String, String> = serde_json::from_slice(&bytes)

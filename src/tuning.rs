@@ -1,4 +1,4 @@
-//! Applies the tuner's measurements to a plan.
+//! Applies the tuner's measurements to the plan of a network.
 
 #[cfg(feature = "iree")]
 use std::path::Path;
@@ -17,24 +17,25 @@ pub use ::tuning::*;
 /// The source of the kernels' tile sizes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TuningSource {
-    /// The measurements of `tracewright tune` with this compiler on this machine. Kernels without a
-    /// measurement use default settings.
+    /// The measurements of `tracewright tune` with the same compiler on this machine. A kernel
+    /// without a measurement uses default settings.
     Measured,
-    /// The given settings, for all kernels.
+    /// All kernels use the same given settings.
     Given(Tuning),
 }
 
-/// The settings of the programs for a target.
+/// The settings of kernels, such as tile sizes, for a target.
 pub enum Tunings {
-    /// The same settings for all programs.
+    /// All networks and kernels use the same settings.
     Given(Tuning),
-    /// The fastest measured settings of each program.
+    /// Each network and kernel uses the fastest settings that the tuner measured.
     Measured(TuningDb),
 }
 
 #[cfg(feature = "iree")]
 impl TuningSource {
-    /// Reads the settings for a target and a compiler. The measurements are in the cache of the compiler.
+    /// Reads the kernels' settings for a target and a compiler. The tuner stores measurements in
+    /// the cache folder.
     ///
     /// # Errors
     /// Returns an error if the compiler's version cannot be determined, or a file cannot be read.
@@ -45,7 +46,8 @@ impl TuningSource {
     ) -> Result<Tunings, LoadError> {
         Ok(match self {
             Self::Given(tuning) => Tunings::Given(tuning.clone()),
-            // Without measurements, the version is not needed. The compiler takes a while to report its version.
+            // If there are no measurements, the function does not ask the compiler for its version,
+            // because the answer takes a while.
             Self::Measured if !TuningCache::exists(cache) => Tunings::Measured(TuningDb::default()),
             Self::Measured => {
                 let target = compiler.resolve(target)?;
@@ -56,21 +58,22 @@ impl TuningSource {
 }
 
 impl Tunings {
-    /// The kernel settings for a plan's network.
+    /// Returns the kernel settings for a plan's network.
     ///
     /// # Errors
     /// Returns an error if the configuration is invalid.
     pub fn of(&self, plan: &Plan) -> Result<Tuning, PlanError> {
         match self {
             Self::Given(tuning) => Ok(tuning.clone()),
-            // Without measurements, the network need not be recorded to find its name.
+            // If there are no measurements, the name of the network is not needed, so the network
+            // is not recorded.
             Self::Measured(db) if db.kernels.is_empty() && db.networks.is_empty() => Ok(Tuning::default()),
             Self::Measured(db) if plan.model.sentence().is_some() => Ok(db.tuning(None)),
             Self::Measured(db) => Ok(db.tuning(Some(&network_name(plan)?))),
         }
     }
 
-    /// Damaged files with the tuner's measurements, which are ignored.
+    /// Returns the paths of damaged files with the tuner's measurements, which Tracewright ignores.
     pub fn damaged(&self) -> &[PathBuf] {
         match self {
             Self::Given(_) => &[],
@@ -79,8 +82,9 @@ impl Tunings {
     }
 }
 
-/// The name under which the measurements of a plan's network are stored. The name depends on the operations
-/// of a decode step and on the weight formats, but not on the context or the chunk.
+/// Returns the name under which the measurements of a plan's network are stored. The name depends
+/// on the operations of a decode call and on the weight formats, but not on the context or the
+/// chunk.
 ///
 /// # Errors
 /// Returns an error if a value in the configuration is invalid.

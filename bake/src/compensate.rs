@@ -1,24 +1,27 @@
 //! Rounds a matrix so that the product of the matrix and the layer's inputs changes little.
 //!
-//! The function rounds one column after another. After each column, it changes the remaining columns so that
-//! they compensate the rounding error as far as possible. The method is GPTQ (Frantar et al., "Accurate
-//! Post-Training Quantization for Generative Pre-trained Transformers", 2023).
+//! The function rounds the columns of the matrix one after another. After rounding a column, the
+//! function adjusts the remaining columns to compensate the rounding error as far as possible. The
+//! method is GPTQ (Frantar et al., "Accurate Post-Training Quantization for Generative Pre-trained
+//! Transformers", 2023).
 
 use irpa::BlockFormat;
 use ops::WeightFormat;
 use ops::format::{GROUP, Group, Quantized};
 use rayon::prelude::*;
 
-/// The damping: this fraction of the diagonal's mean is added to the diagonal of the moments. GPTQ calls it
-/// `percdamp`.
+/// The damping factor of the second moments. [`Moments::new`] multiplies the mean of the diagonal
+/// by this factor, and adds the product to each element on the diagonal. The GPTQ implementation
+/// calls this constant `percdamp`.
 const DAMPING: f64 = 0.01;
 
-/// The number of rows that are rounded together. A row of the factor is read once for all of these rows.
+/// The number of matrix rows that one thread rounds together. A thread reads each row of the matrix
+/// U only once for all matrix rows that the thread rounds.
 const TOGETHER: usize = 16;
 
 /// The known statistics of a matmul's inputs.
 pub enum Importance {
-    /// No statistics are known, so all inputs have the same weight.
+    /// No statistics are known, so the rounding treats all inputs equally.
     Equal,
     /// The mean square of each input is known.
     Squares(Vec<f32>),
@@ -26,18 +29,20 @@ pub enum Importance {
     Moments(Moments),
 }
 
-/// The second moments H of a matmul's inputs. The type stores the upper triangular matrix U with `UᵀU = H⁻¹`.
+/// The second moments H of a matmul's inputs. The type [`Moments`] stores the upper triangular
+/// matrix U with `UᵀU = H⁻¹`.
 pub struct Moments {
     /// The matrix U, f32 `[inputs, inputs]`.
     factor: Vec<f32>,
-    /// The cost of an error in each column if the later columns compensate the error. The cost is `1 / U²` of
-    /// the diagonal element.
+    /// The cost of a rounding error in each column, provided that later columns compensate the
+    /// error. The cost in column `i` is `1 / U[i][i]²`.
     weights: Vec<f32>,
 }
 
 impl Moments {
-    /// Computes the moments from the sums of products of all pairs of inputs, f32 `[inputs, inputs]`. An
-    /// input that is always zero has no effect.
+    /// Computes the moments from the sums of products of all pairs of inputs, f32
+    /// `[inputs, inputs]`. An input that is always zero doesn't affect the rounding of the other
+    /// columns.
     pub fn new(sums: &[f32], inputs: usize) -> Self {
         let mut factor: Vec<f64> = sums.iter().map(|&sum| f64::from(sum)).collect();
         let diagonal = |i: usize| i * inputs + i;
@@ -82,7 +87,8 @@ fn inverse(r: &[f64], n: usize) -> Vec<f32> {
     inverse
 }
 
-/// Computes a dot product in eight lanes. The lanes are always added in the same order.
+/// Computes a dot product with eight partial sums. The function always adds the partial sums in the
+/// same order.
 fn dot(a: &[f64], b: &[f64]) -> f64 {
     let mut lanes = [0.0; 8];
     let (a, a_rest) = a.as_chunks::<8>();
@@ -94,11 +100,11 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
     lanes.iter().sum::<f64>() + rest
 }
 
-/// Rounds a matrix to blocks. As in GGUF, each row begins with a new block. The function overwrites the
-/// numbers of the matrix.
+/// Rounds a matrix to quantized blocks, and returns the bytes of the blocks. As in GGUF, each row
+/// of the matrix begins with a new block. The function overwrites `matrix`.
 ///
 /// # Panics
-/// Panics if the format has no blocks, or if the moments belong to another number of inputs.
+/// Panics if the format has no blocks, or if the size of the moments differs from `inputs`.
 pub fn round(format: WeightFormat, matrix: &mut [f32], inputs: usize, importance: &Importance) -> Vec<u8> {
     let Some(block) = BlockFormat::of_ours(format) else { unreachable!("only formats with blocks round") };
     let row = inputs.div_ceil(block.numbers()) * block.bytes();
@@ -149,15 +155,16 @@ fn round_rows(
     }
 }
 
-/// Chooses the scale and the minimum of a block's later group again, because earlier roundings changed the
-/// group's numbers.
+/// Recomputes the scale and the minimum of a group in a block. The old scale and minimum no longer
+/// fit, because rounding earlier columns has changed the group's numbers.
 fn refit(block: &mut Quantized, group: usize, numbers: &[f32], weights: &[f32]) {
     if let Quantized::SuperBlock(block) = block {
         block.refit(group, numbers, weights);
     }
 }
 
-/// Rounds a number to an integer at its place in a block. Returns the value that this integer represents.
+/// Rounds the number `x` to an integer, and stores the integer at the index `place` of the block.
+/// Returns the value that this integer represents.
 fn set(format: WeightFormat, block: &mut Quantized, place: usize, x: f32) -> f32 {
     match block {
         Quantized::Group(Group { integers, scale }) => {

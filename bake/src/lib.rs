@@ -1,8 +1,9 @@
 //! Turns a checkpoint into the archive of a trace's parameters.
 //!
-//! Before it writes the first byte, `bake` checks that the checkpoint contains every parameter with its shape
-//! and a convertible element type. `bake` also checks that every tensor of the checkpoint is used or known to
-//! be ignorable. `bake` reports all problems together.
+//! Before `bake` writes the first byte, it checks every parameter. The checkpoint must contain the
+//! parameter with the declared shape and an element type that `bake` can convert. `bake` also
+//! checks that the model reads or explicitly ignores every tensor of the checkpoint. `bake` reports
+//! all problems in one error.
 
 mod compensate;
 mod mismatch;
@@ -28,24 +29,26 @@ pub use recipe::{read, value};
 /// A tensor that a checkpoint may contain although the model does not read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ignorable {
-    /// A tensor whose key has this suffix, such as a table that the model computes itself.
+    /// A tensor whose key ends with the given text. For example, `bake` ignores a checkpoint's
+    /// table of rotary frequencies, because the model computes this table itself.
     Suffix(&'static str),
-    /// A tensor whose key has this prefix, such as another part of a multimodal checkpoint.
+    /// A tensor whose key begins with the given text. For example, `bake` ignores the vision
+    /// encoder in a multimodal checkpoint.
     Prefix(&'static str),
-    /// Any key with this prefix and then a number of at least `from`, such as `model.layers.46.`. Such layers
+    /// A tensor whose key begins with `prefix`, followed by a layer number of at least `from`. For
+    /// example, `bake` ignores the layers after the last layer of the model, because these layers
     /// are for multi-token prediction.
     LayersFrom {
-        /// The prefix before the number.
+        /// The prefix before the layer number.
         prefix: &'static str,
         from: usize,
     },
-    /// A tensor with this key that the network declares, although simplification found that no result depends
-    /// on the tensor.
+    /// A tensor that the network declares with the given key, but that the simplifier removed. The
+    /// simplifier removes tensors on which no output of the network depends.
     Unread(String),
-    /// A tensor with this key whose content equals the content of another tensor. This happens if a tied
-    /// weight is stored twice.
+    /// A copy of another tensor. For example, some checkpoints contain a tied weight twice.
     EqualTo {
-        /// The key that may be present.
+        /// The key of the tensor that `bake` ignores.
         key: String,
         other: String,
     },
@@ -53,9 +56,9 @@ pub enum Ignorable {
 
 /// Options of [`bake`].
 pub struct BakeOptions<'a> {
-    /// Whether each entry of the archive gets metadata with its type and hash.
+    /// Whether `bake` stores metadata with the type and the hash of each parameter in the archive.
     pub metadata: bool,
-    /// The callback for the progress, which can also stop the bake.
+    /// The callback that receives the progress. The callback can also stop `bake`.
     pub watch: Option<Watch<'a>>,
 }
 
@@ -68,30 +71,35 @@ impl Default for BakeOptions<'_> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Baked {
     pub bytes: u64,
-    /// The keys of tensors whose elements were converted, each with the old and the new type.
+    /// The keys of the tensors whose element type was converted, each with the old and the new
+    /// element type.
     pub converted: Vec<(String, ElementType, ElementType)>,
     /// The number of block-quantized tensors that were converted to each format.
     pub blocks: BTreeMap<FromBlocks, usize>,
-    /// Keys of the checkpoint that were ignored.
+    /// The keys of the checkpoint's tensors that were ignored.
     pub ignored: Vec<String>,
 }
 
-/// A checkpoint that passed the checks, with the plan for [`write()`].
+/// The result of [`check`] for a checkpoint without problems. Pass the result of [`check`] to
+/// [`write()`].
 #[derive(Clone, Debug)]
 pub struct Checked(Baked);
 
 impl Checked {
-    /// The statistics of the planned bake. The field `bytes` is still 0.
+    /// The statistics of the conversion that [`write()`] will do. The field [`bytes`](Baked::bytes)
+    /// is 0, because only [`write()`] counts the written bytes.
     pub fn planned(&self) -> &Baked {
         &self.0
     }
 }
 
-/// The conversion of a tensor that a checkpoint stores in quantized blocks.
+/// Contains the source format and the target format of a tensor that the checkpoint stores in
+/// quantized blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FromBlocks {
     pub from: BlockFormat,
-    /// The new format of the tensor. If the format is `None`, the tensor gets the element type.
+    /// The format of the tensor in the archive. If the format is `None`, the archive stores plain
+    /// elements of the element type.
     pub to: (Option<WeightFormat>, ElementType),
 }
 
@@ -133,7 +141,8 @@ pub enum BakeError {
     /// The checkpoint differs from the model's parameters. Tracewright wrote nothing.
     #[error("checkpoint `{}` does not fit the model: {} problem(s){}", .path.display(), .problems.len(), list(.problems))]
     Mismatch { path: PathBuf, problems: Vec<Problem> },
-    /// A recipe is invalid, or its result has another type than its parameter.
+    /// The recipe that computes a parameter from checkpoint tensors is invalid, or the type of the
+    /// result differs from the type of the parameter.
     #[error("the recipe that computes the tensor `{key}` is wrong")]
     Recipe { key: String, source: Box<InferError> },
     /// Reading or writing an archive failed.
@@ -142,7 +151,7 @@ pub enum BakeError {
 }
 
 impl BakeError {
-    /// Adds to the error the places where `trace` declares the tensors.
+    /// Adds the source lines that declare the tensors in `trace` to the error.
     #[must_use]
     pub fn declared_in(mut self, trace: &Trace) -> Self {
         if let Self::Mismatch { problems, .. } = &mut self {
@@ -157,12 +166,14 @@ impl BakeError {
     }
 }
 
-/// Reads `parameters` from `checkpoint`, and writes them to the archive `out`. Floats are converted to the
-/// declared element type. The memory does not depend on the size of the checkpoint.
+/// Reads `parameters` from `checkpoint`, and writes the parameters to the archive `out`. Floats are
+/// converted to the declared element type. The memory consumption of `bake` does not depend on the
+/// size of the checkpoint.
 ///
 /// # Errors
-/// Returns all differences between the checkpoint and the parameters before anything is written. Also returns
-/// an error if reading or writing fails. After an error, no new file is left.
+/// If the checkpoint and the parameters differ, the error lists all differences, and `bake` writes
+/// nothing. The function also returns an error if reading or writing fails. After an error, no new
+/// file remains.
 pub fn bake(
     checkpoint: &Checkpoint,
     parameters: &[Parameter],
@@ -174,10 +185,12 @@ pub fn bake(
     write(checkpoint, parameters, checked, out, options)
 }
 
-/// Writes the archive like [`bake`]. Call [`check`] with the same checkpoint and parameters before this function.
+/// Writes the same archive as [`bake`]. Before you call this function, call [`check`] with the same
+/// checkpoint and parameters.
 ///
 /// # Errors
-/// Returns an error if reading or writing fails. After an error, no new file is left.
+/// Returns an error if reading the checkpoint or writing the archive fails. After an error, no new
+/// file remains.
 pub fn write(
     checkpoint: &Checkpoint,
     parameters: &[Parameter],
@@ -196,7 +209,7 @@ pub fn write(
     Ok(baked)
 }
 
-/// Creates the archive's entry for a parameter.
+/// Creates the description of a parameter's data in the archive.
 fn entry(parameter: &Parameter) -> NewEntry {
     let entry = NewEntry::tensor(&parameter.key, parameter.ty.clone());
     let Some(recipe) = &parameter.recipe else { return entry };
@@ -206,9 +219,9 @@ fn entry(parameter: &Parameter) -> NewEntry {
     entry.with_recipe(text, sources)
 }
 
-/// Tensors that a checkpoint may contain because the network declares them, although simplification removed
-/// them. The argument `recorded` contains the parameters of the recorded trace. The argument `parameters`
-/// contains the parameters of the simplified trace.
+/// Returns the tensors that the network declares and the simplifier removed. A checkpoint may
+/// contain the removed tensors. The argument `recorded` contains the parameters of the recorded
+/// trace. The argument `parameters` contains the parameters of the simplified trace.
 pub fn unread(recorded: &[Parameter], parameters: &[Parameter]) -> Vec<Ignorable> {
     fn keys(of: &[Parameter]) -> BTreeSet<&str> {
         of.iter().flat_map(Parameter::sources).map(|(key, _)| key).collect()
@@ -220,7 +233,8 @@ pub fn unread(recorded: &[Parameter], parameters: &[Parameter]) -> Vec<Ignorable
 /// Compares a checkpoint with the parameters of a model.
 ///
 /// # Errors
-/// Returns an error if the checkpoint and the parameters differ. The error lists all differences.
+/// Returns an error if the checkpoint and the parameters differ. The error lists all differences
+/// between the checkpoint and the parameters.
 pub fn check(
     checkpoint: &Checkpoint,
     parameters: &[Parameter],
@@ -311,10 +325,10 @@ pub fn check(
     }
 }
 
-/// Checks that a recipe's result has the type of its parameter.
+/// Checks that the recipe of a parameter computes a tensor of the parameter's type.
 fn check_recipe(parameter: &Parameter) -> Result<(), BakeError> {
     let Some(recipe) = &parameter.recipe else { return Ok(()) };
-    let what = "a parameter and what is made must have one type";
+    let what = "the parameter and the result of the recipe must have one type";
     let made = recipe.ty().and_then(|right| match parameter.ty == right {
         true => Ok(()),
         false => Err(InferError::Mismatch { op: "recipe", what, left: parameter.ty.clone(), right }),
@@ -322,7 +336,8 @@ fn check_recipe(parameter: &Parameter) -> Result<(), BakeError> {
     made.map_err(|source| BakeError::Recipe { key: parameter.key.clone(), source: Box::new(source) })
 }
 
-/// The storage format of a parameter; `None` if the archive stores the parameter in an element type.
+/// The packed format in which the archive stores a parameter. The result is `None` if the archive
+/// stores the parameter as plain elements.
 pub fn format(parameter: &Parameter) -> Option<WeightFormat> {
     let Recipe::Op(op, _) = parameter.recipe.as_deref()? else { return None };
     match op.form() {

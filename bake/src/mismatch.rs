@@ -1,4 +1,5 @@
-//! Differences between a checkpoint and a network, and their messages.
+//! Finds the differences between a checkpoint and a network, and formats error messages about these
+//! differences.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -15,7 +16,7 @@ const HEAD: &str = "lm_head.weight";
 /// A difference between a checkpoint and a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Problem {
-    /// The checkpoint contains the parameters under keys with another prefix.
+    /// The keys in the checkpoint begin with another prefix than the keys of the parameters.
     Beginning {
         /// The prefix of the parameters' keys.
         declared: String,
@@ -28,12 +29,13 @@ pub enum Problem {
     Missing {
         key: String,
         ty: TensorType,
-        /// The most similar key in the checkpoint that no parameter reads.
+        /// The key in the checkpoint that is most similar to the missing key. The search for a
+        /// similar key ignores the keys of tensors that the model reads.
         nearest: Option<String>,
     },
-    /// The model does not read a tensor.
+    /// The checkpoint contains a tensor that the model does not read.
     Extra { key: String, file: PathBuf },
-    /// A tensor differs from another tensor, although it is ignorable only if both are equal.
+    /// A tensor should be a copy of another tensor, but the contents of the two tensors differ.
     NotEqual {
         key: String,
         /// The key of the tensor that must have the same content.
@@ -44,7 +46,7 @@ pub enum Problem {
         file: PathBuf,
         expected: Vec<usize>,
         found: Vec<usize>,
-        /// The declaration of the tensor, if it is known.
+        /// The declaration of the tensor in the trace, if this declaration is known.
         declared: Option<Declared>,
     },
     /// The element type in the checkpoint cannot be converted to the declared type.
@@ -54,7 +56,8 @@ pub enum Problem {
 /// The declaration of a checkpoint's tensor in a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Declared {
-    /// The names of the tensor's axes. The list is empty if the tensor is only a part of a parameter.
+    /// The names of the tensor's axes. The list of axis names is empty if a recipe computes a
+    /// parameter from the tensor.
     pub axes: Vec<AxisName>,
     pub provenance: Provenance,
 }
@@ -64,26 +67,26 @@ impl fmt::Display for Problem {
         match self {
             Self::Beginning { declared, found, key, count } => {
                 let rest = key.strip_prefix(declared.as_str()).unwrap_or(key);
-                write!(f, "{count} parameters are there under keys that begin {}", begin(found))?;
-                write!(f, " and are declared {}: `{found}{rest}` for `{key}`", begin(declared))
+                write!(f, "{count} parameters have {} in the checkpoint", begin(found))?;
+                write!(f, ", but {} in the network: `{found}{rest}` for `{key}`", begin(declared))
             }
             Self::Missing { key, ty, nearest } => {
                 write!(f, "missing `{key}`: `{ty}`")?;
                 if key == HEAD {
                     write!(
                         f,
-                        "; the checkpoint is that of a base model without a head, and config.json does not \
-                         tie the head to the embedding: take the checkpoint of the language model"
+                        "; the checkpoint contains a base model without a head, and config.json does not \
+                         tie the head to the embedding: use the checkpoint of the language model"
                     )?;
                 }
                 nearest.iter().try_for_each(|nearest| write!(f, "; the checkpoint has `{nearest}`"))
             }
             Self::Extra { key, file } => {
-                write!(f, "extra `{key}` in `{}`: the model does not read it", file.display())
+                write!(f, "extra `{key}` in `{}`: the model does not read this tensor", file.display())
             }
             Self::NotEqual { key, other } => write!(
                 f,
-                "`{key}` differs from `{other}`, although config.json ties them; \
+                "`{key}` differs from `{other}`, although config.json ties the two tensors; \
                  set `tie_word_embeddings` to false, or remove `{key}`"
             ),
             Self::Shape { key, file, expected, found, declared } => {
@@ -94,7 +97,10 @@ impl fmt::Display for Problem {
                     write!(f, " = [{}]", axes.join(", "))?;
                 }
                 if found.len() > 1 && found.iter().eq(expected.iter().rev()) {
-                    write!(f, "; if it is stored transposed, write `(transposed)` after the field")?;
+                    write!(
+                        f,
+                        "; if the checkpoint stores the tensor transposed, write `(transposed)` after the field"
+                    )?;
                 }
                 declared.iter().try_for_each(|Declared { provenance, .. }| {
                     write!(f, "; declared at {}:{}", provenance.file, provenance.line)
@@ -111,13 +117,14 @@ impl fmt::Display for Problem {
 
 fn begin(prefix: &str) -> String {
     match prefix {
-        "" => "without it".into(),
-        _ => format!("with `{prefix}`"),
+        "" => "no prefix".into(),
+        _ => format!("the prefix `{prefix}`"),
     }
 }
 
 impl Problem {
-    /// The same problem with `*` instead of the numbers in keys, which is equal for all layers.
+    /// Replaces the numbers in the keys of a problem with `*`, and returns the changed problem. If
+    /// several layers have the same problem, the results for these layers are equal.
     fn of_all_layers(&self) -> Self {
         let pattern = |key: &String| key_pattern(key);
         let mut problem = self.clone();
@@ -136,7 +143,8 @@ impl Problem {
     }
 }
 
-/// Formats each problem as a line. Problems that differ only in the layer become one line.
+/// Formats each problem as a line. If several problems differ only in the number of the layer, the
+/// function formats a single line for these problems.
 pub(crate) fn list(problems: &[Problem]) -> String {
     let mut count: HashMap<String, usize> = HashMap::new();
     let patterns: Vec<String> = problems.iter().map(|problem| problem.of_all_layers().to_string()).collect();
@@ -149,18 +157,20 @@ pub(crate) fn list(problems: &[Problem]) -> String {
     Listed(&lines).to_string()
 }
 
-/// Missing keys that differ from unread keys only in the prefix.
+/// Missing keys for which the checkpoint contains a key with another prefix.
 pub(crate) struct Moved<'a> {
     declared: &'a str,
     found: &'a str,
-    /// The missing keys, each with the corresponding unread key.
+    /// Maps each missing key to the key in the checkpoint that differs only in the prefix.
     pub(crate) keys: BTreeMap<&'a str, &'a str>,
 }
 
 impl<'a> Moved<'a> {
-    /// Finds the two prefixes whose exchange turns most of the missing keys into unread keys, if it does so for at
-    /// least two keys. Only the first two parts of a missing key may differ, because the rest identifies the
-    /// parameter.
+    /// Finds an old prefix and a new prefix for the missing keys. The function chooses the two
+    /// prefixes so that replacing the old prefix turns as many missing keys as possible into keys
+    /// of unread tensors in the checkpoint. Returns `None` if no replacement turns at least two
+    /// missing keys into keys of unread tensors. The function replaces at most the first two
+    /// components of a missing key, because the other components identify the parameter.
     pub(crate) fn find(missing: &[&'a str], unread: &[&'a str]) -> Option<Self> {
         let cuts = |key: &str| {
             let dots = key.match_indices('.').map(|(at, _)| at + 1);
@@ -195,7 +205,8 @@ impl<'a> Moved<'a> {
     }
 }
 
-/// The declarations of the tensors that the parameters in `trace` read, by key.
+/// Returns the declarations of all tensors that the parameters in `trace` read. The returned map
+/// contains each declaration under the key of the declared tensor.
 pub(crate) fn declarations(trace: &Trace) -> BTreeMap<String, Declared> {
     // An earlier check rejects a trace that declares a key with two types.
     let Ok(reads) = trace.reads() else { return BTreeMap::new() };

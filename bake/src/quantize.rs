@@ -1,5 +1,5 @@
-//! Writes a checkpoint with quantized matrices. The checkpoint is a safetensors file whose metadata list the
-//! tensors in quantized blocks.
+//! Writes a checkpoint with quantized matrices. The checkpoint is a safetensors file. The metadata
+//! of the file list the tensors that are stored in quantized blocks.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -46,13 +46,13 @@ pub struct Quantizer<'a> {
 struct Source {
     ty: TensorType,
     format: Option<WeightFormat>,
-    /// Whether the file stores the transpose of the matrix in the matmul.
+    /// Whether the checkpoint stores the transpose of the matrix that the matmul uses.
     transposed: bool,
 }
 
 impl<'a> Quantizer<'a> {
-    /// Creates a quantizer for the checkpoint's tensors from which the recorded parameters are computed.
-    /// `formats` sets the formats of matrices by the patterns of their keys.
+    /// Creates a quantizer for the tensors of the checkpoint that the recorded parameters read.
+    /// `formats` selects the format of each matrix by a pattern that matches the key of the matrix.
     pub fn new(
         checkpoint: &'a Checkpoint,
         parameters: &[Parameter],
@@ -83,7 +83,8 @@ impl<'a> Quantizer<'a> {
         left.map(|(key, source)| (key.clone(), 4 * source.ty.count())).collect()
     }
 
-    /// Quantizes the matrix with this key, if a format is set for the matrix.
+    /// Quantizes the matrix with the given key. The function does nothing if `formats` contains no
+    /// format for the matrix.
     ///
     /// # Errors
     /// Returns an error if the checkpoint does not contain the matrix.
@@ -105,11 +106,12 @@ impl<'a> Quantizer<'a> {
         Ok(())
     }
 
-    /// Writes all tensors into a folder, and returns the number of bytes. The function first quantizes all
-    /// remaining matrices, without statistics.
+    /// Writes all tensors into a folder, and returns the number of bytes. Before writing, the
+    /// function quantizes all remaining matrices without statistics of their inputs.
     ///
     /// # Errors
-    /// Returns an error if the folder already contains a checkpoint, or the new checkpoint cannot be written.
+    /// Returns an error if the folder already contains a checkpoint, or if writing the new
+    /// checkpoint fails.
     pub fn write(mut self, folder: &Path) -> Result<u64, QuantizeError> {
         for (key, _) in self.left() {
             self.round(&key, &Importance::Equal)?;

@@ -1,5 +1,5 @@
-//! Writes random weights for any configuration. With random weights, you can run and measure a model without
-//! its checkpoint.
+//! Writes random weights for the model that a `config.json` describes. With random weights, you can
+//! run and measure a model without its checkpoint.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -20,14 +20,15 @@ pub enum RandomError {
     /// A file or folder cannot be written or read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The folder already contains a checkpoint, or another configuration.
+    /// The folder already contains a checkpoint or a different configuration file.
     #[error("`{}` exists; remove this file, or write to another folder", .0.display())]
     Exists(PathBuf),
-    /// The progress callback stopped the work.
+    /// The progress callback requested to stop.
     #[error("stopped on request while writing `{}`", .0.display())]
     Stopped(PathBuf),
-    /// The machine does not have enough memory for a tensor. The function keeps a whole tensor in memory.
-    #[error("the tensor `{key}` takes {bytes} bytes, more than the machine has memory for")]
+    /// The machine does not have enough memory for a tensor. [`write_random`] keeps a whole tensor
+    /// in memory.
+    #[error("the tensor `{key}` needs {bytes} bytes, which is more than the memory of the machine")]
     Memory { key: String, bytes: usize },
     #[error("cannot write `{}`", .path.display())]
     Write { path: PathBuf, source: safetensors::SafeTensorError },
@@ -40,12 +41,13 @@ struct RandomTensor<'a> {
     watch: WatchBytes<'a>,
 }
 
-/// A callback that receives the number of bytes of each tensor, and can stop the work.
+/// A callback that receives the number of bytes of each tensor. The callback can also stop the
+/// function that writes the tensors.
 pub type WatchBytes<'a> = &'a (dyn Fn(usize) -> ControlFlow<()> + Sync);
 
 impl RandomTensor<'_> {
-    /// The bytes of the tensor. Each tensor has its own stream of random numbers, so its content does not
-    /// depend on other tensors.
+    /// Generates the random bytes of a tensor. Each tensor has a separate stream of random numbers,
+    /// so the content of a tensor does not depend on other tensors.
     fn bytes(&self) -> Vec<u8> {
         if (self.watch)(0).is_break() {
             return Vec::new(); // The file is thrown away.
@@ -115,8 +117,8 @@ impl View for &RandomTensor<'_> {
     }
 }
 
-/// Returns the folder with random weights for a configuration. The cache contains one folder for each seed
-/// and list of parameters.
+/// Returns a folder in the cache that contains random weights for a configuration. The cache
+/// contains one folder with random weights for each combination of a seed and a list of parameters.
 ///
 /// # Errors
 /// Returns the same errors as [`write_random`].
@@ -141,13 +143,14 @@ pub fn random_checkpoint(
     Ok(folder)
 }
 
-/// Writes `config.json`, which is a copy of `config`, and `model.safetensors` into `folder`. The file
-/// `model.safetensors` contains random tensors for the sources of `parameters`. Only one tensor at a time is
-/// in memory.
+/// Copies the file `config` to `config.json` in `folder`, and writes `model.safetensors` into the
+/// same folder. The file `model.safetensors` contains random data for each tensor that `parameters`
+/// read. The function keeps only one tensor at a time in memory.
 ///
 /// # Errors
-/// Returns an error if a file already exists or cannot be written, or if the progress callback stops the
-/// work. After an error, the folder contains no partial file.
+/// Returns an error if a file already exists or cannot be written. The function also returns an
+/// error if the progress callback requests to stop. After an error, the folder contains no partial
+/// file.
 pub fn write_random(
     config: &Path,
     parameters: &[Parameter],

@@ -1,4 +1,6 @@
-//! Evaluates recipes in pieces of bounded size. The memory does not depend on the size of a weight.
+//! Evaluates recipes, which compute parameters from checkpoint tensors. The module evaluates a
+//! recipe in pieces of bounded size, so the memory consumption does not depend on the size of a
+//! weight.
 
 use rayon::prelude::*;
 
@@ -10,7 +12,7 @@ use ops::ops::{Binary, BinaryKind, Constant, Convert, Pack, Permute, Quantize, R
 use ops::{ElementType, Literal, Op, TensorType, Value, WeightFormat};
 use trace::{Parameter, Recipe};
 
-/// The number of elements in one piece.
+/// The number of elements of a recipe's result that the evaluator computes together.
 const PIECE: usize = 1 << 14;
 
 /// Writes the data of a parameter.
@@ -39,7 +41,7 @@ fn write_source(
     }
 }
 
-/// Writes the result of a recipe, piece by piece.
+/// Evaluates a recipe and writes its result, [`PIECE`] elements at a time.
 fn write_made(made: &PieceReader<'_>, sink: &mut Sink<'_>) -> Result<(), ArchiveError> {
     let element = made.ty.element;
     let mut values = vec![0.0f32; PIECE];
@@ -55,7 +57,8 @@ fn write_made(made: &PieceReader<'_>, sink: &mut Sink<'_>) -> Result<(), Archive
     Ok(())
 }
 
-/// Reads the numbers of a checkpoint's tensor from `start` on, and rounds them to the type that a network declares.
+/// Reads the numbers of a checkpoint's tensor from the index `start` on, and rounds the numbers to
+/// the type that the network declares.
 ///
 /// # Errors
 /// Returns an error if the checkpoint does not contain the tensor.
@@ -70,8 +73,8 @@ pub fn read(
     Ok(())
 }
 
-/// The value of a checkpoint's tensor, converted to the type that a network declares; `None` if the tensor is
-/// missing or has another shape.
+/// Returns a tensor of a checkpoint, converted to the type that the network declares. The result is
+/// `None` if the tensor is missing or has another shape.
 pub fn value(checkpoint: &Checkpoint, key: &str, ty: &TensorType) -> Option<Value> {
     let tensor = checkpoint.get(key).filter(|tensor| tensor.shape == ty.shape)?;
     match tensor.element() {
@@ -124,11 +127,13 @@ fn write_recipe(recipe: &Recipe, checkpoint: &Checkpoint, sink: &mut Sink<'_>) -
     }
 }
 
-/// The number of panels that all threads pack before the panels are written.
+/// The number of panels that the threads pack in memory before one thread writes these panels to
+/// the archive.
 const PANELS: usize = 64;
 
-/// Writes a matrix in a format that packs sixteen rows at a time. `bytes` returns the number of bytes for a
-/// number of rows and inputs. `make` computes these bytes.
+/// Writes a matrix in a format that packs panels of sixteen rows. The callback `bytes` returns the
+/// size of a packed matrix with a given number of rows and inputs. The callback `make` packs one
+/// panel.
 fn write_panels(
     matrix: &Recipe,
     format: WeightFormat,
@@ -161,7 +166,7 @@ fn write_panels(
     sink.write(&written)
 }
 
-/// The rows of a matrix that the archive stores together.
+/// Sixteen rows of a matrix that the archive stores together.
 struct Panel<'p, 'a> {
     made: &'p PieceReader<'a>,
     first: usize,
@@ -170,7 +175,8 @@ struct Panel<'p, 'a> {
 }
 
 impl Panel<'_, '_> {
-    /// The stored numbers of a row from `column` on, if `format` stores these numbers unchanged.
+    /// Returns quantized numbers of the checkpoint from the given row and column on. The result is
+    /// `None` if `format` cannot store the quantized numbers unchanged.
     fn quantized(&self, format: WeightFormat, row: usize, column: usize) -> Option<Quantized> {
         let together = format.together()?.min(self.inputs - column);
         let stored = self.made.quantized((self.first + row) * self.inputs + column, together)?;
@@ -183,21 +189,23 @@ impl Panel<'_, '_> {
     }
 }
 
-/// A recipe with the types of its operations, and with access to the numbers of its source tensors.
+/// Reads any range of a recipe's result. The reader contains the result type of each operation in
+/// the recipe, and reads the numbers of the source tensors.
 struct PieceReader<'a> {
     ty: TensorType,
     from: PieceSource<'a>,
 }
 
 enum PieceSource<'a> {
-    /// The numbers of a tensor, and the type to which they are rounded.
+    /// The numbers of a tensor, and the element type to which the reader rounds the numbers.
     Source(TensorNumbers<'a>, Option<ElementType>),
     Op(Cow<'a, Op>, Vec<PieceReader<'a>>),
 }
 
 impl<'a> PieceReader<'a> {
-    /// Creates a reader for the result of a recipe. Set `grouped` if the archive stores the result in groups.
-    /// Then numbers from the checkpoint's quantized blocks are not first rounded to an element type.
+    /// Creates a reader for the result of a recipe. Set `grouped` if the archive stores the result
+    /// in quantized groups. If `grouped` is true, the reader does not round numbers from the
+    /// checkpoint's quantized blocks to an element type.
     fn new(recipe: &'a Recipe, checkpoint: &'a Checkpoint, grouped: bool) -> Result<Self, ArchiveError> {
         match recipe {
             Recipe::Source(key, ty) => Self::source(key, ty, checkpoint, grouped),
@@ -231,7 +239,8 @@ impl<'a> PieceReader<'a> {
         Self { ty, from: PieceSource::Op(op, operands) }
     }
 
-    /// Creates a reader for a tensor of the checkpoint. The reader returns elements in the tensor's own order.
+    /// Creates a reader for a tensor of the checkpoint. The reader returns the elements in the
+    /// order of the model's tensor, even if the checkpoint stores the elements in another order.
     fn source(
         key: &str,
         ty: &TensorType,
@@ -281,8 +290,8 @@ impl<'a> PieceReader<'a> {
         })
     }
 
-    /// The quantized form of `count` numbers from `start` on. The result is `None` unless the checkpoint
-    /// quantized exactly these numbers together.
+    /// Returns the quantized integers and the scale of `count` numbers from the index `start` on.
+    /// The result is `None` unless the `count` numbers form one quantized group in the checkpoint.
     fn quantized(&self, start: usize, count: usize) -> Option<Quantized> {
         match &self.from {
             PieceSource::Source(numbers, _) => numbers.quantized(start, count),
@@ -315,8 +324,8 @@ impl<'a> PieceReader<'a> {
         }
     }
 
-    /// Reads elements from `start` on in row-major order. The function returns f32, because recipes compute
-    /// only floats that an f32 can represent.
+    /// Reads elements of the result in row-major order, from the index `start` on. The function
+    /// returns f32 numbers, because an f32 can represent every number that a recipe computes.
     fn read(&self, start: usize, out: &mut [f32]) {
         match &self.from {
             PieceSource::Source(numbers, rounded) => {
@@ -390,7 +399,8 @@ impl<'a> PieceReader<'a> {
         }
     }
 
-    /// Reads elements of an operand. For each axis of the result, the position in the operand moves by a stride.
+    /// Reads elements of an operation's operand. If an index on an axis of the result increases by
+    /// 1, the index in the operand's data increases by this axis' number in `moves`.
     fn read_strided(&self, moves: &[usize], operand: &PieceReader<'_>, start: usize, out: &mut [f32]) {
         let shape = &self.ty.shape;
         let own = strides(shape);
@@ -414,7 +424,7 @@ impl<'a> PieceReader<'a> {
     }
 }
 
-/// The distance in memory between neighbouring elements along each axis.
+/// Returns the stride of each axis of a row-major tensor, counted in elements.
 fn strides(shape: &[usize]) -> Vec<usize> {
     let mut strides = vec![1; shape.len()];
     for axis in (1..shape.len()).rev() {

@@ -46,11 +46,11 @@ fn what_is_wrong_in_every_layer_is_said_once() {
     let mut stored = [layers("", "attn.weight", &[2, 6]), layers("", "norm.weigth", &[3])].concat();
     stored.push(("odd.3".into(), &[1]));
     let expected = [
-        "`h.*.attn.weight` in `FILE` has shape [2, 6], expected [6, 2] = [d6, d2]; if it is stored \
+        "`h.*.attn.weight` in `FILE` has shape [2, 6], expected [6, 2] = [d6, d2]; if the checkpoint stores the tensor \
          transposed, write `(transposed)` after the field; declared at net/src/main.rs:7 (12 times)",
         "missing `h.*.norm.weight`: `f32[3]`; the checkpoint has `h.*.norm.weigth` (12 times)",
-        "extra `h.*.norm.weigth` in `FILE`: the model does not read it (12 times)",
-        "extra `odd.3` in `FILE`: the model does not read it",
+        "extra `h.*.norm.weigth` in `FILE`: the model does not read this tensor (12 times)",
+        "extra `odd.3` in `FILE`: the model does not read this tensor",
     ];
     assert_eq!(said(&declared, &stored), expected);
 }
@@ -73,10 +73,10 @@ fn layers_from_a_number_on_are_ignored() {
 #[test]
 fn one_beginning_explains_all_keys() {
     let keys = |from| [layers(from, "a.weight", &[3]), layers(from, "b.weight", &[4])].concat();
-    let expected = "24 parameters are there under keys that begin with `transformer.` and are declared without it: \
+    let expected = "24 parameters have the prefix `transformer.` in the checkpoint, but no prefix in the network: \
                     `transformer.h.0.a.weight` for `h.0.a.weight`";
     assert_eq!(said(&keys(""), &keys("transformer.")), [expected]);
-    let expected = "24 parameters are there under keys that begin without it and are declared with `transformer.`: \
+    let expected = "24 parameters have no prefix in the checkpoint, but the prefix `transformer.` in the network: \
                     `h.0.a.weight` for `transformer.h.0.a.weight`";
     assert_eq!(said(&keys("transformer."), &keys("")), [expected]);
     // What else is wrong is said all the same.
@@ -85,7 +85,7 @@ fn one_beginning_explains_all_keys() {
     let mut declared = keys("model.");
     declared.push(("head".into(), &[8]));
     let expected = [
-        "24 parameters are there under keys that begin with `language.` and are declared without it: \
+        "24 parameters have the prefix `language.` in the checkpoint, but no prefix in the network: \
          `language.model.h.0.a.weight` for `model.h.0.a.weight`",
         "`head` in `FILE` has shape [7], expected [8] = [d8]; declared at net/src/main.rs:7",
     ];

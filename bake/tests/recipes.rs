@@ -107,8 +107,8 @@ fn a_recipe_of_another_type_is_an_error() {
     };
     let convert = Recipe::parse(&mut Reader::new(r#"convert to=bf16 ("w" : f32[8])"#)).unwrap();
     let error = bake(TensorType::new(ElementType::F32, [8]), convert);
-    let expected = "the recipe that computes the tensor `made` is wrong\n  because: `recipe`: a parameter and what is made must have one type: \
-                    `f32[8]` against `bf16[8]`";
+    let expected = "the recipe that computes the tensor `made` is wrong\n  because: `recipe`: the parameter and the result of the recipe must have one type, found \
+                    `f32[8]` and `bf16[8]`";
     assert_eq!(error, expected);
     let narrow = Op::parse(&mut Reader::new("narrow axis=0 start=0 length=2")).unwrap();
     let error = bake(TensorType::new(ElementType::F32, [2]), Recipe::Op(narrow, vec![source()]));

@@ -7,19 +7,21 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 use console::{ConsoleError, ModelArguments, usage};
 use tracewright::files::limits;
-use tracewright::targets::{DeviceName, Mesh, ShardRule, Target};
+use tracewright::targets::{DeviceName, Mesh, Numerics, ShardRule, Target};
 
-/// The options that give a chat template data besides the messages.
+/// Options that pass data to a chat template in addition to the messages.
 #[derive(Args, Clone)]
 pub struct TemplateArguments {
-    /// File with a JSON list of functions that the model may call, in OpenAI's form, for the chat template
+    /// File with the functions that the model may call, as a JSON list in OpenAI's format; the chat
+    /// template receives this list
     #[arg(long, value_name = "FILE")]
     pub tools: Option<PathBuf>,
-    /// File with a JSON list of texts that the model answers from, such as `{"title": …, "text": …}`, for the chat template
+    /// File with the documents that the model uses for its answer, as a JSON list of objects such
+    /// as `{"title": …, "text": …}`; the chat template receives this list
     #[arg(long, value_name = "FILE")]
     pub documents: Option<PathBuf>,
-    /// Turn the model's thinking before an answer on or off: sets `enable_thinking` of the chat template [default: the
-    /// template's]
+    /// Turn the model's thinking before an answer on or off, with the variable `enable_thinking` of
+    /// the chat template [default: the chat template decides]
     #[arg(long, value_name = "on|off")]
     pub thinking: Option<Thinking>,
     /// Set a variable of the chat template, such as `reasoning_effort="low"`; may be repeated
@@ -68,7 +70,7 @@ impl FromStr for TemplateVariable {
 /// Options for running a model.
 #[derive(Args, Clone)]
 pub struct RunArguments {
-    /// Worker threads; 0 uses all cores
+    /// Number of worker threads; 0 uses all cores
     #[arg(short, long, default_value_t = 0)]
     pub threads: usize,
     #[command(flatten)]
@@ -77,7 +79,7 @@ pub struct RunArguments {
     pub engine: EngineArguments,
     #[command(flatten)]
     pub mesh: MeshArguments,
-    /// Before the run, compare all weights with the hashes in their archive
+    /// Before the model runs, compare all weights with the hashes in the archive
     #[arg(long)]
     pub verify: bool,
     #[command(flatten)]
@@ -98,14 +100,33 @@ pub struct BuildArguments {
 /// The device that runs a model.
 #[derive(Args, Clone)]
 pub struct DeviceArguments {
-    /// Device that runs the model, with a number if it is not the first of its kind (`vulkan:1`); see
-    /// `tracewright devices` [default: cpu, or the device of the export]
+    /// Device that runs the model, such as `cuda`, or `vulkan:1` for the second Vulkan device;
+    /// `tracewright devices` lists the devices [default: cpu, or the device of the export]
     #[arg(long, value_name = "cpu|vulkan|cuda[:N]")]
     pub device: Option<DeviceName>,
     /// With --device: target to compile for, such as `vulkan:rdna3` or `cuda:sm_86` [default: the target that
     /// the device reports]
     #[arg(long, value_name = "DEVICE:PROCESSOR[:FEATURES]", requires = "device")]
     pub target: Option<Target>,
+    #[command(flatten)]
+    pub numerics: NumericsArguments,
+}
+
+/// Whether the number of tokens per call may change the bits of logits.
+#[derive(Args, Clone)]
+pub struct NumericsArguments {
+    /// With `invariant`, the logits have the same bits for any number of tokens per call; `invariant` makes
+    /// prefill slower on processors with AMX [default: fast]
+    #[arg(long, value_name = "fast|invariant", value_parser = numerics)]
+    pub numerics: Option<Numerics>,
+}
+
+fn numerics(word: &str) -> Result<Numerics, &'static str> {
+    match word {
+        "fast" => Ok(Numerics::Fast),
+        "invariant" => Ok(Numerics::Invariant),
+        _ => Err("expected fast or invariant"),
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -117,10 +138,11 @@ pub enum Engine {
 /// The engine that runs a model.
 #[derive(Args, Clone)]
 pub struct EngineArguments {
-    /// Engine that runs the model: IREE, or XLA with a PJRT plugin
+    /// Engine that runs the model: IREE, or XLA through a PJRT plugin
     #[arg(long, value_enum, default_value = "iree")]
     pub engine: Engine,
-    /// With --engine xla: path of the PJRT plugin [default: the plugin in a Python package for the device]
+    /// With --engine xla: path of the PJRT plugin [default: the plugin in an installed Python
+    /// package for the device]
     #[arg(long, value_name = "PATH", env = "TRACEWRIGHT_PLUGIN")]
     pub plugin: Option<PathBuf>,
 }
@@ -128,23 +150,24 @@ pub struct EngineArguments {
 /// The options for a device mesh and for the axes that are partitioned over the mesh.
 #[derive(Args, Clone)]
 pub struct MeshArguments {
-    /// For XLA: grid of devices with named axes, such as `model=4,data=2` [default: one device]
+    /// For XLA: mesh of devices with named axes, such as `model=4,data=2` for 4 × 2 devices
+    /// [default: one device]
     #[arg(long, value_name = "AXIS=DEVICES,…")]
     pub mesh: Option<Mesh>,
-    /// For XLA: partition axes of the network along an axis of the mesh, such as `K,F,V=model`, or along no
-    /// axis, such as `V=none`. This rule overrides or extends the rules in the network's declaration; may be
-    /// repeated
+    /// For XLA: partition axes of the network along an axis of the mesh, such as `K,F,V=model`, or
+    /// don't partition an axis, such as `V=none`. The option overrides or extends the partitioning
+    /// rules in the network's declaration; may be repeated
     #[arg(long, value_name = "AXES=MESH_AXIS")]
     pub shard: Vec<ShardRule>,
 }
 
 impl MeshArguments {
-    /// Whether you set any option about devices.
+    /// Whether `--mesh` or `--shard` is set.
     pub fn is_said(&self) -> bool {
         self.mesh.is_some() || !self.shard.is_empty()
     }
 
-    /// The mesh, and the sharding rules that differ from the rules in the network's declaration.
+    /// Returns the mesh of `--mesh` and the rules of `--shard`, or `None` if neither option is set.
     pub fn rules(&self) -> Result<Option<(&Mesh, &[ShardRule])>, ConsoleError> {
         for axis in self.shard.iter().flat_map(|rule| &rule.axes) {
             let of_axis = self.shard.iter().filter(|rule| rule.axes.contains(axis));
@@ -166,13 +189,14 @@ impl MeshArguments {
 
 #[derive(Args, Clone)]
 pub struct TuningArguments {
-    /// Use the kernel settings that `tune` measured on this machine (on), the defaults (off), or those of a
-    /// JSON file like the key `tuning` of a manifest [default: on]
+    /// Use the kernel settings that `tune` measured on this machine (on), the default settings
+    /// (off), or the settings in a JSON file. The JSON file has the format of the key `tuning` in a
+    /// manifest [default: on]
     #[arg(long = "tuning", value_name = "on|off|FILE")]
     pub source: Option<TuningSource>,
 }
 
-/// The place from which Tracewright takes the settings of the kernels.
+/// The source from which Tracewright takes the kernel settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TuningSource {
     Measured,
@@ -192,19 +216,19 @@ impl From<&str> for TuningSource {
 
 #[derive(Args, Clone)]
 pub struct CompileArguments {
-    /// Path of the iree-compile to use [default: the one on PATH]
+    /// Path of the compiler iree-compile [default: the iree-compile on PATH]
     #[arg(long, value_name = "PATH", env = "TRACEWRIGHT_IREE_COMPILE")]
     pub iree_compile: Option<PathBuf>,
-    /// Stop a compilation that takes longer than this time
+    /// Stop a compilation that takes longer than this number of seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
     pub compile_timeout: u64,
-    /// Folder in which Tracewright keeps compiled modules and baked archives [default: the user's cache
-    /// folder]
+    /// Folder in which Tracewright stores compiled modules and archives of weights [default: the
+    /// user's cache folder]
     #[arg(long, value_name = "DIR", env = "TRACEWRIGHT_CACHE")]
     pub cache: Option<PathBuf>,
 }
 
-/// Parses a batch size, within the supported range.
+/// Parses a batch size, and rejects a size above `limits::BATCH`.
 pub fn batch(text: &str) -> Result<NonZeroUsize, String> {
     let count = text.parse().ok().filter(|count: &NonZeroUsize| count.get() <= limits::BATCH);
     count.ok_or_else(|| format!("expected a number from 1 to {}", limits::BATCH))

@@ -1,4 +1,5 @@
-//! Functions that several commands share to build a network: the compiler, the cache, and progress bars.
+//! Prepares a build for several commands: finds the compiler, the cache folder, the weights and the
+//! device.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use tracewright::irpa::{Checkpoint, Gguf};
 use tracewright::model::{BuildInfo, choose_target};
 use tracewright::random::random_checkpoint;
 use tracewright::runtime::{Compiler, Device};
-use tracewright::targets::{DeviceKind, DeviceName, Target, Tuning};
+use tracewright::targets::{DeviceKind, DeviceName, Numerics, Target, Tuning};
 use tracewright::tuning::{self, Tunings, read_tuning};
 use tracewright::{ModelError, Plan, PlanError};
 
@@ -42,7 +43,8 @@ pub fn compiler(arguments: &CompileArguments, interrupt: &Interrupt) -> Result<C
 }
 
 impl TuningSource {
-    /// The same source of tunings, for the library.
+    /// Converts the option `--tuning` to the library's type, and reads the tuning file if the
+    /// option names a file.
     pub fn resolved(&self) -> Result<tuning::TuningSource, Error> {
         Ok(match self {
             Self::Measured => tuning::TuningSource::Measured,
@@ -51,7 +53,7 @@ impl TuningSource {
         })
     }
 
-    /// Reads the tunings for a target, and warns of damaged measurements.
+    /// Reads the tile sizes of kernels for a target, and warns about damaged tuning files.
     pub fn read(&self, target: &Target, tools: (&Compiler, &Path)) -> Result<Tunings, Error> {
         let tunings = self.resolved()?.read(target, tools)?;
         report_damage(tunings.damaged());
@@ -60,13 +62,14 @@ impl TuningSource {
 }
 
 impl TuningArguments {
-    /// Reads the tunings; by default, the tunings that `tune` measured.
+    /// Reads the tile sizes of kernels from the source that `--tuning` selects. Without `--tuning`,
+    /// the function reads the measurements of `tracewright tune`.
     pub fn read(&self, target: &Target, tools: (&Compiler, &Path)) -> Result<Tunings, Error> {
         self.source.as_ref().unwrap_or(&TuningSource::Measured).read(target, tools)
     }
 }
 
-/// The weights of a plan: the weights of a model directory, or random weights for a configuration.
+/// Opens the weights of a model, or creates random weights if `model` is only a configuration.
 pub fn checkpoint(
     model: &Path,
     plan: &Plan,
@@ -85,32 +88,33 @@ pub fn checkpoint(
     Ok(plan.named(Checkpoint::open(folder)?))
 }
 
-/// Warns of damaged tuning files, which are ignored.
+/// Warns about damaged tuning files, which Tracewright ignores.
 pub fn report_damage(damaged: &[PathBuf]) {
     for path in damaged {
         say!("`{}` is damaged and not used; `tracewright tune` measures again", path.display());
     }
 }
 
-/// The folder for compiled modules and baked archives.
+/// Returns the cache folder, which contains compiled modules and baked archives.
 pub fn cache_folder(arguments: &CompileArguments) -> Result<PathBuf, Error> {
     let folder = arguments.cache.clone().or_else(tracewright::model::cache_folder);
     folder.ok_or_else(|| ModelError::NoCache.into())
 }
 
 impl DeviceArguments {
-    /// The device that the arguments set, or the processor.
+    /// Returns the device that `--device` names. Without `--device`, the function returns the CPU.
     pub fn name(&self) -> DeviceName {
         self.device.unwrap_or(DeviceName::CPU)
     }
 
-    /// The device that runs a network, and the target of the compiler.
+    /// Returns the device that runs the network, and the target for which the compiler builds the
+    /// network.
     pub fn choose(&self, threads: usize) -> Result<(Device, Target), Error> {
         let (name, target) = self.choose_target()?;
         Ok((Device::of(name, threads), target))
     }
 
-    /// The device, and the target of the compiler.
+    /// Returns the device's name, and the target for which the compiler builds the network.
     pub fn choose_target(&self) -> Result<(DeviceName, Target), Error> {
         let name = self.name();
         if let Some(target) = &self.target
@@ -124,16 +128,25 @@ impl DeviceArguments {
             );
             return Err(usage(what).into());
         }
-        Ok((name, choose_target(name, self.target.as_ref())?))
+        let numerics = self.numerics.numerics.unwrap_or_default();
+        if numerics == Numerics::Invariant && name.kind != DeviceKind::Cpu {
+            let what = format!(
+                "`--numerics` is invariant and `--device` is {name}, but only kernels for processors compute the same \
+                 bits for any number of tokens per call; leave one of the options out"
+            );
+            return Err(usage(what).into());
+        }
+        Ok((name, Target { numerics, ..choose_target(name, self.target.as_ref())? }))
     }
 }
 
-/// The milliseconds that the compilation and loading the program took.
+/// Returns two durations in milliseconds: first of loading the program, then of compiling the
+/// program.
 pub fn build_times(build: Option<&BuildInfo>) -> [f64; 2] {
     build.map_or([0.0; 2], |build| [build.load, build.compile].map(milliseconds))
 }
 
-/// A time in milliseconds, for reports.
+/// Converts a duration to milliseconds, for reports.
 pub fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }

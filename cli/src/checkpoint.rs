@@ -10,7 +10,8 @@ use tracewright::models::{Architecture, ReadModel};
 
 use crate::error::Error;
 
-/// The network of a folder or a GGUF file, and its weights with the names that the network declares.
+/// Opens a model folder or a GGUF file. The returned weights have the names that the network
+/// declares.
 pub fn open(
     read: ReadModel,
     model: &Path,
@@ -21,7 +22,7 @@ pub fn open(
     Ok((network, checkpoint))
 }
 
-/// Reports the conversions and the ignored tensors of a bake.
+/// Reports which tensors `bake` converted, and which tensors `bake` ignored.
 pub fn report_baked(baked: &Baked) {
     if let Some((_, from, to)) = baked.converted.first() {
         say!("converted {} tensors from {from} to {to}", baked.converted.len());

@@ -1,4 +1,4 @@
-//! The error of a command, and the flags that can fix it.
+//! Defines the errors of commands, and names the flags that can fix an error.
 
 use std::io;
 use std::path::PathBuf;
@@ -24,52 +24,53 @@ use crate::limit::Limit;
 #[derive(Debug, thiserror::Error)]
 #[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "some are errors of commands that need IREE"))]
 pub enum Error {
-    /// The command needs the IREE runtime, but this binary was built without it.
+    /// The command needs the IREE runtime, but this binary was built without IREE.
     #[cfg(not(feature = "iree"))]
     #[error(
-        "`{command}` needs the IREE runtime, and this binary was built without it; \
-         build with `cargo build --release --features iree` after `cargo xtask setup`, \
-         or run `cargo xtask demo`, which does both"
+        "`{command}` needs the IREE runtime, but this binary was built without the IREE runtime; \
+         run `cargo xtask demo`, or run `cargo xtask setup` and then `cargo build --release --features iree`"
     )]
     WithoutIree { command: &'static str },
-    /// An error of the library, which has its own code.
+    /// The library returned an error, which already has an error code.
     #[error(transparent)]
     Library(AnyCoded),
-    #[error("interrupted")]
+    #[error("the command was interrupted")]
     Interrupted,
-    /// Two variants of a network compute different values; the path is the field path of the first node that
-    /// differs.
-    #[error("the two forms of the network compute different values, first at `{path}`")]
+    /// Two variants of a network compute different values. `path` is the field path of the first
+    /// node whose values differ.
+    #[error("the two variants of the network compute different values; the first difference is at `{path}`")]
     Differs { path: String },
     /// The file that `verify` must check contains no hashes.
     #[error("`{}` contains no hashes, so `verify` cannot check the data", .path.display())]
     WithoutHashes { path: PathBuf },
-    /// This program cannot start itself a second time.
+    /// Tracewright cannot start a second process of its own program, which would render the chat
+    /// template.
     #[error("the system cannot start a process that renders the chat template")]
     Program(#[source] io::Error),
-    /// The error of another process of this program, with its causes.
+    /// An error that a second Tracewright process printed, with the causes of the error.
     #[error("{what}")]
     Said { code: Code, what: String },
     /// Some checks of the installation failed.
     #[error("{missing} of {looked_at} checks failed")]
     Missing { missing: usize, looked_at: usize },
-    /// The file of messages is not a JSON list of messages.
+    /// The file with messages does not contain a JSON list of messages.
     #[error("`{}` is not a JSON list of messages", .path.display())]
     Messages { path: PathBuf, source: serde_json::Error },
-    /// The file of tools or of documents is not a list.
+    /// The file for `--tools` or `--documents` does not contain a JSON list.
     #[error("`{}` is not a JSON list of {what}", .path.display())]
     NoList { path: PathBuf, what: &'static str, source: serde_json::Error },
-    /// A tool or a document has another structure.
+    /// A tool or a document in a file does not have the expected structure.
     #[error("{place} in `{}` is {found}, expected {expected}", .path.display())]
     Entry {
         path: PathBuf,
         what: &'static str,
-        /// The key and the number of the invalid entry.
+        /// The number of the invalid tool or document in the list, and the invalid key.
         place: String,
         found: String,
         expected: &'static str,
     },
-    /// The chat template reads only `variables`, which do not include this variable.
+    /// The chat template does not read the variable `name`. `variables` lists the variables that
+    /// the template reads.
     #[error("`{}` has no effect: the chat template does not use `{name}`", option(.name))]
     Unread { name: String, variables: Vec<String> },
     /// The terminal cannot be read.
@@ -77,7 +78,8 @@ pub enum Error {
     Typed(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The chat template exceeded a limit on time or memory.
     #[error(
-        "the chat template was stopped, because the template takes more than {} s or {} MiB, nests too deep, or writes more than {} MiB",
+        "the chat template was stopped, because the template runs longer than {} s, needs more than {} MiB of memory, \
+         writes more than {} MiB or nests too deep",
         limits::TEMPLATE_SECONDS, limits::TEMPLATE_MEMORY >> 20, limits::PROMPT >> 20
     )]
     Template,
@@ -106,7 +108,8 @@ impl<E: Coded + Send + Sync + 'static> From<E> for Error {
     }
 }
 
-/// Converts an error of an open model, so that the error names command-line options.
+/// Converts an error of the library. The converted error names command-line options instead of
+/// fields.
 #[cfg(feature = "iree")]
 fn in_options(error: ModelError) -> Error {
     let usage = |what: String| Error::Library(AnyCoded::new(usage(what)));
@@ -132,7 +135,7 @@ fn in_options(error: ModelError) -> Error {
             "`--{option}` changes the compilation, but an export is already compiled; leave the option out, or export the model again with this option"
         )),
         ModelError::NoCache => {
-            usage("there is no home folder for the cache; name a folder with `--cache`".to_owned())
+            usage("the system has no home folder for the cache; select a folder with `--cache`".to_owned())
         }
         error => Error::Library(AnyCoded::new(error)),
     }
@@ -169,7 +172,7 @@ impl CommandError for Error {
                 _ => r#"a document is an object, such as `{"title": …, "text": …}`"#,
             },
             Self::Unread { name, variables } => return unread(name, variables),
-            Self::WithoutHashes { .. } => "`bake` without `--no-metadata` writes them",
+            Self::WithoutHashes { .. } => "`bake` without `--no-metadata` writes the hashes into the archive",
             Self::TooLong { limit, .. } => {
                 return vec![limit.raised().unwrap_or_else(|| "shorten the text".into())];
             }
@@ -199,7 +202,8 @@ impl CommandError for Error {
     }
 }
 
-/// Returns the help of the first pattern that an error matches.
+/// Compares an error with several patterns, and returns the help text of the first pattern that
+/// matches.
 macro_rules! helps {
     ($error:ident: $($pattern:pat => $help:literal;)+) => {
         $(if matches!($error.find(), Some($pattern)) {
@@ -208,37 +212,37 @@ macro_rules! helps {
     };
 }
 
-/// The option of this command line that can fix an error.
+/// Returns help texts that name the command-line options that can fix an error.
 pub fn library_help(error: &AnyCoded) -> Vec<String> {
     if let Some(error) = error.find() {
         return smaller(error);
     }
     helps! { error:
-        XlaError::Shard(_) => "`--shard AXES=MESH_AXIS` divides axes along one of `--mesh`, `--shard AXES=none` leaves them whole";
+        XlaError::Shard(_) => "`--shard AXES=MESH_AXIS` divides tensor axes along an axis of the mesh, `--shard AXES=none` does not divide the tensor axes";
         XlaError::Quantized => "leave out `--quant`";
     }
     #[cfg(feature = "iree")]
     helps! { error:
-        BenchError::Chunks { .. } => "`--tokens N` and `--chunk N` set them";
+        BenchError::Chunks { .. } => "`--tokens N` sets the length of the prompt, `--chunk N` sets the size of a chunk";
         BenchError::NotWatched => "leave out `--device`";
-        BenchError::Depth { .. } => "`--depth N` sets the depth, `--context N` the context, up to the model's own limit";
-        ExportError::Architecture { .. } | ExportError::Cpu { .. } => "`export` it here, or elsewhere with `--target` for this machine";
-        ModelError::Cached(ArchiveError::Content { .. }) => "remove that file: Tracewright bakes it again";
-        CompileError::NotFound { .. } => "`--iree-compile PATH` names it; `cargo xtask setup` installs it into the checkout";
-        CompileError::TimedOut { .. } => "`--compile-timeout SECONDS` gives it longer";
-        PjrtError::Library { .. } | PjrtError::Cut { .. } | PjrtError::NoApi { .. } | PjrtError::Version { .. } | PjrtError::Missing { .. } => "`--plugin PATH` names another plugin; `tracewright devices` lists the plugins in Python packages";
-        PjrtError::OutOfMemory { .. } => "`--context N`, `--chunk N` and `--dtype bf16` need less memory; `tracewright plan` reports how much";
-        PjrtError::FewDevices { .. } => "`tracewright devices` lists the devices; `--mesh` with fewer devices fits";
-        PjrtError::NoPlugin { .. } => "`--plugin PATH` names it; `cargo xtask setup --xla` installs the one for the CPU into the checkout";
+        BenchError::Depth { .. } => "`--depth N` sets the depth, `--context N` sets the context, up to the model's own limit";
+        ExportError::Architecture { .. } | ExportError::Cpu { .. } => "run `export` on this machine, or on another machine with `--target` for this machine";
+        ModelError::Cached(ArchiveError::Content { .. }) => "remove the damaged file: the next run writes the file again";
+        CompileError::NotFound { .. } => "`--iree-compile PATH` sets the path of the compiler; `cargo xtask setup` installs the compiler into the checkout";
+        CompileError::TimedOut { .. } => "`--compile-timeout SECONDS` sets the time limit of the compiler";
+        PjrtError::Library { .. } | PjrtError::Cut { .. } | PjrtError::NoApi { .. } | PjrtError::Version { .. } | PjrtError::Missing { .. } => "`--plugin PATH` selects another plugin; `tracewright devices` lists the plugins in Python packages";
+        PjrtError::OutOfMemory { .. } => "`--context N`, `--chunk N` and `--dtype bf16` reduce the memory of the network; `tracewright plan` reports this memory";
+        PjrtError::FewDevices { .. } => "`tracewright devices` lists the devices; choose a `--mesh` with fewer devices";
+        PjrtError::NoPlugin { .. } => "`--plugin PATH` selects a plugin; `cargo xtask setup --xla` installs the plugin for the CPU into the checkout";
     }
     #[cfg(feature = "iree")]
     if let Some(GenerateError::Setting { name, .. }) = error.find() {
-        return setting(name).map(|flag| format!("`{flag}` sets it")).into_iter().collect();
+        return setting(name).map(|flag| format!("`{flag}` sets this option")).into_iter().collect();
     }
     console::help(error)
 }
 
-/// The flag that sets a sampling setting.
+/// Returns the flag that sets the sampling setting `name`.
 #[cfg(feature = "iree")]
 fn setting(name: &str) -> Option<&'static str> {
     const FLAGS: [(&str, &str); 14] = [
@@ -260,7 +264,7 @@ fn setting(name: &str) -> Option<&'static str> {
     FLAGS.iter().find(|(known, _)| *known == name).map(|(_, flag)| *flag)
 }
 
-/// The option that sets a variable of the chat template.
+/// Returns the command-line option that sets the variable `name` of the chat template.
 fn option(name: &str) -> String {
     match name {
         "tools" | "documents" => format!("--{name}"),
@@ -269,7 +273,7 @@ fn option(name: &str) -> String {
     }
 }
 
-/// Text that explains how to fix an error about a variable that the chat template does not read.
+/// Explains how to fix the error that the chat template does not read the variable `name`.
 fn unread(name: &str, variables: &[String]) -> Vec<String> {
     let others =
         variables.iter().filter(|name| !matches!(name.as_str(), "messages" | "add_generation_prompt"));
@@ -281,12 +285,12 @@ fn unread(name: &str, variables: &[String]) -> Vec<String> {
     }
 }
 
-/// The flags that make a network smaller.
+/// Names the flags that reduce the memory that a network needs.
 fn smaller(error: &TooLarge) -> Vec<String> {
     match error.state + error.activations > error.weights {
-        true => vec!["`--context N` sets a shorter context, `--chunk N` a smaller chunk".to_owned()],
+        true => vec!["`--context N` sets a shorter context, `--chunk N` sets a smaller chunk".to_owned()],
         false if error.what == Phase::Device => {
-            vec!["`--mesh` with more devices gives each a smaller part".to_owned()]
+            vec!["a `--mesh` with more devices needs less memory on each device".to_owned()]
         }
         false => vec!["`--quant q8` or `--quant q4` stores weights in fewer bits".to_owned()],
     }

@@ -1,4 +1,5 @@
-//! Inputs of a chat template in addition to the messages: tools, documents and variables.
+//! Reads the inputs that a chat template receives in addition to the messages: tools, documents and
+//! variables.
 
 use std::path::Path;
 
@@ -11,11 +12,12 @@ use tracewright::generate::Chat;
 use crate::arguments::{TemplateArguments, Thinking};
 use crate::error::Error;
 
-/// The variable that `--thinking` sets.
+/// The name of the chat template's variable that `--thinking` sets.
 const THINKING: &str = "enable_thinking";
 
 impl TemplateArguments {
-    /// The first of these options that you set.
+    /// Returns the first option on the command line that affects the chat template, if there is
+    /// any.
     pub fn first(&self) -> Option<&'static str> {
         let given = [
             ("--tools", self.tools.is_some()),
@@ -27,7 +29,7 @@ impl TemplateArguments {
     }
 }
 
-/// Tools, documents and variables of a chat.
+/// The tools, documents and variables that a chat template receives.
 #[derive(Clone, Default)]
 pub struct Extras {
     tools: Option<Vec<Value>>,
@@ -35,7 +37,7 @@ pub struct Extras {
 }
 
 impl Extras {
-    /// Reads the files that the arguments name.
+    /// Reads the tools, documents and variables from the files that the arguments name.
     pub fn read(arguments: &TemplateArguments) -> Result<Self, Error> {
         let TemplateArguments { tools, documents, thinking, template_var } = arguments;
         let mut variables = Map::new();
@@ -58,19 +60,19 @@ impl Extras {
         Ok(Self { tools: tools.as_deref().map(self::tools).transpose()?, variables })
     }
 
-    /// Returns the tools, and the variables with the documents.
+    /// Returns the tools, and a map that contains the variables and the documents.
     pub fn into_parts(self) -> (Option<Vec<Value>>, Map<String, Value>) {
         (self.tools, self.variables)
     }
 
-    /// A chat with these inputs, ready for the model's answer.
+    /// Creates a chat that ends where the model's answer begins.
     pub fn chat(self, messages: Vec<Value>) -> Chat {
         let Self { tools, variables } = self;
         Chat { messages, tools, variables, add_generation_prompt: true, now: None }
     }
 }
 
-/// The tools in a file.
+/// Reads and checks the tools in a JSON file.
 fn tools(path: &Path) -> Result<Vec<Value>, Error> {
     let list = list(path, "tools")?;
     for (index, tool) in list.iter().enumerate() {
@@ -94,12 +96,12 @@ fn tools(path: &Path) -> Result<Vec<Value>, Error> {
     Ok(list)
 }
 
-/// The documents in a file.
+/// Reads the documents in a JSON file.
 fn documents(path: &Path) -> Result<Vec<Value>, Error> {
     list(path, "documents")
 }
 
-/// A list of objects in a file, which must contain at least one object.
+/// Reads a JSON list of objects. The list must contain at least one object.
 fn list(path: &Path, what: &'static str) -> Result<Vec<Value>, Error> {
     let text = read_stream(path, limits::PROMPT)?;
     let list: Vec<Value> = serde_json::from_str(&text).map_err(|source| Error::NoList {
@@ -118,7 +120,7 @@ fn list(path: &Path, what: &'static str) -> Result<Vec<Value>, Error> {
     }
 }
 
-/// A value, formatted for a message.
+/// Formats a JSON value for an error message.
 fn shown(value: Option<&Value>) -> String {
     const MOST: usize = 60;
     match value {
@@ -127,7 +129,7 @@ fn shown(value: Option<&Value>) -> String {
     }
 }
 
-/// The messages of a chat with a single message that the model must answer.
+/// Creates the messages of a chat: the system message if there is one, and one message of the user.
 pub fn conversation(system: Option<&str>, message: &str) -> Vec<Value> {
     let messages = system.map(|text| ("system", text)).into_iter().chain([("user", message)]);
     messages.map(|(role, text)| json!({ "role": role, "content": text })).collect()

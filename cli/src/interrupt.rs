@@ -9,19 +9,21 @@ use std::time::Duration;
 
 use crate::error::Error;
 
-/// The name of threads whose panics are caught and converted to errors.
+/// The name of the threads on which Tracewright catches panics and converts the panics to errors.
 pub const CAUGHT: &str = "text";
 
-/// A flag that Ctrl-C sets, and that long operations check.
+/// A flag that Ctrl-C sets. Long operations check the flag and stop if the flag is set.
 #[derive(Clone, Default)]
 pub struct Interrupt {
     pub asked: Arc<AtomicBool>,
-    /// Whether no operation that could stop by itself is running.
+    /// Whether the program is only waiting for the user's next input. While the program waits for
+    /// input, the first Ctrl-C ends the process.
     idle: Arc<AtomicBool>,
 }
 
 impl Interrupt {
-    /// The first Ctrl-C asks the running operation to stop; the second Ctrl-C ends the process at once.
+    /// Installs the handler of Ctrl-C. The first Ctrl-C asks the running operation to stop, and the
+    /// second Ctrl-C ends the process.
     pub fn listen(&self) {
         let interrupt = self.clone();
         let handler = ctrlc::set_handler(move || {
@@ -44,20 +46,20 @@ impl Interrupt {
         self.asked.store(false, Ordering::SeqCst);
     }
 
-    /// Sets whether the program waits for the user.
+    /// Sets whether the program is only waiting for the user's next input.
     #[cfg(feature = "iree")]
     pub fn wait(&self, idle: bool) {
         self.idle.store(idle, Ordering::SeqCst);
     }
 
-    /// Whether to continue, for callbacks that return `ControlFlow`.
+    /// Returns `Break` after Ctrl-C, for callbacks that return `ControlFlow`.
     pub fn go_on(&self) -> ControlFlow<()> {
         if self.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    /// Runs `work` on another thread until the work ends or you press Ctrl-C. This function is for operations
-    /// that cannot be stopped, and for untrusted texts, which can be deeply nested: the thread has a large
-    /// stack.
+    /// Runs `work` on another thread until the work ends or you press Ctrl-C. Use this function for
+    /// operations that never check the interrupt flag. Use this function also to parse untrusted
+    /// texts, because a deeply nested text needs the large stack of the other thread.
     pub fn or<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
         const ROOM: usize = 256 << 20;
         const LOOK: Duration = Duration::from_millis(50);
@@ -70,7 +72,7 @@ impl Interrupt {
                 Ok(done) => return Ok(done),
                 Err(RecvTimeoutError::Timeout) => self.check()?,
                 Err(RecvTimeoutError::Disconnected) => match worker.join() {
-                    // One that nobody caught, and of which nothing was said.
+                    // The panic hook printed nothing, so this thread repeats the panic.
                     Err(panic) => match panic.downcast::<String>() {
                         Ok(words) => panic!("{words}"),
                         Err(panic) => panic!("{}", panic.downcast_ref::<&str>().unwrap_or(&"on a thread")),
@@ -81,7 +83,7 @@ impl Interrupt {
         }
     }
 
-    /// Returns an error after Ctrl-C, for operations that stop by an error.
+    /// Returns [`Error::Interrupted`] after Ctrl-C.
     pub fn check(&self) -> Result<(), Error> {
         if self.is_set() { Err(Error::Interrupted) } else { Ok(()) }
     }

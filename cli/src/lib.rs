@@ -1,7 +1,7 @@
 //! The command line `tracewright`: generate text, compute embeddings, export models, and more.
 //!
-//! The caller of [`main`] decides which networks the command line supports. To get a command line for your own
-//! network, write a `main` with a function that reads its configuration:
+//! The caller of [`main`] decides which networks the command line supports. To get a command line
+//! for your own network, call [`main`] with a function that reads the network's configuration:
 //!
 //! ```no_run
 //! use std::process::ExitCode;
@@ -11,13 +11,12 @@
 //! }
 //! ```
 //!
-//! All other crates are libraries. The crate `tracewright` knows no flags, prints nothing and reads no environment
-//! variables.
+//! The library crate `tracewright` has no flags, prints nothing and reads no environment variables.
 
 #[macro_use]
 extern crate console;
 
-/// Runs an expression if IREE is built in.
+/// Runs an expression if this binary contains IREE, or returns an error.
 macro_rules! with_iree {
     ($command:expr, $run:expr) => {{
         #[cfg(feature = "iree")]
@@ -61,22 +60,25 @@ pub use inspect::main as trace_dump;
 use interrupt::{CAUGHT, Interrupt};
 use tracewright::models::ReadModel;
 
-/// The inputs of every command in addition to its arguments.
+/// The inputs that every command gets in addition to its command-line arguments.
 #[derive(Clone)]
 struct Invocation {
     read: ReadModel,
     interrupt: Interrupt,
 }
 
-/// The command line `tracewright` for the networks that `read` knows.
+/// Runs the command line `tracewright`, which supports the networks that `read` can read.
 pub fn main(read: ReadModel) -> ExitCode {
     run(read, std::env::args_os(), Vec::new()).into()
 }
 
-/// Runs [`main`] for these words, which begin with the program's name, and returns the exit code.
+/// Runs [`main`] with the given command line, and returns the exit code. The first of the `words`
+/// is the program's name.
 ///
-/// Some commands start the command line again, in another process. `again` are the words that do it where this
-/// process is another program, such as a Python interpreter. Without words, they start the program of this process.
+/// Some commands run Tracewright's command line a second time, in another process. If the command
+/// line runs inside another program, such as a Python interpreter, `again` contains the words of
+/// the command that starts the second process. If `again` is empty, the second process runs the
+/// current program.
 pub fn run(read: ReadModel, words: impl IntoIterator<Item = OsString>, again: Vec<OsString>) -> u8 {
     #[cfg(feature = "iree")]
     load::start_again_by(again);
@@ -129,11 +131,12 @@ mod tests {
 
     use super::*;
 
-    /// The number of times that models were recorded. Tests that use this number hold the lock.
+    /// Counts how often tests record a model. A test that reads the counter of recorded models
+    /// locks `COUNTING`.
     static TRACED: AtomicUsize = AtomicUsize::new(0);
     static COUNTING: Mutex<()> = Mutex::new(());
 
-    /// A model that counts how often it is recorded.
+    /// A model that counts how often Tracewright records the model.
     struct Counted(ModelConfig);
 
     impl Architecture for Counted {
@@ -167,7 +170,7 @@ mod tests {
         Invocation { read, interrupt: Interrupt::default() }
     }
 
-    /// The number of times that a command records its model.
+    /// Runs a command, and returns how often the command records its model.
     fn recorded(words: &[&str]) -> usize {
         let _counting = COUNTING.lock().unwrap();
         TRACED.store(0, Ordering::SeqCst);
@@ -176,8 +179,8 @@ mod tests {
         TRACED.load(Ordering::SeqCst)
     }
 
-    /// A few words in a `config.json` can declare a network that takes long to record, although the
-    /// checkpoint is small.
+    /// A small checkpoint can declare a huge network in its `config.json`. Recording such a huge
+    /// network would take long.
     #[test]
     fn sizes_that_the_weights_do_not_have_are_refused_before_recording() {
         let _counting = COUNTING.lock().unwrap();
@@ -222,7 +225,7 @@ mod tests {
         }
     }
 
-    /// The words of a command in an example, up to the next command.
+    /// Splits the first command of an example's line into words.
     fn words(line: &str) -> Vec<&str> {
         let command = line.split([';', '&', '>', '|']).next().unwrap_or_default();
         command.split_whitespace().map(|word| word.trim_matches('"')).collect()
@@ -254,8 +257,8 @@ mod tests {
         assert!(count > 30, "{count} commands");
     }
 
-    /// Checks every command in a document, including those that a test cannot run; `cargo xtask` parses its
-    /// own.
+    /// Checks every command in the documents, including commands that a test cannot run. `cargo
+    /// xtask` checks its own commands.
     #[test]
     fn commands_of_documents_are_commands() {
         const OTHERS: [&str; 13] = [

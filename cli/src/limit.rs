@@ -1,14 +1,14 @@
-//! Limits on the number of tokens, and the options that raise them.
+//! Limits on the number of tokens, and the options that raise these limits.
 
 use std::fmt;
 
 use tracewright::Plan;
 
-/// The largest number of tokens that a network can take, because of the way it was built.
+/// The largest number of tokens that a built network can process.
 #[derive(Clone, Copy, Debug)]
 pub struct Limit {
     pub tokens: usize,
-    /// The model's own limit, if it is known.
+    /// The model's own limit, if this limit is known.
     pub longest: Option<usize>,
     pub set_by: SetBy,
 }
@@ -16,13 +16,13 @@ pub struct Limit {
 /// The cause of a limit that is lower than the model's own limit.
 #[derive(Clone, Copy, Debug)]
 pub enum SetBy {
-    /// An option of the command, such as `--context`.
+    /// An option of the command, such as `--context`, sets the limit.
     Flag(&'static str),
     Export,
 }
 
 impl Limit {
-    /// The limit of a plan, whose context `--context` sets.
+    /// Returns the largest number of tokens in the context of a plan, which `--context` sets.
     pub fn of(plan: &Plan) -> Self {
         let longest = Some(plan.model.max_context());
         Self { tokens: plan.context, longest, set_by: SetBy::Flag("--context") }
@@ -32,7 +32,8 @@ impl Limit {
         self.longest == Some(self.tokens)
     }
 
-    /// Advice for a higher limit; `None` if the model's own limit is reached.
+    /// Explains how to raise the limit on the number of tokens. The result is `None` if the limit
+    /// already equals the model's own limit.
     pub fn raised(self) -> Option<String> {
         let most = self.longest.map(|longest| longest.to_string());
         let most = most.unwrap_or_else(|| "the model's own limit".into());

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use console::{KernelUse, LayoutChoice, ModelArguments, NetworkArguments, warn};
+use console::{KernelUse, LayoutChoice, ModelArguments, NetworkArguments, usage, warn};
 use tracewright::build::LoadError;
 use tracewright::errors::WithPath as _;
 use tracewright::export::{self, IreeManifest, commands};
@@ -15,6 +15,7 @@ use tracewright::model::{BuildInfo, Opening, TemplateProgram, WatchOpen};
 use tracewright::models::{ReadModel, check_generates};
 use tracewright::output_guard::check_output;
 use tracewright::runtime::Compiler;
+use tracewright::targets::Numerics;
 use tracewright::{GenerateOptions, Model, ModelError, OpenOptions, PlanError};
 
 use crate::arguments::{CompileArguments, DeviceArguments, RunArguments, TuningArguments, TuningSource};
@@ -25,7 +26,8 @@ use crate::interrupt::Interrupt;
 use crate::limit::{Limit, SetBy};
 use crate::{build, plugins, progress};
 
-/// Reads the files of a model. Errors in these files are reported before the slow compilation begins.
+/// Reads the files of a model. Tracewright reports errors in the model's files before the slow
+/// compilation begins.
 pub fn read(
     model: &Path,
     arguments: &RunArguments,
@@ -38,7 +40,8 @@ pub fn read(
     Ok(opening)
 }
 
-/// Reads the files of a model that continues text or computes embeddings. `program` renders its chat template.
+/// Reads the files of a model that continues text or computes embeddings. `program` is the command
+/// that renders the model's chat template.
 pub fn read_any(
     model: &Path,
     arguments: &RunArguments,
@@ -60,6 +63,7 @@ pub fn read_any(
         kernels: network.kernels.map(|kernels| kernels == KernelUse::On),
         device: arguments.device.device,
         target: arguments.device.target.clone(),
+        numerics: arguments.device.numerics.numerics.unwrap_or_default(),
         threads: arguments.threads,
         verify: arguments.verify,
         read,
@@ -78,7 +82,8 @@ pub fn read_any(
     Ok(opening)
 }
 
-/// The result of `prepare` for a model's files and the arguments, unless you press Ctrl-C first.
+/// Calls `prepare` with a model's files and the arguments, and returns the result of `prepare`. If
+/// you press Ctrl-C before `prepare` ends, the function returns an error.
 pub fn prepared<A: Clone + Send + 'static, T: Send + 'static>(
     opening: Opening,
     arguments: &A,
@@ -106,8 +111,8 @@ pub fn open(
     Ok(model)
 }
 
-/// The compiler and the cache of a command. A missing compiler is an error only if a command needs a
-/// compiler: after all errors in the model's files, and not for an export.
+/// The compiler and the cache of a command. If the compiler is missing, Tracewright first reports
+/// all errors in the model's files. An export needs no compiler.
 pub struct Tools {
     missing: Option<Error>,
 }
@@ -139,7 +144,8 @@ impl Tools {
         }
     }
 
-    /// The error of a model that could not be built.
+    /// Returns the error for a model that could not be built. If the compiler is missing, the
+    /// function returns the error about the missing compiler instead of the compilation's error.
     pub fn error(self, error: ModelError) -> Error {
         match (error, self.missing) {
             (ModelError::Load(LoadError::Compile(_)), Some(missing)) => missing,
@@ -148,7 +154,7 @@ impl Tools {
     }
 }
 
-/// Reports conversions of the checkpoint, and damaged files of the tuner.
+/// Reports which tensors were converted, and warns about damaged tuning files.
 pub fn report_build(build: Option<&BuildInfo>) {
     if let Some(build) = build {
         build::report_damage(&build.damaged);
@@ -157,7 +163,8 @@ pub fn report_build(build: Option<&BuildInfo>) {
     }
 }
 
-/// The options that determine how any network is built, except kernels and the device.
+/// Converts all options that determine how a network is built, except the options for kernels and
+/// the device.
 pub fn network_options(network: &NetworkArguments, tuning: &TuningArguments) -> Result<OpenOptions, Error> {
     Ok(OpenOptions {
         dtype: network.dtype,
@@ -170,30 +177,37 @@ pub fn network_options(network: &NetworkArguments, tuning: &TuningArguments) -> 
     })
 }
 
-/// Sets the kernels and the device, for a model that this command compiles.
+/// Selects the kernels and the device for a model that this command compiles.
 pub fn choose(
     options: &mut OpenOptions,
     network: &NetworkArguments,
     device: &DeviceArguments,
 ) -> Result<(), Error> {
-    let (device, target) = device.choose_target()?;
-    (options.device, options.target) = (Some(device), Some(target));
-    options.kernels =
-        Some(network.kernels != Some(KernelUse::Off) && network.layout != Some(LayoutChoice::Plain));
+    let (name, target) = device.choose_target()?;
+    (options.device, options.target) = (Some(name), Some(target));
+    let kernels = network.kernels != Some(KernelUse::Off) && network.layout != Some(LayoutChoice::Plain);
+    if device.numerics.numerics == Some(Numerics::Invariant) && !kernels {
+        let what = "`--numerics` is invariant, but without kernels the compiler chooses the order of sums; \
+                    leave out `--kernels off` and `--layout plain`";
+        return Err(usage(what).into());
+    }
+    options.kernels = Some(kernels);
     Ok(())
 }
 
-/// The words that start this command line in another process, if they are not the path of this program.
+/// The words of the command that runs Tracewright's command line in another process. If the list of
+/// words is not set, Tracewright starts the current program.
 static AGAIN: OnceLock<Vec<OsString>> = OnceLock::new();
 
-/// Sets the words that start this command line in another process.
+/// Sets the words of the command that runs Tracewright's command line in another process.
 pub fn start_again_by(words: Vec<OsString>) {
-    // Only the first call of a process counts.
+    // If a process sets the words several times, only the first call has an effect.
     let _ = AGAIN.set(words);
 }
 
-/// This command line as a second process, under limits of the system and without this process's environment
-/// variables.
+/// Returns the command that runs Tracewright's command line in a second process, which renders chat
+/// templates. The second process has limits on time and memory, and does not get Tracewright's
+/// environment variables.
 pub fn template_program() -> Result<TemplateProgram, Error> {
     let names = std::env::vars_os().map(|(name, _)| name);
     let (program, first) = match AGAIN.get().and_then(|words| words.split_first()) {
@@ -208,13 +222,13 @@ pub fn template_program() -> Result<TemplateProgram, Error> {
     })
 }
 
-/// Creates a function that shows the progress, and stops on Ctrl-C.
+/// Creates a callback that shows the progress of a build. Ctrl-C stops the build.
 pub fn watch(interrupt: &Interrupt) -> WatchOpen {
     let mut steps = progress::Steps::new(interrupt);
     WatchOpen::new(move |step| steps.watch(step))
 }
 
-/// The number of tokens that a model can take, and the cause of this limit.
+/// The largest number of tokens that a model can take, and the cause of this limit.
 pub fn limit(opening: &Opening) -> Limit {
     let set_by = if opening.is_export() { SetBy::Export } else { SetBy::Flag("--context") };
     Limit { tokens: opening.context(), longest: opening.max_context(), set_by }
@@ -258,7 +272,8 @@ pub fn print_commands(
     Ok(())
 }
 
-/// Compares the requested layout with the layout of an export. The library compares all other options.
+/// Checks that the requested layout of weights equals the layout in an export. The library itself
+/// compares all other options with the export.
 fn check_layout(manifest: &IreeManifest, asked: Option<LayoutChoice>) -> Result<(), ModelError> {
     match asked.map(|layout| layout.to_string()).filter(|layout| *layout != manifest.layout) {
         Some(asked) => {
@@ -268,7 +283,7 @@ fn check_layout(manifest: &IreeManifest, asked: Option<LayoutChoice>) -> Result<
     }
 }
 
-/// Warns of stop tokens that the network's vocabulary does not contain.
+/// Warns about stop tokens that the network's vocabulary does not contain.
 pub fn say_ends(options: &GenerateOptions, model: &Model) {
     let count = model.info().vocabulary;
     let ends = model.stop_tokens().iter().filter(|end| !options.ignore_eos && **end as usize >= count);
@@ -277,7 +292,7 @@ pub fn say_ends(options: &GenerateOptions, model: &Model) {
     });
 }
 
-/// A file that stores a sequence from one run to the next.
+/// A file in which one run stores a sequence of tokens for the next run.
 pub struct SequenceFile {
     /// The sequence that the file contained before this run.
     pub saved: Option<SavedSequence>,
@@ -285,8 +300,8 @@ pub struct SequenceFile {
 }
 
 impl SequenceFile {
-    /// Reads the file, if it exists and is not empty. The function checks whether the file may be replaced
-    /// before the slow compilation begins.
+    /// Reads the file, if it exists and is not empty. Before the slow compilation begins, the
+    /// function checks whether the file may be replaced.
     pub fn open(model: &Path, path: &Path) -> Result<Self, Error> {
         check_output(model, path)?;
         let file = NewFile::begin(path, FileKind::SEQUENCE)?;
@@ -295,7 +310,7 @@ impl SequenceFile {
         Ok(Self { saved, file })
     }
 
-    /// The number of tokens that the context must have room for.
+    /// Returns the number of saved tokens. The context must have room for the saved tokens.
     pub fn tokens(file: Option<&Self>) -> usize {
         file.and_then(|file| file.saved.as_ref()).map_or(0, |saved| saved.tokens().len())
     }

@@ -1,4 +1,4 @@
-//! The binary `tracewright`, for the network families in the library.
+//! The program `tracewright` supports the network families of the crate `models`.
 
 use std::process::ExitCode;
 

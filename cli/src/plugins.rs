@@ -1,4 +1,4 @@
-//! Finds PJRT plugins: in the arguments, or in the Python packages of this machine.
+//! Finds PJRT plugins in the arguments, or in the Python packages of this machine.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -12,7 +12,8 @@ use tracewright::targets::DeviceKind;
 use crate::arguments::{DeviceArguments, Engine, EngineArguments, RunArguments};
 use crate::error::Error;
 
-/// The folders of Python packages that belong to the Python programs on PATH and to an active environment.
+/// Returns the package folders of the Python programs on PATH and of the active virtual
+/// environment.
 pub fn package_folders() -> Vec<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let environment = env::var_os("VIRTUAL_ENV").map(PathBuf::from);
@@ -30,13 +31,13 @@ pub fn package_folders() -> Vec<PathBuf> {
     folders
 }
 
-/// The flags that XLA reads from the environment.
+/// Returns the value of the environment variable `XLA_FLAGS`.
 pub fn flags() -> String {
     env::var_os("XLA_FLAGS").unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// The plugin that the options for running a model select; `None` for IREE. The function returns an error for
-/// options that the engine does not support.
+/// Returns the PJRT plugin that `arguments` selects, or `None` for IREE. The function returns an
+/// error for options that the selected engine does not support.
 pub fn selected(arguments: &RunArguments) -> Result<Option<PathBuf>, Error> {
     let mesh = arguments.mesh.rules()?;
     if arguments.engine.engine == Engine::Iree && mesh.is_some() {
@@ -58,13 +59,13 @@ pub fn selected(arguments: &RunArguments) -> Result<Option<PathBuf>, Error> {
     plugin(&arguments.engine, &arguments.device, unused.into_iter().chain(network))
 }
 
-/// The options of a network that only IREE supports, and whether they are set.
+/// Lists the network options that only IREE supports, and whether each option is set.
 pub fn of_network(network: &NetworkArguments) -> [(&'static str, bool); 2] {
     [("--layout", network.layout.is_some()), ("--activations", network.activations.is_some())]
 }
 
-/// The plugin that the options select; `None` for IREE. `for_iree` lists the options that only IREE supports, and
-/// whether they are set.
+/// Returns the PJRT plugin that the options select, or `None` for IREE. `for_iree` lists the
+/// options that only IREE supports, and whether each option is set.
 pub fn plugin(
     engine: &EngineArguments,
     device: &DeviceArguments,
@@ -73,7 +74,9 @@ pub fn plugin(
     if engine.engine == Engine::Iree {
         return Ok(None);
     }
-    let mut for_iree = for_iree.into_iter().chain([("--target", device.target.is_some())]);
+    let mut for_iree = for_iree
+        .into_iter()
+        .chain([("--target", device.target.is_some()), ("--numerics", device.numerics.numerics.is_some())]);
     if let Some((option, _)) = for_iree.find(|(_, is_set)| *is_set) {
         return Err(
             usage(format!("`{option}` is for IREE; leave it out, or leave out `--engine xla`")).into()

@@ -1,4 +1,4 @@
-//! Progress on stderr: bars on a terminal, lines elsewhere.
+//! Shows progress on stderr: bars in a terminal, and lines otherwise.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub fn bytes(what: &'static str, total: u64) -> ProgressBar {
     bar.with_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-/// A spinner for a step whose length is unknown.
+/// Creates a spinner for a task whose duration is unknown.
 #[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "only the compiler takes an unknown time"))]
 pub fn spinner(what: impl Into<String>) -> ProgressBar {
     let bar = ProgressBar::new_spinner().with_message(what.into());
@@ -24,7 +24,8 @@ pub fn spinner(what: impl Into<String>) -> ProgressBar {
     bar
 }
 
-/// A callback for the writer of random weights; see [`watch`].
+/// Creates a callback that moves `bar` while Tracewright writes random weights. Ctrl-C stops the
+/// writing.
 pub fn count(bar: &ProgressBar, interrupt: &Interrupt) -> impl Fn(usize) -> ControlFlow<()> {
     let (bar, interrupt) = (bar.clone(), interrupt.clone());
     move |bytes| {
@@ -33,7 +34,8 @@ pub fn count(bar: &ProgressBar, interrupt: &Interrupt) -> impl Fn(usize) -> Cont
     }
 }
 
-/// A callback for the archive writer. The callback moves `bar`, and stops on Ctrl-C.
+/// Creates a callback that moves `bar` while Tracewright writes an archive. Ctrl-C stops the
+/// writing.
 pub fn watch(bar: &ProgressBar, interrupt: &Interrupt) -> impl FnMut(irpa::Progress) -> ControlFlow<()> {
     let (bar, interrupt) = (bar.clone(), interrupt.clone());
     move |progress| {
@@ -43,7 +45,7 @@ pub fn watch(bar: &ProgressBar, interrupt: &Interrupt) -> impl FnMut(irpa::Progr
     }
 }
 
-/// Shows a bar or a spinner for each step of building a network.
+/// Shows a progress bar or a spinner for each step of building a network.
 #[cfg(feature = "iree")]
 pub struct Steps {
     interrupt: Interrupt,
@@ -56,7 +58,7 @@ impl Steps {
         Self { interrupt: interrupt.clone(), shown: None }
     }
 
-    /// Shows the progress of a step, and stops on Ctrl-C.
+    /// Shows the progress of a build step. The function returns `Break` after Ctrl-C.
     pub fn watch(&mut self, step: BuildStep) -> ControlFlow<()> {
         let (what, progress) = match step {
             BuildStep::Download(progress) => ("downloading", progress),
@@ -68,7 +70,7 @@ impl Steps {
                 return self.interrupt.go_on();
             }
         };
-        // One of another step, or a spinner, which has no length.
+        // The bar belongs to another step, or is a spinner without a length.
         self.shown
             .take_if(|shown| shown.length().is_none() || shown.message() != what)
             .iter()

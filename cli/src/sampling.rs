@@ -1,5 +1,5 @@
-//! The sampling flags, which have llama.cpp's names, and the conversion of these flags to the library's
-//! options.
+//! The sampling flags, which have the same names as in llama.cpp. This module converts the flags to
+//! the library's options.
 
 use std::path::PathBuf;
 
@@ -7,11 +7,12 @@ use clap::{Args, ValueEnum};
 
 #[cfg(feature = "iree")]
 use tracewright::model::Speculation as Speculate;
-/// Without a runtime, Tracewright cannot draft tokens.
+/// A build without a runtime cannot propose draft tokens, so `--speculate` accepts any text.
 #[cfg(not(feature = "iree"))]
 type Speculate = String;
 
-/// A sampling step, which changes or filters the logits, by llama.cpp's name.
+/// A sampling step, which changes or filters the logits. Sampling steps have the same names as in
+/// llama.cpp.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum Step {
@@ -29,21 +30,22 @@ pub enum Step {
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArguments {
-    /// Temperature of sampling: 0 takes the most likely token, and a higher temperature makes unlikely tokens
-    /// more likely
+    /// Sampling temperature: 0 always chooses the most likely token, and a higher temperature
+    /// chooses unlikely tokens more often
     #[arg(long, visible_alias = "temperature", default_value_t = 0.0, allow_negative_numbers = true)]
     pub temp: f32,
-    /// Keep only the K most likely tokens; 0 keeps all
+    /// Keep only the K most likely tokens; 0 keeps all tokens
     #[arg(long, default_value_t = 0)]
     pub top_k: usize,
-    /// Keep the smallest set of most likely tokens whose probabilities add up to this value; 1 keeps all
+    /// Keep the smallest set of most likely tokens whose probabilities add up to at least this
+    /// value; 1 keeps all tokens
     #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
     pub top_p: f32,
     /// Keep tokens with at least this fraction of the highest probability; 0 keeps all tokens
     #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
     pub min_p: f32,
-    /// Keep the tokens whose surprise (negative log probability) is nearest to the average, up to this total
-    /// probability; 1 keeps all
+    /// Keep the tokens whose surprise (negative log probability) is nearest to the average
+    /// surprise, up to this total probability; 1 keeps all tokens
     #[arg(
         long,
         visible_alias = "typical-p",
@@ -52,8 +54,8 @@ pub struct SamplingArguments {
         allow_negative_numbers = true
     )]
     pub typical: f32,
-    /// Keep tokens whose logits are at most N standard deviations below the highest logit; 0 or less keeps
-    /// all
+    /// Keep tokens whose logits are at most N standard deviations below the highest logit; 0 or a
+    /// negative number keeps all tokens
     #[arg(
         long,
         visible_alias = "top-n-sigma",
@@ -62,21 +64,22 @@ pub struct SamplingArguments {
         allow_negative_numbers = true
     )]
     pub top_nsigma: f32,
-    /// Number of last tokens that the three penalties consider: 0 for none, -1 for all
+    /// Number of last tokens that the repeat, frequency and presence penalties consider: 0 for no
+    /// tokens, -1 for all tokens
     #[arg(long, value_name = "N", default_value_t = 64, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
     pub repeat_last_n: i64,
-    /// Divide the positive logits of earlier tokens by this value, and multiply their negative logits by this
-    /// value; 1 changes nothing
+    /// Repetition penalty: divide the positive logits of earlier tokens by this value, and multiply
+    /// the negative logits of earlier tokens; 1 changes nothing
     #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
     pub repeat_penalty: f32,
     /// Subtract this value from a token's logit for each earlier occurrence of the token
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     pub frequency_penalty: f32,
-    /// Subtract this value once from the logit of each token that occurred
+    /// Subtract this value once from the logit of each token that occurred earlier
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     pub presence_penalty: f32,
-    /// Penalize each token that would extend a repetition (DRY) by X · BASE^(length - allowed length); 0
-    /// turns DRY off
+    /// DRY penalty: subtract X · BASE^(length - allowed length) from the logit of each token that
+    /// would extend a repetition of this length; 0 turns DRY off
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     pub dry_multiplier: f32,
     /// Base of the DRY penalty, the BASE in the formula of --dry-multiplier
@@ -85,17 +88,19 @@ pub struct SamplingArguments {
     /// Length in tokens of the shortest repetition that DRY penalizes
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub dry_allowed_length: usize,
-    /// Number of last tokens that DRY considers: 0 for none, -1 for all
+    /// Number of last tokens in which DRY searches for repetitions: 0 for no tokens, -1 for all
+    /// tokens
     #[arg(long, value_name = "N", default_value_t = 64, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
     pub dry_penalty_last_n: i64,
-    /// Text that ends a repetition for DRY, or `none`; may be repeated [default: newline : " *]
+    /// Text at which DRY ends a repetition, or `none` for no such text; may be repeated [default:
+    /// newline : " *]
     #[arg(long, value_name = "TEXT")]
     pub dry_sequence_breaker: Vec<String>,
-    /// Probability that XTC removes the most likely tokens when it samples a token; 0 turns XTC off
+    /// Probability with which XTC removes the most likely candidates for a token; 0 turns XTC off
     #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true)]
     pub xtc_probability: f32,
-    /// Probability above which a token is a candidate for XTC, which keeps only the least likely candidate;
-    /// above 0.5 turns XTC off
+    /// Probability above which a token is a candidate for XTC, which keeps only the least likely
+    /// candidate; a value above 0.5 turns XTC off
     #[arg(long, value_name = "P", default_value_t = 0.1, allow_negative_numbers = true)]
     pub xtc_threshold: f32,
     /// Sample with Mirostat (1) or Mirostat 2.0 (2), which replaces all other sampling steps except the
@@ -118,14 +123,17 @@ pub struct SamplingArguments {
     /// Constrain the answer to JSON that matches the JSON Schema in this file
     #[arg(long, value_name = "FILE", conflicts_with = "grammar", group = "constraint")]
     pub json_schema: Option<PathBuf>,
-    /// Constrain the answer to the grammar in this file, in llguidance's variant of Lark's notation
+    /// Constrain the answer to the grammar in this file, which uses llguidance's variant of the
+    /// Lark syntax
     #[arg(long, value_name = "FILE", group = "constraint")]
     pub grammar: Option<PathBuf>,
-    /// Propose draft tokens that the model verifies in one call: copied from the text so far (`lookup`), or
-    /// from a smaller model with the same tokenizer (`draft=MODEL`). Drafting does not change the answer
+    /// Propose several draft tokens, which the model verifies in one call. The draft tokens are
+    /// copies of earlier text (`lookup`), or come from a smaller model with the same tokenizer
+    /// (`draft=MODEL`). Draft tokens do not change the answer
     #[arg(long, value_name = "off|lookup|draft=MODEL", default_value = "off")]
     pub speculate: Speculate,
-    /// Allow any whitespace between the tokens of a JSON answer, instead of none
+    /// Allow whitespace between the elements of a JSON answer; without this flag, a JSON answer
+    /// contains no whitespace between elements
     #[arg(long, requires = "constraint")]
     pub whitespace_flexible: bool,
 }
@@ -163,7 +171,8 @@ mod wanted {
     }
 
     impl SamplingArguments {
-        /// The sampling settings that the flags set, checked before the slow compilation begins.
+        /// Returns the sampling settings that the flags set. The function checks the settings
+        /// before the slow compilation begins.
         fn sampling(&self) -> Result<Sampling, Error> {
             // -1 is all of them, as in llama.cpp.
             let last_n = |n: i64| usize::try_from(n).ok();
@@ -230,7 +239,7 @@ mod wanted {
             }
         }
 
-        /// The texts that interrupt a repetition for DRY; `None` selects the default texts.
+        /// The texts at which DRY ends a repetition; `None` selects the default texts.
         fn breakers(&self, tokenizer: Option<&Tokenizer>) -> Result<Option<Vec<String>>, Error> {
             let given = &self.dry_sequence_breaker;
             match tokenizer {
@@ -244,7 +253,8 @@ mod wanted {
             }
         }
 
-        /// The schema or grammar that the answer must follow, if you set one.
+        /// Returns the schema or grammar that the answer must follow, or `None` if no flag sets a
+        /// schema or grammar.
         fn follow(&self, model: &Path, tokenizer: Option<&Tokenizer>) -> Result<Option<Follow>, Error> {
             let (flag, path, follow): (_, _, fn(String) -> Follow) = match (&self.json_schema, &self.grammar)
             {
@@ -259,7 +269,7 @@ mod wanted {
             Ok(Some(follow(read_stream(path, limits::GRAMMAR)?)))
         }
 
-        /// The generation options that the flags set, for a model with the given tokenizer.
+        /// Returns the generation options that the flags set, for a model with the given tokenizer.
         pub fn options(&self, model: &Path, tokenizer: Option<&Tokenizer>) -> Result<GenerateOptions, Error> {
             let sampling = self.sampling()?;
             let repeats = sampling.dry.multiplier != 0.0;
@@ -272,8 +282,8 @@ mod wanted {
             })
         }
 
-        /// Checks whether a model supports the options. An error about a schema or a grammar contains the
-        /// path of its file.
+        /// Checks whether a model supports the generation options. An error about a schema or a
+        /// grammar contains the path of the file with the schema or grammar.
         pub fn check(&self, opening: &Opening, options: &GenerateOptions) -> Result<(), Error> {
             let path = self.json_schema.as_ref().or(self.grammar.as_ref());
             opening.check_options(options).map_err(|source| match path {

@@ -102,7 +102,7 @@ fn activations_of_transformers() {
     let found = run(compare(&other, tokens).arg("--json"));
     assert_eq!(found.code, Some(1), "{}", found.err);
     assert!(
-        found.err.contains("error[TW1001]: the two forms of the network compute different values, first at `model.layers.1.mlp.up_proj`"),
+        found.err.contains("error[TW1001]: the two variants of the network compute different values; the first difference is at `model.layers.1.mlp.up_proj`"),
         "{}",
         found.err
     );

@@ -44,7 +44,12 @@ fn a_missing_tensor() {
 fn an_extra_tensor() {
     let more =
         |t: &mut Tensors| drop(t.insert("model.layers.2.mlp.bias".into(), (Dtype::F32, vec![1], vec![0; 4])));
-    let words = ["1 problem(s)", "extra `model.layers.2.mlp.bias`", "model.safetensors`", "does not read it"];
+    let words = [
+        "1 problem(s)",
+        "extra `model.layers.2.mlp.bias`",
+        "model.safetensors`",
+        "does not read this tensor",
+    ];
     spoiled(more, &words);
 }
 
@@ -255,7 +260,7 @@ fn a_base_model_without_a_head_is_refused() {
         let renamed = |(key, tensor): (String, _)| (key.strip_prefix("model.").unwrap().to_owned(), tensor);
         *t = std::mem::take(t).into_iter().map(renamed).collect();
     };
-    spoiled(bare, &["1 problem(s)", "missing `lm_head.weight`", "is that of a base model without a head"]);
+    spoiled(bare, &["1 problem(s)", "missing `lm_head.weight`", "contains a base model without a head"]);
 }
 
 #[test]

@@ -28,7 +28,7 @@ fn m19_an_unknown_key_is_refused_with_the_nearest_one_and_may_be_allowed() {
         "config.json`: 2 problem(s)",
         "`rms_norm_epz` is not a known key, the nearest is `rms_norm_eps`",
         "`sliding_window` is not a known key",
-        "help: `--allow-config-key sliding_window` proceeds without it",
+        "help: `--allow-config-key sliding_window` ignores this key",
     ];
     refuses(misspelled, &words);
     let model = copied("llama-untied");
@@ -66,7 +66,10 @@ fn m19_heads_that_do_not_divide_name_both_keys_and_both_values() {
 fn an_unknown_architecture() {
     let other =
         |c: &mut Map<String, Value>| drop(c.insert("architectures".into(), json!(["MambaForCausalLM"])));
-    refuses(other, &["architecture `MambaForCausalLM` is not supported; supported are", "LlamaForCausalLM"]);
+    refuses(
+        other,
+        &["architecture `MambaForCausalLM` is not supported, expected one of", "LlamaForCausalLM"],
+    );
 }
 
 #[test]
@@ -77,7 +80,7 @@ fn a_config_that_is_no_json_or_not_there() {
     for (bad, words) in [
         (good.replacen(':', "=", 1), ["is not a JSON object", "line 2"]),
         (good[..good.len() / 2].to_owned(), ["is not a JSON object", "line"]),
-        (String::new(), ["config.json", "it is empty; download it again"]),
+        (String::new(), ["config.json", "it is empty; download the file again"]),
         ("[1, 2]".to_owned(), ["is not a JSON object", "a list"]),
     ] {
         fs::write(&config, bad).unwrap();
@@ -134,7 +137,11 @@ fn sizes_that_no_network_has() {
     // A number takes more memory than its two bytes.
     let config = gpt2.path().join("config.json");
     fs::write(&config, format!("{{\"x\": [0{}]}}", ",0".repeat(1 << 20))).unwrap();
-    refused(&mut trace_dump(&[text(&config)]), 1, &["config.json", "bytes of memory, and at most 33554432"]);
+    refused(
+        &mut trace_dump(&[text(&config)]),
+        1,
+        &["config.json", "bytes of memory, expected at most 33554432"],
+    );
     // The features of a head are no more where they follow from others.
     let wide = |c: &mut Map<String, Value>| {
         c.remove("head_dim");

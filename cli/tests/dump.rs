@@ -63,7 +63,11 @@ fn simplification_is_reported_and_explained() {
         assert!(why.contains(word), "`{word}` is not in\n{why}");
     }
     refused(&mut dump(&["--explain", "layer:999"]), 1, &["the simplified function `layer` has no node %999"]);
-    refused(&mut dump(&["--explain", "nobody:1"]), 1, &["the trace has no function `nobody`; there are"]);
+    refused(
+        &mut dump(&["--explain", "nobody:1"]),
+        1,
+        &["the trace has no function `nobody`; its functions are"],
+    );
     refused(&mut dump(&["--explain", "layer:1", "--emit", "mlir"]), 2, &["--explain", "--emit"]);
     refused(&mut dump(&["--explain", "7"]), 2, &["expected FUNCTION:NODE, as `decode:12`"]);
     refused(

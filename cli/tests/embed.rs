@@ -179,11 +179,8 @@ fn a_vector_that_is_none_is_an_error() {
     });
     for more in [&[][..], &["--json"]] {
         let mut command = tracewright(&["embed", text(model.path()), "--dtype", "f32", "-p", "Once"]);
-        let ran = refused(
-            command.args(more),
-            1,
-            &["in the embedding of the text 0 is NaN, expected a finite number"],
-        );
+        let ran =
+            refused(command.args(more), 1, &["in the embedding of text 0 is NaN, expected a finite number"]);
         assert!(ran.out.is_empty(), "{}", ran.out);
     }
 }

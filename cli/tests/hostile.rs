@@ -99,7 +99,7 @@ fn a_template_that_takes_too_much_is_stopped() {
     refused(
         &mut chat(model.path()),
         1,
-        &["tokenizer_config.json` is not valid Jinja: it has 2000000 bytes, at most 1048576 are read"],
+        &["tokenizer_config.json` is not valid Jinja: it has 2000000 bytes, expected at most 1048576"],
     );
 }
 
@@ -168,7 +168,7 @@ fn a_tokenizer_that_the_library_does_not_expect() {
         (
             "normalizer",
             json!({"type": "Sequence", "normalizers": vec![0; 1 << 20]}),
-            "bytes of memory, and at most",
+            "bytes of memory, expected at most",
         ),
         (
             "pre_tokenizer",
@@ -212,7 +212,7 @@ fn a_tokenizer_with_many_tokens_of_its_own() {
     assert_eq!(succeed(&mut bare(&["prompt", text(model.path()), "--chat=b"])).out, "<s>b");
     let config = json!({"bos_token": vec![0; 1 << 20]});
     fs::write(model.path().join("tokenizer_config.json"), config.to_string()).unwrap();
-    let words = ["tokenizer_config.json", "bytes of memory, and at most 33554432"];
+    let words = ["tokenizer_config.json", "bytes of memory, expected at most 33554432"];
     refused(&mut bare(&["prompt", text(model.path()), "--chat=b"]), 1, &words);
 }
 

@@ -65,7 +65,8 @@ fn what_has_no_program_is_refused() {
     assert_eq!(integers[0]["findings"][0]["code"], "TW0508");
     let said = run(trace_dump(&["lint", text(&model), "--target", WITHOUT, "--kv", "q8"]).args(SMALL));
     assert!(
-        said.out.contains("  refused  the KV cache is stored in 8 bits") && said.out.contains("[TW0508]")
+        said.out.contains("  refused  only kernels can read a KV cache in 8 bits")
+            && said.out.contains("[TW0508]")
     );
     assert_eq!((said.code, lint(text(&model), 0, &["--target", WITH, "--kv", "q8"]).len()), (Some(1), 1));
 }

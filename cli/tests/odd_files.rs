@@ -182,10 +182,10 @@ fn what_a_download_left_in_place_of_a_file() {
     const LEFT: [(&str, &str); 3] = [
         (
             "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 2114\n",
-            "a git-lfs pointer, not the file itself; run `git lfs pull`",
+            "a git-lfs pointer instead of the file; run `git lfs pull`",
         ),
-        ("<!DOCTYPE html>\n<html><head>", "an HTML page, not the file itself; download it again"),
-        ("", "download it again"),
+        ("<!DOCTYPE html>\n<html><head>", "an HTML page instead of the file; download the file again"),
+        ("", "download the file again"),
     ];
     for (content, words) in LEFT {
         let mut cases = vec![("config.json", false), ("model.safetensors", false)];

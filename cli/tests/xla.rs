@@ -106,10 +106,10 @@ fn what_does_not_divide_is_refused_before_anything_is_written() {
             &["--mesh", "model=2"],
             &["`lm_head.weight`: the axis `V` of extent 515 is not divisible", "`--shard AXES=none`"],
         ),
-        (&["--mesh", "model=2", "--shard", "Q=model"], &["has the axis `Q`; there are", "K"]),
+        (&["--mesh", "model=2", "--shard", "Q=model"], &["has the axis `Q`; the existing axes are", "K"]),
         (&["--mesh", "model=2", "--shard", "K=tensor"], &["`K=tensor` divides along the axis `tensor`"]),
         (&["--quant", "q8"], &["XLA cannot read quantized weights", "--quant"]),
-        (&["--kv", "q8"], &["the KV cache is stored in 8 bits"]),
+        (&["--kv", "q8"], &["only kernels can read a KV cache in 8 bits"]),
     ] {
         refused(&mut export(&model, &out, more), 1, words);
     }

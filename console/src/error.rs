@@ -1,4 +1,5 @@
-//! Errors that all command lines share, and the way in which errors are printed.
+//! Defines the errors that the command lines `tracewright` and `trace-dump` share, and prints
+//! errors.
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -15,13 +16,13 @@ use tracewright::output_guard::OverwritesModel;
 
 use crate::source;
 
-/// The reason why a command failed, in any command line.
+/// The reason why a command of `tracewright` or `trace-dump` failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConsoleError {
     /// The arguments contradict each other.
     #[error("{what}")]
     Usage {
-        /// The problem, and how to fix it.
+        /// Describes the problem, and how to fix the problem.
         what: String,
     },
     #[error("cannot write to stdout")]
@@ -29,10 +30,10 @@ pub enum ConsoleError {
     /// The path is the name of a model on the Hugging Face hub, but the model is not in the cache.
     #[error("`{name}` is not a local folder or file, and not a model in the cache of the Hugging Face hub")]
     NotDownloaded { name: ModelName },
-    /// The name of a model cannot be resolved.
+    /// The Hugging Face hub's cache cannot resolve the name of a model.
     #[error(transparent)]
     Hub(#[from] HubError),
-    /// The path is neither a model nor a name on the hub.
+    /// The path is neither the path of a model nor the name of a model on the hub.
     #[error(transparent)]
     NoModel(FileError),
     /// A file cannot be read or written.
@@ -40,7 +41,7 @@ pub enum ConsoleError {
     File(#[from] FileError),
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The network cannot be built with these options.
+    /// The network cannot be built with the given options.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// The weights cannot be read.
@@ -51,7 +52,7 @@ pub enum ConsoleError {
     Own(#[from] OverwritesModel),
 }
 
-/// Creates the error about contradicting arguments.
+/// Creates an error about arguments that contradict each other.
 pub fn usage(what: impl Into<String>) -> ConsoleError {
     ConsoleError::Usage { what: what.into() }
 }
@@ -64,14 +65,15 @@ coded! {
     }
 }
 
-/// An error that ends a command: an error of this command line alone, or any error with a code.
+/// An error that ends a command. The error comes from the command line or from the library.
 pub trait CommandError: Error + 'static {
     fn code(&self) -> Code;
 
-    /// The options that can fix the error. The library cannot name these options.
+    /// Returns help texts that name the options that can fix the error. The library does not know
+    /// the options of a command line.
     fn help(&self) -> Vec<String>;
 
-    /// The error of the library, if the error comes from the library.
+    /// Returns the library's error, if the library caused this error.
     fn library(&self) -> Option<&AnyCoded>;
 
     /// Whether Ctrl-C ended the command.
@@ -80,7 +82,8 @@ pub trait CommandError: Error + 'static {
     }
 }
 
-/// The option that can fix an error, in any command line.
+/// Returns help texts for an error, which name only options that `tracewright` and `trace-dump`
+/// share.
 pub fn help(error: &AnyCoded) -> Vec<String> {
     let help = if let Some(error) = error.find() {
         match error {
@@ -91,11 +94,11 @@ pub fn help(error: &AnyCoded) -> Vec<String> {
                 });
                 return unknown
                     .take(LISTED)
-                    .map(|key| format!("`--allow-config-key {key}` proceeds without it"))
+                    .map(|key| format!("`--allow-config-key {key}` ignores this key"))
                     .collect();
             }
-            ConfigError::Embeds { .. } => "only `tracewright embed` takes it, which computes embeddings",
-            ConfigError::Generates { .. } => "use `tracewright generate`: it continues text with this model",
+            ConfigError::Embeds { .. } => "use `tracewright embed` to compute embeddings with this model",
+            ConfigError::Generates { .. } => "use `tracewright generate` to generate text with this model",
             _ => return Vec::new(),
         }
     } else if let Some(error) = error.find() {
@@ -110,11 +113,9 @@ pub fn help(error: &AnyCoded) -> Vec<String> {
         return error.help().into_iter().collect();
     } else {
         match error.find() {
-            Some(ConsoleError::NoModel(_)) => {
-                "`trace-dump presets` lists the published sizes that have a name"
-            }
+            Some(ConsoleError::NoModel(_)) => "`trace-dump presets` lists the names of published models",
             Some(ConsoleError::NotDownloaded { name }) => {
-                return vec![format!("`tracewright models --fetch {name}` downloads it")];
+                return vec![format!("`tracewright models --fetch {name}` downloads the model")];
             }
             _ => return Vec::new(),
         }
@@ -122,10 +123,10 @@ pub fn help(error: &AnyCoded) -> Vec<String> {
     vec![help.to_owned()]
 }
 
-/// The first characters of a printed error, before its code.
+/// Each printed error begins with these characters, and the error's code follows.
 const BEGINNING: &str = "error[";
 
-/// The code and the message of an error that [`exit`] printed in another process.
+/// Parses the code and the message of an error that [`exit`] printed in another process.
 pub fn told(text: &str) -> Option<(Code, &str)> {
     let (code, what) = text.strip_prefix(BEGINNING)?.split_once("]: ")?;
     Some((code.parse().ok()?, what.trim_end()))
@@ -141,27 +142,27 @@ pub fn parsed<A: FromArgMatches>(command: Command, words: impl IntoIterator<Item
         }
         let text = error.render().ansi().to_string();
         let coded = format!("error[{}]:", Code::TW0001);
-        // Where stderr is full, the exit code still reports the error.
+        // If writing to stderr fails, the exit code still reports the error.
         let _ = write!(anstream::stderr(), "{}", text.replacen("error:", &coded, 1));
         std::process::exit(error.exit_code())
     })
 }
 
-/// Prints an error: its code, its message with causes, the option that can fix it, and the relevant lines of
-/// Rust code.
+/// Prints the code of an error, the message with all causes, the option that can fix the error, and
+/// the relevant lines of Rust code.
 pub fn tell(error: &impl CommandError) {
     say!("{BEGINNING}{}]: {}", error.code(), WithCauses(error));
     error.help().iter().for_each(|help| say!("  help: {help}"));
     source::show(&error.library().map_or_else(Vec::new, Coded::places));
 }
 
-/// Ends a command: prints the command's error, and returns the exit code. `interrupted` is set if Ctrl-C
-/// ended the command.
+/// Ends a command: prints the command's error, and returns the exit code. `interrupted` is true if
+/// Ctrl-C ended the command.
 pub fn exit(result: Result<(), impl CommandError>, interrupted: bool) -> u8 {
     const INTERRUPTED: u8 = 130;
     let Err(error) = result else { return 0 };
     match error.library().and_then(AnyCoded::find) {
-        // A reader that has seen enough, as `head`, is no failure.
+        // A reader such as `head` closes the pipe early, which is no failure.
         Some(ConsoleError::Output(closed)) if closed.kind() == ErrorKind::BrokenPipe => 0,
         _ if error.is_interruption() => {
             say!("interrupted");

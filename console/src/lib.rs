@@ -1,5 +1,5 @@
-//! Code that the command lines `tracewright` and `trace-dump` share: options of networks, paths of models,
-//! and printing of errors.
+//! Code that the command lines `tracewright` and `trace-dump` share. The crate parses the options
+//! of networks, resolves the paths of models, and prints errors.
 
 /// Prints a line on stderr like `eprintln`. The macro ignores a closed stderr, and escapes control characters
 /// in file names.

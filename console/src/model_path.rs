@@ -13,9 +13,10 @@ use tracewright::irpa::{ArchiveError, HubFolder, UnsupportedFormat};
 use crate::error::ConsoleError;
 use crate::network::preset;
 
-/// The local path of a model. A name, or a folder in the hub's cache, is resolved to its snapshot. The
-/// function rejects files that are known not to be models; the reader of the model decides about all other
-/// files.
+/// Returns the local path of a model. If `model` is a name on the Hugging Face hub or a folder in
+/// the hub's cache, the function returns the path of the downloaded snapshot. The function rejects
+/// known file formats that Tracewright does not support. The function does not check files of other
+/// formats.
 pub fn resolved(model: &Path) -> Result<PathBuf, ConsoleError> {
     if let Some(target) = BrokenLink::at(model) {
         let source = std::io::Error::new(std::io::ErrorKind::InvalidInput, target);
@@ -40,29 +41,30 @@ pub fn resolved(model: &Path) -> Result<PathBuf, ConsoleError> {
     }
 }
 
-/// The first bytes of a regular file, if it can be read.
+/// Reads the first bytes of a regular file. The result is empty if the file cannot be read.
 fn head(path: &Path) -> Vec<u8> {
     let mut head = Vec::new();
     if path.is_file() {
-        // What cannot be read is said by its reader.
+        // The reader of the model reports files that cannot be read.
         let _ = File::open(path).and_then(|file| file.take(1 << 10).read_to_end(&mut head));
     }
     head
 }
 
-/// The name on the Hugging Face hub that a missing path could mean.
+/// Interprets a path that does not exist as the name of a model on the Hugging Face hub.
 fn hub_name(path: &Path) -> Option<ModelName> {
     let text = path.to_str()?;
     let name = ModelName::parse(text)?;
-    // `models/llama` is a path that is misspelt, if there is a folder `models`.
+    // If a folder `models` exists, `models/llama` is a misspelled path and not a name.
     let (first, _) = text.split_once('/')?;
     (!Path::new(first).is_dir()).then_some(name)
 }
 
-/// The hub and its cache, as the environment variables of `huggingface_hub` set them.
+/// Finds the cache of the Hugging Face hub, with the same environment variables as the Python
+/// package `huggingface_hub`.
 ///
 /// # Errors
-/// Returns an error if neither a variable nor a home folder determines the cache.
+/// Returns an error if no environment variable names the cache and the user has no home folder.
 pub fn hub() -> Result<Hub, HubError> {
     let home = etcetera::choose_base_strategy().ok().map(|strategy| strategy.cache_dir());
     Hub::of_variables(|name| std::env::var_os(name), home.as_deref())

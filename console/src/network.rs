@@ -1,4 +1,4 @@
-//! Reads the network at a path or with a preset's name.
+//! Reads a network from a path, or by the name of a preset.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -10,12 +10,14 @@ use tracewright::models::{Architecture, ReadModel};
 
 use crate::error::ConsoleError;
 
-/// The published model size with this name, unless a file has the same name.
+/// Returns the preset with this name, unless a file has the same name. A preset is the
+/// configuration of a published model.
 pub fn preset(model: &Path) -> Option<&'static Preset> {
     if model.exists() { None } else { model.to_str().and_then(Preset::named) }
 }
 
-/// Reads the network at a path, or the network with a preset's name. The function reads no weights.
+/// Reads the network at a path, or the network of the preset with this name. The function reads
+/// only the configuration, and no weights.
 ///
 /// # Errors
 /// Returns an error if the configuration is invalid.
@@ -47,7 +49,8 @@ pub fn warn(warnings: &[OpenWarning]) {
     }
 }
 
-/// The name of a model: `demo` for `demo`, for `demo/config.json`, and for `.` in that folder.
+/// Returns the name of a model. For example, the name is `demo` for the paths `demo` and
+/// `demo/config.json`.
 pub fn name_of(model: &Path) -> String {
     let whole = model.canonicalize().unwrap_or_else(|_| model.to_owned());
     let named = if whole.ends_with("config.json") { whole.parent().unwrap_or(&whole) } else { &whole };

@@ -20,32 +20,34 @@ use crate::error::ConsoleError;
 /// Options for building a network of any kind.
 #[derive(Args, Clone)]
 pub struct NetworkArguments {
-    /// Type of weights and activations: f32, f16, bf16 [default: the checkpoint's]
+    /// Element type of weights and activations: f32, f16, bf16 [default: the checkpoint's type]
     #[arg(long)]
     pub dtype: Option<ElementType>,
-    /// Rewrite rules that simplify the network: none (off), rules that keep every bit (exact), or also rules
-    /// that change rounding (approximate) [default: exact]
+    /// Rewrite rules that simplify the network: no rules (off), rules that change no bit of the
+    /// results (exact), or also rules that change roundings (approximate) [default: exact]
     #[arg(long, value_name = "off|exact|approximate")]
     pub simplify: Option<Rules>,
-    /// Store the weights of matmuls in 8 or 4 bits with one scale per group (q8, q4, q4_k), or as plain
-    /// numbers (none). `q4` and `q4_k` store the head and the value matrices in `q8`; `q4:pure` and
-    /// `q4_k:pure` store all matrices in 4 bits [default: as in the checkpoint]
+    /// Store the weight matrices in 8 or 4 bits with one scale per group of weights (q8, q4, q4_k),
+    /// or without quantization (none). `q4` and `q4_k` store the output head and the value matrices
+    /// in `q8`; `q4:pure` and `q4_k:pure` store all matrices in 4 bits [default: the format in the
+    /// checkpoint]
     #[arg(long, value_name = "none|q8|q4[:pure]|q4_k[:pure]")]
     pub quant: Option<Quantization>,
-    /// Formats of some matrices, as JSON: {"model.layers.*.mlp.down_proj.weight": "q8"}; `--quant` sets the
-    /// format of all other matrices
+    /// JSON file with the formats of some weight matrices, such as
+    /// {"model.layers.*.mlp.down_proj.weight": "q8"}; `--quant` sets the format of all other
+    /// matrices
     #[arg(long, value_name = "FILE.json", requires = "quant")]
     pub quant_map: Option<PathBuf>,
-    /// Number of bits of the integers to which activations are rounded if the weights are integers. 16 bits
-    /// lose less precision, but make prefill slower [default: 8]
+    /// Number of bits to which activations are rounded if the weights are quantized. Results with
+    /// 16 bits are more precise, but prefill is slower [default: 8]
     #[arg(long, value_name = "8|16", value_parser = activation_bits)]
     pub activations: Option<ActivationBits>,
     /// Compute matmuls with Tracewright's kernels for the processor (on), or with the code that the compiler
     /// generates from StableHLO (off) [default: on]
     #[arg(long, value_name = "on|off")]
     pub kernels: Option<KernelUse>,
-    /// Store weights in the order that kernels read (kernels), or in the order of the checkpoint, which no
-    /// kernel reads (checkpoint) [default: kernels, if the target has any]
+    /// Store weights in the order that Tracewright's kernels read (kernels), or in the order of the
+    /// checkpoint, which no kernel reads (plain) [default: kernels, if the target has kernels]
     #[arg(long, value_name = "kernels|plain", conflicts_with = "kernels")]
     pub layout: Option<LayoutChoice>,
     /// Ignore a key of config.json that Tracewright does not know; may be repeated
@@ -54,8 +56,8 @@ pub struct NetworkArguments {
 }
 
 impl NetworkArguments {
-    /// The formats of the weights, and whether kernels compute matmuls, for a checkpoint whose weights have
-    /// the format `stored`.
+    /// Returns the weight formats that the options set, and whether they allow kernels. `stored` is
+    /// the weight format of the checkpoint.
     ///
     /// # Errors
     /// Returns an error if the file of `--quant-map` cannot be read.
@@ -65,7 +67,7 @@ impl NetworkArguments {
         Ok(Weights { quantize: self.quantization()?.unwrap_or(stored), kernels, activations })
     }
 
-    /// The formats of the weights; `None` selects the checkpoint's own formats.
+    /// Returns the weight formats that the options set, or `None` if the options set no formats.
     ///
     /// # Errors
     /// Returns an error if the file of `--quant-map` cannot be read.
@@ -83,8 +85,8 @@ pub struct ModelArguments {
     /// The options that apply to every network.
     #[command(flatten)]
     pub network: NetworkArguments,
-    /// Maximum length of a sequence in tokens, prompt and answer together [default: the length that the
-    /// prompt needs, 2048 in an export, 4096 in a chat]
+    /// Maximum length of a sequence in tokens, including the prompt and the answer [default: the
+    /// length that the prompt needs, 2048 in an export, 4096 in a chat]
     #[arg(short, long, visible_alias = "ctx-size", value_name = "N")]
     pub context: Option<usize>,
     /// Number of prompt tokens that the model reads per call [default: 128]
@@ -97,10 +99,11 @@ pub struct ModelArguments {
 }
 
 impl ModelArguments {
-    /// The plan of the model at a path, for a given context.
+    /// Returns the plan of a model for a given context.
     ///
     /// # Errors
-    /// Returns an error if the model is not a language model, or if the sizes are wrong.
+    /// Returns an error if the model is not a language model, or if the context or the chunk is out
+    /// of range.
     pub fn plan(
         &self,
         model: Box<dyn Architecture>,
@@ -139,7 +142,7 @@ impl std::fmt::Display for LayoutChoice {
     }
 }
 
-/// Parses the number of bits of the activations' integers.
+/// Parses the number of bits to which activations are rounded.
 pub fn activation_bits(text: &str) -> Result<ActivationBits, String> {
     let known = ActivationBits::ALL.iter().find(|bits| bits.word() == text);
     known.copied().ok_or_else(|| "expected 8 or 16".into())

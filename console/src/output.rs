@@ -1,5 +1,5 @@
-//! The kinds of files that Tracewright writes to paths that you name. A new file may only replace a file of
-//! the same kind. [`OUTPUTS`] lists all kinds of files.
+//! The kinds of files that Tracewright writes to paths that you name. A new file may only replace a
+//! file of the same kind. [`OUTPUTS`] lists all kinds of output files.
 
 use tracewright::files::FileKind;
 
@@ -47,7 +47,7 @@ pub const TRACE: FileKind = FileKind { name: "a trace", is: |head| opens(head, "
 pub const MODULE: FileKind =
     FileKind { name: "a module of Tracewright", is: |head| opens(head, "module @tracewright") };
 
-/// Counts, which `trace-dump -o` writes with `--emit counts`.
+/// Numbers of operations, which `trace-dump -o` writes with `--emit counts`.
 pub const COUNTS: FileKind = FileKind {
     name: "a list of counts",
     is: |head| opens(head, "functions ") && has(head, &["\nparameter elements "]),
@@ -106,7 +106,7 @@ fn opens(head: &[u8], with: &str) -> bool {
     head.starts_with(with.as_bytes())
 }
 
-/// Whether `head` contains all words in `words`.
+/// Whether the bytes `head` contain all words in `words`.
 fn has(head: &[u8], words: &[&str]) -> bool {
     words.iter().all(|word| head.windows(word.len()).any(|part| part == word.as_bytes()))
 }

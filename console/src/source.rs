@@ -7,11 +7,12 @@ use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
 use tracewright::errors::{Place, escaped};
 use tracewright::files::{self, limits};
 
-/// The number of places that an error shows.
+/// The largest number of source lines that an error shows.
 const SHOWN: usize = 3;
 
-/// Reads a Rust file by its name in nodes, such as `models/src/llama.rs`. The current folder must be the
-/// folder of the file's crate, or a parent of that folder. The function returns `None` if the file cannot be
+/// Reads a Rust source file that declares a part of the network. A node of a network refers to its
+/// source file by a path such as `models/src/llama.rs`. The current folder must be the folder of
+/// the file's crate, or a parent of that folder. The function returns `None` if the file cannot be
 /// read.
 pub fn read(file: &str) -> Option<String> {
     let path = Path::new(file);
@@ -22,8 +23,8 @@ pub fn read(file: &str) -> Option<String> {
     [path, &beside].into_iter().find_map(|path| files::read_text(path, limits::SOURCE).ok())
 }
 
-/// Prints the lines of these places on stderr, in the format of rustc. The function prints each line once.
-/// The function skips files that cannot be read.
+/// Prints the source lines at `places` on stderr, in the format of rustc. The function prints each
+/// line once, and skips files that cannot be read.
 pub fn show(places: &[Place]) {
     let mut lines: Vec<(&str, u32, Vec<&str>)> = Vec::new();
     for Place { path, file, line } in places {
@@ -35,13 +36,14 @@ pub fn show(places: &[Place]) {
     }
     for (file, line, paths) in lines.iter().take(SHOWN) {
         if let Some(shown) = read(file).and_then(|text| snippet(file, *line, paths, &text)) {
-            // The error itself was said; where stderr is full, nothing more can be.
+            // The error itself was already printed. If writing to stderr fails, there is nothing
+            // else to do.
             let _ = writeln!(anstream::stderr(), "{shown}");
         }
     }
 }
 
-/// Formats a line of a file, and the fields that are declared or computed there.
+/// Formats a source line, and lists the fields of the network that this line declares or computes.
 fn snippet(file: &str, line: u32, paths: &[&str], text: &str) -> Option<String> {
     let shown = escaped(text.lines().nth((line as usize).checked_sub(1)?)?);
     let start = shown.len() - shown.trim_start().len();

@@ -1,4 +1,4 @@
-//! [`TraceArg`]: types that functions of blocks take and return.
+//! [`TraceArg`] is the trait of the types that a block's functions take and return.
 
 use ops::ops::{MaskTerm, RopeLayout};
 
@@ -6,14 +6,16 @@ use crate::element::Element;
 use crate::tracer::Raw;
 use crate::{Axis, Tensor};
 
-/// An argument or result of a block: tensors, and plain data on which the body may depend. Derive this trait
+/// A type that a block's functions can take as an argument or return as a result. A value of this
+/// type contains tensors, and plain data on which the function's body may depend. Derive this trait
 /// for your own types.
 pub trait TraceArg: Clone + 'static {
     /// Appends the tensors in this value to `tensors` in a fixed order. Appends the plain data to `data` as
     /// bytes.
     #[doc(hidden)]
     fn flatten(&self, tensors: &mut Vec<Raw>, data: &mut Vec<u8>);
-    /// A copy of this value in which other tensors replace its tensors, in the order of `flatten`.
+    /// Returns a copy of this value with the given tensors in place of the value's own tensors. The
+    /// given tensors have the order in which `flatten` appends them.
     #[doc(hidden)]
     fn rebuild(&self, tensors: &mut dyn Iterator<Item = Raw>) -> Self;
 }

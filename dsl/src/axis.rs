@@ -1,21 +1,22 @@
-//! Named axes, and axes with their extents.
+//! [`Axis`] is the name of an axis. [`Dim`] is an axis with an extent.
 
 use std::fmt;
 
 use trace::AxisName;
 
-/// The name of an axis. In a `forward` body of [`model!`](crate::model) each axis name is a constant of this type.
+/// The name of an axis. In the body of each function of [`model!`](crate::model), every axis name
+/// is a constant of this type.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Axis(pub &'static str);
 
 impl Axis {
-    /// Creates a [`Dim`] from this axis and an extent, the number of its elements.
+    /// Creates a [`Dim`] with `extent` elements along this axis.
     pub const fn of(self, extent: usize) -> Dim {
         Dim { axis: self, extent }
     }
 
-    /// Converts a node's axis name to an `Axis`. An `Axis` borrows constants of the program, whereas a trace
-    /// owns its strings.
+    /// Converts a node's axis name to an `Axis`. An `Axis` borrows a string constant of the
+    /// program, whereas a node of a trace owns the name as a string.
     pub(crate) fn named(name: &AxisName) -> Self {
         match name {
             AxisName::Borrowed(name) => Self(name),
@@ -30,7 +31,7 @@ impl fmt::Display for Axis {
     }
 }
 
-/// An axis with its extent, the number of its elements.
+/// An axis with its extent. The extent is the number of elements along the axis.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Dim {
     /// The name of the axis.

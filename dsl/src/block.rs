@@ -1,5 +1,5 @@
-//! Runs the functions of blocks. Tracewright records a function of a repeated block once, and calls the
-//! recording for each element.
+//! Runs the functions of blocks. Tracewright records a function once for a block array such as
+//! `[Layer; L]`, and calls the recording for each element of the array.
 
 use std::any::{Any, TypeId};
 use std::panic::Location;
@@ -14,9 +14,9 @@ use crate::scope::Scope;
 use crate::tracer::{self, Body, Place, Raw, TraceKey, Tracer};
 use crate::{Axis, Dim, TraceErrorKind};
 
-/// Runs a function of a block. If the block is an element of a `[Block; L]`, Tracewright records the function
-/// once for each kind of element, and calls the recording. Otherwise Tracewright records the function's
-/// operations in place.
+/// Runs a function of a block. If the block is an element of a block array `[Block; L]`,
+/// Tracewright calls a recording of the function, which equal elements share. For any other block,
+/// Tracewright records the function's operations directly in the caller's trace.
 #[doc(hidden)]
 #[track_caller]
 pub fn block<A: TraceArg, R: TraceArg>(
@@ -52,7 +52,8 @@ pub fn block<A: TraceArg, R: TraceArg>(
     }
 }
 
-/// Makes this block the owner of all nodes that are recorded from now on.
+/// Makes a block the owner of all nodes that Tracewright records from now on. `scope` is the field
+/// path of the block.
 fn enter(scope: &Scope) {
     tracer::with(|t| t.push_path(scope.path().clone()));
 }
@@ -61,12 +62,13 @@ fn leave() {
     tracer::with(Tracer::pop_path);
 }
 
-/// A call of a block's function. The block is usually an element of a `[Block; L]`. Arguments and results are
-/// lists of tensors, so that rustc compiles this code once, and not for every function, block and element
-/// type.
+/// A call of a block's function. The block is usually an element of a block array `[Block; L]`.
+/// Because the arguments and results are lists of tensors, rustc compiles this code only once, and
+/// not for each function, block and element type.
 struct Element<'a> {
     scope: &'a Scope,
-    /// The extents that the block's `dims` declare. Elements of the same type may have different extents.
+    /// The extents that the block's `dims` declare. Array elements of the same block type can have
+    /// different extents.
     dims: &'a Dims,
     /// The block's type. The elements of an array may have different block types.
     owner: TypeId,
@@ -77,7 +79,8 @@ struct Element<'a> {
     place: Place,
 }
 
-/// A function on tensors that returns the tensors in the result, and the result itself.
+/// A closure that runs a function's body on argument tensors. The closure returns the tensors of
+/// the result, and the result itself.
 type Run<'a> = &'a dyn Fn(Vec<Raw>) -> (Vec<Raw>, Rc<dyn Any>);
 
 impl Element<'_> {
@@ -88,9 +91,10 @@ impl Element<'_> {
             || !tracer::with(|t| t.admits(&self.tensors, self.place)).unwrap_or(false)
     }
 
-    /// Calls the function of an element. If no equal element was recorded before, this method first records
-    /// the function. Returns the value that the recording returned, and the tensors that replace the tensors
-    /// in that value. After an error, the list of tensors is empty.
+    /// Calls a function of an element of a block array. If no equal element was recorded before,
+    /// this method first records the function. The method returns the recorded result, and the
+    /// tensors that replace the tensors in the recorded result. After an error, the returned list
+    /// of tensors is empty.
     fn call(self, run: Run<'_>) -> (Rc<dyn Any>, Vec<Raw>) {
         let Self { scope, tensors, place, .. } = self;
         let found =
@@ -164,13 +168,14 @@ impl Element<'_> {
     }
 }
 
-/// Adds numbers as names to results, for functions whose results have no names.
+/// Adds the names `result0`, `result1`, … to the results of a function.
 pub(crate) fn numbered(results: Vec<Raw>) -> Vec<(String, Role, Raw)> {
     let named = |(i, raw)| (format!("result{i}"), Role::Plain, raw);
     results.into_iter().enumerate().map(named).collect()
 }
 
-/// Records a body as a separate function. The function is `None` after an error.
+/// Records a body as a separate function of the trace. After an error, the returned function is
+/// `None`.
 fn record(
     scope: &Scope,
     name: String,

@@ -1,4 +1,4 @@
-//! [`CausalLm`]: the interface and entry points of all language models that predict the next token.
+//! Defines the trait [`CausalLm`] of models that predict the next token, and their entry points.
 
 use std::panic::Location;
 
@@ -13,7 +13,7 @@ use crate::{
     TraceError, TraceErrorKind,
 };
 
-/// Sorts the states of layers by layer.
+/// Sorts the states by the index of the layer.
 #[doc(hidden)]
 pub fn by_layer(mut state: Vec<(usize, LayerState)>) -> Vec<(usize, LayerState)> {
     state.sort_by_key(|(layer, _)| *layer);
@@ -27,7 +27,7 @@ pub trait CausalLm: Sized {
     type Element: Float;
     /// The type of the network's configuration.
     type Config;
-    /// The axes that `shard` partitions over the axes of a device mesh. By default, no axes are partitioned.
+    /// The axes that `shard` partitions over a device mesh. By default, Tracewright partitions no axes.
     const SHARDS: DeclaredShards = &[];
 
     /// Builds the network for a configuration.
@@ -36,7 +36,7 @@ pub trait CausalLm: Sized {
     /// Returns an error if a value in the configuration is invalid.
     fn new(config: &Self::Config) -> Result<Self, BuildError>;
 
-    /// Each state that a layer declares, with the index of the layer.
+    /// The states that the layers declare, each with the index of the layer.
     fn state(&self) -> Vec<(usize, LayerState)>;
 
     /// Computes the features `[B, S, D]` for the token ids `tokens` `[B, S]`.
@@ -47,8 +47,8 @@ pub trait CausalLm: Sized {
         cache: &mut Cache<Self::Element>,
     ) -> Tensor<Self::Element>;
 
-    /// Computes features like [`forward`](Self::forward), from vectors `[B, S, D]` instead of the tokens'
-    /// embeddings. [`model!`](crate::model) calls the function with this name in the root block.
+    /// Computes features from vectors `[B, S, D]` instead of token ids. If the root block of
+    /// [`model!`](crate::model) declares a function `forward_features`, this function is the method.
     #[track_caller]
     fn forward_features(
         &self,
@@ -61,20 +61,20 @@ pub trait CausalLm: Sized {
     }
 
     /// The last axis of the vectors that [`forward_features`](Self::forward_features) takes; `None` if the
-    /// root has no such function.
+    /// root block declares no such function.
     fn features(&self) -> Option<Dim> {
         None
     }
 
     /// Runs an encoder on tokens `[B, S]`. The first `count` `[B]` tokens of each sequence are real, and the
-    /// others are padding. The encoder fills the state that decoder layers read.
+    /// later tokens are padding. The encoder fills the state that decoder layers read.
     #[track_caller]
     fn encode(&self, _tokens: Tensor<I32>, _count: Tensor<I32>, _cache: &mut Cache<Self::Element>) {
         no_function("encode");
     }
 
     /// Runs an encoder on features `[B, S, D]`. The first `count` `[B]` positions of each sequence are real,
-    /// and the others are padding.
+    /// and the later positions are padding.
     #[track_caller]
     fn encode_features(
         &self,
@@ -86,7 +86,7 @@ pub trait CausalLm: Sized {
     }
 
     /// The last axis of the features that [`encode_features`](Self::encode_features) takes; `None` if the
-    /// root has no such function.
+    /// root block declares no such function.
     fn encoder_features(&self) -> Option<Dim> {
         None
     }
@@ -94,17 +94,17 @@ pub trait CausalLm: Sized {
     /// Computes logits over the vocabulary, `[…, V]`, from features `[…, D]`.
     fn logits(&self, features: Tensor<Self::Element>) -> Tensor<F32>;
 
-    /// Records the trace of the given entry points. The recording reads no weights.
+    /// Records the trace of the given entry points. The recording of a trace reads no weights.
     ///
     /// Each entry point takes `tokens: i32[B,S]`, `start` and `count` (`i32[]`, or `i32[B]` for several
-    /// sequences), and then the state of each layer. It returns the `logits` and `token` that its
-    /// [`LogitsMode`] selects, and then the new state. With [`EntryInput::Features`], `features`
-    /// replace `tokens`. An entry point without logits takes no `start`, and fills the state of an
-    /// encoder.
+    /// sequences), and then the state of each layer. The [`LogitsMode`] of the entry point selects whether
+    /// the results `logits` and `token` exist. After the logits and the token, the entry point returns the
+    /// new state. An entry point with [`EntryInput::Features`] takes `features` instead of `tokens`. An entry
+    /// point without logits takes no `start`, and fills the state of an encoder.
     ///
     /// # Errors
-    /// Returns an error if a value in the configuration is invalid, or the first error of a body with its
-    /// line of Rust code.
+    /// Returns an error if a value in the configuration is invalid. If a function body contains
+    /// errors, the function returns the first of these errors with its line of Rust code.
     fn trace(config: &Self::Config, entry_points: &[EntryPoint]) -> Result<Traced, TraceError> {
         let place = Location::caller();
         let steps = entry_points.iter().filter(|entry| entry.logits != LogitsMode::None);
@@ -188,7 +188,7 @@ enum Input<T: Float> {
     Features(Tensor<T>),
 }
 
-/// The argument for tokens. If `width` is set, the argument is vectors on the axis `width` instead.
+/// Creates the main argument of an entry point: token ids, or vectors with the last axis `width`.
 fn taken_input<M: CausalLm>(
     entry: &mut EntryRecorder,
     point: &EntryPoint,
@@ -209,8 +209,8 @@ fn taken_input<M: CausalLm>(
     }
 }
 
-/// Creates one argument for each tensor of each layer's state. The new value of the state is a result with
-/// the same name and role.
+/// Creates an argument for each tensor of each layer's state. A result with the name and role of
+/// the argument returns the state tensor's new value.
 fn taken<T: Float>(
     entry: &mut EntryRecorder,
     state: Vec<(usize, LayerState)>,

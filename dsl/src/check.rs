@@ -9,21 +9,22 @@ use crate::element::Element;
 use crate::tracer::{self, Place, Raw, Tracer};
 use crate::{Axis, Dim, Tensor, TraceErrorKind};
 
-/// Checks arguments and results against the declared axes. This check also gives an argument of an entry
-/// point its name and its axes.
+/// Compares the axes of arguments and results with the declared axes. If an argument of an entry
+/// point has no name and axes yet, this check sets the name and axes from the signature.
 #[doc(hidden)]
 pub struct SignatureCheck<'a> {
     function: &'static str,
     dims: &'a Dims,
     free: Vec<Dim>,
-    /// The axes that `..` represents, after an argument has set them.
+    /// The axes that `..` in a signature represents. The first argument with `..` sets the axes
+    /// that `..` represents.
     rest: Option<Vec<Dim>>,
 }
 
-/// The axes that a signature declares for a tensor: `[B, D]`, or `[.., D]`.
+/// The axes that a signature declares for a tensor, for example `[B, D]` or `[.., D]`.
 #[derive(Clone, Copy)]
 pub struct DeclaredAxes<'a> {
-    /// Whether any other axes may come first.
+    /// Whether the signature declares `..`, which allows any other axes before the named axes.
     pub rest: bool,
     /// The axes that the signature names.
     pub axes: &'a [Axis],
@@ -34,7 +35,7 @@ impl<'a> SignatureCheck<'a> {
         Self { function, dims, free: Vec::new(), rest: None }
     }
 
-    /// Checks the argument `name`, and returns it.
+    /// Checks the axes of the argument `name`, and returns the argument.
     #[track_caller]
     pub fn argument<T: Element>(
         &mut self,
@@ -50,7 +51,7 @@ impl<'a> SignatureCheck<'a> {
         self.check(format!("argument `{name}`"), tensor, declared, place)
     }
 
-    /// Checks a result of the function, and returns this result.
+    /// Checks the axes of a result of the function, and returns the result.
     #[track_caller]
     pub fn result<T: Element>(&mut self, tensor: Tensor<T>, declared: DeclaredAxes) -> Tensor<T> {
         self.check("the result".into(), tensor, declared, Location::caller())
@@ -60,11 +61,11 @@ impl<'a> SignatureCheck<'a> {
         self.dims.0.iter().chain(&self.free).find(|d| d.axis == axis).map(|d| d.extent)
     }
 
-    /// Creates the input for an argument of an entry point.
+    /// Creates the input node for an argument of an entry point.
     fn input<T: Element>(&mut self, t: &mut Tracer, name: &str, declared: DeclaredAxes, place: Place) -> Raw {
         let mut dims = Vec::new();
         if declared.rest {
-            // The axes with a size in the recording that the signature does not name.
+            // The axes to which the recording gives a size and which the signature does not name.
             let unnamed = t.unasked().into_iter().filter(|axis| !declared.axes.contains(axis));
             let rest: Vec<Dim> =
                 unnamed.collect::<Vec<_>>().into_iter().filter_map(|a| t.size(a).map(|n| a.of(n))).collect();

@@ -8,11 +8,11 @@ use crate::error::BuildError;
 pub struct Dims(pub Vec<Dim>);
 
 impl Dims {
-    /// The axis `axis` with its declared extent.
+    /// Returns `axis` with the extent that `dims` declares.
     ///
     /// # Panics
-    /// Panics if `dims` does not declare this axis. [`model!`](crate::model) checks this condition at compile
-    /// time.
+    /// Panics if `dims` does not declare this axis. [`model!`](crate::model) checks at compile time
+    /// that `dims` declares the axis.
     pub fn dim(&self, axis: Axis) -> Dim {
         match self.0.iter().find(|d| d.axis == axis) {
             Some(dim) => *dim,
@@ -26,11 +26,11 @@ impl Dims {
     }
 }
 
-/// Computes the quotient `dividend / divisor`, which must be exact. Each number is passed with its text for
-/// error messages.
+/// Computes the exact quotient `dividend / divisor`. Each argument is a pair: a text for error
+/// messages, and the number.
 ///
 /// # Errors
-/// Returns an error if the divisor is 0, or if there is a remainder.
+/// Returns an error if the divisor is 0, or if the division has a remainder.
 pub fn divide(dividend: (&str, usize), divisor: (&str, usize)) -> Result<usize, BuildError> {
     let indivisible = || BuildError::Indivisible {
         dividend: dividend.0.into(),

@@ -1,4 +1,5 @@
-//! Element types as Rust types, so that mixing two of them is a compile error.
+//! Element types of tensors as Rust types. An operation on tensors with different element types is
+//! a compile error.
 
 use ops::ElementType;
 
@@ -24,11 +25,11 @@ macro_rules! elements {
 }
 
 elements! {
-    /// IEEE 754 binary32: 8 bits of exponent, 23 of fraction.
+    /// IEEE 754 binary32, with 8 exponent bits and 23 fraction bits.
     F32 = F32: Float;
-    /// IEEE 754 binary16: 5 bits of exponent, 10 of fraction.
+    /// IEEE 754 binary16, with 5 exponent bits and 10 fraction bits.
     F16 = F16: Float;
-    /// bfloat16: 8 bits of exponent, 7 of fraction.
+    /// bfloat16, with 8 exponent bits and 7 fraction bits.
     Bf16 = Bf16: Float;
     /// A signed integer of 32 bits, for token ids and indices.
     I32 = I32;

@@ -11,12 +11,13 @@ use crate::tensor::{Place, Raw, axes, extents, extents_agree};
 use crate::tracer::{self, Tracer};
 use crate::{Dim, NamedType, Tensor, TraceErrorKind};
 
-/// The other operand of an elementwise function: a tensor, or a number for all elements.
+/// The second operand of an elementwise function: a tensor, or a number that applies to all
+/// elements.
 #[derive(Clone, Copy)]
 pub enum TensorOrNumber<T: Element> {
-    /// A tensor whose axes are aligned by name.
+    /// A tensor, whose axes Tracewright aligns by name with the axes of the first operand.
     Elements(Tensor<T>),
-    /// The same number for every element.
+    /// A number that applies to every element.
     Number(f64),
 }
 
@@ -38,7 +39,8 @@ impl<T: Element> From<i32> for TensorOrNumber<T> {
     }
 }
 
-/// Repeats and reorders `raw` so that the result has exactly the axes `to`, which include all axes of `raw`.
+/// Repeats `raw` along the missing axes and reorders the axes. The result has exactly the axes
+/// `to`, which include all axes of `raw`.
 pub(crate) fn broadcast(t: &mut Tracer, raw: Raw, from: &NamedType, to: &[Dim], place: Place) -> Raw {
     if from.dims == to {
         return raw;
@@ -48,8 +50,8 @@ pub(crate) fn broadcast(t: &mut Tracer, raw: Raw, from: &NamedType, to: &[Dim], 
     t.op(None, op, &[raw], &axes(to), place)
 }
 
-/// Broadcasts two tensors to the axes of the tensor that has more axes. Returns both tensors and their common
-/// axes.
+/// Broadcasts the tensor with fewer axes to the axes of the other tensor. Returns the two tensors
+/// and their common axes.
 fn align(t: &mut Tracer, op: &'static str, a: Raw, b: Raw, place: Place) -> Option<(Raw, Raw, Vec<Dim>)> {
     let (left, right) = (t.named_type(a, place)?, t.named_type(b, place)?);
     if !extents_agree(t, op, (a, &left), (b, &right), place) {
@@ -76,14 +78,14 @@ fn align(t: &mut Tracer, op: &'static str, a: Raw, b: Raw, place: Place) -> Opti
     Some((broadcast(t, a, &left, dims, place), broadcast(t, b, &right, dims, place), dims.clone()))
 }
 
-/// Creates a tensor with these axes in which every element is `value`.
+/// Creates a tensor with the axes `dims`. Every element of the tensor is `value`.
 fn splat(t: &mut Tracer, element: ElementType, dims: &[Dim], value: f64, place: Place) -> Raw {
     let value = Literal::splat(TensorType::new(element, extents(dims)), value);
     t.op(None, Constant { value }, &[], &axes(dims), place)
 }
 
-/// Aligns two operands, and returns them with their common axes. If both operands are numbers, both get the
-/// axes `dims`.
+/// Aligns the axes of two operands, and returns the operands with their common axes. If the two
+/// operands are numbers, each becomes a tensor with the axes `dims`.
 fn meet<T: Element>(
     t: &mut Tracer,
     op: &'static str,
@@ -146,9 +148,9 @@ impl<T: Element> Tensor<T> {
         elementwise("compare", (self.into(), other.into()), Compare { direction }, place)
     }
 
-    /// Repeats this tensor along the axes of `like` that this tensor lacks. In the result, the axes that
-    /// `like` lacks come first, then the axes of `like` in their order. The outer sum of `a` and `b` is
-    /// `a.broadcast(b) + b.broadcast(a)`.
+    /// Repeats this tensor along the axes that only `like` has. The result begins with the axes
+    /// that only this tensor has. The axes of `like` follow in their order. The outer sum of `a`
+    /// and `b` is `a.broadcast(b) + b.broadcast(a)`.
     #[track_caller]
     pub fn broadcast<U: Element>(self, like: Tensor<U>) -> Self {
         let place = Location::caller();
@@ -163,44 +165,48 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Creates a tensor with the axes of this tensor in which every element is `value`.
+    /// Creates a tensor with the axes of this tensor. Every element of the new tensor is `value`.
     #[track_caller]
     pub fn filled(self, value: f64) -> Self {
         let place = Location::caller();
         self.apply(place, |t, _, ty| splat(t, ty.element, &ty.dims, value, place))
     }
 
-    /// The larger of two elements; NaN if either is NaN.
+    /// The larger of two elements. The result is NaN if either element is NaN.
     #[track_caller]
     pub fn maximum(self, other: impl Into<TensorOrNumber<T>>) -> Self {
         self.binary("maximum", BinaryKind::Maximum, other, Location::caller())
     }
 
-    /// The smaller of two elements; NaN if either is NaN.
+    /// The smaller of two elements. The result is NaN if either element is NaN.
     #[track_caller]
     pub fn minimum(self, other: impl Into<TensorOrNumber<T>>) -> Self {
         self.binary("minimum", BinaryKind::Minimum, other, Location::caller())
     }
 
-    /// Whether `self` = `other`, for each element; false if either is NaN.
+    /// Whether `self` = `other`, for each pair of elements. The result is false if either element
+    /// is NaN.
     #[track_caller]
     pub fn equals(self, other: impl Into<TensorOrNumber<T>>) -> Tensor<Bool> {
         self.compared(other, Direction::Eq, Location::caller())
     }
 
-    /// Whether `self` < `other`, for each element; false if either is NaN.
+    /// Whether `self` < `other`, for each pair of elements. The result is false if either element
+    /// is NaN.
     #[track_caller]
     pub fn less(self, other: impl Into<TensorOrNumber<T>>) -> Tensor<Bool> {
         self.compared(other, Direction::Lt, Location::caller())
     }
 
-    /// Whether `self` ≤ `other`, for each element; false if either is NaN.
+    /// Whether `self` ≤ `other`, for each pair of elements. The result is false if either element
+    /// is NaN.
     #[track_caller]
     pub fn less_equal(self, other: impl Into<TensorOrNumber<T>>) -> Tensor<Bool> {
         self.compared(other, Direction::Le, Location::caller())
     }
 
-    /// |x| for each element. The smallest integer has no positive counterpart and stays negative.
+    /// The absolute value |x| for each element. The smallest integer of an integer type has no positive
+    /// counterpart, so this integer stays negative.
     #[track_caller]
     pub fn abs(self) -> Self {
         self.unary(Unary { kind: UnaryKind::Abs }, Location::caller())
@@ -214,7 +220,7 @@ impl<T: Float> Tensor<T> {
         self.unary(Unary { kind: UnaryKind::Exponential }, Location::caller())
     }
 
-    /// ln x for each element: −∞ for 0, and NaN below 0.
+    /// ln x for each element. The result is −∞ for x = 0, and NaN for negative x.
     #[track_caller]
     pub fn ln(self) -> Self {
         self.unary(Unary { kind: UnaryKind::Log }, Location::caller())
@@ -226,19 +232,19 @@ impl<T: Float> Tensor<T> {
         self.unary(Unary { kind: UnaryKind::Tanh }, Location::caller())
     }
 
-    /// 1 / (1 + e⁻ˣ) for each element: the sigmoid.
+    /// The sigmoid 1 / (1 + e⁻ˣ) for each element.
     #[track_caller]
     pub fn logistic(self) -> Self {
         self.unary(Unary { kind: UnaryKind::Logistic }, Location::caller())
     }
 
-    /// √x for each element; NaN for negative x.
+    /// √x for each element. The result is NaN for negative x.
     #[track_caller]
     pub fn sqrt(self) -> Self {
         self.unary(Unary { kind: UnaryKind::Sqrt }, Location::caller())
     }
 
-    /// 1 / √x for each element; ∞ for x = 0.
+    /// 1 / √x for each element. The result is ∞ for x = 0.
     #[track_caller]
     pub fn rsqrt(self) -> Self {
         self.unary(Unary { kind: UnaryKind::Rsqrt }, Location::caller())
@@ -279,8 +285,8 @@ macro_rules! functions {
 ops::float_functions!(functions);
 
 impl Tensor<Bool> {
-    /// For each element, `yes` if the element of this mask is true, otherwise `no`. `yes` and `no` can be
-    /// tensors or numbers.
+    /// Selects from `yes` where this mask is true, and from `no` where this mask is false. `yes`
+    /// and `no` can be tensors or numbers.
     #[doc(alias = "where")]
     #[track_caller]
     pub fn select<T: Element>(

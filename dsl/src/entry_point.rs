@@ -1,8 +1,8 @@
-//! [`EntryPoint`]: the sizes, inputs and outputs of one compiled function of a network.
+//! [`EntryPoint`] describes the sizes, inputs and outputs of one compiled function of a network.
 
 use trace::KvFormat;
 
-/// The logits that an entry point returns.
+/// Selects the logits and tokens that an entry point returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogitsMode {
     /// Returns the logits after the last real token, and the most likely next token.
@@ -11,10 +11,11 @@ pub enum LogitsMode {
     All,
     /// Returns the most likely next token after every token, without logits.
     Each,
-    /// Returns the logits after every token and the most likely token after each. Use this mode to verify
+    /// Returns the logits and the most likely next token after every token. Use this mode to verify
     /// draft tokens.
     Verify,
-    /// Returns no logits: the entry point runs an encoder, or computes embeddings.
+    /// Returns no logits. Use this mode for an entry point that runs an encoder or computes
+    /// embeddings.
     None,
 }
 
@@ -24,11 +25,12 @@ pub enum EntryInput {
     /// The input is token ids, of type `i32[B, S]`.
     #[default]
     Tokens,
-    /// The input is vectors `[B, S, D]` instead of the tokens' embeddings.
+    /// The input is vectors `[B, S, D]`, which replace the embeddings of tokens.
     Features,
 }
 
-/// A function of the module that a runtime calls, with fixed batch, chunk and context.
+/// A function of the compiled module that a runtime can call. The batch, chunk and context have
+/// fixed sizes.
 ///
 /// ```
 /// use tracewright_dsl::EntryPoint;
@@ -39,41 +41,42 @@ pub enum EntryInput {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryPoint {
-    /// The name of the function in the module.
+    /// The name of the function in the compiled module.
     pub name: String,
     /// The number of sequences per call.
     pub batch: usize,
     /// The number of tokens of each sequence per call.
     pub chunk: usize,
-    /// The longest sequence, in tokens.
+    /// The largest number of tokens in a sequence.
     pub context: usize,
-    /// The main input: tokens or features.
+    /// The main input of the function: token ids or feature vectors.
     pub input: EntryInput,
     /// The logits that the entry point returns.
     pub logits: LogitsMode,
-    /// The storage format of cached keys and values.
+    /// The storage format of the KV cache.
     pub kv: KvFormat,
 }
 
 impl EntryPoint {
-    /// An entry point that takes tokens, and caches keys and values in the element type of the network.
+    /// Creates an entry point that takes tokens. The KV cache has the element type of the network.
     pub fn new(name: &str, batch: usize, chunk: usize, context: usize, logits: LogitsMode) -> Self {
         let (input, kv) = (EntryInput::Tokens, KvFormat::default());
         Self { name: name.into(), batch, chunk, context, input, logits, kv }
     }
 
-    /// The same entry point, with features instead of tokens as input.
+    /// Changes the input of this entry point from tokens to features.
     #[must_use]
     pub fn of_features(self) -> Self {
         Self { input: EntryInput::Features, ..self }
     }
 
-    /// The number of tokens per call of `prefill_short`. A call with so few tokens costs little more than a
-    /// call with a single token, because reading the weights dominates.
+    /// The number of tokens per call of `prefill_short`. A call of `prefill_short` costs little
+    /// more than a call with a single token, because reading the weights takes most of the time.
     const SHORT: usize = 16;
 
-    /// The standard entry points: `prefill` (`chunk` tokens), `prefill_short` (16 tokens, if `chunk` is at
-    /// least 64), `decode` (one token) and `score` (the logits of all positions of a chunk).
+    /// The standard entry points. `prefill` computes `chunk` tokens per call. `prefill_short`
+    /// computes 16 tokens, and exists only if `chunk` is at least 64. `decode` computes one token.
+    /// `score` computes `chunk` tokens, and returns the logits of all positions.
     pub fn all(batch: usize, chunk: usize, context: usize) -> Vec<Self> {
         let entry = |name: &str, chunk, logits| Self::new(name, batch, chunk, context, logits);
         let short = (chunk >= 4 * Self::SHORT).then(|| entry("prefill_short", Self::SHORT, LogitsMode::Next));
@@ -83,9 +86,10 @@ impl EntryPoint {
         entries
     }
 
-    /// The entry points that replace this entry point if a call serves only some sequences, which must be
-    /// consecutive. Then sequences without work cost nothing. Decoding has entry points for 1, 2, 4, … and all
-    /// sequences. A chunk is longer, so its entry point serves one sequence. `verify` serves one sequence or all.
+    /// Returns entry points that serve only some consecutive sequences of this entry point's batch.
+    /// An entry point for few sequences spends no time on idle sequences. `decode` gets entry
+    /// points for 1, 2, 4, … and all sequences. `prefill` and `score` get an entry point for one
+    /// sequence. `verify` serves one sequence or all sequences.
     ///
     /// ```
     /// use tracewright_dsl::EntryPoint;
@@ -108,13 +112,14 @@ impl EntryPoint {
         }
     }
 
-    /// The entry point `verify`. For each of `width` tokens, it returns the logits and the most likely next
-    /// token.
+    /// Creates the entry point `verify`, which returns the logits and the most likely next token
+    /// for each of `width` tokens.
     pub fn verify(batch: usize, width: usize, context: usize) -> Self {
         Self::new("verify", batch, width, context, LogitsMode::Verify)
     }
 
-    /// The entry points of [`all`](Self::all) that generation uses: all except `score`.
+    /// The standard entry points that text generation calls. The list contains the entry points of
+    /// [`all`](Self::all) without `score`.
     pub fn steps(batch: usize, chunk: usize, context: usize) -> Vec<Self> {
         let mut entries = Self::all(batch, chunk, context);
         entries.retain(|entry| entry.logits == LogitsMode::Next);

@@ -1,4 +1,4 @@
-//! Errors of configurations and of forward bodies.
+//! Errors in configurations and in the recording of traces.
 
 use std::fmt;
 
@@ -10,17 +10,17 @@ use crate::{Axis, Dim};
 /// The reason why a model cannot be built from a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BuildError {
-    /// `dims` declares an exact quotient, but there is a remainder.
+    /// `dims` declares an exact quotient, but the division has a remainder.
     #[error(
         "`{dividend}` ({dividend_value}) is not a multiple of `{divisor}` ({divisor_value}); correct one of \
         these keys in the configuration"
     )]
     Indivisible {
-        /// The key or expression that is divided.
+        /// The key or expression of the dividend.
         dividend: String,
         /// The value of the dividend.
         dividend_value: usize,
-        /// The key or expression that divides.
+        /// The key or expression of the divisor.
         divisor: String,
         /// The value of the divisor.
         divisor_value: usize,
@@ -33,7 +33,7 @@ pub enum BuildError {
         /// The name of the axis.
         axis: String,
     },
-    /// The model's own code rejects a value.
+    /// The Rust code of the model rejects a value of the configuration.
     #[error("`{key}` is {found}, expected {expected}")]
     Key {
         /// The key of the configuration.
@@ -45,7 +45,7 @@ pub enum BuildError {
     },
 }
 
-/// The first error while a trace was recorded, and its place.
+/// The first error in the recording of a trace, with the place in the Rust code.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{kind}{}", place(.provenance))]
 pub struct TraceError {
@@ -61,18 +61,18 @@ impl From<BuildError> for TraceError {
     }
 }
 
-/// A type of a tensor: its element type, and named axes with extents. An error message shows the type as
-/// `bf16[B=1, S=3, D=8]`.
+/// The type of a tensor. The type consists of the element type and the named axes with their
+/// extents. An error message shows the type as `bf16[B=1, S=3, D=8]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedType {
     /// The type of the tensor's elements.
     pub element: ElementType,
-    /// The axes with their extents, in order.
+    /// The axes of the tensor with their extents, in the order of the tensor.
     pub dims: Vec<Dim>,
 }
 
 impl NamedType {
-    /// The index of an axis; `None` if the tensor lacks it.
+    /// The index of `axis` in `dims`, or `None` if the tensor lacks this axis.
     pub fn position(&self, axis: Axis) -> Option<usize> {
         self.dims.iter().position(|d| d.axis == axis)
     }
@@ -88,7 +88,7 @@ impl fmt::Display for NamedType {
     }
 }
 
-/// The kinds of errors in a forward body.
+/// The kinds of errors in the recording of a trace.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum TraceErrorKind {
     /// An operation rejects the types of its operands.
@@ -105,7 +105,7 @@ pub enum TraceErrorKind {
         ty: NamedType,
     },
     /// Two tensors have different extents for one axis.
-    #[error("`{op}`: the axis `{axis}` has two extents: `{left}` against `{right}`")]
+    #[error("`{op}`: the axis `{axis}` has different extents in `{left}` and `{right}`")]
     Extents {
         /// Name of the operation that failed.
         op: &'static str,
@@ -116,19 +116,19 @@ pub enum TraceErrorKind {
         /// The type of the other tensor.
         right: NamedType,
     },
-    /// An error about an axis that `rename` has renamed.
+    /// An error about an axis whose name the Rust code changed with `rename`.
     #[error("{kind}; `{from}` was renamed to `{axis}` at {}:{}", .at.file, .at.line)]
     Renamed {
-        /// The error about the axis.
+        /// The error that concerns the axis.
         kind: Box<TraceErrorKind>,
-        /// The name before the rename.
+        /// The name of the axis before the call of `rename`.
         from: String,
-        /// The axis with its current name.
+        /// The current name of the axis.
         axis: Axis,
-        /// The place of the `rename`.
+        /// The line of Rust code that calls `rename`.
         at: Provenance,
     },
-    /// Each of two tensors has an axis that the other lacks.
+    /// Each of two tensors has an axis that the other tensor lacks.
     #[error("`{op}`: `{left}` and `{right}` each lack an axis that the other tensor has")]
     Axes {
         /// Name of the operation that failed.
@@ -138,7 +138,8 @@ pub enum TraceErrorKind {
         /// The type of the other tensor.
         right: NamedType,
     },
-    /// An activation lacks an axis, and only `.broadcast` may repeat it.
+    /// An activation lacks an axis of the other operand. Only a call of `.broadcast` may repeat an
+    /// activation along a missing axis.
     #[error(
         "`{op}`: `{small}` lacks the axis `{axis}` of `{large}`{}; call `.broadcast(other)` to repeat an \
         activation along an axis",
@@ -153,7 +154,8 @@ pub enum TraceErrorKind {
         small: NamedType,
         /// The type of the other tensor.
         large: NamedType,
-        /// The place where the activation lost the axis, if it had the axis before.
+        /// The line of Rust code that removed the axis, if the activation was computed from a
+        /// tensor with the axis.
         lost: Option<Box<Provenance>>,
     },
     /// A tensor would have two axes with the same name.
@@ -179,7 +181,7 @@ pub enum TraceErrorKind {
         /// The axes in the requested order.
         axes: Vec<Axis>,
     },
-    /// The lengths or factors do not match the extent of an axis.
+    /// The lengths or factors of a split do not match the extent of the axis.
     #[error("`{op}`: axis `{axis}` of `{ty}`: {found}, expected {expected}")]
     Extent {
         /// Name of the operation that failed.
@@ -200,7 +202,7 @@ pub enum TraceErrorKind {
         .rows.extent, .rows.axis, .rows.extent
     )]
     Positions {
-        /// The axis that counts the rows of the table.
+        /// The axis of the table's rows, one row for each position.
         rows: Dim,
         /// The number of positions in the context.
         context: usize,
@@ -217,50 +219,51 @@ pub enum TraceErrorKind {
         /// The type of the tensor.
         found: NamedType,
     },
-    /// A tensor handle is used outside its trace or its block's body.
+    /// The Rust code uses a tensor handle outside the trace or the block body that created the
+    /// handle.
     #[error(
         "this code uses a tensor of another trace or of another block's body; pass the tensor as an argument \
         of `forward`"
     )]
     Stranger,
-    /// A tensor is used while no trace is open.
-    #[error("this code uses a tensor while no `trace` is open")]
+    /// The Rust code uses a tensor handle while no `trace` is open.
+    #[error("this code uses a tensor outside of the closure that `trace` calls")]
     Closed,
     /// `trace` is called within `trace`.
-    #[error("this code calls `trace` while another trace is open on the same thread")]
+    #[error("this code calls `trace` while the same thread records another trace")]
     Nested,
-    /// Two elements of a repeated block record different operations.
+    /// Two elements of a block array record different operations.
     #[error(
-        "`{block}` at `{prefix}` records other operations than the previous elements of the list, although \
+        "`{block}` at `{prefix}` records other operations than the previous blocks of the list, although \
         its arguments have the same types; pass each value that differs as an argument of `forward`"
     )]
     Unequal {
         /// The block and the function.
         block: String,
-        /// The field path of the differing element.
+        /// The field path of the array element whose operations differ.
         prefix: String,
     },
     /// A closure uses an argument of its entry point before a declared function has taken it.
     #[error(
-        "the axes of this argument are unknown, because no declared function has received it yet; call a declared \
+        "the axes of this argument are unknown until a declared function receives the argument; call a declared \
         function first, or record the entry point with `entry_with`"
     )]
     Unnamed,
-    /// An axis of an entry point's argument has no extent, or has two different extents.
+    /// An axis of an entry point's argument has no extent or two different extents.
     #[error("`{function}`: argument `{argument}` has the axis `{axis}`, {}", size(.axis, .known, .sized))]
     Size {
         /// The block and the function.
         function: String,
         /// Name of the argument in question.
         argument: String,
-        /// The axis without a unique extent.
+        /// The axis that has no extent or two different extents.
         axis: Axis,
         /// The extent that another argument or `dims` sets.
         known: Option<usize>,
-        /// The extent that the recording sets.
+        /// The extent that the recording of the entry point sets.
         sized: Option<usize>,
     },
-    /// The recording sets the size of an axis, but no argument has this axis.
+    /// The recording of an entry point sets the size of an axis, but no argument has this axis.
     #[error(
         "the recording of the entry point `{name}` sets a size for the axis `{axis}`, but no argument \
         has this axis"
@@ -268,7 +271,7 @@ pub enum TraceErrorKind {
     UnusedSize {
         /// Name of the entry point.
         name: String,
-        /// The axis without an argument.
+        /// The axis that no argument has.
         axis: Axis,
     },
     /// Two entry points have the same name.
@@ -277,9 +280,9 @@ pub enum TraceErrorKind {
         /// The name of both entry points.
         name: String,
     },
-    /// A layer has no state with this kind and name.
+    /// A layer has no state with the requested kind and name.
     #[error(
-        "layer {layer} has no state of the kind `{kind}`{}; `cache` declares a layer's state",
+        "layer {layer} has no state of the kind `{kind}`{}; declare the state in `cache`",
         .name.map_or_else(|| " without a name".to_owned(), |name| format!(" with the name `{name}`"))
     )]
     NoState {
@@ -292,19 +295,19 @@ pub enum TraceErrorKind {
     },
     /// The name of a state is not allowed.
     #[error(
-        "the name of a state is `{name}`, expected at most 32 letters, digits and `_` that do not end with a \
-        digit"
+        "the name of a state is `{name}`, expected at most 32 letters, digits or `_`, without a digit at \
+        the end"
     )]
     StateName {
-        /// The name that was given.
+        /// The invalid name of the state.
         name: String,
     },
     /// A layer declares two states with the same name.
     #[error(
-        "layer {layer} declares `{name}` twice; give one of the states another name, as in `cache {{ L of other: Recurrent[C, D] }}`"
+        "layer {layer} declares two states with the name `{name}`; give one of the states another name, as in `cache {{ L of other: Recurrent[C, D] }}`"
     )]
     StateTwice {
-        /// The tensor that both states would have.
+        /// The name of the tensor that the two states would share.
         name: String,
         /// The index of the layer, from 0.
         layer: usize,
@@ -319,14 +322,14 @@ pub enum TraceErrorKind {
         /// Name of the missing function.
         function: &'static str,
     },
-    /// `encode` does not fill a state that it must fill.
-    #[error("`encode` does not fill the memory `{name}`; call `fill` on this memory in `encode`")]
+    /// The function `encode` does not fill a state that the decoder layers read.
+    #[error("`encode` does not fill the encoder output `{name}`; call `fill` on this output in `encode`")]
     Unfilled {
         /// The name of the state's tensor.
         name: String,
     },
     /// An entry point other than `encode` fills a state of an encoder.
-    #[error("an entry point that reads the memory `{name}` also fills it; fill a memory only in `encode`")]
+    #[error("an entry point reads and fills the encoder output `{name}`; fill this output only in `encode`")]
     Filled {
         /// The name of the state's tensor.
         name: String,
@@ -338,14 +341,19 @@ pub enum TraceErrorKind {
 
 fn size(axis: &Axis, known: &Option<usize>, sized: &Option<usize>) -> String {
     match (known, sized) {
-        (Some(known), Some(sized)) => format!("which is {known}, but {sized} in the sizes of the recording"),
+        (Some(known), Some(sized)) => {
+            format!("whose extent is {known}, but the recording sets the size {sized}")
+        }
         _ => {
-            format!("whose extent neither `dims` nor the recording gives; add `(\"{axis}\", …)` to its sizes")
+            format!(
+                "whose extent neither `dims` nor the recording sets; add `(\"{axis}\", …)` to the sizes of the recording"
+            )
         }
     }
 }
 
-/// Formats the line with the place of an error. The line omits unknown information.
+/// Formats the place of an error as a line of text. The line omits the field path or the file if
+/// this information is unknown.
 fn place(Provenance { path, file, line }: &Provenance) -> String {
     match (path.is_empty(), file.is_empty()) {
         (true, true) => String::new(),

@@ -1,4 +1,4 @@
-//! The built-in leaves: fields that contain weights.
+//! The built-in leaves, such as [`Linear`]. A leaf is a field that contains weights.
 
 use std::marker::PhantomData;
 use std::panic::Location;
@@ -13,7 +13,7 @@ use crate::tensor::{Place, Raw, axes, extents, fail_extents, permuted};
 use crate::tracer::{self, Tracer};
 use crate::{Dim, NamedType, Scope, Tensor, TraceErrorKind};
 
-/// The call `self.field(x)` of a leaf.
+/// The trait of leaves that you can apply with `self.field(x)`.
 pub trait Call<Argument> {
     /// The type of the result.
     type Output;
@@ -21,8 +21,8 @@ pub trait Call<Argument> {
     fn call(&self, argument: Argument) -> Self::Output;
 }
 
-/// The place of a weight: the leaf's path for messages, and the path of the weight's key. The two paths
-/// differ if the weight is tied.
+/// Two field paths of a weight: `path` is the leaf's path, for messages, and `home` is the prefix
+/// of the weight's checkpoint key. The two paths differ if the weight is tied.
 #[derive(Clone, Debug)]
 struct WeightPath {
     path: Rc<str>,
@@ -34,7 +34,8 @@ impl WeightPath {
         Self { path: scope.path().clone(), home: scope.path().clone() }
     }
 
-    /// Reads a weight. Each item of `held` lists the network's axes that form one axis of the weight.
+    /// Reads a weight. Each item of `held` lists axes that the checkpoint merges into one axis of
+    /// the weight.
     fn read(&self, t: &mut Tracer, name: &str, element: ElementType, held: &[&[Dim]], place: Place) -> Raw {
         let parameter = Parameter::new(self.key(name), TensorType::new(element, held_extents(held)));
         t.parameter(&self.path, parameter, &held_axes(held), place)
@@ -45,18 +46,21 @@ impl WeightPath {
     }
 }
 
-/// The extents of combined axes.
+/// The extents of the weight's axes. Each item of `held` lists axes that the checkpoint merges into
+/// one axis.
 fn held_extents(held: &[&[Dim]]) -> Vec<usize> {
     held.iter().map(|dims| merged(dims).extent).collect()
 }
 
-/// The names of combined axes.
+/// The names of the weight's axes. Each item of `held` lists axes that the checkpoint merges into
+/// one axis.
 fn held_axes(held: &[&[Dim]]) -> Vec<AxisName> {
     let named = |dims: &&[Dim]| -> Vec<_> { dims.iter().map(|d| (d.axis.0, d.extent)).collect() };
     held.iter().map(|dims| joined_axis(&named(dims))).collect()
 }
 
-/// Reads a weight that a recipe computes. If the recipe is invalid, the function reports the reason.
+/// Reads a weight that Tracewright computes from tensors of the checkpoint. If `parameter` is an
+/// error, the function reports this error.
 fn made(
     t: &mut Tracer,
     path: &Rc<str>,
@@ -70,12 +74,14 @@ fn made(
     }
 }
 
-/// A linear layer with an optional bias (`nn.Linear` in PyTorch). Its weight `[outputs…, inputs…]` is stored
-/// as a matrix. In the result, the output axes replace the input axes of the argument.
+/// A linear layer with an optional bias (`nn.Linear` in PyTorch). The checkpoint stores the weight
+/// `[outputs…, inputs…]` as a matrix. The layer replaces the argument's input axes by the output
+/// axes.
 ///
-/// Some checkpoints store the matrix with its input axes first, such as GPT-2's `Conv1D` and most JAX models.
-/// Call [`transposed`](Self::transposed) for these checkpoints. The shape of a square matrix does not reveal
-/// the order of its axes, so a wrong setting loads without an error and computes wrong results.
+/// Some checkpoints store the matrix with the input axes first, such as GPT-2's `Conv1D` and most
+/// JAX models. Call [`transposed`](Self::transposed) for a checkpoint that stores the input axes
+/// first. The shape of a square matrix does not reveal the order of the axes. If you set
+/// `transposed` wrongly, a square matrix loads without an error, but the results are wrong.
 #[derive(Clone, Debug)]
 pub struct Linear<T: Float> {
     stored: WeightPath,
@@ -99,13 +105,13 @@ impl<T: Float> Linear<T> {
         Self { bias, ..self }
     }
 
-    /// Sets whether the checkpoint stores the weight as `[inputs…, outputs…]`. The archive always stores
-    /// `[outputs…, inputs…]`.
+    /// Sets whether the checkpoint stores the weight as `[inputs…, outputs…]`. The IRPA archive
+    /// always stores the weight as `[outputs…, inputs…]`.
     pub fn transposed(self, transposed: bool) -> Self {
         Self { transposed, ..self }
     }
 
-    /// Uses the weight of the leaf at the path `home`.
+    /// Ties this layer to the leaf at the path `home`, so the two leaves share one weight.
     pub fn tied(mut self, home: Scope) -> Self {
         self.stored.home = home.path().clone();
         self
@@ -122,7 +128,8 @@ impl<T: Float> Call<Tensor<T>> for Linear<T> {
     }
 }
 
-/// The single axis that replaces several axes in a matrix.
+/// Returns the single axis that replaces the axes `dims` in a matrix. The extent of the new axis is
+/// the product of the extents of `dims`.
 fn merged(dims: &[Dim]) -> Dim {
     match dims {
         [one] => *one,
@@ -167,7 +174,7 @@ impl<T: Float> Linear<T> {
     }
 }
 
-/// Reshapes `raw` from the axes `from` to the axes `to`, which have the same number of elements.
+/// Reshapes `raw` from the axes `from` to the axes `to`. The number of elements stays the same.
 fn reshaped(t: &mut Tracer, path: Option<&Rc<str>>, raw: Raw, from: &[Dim], to: &[Dim], place: Place) -> Raw {
     match from == to {
         true => raw,
@@ -175,7 +182,8 @@ fn reshaped(t: &mut Tracer, path: Option<&Rc<str>>, raw: Raw, from: &[Dim], to: 
     }
 }
 
-/// A table `[V, D]` from which token ids select rows (`nn.Embedding` in PyTorch).
+/// A table `[V, D]` of embeddings. Each token id selects a row of the table (`nn.Embedding` in
+/// PyTorch).
 #[derive(Clone, Debug)]
 pub struct Embedding<T: Float> {
     stored: WeightPath,
@@ -184,12 +192,13 @@ pub struct Embedding<T: Float> {
 }
 
 impl<T: Float> Embedding<T> {
-    /// Creates a table with these axes; the axis of rows comes first.
+    /// Creates an embedding table with the axes `dims`. The first axis is the axis of the table's
+    /// rows.
     pub fn build(scope: Scope, dims: &[Dim]) -> Self {
         Self { stored: WeightPath::new(scope), dims: dims.to_vec(), of: PhantomData }
     }
 
-    /// Uses the table of the leaf at the path `home`.
+    /// Ties this table to the leaf at the path `home`, so the two leaves share one weight.
     pub fn tied(mut self, home: Scope) -> Self {
         self.stored.home = home.path().clone();
         self
@@ -212,8 +221,8 @@ impl<T: Float> Call<Tensor<I32>> for Embedding<T> {
     }
 }
 
-/// Root mean square norm over one axis, or over several axes together: x / √(mean(x²) + ε) · weight (Zhang
-/// and Sennrich, 2019). The weight `[D]` is stored as a vector.
+/// Root mean square norm over one axis, or over several axes together: x / √(mean(x²) + ε) · weight
+/// (Zhang and Sennrich, 2019). The checkpoint stores the weight `[D]` as a vector.
 #[derive(Clone, Debug)]
 pub struct RmsNorm<T: Float> {
     stored: WeightPath,
@@ -224,24 +233,24 @@ pub struct RmsNorm<T: Float> {
 }
 
 impl<T: Float> RmsNorm<T> {
-    /// Creates a norm over all axes in `dims`.
+    /// Creates an RMS norm over all axes in `dims`.
     pub fn build(scope: Scope, dims: &[Dim]) -> Self {
         let style = WeightStyle::Scale;
         Self { stored: WeightPath::new(scope), dims: dims.to_vec(), epsilon: 1e-6, style, of: PhantomData }
     }
 
-    /// Sets ε, the number that is added to the mean square. The default is 1e-6.
+    /// Sets ε, which the norm adds to the mean square. The default is 1e-6.
     pub fn eps(self, epsilon: f64) -> Self {
         Self { epsilon, ..self }
     }
 
-    /// Sets the way in which the weight is applied. The default is [`WeightStyle::Scale`].
+    /// Sets how the norm applies the weight. The default is [`WeightStyle::Scale`].
     pub fn style(self, style: WeightStyle) -> Self {
         Self { style, ..self }
     }
 }
 
-/// Moves the axes of `dims` to the end. Returns the tensor and its axes.
+/// Moves the axes in `dims` to the end of the tensor. Returns the tensor and the list of its axes.
 fn axes_last(
     t: &mut Tracer,
     op: &'static str,
@@ -301,14 +310,14 @@ pub struct LayerNorm<T: Float> {
 }
 
 impl<T: Float> LayerNorm<T> {
-    /// Creates a norm over the single axis in `dims`.
+    /// Creates a layer norm over the single axis in `dims`.
     pub fn build(scope: Scope, dims: &[Dim]) -> Self {
         let scale = Weight::build(scope.child("weight"), dims);
         let shift = Some(Weight::build(scope.child("bias"), dims));
         Self { scale, shift, dims: dims.to_vec(), epsilon: 1e-5 }
     }
 
-    /// Sets ε, the number that is added to the variance. The default is 1e-5.
+    /// Sets ε, which the norm adds to the variance. The default is 1e-5.
     pub fn eps(self, epsilon: f64) -> Self {
         Self { epsilon, ..self }
     }
@@ -337,7 +346,8 @@ impl<T: Float> Call<Tensor<T>> for LayerNorm<T> {
     }
 }
 
-/// A weight that the network uses directly. The key of the weight is the field path, without a suffix.
+/// A weight without a built-in operation, which the code of the network uses as a tensor. The
+/// checkpoint key of the weight is the field path, without a suffix such as `.weight`.
 #[derive(Clone, Debug)]
 pub struct Weight<T: Element> {
     path: Rc<str>,
@@ -347,13 +357,14 @@ pub struct Weight<T: Element> {
 }
 
 impl<T: Element> Weight<T> {
-    /// Creates a weight with these axes.
+    /// Creates a weight with the axes `dims`.
     pub fn build(scope: Scope, dims: &[Dim]) -> Self {
         Self { path: scope.path().clone(), dims: dims.to_vec(), stacked: false, of: PhantomData }
     }
 
-    /// Creates a weight whose slices along the first axis are separate tensors in the checkpoint. The last
-    /// `*` of the path is replaced by the index of a slice: `experts.*.w1.weight`.
+    /// Creates a weight whose slices along the first axis are separate tensors in the checkpoint.
+    /// Tracewright replaces the last `*` of the path by the index of a slice:
+    /// `experts.*.w1.weight`.
     pub fn stacked(scope: Scope, dims: &[Dim]) -> Self {
         Self { stacked: true, ..Self::build(scope, dims) }
     }

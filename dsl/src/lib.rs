@@ -1,8 +1,9 @@
-//! The language in which you declare a network: the macro [`model!`], [`Tensor`], and the functions of a
-//! neural network.
+//! The Rust DSL in which you declare a network. The DSL consists of the macro [`model!`], the type
+//! [`Tensor`], and the functions of neural networks in [`nn`].
 //!
-//! A `forward` body runs once, with tensor handles instead of numbers. Each operation adds a node to a
-//! [`trace::Trace`]. Recording reads no weights.
+//! Tracewright runs the body of a function such as `forward` once, with tensor handles instead of
+//! numbers. Each operation adds a node to a [`trace::Trace`]. Tracewright reads no weights during
+//! the recording.
 //!
 #![doc = include_str!("functions.md")]
 #![warn(missing_docs)]
@@ -42,7 +43,7 @@ pub use scope::{Block, Project, Scope};
 pub use tensor::Tensor;
 pub use tracer::trace;
 
-/// Functions and types that the expansion of [`model!`] uses.
+/// Functions and types that only the generated code of [`model!`] uses.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::block::block;

@@ -1,10 +1,11 @@
-//! Finds the origin of a tensor. The origin decides which tensors Tracewright may repeat along missing axes.
-//! It also decides which axis an error message names as the cause.
+//! Finds the nodes from which a tensor is computed. The nodes from which a tensor is computed
+//! decide whether Tracewright may repeat the tensor along a missing axis. Error messages name the
+//! line of code that removed an axis.
 //!
-//! Weights, constants, integers and booleans may be repeated, because they are the same for every element. An
-//! activation that lacks an axis had this axis earlier and lost it. A value may be combined with the axis
-//! again only if it comes from the value's own reductions, as in `x - x.mean(D)`. Any other use may be a
-//! mistake, so the network must call `.broadcast(…)`.
+//! Tracewright may repeat weights, constants, integers and booleans along any axis. An activation
+//! that lacks an axis usually lost this axis in a reduction. Tracewright may repeat the result of a
+//! reduction only next to the reduced value itself, as in `x - x.mean(D)`. Any other repetition of
+//! an activation may be a mistake, so the network must call `.broadcast(…)`.
 
 use std::collections::BTreeSet;
 
@@ -13,21 +14,23 @@ use trace::{Function, NodeId, NodeKind, Provenance};
 
 use crate::Axis;
 
-/// The nodes of a function that is being recorded.
+/// The nodes of a function whose recording is in progress.
 #[derive(Clone, Copy)]
 pub(crate) struct Origin<'a> {
     pub(crate) function: &'a Function,
     pub(crate) activations: &'a ActivationNodes,
 }
 
-/// For each node of a function, whether it is an activation, which means that the node depends on an argument
-/// with axes. A row of a constant table is not an activation, even if the row's index is an activation.
+/// Whether each node of a function is an activation. An activation is a node that depends on an
+/// argument with axes. A selected row of a constant table is not an activation, even if the index
+/// of the row is an activation.
 #[derive(Default)]
 pub(crate) struct ActivationNodes(Vec<bool>);
 
 impl ActivationNodes {
-    /// Classifies the nodes that were added to `function` since the last call. A search through all ancestors
-    /// for every query would take time quadratic in the number of layers.
+    /// Classifies the nodes that `function` received since the last call. Without a list of
+    /// classified nodes, each query would search all ancestors of a node, and the total time would
+    /// be quadratic in the number of layers.
     pub(crate) fn extend(&mut self, function: &Function) {
         for id in (self.0.len()..function.len()).map(NodeId::new) {
             let node = function.node(id);
@@ -41,7 +44,8 @@ impl ActivationNodes {
         }
     }
 
-    /// Marks an argument that is not an activation in the function's caller.
+    /// Records that `argument` is no activation, because the caller passes a value that is no
+    /// activation.
     pub(crate) fn remove(&mut self, argument: NodeId) {
         self.0[argument.index()] = false;
     }
@@ -59,7 +63,7 @@ fn is_constant(function: &Function, id: NodeId) -> bool {
 }
 
 impl<'a> Origin<'a> {
-    /// Whether `small` may be implicitly repeated to the axes of `large`.
+    /// Whether Tracewright may implicitly repeat `small` along the missing axes of `large`.
     pub(crate) fn may_be_repeated(self, small: NodeId, large: NodeId) -> bool {
         let ty = self.function.node(small).ty();
         if ty.rank() == 0 || !ty.element.is_float() {
@@ -68,8 +72,8 @@ impl<'a> Origin<'a> {
         self.sources(small).is_subset(&self.sources(large))
     }
 
-    /// The node at which `from` lost `axis`. This is the last ancestor that lacks the axis but has an operand
-    /// with the axis.
+    /// The line of code that removed `axis` from an ancestor of `from`. The line belongs to the
+    /// last ancestor that lacks the axis but has an operand with the axis.
     pub(crate) fn lost_at(self, from: NodeId, axis: Axis) -> Option<&'a Provenance> {
         let mut open = BTreeSet::from([from]);
         while let Some(id) = open.pop_last() {
@@ -82,7 +86,8 @@ impl<'a> Origin<'a> {
         None
     }
 
-    /// The name of `axis` in `from` before a `rename`, and the line of code with that `rename`.
+    /// If a `rename` gave `axis` its name, the earlier name and the line of code that calls
+    /// `rename`. The search starts at the node `from`.
     pub(crate) fn renamed_at(self, from: NodeId, axis: Axis) -> Option<(&'a str, &'a Provenance)> {
         let mut id = from;
         loop {
@@ -102,7 +107,8 @@ impl<'a> Origin<'a> {
         self.function.node(id).axes.iter().position(|name| *name == axis.0)
     }
 
-    /// The activations from which elementwise functions and reductions alone compute `node`.
+    /// Returns the activations from which elementwise functions and reductions alone compute
+    /// `node`.
     fn sources(self, node: NodeId) -> BTreeSet<NodeId> {
         let (mut found, mut seen) = (BTreeSet::new(), BTreeSet::new());
         let mut open = vec![node];

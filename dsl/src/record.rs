@@ -1,4 +1,5 @@
-//! Records entry points: any function of any block, for arguments of the given sizes.
+//! Records entry points. An entry point can be any function of any block, with arguments of the
+//! given sizes.
 
 use std::panic::Location;
 
@@ -40,17 +41,18 @@ pub struct Recording<M> {
     shards: DeclaredShards,
 }
 
-/// The axes that a network partitions over a device mesh. Each item contains tensor axes, and the name of the
-/// mesh axis that partitions them.
+/// The axes that a network partitions over a device mesh. Each item contains a list of tensor axes
+/// and the name of the mesh axis that partitions these axes.
 pub type DeclaredShards = &'static [(&'static [&'static str], &'static str)];
 
-/// A finished recording: the trace, and facts about it.
+/// A finished recording, which contains the trace, the number of recorded bodies and the
+/// partitioned axes.
 #[derive(Clone, Debug)]
 pub struct Traced {
     /// The trace of all entry points.
     pub trace: Trace,
-    /// The number of recorded bodies of repeated blocks. A body is recorded once for each kind of layer, not
-    /// for each layer.
+    /// The number of recorded bodies of block arrays. Tracewright records a body once for each kind
+    /// of layer, and not for each layer.
     pub body_runs: usize,
     /// The axes that the network partitions over a device mesh.
     pub shards: DeclaredShards,
@@ -68,14 +70,14 @@ impl<M> Recording<M> {
         Self { shards, ..self }
     }
 
-    /// Records `function`, which is a function of a block or a closure that calls such functions. The
-    /// arguments and results of the function become the arguments and results of the entry point. Names, axes
-    /// and types of arguments come from the declared signature. `sizes` sets the extents of axes that `dims`
-    /// does not declare.
+    /// Records `function`, which is a function of a block or a closure that calls such functions.
+    /// The arguments and results of the function become the arguments and results of the entry
+    /// point. The declared signature of the function sets the names, axes and types of the
+    /// arguments. `sizes` sets the extents of axes that `dims` does not declare.
     ///
     /// # Errors
-    /// Returns the first error of a body, with its line of Rust code. Also returns an error if an axis has no
-    /// extent, or if a size belongs to no argument.
+    /// Returns the first error of a body, with the error's line of Rust code. Also returns an error
+    /// if an axis has no extent, or if `sizes` contains an axis that no argument has.
     #[track_caller]
     pub fn entry<A, F: EntryFunction<M, A>>(
         self,
@@ -93,7 +95,7 @@ impl<M> Recording<M> {
     /// Records an entry point without a declared function. `body` creates the inputs and outputs itself.
     ///
     /// # Errors
-    /// Returns the first error of any tensor operation, with its line of Rust code.
+    /// Returns the first error of any tensor operation, with the error's line of Rust code.
     #[track_caller]
     pub fn entry_with(
         self,
@@ -126,7 +128,7 @@ impl<M> Recording<M> {
     }
 }
 
-/// The entry point that is being recorded.
+/// An entry point whose recording is in progress.
 pub struct EntryRecorder {
     place: Place,
     results: Vec<(String, Role, Raw)>,
@@ -175,18 +177,18 @@ impl EntryRecorder {
         tracer::with(|t| t.fail(kind, self.place));
     }
 
-    /// Checks the type of a tensor that fills the state of an encoder.
+    /// Checks the type of a tensor that the network stores as the state of an encoder.
     pub(crate) fn expect(&self, name: &str, raw: Raw, dims: &[Dim]) {
         let place = self.place;
         tracer::with(|t| {
             let Some(found) = t.named_type(raw, place).filter(|ty| ty.dims != dims) else { return };
             let declared = NamedType { element: found.element, dims: dims.into() }.to_string();
-            let (function, what) = ("encode".to_owned(), format!("memory `{name}`"));
+            let (function, what) = ("encode".to_owned(), format!("encoder output `{name}`"));
             t.fail(TraceErrorKind::Signature { function, what, declared, found }, place);
         });
     }
 
-    /// The extent that the recording sets for an axis; `None` if it sets none.
+    /// The extent that the recording sets for an axis, or `None` if the recording sets no extent.
     pub fn size(&mut self, axis: Axis) -> Option<usize> {
         tracer::with(|t| t.size(axis)).flatten()
     }
@@ -194,7 +196,7 @@ impl EntryRecorder {
 
 /// A type that can be an argument of an entry point. The recording creates the argument's value.
 pub trait EntryArgument: TraceArg {
-    /// Creates the argument. The name and axes of the argument can be unknown at this point.
+    /// Creates the argument, possibly before the argument's name and axes are known.
     #[doc(hidden)]
     fn argument(entry: &mut EntryRecorder) -> Self;
 }
@@ -205,8 +207,8 @@ impl<T: Element> EntryArgument for Tensor<T> {
     }
 }
 
-/// A function that can be recorded: its first argument is the network, and its other arguments are
-/// [`EntryArgument`]s.
+/// A function that Tracewright can record as an entry point. The first argument of the function is
+/// the network. All arguments except the network are [`EntryArgument`]s.
 pub trait EntryFunction<M, Arguments> {
     #[doc(hidden)]
     fn call(self, model: &M, entry: &mut EntryRecorder) -> Vec<Raw>;

@@ -1,21 +1,22 @@
-//! [`Scope`] is the place of a block or a leaf in its model.
+//! [`Scope`] is the field path of a block or a leaf in its model.
 
 use std::rc::Rc;
 
 use crate::BuildError;
 
-/// The place of a block or leaf in its model: its field path, which is also the prefix of its checkpoint
-/// keys.
+/// The field path of a block or leaf in its model. The path is also the prefix of the checkpoint
+/// keys of the block's weights.
 #[derive(Clone, Debug)]
 pub struct Scope {
     root: Rc<str>,
     path: Rc<str>,
-    /// Whether this place is an element of a `[Block; L]`.
+    /// Whether this block is an element of a block array `[Block; L]`.
     pub(crate) element: bool,
 }
 
 impl Scope {
-    /// The scope of a root block whose keys start with `prefix`, which is empty for most checkpoints.
+    /// The scope of a root block. All checkpoint keys of the model start with `prefix`, which is
+    /// empty for most checkpoints.
     pub fn root(prefix: &str) -> Self {
         Self { root: prefix.into(), path: prefix.into(), element: false }
     }
@@ -25,7 +26,7 @@ impl Scope {
         Self { root: self.root.clone(), path: join(&self.path, field).into(), element: false }
     }
 
-    /// The scope of the element `index` of a field that repeats a block.
+    /// Returns the scope of element `index` of the block array in the field `field`.
     pub fn element(&self, field: &str, index: usize) -> Self {
         let path = join(&join(&self.path, field), &index.to_string());
         Self { root: self.root.clone(), path: path.into(), element: true }
@@ -36,7 +37,8 @@ impl Scope {
         Self { root: self.root.clone(), path: join(&self.root, path).into(), element: false }
     }
 
-    /// The index of this element of a `[Block; L]`; `None` for other places.
+    /// The index of this element in its block array, or `None` if this block is no element of an
+    /// array.
     pub fn index(&self) -> Option<usize> {
         let index = self.path.rsplit('.').next().filter(|_| self.element);
         index.and_then(|index| index.parse().ok())
@@ -47,7 +49,7 @@ impl Scope {
         &self.path
     }
 
-    /// The path with `*` for the index: `model.layers.*` for `model.layers.3`.
+    /// The field path with `*` instead of the index: `model.layers.*` for `model.layers.3`.
     pub(crate) fn pattern(&self) -> String {
         match self.path.rsplit_once('.') {
             Some((array, _)) => format!("{array}.*"),
@@ -65,21 +67,22 @@ pub trait Block: Sized + 'static {
     /// The type of the block's configuration.
     type Config;
 
-    /// Builds the block at a place of the model.
+    /// Builds the block at the field path of `scope`.
     ///
     /// # Errors
     /// Returns an error if an extent from the configuration contradicts `dims`.
     fn build(scope: Scope, config: &Rc<Self::Config>) -> Result<Self, BuildError>;
 }
 
-/// Converts a configuration to the configuration of another model. This model can then have blocks of the
-/// other model as fields.
+/// Converts a model's configuration to the configuration of another model. The first model can then
+/// use blocks of the other model as fields.
 pub trait Project<Target> {
-    /// The configuration for the other model's blocks.
+    /// Returns the configuration for the blocks of the other model.
     fn project(&self) -> Target;
 
-    /// The configuration for the element `index` of a `[Block; L]`. Implement this function if elements have
-    /// different sizes. By default, all elements have the same configuration.
+    /// The configuration for the element `index` of a block array `[Block; L]`. Implement this
+    /// function if the elements have different sizes. By default, all elements have the same
+    /// configuration.
     fn project_at(&self, _index: usize) -> Target {
         self.project()
     }

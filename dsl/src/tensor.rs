@@ -1,4 +1,4 @@
-//! [`Tensor`] is the handle with which `forward` bodies compute.
+//! [`Tensor`] is the handle of a tensor in the body of a function such as `forward`.
 
 use std::marker::PhantomData;
 use std::panic::Location;
@@ -14,13 +14,14 @@ use crate::tracer::{self, Tracer};
 pub(crate) use crate::tracer::{Place, Raw};
 use crate::{Axis, Dim, NamedType, TraceErrorKind};
 
-/// A tensor of a trace that is being recorded. The handle is small, and implements `Copy`. The axes of the
-/// tensor have names.
+/// A handle of a tensor in a trace whose recording is in progress. The handle is small and
+/// implements `Copy`. The axes of the tensor have names.
 ///
-/// Elementwise operators take two tensors of one element type and align their axes by name. The axes of one
-/// tensor must include all axes of the other tensor, which is repeated along the missing axes. If an
-/// operation is invalid, [`trace`](crate::trace) fails with the operation's place in your code. The invalid
-/// operation returns a handle that causes no further errors.
+/// Elementwise operators take two tensors of the same element type, and align the tensors' axes by
+/// name. The axes of one tensor must include all axes of the other tensor. The operator repeats the
+/// tensor with fewer axes along the missing axes. If an operation is invalid,
+/// [`trace`](crate::trace) returns an error with the line of your code. The invalid operation
+/// returns a handle that causes no further errors.
 ///
 /// A handle cannot leave its thread, because the open trace is thread-local.
 pub struct Tensor<T: Element> {
@@ -54,8 +55,8 @@ impl<T: Element> Tensor<T> {
         Self { raw, of: PhantomData }
     }
 
-    /// Runs `f` on the open tracer and this tensor's type. The function returns an error handle if no trace
-    /// is open or the tensor belongs to another trace.
+    /// Runs `f` on the open tracer and this tensor's type. The method returns an error handle if no
+    /// trace is open or the tensor belongs to another trace.
     pub(crate) fn apply<U: Element>(
         self,
         place: Place,
@@ -90,7 +91,8 @@ impl<T: Element> Tensor<T> {
         Self::new(tracer::with(|t| t.op(None, Constant { value }, &[], &[], place)).unwrap_or(Raw::POISON))
     }
 
-    /// Creates a constant with these axes, whose extents `literal` must have.
+    /// Creates a constant with the axes `dims`. The shape of `literal` must be the list of the
+    /// axes' extents.
     #[track_caller]
     pub fn constant(literal: Literal, axes: &[Axis]) -> Self {
         let place = Location::caller();
@@ -98,7 +100,8 @@ impl<T: Element> Tensor<T> {
         Self::new(raw.unwrap_or(Raw::POISON))
     }
 
-    /// A constant of these numbers along one axis, rounded to the element type.
+    /// Creates a constant that contains the given numbers along one axis, rounded to the element
+    /// type.
     #[track_caller]
     pub fn numbers(values: &[f64], axis: Axis) -> Self {
         let ty = TensorType::new(T::TYPE, [values.len()]);
@@ -106,7 +109,7 @@ impl<T: Element> Tensor<T> {
         Self::constant(Literal::from_value(&ops::Value { ty, data }), &[axis])
     }
 
-    /// The extent of an axis: the number of its elements. After an error, the extent is 0.
+    /// The number of elements along an axis. After an error, the number is 0.
     #[track_caller]
     pub fn extent(self, axis: Axis) -> usize {
         let place = Location::caller();
@@ -119,7 +122,7 @@ impl<T: Element> Tensor<T> {
         )
     }
 
-    /// The axes of the tensor in their order; the list is empty after an error.
+    /// The axes of the tensor in their order. After an error, the list is empty.
     pub(crate) fn dims(self, place: Place) -> Vec<Dim> {
         tracer::with(|t| t.named_type(self.raw, place)).flatten().map_or_else(Vec::new, |ty| ty.dims)
     }
@@ -144,12 +147,14 @@ impl<T: Element> Tensor<T> {
             }
             let mut names = axes(&ty.dims);
             names[position] = to;
-            // A name belongs to a node, so a new name needs a new node: a reshape to the same shape.
+            // A node stores the names of its axes, so a new name needs a new node. The new node is
+            // a reshape to the same shape.
             t.op(None, Reshape { shape: extents(&ty.dims) }, &[raw], &names, place)
         })
     }
 
-    /// Permutes the axes of this tensor to the given order, which must name each axis once.
+    /// Permutes the axes of this tensor to the given order. The order must contain each axis
+    /// exactly once.
     #[track_caller]
     pub fn permute(self, order: &[Axis]) -> Self {
         let place = Location::caller();
@@ -165,7 +170,8 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Splits an axis into pieces of the given lengths, whose sum must be the extent of the axis.
+    /// Splits an axis into pieces of the given lengths. The sum of the lengths must be the extent
+    /// of the axis.
     #[track_caller]
     pub fn split<const N: usize>(self, axis: Axis, lengths: [usize; N]) -> [Self; N] {
         let place = Location::caller();
@@ -187,8 +193,8 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Selects `length` indices along an axis, beginning at `start`. The start is computed at run time, and
-    /// is clamped so that the range fits into the axis.
+    /// Selects `length` indices along an axis from the index `start` on. The program computes
+    /// `start` at run time, and clamps `start` so that all selected indices exist.
     #[track_caller]
     pub fn dynamic_narrow(self, axis: Axis, start: Tensor<I32>, length: usize) -> Self {
         let place = Location::caller();
@@ -198,8 +204,8 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Merges several axes into one axis, in which the first axis varies slowest. The merged axis has the
-    /// position of the first axis. The function moves the other axes next to the first axis.
+    /// Merges several axes into one axis. Along the merged axis, the index of the first axis in
+    /// `axes` varies slowest. The merged axis has the position of the foremost axis in `axes`.
     #[track_caller]
     pub fn merge(self, merged: &[Axis], into: Axis) -> Self {
         let place = Location::caller();
@@ -217,8 +223,8 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Splits an axis into several axes; the first of these axes varies slowest. The product of the new
-    /// extents must be the extent of the axis.
+    /// Splits an axis into several axes. The index of the first new axis varies slowest. The
+    /// product of the new extents must be the extent of the axis.
     #[track_caller]
     pub fn unmerge(self, axis: Axis, parts: &[Dim]) -> Self {
         let place = Location::caller();
@@ -240,25 +246,25 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// The sum along an axis, which is removed.
+    /// Adds the elements along an axis, and removes this axis.
     #[track_caller]
     pub fn sum(self, axis: Axis) -> Self {
         self.reduce("sum", ReduceKind::Add, axis, Location::caller())
     }
 
-    /// The largest element along an axis, which is removed.
+    /// Returns the largest element along an axis, and removes this axis.
     #[track_caller]
     pub fn max(self, axis: Axis) -> Self {
         self.reduce("max", ReduceKind::Maximum, axis, Location::caller())
     }
 
-    /// The smallest element along an axis, which is removed.
+    /// Returns the smallest element along an axis, and removes this axis.
     #[track_caller]
     pub fn min(self, axis: Axis) -> Self {
         self.reduce("min", ReduceKind::Minimum, axis, Location::caller())
     }
 
-    /// The mean along an axis, which is removed.
+    /// Computes the mean along an axis, and removes this axis.
     #[track_caller]
     pub fn mean(self, axis: Axis) -> Self
     where
@@ -278,9 +284,9 @@ impl<T: Element> Tensor<T> {
 
     /// The cumulative sum along an axis: element i becomes the sum of the elements 0 to i.
     ///
-    /// The function needs ⌈log₂ n⌉ additions per element (Hillis and Steele, "Data Parallel Algorithms",
-    /// 1986). Each addition of floats rounds once. Sums of f16 and bf16 are computed in f32 and rounded at
-    /// the end. Integers wrap around.
+    /// The function needs ⌈log₂ n⌉ additions per element (Hillis and Steele, "Data Parallel
+    /// Algorithms", 1986). Each addition of f32 numbers rounds once. The function computes sums of
+    /// f16 and bf16 in f32, and rounds the results at the end. Sums of integers wrap around.
     #[track_caller]
     pub fn cumsum(self, axis: Axis) -> Self {
         let place = Location::caller();
@@ -294,7 +300,8 @@ impl<T: Element> Tensor<T> {
         self.apply_axis(place, "cumsum", axis, |t, raw, ty, position| {
             let (names, extent) = (axes(&ty.dims), ty.dims[position].extent);
             let distances = std::iter::successors(Some(1), |distance| Some(distance * 2));
-            // Adding the sum of the previous `distance` elements doubles the number of elements in each sum.
+            // Each step adds the sum of the previous `distance` elements, and so doubles the number
+            // of elements in each sum.
             distances.take_while(|distance| *distance < extent).fold(raw, |sums, distance| {
                 let mut shape = extents(&ty.dims);
                 shape[position] = distance;
@@ -309,7 +316,8 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Concatenates tensors along an axis that all of them have. The other axes of the tensors must be equal.
+    /// Concatenates tensors along an axis that all tensors have. The tensors must have equal axes,
+    /// except for the axis of the concatenation.
     #[track_caller]
     pub fn concat(tensors: &[Self], axis: Axis) -> Self {
         let place = Location::caller();
@@ -337,8 +345,8 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Runs `join` on tensors with the axes of the first tensor, in the order of these axes. The extents of
-    /// the tensors must be equal, except along the axis `along`.
+    /// Reorders the axes of all tensors like the axes of the first tensor, and runs `join` on the
+    /// result. The extents of the tensors must be equal, except along the axis `along`.
     fn joined(
         op: &'static str,
         tensors: &[Self],
@@ -377,8 +385,8 @@ impl<T: Element> Tensor<T> {
     }
 }
 
-/// Moves the axes `merged` next to each other, at the position of the first of them. Returns the new order of
-/// the axes, and the position of the first merged axis.
+/// Computes an order in which the axes `merged` are next to each other, at the position of the
+/// foremost of these axes. Returns the order of the axes, and the position of the merged axes.
 fn together(ty: &NamedType, merged: &[Axis]) -> Result<(Vec<Axis>, usize), Axis> {
     if let Some(missing) = merged.iter().find(|axis| ty.position(**axis).is_none()) {
         return Err(*missing);
@@ -404,7 +412,8 @@ pub(crate) fn permuted(t: &mut Tracer, raw: Raw, ty: NamedType, order: &[Axis], 
     t.op(None, Permute { order: indices }, &[raw], order, place)
 }
 
-/// Whether all axes that two tensors share have equal extents. If the extents differ, the trace fails.
+/// Whether two tensors have equal extents along all common axes. If the extents differ, the trace
+/// fails.
 pub(crate) fn extents_agree(
     t: &mut Tracer,
     op: &'static str,
@@ -422,8 +431,8 @@ pub(crate) fn extents_agree(
     }
 }
 
-/// Fails the trace, because `axis` has two extents. The error mentions a `rename` if `rename` gave the axis
-/// its name.
+/// Fails the trace, because two tensors have different extents along `axis`. If a `rename` gave the
+/// axis its name, the error mentions this `rename`.
 pub(crate) fn fail_extents(
     t: &mut Tracer,
     op: &'static str,

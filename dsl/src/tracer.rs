@@ -1,4 +1,4 @@
-//! The tracer, which records the open trace of this thread.
+//! The tracer records the open trace of the current thread.
 
 use std::any::{Any, TypeId};
 use std::cell::RefCell;
@@ -21,7 +21,7 @@ use crate::{Axis, Dim, NamedType, TraceError, TraceErrorKind};
 /// The source location of a call to an operator or a method.
 pub(crate) type Place = &'static Location<'static>;
 
-/// The untyped data of a tensor: its node, function and trace.
+/// An untyped tensor handle, with the numbers of the node, the function and the trace.
 #[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Raw {
@@ -33,8 +33,8 @@ pub struct Raw {
 impl Raw {
     pub(crate) const POISON: Self = Self { node: u32::MAX, function: u32::MAX, trace: u32::MAX };
 
-    /// A placeholder for an argument of an entry point. A declared function that takes the argument sets its
-    /// name and axes.
+    /// A placeholder for an argument of an entry point. The declared function that takes the
+    /// argument replaces the placeholder, and sets the name and axes.
     pub(crate) const ARGUMENT: Self = Self { node: u32::MAX - 1, function: u32::MAX, trace: u32::MAX };
 
     pub(crate) fn id(self) -> NodeId {
@@ -42,7 +42,7 @@ impl Raw {
     }
 }
 
-/// The key of a recorded body. Two runs with equal keys record the same function.
+/// The key of a recorded body. Two calls with equal keys record the same function.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct TraceKey {
     /// The type of the block.
@@ -52,8 +52,8 @@ pub(crate) struct TraceKey {
     pub pattern: String,
     pub arguments: TypeId,
     pub types: Vec<(TensorType, Vec<AxisName>)>,
-    /// The arguments that are activations. A body may implicitly repeat all other arguments along missing
-    /// axes.
+    /// Whether each argument is an activation. A body may implicitly repeat an argument along
+    /// missing axes only if the argument is no activation.
     pub activations: Vec<bool>,
     pub data: Vec<u8>,
 }
@@ -68,24 +68,25 @@ static TRACES: AtomicU32 = AtomicU32::new(0);
 pub(crate) struct Tracer {
     id: u32,
     trace: Trace,
-    /// The functions that are being recorded, the innermost last.
+    /// The functions whose recording is in progress. The innermost function is the last item.
     open: Vec<Open>,
-    /// The field paths of the running blocks, the innermost last.
+    /// The field paths of the blocks whose functions are running. The path of the innermost block
+    /// is the last item.
     paths: Vec<Rc<str>>,
     /// The first error of the trace. After an error, every handle is an error handle, so the trace reports no
     /// further errors.
     error: Option<TraceError>,
-    /// The recorded bodies of repeated blocks.
+    /// The recorded bodies of block arrays.
     bodies: Vec<(TraceKey, Body)>,
     /// The Rust files seen so far, and their names in the trace.
     files: Vec<(&'static str, Arc<str>)>,
-    /// A cache of the last node's field path, relative to the function with this number. The next node
-    /// usually has the same path.
+    /// A cache of the last node's field path: the number of the function, the path, and the path
+    /// relative to the function. The next node usually has the same field path as the last node.
     last_path: Option<(u32, Rc<str>, Arc<str>)>,
     next_function: u32,
     body_runs: usize,
-    /// The extents of axes that the recording of an entry point sets. The boolean tells whether an argument
-    /// has used the extent.
+    /// The extents of axes that the recording of an entry point sets. The boolean is `true` if an
+    /// argument has used the extent.
     sizes: Vec<(Dim, bool)>,
 }
 
@@ -95,26 +96,28 @@ struct Open {
     parameters: HashMap<String, NodeId>,
     inputs: usize,
     activations: ActivationNodes,
-    /// The path of the running element, and its path in the body: `model.layers.0` and `model.layers.*`.
+    /// The field path of the array element whose function is running, and the path with `*` instead
+    /// of the index: `model.layers.0` and `model.layers.*`.
     element: Option<(Rc<str>, Rc<str>)>,
 }
 
-/// A recorded body of a repeated block.
+/// A recorded body of a block array's function.
 #[derive(Clone)]
 pub(crate) struct Body {
     pub(crate) function: FunctionId,
-    /// The value that the body returned. The value is rebuilt with the results of each call.
+    /// The value that the body returned. Each call of the body copies the returned value, and
+    /// inserts the tensors of the call's results.
     pub(crate) returned: Rc<dyn Any>,
 }
 
-/// Runs `f` with the open tracer; `None` if no trace is open.
+/// Runs `f` with the open tracer. Returns `None` if no trace is open.
 pub(crate) fn with<R>(f: impl FnOnce(&mut Tracer) -> R) -> Option<R> {
     let (mut f, mut result) = (Some(f), None);
     with_dyn(&mut |tracer| result = f.take().map(|f| f(tracer)));
     result
 }
 
-/// The part of [`with`] that does not depend on a generic type, so that rustc compiles it once.
+/// The part of [`with`] that does not depend on a generic type. rustc compiles this part only once.
 fn with_dyn(f: &mut dyn FnMut(&mut Tracer)) {
     OPEN.with_borrow_mut(|open| open.iter_mut().for_each(f));
 }
@@ -133,7 +136,7 @@ impl Guard {
 }
 
 impl TraceErrorKind {
-    /// Creates an error without a line of code.
+    /// Creates an error that has no line of Rust code.
     fn nowhere(self) -> TraceError {
         TraceError { kind: Box::new(self), provenance: Provenance::new("", "", 0) }
     }
@@ -145,17 +148,17 @@ impl Drop for Guard {
     }
 }
 
-/// Records the operations of `record`, which runs with the tracer open.
+/// Opens a trace, runs `record`, and records the operations of `record`.
 ///
 /// # Errors
-/// Returns the first error of any tensor operation, with its place.
+/// Returns the first error of any tensor operation, with the error's line of Rust code.
 pub fn trace(record: impl FnOnce()) -> Result<Trace, TraceError> {
     let (tracer, ()) = Tracer::default().run(record)?;
     Ok(tracer.trace)
 }
 
-/// The name of a file in traces: its path relative to the folder of its crate, so that the path is the same
-/// on every machine.
+/// The name of a Rust file in traces. The name is the path relative to the folder of the file's
+/// crate, and is the same on every machine.
 fn crate_relative(file: &str) -> String {
     let parts: Vec<&str> = file.split(['/', '\\']).collect();
     let anchor = parts.iter().rposition(|p| ["src", "examples", "tests", "benches"].contains(p));
@@ -185,10 +188,10 @@ impl Default for Tracer {
 }
 
 impl Tracer {
-    /// Runs `record` with the tracer open, and adds its operations to the trace.
+    /// Opens this tracer, runs `record`, and adds the operations of `record` to the trace.
     ///
     /// # Errors
-    /// Returns the first error of any tensor operation, with its place.
+    /// Returns the first error of any tensor operation, with the error's line of Rust code.
     pub(crate) fn run<R>(self, record: impl FnOnce() -> R) -> Result<(Self, R), TraceError> {
         let open = self.open()?;
         let recorded = record();
@@ -203,13 +206,13 @@ impl Tracer {
         Ok(Guard)
     }
 
-    /// The trace, and the number of bodies of repeated blocks that ran.
+    /// The trace, and the number of bodies of block arrays that Tracewright recorded.
     pub(crate) fn recorded(self) -> (Trace, usize) {
         (self.trace, self.body_runs)
     }
 
-    /// Sets the extents of axes for an entry point. Returns the extents of the previous entry point that no
-    /// argument has used.
+    /// Sets the extents of axes for an entry point. Returns the axes of the previous entry point
+    /// whose extents no argument has used.
     pub(crate) fn set_sizes(&mut self, sizes: &[Dim]) -> Vec<Dim> {
         let sizes = sizes.iter().map(|dim| (*dim, false)).collect();
         let before = std::mem::replace(&mut self.sizes, sizes);
@@ -223,7 +226,7 @@ impl Tracer {
         Some(dim.extent)
     }
 
-    /// The axes with an extent that no argument has used yet.
+    /// The axes whose extents no argument has used yet.
     pub(crate) fn unasked(&self) -> Vec<Axis> {
         self.sizes.iter().filter(|(_, asked)| !asked).map(|(dim, _)| dim.axis).collect()
     }
@@ -300,7 +303,7 @@ impl Tracer {
     }
 
     pub(crate) fn body(&self, key: &TraceKey) -> Option<Body> {
-        // The previous layer usually has the same kind, so the search starts at the end.
+        // The previous layer is usually of the same kind, so the search starts at the end.
         self.bodies.iter().rev().find(|(known, _)| known == key).map(|(_, body)| body.clone())
     }
 
@@ -324,13 +327,14 @@ impl Tracer {
         self.error.is_some()
     }
 
-    /// A path relative to the innermost open function: the path of the current element becomes `….*`.
+    /// The path relative to the innermost open function. In the path of the current array element,
+    /// `*` replaces the index.
     pub(crate) fn relative(&self, path: &str) -> String {
         self.element()
             .map_or_else(|| path.to_owned(), |(concrete, pattern)| resolve_key(path, concrete, pattern))
     }
 
-    /// The path of the current element, and its path in the body.
+    /// The field path of the current array element, and this path with `*` instead of the index.
     fn element(&self) -> Option<&(Rc<str>, Rc<str>)> {
         self.open.iter().rev().find_map(|open| open.element.as_ref())
     }
@@ -367,7 +371,7 @@ impl Tracer {
         Raw::POISON
     }
 
-    /// Whether all handles belong to the innermost open function. If a handle does not belong to this
+    /// Whether all handles belong to the innermost open function. If a handle belongs to another
     /// function, the trace fails.
     pub(crate) fn admits(&mut self, operands: &[Raw], location: Place) -> bool {
         if self.failed() {
@@ -377,7 +381,7 @@ impl Tracer {
             self.fail(TraceErrorKind::Unnamed, location);
             return false;
         }
-        // The handle was created while no trace was open.
+        // The user's code created the handle while no trace was open.
         if operands.contains(&Raw::POISON) {
             self.fail(TraceErrorKind::Closed, location);
             return false;
@@ -413,8 +417,8 @@ impl Tracer {
         }
     }
 
-    /// Appends an operation whose result has these axes. `path` overrides the path of the current block,
-    /// because leaves have their own path.
+    /// Appends an operation whose result has the axes `axes`. The operation of a leaf passes the
+    /// leaf's path as `path`, which overrides the path of the current block.
     pub(crate) fn op(
         &mut self,
         path: Option<&Rc<str>>,
@@ -428,8 +432,8 @@ impl Tracer {
         raw
     }
 
-    /// Appends the nodes that a function in `trace::functions` builds. Functions in that module refer to axes
-    /// by index.
+    /// Appends the nodes that a function in `trace::functions` builds. The functions in
+    /// `trace::functions` refer to axes by their indices.
     pub(crate) fn build(
         &mut self,
         operands: &[Raw],
@@ -465,7 +469,8 @@ impl Tracer {
         }
     }
 
-    /// Adds a node for a weight. Each function that reads a weight has one node for this weight.
+    /// Adds a node for a weight. If the innermost open function has a node for this weight already,
+    /// returns that node.
     pub(crate) fn parameter(
         &mut self,
         path: &Rc<str>,
@@ -496,7 +501,8 @@ impl Tracer {
         raw
     }
 
-    /// The type with named axes; `None` for an error handle or a handle of another trace.
+    /// The type of a tensor with named axes, or `None` for an error handle or a handle of another
+    /// trace.
     pub(crate) fn named_type(&mut self, raw: Raw, location: Place) -> Option<NamedType> {
         if !self.admits(&[raw], location) {
             return None;
@@ -513,13 +519,14 @@ impl Tracer {
         self.open.last().map(|open| Origin { function: &open.function, activations: &open.activations })
     }
 
-    /// Whether each tensor depends on the arguments of the network.
+    /// Whether each tensor is an activation, which depends on the arguments of the network.
     pub(crate) fn are_activations(&self, raws: &[Raw]) -> Vec<bool> {
         let Some(open) = self.open.last() else { return Vec::new() };
         raws.iter().map(|raw| open.activations.contain(raw.id())).collect()
     }
 
-    /// Marks an argument of the innermost open function that is not an activation in its caller.
+    /// Records that an argument of the innermost open function is no activation, because the caller
+    /// passes a value that is no activation.
     pub(crate) fn fix(&mut self, argument: Raw) {
         if let Some(open) = self.open.last_mut() {
             open.activations.remove(argument.id());

@@ -1,4 +1,5 @@
-//! The table of the crate's documentation names every method of `Tensor` and every nn function, once.
+//! The table in the documentation of the crate contains each method of `Tensor` and each `nn`
+//! function once.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::fs;
@@ -9,7 +10,8 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
     entries.flat_map(|path| if path.is_dir() { sources(&path) } else { vec![path] }).collect()
 }
 
-/// The public functions of a file, as the table names them: those of `Tensor`, and of `nn` if `free`.
+/// The names of a file's public functions, in the form of the table. The list contains the methods
+/// of `Tensor` and, if `free` is true, the functions of `nn`.
 fn functions(text: &str, free: bool) -> Vec<String> {
     let mut of_tensor = false;
     let mut found = Vec::new();
@@ -27,7 +29,7 @@ fn functions(text: &str, free: bool) -> Vec<String> {
     found
 }
 
-/// The methods that the list of operations generates.
+/// The methods that a macro generates from the list of operations.
 macro_rules! generated {
     ($($method:ident::$op:ident,)*) => { [$(concat!("Tensor::", stringify!($method))),*] };
 }

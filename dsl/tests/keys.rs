@@ -1,4 +1,5 @@
-//! Leaves that read a checkpoint's tensors in another form, without `model!`.
+//! Tests of leaves that read transposed or stacked tensors of a checkpoint, without the macro
+//! `model!`.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use trace::{Parameter, Role, Trace};
@@ -7,7 +8,7 @@ use tracewright_dsl::{Axis, Call, Dim, F32, I32, Linear, Recording, Scope, Tenso
 const S: Dim = Dim { axis: Axis("S"), extent: 3 };
 const E: Dim = Dim { axis: Axis("E"), extent: 2 };
 
-/// The trace of `body` for x: f32[S=3].
+/// The trace of `body` for an argument x of type f32[S=3].
 fn recorded(body: impl Fn(Tensor<F32>) -> Tensor<F32>) -> Result<Trace, TraceError> {
     let recording = Recording::new(()).entry_with("main", |_, entry| {
         let x = entry.input("x", Role::Plain, &[S]);
@@ -16,7 +17,7 @@ fn recorded(body: impl Fn(Tensor<F32>) -> Tensor<F32>) -> Result<Trace, TraceErr
     recording.map(|recording| recording.finish().trace)
 }
 
-/// The one weight that `body` reads, and the tensors it is made of.
+/// The single weight that `body` reads, and the tensors from which the weight is built.
 fn weight(body: impl Fn(Tensor<F32>) -> Tensor<F32>) -> (String, Vec<String>) {
     let parameters = recorded(body).unwrap().parameters().unwrap();
     let [parameter] = &parameters[..] else { panic!("{parameters:?}") };

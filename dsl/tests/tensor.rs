@@ -1,5 +1,5 @@
-//! Recording by hand, without `model!`: alignment by name, the first error and its place, handles out of place,
-//! repeated blocks.
+//! Tests of recordings without `model!`. The tests cover alignment by name, the place of the first
+//! error, handles outside of their trace, and block arrays.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::any::TypeId;
@@ -27,7 +27,7 @@ const fn declared(axes: &[Axis]) -> DeclaredAxes<'_> {
 
 type Body = Rc<dyn Fn(Tensor<F32>) -> Tensor<F32>>;
 
-/// A network whose one function is a closure of x: f32[B=2, S=3].
+/// A network whose only function is a closure with an argument x of type f32[B=2, S=3].
 struct Toy(Body);
 
 impl CausalLm for Toy {
@@ -71,12 +71,12 @@ fn recorded(body: impl Fn(Tensor<F32>) -> Tensor<F32> + 'static) -> Trace {
     trace
 }
 
-/// The error's text without its place.
+/// The text of the error without the place.
 fn refused(body: impl Fn(Tensor<F32>) -> Tensor<F32> + 'static) -> String {
     traced(body).unwrap_err().kind.to_string()
 }
 
-/// A weight under its key.
+/// A weight with the checkpoint key `key`.
 fn weight(key: &str, dims: &[Dim]) -> Tensor<F32> {
     Weight::build(Scope::root("").child(key), dims).call(())
 }
@@ -111,7 +111,8 @@ fn operators_align_by_name() {
         (axes(&trace), result(&trace)),
         (vec!["B".into(), "S".into()], vec![1., 0., -1., -1., -2., -3.])
     );
-    // Both have all axes, in another order: the left operand's order stays.
+    // The two operands have the same axes in another order. The result has the order of the left
+    // operand.
     let trace = recorded(|x| weight("w", &[dim(S, 3), dim(B, 2)]) * x);
     assert_eq!(
         (axes(&trace), result(&trace)),
@@ -119,10 +120,10 @@ fn operators_align_by_name() {
     );
     let trace = recorded(|x| x * weight("w", &[]));
     assert_eq!(result(&trace), [0., 1., 2., 3., 4., 5.]);
-    // Numbers on either side.
+    // A number can be the left or the right operand.
     let trace = recorded(|x| 1.0 - (x * 2 + 0.5) / 2.0);
     assert_eq!(result(&trace), [0.75, -0.25, -1.25, -2.25, -3.25, -4.25]);
-    // A predicate aligns with its choices.
+    // The condition of `select` aligns with the two values.
     let trace = recorded(|x| x.less(x.filled(4.0)).select(-x, weight("w", &[dim(S, 3)]) + x.filled(0.0)));
     assert_eq!(result(&trace), [-0., -1., -2., -3., 2., 3.]);
     let trace = recorded(|x| weight("w", &[dim(S, 3)]).less(weight("v", &[dim(S, 3)]) + 1.0).select(x, -x));
@@ -144,7 +145,7 @@ fn axes_move_by_name() {
         second.sum(S) + first.sum(S) * 10.0 + x.narrow(S, 2, 1).sum(S) * 100.0
     });
     assert_eq!(result(&trace), [203., 539.]);
-    // Shared axes are batch axes; [B, S] · [B, S, E] over S.
+    // Axes that the operands share are batch axes: [B, S] · [B, S, E] over S.
     let trace = recorded(|x| nn::dot(x, weight("w", &[dim(B, 2), dim(S, 3), dim(E, 2)]), S));
     assert_eq!((axes(&trace), result(&trace)), (vec!["B".into(), "E".into()], vec![13., 16., 112., 124.]));
 }
@@ -155,7 +156,7 @@ fn rows(rows: &[&[f64]]) -> Tensor<F32> {
     Tensor::constant(ops::Literal::from_value(&Value::new(ty, rows.concat())), &[B, S])
 }
 
-/// The answers are NumPy's and torch's.
+/// The expected results are the results of NumPy and torch.
 #[test]
 fn functions_of_each_element() {
     let of = |body: fn(Tensor<F32>) -> Tensor<F32>| result(&recorded(body));
@@ -187,7 +188,7 @@ fn tensors_are_joined_and_repeated_by_name() {
     let trace = recorded(|x| Tensor::stack(&[x, weight("w", &[dim(S, 3), dim(B, 2)])], E));
     let stacked = vec![0., 1., 2., 3., 4., 5., 1., 3., 5., 2., 4., 6.];
     assert_eq!((axes(&trace), result(&trace)), (vec!["E".into(), "B".into(), "S".into()], stacked));
-    // An outer sum, and an activation along another's axis.
+    // An outer sum, and an activation that is repeated along an axis of another activation.
     let trace = recorded(|x| {
         let (b, s) = (x.max(S), x.min(B));
         b.broadcast(s) + s.broadcast(b) * 10
@@ -198,7 +199,8 @@ fn tensors_are_joined_and_repeated_by_name() {
     assert_eq!((axes(&trace), result(&trace)), (vec!["B".into(), "S".into()], vec![1., 2., 3., 7., 8., 9.]));
 }
 
-/// As `numpy.argsort(-x, kind="stable")` has them, and `torch.topk` where nothing is equal; torch has NaN first, too.
+/// The order is the order of `numpy.argsort(-x, kind="stable")`. Without equal elements,
+/// `torch.topk` has the same order, and torch also puts NaN first.
 #[test]
 fn topk_takes_the_lowest_index_of_equal_elements() {
     let (nan, infinite) = (f64::NAN, f64::INFINITY);
@@ -218,7 +220,8 @@ fn topk_takes_the_lowest_index_of_equal_elements() {
     assert_eq!(refused(|x| nn::topk(x, S, 4).0), expected);
 }
 
-/// As `torch.cumsum` where no sum is rounded; integers as `numpy.cumsum` of int32.
+/// If no sum is rounded, the results are the results of `torch.cumsum`. Sums of integers are the
+/// results of `numpy.cumsum` for int32.
 #[test]
 fn cumsum_sums_what_comes_before() {
     let of = |body: fn(Tensor<F32>) -> Tensor<F32>| result(&recorded(body));
@@ -228,10 +231,11 @@ fn cumsum_sums_what_comes_before() {
         let trace = recorded(move |_| Tensor::iota(S, n).cumsum(S));
         assert_eq!(result(&trace), (0..n).map(|i| (i * (i + 1) / 2) as f64).collect::<Vec<_>>());
     }
-    // What comes later, were it infinite, has no part.
+    // An infinite element does not change the sums before this element.
     let last = recorded(|_| rows(&[&[1., 2., f64::INFINITY, 1., f64::NAN]]).cumsum(S));
     assert_eq!(format!("{:?}", result(&last)), "[1.0, 3.0, inf, inf, NaN]");
-    // Halves of a unit in the last place of bf16: rounded at the end, not on the way.
+    // The summands are half a unit in the last place of bf16. The function rounds only the final
+    // sums.
     let narrow =
         recorded(|_| rows(&[&[1., 0.00390625, 0.00390625, 0.00390625, 1.]]).to::<Bf16>().cumsum(S).to());
     assert_eq!(result(&narrow), [1., 1., 1.0078125, 1.015625, 2.015625]);
@@ -239,7 +243,8 @@ fn cumsum_sums_what_comes_before() {
     assert_eq!(result(&integers), [2147483648., -1., -2147483648.]);
 }
 
-/// Weights, numbers, what is counted and a tensor's own reductions are repeated along axes they lack; so is what asks.
+/// Tracewright implicitly repeats weights, numbers, indices, masks and a tensor's own reductions
+/// along missing axes.
 #[test]
 fn what_is_repeated_without_a_word() {
     let linear =
@@ -257,7 +262,7 @@ fn what_is_repeated_without_a_word() {
         centred * (centred * centred).mean(S).rsqrt()
     });
     recorded(|x| Tensor::iota(S, 3).less(x.to::<I32>().max(S).broadcast(x.to::<I32>())).select(x, 0));
-    // A table of constants, wherever the index of its row comes from.
+    // A row of a constant table is also repeated, even if an activation is the index of the row.
     recorded(|x| x + rows(&[&[1.], &[2.]]).rename(B, N).rows(x.to::<I32>().max(S)).sum(S));
     recorded(move |x| x + linear(x.sum(S)).broadcast(x));
 
@@ -268,19 +273,19 @@ fn what_is_repeated_without_a_word() {
         "`add`: `f32[B=2]` lacks the axis `S` of `f32[B=2, S=3]`, which it lost at dsl/tests/tensor.rs:{line}; call `.broadcast(other)` to repeat an activation along an axis"
     );
     assert_eq!(said, expected);
-    // What another tensor's reduction is, or one place of the tensor itself.
+    // The reduction of another tensor is not repeated, and neither is a slice of the tensor itself.
     assert!(refused(move |x| linear(x) * x.max(S)).starts_with("`multiply`: `f32[B=2]` lacks the axis `S`"));
     assert!(refused(|x| x.at(S, Tensor::scalar(0.0)) - x).starts_with("`subtract`: `f32[B=2]` lacks"));
     assert!(
         refused(move |x| x.less(linear(x.max(S))).select(x, 0)).starts_with("`compare`: `f32[B=2]` lacks")
     );
-    // What looks a row of a weight up is no constant.
+    // A row of a weight is an activation if an activation is the index of the row.
     let embedded = |x: Tensor<F32>| weight("w", &[dim(N, 9)]).rows(x.to::<I32>().max(S));
     assert!(refused(move |x| x * embedded(x)).starts_with("`multiply`: `f32[B=2]` lacks"));
 }
 
-/// A value that is passed to an element of a repeated block is classified as in the caller: as a weight, or
-/// as an activation.
+/// If the caller passes a value to an element of a block array, the value stays a weight or an
+/// activation as in the caller.
 #[test]
 fn a_given_weight_is_repeated_in_a_body_and_an_activation_is_not() {
     let layers = |x: Tensor<F32>, given: fn(Tensor<F32>) -> Tensor<F32>| {
@@ -340,7 +345,7 @@ fn a_place_that_is_not_known_is_not_said() {
     assert!(error.contains("\n  at dsl/tests/tensor.rs:"), "{error}");
 }
 
-/// One line a case: what is wrong, where, and what is said.
+/// Each line is a case with the line number, an invalid body and the expected error message.
 #[test]
 #[rustfmt::skip]
 fn the_error_names_types_axis_and_line() {
@@ -352,7 +357,7 @@ fn the_error_names_types_axis_and_line() {
         case(line!(), |x| x.narrow(S, 2, 9), "`narrow`: range is 2..11, expected within 0..3"),
         case(line!(), |x| x.sum(E), "`sum`: `f32[B=2, S=3]` has no axis `E`"),
         case(line!(), |x| x.mean(E), "`mean`: `f32[B=2, S=3]` has no axis `E`"),
-        case(line!(), |x| x + weight("w", &[dim(S, 4)]), "`add`: the axis `S` has two extents: `f32[B=2, S=3]` against `f32[S=4]`"),
+        case(line!(), |x| x + weight("w", &[dim(S, 4)]), "`add`: the axis `S` has different extents in `f32[B=2, S=3]` and `f32[S=4]`"),
         case(line!(), |x| x * weight("w", &[dim(E, 4)]), "`multiply`: `f32[B=2, S=3]` and `f32[E=4]` each lack an axis that the other tensor has"),
         case(line!(), |x| x.rename(B, S), "`rename`: the result would have the axis `S` of `f32[B=2, S=3]` twice; call `.rename(S, …)` on one of the operands"),
         case(line!(), |x| x.permute(&[B]), "`permute`: the axes of `f32[B=2, S=3]` cannot be reordered to [B]"),
@@ -363,22 +368,22 @@ fn the_error_names_types_axis_and_line() {
         case(line!(), |x| x.unmerge(S, &[dim(B, 3)]), "`unmerge`: the result would have the axis `B` of `f32[B=2, S=3]` twice; call `.rename(B, …)` on one of the operands"),
         case(line!(), |x| x.merge(&[B, E], K), "`merge`: `f32[B=2, S=3]` has no axis `E`"),
         case(line!(), |x| nn::dot(x, weight("w", &[dim(E, 4)]), S), "`dot`: `f32[E=4]` has no axis `S`"),
-        case(line!(), |x| nn::dot(x, weight("w", &[dim(S, 3), dim(B, 5)]), S), "`dot`: the axis `B` has two extents: `f32[B=2, S=3]` against `f32[S=3, B=5]`"),
+        case(line!(), |x| nn::dot(x, weight("w", &[dim(S, 3), dim(B, 5)]), S), "`dot`: the axis `B` has different extents in `f32[B=2, S=3]` and `f32[S=3, B=5]`"),
         case(line!(), |x| nn::softmax(x, E), "`softmax`: `f32[B=2, S=3]` has no axis `E`"),
         case(line!(), |x| Linear::build(Scope::root("l"), &[dim(E, 4)], &[dim(K, 2)]).call(x), "`linear`: `f32[B=2, S=3]` has no axis `E`"),
-        case(line!(), |x| Linear::build(Scope::root("l"), &[dim(S, 4)], &[dim(K, 2)]).call(x), "`linear`: the axis `S` has two extents: `f32[B=2, S=3]` against `f32[S=4]`"),
+        case(line!(), |x| Linear::build(Scope::root("l"), &[dim(S, 4)], &[dim(K, 2)]).call(x), "`linear`: the axis `S` has different extents in `f32[B=2, S=3]` and `f32[S=4]`"),
         case(line!(), |x| Linear::build(Scope::root("l"), &[dim(S, 3)], &[dim(B, 2)]).call(x), "`linear`: the result would have the axis `B` of `f32[B=2, S=3]` twice; call `.rename(B, …)` on one of the operands"),
         case(line!(), |x| RmsNorm::build(Scope::root("n"), &[dim(E, 4)]).call(x), "`rms_norm`: `f32[B=2, S=3]` has no axis `E`"),
-        case(line!(), |x| RmsNorm::build(Scope::root("n"), &[dim(S, 4)]).call(x), "`rms_norm`: the axis `S` has two extents: `f32[B=2, S=3]` against `f32[S=4]`"),
+        case(line!(), |x| RmsNorm::build(Scope::root("n"), &[dim(S, 4)]).call(x), "`rms_norm`: the axis `S` has different extents in `f32[B=2, S=3]` and `f32[S=4]`"),
         case(line!(), |x| SignatureCheck::new("Toy::forward", &Dims(vec![dim(S, 4)])).result(x, declared(&[B, S])), "`Toy::forward`: the result is `f32[B=2, S=3]`, but the signature declares `[B, S=4]`"),
         case(line!(), |x| SignatureCheck::new("Toy::forward", &Dims(vec![])).argument("x", x, declared(&[S, B])), "`Toy::forward`: argument `x` is `f32[B=2, S=3]`, but the signature declares `[S, B]`"),
         case(line!(), |x| Tensor::concat(&[x, weight("w", &[dim(S, 3)])], S), "`concat`: `f32[S=3]` has no axis `B`"),
         case(line!(), |x| Tensor::concat(&[x.sum(B), x], S), "`concat`: `f32[S=3]` has no axis `B`"),
         case(line!(), |x| Tensor::concat(&[x, x], E), "`concat`: `f32[B=2, S=3]` has no axis `E`"),
-        case(line!(), |x| Tensor::concat(&[x, x.narrow(B, 0, 1)], S), "`concat`: the axis `B` has two extents: `f32[B=2, S=3]` against `f32[B=1, S=3]`"),
+        case(line!(), |x| Tensor::concat(&[x, x.narrow(B, 0, 1)], S), "`concat`: the axis `B` has different extents in `f32[B=2, S=3]` and `f32[B=1, S=3]`"),
         case(line!(), |_| Tensor::concat(&[], S), "`concatenate` takes 1 or more operands, found 0"),
         case(line!(), |x| Tensor::stack(&[x, x], S), "`stack`: the result would have the axis `S` of `f32[B=2, S=3]` twice; call `.rename(S, …)` on one of the operands"),
-        case(line!(), |x| x.sum(B).broadcast(weight("w", &[dim(S, 4)])), "`broadcast`: the axis `S` has two extents: `f32[S=3]` against `f32[S=4]`"),
+        case(line!(), |x| x.sum(B).broadcast(weight("w", &[dim(S, 4)])), "`broadcast`: the axis `S` has different extents in `f32[S=3]` and `f32[S=4]`"),
         case(line!(), |x| x.cumsum(E), "`cumsum`: `f32[B=2, S=3]` has no axis `E`"),
     ];
     for (line, body, expected) in cases {
@@ -388,22 +393,22 @@ fn the_error_names_types_axis_and_line() {
     }
 }
 
-/// An axis that got its name from another one, which has another extent.
+/// A `rename` gives an axis the name of another axis with a different extent.
 #[test]
 fn the_error_names_the_line_that_renamed() {
     let line = line!() + 1;
     let renamed = |x: Tensor<F32>| x.rename(S, E).exp().sum(B);
     let expected = |what| format!("{what}; `S` was renamed to `E` at dsl/tests/tensor.rs:{line}");
-    let sum = "`add`: the axis `E` has two extents: `f32[E=4]` against `f32[E=3]`";
+    let sum = "`add`: the axis `E` has different extents in `f32[E=4]` and `f32[E=3]`";
     assert_eq!(refused(move |x| weight("w", &[dim(E, 4)]) + renamed(x)), expected(sum));
-    let product = "`dot`: the axis `E` has two extents: `f32[E=3]` against `f32[E=4]`";
+    let product = "`dot`: the axis `E` has different extents in `f32[E=3]` and `f32[E=4]`";
     assert_eq!(refused(move |x| nn::dot(renamed(x), weight("w", &[dim(E, 4)]), E)), expected(product));
-    let linear = "`linear`: the axis `E` has two extents: `f32[E=3]` against `f32[E=4]`";
+    let linear = "`linear`: the axis `E` has different extents in `f32[E=3]` and `f32[E=4]`";
     let layer = || Linear::build(Scope::root("l"), &[dim(E, 4)], &[dim(K, 2)]);
     assert_eq!(refused(move |x| layer().call(renamed(x))), expected(linear));
 }
 
-/// A free axis of a signature means one extent throughout.
+/// A free axis has the same extent in the whole signature.
 #[test]
 fn a_signature_binds_its_free_axes() {
     let said = refused(|x| {
@@ -431,7 +436,7 @@ fn the_error_names_the_field_path() {
     assert_eq!(path, "model.mlp");
     let expected = "`sum`: `f32[B=2, S=3]` has no axis `E`\n  in `model.mlp` at dsl/tests/tensor.rs:";
     assert!(said.starts_with(expected), "{said}");
-    // In an element of a repeated block.
+    // The same error in an element of a block array.
     let (path, _) = run(Scope::root("").child("model").element("layers", 3));
     assert_eq!(path, "model.layers.*");
 }
@@ -485,7 +490,8 @@ fn handles_of_another_trace_are_refused() {
         )
     };
     assert_eq!(refused(layer), TraceErrorKind::Stranger.to_string());
-    // Out of any trace it is silent, and does not disturb the next one unless it is used there.
+    // Outside of any trace, the handle causes no error. The next trace fails only if the trace uses
+    // the handle.
     let nothing = (stale + stale).sum(S);
     assert_eq!(nothing.extent(B), 0);
     recorded(|x| x);
@@ -495,7 +501,7 @@ fn handles_of_another_trace_are_refused() {
 
 #[test]
 fn handles_of_another_function_are_refused() {
-    // Of another entry point.
+    // This handle belongs to another entry point.
     let kept: Rc<Cell<Option<Tensor<F32>>>> = Rc::default();
     let body = move |x: Tensor<F32>| {
         let other = kept.replace(Some(x));
@@ -503,7 +509,7 @@ fn handles_of_another_function_are_refused() {
     };
     let error = Toy::trace(&Ok(Rc::new(body)), &entries(&["first", "second"])).unwrap_err();
     assert_eq!(*error.kind, TraceErrorKind::Stranger);
-    // A repeated body that captures a tensor instead of taking it as an argument.
+    // The body of an array element captures a tensor instead of taking the tensor as an argument.
     let layer = |x: Tensor<F32>, captured: Tensor<F32>| {
         block(
             TypeId::of::<()>(),
@@ -515,7 +521,7 @@ fn handles_of_another_function_are_refused() {
         )
     };
     assert_eq!(refused(move |x| layer(x, x)), TraceErrorKind::Stranger.to_string());
-    // A tensor of the body that is used outside of it.
+    // The caller uses a tensor outside of the body that created the tensor.
     let escaped = |x: Tensor<F32>| {
         let kept = Rc::new(Cell::new(x));
         let keep = kept.clone();
@@ -575,7 +581,7 @@ fn a_configuration_that_does_not_divide_is_refused() {
     assert_eq!(*refused.kind, TraceErrorKind::Build(error));
 }
 
-/// Layers 0 … n − 1: x · w + kind(i).
+/// The layers 0 … n − 1, where layer i computes x · w + kind(i).
 fn layers(n: usize, kind: fn(usize) -> usize) -> impl Fn(Tensor<F32>) -> Tensor<F32> {
     move |mut x| {
         for i in 0..n {
@@ -590,7 +596,7 @@ fn layers(n: usize, kind: fn(usize) -> usize) -> impl Fn(Tensor<F32>) -> Tensor<
     }
 }
 
-/// Blocks of two types with one name have a function each, though all else is equal.
+/// Two block types with the same name have separate functions, even if everything else is equal.
 #[test]
 fn blocks_of_two_types_are_recorded_apart() {
     let traced = traced(|mut x| {
@@ -645,7 +651,7 @@ fn repeated_blocks_are_recorded_once_per_kind() {
         let layer = &traced.trace.functions[0];
         assert_eq!((layer.name.as_str(), layer.prefix.as_str()), ("layer", "model.layers.*"));
         assert_eq!(layer.parameters().next().unwrap().key, "model.layers.*.w");
-        // What it means is what the same blocks in place mean.
+        // The trace computes the same result as the same blocks recorded in place.
         let in_place = recorded(move |mut x| {
             for i in 0..n {
                 x = x * weight(&format!("model.layers.{i}.w"), &[dim(S, 3)]) + kind(i) as f64;
@@ -656,7 +662,8 @@ fn repeated_blocks_are_recorded_once_per_kind() {
     }
 }
 
-/// Debug builds find an element that differs without an argument that tells them apart.
+/// Debug builds find an array element that records other operations although its arguments are
+/// equal.
 #[test]
 #[cfg(debug_assertions)]
 fn elements_that_differ_are_found() {

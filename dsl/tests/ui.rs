@@ -1,13 +1,15 @@
-//! Mistakes are reported at the token that is wrong. Each case marks it in a comment below its line:
-//! `//   ^^^^ part of the message`; rustc's own report, kept beside the case, must point there too.
+//! Tests that the macro reports each error at the wrong token. Each case marks this token in a
+//! comment below the line: `// ^^^^ part of the message`. The output of rustc in the `.stderr` file
+//! next to the case must point to the same token.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Each case gives the compiler output in its `.stderr` file (`TRYBUILD=overwrite` writes these). Valid cases
-/// are in `tests/pass`, because trybuild would otherwise call cargo for each case and not once for all.
+/// The compiler output of each case must be equal to the case's `.stderr` file, which
+/// `TRYBUILD=overwrite` writes. Valid cases are in `tests/pass`, because trybuild would otherwise
+/// call cargo once for each case.
 #[test]
 fn cases() {
     let cases = trybuild::TestCases::new();
@@ -17,7 +19,8 @@ fn cases() {
     }
 }
 
-/// Whether rustc has the source of the standard library (the component `rust-src`), which it then quotes.
+/// Whether the component `rust-src` is installed. rustc then quotes the source code of the standard
+/// library.
 fn has_std_source() -> bool {
     let sysroot = Command::new("rustc").args(["--print", "sysroot"]).output().unwrap().stdout;
     Path::new(String::from_utf8_lossy(&sysroot).trim()).join("lib/rustlib/src").exists()
@@ -38,14 +41,15 @@ impl Report {
     }
 }
 
-/// `^^^^ message` in a text, as column and length from 0, and what stands behind.
+/// Finds `^^^^ message` in a line. Returns the column of the carets, from 0, their number, and the
+/// message.
 fn carets(text: &str) -> Option<(usize, usize, &str)> {
     let start = text.find('^')?;
     let length = text[start..].chars().take_while(|c| *c == '^').count();
     Some((text[..start].chars().count(), length, text[start + length..].trim()))
 }
 
-/// The marks of a case.
+/// The expected errors of a case, from the comments with carets.
 fn marks(source: &str) -> Vec<Report> {
     let mut code = 0;
     let mut marks = Vec::new();
@@ -60,7 +64,8 @@ fn marks(source: &str) -> Vec<Report> {
     marks
 }
 
-/// The errors that rustc reported: the whole text, the place of the primary span and the length of its underline.
+/// The errors that rustc reported. Each error has the whole text, the place of the primary span and
+/// the length of the underline.
 fn reports(stderr: &str) -> Vec<Report> {
     let mut reports = Vec::new();
     for error in stderr.split("\n\n").filter(|part| part.starts_with("error")) {
@@ -70,7 +75,7 @@ fn reports(stderr: &str) -> Vec<Report> {
         let (Some(Ok(column)), Some(Ok(line))) = (numbers.next(), numbers.next()) else {
             panic!("no place in {error}");
         };
-        // The underline stands below the line of code, whose number is in the margin.
+        // The underline is below the line of code with this number in the margin.
         let numbered =
             |text: &&str| text.split_once('|').is_some_and(|(margin, _)| margin.trim() == line.to_string());
         let code = below.lines().position(|text| numbered(&text)).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The codes of errors. `tracewright explain` prints a page for each code, which contains more than an error
-//! message.
+//! Assigns a code such as `TW0201` to each error. `tracewright explain` prints a page about a code,
+//! with an example and a fix.
 
 mod list;
 #[cfg(feature = "iree")]
@@ -16,19 +16,19 @@ use trace::Provenance;
 pub trait Coded: Error {
     fn code(&self) -> Code;
 
-    /// The error that this error wraps without adding anything. This error then has the code and the places
-    /// of the wrapped error.
+    /// Returns the wrapped error, if this error is only a wrapper. A wrapper has the same error
+    /// code and refers to the same source lines as the wrapped error.
     fn passed_on(&self) -> Option<&(dyn Coded + 'static)> {
         None
     }
 
-    /// The places in the declaration of a network that the error refers to. The most helpful place comes
-    /// first.
+    /// The source lines in the declaration of a network that the error refers to, with the most
+    /// helpful line first.
     fn places(&self) -> Vec<Place> {
         self.passed_on().map_or_else(Vec::new, Coded::places)
     }
 
-    /// This error, converted to a trait object. The conversion also works through boxes.
+    /// Converts this error to a trait object. The method also works for an error in a `Box`.
     fn coded(&self) -> &(dyn Coded + 'static)
     where
         Self: Sized + 'static,
@@ -44,7 +44,8 @@ impl AnyCoded {
         Self(Box::new(error))
     }
 
-    /// Converts the error to this type, or returns the same error if it has another type.
+    /// Converts the error to the type `E`. Returns `Err` with the unchanged error if the error has
+    /// another type.
     pub fn downcast<E: Error + 'static>(self) -> Result<Box<E>, Self> {
         let Self(error) = self;
         match (&*error as &(dyn Error + 'static)).is::<E>() {
@@ -53,7 +54,8 @@ impl AnyCoded {
         }
     }
 
-    /// Finds an error of this type among this error and the errors that it wraps.
+    /// Finds an error of the type `E` in the chain that begins with this error and continues with
+    /// the wrapped errors.
     pub fn find<E: Error + 'static>(&self) -> Option<&E> {
         let mut errors = std::iter::successors(Some(self.coded()), |error| error.passed_on());
         errors.find_map(|error| (error as &(dyn Error + 'static)).downcast_ref())
@@ -88,9 +90,10 @@ impl fmt::Display for AnyCoded {
     }
 }
 
-/// Assigns codes to the variants of an error: first the variants that only wrap another error, then each code
-/// with its variants. The match covers all variants, so that each variant has a code. The places that the
-/// error refers to follow after `@`.
+/// Assigns codes to the variants of an error type. In the call of the macro, first list the
+/// variants that only wrap another error. Below the wrapping variants, list each error code with
+/// its variants. After `@`, give the source lines that the error refers to. The macro generates an
+/// exhaustive match, so a variant without a code doesn't compile.
 #[macro_export]
 macro_rules! coded {
     ($($error:ident: $($passed:ident)* { $($code:ident: $($own:ident)+;)* } $(@ $places:expr;)?)+) => {
@@ -118,7 +121,7 @@ macro_rules! coded {
     };
 }
 
-/// The origin of a node, as a place for errors.
+/// Converts the origin of a node in the trace to a source line for an error.
 fn place(provenance: &Provenance) -> Place {
     let Provenance { path, file, line } = provenance;
     Place { path: path.to_string(), file: file.to_string(), line: *line }
@@ -126,12 +129,14 @@ fn place(provenance: &Provenance) -> Place {
 
 macro_rules! codes {
     ($($name:ident)*) => {
-        /// The code of a kind of error. The hundreds of a code are its group: 0 is the command line and the
-        /// system, 1 the configuration, 2 the checkpoint, 3 archives, 4 the declaration of a network, 5 plans
-        /// and lowering.
+        /// The code of a kind of error. The first two digits of a code are the group of the error.
+        /// Group 0 is about the command line and the system, group 1 about the configuration, and
+        /// group 2 about the checkpoint. Group 3 is about archives, group 4 about the declaration
+        /// of a network, and group 5 about plans and lowering.
         ///
-        /// 6 is the compiler, 7 the runtime, 8 generation, 9 exports, 10 the instruments, 11 the Hugging
-        /// Face hub, and 12 the server.
+        /// Group 6 is about the compiler, group 7 about the runtime, group 8 about generation, and
+        /// group 9 about exports. Group 10 is about the instruments, group 11 about the Hugging
+        /// Face hub, and group 12 about the server.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Code {
             $($name),*
@@ -189,7 +194,7 @@ impl fmt::Display for Code {
     }
 }
 
-/// The text is not a code of an error.
+/// The given text is not the code of a known error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no error with the code `{0}`; run `tracewright explain` without a code to list all codes")]
 pub struct UnknownCode(pub String);
@@ -197,7 +202,7 @@ pub struct UnknownCode(pub String);
 impl FromStr for Code {
     type Err = UnknownCode;
 
-    /// Parses `TW0201`, `tw0201`, `0201` and `201`.
+    /// Parses a code in one of the forms `TW0201`, `tw0201`, `0201` and `201`.
     fn from_str(text: &str) -> Result<Self, UnknownCode> {
         let digits = text.strip_prefix("TW").or(text.strip_prefix("tw")).unwrap_or(text);
         let name = format!("TW{digits:0>4}");

@@ -1,6 +1,7 @@
-//! The code of each error, and the places in a declaration that the error refers to.
+//! Lists the code of each error type, and the source lines of a network's declaration that the
+//! error refers to.
 //!
-//! An error that only wraps another error has the code of the other error.
+//! An error that only wraps another error has the code of the wrapped error.
 
 use Code::*;
 use bake::{BakeError, Problem, QuantizeError};

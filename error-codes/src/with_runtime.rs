@@ -1,4 +1,5 @@
-//! The codes of errors of the compiler, the runtime, generation and the crates that use them.
+//! Lists the codes of errors from the compiler, the runtime, text generation and the crates that
+//! depend on the compiler or the runtime.
 
 use generate::{GenerateError, TemplateError};
 use pjrt::PjrtError;

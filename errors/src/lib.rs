@@ -1,7 +1,8 @@
-//! Types that all errors share: the file that an error refers to, and the chain of causes.
+//! Types that all crates use for errors. One type adds a file name to an I/O error, and another
+//! type displays the causes of an error.
 //!
-//! The message of an error never contains the message of its source; [`WithCauses`] shows both messages, each
-//! once.
+//! The message of an error never contains the message of the error's cause. [`WithCauses`] displays
+//! the message of the error and the message of each cause exactly once.
 
 use std::error::Error;
 use std::fmt;
@@ -13,7 +14,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} `{}`", .path.display())]
 pub struct FileError {
-    /// The operation, for example `read`, `create`, `create a file in`.
+    /// The failed operation, for example `read`, `create` or `create a file in`.
     pub action: &'static str,
     pub path: PathBuf,
     pub source: io::Error,
@@ -21,7 +22,7 @@ pub struct FileError {
 
 /// Adds a path to an I/O error.
 pub trait WithPath<T> {
-    /// Adds the operation and the path.
+    /// Adds the operation `action` and the path to the error.
     ///
     /// # Errors
     /// Returns an error if `self` is an error.
@@ -34,18 +35,19 @@ impl<T> WithPath<T> for io::Result<T> {
     }
 }
 
-/// A place in the declaration of a network.
+/// A source line in the declaration of a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The field path in the model, if known: `model.layers.*.self_attn.q_proj`.
+    /// The path of the field in the model, if known. An example is
+    /// `model.layers.*.self_attn.q_proj`.
     pub path: String,
-    /// The Rust file, relative to its crate's parent folder: `models/src/llama.rs`.
+    /// The Rust file, relative to the parent folder of the crate, such as `models/src/llama.rs`.
     pub file: String,
-    /// The line, from 1.
+    /// The line number, which begins at 1.
     pub line: u32,
 }
 
-/// The beginning of a text, with at most `most` characters, and an ellipsis if more follow.
+/// Cuts a text after `most` characters. If characters were cut, the function appends an ellipsis.
 pub fn shortened(mut text: String, most: usize) -> String {
     if let Some((end, _)) = text.char_indices().nth(most) {
         text.truncate(end);
@@ -54,7 +56,7 @@ pub fn shortened(mut text: String, most: usize) -> String {
     text
 }
 
-/// Displays an error, and its causes on separate lines.
+/// Displays an error, and each cause of the error on a separate line.
 pub struct WithCauses<'a>(pub &'a (dyn Error + 'static));
 
 impl fmt::Display for WithCauses<'_> {
@@ -74,10 +76,12 @@ impl fmt::Display for WithCauses<'_> {
     }
 }
 
-/// The largest number of items that a message lists. The error value contains all items.
+/// The largest number of items that an error message lists. The error value contains all items,
+/// although its message does not list all items.
 pub const LISTED: usize = 50;
 
-/// Displays items on separate lines, followed by the number of items that are not shown.
+/// Displays at most [`LISTED`] items on separate lines. If there are more items, the last line
+/// contains the number of omitted items.
 pub struct Listed<'a, T>(pub &'a [T]);
 
 impl<T: fmt::Display> fmt::Display for Listed<'_, T> {
@@ -90,8 +94,9 @@ impl<T: fmt::Display> fmt::Display for Listed<'_, T> {
     }
 }
 
-/// Escapes a text for a terminal. Names in untrusted files can contain control sequences. Line breaks are not
-/// escaped.
+/// Escapes the control characters of a text before the text is printed to a terminal. Escaping is
+/// necessary because names in untrusted files can contain control sequences. The function keeps
+/// line breaks and tabs.
 pub fn escaped(text: &str) -> String {
     let is_plain = |c: char| !c.is_control() || c == '\n' || c == '\t';
     text.chars().fold(String::with_capacity(text.len()), |mut shown, c| {

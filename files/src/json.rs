@@ -6,23 +6,24 @@ use std::ops::Range;
 
 use serde::de::DeserializeOwned;
 
-/// The words for numbers that only Python's JSON contains.
+/// The words that Python's JSON contains for numbers that are not finite.
 const NOT_FINITE: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
 
-/// The object that replaces such a number in a value. transformers 5 writes the same object
-/// (`PreTrainedConfig._encode_special_floats`). No parser of numbers or strings accepts this object by
-/// mistake.
+/// Returns the JSON object that replaces `Infinity`, `-Infinity` or `NaN`. Hugging Face
+/// transformers 5 writes the same object (`PreTrainedConfig._encode_special_floats`). A parser that
+/// expects a number or a string rejects the object that replaces `Infinity`.
 fn not_finite(word: &str) -> String {
     format!("{{\"__float__\":\"{word}\"}}")
 }
 
-/// The text of a value, with Python's words for numbers that are not finite.
+/// Formats a JSON value as Python does, with `Infinity`, `-Infinity` or `NaN` for numbers that are
+/// not finite.
 pub fn as_written(value: &str) -> String {
     NOT_FINITE.iter().fold(value.to_owned(), |text, word| text.replace(&not_finite(word), word))
 }
 
-/// Parses JSON that Python may have written. A number that is not finite becomes an object such as
-/// `{"__float__": "Infinity"}`, which transformers 5 writes for it.
+/// Parses JSON that Python may have written. The function converts a number that is not finite to
+/// an object such as `{"__float__": "Infinity"}`, as Hugging Face transformers 5 does.
 ///
 /// # Errors
 /// Returns the same errors as `serde_json::from_str`, with positions in `text`.
@@ -30,8 +31,10 @@ pub fn parse_json<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
     with_json(text, |text| serde_json::from_str(text))
 }
 
-/// Runs a parser on JSON that Python may have written. If `text` contains numbers that are not finite,
-/// `parse` gets a converted text. If parsing fails, `parse` gets a second text for the position of the error.
+/// Runs a parser on JSON that Python may have written. If `text` contains `Infinity`, `-Infinity`
+/// or `NaN`, `parse` gets a text in which objects replace these words. If `parse` fails, the
+/// function calls `parse` again with a text of the original length, to find the position of the
+/// error.
 ///
 /// # Errors
 /// Returns the same errors as `parse`, with positions in `text`.
@@ -41,13 +44,13 @@ pub fn with_json<T>(text: &str, parse: impl Fn(&str) -> serde_json::Result<T>) -
         return parse(text);
     }
     parse(&replaced(text, &words, |word| not_finite(word).into())).map_err(|moved| {
-        // Texts of the same length leave everything where it is.
+        // A string of the same length as the word keeps the positions of all other characters.
         let padded = replaced(text, &words, |word| format!("\"{}\"", &word[..word.len() - 2]).into());
         parse(&padded).err().unwrap_or(moved)
     })
 }
 
-/// The positions of Python's words for numbers outside of strings.
+/// Finds `Infinity`, `-Infinity` and `NaN` in a JSON text, but not inside strings.
 fn words(text: &str) -> Vec<Range<usize>> {
     if !text.contains("Infinity") && !text.contains("NaN") {
         return Vec::new();
@@ -91,7 +94,7 @@ mod tests {
         json!({ "__float__": word })
     }
 
-    /// The left sides are the output of `json.dumps` for the right sides, and `json.loads` reads them.
+    /// Checks texts that Python's `json.dumps` writes for numbers that are not finite.
     #[test]
     fn numbers_that_are_not_finite_are_read() {
         let cases = [
@@ -115,8 +118,8 @@ mod tests {
         }
     }
 
-    /// Python rejects these texts too. The error has the same position as for a text with a finite number
-    /// instead.
+    /// Checks texts that Python's `json.loads` also rejects. Each error must have the same position
+    /// as in a text with a finite number.
     #[test]
     fn errors_are_where_they_are_in_the_file() {
         let cases = [

@@ -3,31 +3,32 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-/// The kind of file that a writer writes. The writer may replace a file of the same kind, or an empty file.
+/// The kind of an output file, such as a parameter archive. A new file may replace an empty file,
+/// or a file of the same kind.
 #[derive(Clone, Copy, Debug)]
 pub struct FileKind {
-    /// The name of the kind in messages: `a parameter archive`.
+    /// The name of this kind of file in messages, such as `a parameter archive`.
     pub name: &'static str,
     /// Whether the first bytes of a file, at most [`FileKind::HEAD`], belong to a file of this kind.
     pub is: fn(&[u8]) -> bool,
 }
 
 impl FileKind {
-    /// The number of first bytes of a file from which its kind is determined.
+    /// The number of bytes at the start of a file that determine the kind of the file.
     pub const HEAD: u64 = 1 << 20;
 
-    /// A kind for writers that replace no file, not even an empty file.
+    /// The kind of a new file that must not replace any file, not even an empty file.
     pub const NEW: Self = Self { name: "", is: |_| false };
 
-    /// A kind for files in a folder into which only Tracewright writes. Any file with such a name is
-    /// replaced, even a damaged file.
+    /// The kind of files in a folder into which only Tracewright writes. A new file in
+    /// Tracewright's cache replaces any existing file, even a damaged file.
     pub const CACHED: Self = Self { name: "a file of the cache", is: |_| true };
 
     /// A file with a sequence of tokens and its KV cache.
     pub const SEQUENCE: Self = Self { name: "a saved sequence", is: |head| head.starts_with(b"TWSEQ") };
 
-    /// Checks that the regular file at `target` may be replaced. `path` is the name under which the file was
-    /// requested, and can be a link.
+    /// Checks that the regular file at `target` may be replaced. `path` is the path that the caller
+    /// requested, which can be a link to `target`.
     pub(crate) fn check(self, path: &Path, target: &Path) -> io::Result<()> {
         let mut head = Vec::new();
         File::open(target)?.take(Self::HEAD).read_to_end(&mut head)?;
@@ -40,12 +41,13 @@ impl FileKind {
     }
 }
 
-/// A file is not replaced, because its kind differs from the kind of the new file.
+/// An existing file is not replaced, because its kind differs from the kind of the new file.
 #[derive(Debug)]
 pub struct NotReplaced {
     /// The target of the link, if the path is a link.
     pub leads_to: Option<PathBuf>,
-    /// The kind of file that may be replaced; empty if no file may be replaced.
+    /// The name of the kind of file that may be replaced. If no existing file may be replaced, the
+    /// name is empty.
     pub expected: &'static str,
 }
 
@@ -59,7 +61,7 @@ impl fmt::Display for NotReplaced {
             (None, "") => f.write_str("it already exists"),
             (None, expected) => write!(f, "it is not {expected}"),
         }?;
-        f.write_str("; write elsewhere, or move the file away")
+        f.write_str("; write to another path, or move the existing file")
     }
 }
 

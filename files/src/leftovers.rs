@@ -19,7 +19,8 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Creates a temporary folder in `folder`, and removes the temporary folders of killed runs there.
+    /// Creates a temporary folder in `folder`, and removes temporary folders of killed runs from
+    /// `folder`.
     ///
     /// # Errors
     /// Returns an error if `folder` does not exist or cannot be written.
@@ -31,11 +32,12 @@ impl Scratch {
         sweep(folder);
         loop {
             let made = tempfile::Builder::new().prefix(PREFIX).suffix(SUFFIX).tempdir_in(folder)?;
-            // Only Unix can open a folder, and so lock it. Where the file system knows no locks, nothing is swept.
+            // Only Unix can open a folder and lock it. If the file system has no locks, leftover
+            // files are kept.
             if !cfg!(unix) {
                 return Ok(Self { folder: made, _lock: None });
             }
-            // Another run may sweep it away before it is locked.
+            // Another run may remove the folder before this run locks the folder.
             let lock = match File::open(made.path()) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 opened => opened?,
@@ -60,7 +62,8 @@ fn sweep(folder: &Path) {
         let name = name.to_string_lossy();
         let is_ours = name.starts_with(PREFIX) && name.ends_with(SUFFIX);
         let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        // The lock is held until the folder is gone: who made it a moment ago waits for the lock, and makes another.
+        // The lock is held until the folder is removed. A run that has just created this folder
+        // waits for the lock, and then creates another folder.
         if is_ours
             && is_folder
             && let Ok(lock) = File::open(&path)

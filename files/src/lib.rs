@@ -1,8 +1,8 @@
 //! Writes files atomically, so that an incomplete file never appears, and reads untrusted files under limits.
 //!
-//! [`NewFile`] writes a file under a temporary name and then renames it. A new file replaces an existing file
-//! only if both have the same [`FileKind`]. [`read()`] accepts regular files up to a size limit. The module
-//! [`limits`] contains the limits of all readers.
+//! [`NewFile`] writes a file under a temporary name and then renames it. A new file replaces an
+//! existing file only if the two files have the same [`FileKind`]. [`read()`] accepts regular files
+//! up to a size limit. The module [`limits`] contains the limits of all readers.
 
 mod json;
 mod kind;
@@ -15,7 +15,7 @@ mod owned;
 mod read;
 mod stand_in;
 
-/// The files in a model's folder from which the tokenizer, the chat template and the stop tokens are read.
+/// The names of the files that contain a model's tokenizer, chat template and stop tokens.
 pub const TOKENIZER_FILES: &[&str] = &[
     "config.json",
     "generation_config.json",

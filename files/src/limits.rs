@@ -1,4 +1,4 @@
-//! Limits for untrusted files. docs/reference/limits.md contains the same table.
+//! Limits for untrusted files. docs/reference/limits.md lists the same limits.
 
 /// The largest size in bytes of a configuration, a manifest, or a list of special tokens.
 pub const CONFIG: u64 = 16 << 20;
@@ -18,12 +18,13 @@ pub const TEMPLATE_SECONDS: u64 = 1;
 /// The largest memory in bytes for a chat template, including the program that renders the template.
 pub const TEMPLATE_MEMORY: u64 = 1 << 30;
 
-/// The number of steps after which a chat template is considered endless. Real templates need some thousand
-/// steps.
+/// The largest number of instructions that the template engine runs for a chat template. The limit
+/// on instructions stops templates that would run forever. Real chat templates need a few thousand
+/// instructions.
 pub const TEMPLATE_STEPS: usize = 1 << 21;
 
-/// The largest number of operators in one tag of a chat template. The template engine recurses for each
-/// operator. Real templates have about a dozen operators in a tag.
+/// The largest number of operators in one tag of a chat template. The template engine recurses for
+/// each operator in a tag. Real templates have about a dozen operators in a tag.
 pub const TEMPLATE_OPERATORS: usize = 1000;
 
 /// The largest number of bytes that a chat template writes in total, including text that the template
@@ -33,27 +34,27 @@ pub const TEMPLATE_WRITTEN: u64 = 256 << 20;
 /// The largest number of items of lists and dictionaries in a chat template, including nested items.
 pub const TEMPLATE_ITEMS: usize = 1 << 17;
 
-/// The largest nesting depth of lists and dictionaries in a chat template. A list that contains itself would
-/// be endless.
+/// The largest nesting depth of lists and dictionaries in a chat template. The limit on nesting
+/// stops a list that contains itself.
 pub const TEMPLATE_DEPTH: usize = 128;
 
-/// The factor by which a tokenizer may lengthen a text when it encodes or decodes the text.
+/// The largest factor by which encoding or decoding with a tokenizer may lengthen a text.
 pub const GROWTH: usize = 64;
 
-/// The largest number of tokens that a tokenizer may add around a text.
+/// The largest number of tokens that a tokenizer may add at the start and the end of a text.
 pub const ADDED_TOKENS: usize = 1 << 10;
 
 /// The largest number of sequences or texts per call.
 pub const BATCH: usize = 1 << 16;
 
-/// The largest size in bytes of a prompt from a file or a template, and of a message, the tools or the
-/// documents of a chat.
+/// The largest size in bytes of a prompt from a file or a chat template. A message, the tools and
+/// the documents of a chat have the same size limit.
 pub const PROMPT: u64 = 64 << 20;
 
 /// The largest size in bytes of a schema or a grammar for answers.
 pub const GRAMMAR: u64 = 4 << 20;
 
-/// The largest size in bytes of the measurements of one matmul.
+/// The largest size in bytes of a file with the tuner's measurements of one matmul.
 pub const TUNING_RECORD: u64 = 4 << 20;
 
 pub const MODULE: u64 = 2 << 30;
@@ -78,11 +79,13 @@ pub const PROFILE: u64 = 64 << 20;
 
 pub const LAYERS: usize = 4096;
 
-/// The largest number of positions of a network.
+/// The largest number of positions that a network may have.
 pub const POSITIONS: usize = 1 << 30;
 
-/// The largest value of other counts in a configuration, such as features, heads and token ids.
+/// The largest value of most numbers in a configuration, such as a number of features or heads, or
+/// a token id.
 pub const EXTENT: usize = 1 << 24;
 
-/// The largest number of features of a head. The size of tables over all positions depends on this number.
+/// The largest number of features of a head. For each position, the tables of the rotary embedding
+/// contain at most as many values as a head has features.
 pub const HEAD: usize = 1 << 12;

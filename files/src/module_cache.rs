@@ -1,4 +1,4 @@
-//! A cache of compiled modules on disk, which finds a module by the hash of its input.
+//! A cache of compiled modules on disk, which finds a module by a hash of the compiler's input.
 
 use std::fs;
 use std::io;
@@ -9,12 +9,12 @@ use errors::{FileError, WithPath as _};
 
 /// A cache of compiled modules in a folder.
 ///
-/// A cache entry consists of a module and the module's hash. An entry is published as a whole and is checked
-/// when it is read. Therefore the cache never returns an invalid module, even if the disk is shared or failing,
-/// or if a compiler wrote a damaged module.
+/// A cache entry consists of a module and the module's hash. The cache writes an entry atomically,
+/// and checks the hash when reading the entry. Therefore the cache never returns an invalid module,
+/// even if the disk is shared or failing, or if a compiler wrote a damaged module.
 #[derive(Clone, Debug)]
 pub struct ModuleCache {
-    /// The folder of the cache, which is created when it is needed.
+    /// The folder of the cache, which [`create`](Self::create) creates.
     pub dir: PathBuf,
 }
 
@@ -31,15 +31,15 @@ impl ModuleCache {
         fs::create_dir_all(&self.dir).with_path("create", &self.dir)
     }
 
-    /// Path of the file in the folder that has the key as its name.
+    /// Returns the path of the file `key` with the given extension in the cache folder.
     pub fn path(&self, key: &str, extension: &str) -> PathBuf {
         self.dir.join(key).with_extension(extension)
     }
 
-    /// The module with this key; `None` if the entry is missing or damaged.
+    /// Returns the module with this key, or `None` if the cache entry is missing or damaged.
     ///
     /// # Errors
-    /// Returns an error if the file of the entry cannot be read.
+    /// Returns an error if a file of the cache cannot be read.
     pub fn load(&self, key: &str) -> Result<Option<Vec<u8>>, FileError> {
         let path = self.path(key, "module");
         let bytes = match fs::read(&path) {
@@ -50,10 +50,10 @@ impl ModuleCache {
         Ok((blake3::hash(module).as_bytes() == hash).then(|| module.to_vec()))
     }
 
-    /// Publishes a module under this key.
+    /// Stores a module under this key.
     ///
     /// # Errors
-    /// Returns an error if the file of the entry cannot be written.
+    /// Returns an error if a file of the cache cannot be written.
     pub fn store(&self, key: &str, module: &[u8]) -> Result<(), FileError> {
         let entry = [blake3::hash(module).as_bytes(), module].concat();
         NewFile::write(&self.path(key, "module"), FileKind::CACHED, &entry)

@@ -8,8 +8,8 @@ use crate::FileKind;
 use crate::leftovers::Scratch;
 use crate::read::regular;
 
-/// A file that appears at its path only when it is published. If the file is not published, nothing is left
-/// behind.
+/// A new file that appears at its path only when the caller publishes the file. If the caller does
+/// not publish the file, its temporary file is removed.
 pub struct NewFile {
     /// The path that the caller requested.
     asked: PathBuf,
@@ -21,8 +21,8 @@ pub struct NewFile {
 }
 
 impl NewFile {
-    /// Begins the file for `path`, in a temporary folder next to `path`. If `path` is a link, its target is
-    /// replaced.
+    /// Creates a temporary file in a temporary folder next to `path`. If `path` is a link,
+    /// publishing replaces the target of the link.
     ///
     /// # Errors
     /// Returns an error if the folder does not exist or cannot be written, or `path` is not a regular file of
@@ -54,7 +54,7 @@ impl NewFile {
         Self::begin(path, kind)?.publish_as(content)
     }
 
-    /// The temporary path of the file until it is published.
+    /// Returns the temporary path of the file, which is valid until the file is published.
     pub fn partial(&self) -> &Path {
         &self.partial
     }
@@ -75,28 +75,31 @@ impl NewFile {
     /// Publishes the file under its final path. Publishing replaces an existing file.
     ///
     /// # Errors
-    /// Returns an error if the content cannot be written to the disk, or if a file of another kind has
-    /// appeared in the meantime.
+    /// Returns an error if the content cannot be written to the disk, or if a file of another kind
+    /// has appeared at the final path in the meantime.
     pub fn publish(self) -> Result<(), FileError> {
         let Self { asked, path, kind, partial, file, .. } = &self;
         let synced = || {
-            // Who wrote under the partial name may have put a file of its own there, which only its owner can read.
+            // The caller may have put another file at the temporary path, which only the file's
+            // owner can read.
             let written = File::open(partial)?;
             written.set_permissions(file.metadata()?.permissions())?;
             written.sync_all()
         };
         synced().with_path("write", path)?;
-        // Hours may have passed.
+        // Checks the path again, because hours may have passed since the first check.
         let path = &replaced(path, *kind).map_err(|error| FileError { path: asked.clone(), ..error })?;
         fs::rename(partial, path).with_path("publish", path)?;
-        // The name itself must survive a power cut. Only Unix can open a folder for that.
+        // The name of the file must survive a power cut, so the folder is synced. Only Unix can
+        // open a folder to sync the folder.
         let named =
             if cfg!(unix) { File::open(folder(path)).and_then(|folder| folder.sync_all()) } else { Ok(()) };
         named.with_path("publish", path)
     }
 }
 
-/// The path of the file that is replaced if the caller requests `path`.
+/// Returns the path of the file that a new file at `path` would replace, and checks that the file
+/// may be replaced.
 fn replaced(path: &Path, kind: FileKind) -> Result<PathBuf, FileError> {
     match path.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(path.to_owned()),
@@ -127,18 +130,19 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         let refused = |kind| NewFile::write(&path, kind, b"new").unwrap_err().source.to_string();
-        for (content, words) in [("old", None), ("", None), ("12", Some("it is not a word; write elsewhere"))]
+        for (content, words) in
+            [("old", None), ("", None), ("12", Some("it is not a word; write to another path"))]
         {
             fs::write(&path, content).unwrap();
             let refused = NewFile::write(&path, WORDS, b"new").err().map(|error| error.source.to_string());
-            let expected = words.map(|words| format!("{words}, or move the file away"));
+            let expected = words.map(|words| format!("{words}, or move the existing file"));
             assert_eq!(refused, expected, "{content:?}");
             let expected = if words.is_some() { content } else { "new" };
             assert_eq!(fs::read_to_string(&path).unwrap(), expected);
         }
         fs::write(&path, "").unwrap();
         assert!(refused(FileKind::NEW).starts_with("it already exists; "));
-        // What came after it was begun stays, too.
+        // A file that appears after `begin` is kept, too.
         let new = NewFile::begin(&path, WORDS).unwrap();
         fs::write(&path, "12").unwrap();
         let error = new.publish_as(b"new").unwrap_err();
@@ -169,7 +173,7 @@ mod tests {
         let mut new = NewFile::begin(&path, WORDS).unwrap();
         new.file.write_all(b"half").unwrap();
         assert_eq!(content(), "old");
-        // As a writer does that publishes by itself.
+        // Another writer may rename a file of its own to the temporary path.
         fs::write(folder.path().join("elsewhere"), "whole").unwrap();
         #[cfg(unix)]
         fs::set_permissions(folder.path().join("elsewhere"), fs::Permissions::from_mode(0o600)).unwrap();

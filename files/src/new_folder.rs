@@ -1,11 +1,11 @@
-//! Folders that are removed again if they stay empty.
+//! Creates folders, and removes them again if they stay empty.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use errors::{FileError, WithPath as _};
 
-/// A folder, and the parents that were created for it.
+/// A new folder, with all parent folders that Tracewright created for the new folder.
 #[derive(Debug)]
 pub struct NewFolder {
     /// The created folders, the innermost first.
@@ -33,7 +33,8 @@ impl NewFolder {
 
     /// Removes the created folders that are empty.
     pub fn discard(self) {
-        // Whoever wanted it has failed, and says so; a folder that stays is not worth another message.
+        // The caller has failed and reports its own error. A folder that remains is not worth
+        // another message.
         let _ = self.made.iter().try_for_each(fs::remove_dir);
     }
 }

@@ -1,4 +1,4 @@
-//! Tracks which files belong to a model that is read, or to a run that is writing.
+//! Compares files by identity, and locks a folder for the run that writes into the folder.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use errors::{FileError, WithPath as _};
 use same_file::Handle;
 
-/// Whether `path` is one of the given files. Symbolic and hard links to one of these files count as well.
+/// Whether `path` is one of the given files. The function also returns true for a symbolic link or
+/// a hard link to one of the files.
 pub fn is_one_of(path: &Path, files: impl IntoIterator<Item = impl AsRef<Path>>) -> bool {
-    // What is no regular file is none of them, and opening it might wait for ever.
+    // Only regular files are opened, because opening a pipe might wait forever.
     let open = |path: &Path| path.is_file().then(|| Handle::from_path(path).ok()).flatten();
     let Some(path) = open(path) else { return false };
     files.into_iter().any(|file| open(file.as_ref()).is_some_and(|file| file == path))
@@ -26,12 +27,13 @@ pub struct FolderLock {
 impl FolderLock {
     const NAME: &str = ".tracewright-lock";
 
-    /// Whether a run has locked the folder, or has ended without removing the lock.
+    /// Whether the folder contains a lock file of a run. The run may have ended without removing
+    /// the lock file.
     pub fn was_taken(folder: &Path) -> bool {
         folder.join(Self::NAME).exists()
     }
 
-    /// Locks the folder; `None` if another run has locked it.
+    /// Locks the folder. The result is `None` if another run has locked the folder.
     ///
     /// # Errors
     /// Returns an error if the folder does not exist or cannot be written.
@@ -40,18 +42,21 @@ impl FolderLock {
         let file = File::options().create(true).append(true).open(&path).with_path("create", &path)?;
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => return Ok(None),
-            // Where the file system knows no locks, there is none.
+            // If the file system supports no locks, the folder is not locked.
             Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {}
             locked => locked.map_err(io::Error::from).with_path("lock", &path)?,
         }
-        // Who had the lock before may have removed its file since it was opened, and others have another one.
+        // After this run opened the lock file, the previous run may have removed the file, and
+        // another run may have created a new lock file.
         let ours = file.try_clone().and_then(Handle::from_file).with_path("lock", &path)?;
         let is_there = Handle::from_path(&path).is_ok_and(|there| there == ours);
-        // Made only if it is ours: what is made and dropped removes the others' file.
+        // `Self` is created only if the lock file is ours, because dropping `Self` removes the lock
+        // file.
         Ok(is_there.then(|| Self { path, _file: file, stays: false }))
     }
 
-    /// Unlocks the folder, but leaves the lock file for [`was_taken`](Self::was_taken).
+    /// Unlocks the folder, but keeps the lock file. After unlocking, [`was_taken`](Self::was_taken)
+    /// stays true for this folder.
     pub fn leave(mut self) {
         self.stays = true;
     }
@@ -59,7 +64,7 @@ impl FolderLock {
 
 impl Drop for FolderLock {
     fn drop(&mut self) {
-        // What stays is empty, and the next run takes it.
+        // A lock file that remains is empty, and the next run locks it again.
         if !self.stays {
             let _ = fs::remove_file(&self.path);
         }
@@ -83,7 +88,8 @@ mod tests {
         assert!(FolderLock::take(folder.path()).unwrap().is_some());
     }
 
-    /// A run that unlocks the folder removes the lock file, which other runs may have opened shortly before.
+    /// A run that unlocks the folder removes the lock file. Another run may have opened the lock
+    /// file shortly before the removal.
     #[test]
     fn of_many_at_once_one_has_the_folder() {
         use std::sync::atomic::{AtomicUsize, Ordering};

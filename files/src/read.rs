@@ -17,13 +17,14 @@ pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
         let file = File::open(path)?;
         let size = file.metadata()?.len();
         if size > limit {
-            return Err(too_large(format!("it has {size} bytes, and at most {limit} are read")));
+            return Err(too_large(format!("it has {size} bytes, expected at most {limit}")));
         }
         let mut content = Vec::with_capacity(size as usize);
-        // A file that grows meanwhile is cut off, and then is not what it should be.
+        // If the file grows during reading, the rest of the file is cut off, and parsing the file
+        // fails.
         file.take(limit).read_to_end(&mut content)?;
         match StandIn::of(&content) {
-            // What may be empty knows who asks for it.
+            // The caller decides whether the file may be empty.
             Some(found) if found != StandIn::Empty => Err(found.error()),
             _ => Ok(content),
         }
@@ -54,22 +55,23 @@ pub fn read_json(path: &Path) -> Result<String, FileError> {
     Ok(text)
 }
 
-/// Checks that the values of a JSON text fit into the memory limit of configurations.
+/// Checks that the values of a JSON text fit into the memory limit for configurations.
 ///
 /// # Errors
 /// Returns an error if the values could exceed the memory limit.
 pub fn check_json(text: &str) -> io::Result<()> {
     let (most, limit) = (json_memory(text), limits::JSON_MEMORY);
     match most > limit {
-        true => Err(too_large(format!(
-            "its values may take {most} bytes of memory, and at most {limit} are given"
-        ))),
+        true => {
+            Err(too_large(format!("its values may take {most} bytes of memory, expected at most {limit}")))
+        }
         false => Ok(()),
     }
 }
 
-/// An upper bound of the memory that the values of a JSON text take, in bytes. The bound is twice the size of
-/// lists and objects, because they move to a place twice as large when they grow.
+/// Returns an upper bound of the memory that the values of a JSON text occupy, in bytes. The bound
+/// doubles the size of lists and objects, because a growing list moves to an allocation of twice
+/// its size.
 fn json_memory(text: &str) -> u64 {
     let mut in_string = false;
     let mut bytes = text.bytes();
@@ -87,7 +89,7 @@ fn json_memory(text: &str) -> u64 {
             b',' | b'[' if !in_string => 96,
             b':' if !in_string => 224,
             b'{' if !in_string => 320,
-            // Numbers that are not finite become objects of one text.
+            // `NaN` and `Infinity` become objects with one string.
             b'N' | b'I' if !in_string => 640,
             _ => 0,
         };
@@ -95,7 +97,7 @@ fn json_memory(text: &str) -> u64 {
     memory
 }
 
-/// Reads a text of at most `limit` bytes. The path can also be a pipe.
+/// Reads a text of at most `limit` bytes. `path` can also be a pipe.
 ///
 /// # Errors
 /// Returns an error if the file does not exist, is too long, is not UTF-8, or cannot be read.
@@ -111,7 +113,7 @@ pub fn read_from(from: impl io::Read, limit: u64) -> io::Result<String> {
     let mut bytes = Vec::new();
     from.take(limit + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {
-        return Err(too_large(format!("it has more bytes than are read, at most {limit}")));
+        return Err(too_large(format!("it has too many bytes, expected at most {limit}")));
     }
     String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()))
 }

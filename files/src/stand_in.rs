@@ -6,13 +6,14 @@ use std::{fmt, fs, io};
 pub enum StandIn {
     /// The placeholder that git leaves if git-lfs is not installed.
     LfsPointer,
-    /// A web page instead of the file.
+    /// A web page that was downloaded instead of the file.
     HtmlPage,
     Empty,
 }
 
 impl StandIn {
-    /// The kind of placeholder that begins with the given bytes; `None` if the bytes begin no placeholder.
+    /// Returns the kind of placeholder that begins with the given bytes, or `None` if the bytes do
+    /// not begin a placeholder.
     pub fn of(head: &[u8]) -> Option<Self> {
         let start = head.trim_ascii_start();
         let is_tag =
@@ -25,20 +26,20 @@ impl StandIn {
         }
     }
 
-    /// A description of the placeholder and how to get the file, for messages.
+    /// Describes the placeholder, and explains how to get the file.
     pub fn what(self) -> &'static str {
         match self {
             Self::LfsPointer => {
-                "a git-lfs pointer, not the file itself; run `git lfs pull` where it came from, or download it again"
+                "a git-lfs pointer instead of the file; run `git lfs pull` in the original repository, or download the file again"
             }
             Self::HtmlPage => {
-                "an HTML page, not the file itself; download it again, on the hub from `/resolve/` and not from `/blob/`"
+                "an HTML page instead of the file; download the file again, on the hub from `/resolve/` and not from `/blob/`"
             }
-            Self::Empty => "empty; download it again",
+            Self::Empty => "empty; download the file again",
         }
     }
 
-    /// The error for a caller that reads the file.
+    /// Returns the error for a caller that tries to read a file but finds the placeholder.
     pub fn error(self) -> io::Error {
         io::Error::new(io::ErrorKind::InvalidData, self)
     }
@@ -52,12 +53,12 @@ impl fmt::Display for StandIn {
 
 impl std::error::Error for StandIn {}
 
-/// A broken link. Downloads by the Hugging Face hub's own tools are links into a folder `blobs`.
+/// A broken link. The Hugging Face hub's tools store each download as a link into a folder `blobs`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokenLink(pub PathBuf);
 
 impl BrokenLink {
-    /// The broken link at `path`, if `path` is a broken link.
+    /// Returns the link at `path` if its target does not exist.
     pub fn at(path: &Path) -> Option<Self> {
         match fs::metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => fs::read_link(path).ok().map(Self),
@@ -66,7 +67,8 @@ impl BrokenLink {
     }
 
     pub(crate) fn error(self) -> io::Error {
-        // Not `NotFound`: whoever does without a file that is not there must not do without this one.
+        // The kind is not `NotFound`, because a caller that ignores a missing file must not ignore
+        // a broken link.
         io::Error::new(io::ErrorKind::InvalidInput, self)
     }
 }

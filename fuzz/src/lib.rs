@@ -69,10 +69,10 @@ pub struct FuzzRun {
 /// A failure that no input may cause.
 #[derive(Debug, thiserror::Error)]
 pub enum FuzzFailure {
-    #[error("it panicked: {0}")]
+    #[error("the reader panicked: {0}")]
     Panic(String),
     /// The reader used too much memory.
-    #[error("it took {taken} bytes of memory for {length} bytes, at most {most} are right")]
+    #[error("the reader took {taken} bytes of memory for {length} bytes of input, expected at most {most}")]
     Memory {
         taken: usize,
         length: usize,

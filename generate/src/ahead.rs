@@ -1,9 +1,10 @@
-//! Starts the next decode call before the host has read the token of the last call. So the device does not wait for
-//! the host.
+//! Starts the next decode call before the host has read the result of the last call. So the device
+//! does not wait for the host between two decode calls.
 //!
-//! The early call appends the most likely token. If the sampler chooses another token, a second call computes the
-//! same position again. Until then, the KV cache contains a wrong entry after the last position, and no call reads
-//! this entry.
+//! The call that starts early processes the most likely token. If the sampler chooses another
+//! token, a second call computes the same position again. Between the two calls for the same
+//! position, the KV cache contains a wrong vector after the last valid position. No call reads the
+//! wrong vector.
 
 use ops::TensorType;
 use pjrt::PjrtBuffer;
@@ -18,21 +19,22 @@ pub(crate) struct Ahead {
     pub tokens: usize,
     pub start: usize,
     pub count: usize,
-    /// The type of the tokens.
+    /// The tensor type of the token ids.
     pub ty: TensorType,
-    /// For each tensor of the state, the indices of the argument and the result that hold the tensor.
+    /// For each state tensor, the index of the argument that passes the tensor, and the index of
+    /// the result that returns the tensor.
     pub states: Vec<(usize, usize)>,
     pub token: usize,
-    /// The type of the arguments `start` and `count`.
+    /// The tensor type of the arguments `start` and `count`.
     pub numbers: TensorType,
     /// The number of positions for which the state has memory.
     context: usize,
 }
 
 impl Ahead {
-    /// Returns the arguments and results of an entry point, or `None` if the entry point's calls cannot start
-    /// early. A call can start early if it takes one token per sequence, and the state has memory for each
-    /// position.
+    /// Finds the arguments and results of an entry point. The result is `None` if calls of this
+    /// entry point cannot start early. A call can start early if the call takes one token per
+    /// sequence and the state has memory for every position.
     pub(crate) fn of(entry: &Signature) -> Option<Self> {
         let argument =
             |is: &dyn Fn(Role) -> bool| entry.arguments.iter().position(|argument| is(argument.role));
@@ -70,8 +72,8 @@ pub(crate) struct Passed {
 }
 
 impl Passed {
-    /// Returns the values of a call's arguments, if the numbers are in host memory and the state is on the
-    /// device.
+    /// Returns the arguments of a call. The result is `None` unless the token ids and positions are
+    /// in host memory and the state is on the device.
     pub(crate) fn of(ahead: &Ahead, arguments: &[CallArgument<XlaBuffer>]) -> Option<Self> {
         let numbers = |index: usize| match arguments.get(index)? {
             CallArgument::Scalar(number) => Some(vec![*number]),
@@ -90,7 +92,8 @@ impl Passed {
         })
     }
 
-    /// Returns the start positions of the next call; `None` if the state has no memory for another token.
+    /// Returns the start positions of the next call, or `None` if the state has no memory for
+    /// another token.
     pub(crate) fn next(&self, ahead: &Ahead) -> Option<Vec<i32>> {
         let next: Vec<i32> = self.start.iter().zip(&self.count).map(|(start, count)| start + count).collect();
         let fits = |(&start, &count): (&i32, &i32)| (start + count) as usize <= ahead.context;
@@ -98,22 +101,23 @@ impl Passed {
     }
 }
 
-/// The call that is expected after the last decode call.
+/// The decode call that Tracewright expects after the last decode call.
 pub(crate) struct Expected {
     pub entry: String,
     pub start: Vec<i32>,
     pub count: Vec<i32>,
-    /// The state before the expected call. After this call has started, the list contains the state after the
-    /// call.
+    /// The state tensors that the expected call takes as arguments. After the expected call has
+    /// started, the list contains the tensors that the call returns.
     pub states: Vec<DeviceTensor>,
-    /// The most likely token of each sequence.
+    /// The most likely next token of each sequence.
     pub token: DeviceTensor,
     /// The results of the expected call, if the call has started.
     pub results: Option<Vec<DeviceTensor>>,
 }
 
 impl Expected {
-    /// Whether a call equals the expected call. The host must have read the tokens before.
+    /// Whether a call equals the expected call. The function returns false if the host has not read
+    /// the tokens yet.
     pub(crate) fn is(&self, entry: &str, passed: &Passed) -> bool {
         let Some(tokens) = self.token.kept_integers() else { return false };
         self.entry == entry
@@ -126,7 +130,7 @@ impl Expected {
             })
     }
 
-    /// Returns the results of a started call, and stores its new state in `states`.
+    /// Returns the results of a started call, and stores the new state in `states`.
     pub(crate) fn started(
         results: Vec<PjrtBuffer>,
         ahead: &Ahead,

@@ -1,4 +1,4 @@
-//! [`AnyExecutor`] is the executor of an engine that is chosen when the program runs.
+//! [`AnyExecutor`] runs a program with IREE or with XLA. The caller chooses the engine at run time.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::device_tensor::XlaBuffer;
 use crate::executor::{CallArgument, Executor, Iree};
 use crate::xla::Xla;
 
-/// An executor of any engine.
+/// An executor that uses IREE or XLA.
 pub enum AnyExecutor {
     /// A program that IREE has loaded.
     Iree(Iree),
@@ -22,12 +22,12 @@ pub enum AnyExecutor {
 pub enum AnyBuffer {
     /// A tensor on a device of IREE.
     Iree(Buffer),
-    /// A tensor of XLA.
+    /// A tensor of an XLA program.
     Xla(XlaBuffer),
 }
 
 impl AnyExecutor {
-    /// The bytes copied between host and device so far.
+    /// Returns how many bytes were copied between host and device so far.
     pub fn transfers(&self) -> Transfers {
         match self {
             Self::Iree(iree) => iree.runtime().transfers(),
@@ -187,7 +187,7 @@ impl Executor for AnyExecutor {
     }
 }
 
-/// Converts the arguments to tensors of one engine.
+/// Converts the arguments to tensors of the engine that runs the call.
 fn converted<B>(
     arguments: Vec<CallArgument<AnyBuffer>>,
     own: impl Fn(AnyBuffer) -> Result<B, GenerateError>,

@@ -12,11 +12,12 @@ use crate::{
     Drafter, GenerateError, InputPart, Network, SavedSequence, Schedule, SequenceInput, TokenLogprobs,
 };
 
-/// Texts that a network continues in parallel. Each decode call reads the weights once for all texts.
+/// A list of texts that a network continues in parallel. Each decode call reads the weights once
+/// for all texts.
 ///
-/// Each text has a place in the batch, called a row, and its own position. A text can join the batch while
-/// other texts are generating. When a text ends, its row becomes free for another text. Each text gets the
-/// same tokens as in a batch of one text.
+/// Each text occupies one row of the batch and has its own position. A text can join the batch
+/// while other texts are generating. When a text ends, another text can use the row of the batch. A
+/// text gets the same tokens as if the text were alone in the batch.
 ///
 /// ```no_run
 /// use std::ops::ControlFlow;
@@ -35,35 +36,38 @@ pub struct Batch<'a, E: Executor = Iree> {
 }
 
 impl<'a, E: Executor> Batch<'a, E> {
-    /// Creates a batch in which all rows are free.
+    /// Creates a batch without texts.
     pub fn new(network: &'a Network<E>) -> Self {
         Self { rows: Sequences::new(network), running: (0..network.batch()).map(|_| None).collect() }
     }
 
-    /// Gives each row of the batch a drafter, which proposes draft tokens. If the network has an entry point
-    /// that verifies draft tokens, the texts get the same tokens in fewer calls.
+    /// Creates a drafter for each row of the batch. A drafter proposes draft tokens. If the network
+    /// has an entry point that verifies draft tokens, the texts get the same tokens in fewer calls.
     #[must_use]
     pub fn speculate(mut self, drafter: impl FnMut() -> Box<dyn Drafter + 'a>) -> Self {
         self.rows.drafters = std::iter::repeat_with(drafter).take(self.running.len()).collect();
         self
     }
 
-    /// Sets how the batch divides tokens among calls; the default is [`Together`](crate::Together).
+    /// Sets the schedule, which decides which tokens each call processes. The default schedule is
+    /// [`Together`](crate::Together).
     #[must_use]
     pub fn schedule(mut self, schedule: impl Schedule + 'a) -> Self {
         self.rows.schedule = Box::new(schedule);
         self
     }
 
-    /// Keeps copies of the state of sliding windows and recurrent layers, so that [`join_seen`](Self::join_seen) can reuse this
-    /// state. The batch makes a copy after each chunk of a prompt that joins through [`join_seen`](Self::join_seen).
+    /// Keeps copies of the state of sliding windows and recurrent layers, so that
+    /// [`join_seen`](Self::join_seen) can reuse this state. If a prompt joins through
+    /// [`join_seen`](Self::join_seen), the batch copies the state after each call that processes a
+    /// chunk of the prompt.
     #[must_use]
     pub fn keep_prefixes(mut self) -> Self {
         self.rows.keeps_prefixes = true;
         self
     }
 
-    /// Returns the number of free rows, which is the number of texts that can still join.
+    /// Returns the number of texts that can still join the batch.
     pub fn free(&self) -> usize {
         self.running.iter().filter(|row| row.is_none()).count()
     }
@@ -77,11 +81,12 @@ impl<'a, E: Executor> Batch<'a, E> {
         self.begin(row, 0, prompt, options)
     }
 
-    /// Like [`join`](Self::join), with features instead of tokens, the input of an encoder, or an adapter.
+    /// Adds a text like [`join`](Self::join). The text can begin with features instead of tokens,
+    /// and can use an encoder's input or an adapter.
     ///
     /// # Errors
-    /// Returns the same errors as [`join`](Self::join), or an error if the network does not take such an
-    /// input. If the network rejects the input, the row stays free.
+    /// Returns the same errors as [`join`](Self::join), or an error if the network does not take
+    /// features, an encoder's input or adapters. After an error, the row of the batch stays free.
     pub fn join_input(
         &mut self,
         input: &SequenceInput<'_>,
@@ -102,8 +107,8 @@ impl<'a, E: Executor> Batch<'a, E> {
         Ok(row)
     }
 
-    /// Returns the free row that is nearest to the rows in use, because a call computes only consecutive
-    /// rows.
+    /// Returns the free row of the batch that is nearest to the used rows, because a call computes
+    /// consecutive rows.
     fn free_row(&self) -> Result<usize, GenerateError> {
         let used = |row: &usize| self.running[*row].is_some();
         let rows = 0..self.running.len();
@@ -131,8 +136,8 @@ impl<'a, E: Executor> Batch<'a, E> {
         })
     }
 
-    /// Like [`join`](Self::join), but copies the state of the longest prefix of the prompt that any row has
-    /// computed. The network computes only the rest of the prompt.
+    /// Adds a text like [`join`](Self::join), but reuses the state of an earlier text that begins
+    /// with the same tokens. The network computes only the rest of the prompt.
     ///
     /// # Errors
     /// Returns the same errors as [`join`](Self::join).
@@ -144,14 +149,18 @@ impl<'a, E: Executor> Batch<'a, E> {
         let Adopted { row, seen, parts_at } =
             adopted.ok_or(GenerateError::Full { rows: self.running.len() })?;
         let row = self.begin(row, seen, prompt, options)?;
-        let parts_at = parts_at.filter(|_| self.rows.keeps_prefixes);
+        let ends = if self.rows.keeps_prefixes {
+            self.rows.network.ends(prompt.len(), parts_at)
+        } else {
+            Vec::new()
+        };
         let one = &mut self.rows.rows[row];
-        (one.is_kept, one.parts_at) = (true, parts_at);
+        (one.is_kept, one.ends) = (true, ends);
         Ok(row)
     }
 
-    /// Copies the state of the longest prefix of `tokens` that a row has computed. `model` identifies the
-    /// weights and their format.
+    /// Copies the state of the longest prefix of `tokens` that the batch has computed. `model`
+    /// identifies the weights and the format of the weights.
     ///
     /// # Errors
     /// Returns an error if the state cannot be read from the device.
@@ -163,14 +172,16 @@ impl<'a, E: Executor> Batch<'a, E> {
     /// its state.
     ///
     /// # Errors
-    /// Returns an error if the sequence belongs to another network or to other weights, or no row is free.
+    /// Returns an error if the sequence belongs to another network or to other weights, or if no
+    /// row of the batch is free.
     pub fn load(&mut self, model: &str, saved: SavedSequence) -> Result<(), GenerateError> {
         let free: Vec<usize> = (0..self.running.len()).filter(|&row| self.running[row].is_none()).collect();
         let row = self.rows.load(&free, model, saved)?;
         row.map(drop).ok_or(GenerateError::Full { rows: self.running.len() })
     }
 
-    /// Adds a text in a free row whose state already contains the first `seen` tokens of the prompt.
+    /// Starts a text in a row of the batch. The state of the row `row` already contains the first
+    /// `seen` tokens of the prompt.
     fn begin(
         &mut self,
         row: usize,
@@ -189,19 +200,21 @@ impl<'a, E: Executor> Batch<'a, E> {
         Ok(row)
     }
 
-    /// Returns the most likely tokens at each position of a row's text. The list is empty unless
-    /// [`TokenOptions::logprobs`] is set.
+    /// Returns the log probabilities at each position of the text in a row of the batch. The
+    /// returned list is empty unless [`TokenOptions::logprobs`] is set.
     pub fn logprobs(&self, row: usize) -> &[TokenLogprobs] {
         self.running.get(row).and_then(Option::as_ref).map_or(&[], Generation::logprobs)
     }
 
-    /// Cancels all texts and clears all rows. Call this function after a failed call.
+    /// Cancels all texts and removes all tokens from the batch. Use this function after a call of
+    /// the network has failed.
     pub fn clear(&mut self) {
         self.running.iter_mut().for_each(|text| *text = None);
         (0..self.running.len()).for_each(|row| self.rows.truncate(row, 0));
     }
 
-    /// Cancels the text of a row, and returns its tokens so far; `None` if the row is free.
+    /// Cancels the text in a row of the batch, and returns the tokens so far. The result is `None`
+    /// if no text uses this row of the batch.
     pub fn leave(&mut self, row: usize) -> Option<Generated> {
         let generation = self.running.get_mut(row)?.take()?;
         // The text is cancelled, so the network need not process the rest of its tokens.
@@ -209,21 +222,21 @@ impl<'a, E: Executor> Batch<'a, E> {
         Some(generation.cancelled())
     }
 
-    /// Runs one decode step for all texts. Each text processes as many of its new tokens as fit into a call,
-    /// and chooses a token after the network has processed all of its tokens. `on_token` receives each chosen
-    /// token with the row of the text, and can cancel the text. Returns the texts that ended, whose rows are
-    /// then free.
+    /// Runs one decode step for all texts. For each text, the network processes as many new tokens
+    /// as fit into a call. When the network has processed all tokens of a text, the sampler chooses
+    /// the next token. `on_token` receives each chosen token with the row of the text, and can
+    /// cancel the text. The function returns the texts that ended.
     ///
     /// # Errors
-    /// Returns an error if the call fails, or a token cannot be chosen.
+    /// Returns an error if a call of the network fails, or if no token can be chosen.
     pub fn step(
         &mut self,
         on_token: impl FnMut(usize, u32) -> ControlFlow<()>,
     ) -> Result<Vec<(usize, Generated)>, GenerateError> {
         let ended = self.rows.step_all(&mut self.running, on_token);
         if ended.is_err() {
-            // After a failed call, the state is lost. Free rows drop their tokens, because no text waits for
-            // these tokens.
+            // After a failed call, the state is lost. Free rows of the batch drop their tokens,
+            // because no text needs these tokens.
             let free = (0..self.running.len()).filter(|&row| self.running[row].is_none());
             free.for_each(|row| self.rows.truncate(row, 0));
         }

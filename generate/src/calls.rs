@@ -1,5 +1,5 @@
-//! Divides a step into calls of the network. Each sequence that reads a prompt has its own call, and all other
-//! sequences share one call.
+//! Divides a decode step of the batch into calls of the network. Each sequence that still reads its
+//! prompt gets its own call, and all other sequences share one call.
 
 use crate::GenerateError;
 use crate::entry::{EntryCall, EntryKind, EntryPoint};
@@ -8,8 +8,8 @@ use crate::generation::StepRequest;
 use crate::sequences::Sequences;
 
 impl<'a, E: Executor> Sequences<'a, E> {
-    /// Returns the calls of a step. Each sequence processes as many of its planned tokens as fit into one
-    /// call.
+    /// Returns the network calls of a decode step. Each sequence processes as many of its planned
+    /// tokens as fit into one call.
     pub(crate) fn calls(
         &self,
         want: StepRequest,
@@ -46,8 +46,9 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(calls)
     }
 
-    /// Returns the calls for sequences that process one token or a draft. The result is the cheaper choice:
-    /// one call for all sequences, or one call per draft and one call for the other sequences.
+    /// Returns the calls for sequences that process one token or a draft. The function returns the
+    /// cheaper of two choices: one call for all sequences, or one call per draft and one call for
+    /// the other sequences.
     fn shared(
         &self,
         rows: &[usize],
@@ -82,12 +83,12 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(if cost(&apart) < cost(&together) { apart } else { together })
     }
 
-    /// Returns the entry point of a kind that processes all these sequences in one call.
+    /// Returns an entry point of the given kind that processes all given sequences in one call.
     fn covering(&self, kind: EntryKind, rows: &[usize]) -> Result<&'a EntryPoint, GenerateError> {
         self.network.of_kind(kind, span(rows)).map_or_else(|| self.network.only(kind), Ok)
     }
 
-    /// Returns the call that processes the planned tokens of these sequences.
+    /// Returns the call that processes the planned tokens of the given sequences.
     fn call_of(&self, entry: &'a EntryPoint, rows: &[usize], planned: &[usize]) -> EntryCall<'a> {
         let lowest = rows.first().copied().unwrap_or_default();
         let first = lowest.min(planned.len() - entry.rows);
@@ -100,7 +101,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
     }
 }
 
-/// The number of rows from the first to the last of these rows. The rows are in ascending order.
+/// Returns the number of consecutive rows of the batch, from the first to the last given row. The
+/// given rows are in ascending order.
 fn span(rows: &[usize]) -> usize {
     match rows {
         [first, .., last] => last - first + 1,

@@ -1,4 +1,4 @@
-//! Finds the chat template of a model in the same files as transformers does.
+//! Finds the chat template of a model in the same files as the library Hugging Face transformers.
 
 use std::path::Path;
 
@@ -11,15 +11,16 @@ use template::ChatTemplate;
 use crate::GenerateError;
 use crate::model_file::{read_json, read_keys, read_text};
 
-/// The number of characters of an invalid value that an error shows.
+/// An error message shows at most this number of characters of an invalid value.
 const SHOWN: usize = 300;
 
-/// Reads the chat template of a model. In a folder, the template is in `chat_template.jinja`, or otherwise
-/// under the key `chat_template` of `tokenizer_config.json`. In a GGUF file, the template is in the metadata.
+/// Reads the chat template of a model. In a model folder, the template is in `chat_template.jinja`
+/// or under the key `chat_template` of `tokenizer_config.json`. In a GGUF file, the template is in
+/// the metadata.
 ///
 /// # Errors
-/// Returns an error if there is no chat template, or if a file has a structure that transformers does not
-/// write.
+/// Returns an error if there is no chat template, or if a file has a structure that Hugging Face
+/// transformers does not write.
 pub fn chat_template(model: &Path) -> Result<ChatTemplate, GenerateError> {
     const FILE: &str = "chat_template.jinja";
     const CONFIG: &str = "tokenizer_config.json";
@@ -42,7 +43,8 @@ pub fn chat_template(model: &Path) -> Result<ChatTemplate, GenerateError> {
     Ok(ChatTemplate::from_file(path, templates, tokens)?)
 }
 
-/// The templates in a `tokenizer_config.json`: a string, or a list of `{"name", "template"}`.
+/// Returns the names and texts of the templates in a `tokenizer_config.json`. The value of
+/// `chat_template` is a string, or a list of `{"name", "template"}`.
 fn named_templates(path: &Path, found: Option<&Json>) -> Result<Vec<(String, String)>, GenerateError> {
     let bad = |found: &Json| {
         let expected = "a text or a list of objects with `name` and `template`";
@@ -61,11 +63,12 @@ fn named_templates(path: &Path, found: Option<&Json>) -> Result<Vec<(String, Str
     }
 }
 
-/// The keys `*_token` of a tokenizer configuration. A token is a string, or an object with `content`.
+/// Returns the keys `*_token` of a tokenizer configuration. The value of a key `*_token` is a
+/// string, or an object with the key `content`.
 ///
 /// # Errors
-/// Returns an error if a standard token is not a string, an object or null, because the rendered text would
-/// lack this token.
+/// Returns an error if the value of a standard key is not a string, an object or null. If the
+/// function ignored an invalid value, the rendered text would lack the token.
 fn special_tokens(path: &Path, config: &Json) -> Result<Map<String, Json>, GenerateError> {
     const KNOWN: [&str; 4] = ["bos_token", "eos_token", "unk_token", "pad_token"];
     let text = |value: &Json| value.as_str().or_else(|| value.get("content")?.as_str()).map(Json::from);

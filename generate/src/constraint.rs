@@ -1,8 +1,8 @@
 //! Constrained generation: a JSON schema or a grammar decides which tokens the sampler can choose.
 //!
-//! The library llguidance computes these tokens: it walks a trie of the tokenizer's tokens with an Earley
-//! parser. If the text can end at the current position, the model's stop tokens are allowed. If no token can
-//! follow, the text ends.
+//! The library llguidance computes the allowed tokens by walking a trie of all tokens with an
+//! Earley parser. If the text can end at the current position, the model's stop tokens are allowed.
+//! If no token can follow, the text ends.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,13 +21,14 @@ use vocabulary::Vocabulary;
 /// Builds constraints for the tokens of one model.
 pub struct Constrainer {
     factory: ParserFactory,
-    /// An artificial end token for a model without stop tokens. The model never chooses this token.
+    /// An artificial stop token for a model without stop tokens. The model never chooses the
+    /// artificial stop token.
     end: Option<u32>,
     whitespace_flexible: bool,
 }
 
 impl Constrainer {
-    /// Creates a builder for a tokenizer and its model's stop tokens.
+    /// Creates a builder for the tokenizer and the stop tokens of a model.
     ///
     /// # Errors
     /// Returns an error if the bytes of the tokenizer's tokens cannot be determined.
@@ -47,16 +48,17 @@ impl Constrainer {
         Ok(Self { factory, end, whitespace_flexible: false })
     }
 
-    /// Sets whether JSON may contain whitespace between its tokens. The default is no whitespace, because
-    /// small models write endless whitespace. A schema can override this setting with `whitespace_flexible`
-    /// or `whitespace_pattern` under `x-guidance`.
+    /// Sets whether an answer in JSON may contain whitespace outside strings. By default,
+    /// whitespace outside strings is not allowed, because small models write endless whitespace. A
+    /// schema can override the setting for whitespace with `whitespace_flexible` or
+    /// `whitespace_pattern` under `x-guidance`.
     #[must_use]
     pub fn whitespace_flexible(self, flexible: bool) -> Self {
         Self { whitespace_flexible: flexible, ..self }
     }
 
-    /// Creates a constraint for JSON that is valid under this schema (JSON Schema, draft 2020-12). The answer
-    /// contains the properties in the order of the schema.
+    /// Creates a constraint: the answer must be JSON that is valid under this JSON Schema (draft
+    /// 2020-12). The answer contains the properties in the order of the schema.
     ///
     /// # Errors
     /// Returns an error if the schema is not JSON, or uses an unsupported feature.
@@ -70,12 +72,13 @@ impl Constrainer {
         self.constraint(TopLevelGrammar::from_json_schema(schema)).map_err(refused)
     }
 
-    /// Creates a constraint for texts that a grammar describes. The grammar is in llguidance's variant of
-    /// Lark's notation: a rule `start`, rules in lower case, terminals in upper case. `%json` in a rule means
-    /// JSON that is valid under a schema.
+    /// Creates a constraint for texts that a grammar describes. The grammar is in llguidance's
+    /// variant of Lark's notation. The grammar needs a rule `start`. The names of rules are in
+    /// lower case, and the names of terminals are in upper case. `%json` followed by a JSON Schema
+    /// in a rule stands for JSON that is valid under this schema.
     ///
     /// # Errors
-    /// Returns an error if the grammar is invalid; the error contains the line and the column.
+    /// Returns an error with the line and the column if the grammar is invalid.
     pub fn grammar(&self, grammar: &str) -> Result<Constraint, GenerateError> {
         if let Some((index, line)) = grammar.lines().enumerate().find(|(_, line)| line.contains("::=")) {
             let column = line.chars().take_while(|&c| c != ':').count() + 1;
@@ -126,7 +129,7 @@ impl fmt::Debug for Constraint {
 }
 
 impl Constraint {
-    /// The state of the constraint at the beginning of a text.
+    /// Creates the state of the constraint at the beginning of a text.
     pub(crate) fn begin(&self) -> Guide {
         // A plain clone would share the lexer's states and their lock.
         Guide { matcher: self.matcher.deep_clone(), end: self.end, step: 0 }
@@ -148,10 +151,10 @@ impl fmt::Debug for Guide {
 }
 
 impl Guide {
-    /// The tokens that may come next; `None` if the text is complete.
+    /// Returns the tokens that may come next, or `None` if the text is complete.
     ///
     /// # Errors
-    /// Returns an error if no token may come next, or the library reports an error.
+    /// Returns an error if no token may come next, or if llguidance reports an error.
     pub fn allowed(&mut self) -> Result<Option<Allowed>, GenerateError> {
         if self.is_complete() {
             return Ok(None);
@@ -165,18 +168,19 @@ impl Guide {
         Ok((!only_the_end).then_some(Allowed { mask, end: self.end }))
     }
 
-    /// Whether the text is complete, so that nothing can follow.
+    /// Whether the text is complete, and no further token can follow.
     pub fn is_complete(&self) -> bool {
         !self.matcher.is_error() && self.matcher.is_stopped()
     }
 
-    /// Takes at most `most` tokens that the grammar forces next, and returns them.
+    /// Returns at most `most` tokens that are the only possible continuation under the grammar, and
+    /// advances the constraint by these tokens.
     ///
     /// # Errors
-    /// Returns an error if the library stops because of a limit.
+    /// Returns an error if llguidance exceeds a limit.
     pub fn force(&mut self, most: usize) -> Result<Vec<u32>, GenerateError> {
         let mut forced = Vec::new();
-        // Some tokens are forced only after the tokens before them are appended, so the loop repeats.
+        // Appending forced tokens can force further tokens, so the loop repeats.
         while forced.len() < most && !self.is_complete() {
             let mut next = self.matcher.compute_ff_tokens();
             if let Some(why) = self.matcher.get_error() {
@@ -195,7 +199,7 @@ impl Guide {
     /// Advances the constraint by a chosen token.
     ///
     /// # Errors
-    /// Returns an error if the token was not allowed, or the library reports an error.
+    /// Returns an error if the token was not allowed, or if llguidance reports an error.
     pub fn take(&mut self, token: u32) -> Result<(), GenerateError> {
         let step = self.step;
         self.step += 1;
@@ -208,7 +212,7 @@ impl Guide {
     }
 }
 
-/// The tokens that may come next.
+/// The tokens that a constraint allows at the next position.
 pub(crate) struct Allowed {
     mask: SimpleVob,
     end: Option<u32>,
@@ -220,8 +224,8 @@ impl Allowed {
     }
 }
 
-/// The first part of the library's error message. The rest of the message shows internals, or the lines of
-/// the grammar.
+/// Returns the first part of llguidance's error message. The function omits the rest of the
+/// message, which contains internals of llguidance or lines of the grammar.
 fn brief(why: &str) -> String {
     let is_shown = |line: &&str| {
         let number =
@@ -231,7 +235,8 @@ fn brief(why: &str) -> String {
     why.lines().take_while(is_shown).map(str::trim).collect::<Vec<_>>().join(" ").trim().to_owned()
 }
 
-/// Splits a prefix such as `at 3(14): ` off a message, and returns its line and column, from 1.
+/// Removes a prefix such as `at 3(14): ` from a message. Returns the line and the column, counted
+/// from 1, and the rest of the message.
 fn located(why: &str) -> (Option<(usize, usize)>, &str) {
     let parsed = || {
         let (place, rest) = why.strip_prefix("at ").unwrap_or(why).split_once("): ")?;

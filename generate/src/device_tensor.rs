@@ -9,10 +9,11 @@ use pjrt::PjrtBuffer;
 use crate::GenerateError;
 use crate::network::integers;
 
-/// A tensor of an [`Xla`](crate::Xla). A new tensor stays in host memory until a call takes the tensor as an argument. The
-/// placement of this argument determines the devices of the tensor.
+/// A tensor of an [`Xla`](crate::Xla). A new tensor stays in host memory until a call takes the
+/// tensor as an argument. A call moves the tensor to the devices on which the entry point expects
+/// the argument.
 pub enum XlaBuffer {
-    /// A tensor of zeros, for which no memory is allocated yet.
+    /// A tensor of zeros whose memory is not allocated yet.
     Zeros(TensorType),
     /// The little-endian bytes of a tensor in host memory.
     Host(TensorType, Vec<u8>),
@@ -26,13 +27,13 @@ pub enum XlaBuffer {
 pub struct DeviceTensor(Rc<Inner>);
 
 struct Inner {
-    /// `None` after a call has consumed the tensor.
+    /// The tensor, or `None` after a call has consumed the tensor.
     buffer: RefCell<Option<PjrtBuffer>>,
-    /// The bytes of a small tensor, after the host has read the tensor.
+    /// The bytes of a small tensor that the host has read.
     bytes: RefCell<Option<Vec<u8>>>,
 }
 
-/// The size up to which the host keeps a copy of a tensor that it has read, in bytes.
+/// The largest size in bytes of a tensor for which the host keeps a copy after reading the tensor.
 const SMALL: usize = 256;
 
 impl DeviceTensor {
@@ -56,7 +57,8 @@ impl DeviceTensor {
         act(self.0.buffer.borrow().as_ref().ok_or_else(lost)?).map_err(Into::into)
     }
 
-    /// Returns all bytes. The bytes of a small tensor are copied from the device only once.
+    /// Returns all bytes of the tensor. The function copies the bytes of a small tensor from the
+    /// device only once.
     pub(crate) fn bytes(&self) -> Result<Vec<u8>, GenerateError> {
         if let Some(bytes) = &*self.0.bytes.borrow() {
             return Ok(bytes.clone());
@@ -68,7 +70,8 @@ impl DeviceTensor {
         Ok(bytes)
     }
 
-    /// Returns the integers of a tensor, if the host has read the tensor and kept a copy.
+    /// Returns the integers of a small tensor. The result is `None` if the host has not read the
+    /// tensor yet.
     pub(crate) fn kept_integers(&self) -> Option<Vec<i32>> {
         self.0.bytes.borrow().as_deref().map(integers)
     }
@@ -78,7 +81,7 @@ impl DeviceTensor {
     }
 }
 
-/// The error for a tensor that a failed call has consumed.
+/// Returns the error for a tensor that a failed call has consumed.
 fn lost() -> GenerateError {
     let why = "has lost its state in a call that failed; load the model again".into();
     GenerateError::EntryPoint { name: "decode".into(), why }

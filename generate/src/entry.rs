@@ -1,4 +1,4 @@
-//! An entry point of a network, with its arguments and results sorted by role.
+//! Sorts the arguments and results of a network's entry point by role.
 
 use std::ops::Range;
 
@@ -7,8 +7,9 @@ use trace::{Argument, Part, Role, Signature};
 
 use crate::GenerateError;
 
-/// The fixed cost of a call, in units of a token's cost. It was measured with kernels, where a chunk of 128
-/// tokens takes as long as eight single tokens. Without kernels the fixed cost is lower.
+/// The fixed cost of a call, in units of the cost of one token. With Tracewright's kernels, a call
+/// with 128 tokens took as long as eight calls with one token. Without Tracewright's kernels, the
+/// fixed cost of a call is lower.
 const CALL: usize = 16;
 
 /// A tensor that stays on the device between calls: the state of a layer, or the output of an encoder.
@@ -19,7 +20,8 @@ pub(crate) struct KeptTensor {
 }
 
 impl KeptTensor {
-    /// The part of a layer's state that the tensor stores, if the tensor belongs to a layer's state.
+    /// Returns which component of a layer's state the tensor stores, such as the keys. The result
+    /// is `None` for the output of an encoder.
     pub fn part(&self) -> Option<Part> {
         match self.role {
             Role::State { part, .. } => Some(part),
@@ -47,27 +49,28 @@ pub(crate) enum EntryKind {
     Scorer,
     /// The entry point chooses a token after each token.
     Each,
-    /// The entry point returns the logits after each token and chooses a token there; it verifies draft
-    /// tokens.
+    /// The entry point returns the logits after each token, and the most likely next token after
+    /// each token. An entry point of the kind `Verifier` verifies draft tokens.
     Verifier,
-    /// The entry point runs the encoder, which fills a state.
+    /// The entry point runs the encoder, whose output stays on the device.
     Encoder,
 }
 
-/// An entry point, with the indices of its arguments and results by role.
+/// Contains the indices of an entry point's arguments and results, by role.
 #[derive(Clone, Debug)]
 pub(crate) struct EntryPoint {
     pub name: String,
     pub kind: EntryKind,
-    /// The number of rows that a call computes: all rows of the network, or some consecutive rows.
+    /// The number of rows of the batch that a call computes. A call computes the whole batch, or a
+    /// few consecutive rows.
     pub rows: usize,
-    /// The number of new positions of each row of the batch per call.
+    /// The number of new positions that a call computes for each row of the batch.
     pub chunk: usize,
     pub arguments: Vec<ArgBinding>,
     pub logits: Option<usize>,
     pub token: Option<usize>,
-    /// For each tensor of the state, the index of the result that contains its new value. For an encoder, the
-    /// list contains the tensors that the encoder fills.
+    /// For each state tensor, the index of the result that contains the new value. For an encoder,
+    /// the list contains the result of each tensor that the encoder fills.
     pub kept: Vec<usize>,
     pub results: usize,
 }
@@ -75,19 +78,20 @@ pub(crate) struct EntryPoint {
 /// A call of an entry point.
 pub(crate) struct EntryCall<'n> {
     pub entry: &'n EntryPoint,
-    /// The first row that the call computes.
+    /// The first row of the batch that the call computes.
     pub first: usize,
-    /// For each row from `first` on, the positions that the call processes. The range is empty for a row that
-    /// the call does not change.
+    /// The positions that the call processes in each row of the batch, beginning with the row
+    /// `first`. The range is empty for a row that the call does not change.
     pub ranges: Vec<Range<usize>>,
 }
 
-/// The source of an argument's value.
+/// The value that a call passes for an argument.
 #[derive(Clone, Debug)]
 pub(crate) enum ArgBinding {
     Tokens(TensorType),
     Features(TensorType),
-    /// An integer from the host, or a tensor with one integer per row of the batch.
+    /// The start positions. The value is an integer from the host, or a tensor with one integer per
+    /// row of the batch.
     Start(Option<TensorType>),
     Count(Option<TensorType>),
     State(usize),
@@ -96,7 +100,7 @@ pub(crate) enum ArgBinding {
     Adapter(TensorType),
 }
 
-/// Whether an entry point takes tokens, or features instead of tokens.
+/// Whether an entry point takes tokens or features.
 pub(crate) fn takes_positions(signature: &Signature) -> bool {
     signature.arguments.iter().any(|argument| matches!(argument.role, Role::Tokens | Role::Features))
 }
@@ -106,7 +110,8 @@ pub(crate) fn encodes(signature: &Signature) -> bool {
     signature.results.iter().any(|result| matches!(result.role, Role::Memory { .. }))
 }
 
-/// The only argument or result with a given role.
+/// Finds the argument or result with a given role. Exactly one argument or result must have the
+/// given role.
 pub(crate) fn only<'a>(
     entry: &Signature,
     list: &'a [Argument],
@@ -126,7 +131,7 @@ pub(crate) fn refuse(entry: &Signature, why: String) -> GenerateError {
     GenerateError::EntryPoint { name: entry.name.clone(), why }
 }
 
-/// The arguments or results with a role of this kind, with their indices.
+/// Returns all arguments or results whose role satisfies `is`, with their indices.
 pub(crate) fn kept(list: &[Argument], is: fn(Role) -> bool) -> Vec<(usize, KeptTensor)> {
     let found = list.iter().enumerate().filter(|(_, one)| is(one.role));
     found.map(|(index, one)| (index, KeptTensor { role: one.role, ty: one.ty.clone() })).collect()
@@ -181,8 +186,8 @@ impl EntryPoint {
         })
     }
 
-    /// The kind of the entry point, such as a step or an encoder. The kind follows from the entry point's
-    /// logits and tokens, whose types the function checks.
+    /// Determines the kind of an entry point from its results. The function checks the types of the
+    /// logits and the tokens.
     fn kind(signature: &Signature, shared: &Shared, chunk: usize) -> Result<EntryKind, GenerateError> {
         let Signature { arguments, results, .. } = signature;
         if encodes(signature) {
@@ -210,13 +215,14 @@ impl EntryPoint {
         })
     }
 
-    /// The cost of a call, in units of a token's cost. It has a fixed part, because every call reads all
-    /// weights.
+    /// Returns the cost of a call, in units of the cost of one token. Every call has a fixed cost,
+    /// because every call reads all weights.
     pub fn cost(&self) -> usize {
         CALL + self.rows * self.chunk
     }
 
-    /// The number of features per position, if the entry point takes features instead of tokens.
+    /// Returns the number of features per position, if the entry point takes features instead of
+    /// tokens.
     pub fn features(&self) -> Option<usize> {
         self.arguments.iter().find_map(|bound| match bound {
             ArgBinding::Features(ty) => ty.shape.last().copied(),
@@ -225,7 +231,7 @@ impl EntryPoint {
     }
 }
 
-/// The index of the result for each tensor of `all`.
+/// For each tensor of `all`, finds the result that returns the tensor.
 fn returned(
     signature: &Signature,
     all: &[KeptTensor],

@@ -20,7 +20,7 @@ pub enum GenerateError {
     Json {
         /// Path of the JSON file.
         path: PathBuf,
-        /// Position and reason in the file.
+        /// The reason, and the position in the file.
         source: serde_json::Error,
     },
     /// A key of a JSON file has a value of the wrong type.
@@ -32,7 +32,7 @@ pub enum GenerateError {
         key: &'static str,
         /// The value in the file, shortened.
         found: String,
-        /// The values that are possible.
+        /// A description of the valid values.
         expected: &'static str,
     },
     /// The tokenizers library rejects a `tokenizer.json`.
@@ -40,7 +40,7 @@ pub enum GenerateError {
     Tokenizer {
         /// Path of the tokenizer file.
         path: PathBuf,
-        /// The reason that the library gives.
+        /// The error of the library `tokenizers`.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The tokenizer cannot encode a text or decode tokens.
@@ -48,7 +48,7 @@ pub enum GenerateError {
     Tokenize {
         /// The operation that failed: encoding or decoding.
         what: &'static str,
-        /// The reason that the library gives.
+        /// The error of the library `tokenizers`.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The model has no chat template.
@@ -70,7 +70,7 @@ pub enum GenerateError {
         /// The range of valid values.
         expected: &'static str,
     },
-    /// An option needs text, but the model has no tokenizer.
+    /// An option needs a tokenizer, but the model has no tokenizer.
     #[error(
         "`{option}` needs a tokenizer, and the model has no `tokenizer.json`; use token ids, and leave the \
         option out"
@@ -85,27 +85,27 @@ pub enum GenerateError {
         or the compiled program are broken"
     )]
     Logit {
-        /// Index of the token to choose, from 0.
+        /// The number of tokens that the model had generated before the error.
         step: u64,
         /// The token id of the bad logit.
         token: usize,
         /// Value of the bad logit.
         found: f32,
     },
-    /// The program chose an id that is not in the vocabulary.
+    /// The compiled program chose a token id that is not in the vocabulary.
     #[error(
         "the program chose the token {token}, expected a token below {vocabulary}; the program is broken"
     )]
     Favoured {
-        /// The id that the program chose.
+        /// The token id that the program chose.
         token: u32,
         /// The number of token ids.
         vocabulary: usize,
     },
     /// A text cannot join a batch, because no row of the batch is free.
     #[error(
-        "all {rows} sequences of the batch are in use; wait until one of the texts ends, or build the \
-        program for more sequences"
+        "all {rows} sequences of the batch are in use; wait until one of the sequences ends, or build \
+        the program with a larger batch size"
     )]
     Full {
         /// The number of rows in the batch.
@@ -116,11 +116,11 @@ pub enum GenerateError {
     EmptyPrompt,
     /// A text has more tokens than the context holds.
     #[error(
-        "the text has {length} tokens, but the context has only {context}; shorten the prompt, or build the \
+        "the text has {length} tokens, but the context has only {context} tokens; shorten the prompt, or build the \
         program with a longer `context`"
     )]
     TooLong {
-        /// The number of tokens that would be needed.
+        /// The number of tokens of the text.
         length: usize,
         /// The number of tokens that fit into the context.
         context: usize,
@@ -135,32 +135,33 @@ pub enum GenerateError {
         /// The number of token ids.
         vocabulary: usize,
     },
-    /// An entry point lacks a role, or one of its types is wrong.
+    /// An entry point lacks an argument or a result, or the type of an argument or a result is
+    /// wrong.
     #[error("entry point `{name}` {why}")]
     EntryPoint {
         /// Name of the entry point.
         name: String,
-        /// The problem, as a phrase for the message.
+        /// The end of the error message, which describes the problem.
         why: String,
     },
-    /// The decoder runs before an encoder has filled its state.
+    /// A call of the decoder needs the encoder's output, but the encoder has not run yet.
     #[error(
-        "the network reads a memory that no call has filled; call `Session::encode` first, or give \
-        `SequenceInput` a source"
+        "the network reads the output of its encoder, but no call has run the encoder; call `Session::encode` \
+        first, or set the source in `SequenceInput`"
     )]
     NoMemory,
     /// The number of features does not match the features per position, or exceeds the encoder's limit.
-    #[error("the source has {found} feature values, expected {expected}")]
+    #[error("the source for the encoder has {found} feature values, expected {expected}")]
     Features {
-        /// The number of features that were given.
+        /// The number of feature values that the caller passed.
         found: usize,
-        /// The numbers that are possible.
+        /// The possible numbers of feature values.
         expected: String,
     },
     /// The program lacks an entry point that the request needs.
     #[error("the program has no entry point {}", for_what(.role))]
     NoEntryPoint {
-        /// The role of an argument or result that the missing entry point must have.
+        /// The role that an argument or a result of the missing entry point must have.
         role: Role,
     },
     /// The evaluator cannot run an entry point.
@@ -177,11 +178,11 @@ pub enum GenerateError {
     OtherEngine,
     /// The bytes of the tokenizer's tokens cannot be determined.
     #[error(
-        "the tokenizer does not define the bytes of its tokens, which a schema or a grammar needs: its \
-        decoder has neither `ByteLevel` nor `ByteFallback`, or its vocabulary is no map"
+        "the tokenizer does not define the bytes of its tokens: its decoder has neither `ByteLevel` nor \
+        `ByteFallback`, or its vocabulary is not a map; leave out the schema or grammar"
     )]
     NoBytes {
-        /// The reason that the library gives.
+        /// The error of the library `tokenizers`.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A file does not contain the saved sequence that the caller needs.
@@ -189,35 +190,35 @@ pub enum GenerateError {
     Saved {
         /// The path of the file.
         path: PathBuf,
-        /// The difference from the expected sequence.
+        /// The reason why the file is not usable.
         fault: SavedFault,
     },
     /// A JSON schema is not valid JSON.
     #[error("the schema is not valid JSON")]
     SchemaSyntax {
-        /// Position and reason in the schema.
+        /// The reason, and the position in the schema.
         source: serde_json::Error,
     },
     /// A JSON schema is invalid, or uses an unsupported feature.
     #[error("Tracewright cannot follow the schema: {why}")]
     Schema {
-        /// The reason that the library gives.
+        /// The error message of the library llguidance.
         why: String,
     },
     /// A grammar is not valid.
     #[error("the grammar is not valid{}: {why}", place(.at))]
     Grammar {
-        /// The line and the column of the error, from 1.
+        /// The line and the column of the error, counted from 1.
         at: Option<(usize, usize)>,
-        /// The reason that the library gives.
+        /// The error message of the library llguidance.
         why: String,
     },
-    /// A schema or a grammar exceeds the library's limit of work.
-    #[error("step {step}: the text cannot continue under the schema or the grammar: {why}")]
+    /// The library llguidance exceeded a limit while following a schema or a grammar.
+    #[error("step {step}: the text cannot continue as the schema or the grammar requires: {why}")]
     Constraint {
-        /// Index of the token to choose, from 0.
+        /// The number of tokens that the model had generated before the error.
         step: u64,
-        /// The reason that the library gives.
+        /// The error message of the library llguidance.
         why: String,
     },
     /// No token of the vocabulary can continue the text as the constraint requires.
@@ -226,15 +227,15 @@ pub enum GenerateError {
         grammar, or use only characters that the tokenizer knows"
     )]
     NothingAllowed {
-        /// Index of the token to choose, from 0.
+        /// The number of tokens that the model had generated before the error.
         step: u64,
     },
     /// All logits are minus infinity, so no token can be chosen.
     #[error(
-        "step {step}: all {count} logits are -inf, expected at least one token to choose; the weights or the compiled program are broken"
+        "step {step}: all {count} logits are -inf, expected at least one finite logit; the weights or the compiled program are broken"
     )]
     NoCandidate {
-        /// Index of the token to choose, from 0.
+        /// The number of tokens that the model had generated before the error.
         step: u64,
         /// The number of logits per token.
         count: usize,
@@ -244,10 +245,10 @@ pub enum GenerateError {
 /// The reason why a file does not contain the saved sequence that the caller needs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SavedFault {
-    /// The file has another kind than a saved sequence.
+    /// The file is not a saved sequence.
     #[error("the file is not a saved sequence, expected a file that Tracewright wrote")]
     Kind,
-    /// The file has another version of the format.
+    /// The format of the file has another version.
     #[error("the file has version {found} of the format for saved sequences, expected version {expected}")]
     Version {
         /// The version in the file.
@@ -255,26 +256,26 @@ pub enum SavedFault {
         /// The version that this program reads.
         expected: u8,
     },
-    /// The bytes of the file differ from the bytes that were written.
-    #[error("the file is damaged, expected the same bytes that Tracewright wrote")]
+    /// The file is damaged: its bytes do not match its hash.
+    #[error("the file is damaged: its bytes differ from the bytes that Tracewright wrote")]
     Damaged,
     /// The sequence belongs to other weights, or to the same weights in another format.
     #[error("the sequence was saved with the weights `{found}`, expected the weights `{expected}`")]
     Model {
-        /// The fingerprint in the file.
+        /// The fingerprint of the weights in the file.
         found: String,
-        /// The fingerprint of the network.
+        /// The fingerprint of the network's weights.
         expected: String,
     },
-    /// The network has other state tensors than the sequence.
-    #[error("the sequence was saved with the state `{found}`, expected the state `{expected}`")]
+    /// The state tensors of the network differ from the state tensors in the file.
+    #[error("the sequence was saved with the state tensor `{found}`, expected the state tensor `{expected}`")]
     State {
-        /// The first tensor in the file that differs.
+        /// The first state tensor in the file that differs.
         found: String,
-        /// The tensor that the network has instead.
+        /// The state tensor that the network has instead.
         expected: String,
     },
-    /// The file contains a text, but no conversation.
+    /// The file contains tokens, but does not contain the messages of a conversation.
     #[error("the file is not a saved conversation, expected messages in addition to the tokens")]
     NoConversation,
     /// The sequence has more tokens than the network can take.
@@ -282,7 +283,7 @@ pub enum SavedFault {
     Length {
         /// The number of tokens in the file.
         found: usize,
-        /// The largest number of tokens of the network.
+        /// The largest number of tokens that the network can process.
         expected: usize,
     },
 }

@@ -1,4 +1,5 @@
-//! [`Executor`] calls the entry points of a network with IREE or XLA, or in the reference evaluator.
+//! [`Executor`] calls the entry points of a network with IREE, with XLA, or in the reference
+//! evaluator.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -42,13 +43,14 @@ pub trait Executor {
         self.upload(ty, &self.read(buffer)?)
     }
 
-    /// The little-endian bytes of a tensor.
+    /// Returns the little-endian bytes of a tensor.
     ///
     /// # Errors
     /// Returns an error if the tensor cannot be read.
     fn read(&self, buffer: &Self::Buffer) -> Result<Vec<u8>, GenerateError>;
 
-    /// The little-endian bytes of one element of a tensor. `index` is the element's index in row-major order.
+    /// Returns the little-endian bytes of one element of a tensor. `index` is the element's index
+    /// in row-major order.
     ///
     /// # Errors
     /// Returns an error if the tensor cannot be read.
@@ -62,8 +64,8 @@ pub trait Executor {
         Ok(self.read(buffer)?[bytes].to_vec())
     }
 
-    /// Replaces the bytes of a tensor from `offset` on. The engine calls this function only if tensors are
-    /// [in host memory](Self::is_in_host_memory).
+    /// Replaces the bytes of a tensor from `offset` on. Tracewright writes bytes into a tensor only
+    /// if tensors are [in host memory](Self::is_in_host_memory).
     ///
     /// # Errors
     /// Returns an error if the tensor cannot be written.
@@ -79,7 +81,8 @@ pub trait Executor {
         self.upload(ty, &all)
     }
 
-    /// Copies the rows that begin at `first`. The copy has the type `ty`.
+    /// Copies consecutive rows of a tensor, beginning with the row `first`. The copy has the type
+    /// `ty`, which determines the number of rows.
     ///
     /// # Errors
     /// Returns an error if the rows cannot be read, or the device has not enough memory.
@@ -93,8 +96,9 @@ pub trait Executor {
         self.upload(ty, &self.read_range(buffer, offset..offset + ty.bytes())?)
     }
 
-    /// Returns the rows that begin at `first`, as a tensor of the type `ty` for a call. The tensor shares memory with
-    /// `self` or is a copy.
+    /// Returns consecutive rows of a tensor, beginning with the row `first`, as an argument of the
+    /// type `ty` for a call. The returned tensor is a copy, or shares memory with the original
+    /// tensor.
     ///
     /// # Errors
     /// Returns an error if the rows cannot be read.
@@ -107,8 +111,8 @@ pub trait Executor {
         self.copied_rows(buffer, ty, first)
     }
 
-    /// Returns the tensor after a call has changed the rows that begin at `first`. The call must have
-    /// received these rows from [`rows`](Self::rows).
+    /// Writes rows that a call has changed back into the whole tensor, beginning with the row
+    /// `first`. The call must have received the rows from [`rows`](Self::rows).
     ///
     /// # Errors
     /// Returns an error if the tensor cannot be written.
@@ -122,13 +126,13 @@ pub trait Executor {
         self.write_range(ty, buffer, ty.with_rows(first).bytes(), &self.read(&rows)?)
     }
 
-    /// Whether the host can read and write parts of tensors as fast as its own memory. Otherwise, the engine copies state only on
-    /// the device while texts are generating.
+    /// Whether the host can read and write tensors as fast as its own memory. If the host cannot
+    /// access tensors fast, Tracewright copies the state of a text only on the device.
     fn is_in_host_memory(&self) -> bool {
         true
     }
 
-    /// Calls an entry point, and returns its results.
+    /// Calls an entry point of the program, and returns the results.
     ///
     /// # Errors
     /// Returns an error if the call fails.
@@ -156,7 +160,7 @@ impl Iree {
         Ok(Self { runtime: runtime.clone(), functions })
     }
 
-    /// The device that runs the calls.
+    /// Returns the runtime of the device that runs the calls.
     pub fn runtime(&self) -> &Runtime {
         &self.runtime
     }
@@ -233,9 +237,10 @@ impl Executor for Iree {
 
 /// Runs a trace in the reference evaluator. The evaluator is slow, but needs no compiler.
 pub struct Evaluator<'a> {
-    /// The trace that is evaluated.
+    /// The trace that the evaluator runs.
     pub trace: &'a Trace,
-    /// Returns the value of a parameter by its key; `None` if the parameter does not exist.
+    /// Returns the value of the parameter with the given key, or `None` if the parameter does not
+    /// exist.
     pub parameters: &'a dyn Fn(&str) -> Option<Value>,
 }
 

@@ -1,4 +1,5 @@
-//! The continuation of one text: its options, how its tokens are chosen, and how it ends.
+//! Continues one text: [`TokenOptions`] contains the options for generating a text, and
+//! [`Generated`] contains the generated text.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -7,8 +8,8 @@ use std::time::Duration;
 use crate::constraint::Guide;
 use crate::{Constraint, GenerateError, Sampler, Sampling, TokenLogprobs};
 
-/// The options of a generation, in terms of tokens. [`GenerateOptions`](crate::GenerateOptions) are the same
-/// options in terms of text.
+/// Options for continuing a text, with token ids. [`GenerateOptions`](crate::GenerateOptions)
+/// contains the same options with text instead of token ids.
 ///
 /// ```
 /// use tracewright_generate::{TokenOptions, Sampling};
@@ -23,14 +24,15 @@ pub struct TokenOptions {
     pub max_tokens: usize,
     /// The settings of the sampler.
     pub sampling: Sampling,
-    /// Tokens that end the text. The result does not include them.
+    /// Tokens that end the text. The result does not include the stop token.
     pub stop_tokens: Vec<u32>,
     /// Whether to keep the logits from which each token was chosen.
     pub keep_logits: bool,
-    /// The number of most likely tokens per position whose probabilities are kept. `None` keeps no
-    /// probabilities.
+    /// For each position, the result contains this number of the most likely tokens and their
+    /// probabilities. With `None`, the result contains no probabilities.
     pub logprobs: Option<usize>,
-    /// A constraint that the generated text must follow. The text ends when no token can follow.
+    /// A constraint that the generated text must follow. The text ends when the constraint allows
+    /// no further token.
     pub constraint: Option<Constraint>,
 }
 
@@ -73,29 +75,31 @@ pub struct Generated {
     /// For each new token, the most likely tokens; the list is empty unless [`TokenOptions::logprobs`] is
     /// set.
     pub logprobs: Vec<TokenLogprobs>,
-    /// The number of prompt tokens that the network computed, without tokens that it had computed before.
+    /// The number of prompt tokens that the network processed, without the tokens whose state was
+    /// reused.
     pub prefill_tokens: usize,
-    /// The time until the network could choose the first token.
+    /// The time from the start until the network had processed the prompt.
     pub prefill: Duration,
-    /// The number of calls after the prompt. There are fewer calls than tokens if a call processes several
-    /// tokens that a grammar forces or a drafter proposes.
+    /// The number of calls after the prompt. A call can process several tokens if a grammar
+    /// requires or a drafter proposes these tokens.
     pub decode_steps: usize,
-    /// The time of all calls after the prompt.
+    /// The total time of all calls after the prompt.
     pub decode: Duration,
-    /// The number of draft tokens that were proposed.
+    /// The number of draft tokens that the drafter proposed.
     pub drafted: usize,
     /// The number of draft tokens that the network accepted.
     pub accepted: usize,
 }
 
 impl Generated {
-    /// The number of computed prompt tokens per second; 0 if the network computed none.
+    /// Returns the number of processed prompt tokens per second, or 0 if the network processed no
+    /// prompt tokens.
     pub fn prefill_rate(&self) -> f64 {
         rate(self.prefill_tokens, self.prefill)
     }
 
-    /// The number of new tokens per second. The first token does not count, because the calls for the prompt
-    /// compute it.
+    /// Returns the number of new tokens per second. The rate excludes the first token, because the
+    /// calls for the prompt compute the first token.
     pub fn decode_rate(&self) -> f64 {
         rate(self.tokens.len().saturating_sub(1), self.decode)
     }
@@ -105,47 +109,50 @@ fn rate(count: usize, time: Duration) -> f64 {
     if count == 0 { 0.0 } else { count as f64 / time.as_secs_f64().max(1e-9) }
 }
 
-/// The outputs of a call that are needed to choose the next token.
+/// The outputs that a text needs from the next call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum StepRequest {
     Nothing,
     Token,
     Logits,
-    /// The logits after each token of the call.
+    /// The call returns the logits after each of its tokens.
     All,
-    /// The most likely token after each token of the call.
+    /// The call returns the most likely next token after each of its tokens.
     Each,
 }
 
 /// The output of a call for one row of the batch.
 pub(crate) enum StepOutput {
-    /// There is no output: the row has further tokens that the network has not processed yet, or has no
-    /// tokens.
+    /// There is no output, because the network has not processed all tokens of the row yet, or
+    /// because the row has no tokens.
     Nothing,
     /// The most likely next token.
     Token(u32),
     /// The most likely next token after each token of the call.
     Tokens(Vec<u32>),
-    /// The logits after the last token, or after each token of the call with [`StepRequest::All`].
+    /// The logits after the last token. With [`StepRequest::All`], the list contains the logits
+    /// after each token of the call.
     Logits(Vec<Vec<f32>>),
-    /// The outputs after the last token before a draft, and after each token of the draft.
+    /// The first output is the network's output after the last token before a draft, and each
+    /// further output is the output after a token of the draft.
     Verified(Vec<StepOutput>),
 }
 
-/// The state of one text's generation.
+/// The state of one text that the model is continuing.
 pub(crate) struct Generation {
     options: TokenOptions,
     sampler: Sampler,
     guide: Option<Guide>,
     generated: Generated,
-    /// Tokens that the grammar forces, and whose logits the caller still needs.
+    /// Tokens that the grammar requires next. The network processes the required tokens one by one,
+    /// because the caller needs the logits.
     forced: VecDeque<u32>,
     /// Whether the network has processed the whole prompt.
     begun: bool,
 }
 
 impl Generation {
-    /// Creates the generation that continues a prompt.
+    /// Starts a text that continues a prompt.
     ///
     /// # Errors
     /// Returns an error if the prompt is empty, or a setting is out of range.
@@ -171,8 +178,9 @@ impl Generation {
         Ok(Self { options: options.clone(), sampler, guide, generated, forced, begun: false })
     }
 
-    /// Returns the outputs of the next call that are needed to choose a token. Without sampling, the compiled
-    /// module computes the argmax, so the call copies only eight bytes to the host: the token and its logit.
+    /// Returns the outputs that this text needs from the next call. Without sampling, the compiled
+    /// module computes the argmax. If the module computes the argmax, the call copies only eight
+    /// bytes to the host: the token and the token's logit.
     pub fn want(&self) -> StepRequest {
         let reads_logits = self.keeps_logits() || self.guide.is_some();
         match self.options.sampling.takes_the_likeliest() && !reads_logits {
@@ -181,7 +189,7 @@ impl Generation {
         }
     }
 
-    /// Whether the caller needs the logits of each token, or values that are computed from them.
+    /// Whether the caller needs the logits or the log probabilities of each token.
     fn keeps_logits(&self) -> bool {
         self.options.keep_logits || self.options.logprobs.is_some()
     }
@@ -202,8 +210,9 @@ impl Generation {
         self.begun
     }
 
-    /// Returns the largest number of draft tokens. The call that verifies a draft chooses one additional
-    /// token. While the network reads the prompt, the number is 0.
+    /// Returns the largest number of draft tokens for which the text has room. If a call verifies a
+    /// draft, this call also chooses one additional token. While the network processes the prompt,
+    /// the text has no room for draft tokens.
     pub fn room_for_draft(&self) -> usize {
         match self.begun {
             true => self.options.max_tokens.saturating_sub(self.generated.tokens.len() + 1),
@@ -211,15 +220,15 @@ impl Generation {
         }
     }
 
-    /// Adds a draft to the statistics, with the number of its accepted tokens.
+    /// Adds the number of draft tokens and the number of accepted draft tokens to the statistics.
     pub fn count_draft(&mut self, drafted: usize, accepted: usize) {
         self.generated.drafted += drafted;
         self.generated.accepted += accepted;
     }
 
-    /// Takes the network's output after the tokens of `seen`, and returns the next tokens for the network:
-    /// the chosen token, and the tokens that the grammar forces after it. At the end of the text, the list is
-    /// empty.
+    /// Takes the network's output after the tokens in `seen`, and chooses the next token. Returns
+    /// the chosen token, followed by the tokens that the grammar then requires. At the end of the
+    /// text, the returned list is empty.
     ///
     /// # Errors
     /// Returns an error if no token can be chosen.
@@ -253,7 +262,8 @@ impl Generation {
         Ok(new)
     }
 
-    /// The token that follows from an output of the network; `None` if the text is complete.
+    /// Chooses the next token from an output of the network. The result is `None` if the text is
+    /// complete.
     fn answered(&mut self, answer: StepOutput, seen: &[u32]) -> Result<Option<u32>, GenerateError> {
         let mut rows = match answer {
             StepOutput::Token(token) => {
@@ -282,8 +292,9 @@ impl Generation {
         Ok(Some(token))
     }
 
-    /// The tokens that the grammar forces after the chosen tokens. If the caller needs logits, no tokens are
-    /// drafted, and the network runs once for each token.
+    /// Returns the tokens that the grammar requires after the chosen token. If the caller needs
+    /// logits, the returned list is empty, and the network processes the required tokens one by
+    /// one.
     fn force(&mut self) -> Result<Vec<u32>, GenerateError> {
         let Some(guide) = &mut self.guide else { return Ok(Vec::new()) };
         let most = self.options.max_tokens - self.generated.tokens.len() - 1;
@@ -297,7 +308,7 @@ impl Generation {
         })
     }
 
-    /// Adds a token to the text, and returns the reason for the text's end, if the text ends.
+    /// Adds a token to the text. If the text ends, the function returns the reason.
     fn take(
         &mut self,
         token: u32,
@@ -324,7 +335,7 @@ impl Generation {
         }
     }
 
-    /// Chooses the next token from the given logits; `None` if the text is complete.
+    /// Chooses the next token from the given logits. The result is `None` if the text is complete.
     fn choose(&mut self, seen: &[u32], logits: &[f32]) -> Result<Option<u32>, GenerateError> {
         let Some(guide) = &mut self.guide else { return self.sampler.choose(seen, logits).map(Some) };
         let Some(allowed) = guide.allowed()? else { return Ok(None) };
@@ -339,12 +350,12 @@ impl Generation {
         &self.generated.logprobs
     }
 
-    /// The tokens so far, and the reason why the text ended.
+    /// Returns the tokens so far, and the reason why the text ended.
     pub fn into_generated(self) -> Generated {
         self.generated
     }
 
-    /// The tokens so far, with [`Finish::Cancelled`] as the reason.
+    /// Returns the tokens so far, with [`Finish::Cancelled`] as the reason for the end.
     pub fn cancelled(self) -> Generated {
         Generated { finish: Finish::Cancelled, ..self.generated }
     }

@@ -1,8 +1,9 @@
 //! Converts the tokenizer of a GGUF file to the tokenizer files of a Hugging Face model.
 //!
-//! `docs/gguf.md` in ggml describes the keys of the metadata. The meaning of `tokenizer.ggml.pre` and the
-//! defaults for the first token of a text come from llama.cpp (`src/llama-vocab.cpp`). Tests compare the
-//! tokens with the tokens of llama.cpp.
+//! The file `docs/gguf.md` of ggml describes the keys of GGUF metadata. llama.cpp
+//! (`src/llama-vocab.cpp`) defines the meaning of `tokenizer.ggml.pre` and whether a text begins
+//! with a special token. Tests check that the converted tokenizers produce the same tokens as
+//! llama.cpp.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -13,8 +14,8 @@ use serde_json::{Map, Value, json};
 
 use crate::GenerateError;
 
-/// The content of a model file with this name, converted from a GGUF file's metadata; `None` if the metadata
-/// do not contain this content.
+/// Creates the content of the Hugging Face file `name` from the metadata of a GGUF file. The result
+/// is `None` if the metadata do not contain the content of this file.
 pub fn gguf_text(path: &Path, name: &str) -> Result<Option<String>, GenerateError> {
     let file = Gguf::open(path)?;
     let vocabulary = Vocabulary::read(&file)?;
@@ -41,14 +42,14 @@ enum Kind {
 /// The vocabulary in a GGUF file.
 struct Vocabulary<'a> {
     file: &'a Gguf,
-    /// Whether tokens are byte sequences (`gpt2`) or pieces of text (`llama`).
+    /// Whether each token is a byte sequence (`gpt2`) and not a piece of text (`llama`).
     of_bytes: bool,
     tokens: Vec<&'a str>,
     kinds: Vec<Kind>,
 }
 
-/// The texts of tokens that end a turn although no key names them. llama.cpp ends a generation at the same
-/// tokens.
+/// The texts of tokens that end a model's turn even if no metadata key names these tokens.
+/// llama.cpp also ends a text at these tokens.
 const ENDS: &[&str] = &[
     "<|eot_id|>",
     "<|im_end|>",
@@ -65,7 +66,7 @@ const ENDS: &[&str] = &[
 ];
 
 impl<'a> Vocabulary<'a> {
-    /// Reads the vocabulary; `None` if the file has no tokenizer.
+    /// Reads the vocabulary of a GGUF file. The result is `None` if the file has no tokenizer.
     fn read(file: &'a Gguf) -> Result<Option<Self>, GenerateError> {
         const MODEL: &str = "tokenizer.ggml.model";
         let of_bytes = match file.text(MODEL) {
@@ -100,8 +101,8 @@ impl<'a> Vocabulary<'a> {
         tokens.filter(move |(_, kind)| **kind == wanted).map(|(token, _)| token)
     }
 
-    /// The token id that a key contains, if the vocabulary contains this token. Tokenizers whose tokens are
-    /// pieces of text have defaults.
+    /// Returns the token id under a metadata key, if the vocabulary contains this token. For
+    /// tokenizers of the kind `llama`, missing keys have defaults.
     fn id(&self, key: &str) -> Option<usize> {
         let id = match (self.file.get(&format!("tokenizer.ggml.{key}_token_id")), key) {
             (Some(GgufValue::Integer(id)), _) => usize::try_from(id).ok()?,
@@ -121,7 +122,7 @@ impl<'a> Vocabulary<'a> {
         }
     }
 
-    /// The tokens that end a text.
+    /// Returns all tokens that end a text.
     fn ends(&self) -> Vec<usize> {
         let named = ["eos", "eot", "eom"].into_iter().filter_map(|key| self.id(key));
         let special = self.of_kind(Kind::Control).chain(self.of_kind(Kind::UserDefined));
@@ -132,7 +133,7 @@ impl<'a> Vocabulary<'a> {
         ends
     }
 
-    /// The content of the file `tokenizer_config.json`: special tokens and chat templates.
+    /// Returns the content of a `tokenizer_config.json`: the special tokens and the chat templates.
     fn config(&self) -> Value {
         let names =
             [("bos_token", "bos"), ("eos_token", "eos"), ("unk_token", "unknown"), ("pad_token", "padding")];
@@ -158,7 +159,7 @@ impl<'a> Vocabulary<'a> {
         config.into()
     }
 
-    /// The content of `tokenizer.json`, as transformers writes it.
+    /// Returns the content of a `tokenizer.json`, in the format of Hugging Face transformers.
     fn tokenizer(&self) -> Result<Value, GenerateError> {
         let added = |special: bool| {
             move |(id, content): (usize, &str)| {
@@ -179,7 +180,7 @@ impl<'a> Vocabulary<'a> {
         }))
     }
 
-    /// The post-processor that adds tokens before and after every text.
+    /// Returns the post-processor, which adds special tokens before and after every text.
     fn around(&self, add_bos: bool) -> Value {
         let token = |add: bool, key| {
             let id = self.id(key).filter(|_| add)?;
@@ -207,8 +208,8 @@ impl<'a> Vocabulary<'a> {
         self.tokens.iter().enumerate().map(|(id, text)| ((*text).to_owned(), id.into())).collect()
     }
 
-    /// The tokenizer of SentencePiece, which joins the pieces with the highest score, and falls back to
-    /// bytes. The merges are ordered by their scores.
+    /// Builds a tokenizer like SentencePiece, which merges the pieces with the highest score and
+    /// encodes unknown characters as bytes. The merges are sorted by score.
     fn pieces(&self) -> Result<(Parts, bool), GenerateError> {
         const SCORES: &str = "tokenizer.ggml.scores";
         let bad = |found: String| wrong(self.file, SCORES, found, "a number for each token");
@@ -263,8 +264,8 @@ impl<'a> Vocabulary<'a> {
         Ok((Parts { normalizer, pre_tokenizer: Value::Null, decoder, model }, true))
     }
 
-    /// The tokenizer of GPT-2: a pattern splits a text into words, and byte sequences are merged in the order
-    /// of a list.
+    /// Builds a tokenizer like GPT-2: a pattern splits a text into words, and byte sequences are
+    /// merged in the order of a list.
     fn byte_level(&self) -> Result<(Parts, bool), GenerateError> {
         const MERGES: &str = "tokenizer.ggml.merges";
         const PRE: &str = "tokenizer.ggml.pre";
@@ -292,7 +293,7 @@ impl<'a> Vocabulary<'a> {
     }
 }
 
-/// The parts of the JSON of a `tokenizer.json`.
+/// The sections of a `tokenizer.json` that depend on the kind of tokenizer.
 struct Parts {
     normalizer: Value,
     pre_tokenizer: Value,
@@ -302,12 +303,14 @@ struct Parts {
 
 /// The rules that split a text into words.
 struct Words {
-    /// The patterns, in the order in which they apply. Each pattern splits the pieces of the previous
-    /// pattern: a match is a word, and the text between matches is a word.
+    /// The patterns, in the order of their application. Each pattern splits the words that the
+    /// previous pattern found. A match of a pattern is a word, and the text between two matches is
+    /// also a word.
     patterns: &'static [&'static str],
-    /// Whether a word in the vocabulary is never split by merges.
+    /// Whether a word that is itself in the vocabulary becomes one token, without applying merges.
     whole_first: bool,
-    /// Whether a text begins with a special token, if the file does not declare this.
+    /// Whether a text begins with a special token. The field is the default if the metadata do not
+    /// declare whether a text begins with a special token.
     add_bos: bool,
 }
 
@@ -325,7 +328,8 @@ const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}
 const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 impl Words {
-    /// The rules for a value of `tokenizer.ggml.pre`; `None` if no supported family uses this value.
+    /// Returns the rules for a value of `tokenizer.ggml.pre`. The result is `None` if no supported
+    /// tokenizer family uses the given value.
     fn of(pre: &str) -> Option<Self> {
         let (patterns, whole_first, add_bos): (&[&str], bool, bool) = match pre {
             "gpt-2" | "gpt2" | "phi-2" | "olmo" => (&[GPT2], false, false),
@@ -345,7 +349,8 @@ impl Words {
     }
 }
 
-/// Checks that the keys about tokens have a valid type, and refer to tokens of the vocabulary.
+/// Checks that each metadata key with a token id has a valid type, and that the vocabulary contains
+/// this token id.
 fn check_keys(file: &Gguf, count: usize) -> Result<(), GenerateError> {
     const FLAGS: &[&str] =
         &["tokenizer.ggml.add_bos_token", "tokenizer.ggml.add_eos_token", "tokenizer.ggml.add_space_prefix"];
@@ -394,7 +399,7 @@ fn kinds(file: &Gguf, count: usize) -> Result<Vec<Kind>, GenerateError> {
     types.integers().ok_or_else(|| bad("of another type".into()))?.map(kind).collect()
 }
 
-/// The array under a key, if the key exists.
+/// Returns the array under a metadata key, if the key exists.
 fn array<'a>(file: &'a Gguf, key: &'static str) -> Result<Option<GgufArray<'a>>, GenerateError> {
     match file.get(key) {
         None => Ok(None),

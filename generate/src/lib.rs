@@ -1,7 +1,8 @@
-//! Generates text with a compiled network: the tokenizer, the engine that processes sequences, and the choice
-//! of the next token.
+//! Generates text with a compiled network. This crate contains the tokenizer, the sampler, and the
+//! code that calls the network.
 //!
-//! Each module gives the same results as Hugging Face transformers, token for token and byte for byte.
+//! Each module of this crate gives the same results as Hugging Face transformers, token for token
+//! and byte for byte.
 #![warn(missing_docs)]
 
 mod ahead;

@@ -1,4 +1,5 @@
-//! Reads the files about a model's text processing, from the model's folder or from a GGUF file.
+//! Reads the tokenizer files and configuration files of a model, from the model's folder or from a
+//! GGUF file.
 
 use std::path::Path;
 use std::{fmt, io};
@@ -14,7 +15,7 @@ use serde_json::{Map, Value};
 use crate::GenerateError;
 use crate::gguf::gguf_text;
 
-/// Reads a JSON file of a model; `None` if the model has no such file.
+/// Reads a JSON file of a model. The result is `None` if the model has no file with this name.
 pub(crate) fn read_json(model: &Path, name: &str) -> Result<Option<Value>, GenerateError> {
     let Some(text) = read_file(model, name, files::read_json)? else { return Ok(None) };
     let value =
@@ -22,9 +23,9 @@ pub(crate) fn read_json(model: &Path, name: &str) -> Result<Option<Value>, Gener
     Ok(Some(value))
 }
 
-/// Reads selected keys of a JSON object in a model's file; `None` if the model has no such file. The function
-/// skips all other keys without building values, because a `tokenizer_config.json` can list tens of thousands
-/// of tokens.
+/// Reads selected keys from a JSON file of a model. The result is `None` if the model has no file
+/// with this name. The function skips keys that are not selected, because a `tokenizer_config.json`
+/// can list tens of thousands of tokens.
 pub(crate) fn read_keys(
     model: &Path,
     name: &str,
@@ -45,7 +46,7 @@ pub(crate) fn read_keys(
     Ok(Some(found.into_iter().map(value).collect::<Result<_, _>>().map_err(bad)?))
 }
 
-/// Selects the entries of an object, whose values stay unparsed.
+/// Selects keys of a JSON object. The values of the selected keys stay unparsed.
 struct Wanted(fn(&str) -> bool);
 
 impl<'de> DeserializeSeed<'de> for Wanted {
@@ -75,7 +76,8 @@ impl<'de> Visitor<'de> for Wanted {
     }
 }
 
-/// Reads a text file of a model with at most `limit` bytes; `None` if the model has no such file.
+/// Reads a text file of a model with at most `limit` bytes. The result is `None` if the model has
+/// no file with this name.
 pub(crate) fn read_text(model: &Path, name: &str, limit: u64) -> Result<Option<String>, GenerateError> {
     read_file(model, name, |path| files::read_text(path, limit))
 }
@@ -111,7 +113,7 @@ mod tests {
     use super::*;
     use crate::stop_tokens;
 
-    /// Python writes these files, and its JSON can contain numbers that are not finite.
+    /// Python writes the files of a model, and Python's JSON can contain `Infinity` and `NaN`.
     #[test]
     fn numbers_that_are_not_finite_are_read() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! [`Network`] is a program that predicts the next token, with its entry points by role.
+//! [`Network`] is a program that predicts the next token.
 
 use ops::{TensorType, Value};
 use runtime::{Runtime, VmModule};
@@ -17,35 +17,37 @@ pub struct Network<E: Executor = Iree> {
     pub(crate) executor: E,
     /// The entry points that choose a token, sorted by the number of tokens that they take.
     steps: Vec<EntryPoint>,
-    /// Entry points like those in `steps`, but with features instead of tokens as input.
+    /// The entry points that take features instead of tokens, but otherwise equal the entry points
+    /// in `steps`.
     feature_steps: Vec<EntryPoint>,
-    /// Entry points of other kinds, sorted by their number of rows. There is at most one of each kind for the
-    /// same number of rows.
+    /// Entry points that are not in `steps` or `feature_steps`, sorted by the number of rows of the
+    /// batch that they compute. For each number of rows of the batch, the list contains at most one
+    /// entry point of each kind.
     others: Vec<EntryPoint>,
     shared: Shared,
 }
 
-/// The new tokens of a row of the batch, and their position.
+/// The new tokens for a row of the batch, and the position of the first new token.
 #[derive(Clone, Default)]
 pub(crate) struct Feed<'a> {
     pub tokens: &'a [u32],
-    /// The vectors that replace the tokens' embeddings, if the entry point takes features.
+    /// The vectors that replace the embeddings of the tokens, if the entry point takes features.
     pub features: Vec<f32>,
     pub start: usize,
     pub adapter: u32,
 }
 
-/// The results of a call, except the state.
+/// The results of a network call, except the new state.
 pub(crate) struct StepResults<B> {
     pub logits: Option<B>,
     pub token: Option<B>,
 }
 
 impl Network {
-    /// Creates a network from a compiled program whose entry points have these signatures.
+    /// Creates a network from a compiled program whose entry points have the given signatures.
     ///
     /// # Errors
-    /// Returns an error if an entry point lacks a role.
+    /// Returns an error if an entry point lacks a necessary argument or result.
     pub fn new(
         runtime: &Runtime,
         program: &VmModule,
@@ -57,21 +59,25 @@ impl Network {
 
 impl<E: Executor> Network<E> {
     /// Whether the program has an entry point that returns the logits after each token.
-    /// [`Session::score`](crate::Session::score) needs such an entry point.
+    /// [`Session::score`](crate::Session::score) needs an entry point that returns the logits after
+    /// each token.
     pub fn has_scorer(&self) -> bool {
         self.only(EntryKind::Scorer).is_ok()
     }
 
-    /// Whether the program has an entry point that verifies draft tokens:
-    /// [`Session::speculate`](crate::Session::speculate) needs such an entry point.
+    /// Whether the program has an entry point that verifies draft tokens.
+    /// [`Session::speculate`](crate::Session::speculate) needs an entry point that verifies draft
+    /// tokens.
     pub fn has_verifier(&self) -> bool {
         self.verifier().is_some()
     }
 
-    /// Creates a network whose entry points have these signatures. `executor` calls the entry points.
+    /// Creates a network whose entry points have the given signatures. `executor` calls the entry
+    /// points.
     ///
     /// # Errors
-    /// Returns an error if an entry point lacks a role, or no entry point takes a single token.
+    /// Returns an error if an entry point lacks a necessary argument or result, or if no entry
+    /// point takes a single token.
     pub fn on(executor: E, signatures: &[Signature]) -> Result<Self, GenerateError> {
         let shared = shared(signatures)?;
         let (mut steps, mut feature_steps) = (Vec::new(), Vec::new());
@@ -93,7 +99,7 @@ impl<E: Executor> Network<E> {
         steps.sort_by_key(|entry| entry.chunk);
         feature_steps.sort_by_key(|entry| entry.chunk);
         others.sort_by_key(|entry| entry.rows);
-        // Each row needs an entry point that computes the row.
+        // Every row of the batch needs an entry point that can compute this row.
         let serves_all = |entry: &EntryPoint| entry.chunk == 1 && entry.rows == shared.batch;
         match steps.iter().any(serves_all) {
             true => Ok(Self { executor, steps, feature_steps, others, shared }),
@@ -101,44 +107,46 @@ impl<E: Executor> Network<E> {
         }
     }
 
-    /// The executor that calls the entry points.
+    /// Returns the executor that calls the entry points.
     pub fn executor(&self) -> &E {
         &self.executor
     }
 
-    /// The longest sequence in tokens, prompt and answer together.
+    /// Returns the largest number of tokens of a sequence, prompt and answer together.
     pub fn context(&self) -> usize {
         self.shared.context
     }
 
-    /// The number of token ids.
+    /// Returns the number of token ids in the vocabulary.
     pub fn vocabulary(&self) -> usize {
         self.shared.vocabulary
     }
 
-    /// The largest number of tokens of a sequence per call.
+    /// Returns the largest number of tokens that a call processes for each sequence.
     pub fn chunk(&self) -> usize {
         self.steps.last().map_or(1, |entry| entry.chunk)
     }
 
-    /// The number of sequences per call.
+    /// Returns the largest number of sequences that a call processes.
     pub fn batch(&self) -> usize {
         self.shared.batch
     }
 
-    /// Checks that `tokens` can follow after `seen` other tokens.
+    /// Checks that `tokens` can follow `seen` other tokens in a sequence.
     pub(crate) fn check(&self, tokens: &[u32], seen: usize) -> Result<(), GenerateError> {
         check_tokens(tokens, seen, self.shared.context, self.shared.vocabulary)
     }
 
-    /// Whether a call can compute some rows without the other rows, which then cost no time.
+    /// Whether a call can compute a few rows of the batch without the other rows. If a call
+    /// computes only a few rows of the batch, the other rows take no time.
     pub(crate) fn serves_parts(&self) -> bool {
         self.steps.iter().any(|entry| entry.rows < self.shared.batch)
     }
 
-    /// Returns the entry point for the next `positions` positions of at most `span` consecutive rows. If the positions fill the
-    /// longest chunk, the function chooses an entry point with this chunk. Otherwise, the function chooses the entry point with the
-    /// lowest cost.
+    /// Chooses the entry point that computes `positions` new positions for `span` consecutive rows
+    /// of the batch. If `positions` is at least the largest chunk, the function chooses an entry
+    /// point with the largest chunk. If `positions` is smaller, the function chooses the entry
+    /// point with the lowest cost.
     pub(crate) fn step(
         &self,
         span: usize,
@@ -154,28 +162,29 @@ impl<E: Executor> Network<E> {
         cheapest.ok_or(GenerateError::NoEntryPoint { role: Role::Features })
     }
 
-    /// The number of features per position that the network takes.
+    /// Returns the number of features per position that the network takes.
     pub(crate) fn features(&self) -> Result<usize, GenerateError> {
         self.step(1, 1, true).map(|entry| entry.features().unwrap_or_default())
     }
 
-    /// Whether the steps read a state that an encoder fills.
+    /// Whether the decoder reads the output of an encoder.
     pub(crate) fn reads_memory(&self) -> bool {
         !self.shared.memory.is_empty()
     }
 
-    /// Whether the steps take the index of an adapter.
+    /// Whether the entry points take the index of an adapter.
     pub(crate) fn adapts(&self) -> bool {
         let mut arguments = self.steps.iter().flat_map(|entry| &entry.arguments);
         arguments.any(|bound| matches!(bound, ArgBinding::Adapter(_)))
     }
 
-    /// Returns the entry point of a kind for at most `span` consecutive rows, if such an entry point exists.
+    /// Returns an entry point of the given kind that computes at least `span` consecutive rows of
+    /// the batch, if such an entry point exists.
     pub(crate) fn of_kind(&self, kind: EntryKind, span: usize) -> Option<&EntryPoint> {
         self.others.iter().find(|entry| entry.kind == kind && entry.rows >= span)
     }
 
-    /// The entry point of a kind for the fewest rows.
+    /// Returns the entry point of the given kind that computes the fewest rows of the batch.
     pub(crate) fn only(&self, kind: EntryKind) -> Result<&EntryPoint, GenerateError> {
         let name = match kind {
             EntryKind::Step => "decode",
@@ -189,30 +198,32 @@ impl<E: Executor> Network<E> {
         self.of_kind(kind, 1).ok_or_else(missing)
     }
 
-    /// The entry point that verifies draft tokens, if there is one.
+    /// Returns the entry point that verifies draft tokens, if the program contains such an entry
+    /// point.
     pub(crate) fn verifier(&self) -> Option<&EntryPoint> {
         self.of_kind(EntryKind::Verifier, 1)
     }
 
-    /// The tensors that layers keep between calls.
+    /// Returns the tensors that layers keep between calls.
     pub(crate) fn state(&self) -> &[KeptTensor] {
         &self.shared.state
     }
 
-    /// Whether a row of the batch can be rewound to position `to`, after positions below `written` were
-    /// written.
+    /// Whether a row of the batch can be rewound to the position `to`, after calls have written all
+    /// positions below `written`.
     pub(crate) fn rewinds(&self, written: usize, to: usize) -> bool {
         let mut parts = self.shared.state.iter().filter_map(KeptTensor::part);
         parts.all(|part| part.kind.rewinds(written, to))
     }
 
-    /// The state of empty sequences.
+    /// Creates the state of a batch of empty sequences.
     pub(crate) fn empty(&self) -> Result<Vec<E::Buffer>, GenerateError> {
         self.shared.state.iter().map(|slot| self.executor.zeros(&slot.ty)).collect()
     }
 
-    /// Calls an entry point with new positions of each row from `first` on. The call consumes the state and
-    /// returns the new state, so after an error the state is lost. The call only reads the encoder's state.
+    /// Calls an entry point with new positions for consecutive rows of the batch, beginning with
+    /// the row `first`. The call consumes the state and returns the new state. After an error, the
+    /// state is lost. The call does not change the encoder's output.
     pub(crate) fn call(
         &self,
         entry: &EntryPoint,
@@ -265,7 +276,7 @@ impl<E: Executor> Network<E> {
         Ok(answered)
     }
 
-    /// Copies some rows of a tensor that an encoder filled.
+    /// Copies a few rows of a tensor that an encoder filled.
     fn copied(
         &self,
         ty: &TensorType,
@@ -279,7 +290,8 @@ impl<E: Executor> Network<E> {
         self.executor.copied_rows(filled, &ty.with_rows(entry.rows), first)
     }
 
-    /// The value of an argument that depends on the rows of the batch.
+    /// Creates the value of an argument that contains one number, or several numbers, per row of
+    /// the batch.
     fn input(
         &self,
         bound: &ArgBinding,
@@ -321,13 +333,13 @@ impl<E: Executor> Network<E> {
     }
 }
 
-/// The properties that all entry points share, taken from the first entry point that chooses tokens.
+/// Reads the properties that all entry points share from the first entry point that chooses tokens.
 fn shared(signatures: &[Signature]) -> Result<Shared, GenerateError> {
     let steps = |s: &&Signature| {
         takes_positions(s) && !encodes(s) && s.results.iter().any(|result| result.role == Role::Logits)
     };
     let tokens = |s: &&Signature| s.arguments.iter().any(|argument| argument.role == Role::Tokens);
-    // The entry point that computes all rows.
+    // The first axis of the token argument is the number of rows that the entry point computes.
     let rows = |s: &&Signature| {
         s.arguments.iter().find(|a| a.role == Role::Tokens).and_then(|a| a.ty.shape.first().copied())
     };
@@ -338,7 +350,7 @@ fn shared(signatures: &[Signature]) -> Result<Shared, GenerateError> {
     let tokens = only(first, &first.arguments, "tokens", |role| role == Role::Tokens)?.1;
     let start = only(first, &first.arguments, "start", |role| matches!(role, Role::Start { .. }))?.1;
     let Role::Start { context } = start.role else { unreachable!("found by this role") };
-    // A layer without memory for this position would overwrite another position.
+    // If a layer had no memory for a position, the layer would overwrite another position.
     for argument in &first.arguments {
         let Role::State { part, .. } = argument.role else { continue };
         let Some((slots, axis)) = part.slots(context, argument.ty.rank()) else { continue };
@@ -359,7 +371,7 @@ fn shared(signatures: &[Signature]) -> Result<Shared, GenerateError> {
     Ok(Shared { batch, context, vocabulary, state, memory })
 }
 
-/// The message for a second entry point of the same kind.
+/// Returns the error message about a second entry point of the same kind.
 fn twice(kind: EntryKind, first: &str) -> String {
     let what = match kind {
         EntryKind::Scorer => "gives logits and no token",
@@ -370,8 +382,8 @@ fn twice(kind: EntryKind, first: &str) -> String {
     format!("{what}, as `{first}` does; expected one such")
 }
 
-/// Checks that `tokens` can follow `seen` other tokens: all tokens fit into the context, and the vocabulary
-/// contains each token.
+/// Checks that `tokens` can follow `seen` other tokens. All tokens must fit into the context, and
+/// the vocabulary must contain each token.
 ///
 /// # Errors
 /// Returns an error about the first token outside the vocabulary, or about a context that is too short.
@@ -391,17 +403,17 @@ pub fn check_tokens(
     }
 }
 
-/// The f32 numbers in the bytes of a result.
+/// Converts the bytes of a result to f32 numbers.
 pub(crate) fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks().0.iter().copied().map(f32::from_le_bytes).collect()
 }
 
-/// The token ids in the bytes of a result.
+/// Converts the bytes of a result to token ids.
 pub(crate) fn ids(bytes: &[u8]) -> Vec<u32> {
     bytes.as_chunks().0.iter().copied().map(u32::from_le_bytes).collect()
 }
 
-/// The integers of little-endian bytes.
+/// Converts little-endian bytes to integers.
 pub(crate) fn integers(bytes: &[u8]) -> Vec<i32> {
     bytes.as_chunks().0.iter().copied().map(i32::from_le_bytes).collect()
 }

@@ -1,44 +1,50 @@
-//! If two texts begin with the same tokens, copies the state of the common prefix instead of computing the
-//! state again.
+//! Reuses the state of a prefix that two texts have in common. If two texts begin with the same
+//! tokens, Tracewright copies the state of these tokens instead of computing the state again.
 
 use std::ops::Range;
 
+use crate::entry::KeptTensor;
 use crate::executor::Executor;
 use crate::row::Row;
 use crate::sequences::Sequences;
 use crate::snapshot::{KeptRow, Snapshot, keeps_all};
 use crate::{GenerateError, Network, SavedSequence};
 
-/// The largest number of snapshots that a row of the batch keeps.
+/// The largest number of snapshots of a row of the batch.
 const SNAPSHOTS: usize = 8;
 
-/// The smallest number of common tokens for which Tracewright ends a call at the position where two texts
-/// begin to differ.
+/// The largest number of snapshots of a row of the batch, if a snapshot is small.
+const SMALL_SNAPSHOTS: usize = 2 * SNAPSHOTS;
+
+/// If two texts have at least this many tokens in common, Tracewright ends a call at the position
+/// where the texts begin to differ.
 const WORTH_A_CALL: usize = 8;
 
-/// The row of the batch that a new text uses.
+/// The row of the batch that Tracewright chose for a new text.
 pub(crate) struct Adopted {
     pub row: usize,
-    /// The number of tokens of the text whose state the row already contains.
+    /// The number of the text's first tokens that the state of the row already contains.
     pub seen: usize,
-    /// The number of tokens that the text has in common with another text, if no state ends at this position.
+    /// The number of tokens that the text has in common with another text. The value is `None` if
+    /// an additional snapshot after the common tokens would not save enough work.
     pub parts_at: Option<usize>,
 }
 
-/// The state of a row after a prefix of its tokens.
+/// A row of the batch that contains the state after a prefix of the new text.
 struct Prefix {
     row: usize,
     length: usize,
-    /// The number of common tokens, including tokens without a usable state.
+    /// The number of tokens that the row and the new text have in common, even if no state for all
+    /// these tokens exists.
     shared: usize,
-    /// The index of the snapshot that contains the overwritten tensors; `None` if the row's own tensors are
-    /// still valid.
+    /// The index of the snapshot with copies of the state tensors that later calls have
+    /// overwritten. The value is `None` if the current state tensors of the row are still valid.
     snapshot: Option<usize>,
 }
 
 impl<B> Row<B> {
-    /// Returns the longest prefix of `prompt` whose state this row contains, or to which the row can be
-    /// rewound.
+    /// Returns the longest prefix of `prompt` for which this row of the batch contains the state,
+    /// or to which the row can be rewound.
     fn prefix(&self, row: usize, prompt: &[u32], rewinds: impl Fn(usize, usize) -> bool) -> Prefix {
         let same = self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
         // Two positions with the same placeholder token can have different features.
@@ -60,12 +66,13 @@ impl<B> Row<B> {
         best
     }
 
-    /// Adds a snapshot to the row. If the row then has too many snapshots, the function removes the snapshot
-    /// that is closest to its neighbours.
-    fn keep(&mut self, snapshot: Snapshot<KeptRow<B>>) {
+    /// Adds a snapshot to the row. If the row then has more than `most` snapshots, the function removes the
+    /// snapshot whose position is closest to the positions of its neighbours. The function chooses
+    /// among all snapshots except the latest, or among the older half if snapshots are small.
+    fn keep(&mut self, snapshot: Snapshot<KeptRow<B>>, most: usize) {
         self.snapshots.retain(|one| one.length < snapshot.length);
         self.snapshots.push(snapshot);
-        if self.snapshots.len() > SNAPSHOTS {
+        if self.snapshots.len() > most {
             let length = |i: usize| self.snapshots.get(i).map_or(0, |one| one.length);
             let gap = |&i: &usize| length(i + 1) - if i == 0 { 0 } else { length(i - 1) };
             if let Some(nearest) = (0..SNAPSHOTS).min_by_key(gap) {
@@ -76,15 +83,42 @@ impl<B> Row<B> {
 }
 
 impl<E: Executor> Network<E> {
-    /// Whether the current state of a row always contains the state after fewer tokens.
+    /// Whether the current state of a sequence always contains the state after any smaller number
+    /// of tokens. Without a sliding window, a KV cache contains all earlier states.
     fn keeps_all(&self) -> bool {
         self.state().iter().filter_map(|tensor| tensor.part()).all(keeps_all)
+    }
+
+    /// Returns the largest number of snapshots that a row of the batch keeps. A snapshot is small if it takes
+    /// at most half of the memory of a row's state.
+    fn snapshots(&self) -> usize {
+        let is_copied = |tensor: &&KeptTensor| tensor.part().is_some_and(|part| !keeps_all(part));
+        let bytes = |tensor: &KeptTensor| tensor.ty.bytes();
+        let copied: usize = self.state().iter().filter(is_copied).map(bytes).sum();
+        let all: usize = self.state().iter().map(bytes).sum();
+        if 2 * copied <= all { SMALL_SNAPSHOTS } else { SNAPSHOTS }
+    }
+
+    /// Returns the positions at which calls must end while the network processes a prompt of `length`
+    /// tokens. One of these positions is `parts_at`. If a recurrent layer has a small state, calls also end
+    /// at positions near the end of a long prompt. Without these positions, a text that shares most of
+    /// the prompt would compute up to a chunk of tokens again.
+    pub(crate) fn ends(&self, length: usize, parts_at: Option<usize>) -> Vec<usize> {
+        let chunk = self.chunk();
+        let step = chunk / (SNAPSHOTS / 2);
+        let is_close =
+            step > 1 && length >= 4 * chunk && !self.rewinds(2, 1) && self.snapshots() == SMALL_SNAPSHOTS;
+        let from = length.saturating_sub(2 * chunk);
+        let close = (from..length).filter(|position| is_close && position.is_multiple_of(step));
+        let mut ends: Vec<usize> = parts_at.into_iter().chain(close).collect();
+        ends.sort_unstable();
+        ends
     }
 }
 
 impl<E: Executor> Sequences<'_, E> {
-    /// Keeps a snapshot after each chunk of a prompt, if other texts may begin with this prompt. The snapshot
-    /// contains the parts of the state that later calls overwrite.
+    /// Keeps a snapshot after each chunk of a prompt, if other texts may begin with this prompt.
+    /// The snapshot contains the state tensors that later calls overwrite.
     pub(crate) fn keep_snapshots(
         &mut self,
         first: usize,
@@ -93,23 +127,26 @@ impl<E: Executor> Sequences<'_, E> {
         if !self.keeps_prefixes || self.network.keeps_all() {
             return Ok(());
         }
+        let most = self.network.snapshots();
         for ((number, row), range) in self.rows.iter_mut().enumerate().skip(first).zip(ranges) {
             if row.is_kept && range.len() > 1 && row.drafted == 0 {
                 let at = (row.seen, row.written);
-                row.keep(self.network.save(&self.state, number, at, |part| !keeps_all(part))?);
+                let snapshot = self.network.save(&self.state, number, at, |part| !keeps_all(part))?;
+                row.keep(snapshot, most);
             }
         }
         Ok(())
     }
 
-    /// Gives one of the `free` rows the longest prefix of `prompt` that any row has computed. The prefix
-    /// never contains the prompt's last token, because the logits after this token choose the next token.
-    /// Returns `None` if no row is free.
+    /// Chooses one of the `free` rows of the batch for `prompt`, and copies the state of the
+    /// longest known prefix of `prompt` into this row. The prefix never contains the prompt's last
+    /// token, because the next token is chosen from the logits after this token. Returns `None` if
+    /// no row is free.
     ///
     /// # Errors
     /// Returns an error if the state cannot be read.
     pub(crate) fn adopt(&mut self, free: &[usize], prompt: &[u32]) -> Result<Option<Adopted>, GenerateError> {
-        // The free row that has been unused for the longest time.
+        // Reuse the free row of the batch that has been unused for the longest time.
         let Some(&oldest) = free.iter().min_by_key(|&&row| self.rows[row].used) else { return Ok(None) };
         let wanted = &prompt[..prompt.len().saturating_sub(1)];
         let prefixes = || self.prefixes(wanted);
@@ -135,7 +172,8 @@ impl<E: Executor> Sequences<'_, E> {
         Ok(Some(Adopted { row: oldest, seen: best.length, parts_at }))
     }
 
-    /// Returns a copy of the state of the longest prefix of `tokens` that any row has computed.
+    /// Returns a copy of the state of the longest prefix of `tokens` that any row of the batch has
+    /// computed.
     ///
     /// # Errors
     /// Returns an error if the state cannot be read.
@@ -155,8 +193,8 @@ impl<E: Executor> Sequences<'_, E> {
         Ok(self.network.saved(model, &tokens[..state.length], state))
     }
 
-    /// Loads a saved sequence into one of the `free` rows of the batch. Returns the index of the row; `None`
-    /// if no row is free.
+    /// Loads a saved sequence into one of the `free` rows of the batch. Returns the index of the
+    /// chosen row, or `None` if no row is free.
     ///
     /// # Errors
     /// Returns an error if the sequence belongs to another network.
@@ -174,15 +212,16 @@ impl<E: Executor> Sequences<'_, E> {
         Ok(Some(oldest))
     }
 
-    /// Returns, for each row, the longest prefix of `tokens` that the row can reuse.
+    /// Returns, for each row of the batch, the longest prefix of `tokens` for which the row
+    /// contains the state.
     fn prefixes(&self, tokens: &[u32]) -> impl Iterator<Item = Prefix> {
-        // Only rows without an adapter and without an encoder input, because their state depends only on
-        // tokens.
+        // Only rows without an adapter and without an encoder input are considered, because the
+        // state of these rows depends only on tokens.
         let rows = self.rows.iter().enumerate().filter(|(_, row)| row.adapter == 0 && row.source.is_none());
         rows.map(|(row, one)| one.prefix(row, tokens, |from, to| self.network.rewinds(from, to)))
     }
 
-    /// Rewinds a row to a prefix of its own tokens.
+    /// Rewinds a row of the batch to a prefix of the row's own tokens.
     fn go_back(&mut self, prefix: &Prefix) {
         let one = &mut self.rows[prefix.row];
         let snapshot = prefix.snapshot.map(|i| one.snapshots[i].clone());
@@ -194,15 +233,15 @@ impl<E: Executor> Sequences<'_, E> {
         }
     }
 
-    /// Returns the whole state after a prefix of the row's tokens.
+    /// Returns all state tensors after a prefix of a row's tokens.
     fn state_of(&self, prefix: &Prefix) -> Result<Snapshot<KeptRow<E::Buffer>>, GenerateError> {
         let one = &self.rows[prefix.row];
         let snapshot = prefix.snapshot.map(|i| &one.snapshots[i]);
         let written = snapshot.map_or(one.written, |snapshot| snapshot.written);
         let from_row = |part| snapshot.is_none() || keeps_all(part);
         let mut state = self.network.save(&self.state, prefix.row, (prefix.length, written), from_row)?;
-        // `restore` contains the state that the row itself gets before its next call, which can be longer
-        // than the prefix.
+        // `restore` contains the state that the row gets before its next call. This state can be
+        // longer than the prefix.
         let size = (prefix.length, written);
         for saved in [one.restore.as_ref(), snapshot].into_iter().flatten() {
             let parts = self.network.state().iter().zip(&mut state.tensors).zip(&saved.tensors);
@@ -216,7 +255,8 @@ impl<E: Executor> Sequences<'_, E> {
         Ok(state)
     }
 
-    /// Stores a sequence in a row of the batch. Before the next call, the row's state becomes `state`.
+    /// Stores a sequence in a row of the batch. Before the next call, Tracewright copies `state`
+    /// into this row.
     fn put(&mut self, row: usize, one: Row<E::Buffer>, state: Snapshot<KeptRow<E::Buffer>>) {
         let (seen, written) = (state.length, state.written);
         self.rows[row] = Row { seen, written, used: self.clock, restore: Some(state), ..one };

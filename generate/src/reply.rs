@@ -1,4 +1,4 @@
-//! The text of one answer: its options, and its pieces as they are generated.
+//! Converts the tokens of one answer to text, piece by piece, and defines the options of an answer.
 
 use crate::stop::{StopMatch, StopStrings};
 use crate::text::Stream;
@@ -7,7 +7,8 @@ use crate::{
     Tokenizer,
 };
 
-/// The options of a generation, in terms of text. [`TokenOptions`] are the same options in terms of tokens.
+/// Options for continuing a text, with strings. [`TokenOptions`] contains the same options with
+/// token ids instead of strings.
 ///
 /// ```
 /// use tracewright_generate::{GenerateOptions, Sampling};
@@ -20,28 +21,27 @@ use crate::{
 pub struct GenerateOptions {
     /// The largest number of new tokens.
     pub max_tokens: usize,
-    /// The settings of the sampler. [`dry_breakers`](Self::dry_breakers) replaces the DRY breakers in these
-    /// settings.
+    /// The settings of the sampler. [`dry_breakers`](Self::dry_breakers) replaces the DRY breakers
+    /// in the sampler's settings.
     pub sampling: Sampling,
-    /// Texts that interrupt a repetition for DRY. `None` selects [`Breakers::USUAL`].
+    /// Texts that interrupt a repetition in the DRY penalty. `None` selects [`Breakers::USUAL`].
     pub dry_breakers: Option<Vec<String>>,
-    /// Strings at which the text ends; the text does not contain the string.
+    /// Stop strings, which end the text. The text does not include the stop string.
     pub stop: Vec<String>,
     /// Whether to continue after the model's stop tokens.
     pub ignore_eos: bool,
     /// The schema or grammar that the text must follow.
     pub follow: Option<Follow>,
-    /// Whether JSON under [`follow`](Self::follow) may contain whitespace between its tokens. Otherwise the
-    /// JSON contains no such whitespace.
+    /// Whether JSON that [`follow`](Self::follow) requires may contain whitespace outside strings.
     pub whitespace_flexible: bool,
-    /// The number of most likely tokens per position whose probabilities are kept. `None` keeps no
-    /// probabilities.
+    /// For each position, the result contains this number of the most likely tokens and their
+    /// probabilities. With `None`, the result contains no probabilities.
     pub logprobs: Option<usize>,
     /// Whether to keep the logits from which each token was chosen, as f32 [tokens, vocabulary].
     pub keep_logits: bool,
 }
 
-/// A rule that a text must follow, token by token.
+/// A schema or a grammar that a text must follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Follow {
     /// The text must be JSON that is valid under this JSON Schema.
@@ -68,11 +68,11 @@ impl Default for GenerateOptions {
 }
 
 impl GenerateOptions {
-    /// Converts these options to token ids, for a model with the stop tokens `stop_tokens`.
+    /// Converts these options to [`TokenOptions`] for a model with the stop tokens `stop_tokens`.
     ///
     /// # Errors
-    /// Returns an error if a setting is out of range, a schema or a grammar is not supported, or an option
-    /// needs text and the model has no tokenizer.
+    /// Returns an error if a setting is out of range, a schema or a grammar is not supported, or an
+    /// option needs a tokenizer that the model lacks.
     pub fn in_tokens(
         &self,
         tokenizer: Option<&Tokenizer>,
@@ -116,10 +116,10 @@ impl GenerateOptions {
     }
 }
 
-/// Converts the tokens of an answer to text, one by one. A `Reply` returns text as soon as no later token can
-/// change the text, and finds stop strings.
+/// Converts the tokens of an answer to text, one by one. A `Reply` returns a piece of text as soon
+/// as no later token can change this piece. A `Reply` also finds stop strings.
 ///
-/// Without a tokenizer, the text of a token is its token id and a space.
+/// If the model has no tokenizer, the text of a token is the token id and a space.
 #[derive(Clone, Debug)]
 pub struct Reply<'a> {
     detokenizer: Option<Stream<'a>>,
@@ -139,15 +139,15 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// The same answer, with these special tokens shown by their names.
+    /// Includes the names of the given special tokens in the text of the answer.
     #[must_use]
     pub fn showing(mut self, special_tokens: &[String]) -> Self {
         self.detokenizer = self.detokenizer.map(|stream| stream.showing(special_tokens));
         self
     }
 
-    /// Takes the next token, and returns the text that no later token can change. The returned text can be
-    /// empty.
+    /// Takes the next token, and returns the new text that no later token can change. The returned
+    /// text can be empty.
     ///
     /// # Errors
     /// Returns an error if the tokenizer cannot decode the token.
@@ -159,11 +159,11 @@ impl<'a> Reply<'a> {
         Ok(self.take(&piece, false))
     }
 
-    /// Ends the answer, and returns text that was held back because a token or a stop string could have been
-    /// incomplete.
+    /// Ends the answer, and returns the rest of the text. A `Reply` holds back text as long as a
+    /// character or a stop string could be incomplete.
     ///
     /// # Errors
-    /// Returns an error if the tokenizer decodes all tokens to a different text than their parts.
+    /// Returns an error if the pieces of text differ from the text of all tokens together.
     pub fn finish(&mut self) -> Result<String, GenerateError> {
         if self.stopped {
             return Ok(String::new());
@@ -177,12 +177,14 @@ impl<'a> Reply<'a> {
         self.stopped
     }
 
-    /// All text that was returned so far.
+    /// Returns all text of the answer that earlier calls have returned.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Corrects the reason for the end, because the network treats a stop string as a cancelled generation.
+    /// Sets the reason for the end to [`Finish::Stop`] if a stop string ended the text. Without
+    /// this function, a text that ends at a stop string would have the reason
+    /// [`Finish::Cancelled`].
     pub fn finished(&self, generated: Generated) -> Generated {
         if self.stopped { Generated { finish: Finish::Stop, ..generated } } else { generated }
     }

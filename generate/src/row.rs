@@ -1,4 +1,4 @@
-//! The tokens of one sequence, and the number of tokens that its state contains.
+//! The tokens of one sequence of the batch, and copies of the sequence's state.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,34 +9,36 @@ use crate::schedule::RowWork;
 use crate::snapshot::{KeptRow, Snapshot};
 use crate::{EncoderInput, GenerateError};
 
-/// The tokens of a row of the batch, and copies of its state in tensors of the type `B`.
+/// The tokens of a sequence in a row of the batch, and copies of the sequence's state. `B` is the
+/// type of tensors.
 pub(crate) struct Row<B> {
     pub tokens: Vec<u32>,
-    /// The features that replace tokens, by position.
+    /// The feature vectors that replace token embeddings, by position.
     pub features: BTreeMap<usize, Vec<f32>>,
     pub adapter: u32,
-    /// The encoder input that filled the memory.
+    /// The encoder input for this sequence.
     pub source: Option<EncoderSource>,
     /// The number of tokens that the network has processed.
     pub seen: usize,
-    /// The end of the positions that calls have written since the row was reset.
+    /// The position after the last position that a call has written since the row was reset.
     pub written: usize,
     /// Whether the network has processed the prompt of the row's text.
     pub decodes: bool,
-    /// The number of last tokens that are draft tokens.
+    /// The number of draft tokens at the end of `tokens`.
     pub drafted: usize,
-    /// A snapshot of the state before the draft tokens, if the state cannot be rewound without the snapshot.
+    /// A snapshot of the state before the draft tokens, if rewinding the state needs a snapshot.
     pub before_draft: Option<Snapshot<KeptRow<B>>>,
-    /// Snapshots of this row's state at earlier positions, with the shortest snapshot first.
+    /// Snapshots of the sequence's state at earlier positions, in ascending order of the positions.
     pub snapshots: Vec<Snapshot<KeptRow<B>>>,
-    /// Whether the row keeps snapshots, because other texts may begin with the same tokens.
+    /// Whether the row of the batch keeps snapshots for other texts that begin with the same
+    /// tokens.
     pub is_kept: bool,
-    /// The position at which a call must end, because another text has the same tokens up to this position.
-    /// The row then keeps a snapshot.
-    pub parts_at: Option<usize>,
-    /// The number of the last call that processed tokens of the row.
+    /// The positions at which a call must end, in ascending order. After a call that ends at a
+    /// position in this list, Tracewright keeps a snapshot of the row's state.
+    pub ends: Vec<usize>,
+    /// The number of the last call that processed tokens of this row.
     pub used: u64,
-    /// The snapshot that must replace the state before the next call.
+    /// The snapshot that replaces the row's state before the next call.
     pub restore: Option<Snapshot<KeptRow<B>>>,
 }
 
@@ -54,7 +56,7 @@ impl<B> Default for Row<B> {
             before_draft: None,
             snapshots: Vec::new(),
             is_kept: false,
-            parts_at: None,
+            ends: Vec::new(),
             used: 0,
             restore: None,
         }
@@ -103,21 +105,23 @@ impl EncoderSource {
 }
 
 impl<B> Row<B> {
-    /// Whether features define the next position; `None` if no position is waiting.
+    /// Whether the next position has features instead of a token. The result is `None` if the
+    /// network has processed all positions.
     pub fn next_is_features(&self) -> Option<bool> {
         (self.seen < self.tokens.len()).then(|| self.features.contains_key(&self.seen))
     }
 
-    /// Returns the number of consecutive waiting positions that have features, or that have tokens.
+    /// Returns the number of consecutive unprocessed positions that have features. If `of_features`
+    /// is false, the function returns the number of positions that have tokens instead.
     pub fn next(&self, of_features: bool) -> usize {
         let is = |position: &usize| self.features.contains_key(position) == of_features;
         (self.seen..self.tokens.len()).take_while(is).count()
     }
 
-    /// Returns the waiting tokens of the row. `alone` is whether a call can compute this row without the
-    /// other rows.
+    /// Returns the number of unprocessed tokens, for the schedule. `alone` is true if a call can
+    /// compute this row of the batch without the other rows.
     pub fn work(&self, of_features: bool, alone: bool) -> RowWork {
-        let end = self.parts_at.filter(|&end| end > self.seen).unwrap_or(usize::MAX);
+        let end = self.ends.iter().copied().find(|&end| end > self.seen).unwrap_or(usize::MAX);
         RowWork { tokens: self.next(of_features).min(end - self.seen), decodes: self.decodes, alone }
     }
 
@@ -129,8 +133,9 @@ impl<B> Row<B> {
         Feed { tokens: &self.tokens[range.clone()], features, start: range.start, adapter: self.adapter }
     }
 
-    /// Removes all tokens except the first `length` tokens. If the state cannot be rewound to this length,
-    /// the row continues from the longest usable snapshot, or from position 0.
+    /// Removes all tokens except the first `length` tokens. If the state cannot be rewound to
+    /// `length` tokens, the sequence continues from the longest usable snapshot, or from position
+    /// 0.
     pub fn truncate(&mut self, length: usize, rewinds: impl Fn(usize, usize) -> bool) {
         self.tokens.truncate(length);
         self.features.split_off(&length);
@@ -141,8 +146,8 @@ impl<B> Row<B> {
             if rewinds(self.written, length) {
                 self.seen = length;
             } else {
-                // While `restore` contains a copy that no call has read, a snapshot would lack some tensors
-                // of this copy.
+                // While `restore` contains a state that no call has used, a new snapshot would lack
+                // some tensors of this state.
                 let is_read = self.restore.is_none();
                 let mut snapshots = before_draft.iter().chain(self.snapshots.iter().rev());
                 let snapshot = snapshots.find(|snapshot| is_read && snapshot.length <= length);
@@ -156,7 +161,7 @@ impl<B> Row<B> {
         }
     }
 
-    /// Resets the row to position 0, and keeps its tokens.
+    /// Resets the sequence to position 0, and keeps all tokens.
     pub fn begin_again(&mut self) {
         (self.seen, self.written) = (0, 0);
         (self.restore, self.before_draft) = (None, None);

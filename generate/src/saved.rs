@@ -1,7 +1,7 @@
 //! Stores a sequence and its state in a file.
 //!
-//! The file contains a mark, the length of a header, the header in JSON, the bytes of the state, and the
-//! BLAKE3 hash of all these bytes.
+//! The file contains magic bytes, the length of a header, the header in JSON, the bytes of the
+//! state, and a BLAKE3 hash of everything before the hash.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -16,12 +16,13 @@ use crate::executor::Executor;
 use crate::snapshot::{Snapshot, keeps_all};
 use crate::{GenerateError, Network, SavedFault};
 
-/// The first bytes of the file; the last of these bytes is the version.
+/// The magic bytes at the start of the file. The last of the magic bytes is the version of the file
+/// format.
 const MARK: [u8; 8] = *b"TWSEQ\0\0\x01";
 const HASH: usize = 32;
 
-/// The tokens that a sequence has processed, and its state. A text that begins with these tokens need not
-/// compute them again.
+/// The tokens of a sequence, and the state after these tokens. A text that begins with the saved
+/// tokens reuses the saved state.
 #[derive(Clone, Debug)]
 pub struct SavedSequence {
     pub(crate) header: Header,
@@ -32,14 +33,14 @@ pub struct SavedSequence {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Header {
-    /// The fingerprint of the weights.
+    /// A fingerprint that identifies the weights.
     pub model: String,
     pub tokens: Vec<u32>,
-    /// The position after the last position that was written.
+    /// The first position that no call has written.
     pub written: usize,
-    /// The name of each tensor of the state, and its number of bytes.
+    /// The name and the number of bytes of each state tensor.
     pub tensors: Vec<(String, usize)>,
-    /// Additional data of the program that wrote the sequence.
+    /// Data that the program stored together with the sequence.
     pub notes: Value,
 }
 
@@ -48,24 +49,24 @@ impl SavedSequence {
         Self { header, state, path: None }
     }
 
-    /// The tokens of the saved sequence.
+    /// Returns the tokens of the saved sequence.
     pub fn tokens(&self) -> &[u32] {
         &self.header.tokens
     }
 
-    /// Additional data of the program that wrote the sequence.
+    /// Returns the data that the program stored together with the sequence.
     pub fn notes(&self) -> &Value {
         &self.header.notes
     }
 
-    /// Replaces the additional data of the sequence.
+    /// Replaces the data that the program stores together with the sequence.
     #[must_use]
     pub fn with_notes(mut self, notes: Value) -> Self {
         self.header.notes = notes;
         self
     }
 
-    /// The content of a file that [`read`](Self::read) can read.
+    /// Serializes the sequence. [`read`](Self::read) can read a file with the returned content.
     pub fn to_bytes(&self) -> Vec<u8> {
         let Header { model, tokens, written, tensors, notes } = &self.header;
         let header = json!({
@@ -91,7 +92,7 @@ impl SavedSequence {
     /// Reads a saved sequence from a file.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be read, has another kind, or is damaged.
+    /// Returns an error if the file cannot be read, is not a saved sequence, or is damaged.
     pub fn read(path: &Path) -> Result<Self, GenerateError> {
         let bytes = files::read(path, limits::SEQUENCE)?;
         let fault = |fault| GenerateError::Saved { path: path.into(), fault };
@@ -99,15 +100,16 @@ impl SavedSequence {
         Ok(Self { path: Some(path.into()), ..read })
     }
 
-    /// Creates an error about this sequence.
+    /// Creates an error about this saved sequence.
     pub fn refuse(&self, fault: SavedFault) -> GenerateError {
         GenerateError::Saved { path: self.path.clone().unwrap_or_default(), fault }
     }
 }
 
 impl KeptTensor {
-    /// The name of the tensor in a saved sequence: without the batch, and without the context if every
-    /// position has a slot.
+    /// Returns the name of a state tensor in a saved sequence. The name does not depend on the
+    /// batch size. For a tensor that stores each position separately, the name also does not depend
+    /// on the context length.
     fn saved_name(&self, context: usize) -> String {
         let slots = self.part().filter(|&part| keeps_all(part));
         let axis = slots.and_then(|part| Some(part.slots(context, self.ty.rank())?.1));
@@ -118,14 +120,14 @@ impl KeptTensor {
         format!("{} {}[{}]", self.role, self.ty.element, extents.collect::<Vec<_>>().join(","))
     }
 
-    /// The number of bytes of the tensor in a saved sequence.
+    /// Returns the number of bytes of a state tensor in a saved sequence.
     fn saved_size(&self, state: &Snapshot, context: usize) -> usize {
         self.ranges(0, state.length, state.written, context).iter().map(Range::len).sum()
     }
 }
 
 impl<E: Executor> Network<E> {
-    /// Creates a saved sequence from these tokens and this state.
+    /// Creates a saved sequence from tokens and the state after these tokens.
     pub(crate) fn saved(&self, model: &str, tokens: &[u32], state: Snapshot) -> SavedSequence {
         let names = self.state().iter().map(|tensor| tensor.saved_name(self.context()));
         let sizes = state.tensors.iter().map(|tensor| tensor.as_ref().map_or(0, |tensor| tensor.len()));
@@ -139,10 +141,11 @@ impl<E: Executor> Network<E> {
         SavedSequence::new(header, state)
     }
 
-    /// Whether a saved sequence belongs to this network, with the weights that `model` identifies.
+    /// Checks that a saved sequence belongs to this network, with the weights that `model`
+    /// identifies.
     ///
     /// # Errors
-    /// Returns an error about the first difference.
+    /// Returns an error about the first difference between the network and the saved sequence.
     pub(crate) fn check_saved(&self, model: &str, saved: &SavedSequence) -> Result<(), GenerateError> {
         let (header, context) = (&saved.header, self.context());
         let refuse = |fault| Err(saved.refuse(fault));

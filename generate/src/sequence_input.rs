@@ -1,4 +1,5 @@
-//! [`SequenceInput`] is the beginning of a text, for networks that take other inputs than tokens.
+//! [`SequenceInput`] is the beginning of a text that contains more than tokens, such as features or
+//! an encoder's input.
 
 /// The beginning of a text in a batch. For a text that begins only with tokens, call
 /// [`Batch::join`](crate::Batch::join) instead.
@@ -16,24 +17,24 @@
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SequenceInput<'a> {
-    /// The positions at the beginning of the text, in order.
+    /// The parts with tokens and the parts with features, in the order of their positions.
     pub parts: Vec<InputPart<'a>>,
-    /// The input of the encoder, if the network has one.
+    /// The input of the encoder, if the network has an encoder.
     pub source: Option<EncoderInput<'a>>,
-    /// The index of the adapter for the whole text; 0 selects none.
+    /// The index of the adapter for the whole text. The index 0 selects no adapter.
     pub adapter: u32,
 }
 
-/// Some consecutive positions of a text.
+/// A part of a text: consecutive positions with tokens, or consecutive positions with features.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum InputPart<'a> {
     /// Token ids, one for each position.
     Tokens(&'a [u32]),
-    /// Vectors that replace the tokens' embeddings.
+    /// Feature vectors that replace the embeddings of tokens.
     Features {
-        /// The features of all positions, one position after the other.
+        /// The feature values of all positions, one position after another.
         numbers: &'a [f32],
-        /// The token id that represents each of these positions in the text.
+        /// The token id that represents each position with features in the text.
         placeholder: u32,
     },
 }
@@ -48,8 +49,8 @@ pub enum EncoderInput<'a> {
 }
 
 impl SequenceInput<'_> {
-    /// The token id of each position. A position with features has `width` numbers, and its token is the
-    /// placeholder.
+    /// Returns the token id of each position. `width` is the number of features per position. The
+    /// token id of a position with features is the placeholder.
     pub fn tokens(&self, width: usize) -> Vec<u32> {
         let of_part = |part: &InputPart<'_>| match *part {
             InputPart::Tokens(tokens) => tokens.to_vec(),

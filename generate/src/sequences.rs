@@ -1,5 +1,5 @@
-//! Runs a network on the sequences of a batch. Each sequence has its own position. A row is the place of a
-//! sequence in the batch.
+//! Runs a network on the sequences of a batch. Each sequence occupies one row of the batch and has
+//! its own position.
 
 use std::ops::{ControlFlow, Range};
 use std::time::Instant;
@@ -20,18 +20,20 @@ use crate::{Drafter, EncoderInput, GenerateError, Network};
 pub(crate) struct Sequences<'a, E: Executor> {
     pub network: &'a Network<E>,
     pub rows: Vec<Row<E::Buffer>>,
-    /// The state tensors. The list is empty before the first call, and after a failed call that consumed the
-    /// state.
+    /// The state tensors. The list of state tensors is empty before the first call, and after a
+    /// failed call that consumed the state.
     pub state: Vec<E::Buffer>,
-    /// The output of the encoder. The list is empty before the encoder runs.
+    /// The tensors that the encoder returned. Before the encoder runs, this list of tensors is
+    /// empty.
     pub memory: Vec<E::Buffer>,
-    /// One drafter for each row of the batch. The list is empty without speculation.
+    /// One drafter for each row of the batch. Without speculation, the list of drafters is empty.
     pub drafters: Vec<Box<dyn Drafter + 'a>>,
     governor: Governor,
     pub schedule: Box<dyn Schedule + 'a>,
-    /// Whether rows keep their state for later texts that begin with the same tokens.
+    /// Whether Tracewright keeps the state of ended texts for later texts that begin with the same
+    /// tokens.
     pub keeps_prefixes: bool,
-    /// The number of calls so far.
+    /// The number of network calls so far.
     pub clock: u64,
 }
 
@@ -52,17 +54,19 @@ impl<'a, E: Executor> Sequences<'a, E> {
         }
     }
 
-    /// Returns the tokens of a row, including tokens that the network has not processed yet.
+    /// Returns the tokens of a row of the batch, including tokens that the network has not
+    /// processed yet.
     pub fn tokens(&self, row: usize) -> &[u32] {
         &self.rows[row].tokens
     }
 
-    /// Whether the network has processed all tokens of a row.
+    /// Whether the network has processed all tokens of a row of the batch.
     pub fn is_settled(&self, row: usize) -> bool {
         self.rows[row].seen == self.rows[row].tokens.len()
     }
 
-    /// Appends tokens to a row of the batch. The next calls process these tokens.
+    /// Appends tokens to a row of the batch. The next calls of the network process the appended
+    /// tokens.
     ///
     /// # Errors
     /// Returns an error if the tokens exceed the context, or if a token is not in the vocabulary.
@@ -72,8 +76,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(())
     }
 
-    /// Appends positions with features to a row of the batch. The token of each of these positions is
-    /// `placeholder`.
+    /// Appends positions with features to a row of the batch. Each position with features has the
+    /// token id `placeholder`.
     ///
     /// # Errors
     /// Returns an error if the positions exceed the context, or if the network takes no features of this
@@ -96,8 +100,9 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(())
     }
 
-    /// Runs the encoder for a row of the batch, and resets the row to position 0. One call of the encoder
-    /// computes all rows, so the encoder also computes the inputs of the other rows again.
+    /// Runs the encoder for a row of the batch, and resets the row to position 0. One call of the
+    /// encoder computes all rows. So a call of the encoder also computes the outputs of the other
+    /// rows again.
     ///
     /// # Errors
     /// Returns an error if the network has no encoder, the input is too long, or the call fails.
@@ -118,44 +123,46 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(())
     }
 
-    /// Removes all tokens of a row except the first `seen` tokens. If `seen` is 0, the function also removes
-    /// the row's encoder input and its adapter.
+    /// Removes all tokens of a row of the batch except the first `seen` tokens. If `seen` is 0, the
+    /// function also removes the encoder input and the adapter of the row.
     pub fn begin(&mut self, row: usize, seen: usize) {
         self.truncate(row, seen);
-        (self.rows[row].is_kept, self.rows[row].parts_at) = (false, None);
+        (self.rows[row].is_kept, self.rows[row].ends) = (false, Vec::new());
         if seen == 0 {
             (self.rows[row].adapter, self.rows[row].source) = (0, None);
         }
     }
 
-    /// Sets the adapter of a row, and resets the row to position 0.
+    /// Sets the adapter for a row of the batch, and resets the row to position 0.
     pub fn adapt(&mut self, row: usize, adapter: u32) {
         let one = &mut self.rows[row];
         one.adapter = adapter;
         one.begin_again();
     }
 
-    /// Removes all tokens of a row except the first `length` tokens. If the row's state cannot be rewound to
-    /// this length, the next calls process the first `length` tokens again.
+    /// Removes all tokens of a row of the batch except the first `length` tokens. If the row's
+    /// state cannot be rewound to `length` tokens, the next calls process the first `length` tokens
+    /// again.
     pub fn truncate(&mut self, row: usize, length: usize) {
         self.rows[row].truncate(length, |written, to| self.network.rewinds(written, to));
     }
 
-    /// Removes the tokens of a row that the network has not processed yet.
+    /// Removes the tokens of a row of the batch that the network has not processed yet.
     pub fn settle_back(&mut self, row: usize) {
         let one = &mut self.rows[row];
         one.tokens.truncate(one.seen);
         one.features.split_off(&one.seen);
     }
 
-    /// Runs one call with the next tokens of all rows of the batch. Rows without new tokens do not change.
-    /// Returns an output for each row.
+    /// Processes the next tokens of all rows of the batch. Rows of the batch without new tokens do
+    /// not change. The function returns one output per row.
     ///
     /// # Errors
     /// Returns an error if the call fails. After a failed call the state is lost, and the next calls process
     /// all rows from their beginning.
     pub fn step(&mut self, want: StepRequest) -> Result<Vec<StepOutput>, GenerateError> {
-        // Features come first. Rows that continue with tokens wait until no row has features left.
+        // Rows with features come first. Rows whose next positions have tokens wait until no row
+        // has unprocessed features.
         let Some(of_features) = self.rows.iter().filter_map(Row::next_is_features).max() else {
             return Ok(self.rows.iter().map(|_| StepOutput::Nothing).collect());
         };
@@ -191,7 +198,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(answers)
     }
 
-    /// Calls an entry point with the planned tokens of some rows.
+    /// Calls an entry point with the planned tokens of a few rows of the batch.
     fn call(
         &mut self,
         call: &EntryCall<'a>,
@@ -205,7 +212,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         }
         self.clock += 1;
         self.prepare(*first, ranges)?;
-        // An earlier call of this step may have advanced rows that this call does not process.
+        // An earlier call of the same decode step may have advanced rows that this call does not
+        // process.
         let shown = |row: &Row<E::Buffer>, range: &Range<usize>| match range.is_empty() {
             true => row.seen..row.seen,
             false => range.clone(),
@@ -226,8 +234,9 @@ impl<'a, E: Executor> Sequences<'a, E> {
         }
     }
 
-    /// Prepares the state of the rows from `first` on for a call. If a draft can be rejected, the function
-    /// keeps the parts of the state that the call overwrites.
+    /// Prepares the state of consecutive rows, beginning with the row `first`, for a call. If a row
+    /// of the batch has draft tokens, the function copies the state that the call overwrites,
+    /// because Tracewright needs this state if draft tokens are rejected.
     fn prepare(&mut self, first: usize, ranges: &[Range<usize>]) -> Result<(), GenerateError> {
         if self.state.is_empty() {
             self.state = self.network.empty()?;
@@ -333,9 +342,10 @@ impl<'a, E: Executor> Sequences<'a, E> {
         ranges.iter().enumerate().map(answer).collect()
     }
 
-    /// Returns the most likely token, if the token's logit is finite. If any logit is NaN, the module returns
-    /// the token of the NaN, so one check covers all logits. If the logit is not finite, the function returns
-    /// all logits, and sampling fails with an error.
+    /// Returns the most likely token, if the token's logit is finite. If any logit is NaN, the
+    /// compiled module returns the token with this logit, so the function needs to check only one
+    /// logit. If the logit is not finite, the function returns all logits, and sampling fails with
+    /// an error.
     fn favoured(&self, token: u32, place: usize, logits: &E::Buffer) -> Result<StepOutput, GenerateError> {
         let vocabulary = self.network.vocabulary();
         if token as usize >= vocabulary {
@@ -350,9 +360,9 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(StepOutput::Logits(vec![logits[first..][..vocabulary].to_vec()]))
     }
 
-    /// Runs one step of the texts in `running`, which has one place per row. The step drafts tokens, calls
-    /// the network, and appends the chosen tokens. The function removes ended texts from `running`, and
-    /// returns these texts.
+    /// Runs one decode step for the texts in `running`, which has one element per row of the batch.
+    /// The function drafts tokens, calls the network, and appends the chosen tokens. The function
+    /// removes ended texts from `running` and returns them.
     ///
     /// # Errors
     /// Returns an error if the call fails, or no token can be chosen.
@@ -386,12 +396,13 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(ended)
     }
 
-    /// Adds draft tokens to rows that have no long prompt to read, if drafting saves time.
+    /// Adds draft tokens to the rows that are generating, if drafting saves time.
     fn draft(&mut self, running: &[Option<Generation>]) -> Result<(), GenerateError> {
         let Some(entry) = self.network.verifier() else { return Ok(()) };
         let new = |row: &Row<E::Buffer>| row.tokens.len() - row.seen;
         let reads = |row: &Row<E::Buffer>| new(row) > entry.chunk || row.next_is_features() == Some(true);
-        // While a prompt is read in long chunks, a network without calls for single rows must not draft.
+        // While the network processes a prompt in long chunks, no row gets draft tokens if each
+        // call computes all rows.
         let waits = !self.network.serves_parts() && self.rows.iter().any(reads);
         if self.drafters.is_empty() || waits {
             return Ok(());
@@ -422,8 +433,9 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(())
     }
 
-    /// Lets a text choose its next tokens from the network's output. The text takes further outputs as long
-    /// as its chosen tokens equal the draft tokens. Returns `Break` if the text ends.
+    /// Chooses the next tokens of a text from the network's outputs. As long as a chosen token
+    /// equals the draft token, the function continues with the output after this draft token.
+    /// Returns `Break` if the text ends.
     fn take(
         &mut self,
         row: usize,
@@ -451,8 +463,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
             if !is_right {
                 break;
             }
-            // If a grammar forces several tokens, the output after the last of these tokens gives the next
-            // token.
+            // If a grammar requires several tokens, the next token is chosen from the output after
+            // the last of these tokens.
             outputs.by_ref().take(shared - 1).for_each(drop);
         }
         if drafted > 0 {

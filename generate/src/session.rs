@@ -1,4 +1,4 @@
-//! [`Session`] is one sequence of tokens. The state of the sequence stays on the device between calls.
+//! [`Session`] is one sequence of tokens whose state stays on the device between calls.
 
 use std::ops::ControlFlow;
 
@@ -8,7 +8,7 @@ use crate::generation::{Generated, Generation, StepOutput, StepRequest, TokenOpt
 use crate::sequences::Sequences;
 use crate::{Drafter, EncoderInput, GenerateError, Network};
 
-/// A sequence of tokens, and the state of the network's layers after them.
+/// A sequence of tokens, and the state of the network's layers after these tokens.
 ///
 /// ```no_run
 /// use std::ops::ControlFlow;
@@ -32,7 +32,7 @@ pub struct Session<'a, E: Executor = Iree> {
     rows: Sequences<'a, E>,
 }
 
-/// The index of the row that a session uses.
+/// The row of the batch that a session uses.
 const ROW: usize = 0;
 
 impl<'a, E: Executor> Session<'a, E> {
@@ -41,21 +41,21 @@ impl<'a, E: Executor> Session<'a, E> {
         Self { rows: Sequences::new(network) }
     }
 
-    /// Adds a drafter to the session. [`generate`](Self::generate) gives the same tokens in fewer calls, if
-    /// the network has an entry point that verifies draft tokens.
+    /// Adds a drafter to the session. If the network has an entry point that verifies draft tokens,
+    /// [`generate`](Self::generate) returns the same tokens after fewer calls.
     #[must_use]
     pub fn speculate(mut self, drafter: impl Drafter + 'a) -> Self {
         self.rows.drafters = vec![Box::new(drafter)];
         self
     }
 
-    /// The tokens of the session so far.
+    /// Returns all tokens of the session so far.
     pub fn tokens(&self) -> &[u32] {
         self.rows.tokens(ROW)
     }
 
-    /// Removes all tokens after the first `length` tokens. If the state of a layer cannot be rewound to this
-    /// length, the next call processes the first `length` tokens again.
+    /// Removes all tokens after the first `length` tokens. If the state of a layer cannot be
+    /// rewound to `length` tokens, the next call processes the first `length` tokens again.
     pub fn truncate(&mut self, length: usize) {
         self.rows.truncate(ROW, length);
     }
@@ -73,8 +73,8 @@ impl<'a, E: Executor> Session<'a, E> {
     /// Appends `tokens`, and returns the most likely next token after each appended token.
     ///
     /// # Errors
-    /// Returns an error if the module has no such entry point, the tokens exceed the context, or a call
-    /// fails.
+    /// Returns an error if the module has no entry point that chooses a token after each token, the
+    /// tokens exceed the context, or a call fails.
     pub fn favoured(&mut self, tokens: &[u32]) -> Result<Vec<u32>, GenerateError> {
         self.rows.network.only(EntryKind::Each)?;
         Ok(self.show(StepRequest::Each, |rows| rows.push(ROW, tokens))?.1)
@@ -104,7 +104,7 @@ impl<'a, E: Executor> Session<'a, E> {
         logits.pop().ok_or(GenerateError::EmptyPrompt)
     }
 
-    /// Runs the network's encoder on tokens. The session then has no tokens.
+    /// Runs the network's encoder on tokens, and removes all tokens of the session.
     ///
     /// # Errors
     /// Returns an error if the network has no encoder for tokens, there are too many tokens, or the call
@@ -113,7 +113,7 @@ impl<'a, E: Executor> Session<'a, E> {
         self.rows.encode(ROW, EncoderInput::Tokens(tokens))
     }
 
-    /// Runs the network's encoder on features. The session then has no tokens.
+    /// Runs the network's encoder on features, and removes all tokens of the session.
     ///
     /// # Errors
     /// Returns an error if the network has no encoder for features of this width, there are too many
@@ -122,13 +122,14 @@ impl<'a, E: Executor> Session<'a, E> {
         self.rows.encode(ROW, EncoderInput::Features(features))
     }
 
-    /// Sets the adapter for all tokens of the session; 0 selects no adapter. The next call processes the
-    /// session's tokens again.
+    /// Sets the adapter for all tokens of the session. The index 0 selects no adapter. After the
+    /// adapter has changed, the next call processes the session's tokens again.
     pub fn adapt(&mut self, adapter: u32) {
         self.rows.adapt(ROW, adapter);
     }
 
-    /// Appends the positions that `push` adds, and returns the requested outputs.
+    /// Calls `push`, which appends positions to the session, and returns the network's outputs for
+    /// the appended positions.
     fn show(
         &mut self,
         want: StepRequest,
@@ -154,7 +155,7 @@ impl<'a, E: Executor> Session<'a, E> {
         Ok((logits, favoured))
     }
 
-    /// Processes tokens again if their state was lost.
+    /// If the state of the session was lost, processes the session's tokens again.
     fn flush(&mut self) -> Result<(), GenerateError> {
         while !self.rows.is_settled(ROW) {
             self.rows.step(StepRequest::Nothing)?;
@@ -162,8 +163,9 @@ impl<'a, E: Executor> Session<'a, E> {
         Ok(())
     }
 
-    /// Appends the tokens of `prompt` and continues them. `on_token` receives each new token as soon as it is
-    /// chosen, and can cancel the generation. The network has not processed the last chosen token yet.
+    /// Appends the tokens of `prompt`, and then generates new tokens. `on_token` receives each new
+    /// token immediately, and can cancel the generation. When the function returns, the network has
+    /// not processed the last new token yet.
     ///
     /// # Errors
     /// Returns an error if the prompt is empty or too long, a setting is out of range, or a call fails.

@@ -1,4 +1,5 @@
-//! Copies the state of one sequence, and copies the state back into a row of the batch.
+//! Copies the state of one sequence out of the batch, and copies the state back into a row of the
+//! batch.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -10,16 +11,17 @@ use crate::entry::KeptTensor;
 use crate::executor::Executor;
 use crate::{GenerateError, Network};
 
-/// The used bytes of one row of a state tensor.
+/// The used bytes in one row of a state tensor. The unused bytes of the row belong to positions
+/// without tokens.
 pub(crate) type UsedBytes = Arc<Vec<u8>>;
 
-/// The state of one sequence after its first `length` tokens. `T` stores the row of one state tensor.
+/// The state of one sequence after its first `length` tokens. `T` stores one row of a state tensor.
 #[derive(Clone, Debug)]
 pub(crate) struct Snapshot<T = UsedBytes> {
     pub length: usize,
-    /// The end of the positions that the row has written when it has this state.
+    /// The first position that no call had written at the time of the snapshot.
     pub written: usize,
-    /// A row of each state tensor; `None` for a tensor that the snapshot omits.
+    /// One row of each state tensor, or `None` for a tensor that the snapshot omits.
     pub tensors: Vec<Option<T>>,
 }
 
@@ -39,15 +41,16 @@ impl<B> Clone for KeptRow<B> {
     }
 }
 
-/// Whether a tensor stores each position separately. The tensor then also contains the state after fewer
-/// tokens.
+/// Whether a state tensor stores each position separately. If a tensor stores positions separately,
+/// the tensor also contains the state after any smaller number of tokens.
 pub(crate) fn keeps_all(part: Part) -> bool {
     matches!(part.kind, StateKind::Kv(_))
 }
 
 impl KeptTensor {
-    /// Returns the used byte ranges of a row after `length` tokens, if positions below `written` were
-    /// written. The batch is the first axis of the tensor.
+    /// Returns the byte ranges of a tensor that contain the state of one row of the batch after
+    /// `length` tokens. Earlier calls have written all positions below `written`. The first axis of
+    /// the tensor is the batch.
     pub fn ranges(&self, row: usize, length: usize, written: usize, context: usize) -> Vec<Range<usize>> {
         let bytes = self.ty.bytes() / self.ty.shape[0];
         let first = row * bytes;
@@ -62,8 +65,8 @@ impl KeptTensor {
         (0..lines).map(|i| first + i * line..first + i * line + used).collect()
     }
 
-    /// Returns the saved row after fewer tokens. Each size is a pair: the number of tokens, and the end of the written
-    /// positions.
+    /// Shortens a saved row of a state tensor to fewer tokens. `from` and `to` are pairs: a number
+    /// of tokens, and the first position that no call has written.
     pub fn shortened<B>(
         &self,
         saved: &KeptRow<B>,
@@ -73,7 +76,7 @@ impl KeptTensor {
     ) -> KeptRow<B> {
         match saved {
             KeptRow::Host(bytes) => KeptRow::Host(self.shortened_bytes(bytes, from, to, context).into()),
-            // The row contains the state after fewer tokens.
+            // A copy on the device also contains the state after fewer tokens.
             KeptRow::Device(_) => saved.clone(),
         }
     }
@@ -97,12 +100,13 @@ impl KeptTensor {
 }
 
 impl KeptTensor {
-    /// Extracts the used bytes from the bytes of a whole row.
+    /// Extracts the used bytes from the bytes of one whole row of a state tensor.
     fn used(&self, row: &[u8], length: usize, written: usize, context: usize) -> Vec<u8> {
         self.ranges(0, length, written, context).into_iter().flat_map(|range| &row[range]).copied().collect()
     }
 
-    /// Returns the bytes of a whole row, in which all unused bytes are zero.
+    /// Restores the bytes of one whole row of a state tensor from its used bytes. All unused bytes
+    /// of the row are zero.
     fn whole(&self, used: &[u8], length: usize, written: usize, context: usize) -> Vec<u8> {
         let mut row = vec![0; self.ty.with_rows(1).bytes()];
         let mut rest = used;
@@ -116,9 +120,9 @@ impl KeptTensor {
 }
 
 impl<E: Executor> Network<E> {
-    /// Copies the state of a row after its first `length` tokens, for the tensors that `wanted` selects.
-    /// Positions below `written` have been written. The copies are on the device if the host cannot read the
-    /// device's memory directly.
+    /// Copies the state of one row of the batch after its first `length` tokens. `wanted` selects
+    /// the state tensors to copy. Earlier calls have written all positions below `written`. The
+    /// copies are on the device if the host cannot read the device's memory directly.
     pub(crate) fn save(
         &self,
         state: &[E::Buffer],
@@ -146,10 +150,12 @@ impl<E: Executor> Network<E> {
         Ok(Snapshot { length, written, tensors })
     }
 
-    /// Replaces the state of a row by the state in a snapshot. Tensors that the snapshot omits do not change.
+    /// Replaces the state of one row of the batch by a snapshot. State tensors that the snapshot
+    /// omits do not change.
     ///
     /// # Errors
-    /// Returns an error if the device fails. After a failure of the device the state is lost.
+    /// Returns an error if the device fails. If the device fails, the state of the whole batch is
+    /// lost.
     pub(crate) fn restore(
         &self,
         state: &mut Vec<E::Buffer>,
@@ -189,7 +195,7 @@ impl<E: Executor> Network<E> {
         Ok(())
     }
 
-    /// Copies a snapshot to the host.
+    /// Copies a snapshot to host memory.
     ///
     /// # Errors
     /// Returns an error if a tensor cannot be read from the device.

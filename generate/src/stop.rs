@@ -1,4 +1,5 @@
-//! The end of a text: stop tokens, which the model chooses, and stop strings, which the user sets.
+//! Finds the end of a text: the model chooses a stop token, or the text contains a stop string that
+//! the caller has set.
 
 use std::path::Path;
 
@@ -8,9 +9,9 @@ use serde_json::Value;
 use crate::GenerateError;
 use crate::model_file::read_keys;
 
-/// Returns the tokens that end a text. `eos_token_id` in `generation_config.json` contains the token ids.
-/// Without this key, `eos_token_id` in `config.json` or in its `text_config` contains the ids. For a GGUF
-/// file, the metadata contain the ids.
+/// Returns the tokens that end a text. `eos_token_id` in `generation_config.json` contains the
+/// token ids. If `generation_config.json` lacks `eos_token_id`, the function reads `eos_token_id`
+/// in `config.json` or in its `text_config`. For a GGUF file, the metadata contain the token ids.
 pub fn stop_tokens(dir: &Path) -> Result<Vec<u32>, GenerateError> {
     const KEY: &str = "eos_token_id";
     for name in ["generation_config.json", "config.json"] {
@@ -48,26 +49,28 @@ pub struct StopStrings {
     held: String,
 }
 
-/// The result of searching a piece of text.
+/// The result of searching a piece of text for stop strings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StopMatch {
-    /// Text that is certainly not part of a stop string. This text can be empty.
+    /// Text that is certainly not part of a stop string; the text can be empty.
     Text(String),
     /// The text before a stop string. No text follows after a stop string.
     Stop(String),
 }
 
 impl StopStrings {
-    /// Creates a search for these strings. Empty strings are ignored, because they would match everywhere.
+    /// Creates a search for the given stop strings. The search ignores empty strings, because an
+    /// empty string would match everywhere.
     pub fn new(strings: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let strings =
             strings.into_iter().map(Into::into).filter(|string: &String| !string.is_empty()).collect();
         StopStrings { strings, held: String::new() }
     }
 
-    /// Searches the next piece of text. If several stop strings match, the function chooses the string that
-    /// is complete first. Among strings that are complete at the same position, the function chooses the
-    /// longest. So the result does not depend on the pieces.
+    /// Searches the next piece of text for stop strings. If several stop strings match, the
+    /// function chooses the string that is complete first. Among strings that are complete at the
+    /// same position, the function chooses the longest string. So the result does not depend on how
+    /// the text is divided into pieces.
     pub fn push(&mut self, piece: &str) -> StopMatch {
         self.held.push_str(piece);
         let found = |string: &String| self.held.find(string).map(|at| (at + string.len(), at));
@@ -156,7 +159,8 @@ mod tests {
     }
 
     proptest! {
-        /// For any pieces, the output is the text before the stop string that is complete first.
+        /// For every division of the text into pieces, the output is the text before the stop
+        /// string that is complete first.
         #[test]
         fn pieces_do_not_matter(
             pieces in prop::collection::vec("[abé]{0,4}", 0..12),

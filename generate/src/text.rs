@@ -36,8 +36,8 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads the `tokenizer.json` of a model's folder, or the tokenizer of a GGUF file; `None` if the model
-    /// has no tokenizer.
+    /// Reads the `tokenizer.json` of a model's folder, or the tokenizer of a GGUF file. The result
+    /// is `None` if the model has no tokenizer.
     pub fn load(dir: &Path) -> Result<Option<Self>, GenerateError> {
         const NAME: &str = "tokenizer.json";
         let Some(text) = read_text(dir, NAME, limits::TOKENIZER)? else { return Ok(None) };
@@ -51,7 +51,8 @@ impl Tokenizer {
             {
                 return Err("`model.dropout` leaves out merges at random; set it to null".into());
             }
-            // Tables of tokens are indexed by id, so the largest id must stay below the limit.
+            // Tables of tokens have one element per token id, so the largest token id must stay
+            // below the limit.
             match tokenizer.get_vocab(true).into_iter().max_by_key(|(_, id)| *id) {
                 Some((token, id)) if id as usize >= limits::TOKENS => {
                     let most = limits::TOKENS;
@@ -84,9 +85,9 @@ impl Tokenizer {
         Ok(encoding.map_err(tokenize("encode this text"))?.get_ids().to_vec())
     }
 
-    /// Encodes a text like [`encode`](Self::encode), but to at most `limit` tokens. A longer text is cut at
-    /// its end, but keeps the special tokens around it. The function also returns the number of tokens
-    /// without a limit.
+    /// Encodes a text like [`encode`](Self::encode), but to at most `limit` tokens. The function
+    /// cuts the end of a longer text, but keeps the special tokens before and after the text. The
+    /// function also returns the number of tokens that the whole text has.
     pub fn encode_within(&self, text: &str, limit: usize) -> Result<(Vec<u32>, usize), GenerateError> {
         let encoded = unpanicked(|| {
             let mut encoding = self.inner.encode_fast(text, false)?;
@@ -110,7 +111,7 @@ impl Tokenizer {
         unpanicked(|| self.inner.decode(tokens, true)).map_err(tokenize("decode these tokens"))
     }
 
-    /// A decoder for text that arrives token by token.
+    /// Creates a decoder for tokens that arrive one by one.
     pub fn stream(&self) -> Stream<'_> {
         Stream {
             tokenizer: self,
@@ -122,16 +123,17 @@ impl Tokenizer {
         }
     }
 
-    /// The number of tokens in the vocabulary, including special tokens.
+    /// Returns the number of tokens in the vocabulary, including special tokens.
     pub fn vocab_size(&self) -> usize {
         self.inner.get_vocab_size(true)
     }
 
-    /// The bytes that each token adds to a text, by token id. A special token adds no text: its entry is its
-    /// name after a byte that never occurs in a text. The entry of an unused id is empty.
+    /// Returns a list that maps each token id to the bytes that the token adds to a text. For a
+    /// special token, the function returns a byte that never occurs in a text, followed by the
+    /// token's name. For an unused token id, the function returns no bytes.
     ///
     /// # Errors
-    /// Returns an error if the bytes cannot be determined.
+    /// Returns an error if the bytes of the tokens cannot be determined.
     pub(crate) fn bytes(&self) -> Result<Vec<Vec<u8>>, GenerateError> {
         let mut decoder = serde_json::to_value(self.inner.get_decoder()).unwrap_or_default();
         let parts = decoder["decoders"].as_array_mut().map(std::mem::take).unwrap_or_default();
@@ -153,8 +155,9 @@ impl Tokenizer {
         bytes.map_err(|source| GenerateError::NoBytes { source })
     }
 
-    /// The bytes of each token, by token id. For special tokens, and if the bytes cannot be determined, the
-    /// entry is the name of the token.
+    /// Returns a list that maps each token id to the bytes of the token. For special tokens, the
+    /// function returns the name of the token. If the bytes cannot be determined, the function
+    /// returns the names of all tokens.
     pub fn pieces(&self) -> Vec<Vec<u8>> {
         let name = |token| self.inner.id_to_token(token).unwrap_or_default().into_bytes();
         let Ok(mut pieces) = self.bytes() else { return (0..self.vocab_size() as u32).map(name).collect() };
@@ -176,31 +179,32 @@ impl Tokenizer {
         self.special.contains(&token)
     }
 
-    /// The special token of this name.
+    /// Returns the id of the special token with this name.
     pub fn special_token(&self, name: &str) -> Option<u32> {
         self.inner.token_to_id(name).filter(|&token| self.is_special(token))
     }
 
-    /// Whether a token represents one byte, such as `<0x0A>`. Only a complete sequence of such tokens
-    /// determines characters.
+    /// Whether a token represents one byte, such as `<0x0A>`. Several byte tokens together can
+    /// represent one character.
     fn is_byte(&self, token: u32) -> bool {
         let text = self.inner.id_to_token(token);
         text.is_some_and(|text| text.len() == 6 && text.starts_with("<0x") && text.ends_with('>'))
     }
 }
 
-/// Decodes tokens one by one. The joined pieces are equal to the result of [`Tokenizer::decode`] for all
-/// tokens.
+/// Decodes tokens one by one. All pieces of text together equal the result of [`Tokenizer::decode`]
+/// for all tokens.
 ///
-/// A piece is returned as soon as no later token can change it, so a piece never ends within a character or
-/// within a run of byte tokens. Most decoders drop the leading space of the first token. Therefore new tokens
-/// are decoded together with the tokens of the previous piece, whose text is then removed from the result.
+/// The stream returns a piece of text as soon as no later token can change the piece. So a piece of
+/// text never ends within a character or between two adjacent byte tokens. Most decoders drop the
+/// leading space of the first token. Therefore the stream decodes new tokens together with the
+/// tokens of the previous piece, and then removes the text of the previous piece.
 #[derive(Debug, Clone)]
 pub struct Stream<'a> {
     tokenizer: &'a Tokenizer,
     /// All tokens except special tokens, which have no text.
     tokens: Vec<u32>,
-    /// The index of the previous piece's first token.
+    /// The index of the first token of the previous piece of text.
     context: usize,
     /// The index of the first token whose text has not been returned yet.
     fresh: usize,
@@ -210,7 +214,7 @@ pub struct Stream<'a> {
 }
 
 impl Stream<'_> {
-    /// The same decoder, with the names of these special tokens in the text.
+    /// Includes the names of the given special tokens in the text.
     #[must_use]
     pub fn showing(mut self, special_tokens: &[String]) -> Self {
         let known = |name: &String| Some((self.tokenizer.special_token(name)?, name.clone()));
@@ -254,8 +258,8 @@ impl Stream<'_> {
     /// Returns the remaining text. Incomplete characters become U+FFFD.
     ///
     /// # Errors
-    /// Returns an error if the tokenizer decodes all tokens to a different text than their parts. A decoder
-    /// can use the whole text for its result.
+    /// Returns an error if the pieces of text differ from the text of all tokens together. Some
+    /// decoders depend on the whole text, so the pieces can differ from the text of all tokens.
     pub fn finish(self) -> Result<String, GenerateError> {
         let all = self.tokenizer.decode(&self.tokens)?;
         let rest = all.strip_prefix(&self.emitted).map(str::to_string);
@@ -270,17 +274,18 @@ thread_local! {
     static CATCHES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread currently converts panics to errors. In this case, a panic hook should print nothing.
+/// Whether the current thread converts panics to errors. While a thread converts panics, a panic
+/// hook should print nothing.
 pub fn catches_panics() -> bool {
     CATCHES.get()
 }
 
-/// Runs a function of the tokenizers library, and converts its panic to an error. The library panics for some
-/// files that it accepted before.
+/// Runs a function of the tokenizers library, and converts a panic to an error. The library reads
+/// some invalid tokenizer files without an error, and panics later.
 fn unpanicked<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> tokenizers::Result<T> {
     let outside = CATCHES.replace(true);
-    // A panic can leave only caches of words half-changed. The library locks these caches while they change,
-    // and then discards them.
+    // After a panic, only the library's caches of words can be inconsistent. The library locks a
+    // cache while changing it, and does not use the cache after a panic.
     let caught = std::panic::catch_unwind(AssertUnwindSafe(work));
     CATCHES.set(outside);
     caught.unwrap_or_else(|panic| {
@@ -312,7 +317,8 @@ mod tests {
         Tokenizer::load(dir.path()).unwrap().unwrap()
     }
 
-    /// A tokenizer with every byte as a token in GPT-2's spelling, two merges and two special tokens.
+    /// Creates a tokenizer with a token for every byte in GPT-2's spelling, two merges and two
+    /// special tokens.
     fn byte_level() -> Tokenizer {
         let printable = |byte: &u32| matches!(byte, 33..=126 | 161..=172 | 174..=255);
         let mut others = 256..;
@@ -341,7 +347,8 @@ mod tests {
         }))
     }
 
-    /// A tokenizer with bytes as `<0x00>` and words with `▁`, like SentencePiece.
+    /// Creates a tokenizer like SentencePiece, with byte tokens such as `<0x00>` and words that
+    /// begin with `▁`.
     fn byte_fallback() -> Tokenizer {
         let mut tokens: Vec<_> = (0..256).map(|byte| format!("<0x{byte:02X}>")).collect();
         tokens.extend(["▁", "a", "b", "▁a", "▁b", "▁▁", "é", "ab"].map(String::from));
@@ -416,8 +423,8 @@ mod tests {
         assert_eq!(streamed(tokenizer, &tokens), "a b  b");
     }
 
-    /// Data that is stored per token, for constraints or probabilities, has the length of the last id. Equal
-    /// texts have equal tokens.
+    /// Checks that Tracewright rejects a tokenizer with dropout, because equal texts must have
+    /// equal tokens.
     #[test]
     fn nothing_is_left_to_chance() {
         let with = |dropout: Value| {
@@ -434,6 +441,8 @@ mod tests {
         assert!(WithCauses(&error).to_string().contains("`model.dropout` leaves out merges"), "{error}");
     }
 
+    /// Tracewright limits token ids, because its tables for constraints and probabilities have one
+    /// element per token id.
     #[test]
     fn ids_are_bounded() {
         let with = |id: usize| {
@@ -482,7 +491,8 @@ mod tests {
         assert!(error.contains("tokenizer.json` is not a valid tokenizer file\n  because: "), "{error}");
     }
 
-    /// The error message for a changed file, when the file is read or when it is used.
+    /// Changes a tokenizer file, and returns the error message from reading the file or from
+    /// encoding `text`.
     fn refused(change: impl FnOnce(&mut Value), text: &str) -> String {
         let mut file: Value = serde_json::to_value(&*BYTE_LEVEL.inner).unwrap();
         change(&mut file);

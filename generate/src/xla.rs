@@ -1,4 +1,4 @@
-//! [`Xla`] is an executor whose entry points XLA has compiled.
+//! [`Xla`] is an executor for entry points that XLA has compiled.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -14,7 +14,8 @@ use crate::ahead::{Ahead, Expected, Passed};
 use crate::device_tensor::{DeviceTensor, XlaBuffer};
 use crate::executor::{CallArgument, Executor};
 
-/// A program of XLA: an executable for each entry point, and the weights on the devices.
+/// A program that XLA has compiled, with one executable per entry point and the weights on the
+/// devices.
 pub struct Xla {
     client: Client,
     functions: HashMap<String, XlaFunction>,
@@ -24,18 +25,20 @@ pub struct Xla {
 
 /// An entry point that XLA has compiled.
 pub struct XlaFunction {
-    /// The executable takes the arguments of the entry point, and then the weights of the entry point.
+    /// The compiled entry point. The executable takes the arguments of the entry point first, and
+    /// then the weights.
     executable: Executable,
-    /// The placement of each argument of the entry point.
+    /// The devices and the partitioning of each argument of the entry point.
     arguments: Vec<Placement>,
     weights: Vec<Rc<PjrtBuffer>>,
-    /// The arguments and results of a call that can start early; `None` if calls cannot start early.
+    /// The arguments and results of a decode call that can start early, or `None` if calls cannot
+    /// start early.
     ahead: Option<Ahead>,
 }
 
 impl XlaFunction {
-    /// Creates an entry point from the placement of each argument, and from the weights in the order of the
-    /// executable's arguments. Several entry points can share a weight.
+    /// Creates an entry point from the placement of each argument on the devices, and from the
+    /// weights in the order of the executable's arguments. Several entry points can share a weight.
     pub fn new(
         executable: Executable,
         entry: &Signature,
@@ -56,19 +59,19 @@ impl XlaFunction {
 }
 
 impl Xla {
-    /// Creates an executor from entry points by name. The entry points and their weights must be on devices of
-    /// this client.
+    /// Creates an executor from entry points by name. The entry points and their weights must be on
+    /// devices of `client`.
     pub fn new(client: &Client, functions: HashMap<String, XlaFunction>) -> Self {
         Self { client: client.clone(), functions, expected: RefCell::new(None) }
     }
 
-    /// The client whose devices run the calls.
+    /// Returns the PJRT client whose devices run the calls.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Returns an argument's tensor on the devices. If the tensor has another placement, the function copies
-    /// the tensor.
+    /// Moves an argument to the devices. If the tensor is on other devices or partitioned
+    /// differently, the function copies the tensor.
     fn placed(&self, placement: &Placement, buffer: XlaBuffer) -> Result<PjrtBuffer, GenerateError> {
         Ok(match buffer {
             XlaBuffer::Zeros(ty) => self.client.zeros(placement, &ty)?,
@@ -195,8 +198,8 @@ impl Executor for Xla {
             let states = ahead.states.iter().map(|&(_, result)| results[result].clone()).collect();
             let (entry, count, token) = (entry.to_owned(), passed.count, results[ahead.token].clone());
             let mut next = Expected { entry, start, count, states, token, results: None };
-            // If the last token was the most likely one, the next token probably is too, so the next call
-            // starts now.
+            // If the last token was the most likely token, the next token probably is the most
+            // likely token, too. So the next call starts now.
             if goes_on {
                 next.results = Some(self.started(function, ahead, &next)?);
             }
@@ -221,8 +224,8 @@ impl Xla {
         self.placed(placement, buffer)
     }
 
-    /// Starts a call that appends the most likely tokens. The call replaces the state on the device by the
-    /// state after these tokens.
+    /// Starts a call that processes the most likely tokens. The call replaces the state on the
+    /// device by the state after the most likely tokens.
     fn started(
         &self,
         function: &XlaFunction,
@@ -255,7 +258,8 @@ fn placement_of(tensor: &DeviceTensor) -> Result<Placement, GenerateError> {
     tensor.with(|buffer| Ok::<_, GenerateError>(buffer.placement().clone()))
 }
 
-/// The byte range of a slice that has the type `ty` and begins at the row `first` of a tensor.
+/// Returns the byte range of consecutive rows of a tensor, beginning with the row `first`. `ty` is
+/// the type of the slice.
 fn byte_range(ty: &TensorType, first: usize) -> Range<usize> {
     let offset = ty.with_rows(first).bytes();
     offset..offset + ty.bytes()

@@ -21,7 +21,7 @@ fn options(max_tokens: usize) -> TokenOptions {
 }
 
 /// The network does not read tokens again that a text has in common with another one. With a recurrent state, that holds up to the
-/// last border of a chunk for the second text, and in full for the third.
+/// last end of a call for the second text, and in full for the third.
 #[test]
 fn a_text_computes_what_no_other_has_in_common() {
     for layers in LAYERS {
@@ -41,17 +41,15 @@ fn a_text_computes_what_no_other_has_in_common() {
                 }
             }
         };
-        let (shared, borders) = (text(1, 108), 108 / CHUNK * CHUNK);
+        // Near the end of a long prompt, calls end after a quarter of a chunk.
+        let (shared, border) = (text(1, 110), 110 / (CHUNK / 4) * (CHUNK / 4));
         let with = |end: &[u32]| [&shared[..], end].concat();
         let (first, computed, answer) = generate(&with(&[31, 32]), 30);
-        assert_eq!(computed, 110);
+        assert_eq!(computed, 112);
         // Its state is copied, so that the first text can go on.
         let (second, computed, _) = generate(&with(&[33, 34, 35]), 30);
-        let known = if layers == Layers::All { borders } else { 108 };
-        assert_eq!((second != first, computed), (true, 111 - known), "{layers:?}");
-        // Where two texts part, the state is kept.
-        let (_, computed, _) = generate(&with(&[37]), 30);
-        assert_eq!(computed, 1, "{layers:?}");
+        let known = if layers == Layers::All { border } else { 110 };
+        assert_eq!((second != first, computed), (true, 113 - known), "{layers:?}");
         let (third, computed, _) = generate(&[&with(&[31, 32])[..], &answer, &[36]].concat(), 10);
         // The last token of an answer was chosen and not shown.
         assert_eq!((third, computed), (first, 2), "{layers:?}");
@@ -60,8 +58,14 @@ fn a_text_computes_what_no_other_has_in_common() {
         assert_eq!(computed, if layers == Layers::All { 3 } else { 2 }, "{layers:?}");
         // The last token of a prompt is shown in any case.
         let (_, computed, _) = generate(&shared, 5);
-        let known = if layers == Layers::All { borders } else { 107 };
-        assert_eq!(computed, 108 - known, "{layers:?}");
+        let known = if layers == Layers::All { border } else { 109 };
+        assert_eq!(computed, 110 - known, "{layers:?}");
+        // Where two texts part in the middle of a chunk, the state is kept.
+        let in_chunk = |end| [&shared[..44], &[end]].concat();
+        let (_, computed, _) = generate(&in_chunk(37), 5);
+        assert_eq!(computed, if layers == Layers::All { 45 - 32 } else { 1 }, "{layers:?}");
+        let (_, computed, _) = generate(&in_chunk(38), 5);
+        assert_eq!(computed, 1, "{layers:?}");
     }
 }
 

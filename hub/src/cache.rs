@@ -1,5 +1,6 @@
-//! Reads the folders of the Hugging Face cache. Each folder `models--org--name` contains blobs, and one
-//! snapshot folder of links for each commit.
+//! Reads the folders of the Hugging Face cache. Each model has a folder `models--org--name`. The
+//! folder of a model contains the files under their hashes, called blobs, and one snapshot folder
+//! per commit with links to the blobs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,37 +10,37 @@ use errors::WithPath as _;
 use crate::select::{INDEX, Selection, select, shards};
 use crate::{Hub, HubError, ModelName};
 
-/// The prefix of the folder name of a model.
+/// The name of each model's folder in the cache begins with this text.
 const MODELS: &str = "models--";
 
-/// The largest size of a token or a commit, in bytes.
+/// The largest size in bytes of a file with an access token or with the id of a commit.
 const LINE: u64 = 1 << 12;
 
 /// A model in the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CachedModel {
-    /// The name of the repository: `org/name`, or the name alone.
+    /// The name of the repository, such as `org/name`.
     pub repository: String,
     /// The downloaded snapshots, one for each commit.
     pub snapshots: Vec<CachedSnapshot>,
 }
 
-/// The downloaded files of a model's commit.
+/// The downloaded files of one commit of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CachedSnapshot {
-    /// The commit, 40 hexadecimal digits.
+    /// The id of the commit, which has 40 hexadecimal digits.
     pub commit: String,
     /// The branches and tags that refer to the commit.
     pub revisions: Vec<String>,
     pub path: PathBuf,
-    /// The files in order, relative to `path`, with `/` between folders.
+    /// The sorted paths of the files, relative to `path`, with `/` between folders.
     pub files: Vec<String>,
     pub bytes: u64,
 }
 
 impl CachedSnapshot {
-    /// Returns the local path of a model, if the snapshot contains all files of the model. The path is the
-    /// snapshot folder or a GGUF file.
+    /// Returns the local path of a model: the snapshot folder, or a GGUF file. The result is `None`
+    /// if a file of the model is missing in the snapshot.
     ///
     /// # Errors
     /// Returns an error if several GGUF files match the name.
@@ -61,13 +62,13 @@ impl CachedSnapshot {
 }
 
 impl Hub {
-    /// Returns the folder of a repository in the cache. The folder may not exist yet.
+    /// Returns the folder of a repository in the cache. The returned folder may not exist yet.
     pub(crate) fn folder(&self, repository: &str) -> PathBuf {
         self.cache.join(format!("{MODELS}{}", repository.replace('/', "--")))
     }
 
-    /// Returns the path of a model in the cache: a folder, or a GGUF file. The function returns `None` if the
-    /// cache does not contain all files of the model.
+    /// Returns the path of a model in the cache: a folder, or a GGUF file. The result is `None` if
+    /// the cache does not contain all files of the model.
     ///
     /// # Errors
     /// Returns an error if the cache cannot be read, or several GGUF files match the name.
@@ -79,14 +80,15 @@ impl Hub {
                 || snapshot.revisions.iter().any(|known| known == name.revision())
         };
         let snapshot = match (&name.revision, &found[..]) {
-            // Other programs can store a commit without the branch that refers to the commit.
+            // Other programs can store a snapshot without storing which branch refers to the
+            // snapshot's commit.
             (None, [only]) => Some(only),
             _ => found.iter().find(by_revision),
         };
         snapshot.map_or(Ok(None), |snapshot| snapshot.model(name))
     }
 
-    /// Returns the models in the cache, in order. Without a cache, the list is empty.
+    /// Returns the models in the cache, sorted by name. If there is no cache, the list is empty.
     ///
     /// # Errors
     /// Returns an error if the folder cannot be read.
@@ -106,7 +108,7 @@ impl Hub {
     }
 }
 
-/// Returns the snapshots in the folder of a model, in order.
+/// Returns the sorted snapshots in the folder of a model.
 fn snapshots(folder: &Path) -> Vec<CachedSnapshot> {
     let mut refs = Vec::new();
     walk(&folder.join("refs"), "", &mut |name, path| {
@@ -118,7 +120,7 @@ fn snapshots(folder: &Path) -> Vec<CachedSnapshot> {
         let (commit, path) = (entry.file_name().into_string().ok()?, entry.path());
         let (mut files, mut bytes) = (Vec::new(), 0);
         walk(&path, "", &mut |name, path| {
-            // A link to a missing blob does not count as a file.
+            // The function skips a link whose blob is missing.
             if let Ok(metadata) = fs::metadata(path) {
                 files.push(name.to_owned());
                 bytes += metadata.len();
@@ -133,7 +135,8 @@ fn snapshots(folder: &Path) -> Vec<CachedSnapshot> {
     snapshots
 }
 
-/// Visits the files in a folder and its subfolders in order, by their relative names.
+/// Calls `visit` with the relative name and the path of each file in a folder and its subfolders,
+/// in sorted order.
 fn walk(folder: &Path, inside: &str, visit: &mut impl FnMut(&str, &Path)) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     let mut entries: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
@@ -141,7 +144,8 @@ fn walk(folder: &Path, inside: &str, visit: &mut impl FnMut(&str, &Path)) {
     for path in entries {
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
         let name = if inside.is_empty() { name.to_owned() } else { format!("{inside}/{name}") };
-        // Links to folders could form a cycle. The cache contains no such links.
+        // The function does not follow links to folders, because such links could form a cycle. The
+        // cache contains no links to folders.
         let is_folder = fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_dir());
         if is_folder { walk(&path, &name, visit) } else { visit(&name, &path) }
     }

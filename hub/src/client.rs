@@ -1,4 +1,5 @@
-//! Implements the hub's protocol: lists the files of a repository, and downloads a file from a given byte on.
+//! Implements the hub's HTTP protocol: lists the files of a repository, and downloads a file,
+//! optionally without its first bytes.
 
 use std::io::Read;
 use std::time::Duration;
@@ -11,10 +12,10 @@ use ureq::{Agent, Body};
 use crate::name::is_inside;
 use crate::{Hub, HubError, ModelName};
 
-/// The longest time that the client waits without data from the hub.
+/// The longest time that the client waits for the next data from the hub.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// The largest description of a repository, in bytes.
+/// The largest size in bytes of the hub's description of a repository.
 const DESCRIPTION: u64 = 64 << 20;
 
 /// The progress of a download from the hub.
@@ -22,13 +23,13 @@ const DESCRIPTION: u64 = 64 << 20;
 pub struct Fetched<'a> {
     /// The file that is being downloaded.
     pub file: &'a str,
-    /// The number of bytes that have arrived so far, for all files together.
+    /// The number of bytes that have arrived so far, in all files of the download together.
     pub done: u64,
-    /// The total number of bytes of all files.
+    /// The total size of all files of the download, in bytes.
     pub total: u64,
 }
 
-/// A commit of a repository, as the hub describes it.
+/// The hub's description of a commit of a repository.
 #[derive(Debug, Deserialize)]
 pub struct Commit {
     pub sha: String,
@@ -36,7 +37,7 @@ pub struct Commit {
     pub files: Vec<Described>,
 }
 
-/// A file of a commit.
+/// The hub's description of a file of a commit.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Described {
     #[serde(rename = "rfilename")]
@@ -54,8 +55,8 @@ struct Large {
 }
 
 impl Described {
-    /// The hash under which the cache stores the file. A large file has a SHA-256 hash, and a small file has
-    /// git's SHA-1 hash.
+    /// Returns the hash that names the file in the cache. The hub declares a SHA-256 hash for a
+    /// large file, and git's SHA-1 hash for a small file.
     pub fn hash(&self) -> Option<&str> {
         let hash = self.lfs.as_ref().map(|large| large.sha256.as_str()).or(self.blob.as_deref())?;
         (matches!(hash.len(), 40 | 64) && hash.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(hash)
@@ -82,7 +83,7 @@ impl<'a> HubClient<'a> {
         Self { hub, agent: agent.into() }
     }
 
-    /// Requests the commit of a model's revision and the list of its files.
+    /// Requests the commit to which a model's revision refers, with the list of the commit's files.
     ///
     /// # Errors
     /// Returns an error if the model or the revision does not exist, access is denied, or the hub cannot be
@@ -109,8 +110,8 @@ impl<'a> HubClient<'a> {
         Ok(commit)
     }
 
-    /// Downloads a file of a commit, beginning with the byte `start`. The function also returns the byte with
-    /// which the hub's answer begins.
+    /// Downloads a file of a commit, beginning with the byte `start`. The function also returns the
+    /// index of the first byte that the hub sends, which is 0 if the hub ignores `start`.
     ///
     /// # Errors
     /// Returns an error if the hub cannot be reached, or answers with an unexpected status.
@@ -143,7 +144,7 @@ impl<'a> HubClient<'a> {
         request.call().map_err(|source| failed(url, source))
     }
 
-    /// Checks the status of the hub's answer.
+    /// Checks the HTTP status of the hub's answer.
     fn check(&self, name: &ModelName, url: &str, answer: &Response<Body>) -> Result<(), HubError> {
         let code = |headers: &HeaderMap| {
             headers.get("X-Error-Code").and_then(|code| code.to_str().ok()).map(str::to_owned)

@@ -10,47 +10,50 @@ use crate::ModelName;
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
     /// No environment variable sets the cache folder, and the user has no home folder.
-    #[error("Tracewright knows no folder for models, expected `HF_HOME`, `HF_HUB_CACHE` or a home folder")]
+    #[error(
+        "Tracewright cannot find the folder of the Hugging Face cache, expected `HF_HOME`, `HF_HUB_CACHE` or a home folder"
+    )]
     NoCache,
     /// The model is not in the cache, and downloads are disabled.
     #[error("`{name}` is not in the cache `{}`, and `HF_HUB_OFFLINE` forbids downloads", .cache.display())]
     Offline { name: Box<ModelName>, cache: PathBuf },
-    /// The hub has no such model, or hides the model from you.
+    /// The hub has no model with this name, or hides the model from you.
     #[error("the hub at {endpoint} does not list a model `{name}`")]
     NoModel { name: Box<ModelName>, endpoint: String },
-    /// The token is missing or not accepted.
+    /// The hub gives the model only to some users, and the access token is missing or rejected.
     #[error("the hub at {endpoint} gives the model `{name}` only to users with access")]
     NoAccess {
         name: Box<ModelName>,
         endpoint: String,
-        /// Whether the client sent a token.
+        /// Whether the client sent an access token.
         with_token: bool,
     },
-    /// The model has no such branch, tag or commit.
+    /// The model has no branch, tag or commit with this name.
     #[error("the model `{}` has no revision `{}`", .name.repository, .name.revision())]
     NoRevision { name: Box<ModelName> },
-    /// The model has no such file.
+    /// The model has no file with this name.
     #[error("the model `{}` has no file `{file}`, expected one of:{}", .name.repository, Listed(.known))]
     NoFile { name: Box<ModelName>, file: String, known: Vec<String> },
-    /// Several files match the name.
+    /// Several GGUF files match the name.
     #[error("`{name}` matches {} GGUF files, expected one of:{}", .files.len(), Listed(.files))]
     SeveralFiles { name: Box<ModelName>, files: Vec<String> },
     /// The repository contains no weights that Tracewright supports.
     #[error("the model `{name}` has no safetensors and no GGUF files, only:{}", Listed(.known))]
     NoWeights { name: Box<ModelName>, known: Vec<String> },
     /// The hub answered with an error status.
-    #[error("{url} answered with status {status}, expected 200")]
+    #[error("{url} responded with the HTTP status {status}, expected 200")]
     Status { url: String, status: u16 },
     /// The connection failed, or was interrupted too often.
     #[error("cannot download {url}")]
     Connection { url: String, source: Box<dyn std::error::Error + Send + Sync> },
     /// The hub's description of a model is invalid.
-    #[error("the answer of {url} does not describe a model: {what}")]
+    #[error("the response of {url} does not describe a model: {what}")]
     Answer { url: String, what: String },
     /// The hash of a downloaded file differs from the hash that the hub declares.
     #[error("`{file}` of `{name}` has the hash {found}, expected {expected}")]
     Hash { name: Box<ModelName>, file: String, found: String, expected: String },
-    /// The caller stopped the download. The next download of the same model continues from this point.
+    /// The caller stopped the download. The next download of the same model continues with the
+    /// first missing byte.
     #[error("the download was stopped")]
     Stopped,
     /// A file of the cache cannot be read or written.
@@ -59,27 +62,32 @@ pub enum HubError {
 }
 
 impl HubError {
-    /// Text that explains how to fix the error.
+    /// Returns a text that explains how to fix the error.
     pub fn help(&self) -> Option<String> {
         Some(match self {
             Self::NoCache => "set `HF_HOME` to a folder".into(),
             Self::Offline { .. } => "unset `HF_HUB_OFFLINE`, or copy the model into the cache".into(),
-            Self::NoModel { .. } => "check the spelling; a private model needs `HF_TOKEN`".into(),
+            Self::NoModel { .. } => "check the spelling of the name; a private model needs `HF_TOKEN`".into(),
             Self::NoAccess { name, endpoint, with_token: true } => {
-                format!("ask for access at {endpoint}/{}", name.repository)
+                format!("request access at {endpoint}/{}", name.repository)
             }
             Self::NoAccess { name, endpoint, with_token: false } => format!(
-                "ask for access at {endpoint}/{}, make a token at {endpoint}/settings/tokens, and set `HF_TOKEN` to it",
+                "request access at {endpoint}/{}, create a token at {endpoint}/settings/tokens, and set `HF_TOKEN` to this token",
                 name.repository
             ),
             Self::NoFile { name, .. } | Self::SeveralFiles { name, .. } => {
-                format!("name one as `{}:FILE`", ModelName { file: None, ..(**name).clone() })
+                format!(
+                    "select one of the files with `{}:FILE`",
+                    ModelName { file: None, ..(**name).clone() }
+                )
             }
-            Self::NoWeights { .. } => "name another repository: one with safetensors or GGUF files".into(),
+            Self::NoWeights { .. } => {
+                "select another repository that contains safetensors or GGUF files".into()
+            }
             Self::Connection { .. } => {
-                "run the command again: it continues where the download broke off".into()
+                "run the command again: Tracewright continues the interrupted download".into()
             }
-            Self::Hash { .. } => "run the command again: the damaged file is removed".into(),
+            Self::Hash { .. } => "run the command again: Tracewright has removed the damaged file".into(),
             _ => return None,
         })
     }

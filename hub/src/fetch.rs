@@ -15,27 +15,30 @@ use crate::client::{Commit, Described, HubClient};
 use crate::select::{INDEX, Selection, select, shards};
 use crate::{Fetched, Hub, HubError, ModelName};
 
-/// A function that receives the progress of a download, and can stop it.
+/// A function that receives the progress of a download, and can stop the download.
 type Watch<'a> = &'a mut dyn FnMut(Fetched<'_>) -> ControlFlow<()>;
 
-/// The number of consecutive failures without a received byte after which a download stops.
+/// A download ends with an error after this number of consecutive connections that fail before the
+/// first byte arrives.
 const ATTEMPTS: u32 = 5;
 
-/// The pause after the first failure of a download. Each further failure doubles the pause.
+/// The pause after the first failure of a download. Each further failure doubles the pause before
+/// the next attempt.
 const PAUSE: Duration = Duration::from_millis(500);
 
 const BLOCK: usize = 1 << 18;
 
 impl Hub {
-    /// Returns the path of a model in the cache, and downloads missing files first. `watch` receives the
-    /// progress, and can stop the download.
+    /// Downloads the missing files of a model, and returns the path of the model in the cache.
+    /// `watch` receives the progress, and can stop the download.
     ///
-    /// An interrupted download continues with the first missing byte. Each file is compared with the hub's
-    /// hash before the file appears in the cache.
+    /// An interrupted download continues with the first missing byte. Before a file appears in the
+    /// cache, the function compares the file's hash with the hub's hash.
     ///
     /// # Errors
-    /// Returns an error if the hub has no such model or file or cannot be reached, a file is damaged, the
-    /// cache cannot be written, or `watch` stops the download.
+    /// Returns an error if the hub lacks the model or a file, or cannot be reached. The function
+    /// also returns an error if a file is damaged, the cache cannot be written, or `watch` stops
+    /// the download.
     pub fn fetch(&self, name: &ModelName, watch: Watch<'_>) -> Result<PathBuf, HubError> {
         match self.find(name)? {
             Some(path) => Ok(path),
@@ -43,7 +46,8 @@ impl Hub {
         }
     }
 
-    /// Returns the path of a model like [`fetch`](Self::fetch), but first asks the hub for a newer commit.
+    /// Downloads a model like [`fetch`](Self::fetch), but asks the hub for a newer commit even if
+    /// the cache contains the model.
     ///
     /// # Errors
     /// Returns the same errors as [`fetch`](Self::fetch).
@@ -128,7 +132,8 @@ impl Download<'_> {
         Ok(())
     }
 
-    /// Reports the progress of the download, with `more` bytes of this file.
+    /// Reports the progress of the download. `more` is the number of bytes of the current file that
+    /// have arrived.
     fn tell(&mut self, file: &str, more: u64) -> Result<(), HubError> {
         match (self.watch)(Fetched { file, done: self.done + more, total: self.total }) {
             ControlFlow::Continue(()) => Ok(()),
@@ -158,13 +163,14 @@ impl Download<'_> {
         self.tell(&file.name, 0)
     }
 
-    /// Downloads a blob. The blob appears under its name only after the download is complete.
+    /// Downloads a file into the folder of blobs. The file appears under its hash only after the
+    /// download is complete.
     fn blob(&mut self, file: &Described, hash: &str, blob: &Path) -> Result<(), HubError> {
         make_folder(&self.locks)?;
         make_folder(&self.folder.join("blobs"))?;
         let lock = self.locks.join(format!("{hash}.lock"));
         let lock = File::options().create(true).append(true).open(&lock).with_path("create", &lock)?;
-        // Another process can be downloading the same file.
+        // Another process may currently download the same file.
         match lock.lock() {
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
             locked => locked.with_path("lock", &self.locks)?,
@@ -182,8 +188,8 @@ impl Download<'_> {
         Ok(fs::rename(&part, blob).with_path("rename", &part)?)
     }
 
-    /// Downloads the missing bytes of a partial file, and returns the hash of the whole file. `digits`
-    /// selects the kind of hash by its number of digits.
+    /// Downloads the missing bytes of a partial file, and returns the hash of the whole file.
+    /// `digits` is the number of digits of the hash: 64 selects SHA-256, and 40 selects SHA-1.
     fn part(&mut self, file: &Described, digits: usize, part: &Path) -> Result<String, HubError> {
         let open = File::options().create(true).read(true).append(true).open(part);
         let mut written = open.with_path("create", part)?;
@@ -220,7 +226,7 @@ impl Download<'_> {
         Ok(hash.digits())
     }
 
-    /// Appends the bytes of one connection to a partial file.
+    /// Opens one connection to the hub, and appends the received bytes to a partial file.
     fn some(
         &mut self,
         file: &Described,
@@ -259,7 +265,7 @@ impl Download<'_> {
         }
     }
 
-    /// Writes the commit of the revision into the cache.
+    /// Stores in the cache which commit the requested revision refers to.
     fn keep_revision(&self) -> Result<(), HubError> {
         let revision = self.name.revision();
         if revision == self.commit.sha {
@@ -278,10 +284,10 @@ impl Download<'_> {
     }
 }
 
-/// The hash of the bytes that have arrived.
+/// Hashes the bytes of a file as they arrive from the hub.
 enum Hash {
     Large(Sha256),
-    /// Git's hash of a file, which begins with the length of the file.
+    /// Git's hash of a file, which is the SHA-1 of the file's length and content.
     Small(Sha1),
 }
 
@@ -332,8 +338,9 @@ fn make_folder(folder: &Path) -> Result<(), FileError> {
     fs::create_dir_all(folder).with_path("create", folder)
 }
 
-/// Adds a blob to a snapshot as a relative link. `depth` is the number of folders between the snapshot folder
-/// and the link. The new link replaces an existing link, for example a link to a removed blob.
+/// Adds a blob to a snapshot as a relative link. `depth` is the number of folders between the
+/// snapshot folder and the link. The new link replaces an existing link, for example a link whose
+/// blob was removed.
 fn place(blob: &Path, link: &Path, depth: usize) -> Result<(), FileError> {
     let folder = link.parent().unwrap_or(link);
     make_folder(folder)?;

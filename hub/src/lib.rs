@@ -1,9 +1,10 @@
-//! Finds models by name. For a name such as `org/name`, the hub looks into the Hugging Face cache, and
-//! downloads a missing model into this cache.
+//! Finds models on the Hugging Face hub by names such as `org/name`, and downloads missing models
+//! into the Hugging Face cache.
 //!
-//! The cache has the same layout as the cache of the Python package `huggingface_hub`, so Tracewright and
-//! Python programs share the downloaded files. A [`ModelName`] names a repository, a revision and a file. A
-//! [`Hub`] finds the named model, and downloads only the files that Tracewright reads.
+//! The cache has the same layout as the cache of the Python package `huggingface_hub`, so
+//! Tracewright and Python programs share the downloaded files. A [`ModelName`] names a repository,
+//! a revision and a file. A [`Hub`] finds a model by its name, and downloads only the files that
+//! Tracewright reads.
 
 mod cache;
 mod client;
@@ -20,16 +21,16 @@ pub use name::ModelName;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// The cache in which models are stored, and the hub from which they are downloaded.
+/// Contains the address of the Hugging Face hub, and the folder of downloaded models.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hub {
-    /// The folder that contains a folder `models--org--name` for each model.
+    /// The cache folder. The cache contains a folder `models--org--name` for each model.
     pub cache: PathBuf,
     /// The address of the hub, without a final `/`.
     pub endpoint: String,
-    /// The token for private and gated models.
+    /// The access token for private and gated models.
     pub token: Option<String>,
-    /// Whether downloads are disabled. Then Tracewright uses only the cache.
+    /// Whether downloads are disabled. Without downloads, Tracewright uses only the cache.
     pub offline: bool,
 }
 
@@ -41,8 +42,8 @@ impl Hub {
     /// variable sets the cache, the function uses a folder in `home`, the user's cache folder.
     ///
     /// # Errors
-    /// Returns an error if neither a variable nor `home` determines the cache, or if the token's file cannot
-    /// be read.
+    /// Returns an error if no variable sets the cache and `home` is `None`, or if the file with the
+    /// access token cannot be read.
     pub fn of_variables(
         variable: impl Fn(&str) -> Option<OsString>,
         home: Option<&Path>,

@@ -6,17 +6,19 @@ use std::path::{Component, Path};
 /// A name of a model such as `org/name`, optionally with a revision and a file: `org/name@revision:file`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ModelName {
-    /// The repository, `org/name`.
+    /// The name of the repository, such as `org/name`.
     pub repository: String,
-    /// A branch, a tag or a commit; `None` means the branch `main`.
+    /// The revision, which is a branch, a tag or a commit. The default revision is the branch
+    /// `main`.
     pub revision: Option<String>,
-    /// A file of the repository, or a part of a GGUF file's name such as `Q4_K_M`; `None` means the whole
-    /// model.
+    /// A file of the repository, or a part of a GGUF file's name such as `Q4_K_M`. If `file` is
+    /// `None`, the name refers to the whole model.
     pub file: Option<String>,
 }
 
 impl ModelName {
-    /// Parses a name, or the address of a model's page. Returns `None` for other text, such as most paths.
+    /// Parses the name of a model, or the address of the model's web page. The result is `None` for
+    /// any other text, such as the path `./org/name`.
     ///
     /// ```
     /// use tracewright_hub::ModelName;
@@ -43,7 +45,7 @@ impl ModelName {
         }
     }
 
-    /// Parses the path of a model's page: `org/name`, `org/name/tree/main` or
+    /// Parses the path in the address of a model's web page: `org/name`, `org/name/tree/main` or
     /// `org/name/blob/main/model.gguf`.
     fn of_page(page: &str) -> Option<Self> {
         let page = page.split(['?', '#']).next()?;
@@ -86,7 +88,7 @@ impl ModelName {
     }
 }
 
-/// Whether a relative path does not leave its folder.
+/// Whether a relative path stays inside its folder.
 pub(crate) fn is_inside(path: &str) -> bool {
     !path.is_empty()
         && Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))

@@ -2,15 +2,15 @@
 
 use crate::{HubError, ModelName};
 
-/// The additional files of a sentence-transformers model. Tracewright reads these files if the repository
-/// contains them.
+/// Models for the Python package sentence-transformers have these additional files. If a repository
+/// contains files for sentence-transformers, Tracewright reads these files.
 const SENTENCE_FILES: [&str; 3] =
     ["modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"];
 
-/// The index of a checkpoint with several files.
+/// The file that lists the weight files of a checkpoint with several weight files.
 pub const INDEX: &str = "model.safetensors.index.json";
 
-/// The weights of a checkpoint with a single file.
+/// The weight file of a checkpoint with a single weight file.
 pub const WHOLE: &str = "model.safetensors";
 
 /// The files of a repository that Tracewright reads.
@@ -18,16 +18,16 @@ pub const WHOLE: &str = "model.safetensors";
 pub enum Selection {
     /// One GGUF file, which contains the whole model.
     Gguf(String),
-    /// The given files of a folder with a configuration. If the list contains an index, the index lists
-    /// further files, the shards.
+    /// The files of a model folder. If the list contains an index file, the index names further
+    /// weight files to download, which are called shards.
     Folder { files: Vec<String>, has_index: bool },
 }
 
-/// Selects files of a repository, depending on the file in the model's name.
+/// Selects the files of a repository that belong to the model `name`.
 ///
 /// # Errors
-/// Returns an error if no file or several files match the name, or the repository has no weights that
-/// Tracewright supports.
+/// Returns an error if no file matches the name, if several files match the name, or if the
+/// repository has no weights that Tracewright supports.
 pub fn select(name: &ModelName, files: &[String]) -> Result<Selection, HubError> {
     let has = |file: &str| files.iter().any(|known| known == file);
     let is_gguf = |file: &&String| file.to_lowercase().ends_with(".gguf");
@@ -68,8 +68,9 @@ pub fn select(name: &ModelName, files: &[String]) -> Result<Selection, HubError>
     }
 }
 
-/// Whether the name of a file contains `tag` as whole words. For example, `model-Q4_K.gguf` contains `Q4_K`,
-/// but `model-Q4_K_M.gguf` does not.
+/// Whether the name of a file contains `tag`, with no letter, digit or underscore directly before
+/// or after the tag. For example, `model-Q4_K.gguf` contains `Q4_K`, but `model-Q4_K_M.gguf` does
+/// not.
 fn is_tagged(file: &str, tag: &str) -> bool {
     let is_end = |c: Option<char>| c.is_none_or(|c| !(c.is_ascii_alphanumeric() || c == '_'));
     file.match_indices(tag).any(|(at, _)| {
@@ -84,7 +85,8 @@ fn one_gguf(name: &ModelName, mut found: Vec<String>) -> Result<Option<Selection
     }
 }
 
-/// Returns the names of the shards in an index, without duplicates; `None` if the text is not an index.
+/// Returns the names of the weight files that an index lists, without duplicates. The result is
+/// `None` if the text is not a valid index of weight files.
 pub fn shards(index: &[u8]) -> Option<Vec<String>> {
     let index: serde_json::Value = serde_json::from_slice(index).ok()?;
     let map = index.get("weight_map")?.as_object()?;

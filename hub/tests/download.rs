@@ -118,7 +118,7 @@ fn a_gguf_file_comes_alone() {
     assert_eq!(fs::read(&path).unwrap(), vec![8; 70_001]);
     let error = fetched(&hub, "org/name:Q2_K").unwrap_err();
     assert!(error.to_string().contains("has no file `Q2_K`"), "{error}");
-    assert_eq!(error.help().unwrap(), "name one as `org/name:FILE`");
+    assert_eq!(error.help().unwrap(), "select one of the files with `org/name:FILE`");
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn errors_name_the_cause() {
     let nowhere = Hub { endpoint: "http://127.0.0.1:9".into(), ..hub.clone() };
     assert!(told(&nowhere, "org/name").starts_with("cannot download http://127.0.0.1:9/api/models/org/name"));
     server.set(Fault::Status(418));
-    assert!(told(&hub, "org/name").ends_with("answered with status 418, expected 200"));
+    assert!(told(&hub, "org/name").ends_with("responded with the HTTP status 418, expected 200"));
     server.set(Fault::Description("[1]"));
     assert!(told(&hub, "org/name").contains("does not describe a model"));
     // Names that lead out of the cache.

@@ -10,7 +10,8 @@ use tracewright::{Plan, PlanError, StagedTrace, lower};
 
 use crate::error::InspectError;
 
-/// The counts at a stage, next to the counts of the recorded trace.
+/// Returns a table that compares the counts after a compilation stage with the counts of the
+/// recorded trace.
 pub fn counts(plan: &Plan, trace: &Trace, stage: Stage) -> Result<String, InspectError> {
     let histogram = |trace: &Trace| Ok::<_, PlanError>(lower::lower(trace, &plan.target)?.histogram());
     let before = (trace.counts().map_err(PlanError::from)?, histogram(&lower::expand(trace)?)?);
@@ -32,7 +33,7 @@ struct Table {
     both: bool,
 }
 
-/// The counts of a trace and of its module.
+/// The counts of a trace, and the counts of StableHLO operations in its module.
 type Counted = (Counts, BTreeMap<String, usize>);
 
 impl Table {
@@ -60,8 +61,8 @@ impl Table {
         };
     }
 
-    /// The changes of one compiler pass: estimated costs of a call of each function, and how often each
-    /// rewrite rule matched.
+    /// Adds the changes of a compiler pass to the table: the estimated costs of each function, and
+    /// the number of matches of each rewrite rule.
     fn report(&mut self, title: &str, report: &Report) {
         let _ = writeln!(self.text, "\n{title}: estimates for one call, without what it calls");
         for change in &report.functions {

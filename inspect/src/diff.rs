@@ -16,9 +16,9 @@ use crate::stage;
 
 #[derive(Args)]
 pub struct DiffArguments {
-    /// Path of the first model, as for `trace-dump` itself
+    /// Path or name of the first model, as for `trace-dump MODEL`
     first: PathBuf,
-    /// Path of the second model
+    /// Path or name of the second model
     second: PathBuf,
     /// Compilation stage at which the traces are compared
     #[arg(long, value_parser = stage, value_name = "traced|simplified|expanded", default_value = "traced")]
@@ -37,9 +37,9 @@ impl DiffArguments {
 /// The number of lines of context around a difference.
 const AROUND: usize = 2;
 
-/// A table of all functions, and a diff for each pair of functions that differ, with `-` for the first
-/// network and `+` for the second. Entry points are paired by name, and the functions that they call are
-/// paired by order.
+/// Returns a table of all functions, and a diff for each pair of functions that differ. In a diff,
+/// `-` marks lines of the first network, and `+` marks lines of the second network. `diff` pairs
+/// entry points by name, and pairs the called functions in the order of the calls.
 fn diff(reports: [&NetworkReport; 2], stage: Stage) -> String {
     let mut text = table(reports);
     let [first, second] = reports.map(|report| functions(report, stage));
@@ -63,8 +63,9 @@ fn diff(reports: [&NetworkReport; 2], stage: Stage) -> String {
     text
 }
 
-/// The functions of each entry point: the entry point itself, then the functions that it calls in order,
-/// except functions of an earlier entry point.
+/// Lists the functions of each entry point: first the entry point, and then the called functions in
+/// the order of the calls. If two entry points call a function, the function belongs to the earlier
+/// entry point.
 fn functions(report: &NetworkReport, stage: Stage) -> BTreeMap<(String, usize), &FunctionGraph> {
     let mut functions = BTreeMap::new();
     let mut seen: BTreeSet<&str> = BTreeSet::new();
@@ -83,7 +84,8 @@ fn functions(report: &NetworkReport, stage: Stage) -> BTreeMap<(String, usize), 
     functions
 }
 
-/// The lines of the nodes without node numbers, because a number changes with every earlier node.
+/// Writes one line of text for each node of a function. The lines contain no node numbers, because
+/// an added node would change the numbers of all later nodes.
 fn lines(graph: &FunctionGraph) -> String {
     let line = |node: &NodeFacts| {
         let types: Vec<String> = node.types.iter().map(TypeFacts::named).collect();

@@ -1,4 +1,5 @@
-//! `trace-dump MODEL` prints a trace, the module of a trace, or a report on both.
+//! `trace-dump MODEL` prints a trace, the StableHLO module of the trace, or a report about the
+//! trace and the module.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -20,8 +21,8 @@ use crate::stage;
 
 #[derive(Args)]
 pub struct DumpArguments {
-    /// Hugging Face model directory, its config.json, a GGUF file, or the name of a published size (`trace-dump presets`
-    /// lists them)
+    /// Hugging Face model directory, config.json, GGUF file, or the name of a published model size;
+    /// `trace-dump presets` lists the names
     #[arg(required = true)]
     model: Option<PathBuf>,
     /// Format of the output
@@ -30,10 +31,11 @@ pub struct DumpArguments {
     /// File to write; an interrupted run leaves no partial file
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Show only these entry points; separate several with commas
+    /// Show only these entry points; separate several names with commas
     #[arg(long, value_delimiter = ',', value_parser = ["prefill", "prefill_short", "decode", "score"])]
     entry: Vec<String>,
-    /// Show only the function of this layer, counted from 0; the HTML page then opens at this layer
+    /// Show only the function that computes this layer, counted from 0; an HTML page opens at this
+    /// layer
     #[arg(long, value_name = "K")]
     layer: Option<usize>,
     /// Compilation stage of the trace, for `--emit` `text`, `counts`, `dot` and `svg`; the other formats show
@@ -42,16 +44,18 @@ pub struct DumpArguments {
     stage: Stage,
     #[command(flatten)]
     model_arguments: ModelArguments,
-    /// Write out every layer, instead of one shared function for each kind of layer
+    /// Write the operations of every layer, instead of one shared function for layers of the same
+    /// kind
     #[arg(long)]
     inline: bool,
-    /// Print the chain of rewrite rules that produced a node; the node has its number from `--stage
-    /// simplified` or `--stage expanded`
+    /// Print the chain of rewrite rules that produced a node; `--stage simplified` and
+    /// `--stage expanded` print the numbers of the nodes
     #[arg(long, value_name = "FUNCTION:NODE", value_parser = function_and_node,
         conflicts_with_all = ["emit", "layer", "profile", "no_locs"])]
     explain: Option<(String, usize)>,
-    /// Show the measured times of this profile in the HTML page or in the JSON; `tracewright bench decode
-    /// --trace` writes a profile. Sizes that you don't set are taken from the profile
+    /// Show the measured times of a profile in the HTML page or in the JSON output;
+    /// `tracewright bench decode --trace` writes a profile. The profile also sets the model options
+    /// that you don't set
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
     /// Omit source locations from the module text
@@ -67,7 +71,7 @@ enum Emit {
     Mlir,
     /// Numbers of functions, nodes, parameters and StableHLO operations
     Counts,
-    /// One self-contained HTML page: graphs, costs, sources, weights, rules, memory, masks
+    /// One self-contained HTML page with graphs, costs, sources, weights, rules, memory and masks
     Html,
     /// The content of the HTML page as JSON; Google's Model Explorer opens this file
     Json,
@@ -99,7 +103,7 @@ impl DumpArguments {
         }
     }
 
-    /// The kind of the output file, which decides which existing files the output may replace.
+    /// Returns the kind of the output file. The output may replace only files of the same kind.
     fn kind(&self) -> FileKind {
         match self.emit {
             _ if self.explain.is_some() => output::EXPLANATION,
@@ -114,8 +118,9 @@ impl DumpArguments {
     }
 }
 
-/// The model options, with the options of the profile as defaults. If a value cannot be parsed, the later
-/// comparison with the profile reports it.
+/// Returns the model options. The profile sets each option that the user did not set. The function
+/// ignores values of the profile that cannot be parsed, because a later comparison with the profile
+/// reports these values.
 fn as_profiled(asked: &ModelArguments, profile: &Profile) -> ModelArguments {
     let said = |name: &str| profile.variant.get(name).map_or("", String::as_str);
     let ModelArguments { network, context, chunk, kv } = asked.clone();
@@ -213,7 +218,7 @@ fn shown(
     Ok(if emit == Emit::Svg { report.svg(graph) } else { report.dot(graph) })
 }
 
-/// The trace after the compiler passes up to a stage.
+/// Returns the trace after all compiler passes up to `stage`.
 fn carried(plan: &Plan, trace: &Trace, stage: Stage) -> Result<Trace, PlanError> {
     Ok(match stage {
         Stage::Traced => trace.clone(),
@@ -222,7 +227,8 @@ fn carried(plan: &Plan, trace: &Trace, stage: Stage) -> Result<Trace, PlanError>
     })
 }
 
-/// The function that computes a layer, in the last entry point that contains the layer.
+/// Returns the name of the function that computes a layer, in the last entry point that contains
+/// the layer.
 fn function_of(trace: &Trace, layer: usize) -> Result<String, InspectError> {
     let mut layers = BTreeSet::new();
     let mut found = None;
@@ -246,7 +252,7 @@ fn function_of(trace: &Trace, layer: usize) -> Result<String, InspectError> {
     })
 }
 
-/// A trace with this one function, without the functions that call it.
+/// Returns a trace that contains only the function `name`.
 fn alone(trace: &Trace, name: &str) -> Trace {
     let functions = trace.functions.iter().filter(|function| function.name == name).cloned().collect();
     Trace { functions, entries: Vec::new() }

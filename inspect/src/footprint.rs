@@ -6,15 +6,15 @@ use serde_json::{Value, json};
 use tracewright::Plan;
 use tracewright::footprint::{Footprint, Memory, WeightStorage, WeightTotal, readable};
 
-/// The number of keys of unquantized weights that the report prints.
+/// The maximum number of unquantized weights whose names the report prints.
 const NAMED: usize = 3;
 
-/// The patterns of the weights' names, in one line.
+/// The patterns of weight names, joined into one line.
 pub fn patterns(stored: &WeightTotal) -> String {
     stored.patterns.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
 }
 
-/// The first few names of weights.
+/// The first `NAMED` names, and `…` if there are more names.
 fn named(keys: &[String]) -> String {
     let more = if keys.len() > NAMED { ", …" } else { "" };
     keys.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ") + more
@@ -24,7 +24,7 @@ fn named(keys: &[String]) -> String {
 pub struct FootprintReport<'a> {
     pub plan: &'a Plan,
     pub footprint: &'a Footprint,
-    /// The memory of this machine, if the operating system reports it.
+    /// The memory of this machine, or `None` if the operating system does not report the memory.
     pub memory: Option<Memory>,
 }
 

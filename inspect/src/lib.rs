@@ -22,7 +22,8 @@ pub use partition::PartitionReport;
 use report::Stage;
 use tracewright::models::ReadModel;
 
-/// Show how a model is recorded, simplified and lowered. Needs only `config.json`: no weights, no compiler.
+/// Show how Tracewright records, simplifies and lowers a model. `trace-dump` needs the model's
+/// configuration, but no weights and no compiler.
 #[derive(Parser)]
 #[command(name = "trace-dump", version, args_conflicts_with_subcommands = true)]
 struct Arguments {
@@ -34,17 +35,17 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// List the operations, with their kind and a description
+    /// List all operations, with the kind and the description of each operation
     Ops(ops::OpsArguments),
     /// Compare two networks, or two recordings of one network
     Diff(diff::DiffArguments),
-    /// Count the operations and the bytes in a call of each entry point, and estimate the shortest possible
-    /// time
+    /// Count the operations and the bytes in a call of each entry point, and estimate the shortest
+    /// possible time of the call
     Stats(stats::StatsArguments),
-    /// List the parts of a network that a target rejects or runs slowly, and the compiler bugs that
-    /// Tracewright works around. The exit code is 1 if the target rejects a part
+    /// List the operations and weights that a target rejects or computes slowly, and the compiler
+    /// bugs that Tracewright works around. If a target rejects the network, the exit code is 1
     Lint(lint::LintArguments),
-    /// List the published model sizes that have a name, and the sources of their configurations
+    /// List the names of the published model sizes, and the sources of their configurations
     Presets(presets::PresetsArguments),
 }
 
@@ -53,12 +54,13 @@ pub fn command() -> clap::Command {
     Arguments::command()
 }
 
-/// Runs the command line `trace-dump` for the network families that `read` knows.
+/// Runs the command line `trace-dump`. The function `read` reads the configuration of a model.
 pub fn main(read: ReadModel) -> ExitCode {
     run(read, std::env::args_os()).into()
 }
 
-/// Runs [`main`] for these words, which begin with the program's name, and returns the exit code.
+/// Runs `trace-dump` with the command-line arguments `words`, and returns the exit code. The first
+/// item of `words` is the name of the program.
 pub fn run(read: ReadModel, words: impl IntoIterator<Item = OsString>) -> u8 {
     let Arguments { command, dump } = console::parsed(command(), words);
     let result = match command {

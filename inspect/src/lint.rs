@@ -1,5 +1,5 @@
-//! `trace-dump lint` lists parts of a network that a target rejects, runs slowly, or would compute wrongly without
-//! a legalization.
+//! `trace-dump lint` lists the operations and weights that a target rejects, computes slowly, or
+//! would compute wrongly without a legalization.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -26,9 +26,10 @@ use crate::recorded::named;
 
 #[derive(Args)]
 pub struct LintArguments {
-    /// Path of the model, as for `trace-dump` itself
+    /// Path or name of the model, as for `trace-dump MODEL`
     model: PathBuf,
-    /// Target to check for: a target of `export`, or the word `xla`; may be repeated [default: host]
+    /// Target to check: a target as for `export --target`, or the word `xla`; may be repeated
+    /// [default: host]
     #[arg(long, value_name = "TARGET")]
     target: Vec<LintTarget>,
     /// Print one JSON object instead of lines of text
@@ -53,7 +54,7 @@ impl LintArguments {
     }
 }
 
-/// A target of `lint`: a target of `export`, or XLA.
+/// A target of `lint`: IREE's compiler with a target of `export`, or XLA.
 #[derive(Clone, Debug)]
 pub struct LintTarget {
     name: String,
@@ -74,9 +75,9 @@ impl FromStr for LintTarget {
 enum Severity {
     /// The target rejects the network.
     Refused,
-    /// The compiled program is slower or larger than it could be.
+    /// The compiled program is slower or larger than necessary.
     Slow,
-    /// The compiled network differs from the declared network, at no cost.
+    /// The compiled network differs from the declared network, but is not slower.
     Note,
 }
 
@@ -96,20 +97,21 @@ struct Finding {
     what: String,
     /// The consequence of the finding.
     why: String,
-    /// The code of the corresponding error.
+    /// The code of the error that corresponds to the finding.
     code: Option<Code>,
-    /// Field paths or keys, with the number of occurrences.
+    /// The field paths or weight names that the finding concerns, and how often each of them
+    /// occurs.
     places: BTreeMap<String, usize>,
 }
 
-/// The findings for each target.
+/// The findings of `lint` for each target.
 struct Lint {
     model: String,
     targets: Vec<(LintTarget, Vec<Finding>)>,
 }
 
 impl Lint {
-    /// Checks a network for each of the given targets, or for this machine if none is given.
+    /// Checks a network for each target in `targets`, or for this machine if `targets` is empty.
     fn new((model, name): (&Path, &str), plan: &Plan, trace: &Trace, targets: &[LintTarget]) -> Self {
         let host = [LintTarget { name: "host".into(), target: Target::host() }];
         let targets = if targets.is_empty() { &host } else { targets };
@@ -124,7 +126,7 @@ impl Lint {
         refusing.map(|(target, _)| target.name.clone()).collect()
     }
 
-    /// A paragraph for each target.
+    /// The findings as text, with one paragraph for each target.
     fn text(&self) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.
@@ -166,8 +168,9 @@ impl Lint {
     }
 }
 
-/// The target with the features that its text adds with `+`, if its other features are unknown. iree-compile would
-/// know more features, but `lint` does not call it.
+/// If the features of the target's processor are unknown, returns the target with only the features
+/// that the user added to the name of the target, such as `+avx2`. The compiler knows the other
+/// features of the processor, but `lint` does not call the compiler.
 fn with_named_features(target: Target) -> Target {
     let Some(changes) = target.changes.as_deref().filter(|_| target.features.is_none()) else {
         return target;
@@ -271,18 +274,20 @@ fn counted(places: impl Iterator<Item = String>) -> BTreeMap<String, usize> {
     counted
 }
 
-/// The cost of an operation for which kernels exist, but which no kernel computes.
+/// The reason why an operation is slow if no kernel computes the operation. Returns `None` if
+/// Tracewright has no kernels for this kind of operation.
 fn served(op: &Op) -> Option<&'static str> {
     Some(match op {
         Op::Sdpa(_) => "attention writes its scores to memory, and also reads masked keys and values",
-        Op::Append(_) => "each step reads and writes the whole cache to change one position",
+        Op::Append(_) => "each decode call reads and writes the whole KV cache to change one position",
         Op::RmsNorm(_) | Op::Rope(_) => "the operation is computed alone, and not fused into a matmul",
         Op::Linear(_) => "the compiler generates the matmul, and the weights are not packed",
         _ => return None,
     })
 }
 
-/// The operations that some kernel could compute, but that no kernel computes on this target.
+/// Reports the operations for which Tracewright has kernels, but which no kernel computes on this
+/// target.
 fn unserved(simplified: &Trace, expanded: &Trace, has_kernels: bool, wanted: bool) -> Vec<Finding> {
     let mut found: BTreeMap<&'static str, (&'static str, Vec<String>)> = BTreeMap::new();
     for function in &simplified.functions {
@@ -313,7 +318,8 @@ fn unserved(simplified: &Trace, expanded: &Trace, has_kernels: bool, wanted: boo
         .collect()
 }
 
-/// Whether a kernel computes the operation, or the operation kept its own form.
+/// Returns whether the expanded function `written` computes the operation `op` with a kernel, or
+/// still contains `op` itself.
 fn has_kernel(written: &Function, op: &Op, provenance: &Provenance) -> bool {
     written.ids().any(|id| {
         let node = written.node(id);
@@ -328,7 +334,8 @@ fn has_kernel(written: &Function, op: &Op, provenance: &Provenance) -> bool {
     })
 }
 
-/// The weights that are stored in another format than you asked for, or with padding.
+/// Reports the weights that are not stored in the format of `--quant`, or that are stored with
+/// padding.
 fn stored(plan: &Plan, trace: &Trace, expanded: &Expanded) -> Vec<Finding> {
     let mut found = Vec::new();
     let rounds = plan.weights.quantize.rounds();
@@ -372,7 +379,7 @@ fn stored(plan: &Plan, trace: &Trace, expanded: &Expanded) -> Vec<Finding> {
     found
 }
 
-/// The ways in which the compiler treats weights that no kernel reads.
+/// Reports the weights that no kernel reads, and that the compiler must therefore widen or pack.
 fn compiler(expanded: &Expanded, target: &Target) -> Vec<Finding> {
     let mut found = Vec::new();
     let bf16 = || {

@@ -15,7 +15,8 @@ use crate::error::InspectError;
 
 #[derive(Args)]
 pub struct OpsArguments {
-    /// Print JSON, with attributes, element types, StableHLO spelling, examples and source files
+    /// Print the list as JSON, with attributes, element types, StableHLO names, examples and source
+    /// files
     #[arg(long)]
     json: bool,
 }
@@ -34,7 +35,8 @@ enum Kind {
     /// A converter expands the operation to primitive operations.
     Composite,
     Kernel,
-    /// `bake` computes the operation when it writes an archive. The operation is never in a module.
+    /// `bake` computes the operation when `bake` writes an archive. The operation is never in a
+    /// module.
     Archive,
 }
 
@@ -49,15 +51,15 @@ impl Kind {
     }
 }
 
-/// An operation, and facts that its valid examples show.
+/// An operation, and facts that `ops` derives from the valid examples of the operation.
 struct Listed {
     said: Documented,
     kind: Kind,
     operands: BTreeSet<usize>,
     /// The element types of the first operand, or of the result if the operation has no operand.
     elements: Vec<ElementType>,
-    /// The StableHLO operations that the operation is lowered to; for a composite, the operations that the
-    /// composite expands to.
+    /// Contains the names of the StableHLO operations to which the compiler lowers the operation. For a
+    /// composite, contains the operations to which the composite expands.
     becomes: BTreeSet<String>,
 }
 
@@ -156,7 +158,7 @@ impl Listed {
     }
 }
 
-/// The operation of a valid example, and the types of the operation's operands.
+/// Returns the operation of a valid example, and the types of its operands.
 fn read(example: &Example) -> Option<(Op, Vec<TensorType>)> {
     example.result.ok()?;
     let op = Op::parse(&mut Reader::new(example.op)).ok()?;
@@ -164,7 +166,7 @@ fn read(example: &Example) -> Option<(Op, Vec<TensorType>)> {
     Some((op, types.collect::<Option<_>>()?))
 }
 
-/// The statements that the module needs before the operation's own statement.
+/// The StableHLO statements that a module needs before the operation's own statement.
 struct Before(Vec<String>);
 
 impl Statements for Before {
@@ -178,7 +180,7 @@ impl Statements for Before {
     }
 }
 
-/// The right-hand sides of a primitive's statements.
+/// The StableHLO statements of a primitive operation, without the names of the results.
 fn statements(op: &Op, types: &[TensorType]) -> Vec<String> {
     let Ok(ty) = op.infer(&types.iter().collect::<Vec<_>>()) else { return Vec::new() };
     let names: Vec<String> = (0..types.len()).map(|i| format!("%{i}")).collect();

@@ -15,7 +15,7 @@ pub struct PartitionReport<'a> {
     pub plan: &'a Plan,
     /// The mesh; `None` if there is only one device.
     pub mesh: Option<&'a Mesh>,
-    /// The kind of machine of each device, if known.
+    /// The speed of each device, or `None` if `--machine` is not set.
     pub machine: Option<&'a NamedMachine>,
     /// The memory and operations of each device.
     pub partition: &'a DevicePartition,
@@ -24,8 +24,8 @@ pub struct PartitionReport<'a> {
 /// A kind of collective: its operation, the type of its result, and the number of devices.
 type Kind = (CollectiveKind, String, usize);
 
-/// How often each kind of collective occurs in a call, and how many bytes a device sends for the collectives
-/// of this kind.
+/// Counts how often each kind of collective occurs in a call, and how many bytes a device sends for each
+/// kind.
 fn kinds(collectives: &[Collective]) -> BTreeMap<Kind, (usize, f64)> {
     let mut kinds: BTreeMap<Kind, (usize, f64)> = BTreeMap::new();
     for one in collectives {

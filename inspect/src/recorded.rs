@@ -47,7 +47,7 @@ impl Recorded {
     }
 }
 
-/// The network at a path or with a preset's name, and the network's name.
+/// Reads the network at a path, or the network of a preset. Returns the network and its name.
 pub fn named(
     model: &Path,
     allowed_keys: &[String],

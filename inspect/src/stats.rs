@@ -1,4 +1,5 @@
-//! `trace-dump stats` prints the operations and the memory traffic of a call, and the shortest possible time.
+//! `trace-dump stats` prints the number of operations, the memory traffic and the shortest possible time of a
+//! call.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,9 +18,10 @@ use crate::recorded::Recorded;
 
 #[derive(Args)]
 pub struct StatsArguments {
-    /// Path of the model, as for `trace-dump` itself
+    /// Path or name of the model, as for `trace-dump MODEL`
     model: PathBuf,
-    /// Machine whose roofline gives the times: a name, or memory bytes/s and FLOP/s, such as 100e9:2e12
+    /// Machine whose roofline model gives the times: a name, or memory bytes/s and FLOP/s, such as
+    /// 100e9:2e12
     #[arg(long, value_name = NamedMachine::FORMS, default_value = "cpu")]
     machine: NamedMachine,
     /// Print one JSON object instead of a table
@@ -40,11 +42,13 @@ impl StatsArguments {
 /// The operations and bytes in a call of an entry point.
 struct Call<'a> {
     graph: &'a FunctionGraph,
-    /// The number of new tokens in all sequences.
+    /// The number of new tokens of a call, summed over all sequences.
     tokens: usize,
-    /// The number of operations; an operation of a layer counts once per layer.
+    /// The number of operations in a call. An operation of a shared layer function is counted once
+    /// for each layer.
     operations: usize,
-    /// The seconds for each class of operation.
+    /// The estimated time in seconds of all operations of a class, such as the matmuls. The keys
+    /// are the names of the classes.
     seconds: BTreeMap<&'static str, f64>,
 }
 

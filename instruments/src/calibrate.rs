@@ -1,7 +1,9 @@
-//! Computes the second moments of the inputs of every matmul, over the windows of a text.
+//! Computes the second moments of every matmul's inputs. The module splits a text into windows, and
+//! runs the network on each window.
 //!
-//! The network runs layer by layer: all windows go through one layer before the next layer is built.
-//! Therefore memory contains only the data of one layer, and the activations between two layers.
+//! The network runs layer by layer. A layer processes all windows of the text before the next layer
+//! is built. Therefore, the memory contains the weights of only one layer, and the activations
+//! between two layers.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::ControlFlow;
@@ -21,37 +23,39 @@ use tracewright::{Lowered, Plan, PlanError, Program};
 use crate::bisect::region::Region;
 use crate::bisect::{BisectError, TokenCall, signature};
 
-/// A network that runs in f32 over a text.
+/// The settings for a calibration. The calibrated network computes in f32.
 pub struct Calibration<'a> {
-    /// The plan of the network; its context and its chunk have the length of a window.
+    /// The plan of the network. The plan's context length and chunk size are equal to the length of
+    /// a window of the text.
     pub plan: &'a Plan,
-    /// The checkpoint, whose tensors have the names that the network declares.
+    /// The checkpoint of the network. The tensors of the checkpoint have the names that the network
+    /// declares.
     pub checkpoint: &'a Checkpoint,
     pub tools: (&'a Compiler, &'a Path),
     pub runtime: Runtime,
 }
 
-/// The reason why the moments cannot be computed.
+/// The reason why the second moments cannot be computed.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrateError {
-    /// A part of the network cannot be built or called.
+    /// A layer, or the code before the first layer, cannot be built or called.
     #[error(transparent)]
     Part(Box<BisectError>),
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// A matrix is missing.
+    /// A weight matrix is missing in the checkpoint.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// A layer reads a value that code between two layers computes.
+    /// A layer reads a value that neither a layer nor the code before the first layer computes.
     #[error(
-        "the weight `{path}` reads an activation that no layer returns, expected layers that follow each \
-        other; quantize without a calibration text"
+        "the weight `{path}` multiplies an activation that no layer returns, expected a network that consists of \
+        consecutive layers; quantize without a calibration text"
     )]
     Between { path: String },
-    /// The text is shorter than one window.
+    /// The calibration text is shorter than one window.
     #[error("the text has {found} tokens, expected at least the {window} tokens of one window")]
     Short { found: usize, window: usize },
-    /// The function that observes the calibration stopped it.
+    /// The callback that observes the calibration stopped the calibration.
     #[error("the calibration was interrupted")]
     Interrupted,
 }
@@ -62,15 +66,17 @@ impl From<BisectError> for CalibrateError {
     }
 }
 
-/// The second moments of the inputs of a layer's matmuls.
+/// Contains the second moments of the inputs that a layer's matmuls read.
 pub struct LayerMoments {
-    /// The keys of the matrices that read the same input, and the second moments of this input.
+    /// Each element contains the second moments of one input, and the keys of all weight matrices
+    /// that multiply this input.
     pub inputs: Vec<(Vec<String>, Moments)>,
 }
 
 impl Calibration<'_> {
-    /// Calls `each` with the moments of one layer after another. `watch` receives the number of finished
-    /// layers and of all layers, and can stop the calibration.
+    /// Computes the second moments of one layer after another, and passes the moments to the
+    /// callback `each`. The callback `watch` receives the number of finished layers and the number
+    /// of all layers. The callback can also stop the calibration.
     ///
     /// # Errors
     /// Returns an error if a layer cannot be built or called, or if `each` or `watch` stops the calibration.
@@ -100,7 +106,8 @@ impl Calibration<'_> {
         Ok(())
     }
 
-    /// Computes the values that layers read but that no layer computes.
+    /// Computes the values that the code before the first layer passes to the layers, such as the
+    /// embeddings of the tokens.
     fn before_layers(
         &self,
         trace: &Trace,
@@ -146,9 +153,9 @@ impl Calibration<'_> {
         Ok(values)
     }
 
-    /// Runs all windows through a layer. The function stores the layer's results in the values, and returns
-    /// the sums of products of its inputs. The layer is the function of the call `first`, with the weights of
-    /// the call `call`.
+    /// Runs one layer on all windows. The function stores the results of the layer in `values`, and
+    /// returns XᵀX for each input X of a matmul. The argument `first` is a call whose function the
+    /// layer executes, and `call` is the call whose weights the layer reads.
     fn layer(
         &self,
         entry: &Region,
@@ -219,7 +226,7 @@ impl Calibration<'_> {
         Ok(inputs.into_iter().zip(sums).map(|((_, keys), sums)| (named(keys), sums)).collect())
     }
 
-    /// Builds a part of the network, so that it can be called.
+    /// Builds and loads the program `part`, such as one layer of the network.
     fn built(&self, part: &Trace, checkpoint: &Checkpoint) -> Result<Program, CalibrateError> {
         let (compiler, cache) = self.tools;
         let weights = Weights { quantize: Quantization::Computed, ..self.plan.weights.clone() };
@@ -235,26 +242,29 @@ impl Calibration<'_> {
     }
 }
 
-/// The entry point that reads a window.
+/// The name of the entry point that reads the tokens of a window.
 const ENTRY: &str = "prefill";
 
-/// The keys of the matrices that read the same input, and the sums of products of this input.
+/// Contains the matrix XᵀX for an input X, and the keys of all weight matrices that multiply X.
 type InputSums = (Vec<String>, Vec<f32>);
 
-/// The value of each node in each window, or one value that all windows share.
+/// Maps each node to its values. A node has either one value per window, or a single value for all
+/// windows.
 type Values = HashMap<NodeId, Vec<Array>>;
 
-/// The layers of an entry point, and the values that they read.
+/// Describes the layers of an entry point, and the values that the layers read.
 struct Layers {
-    /// The calls of layers, in order.
+    /// The nodes that call layers, in the order of execution.
     calls: Vec<NodeId>,
-    /// The first call of each function.
+    /// Maps each layer function to the first node that calls this function.
     first: HashMap<FunctionId, NodeId>,
-    /// The nodes that layers read but that no layer computes.
+    /// Contains each node that a layer reads and that does not depend on a layer's result, such as
+    /// the embeddings of the tokens.
     before: BTreeSet<NodeId>,
-    /// The nodes in `before` that depend on tokens.
+    /// The nodes in `before` whose values depend on the tokens, so each window has a separate
+    /// value.
     by_window: BTreeSet<NodeId>,
-    /// The index of the last layer that reads each node.
+    /// Maps each node to the index of the last layer that reads this node.
     last_use: HashMap<NodeId, usize>,
 }
 
@@ -306,7 +316,8 @@ impl Layers {
         Ok(layers)
     }
 
-    /// The results of a call that a later layer reads: their indices, and their nodes.
+    /// Returns the results of the layer `call` that later layers read. The list contains the index
+    /// and the node of each result.
     fn results(&self, function: &Function, call: NodeId) -> Vec<(usize, NodeId)> {
         let result = |id: NodeId| match &function.node(id).kind {
             NodeKind::Result { index } if function.operands(id) == [call] => Some((*index, id)),
@@ -316,7 +327,8 @@ impl Layers {
     }
 }
 
-/// Removes the names of axes, because a layer names its axes differently than its caller.
+/// Removes the names of an array's axes. A layer and the caller of the layer can use different
+/// names for the same axis.
 fn without_axes(array: &Array) -> Array {
     Array::from_bytes(array.ty().clone(), Vec::new(), array.bytes().to_vec())
 }
@@ -328,7 +340,7 @@ fn callee(function: &Function, call: NodeId) -> FunctionId {
     }
 }
 
-/// The prefix of the keys of a call's weights.
+/// Returns the prefix of the keys of all weights that a call of a layer reads.
 fn prefix(function: &Function, call: NodeId) -> String {
     match &function.node(call).kind {
         NodeKind::Call { prefix, .. } => format!("{prefix}."),
@@ -336,13 +348,14 @@ fn prefix(function: &Function, call: NodeId) -> String {
     }
 }
 
-/// The program of a function with other results.
+/// Creates a program from `function` and replaces the results of the function with `outputs`.
 fn with_outputs(region: &Region, mut function: Function, outputs: Vec<(String, NodeId)>) -> Trace {
     function.outputs = outputs.into_iter().map(|(name, node)| Output::new(name, node)).collect();
     region.with(vec![function])
 }
 
-/// The inputs of matmuls in order, and the keys of the matrices that are multiplied with each input.
+/// Returns the inputs of all matmuls in a function. For each input of a matmul, the list contains
+/// the keys of the weight matrices that multiply this input.
 fn matmul_inputs(function: &Function) -> Vec<(NodeId, Vec<String>)> {
     let mut inputs: BTreeMap<NodeId, Vec<String>> = BTreeMap::new();
     for id in function.ids() {
@@ -359,7 +372,8 @@ fn matmul_inputs(function: &Function) -> Vec<(NodeId, Vec<String>)> {
     inputs.into_iter().collect()
 }
 
-/// Computes XᵀX of an activation whose last axis contains the features.
+/// Adds nodes that compute XᵀX for the activation X. The last axis of the activation contains the
+/// features.
 fn sums_of_products(function: &mut Function, x: NodeId) -> Result<NodeId, ops::InferError> {
     let provenance = function.node(x).provenance.clone();
     let b = &mut Builder { function, provenance };

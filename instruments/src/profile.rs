@@ -1,8 +1,10 @@
-//! The measured time of each dispatch in a call, and the nodes of the network that the dispatch computes.
+//! A profile contains the measured time of each dispatch in a call of the network. For each
+//! dispatch, the profile lists the nodes of the network that the dispatch computes.
 //!
-//! `tracewright bench decode --trace FILE` writes a file with a list of trace events, which Chrome and
-//! [Perfetto](https://ui.perfetto.dev) draw, and with the [`Profile`] itself. [`Profile::read`] reads the file.
-//! docs/reference/json.md describes the fields.
+//! `tracewright bench decode --trace FILE` writes a profile to a file. Chrome and
+//! [Perfetto](https://ui.perfetto.dev) can draw the file, because the file also contains a list of
+//! trace events. [`Profile::read`] reads the [`Profile`] from the file. docs/reference/json.md
+//! describes the fields.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,66 +18,71 @@ use trace::Trace;
 
 use tracewright::Plan;
 
-/// The version of the format.
+/// The version of the profile's file format.
 const SCHEMA: u64 = 1;
 
-/// The key of the profile itself in a file of trace events.
+/// The JSON key of the profile in a file with trace events.
 const KEY: &str = "tracewright";
 
-/// The measured time of a call of an entry point.
+/// The measured time of one call of an entry point, and of each dispatch in this call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Profile {
-    /// The version of this format.
+    /// The version of the file format.
     pub schema: u64,
     /// The version of Tracewright that measured the profile.
     pub version: String,
     pub model: String,
-    /// The name of the case: `decode` or `prefill`.
+    /// The name of the measured operation, `decode` or `prefill`.
     pub case: String,
-    /// The entry point that was called.
+    /// The name of the entry point that was called.
     pub entry: String,
-    /// The options with which the network was built and measured, as words. The keys are the same as in a
-    /// benchmark.
+    /// The options of the build and of the measurement. The keys are the same as in the JSON of
+    /// `tracewright bench`.
     pub variant: BTreeMap<String, String>,
     /// The hash of the recorded entry point.
     pub recorded: String,
-    /// The seconds of a call: the median of calls on a device that does not count functions.
+    /// The time of one call in seconds. This time is the median of several calls, which run on a
+    /// device without counters for compiled functions.
     pub seconds: f64,
-    /// The dispatches of a call, in the order of the program.
+    /// The dispatches of the call, in the order in which the program executes them.
     pub dispatches: Vec<ProfiledDispatch>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProfiledDispatch {
-    /// The executed function, by its name in the module.
+    /// The name of the compiled function in the module.
     pub function: String,
-    /// The layer that the dispatch belongs to, as the prefix of its keys: `model.layers.3`.
+    /// The layer that contains the dispatch. The field contains the prefix of the layer's parameter
+    /// keys, such as `model.layers.3`.
     pub layer: Option<String>,
-    /// The number of executions per call. If several dispatches execute the same function, each dispatch gets
-    /// an equal part of the function's executions.
+    /// The number of executions per call of the entry point. If several dispatches execute the same
+    /// compiled function, the profile divides the executions equally among these dispatches.
     pub calls: f64,
-    /// The seconds of all executions of the dispatch.
+    /// The total time of all executions of the dispatch, in seconds.
     pub seconds: f64,
-    /// The bytes that the operations of the dispatch read and write, from the cost model. The number is
-    /// unknown if another dispatch computes a part of these operations.
+    /// The number of bytes that the operations of the dispatch read and write, according to the
+    /// cost model. The field is `None` if another dispatch computes some operations of this
+    /// dispatch.
     pub bytes: Option<f64>,
-    /// The number of multiplications and additions, as far as it is known.
+    /// The number of multiplications and additions in the dispatch, if this number is known.
     pub flops: Option<f64>,
-    /// The places in the network where the dispatch's operations are declared.
+    /// The source locations of the operations that the dispatch computes.
     pub places: Vec<ProfiledPlace>,
 }
 
-/// A place in the network from which a dispatch's operations come.
+/// A source location of operations that a dispatch computes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProfiledPlace {
-    /// The field path, with `*` for the layer: `model.layers.*.mlp`.
+    /// The field path with `*` instead of the layer's number, such as `model.layers.*.mlp`.
     pub path: String,
     pub file: String,
     pub line: u32,
-    /// The most expensive recorded operation at this place; `None` if there is no operation.
+    /// The most expensive recorded operation at this source location. The field is `None` if the
+    /// trace contains no operation with this source location.
     pub operation: Option<String>,
-    /// The part of the dispatch's cost that this place causes, from the cost model. The times of fused
-    /// operations cannot be measured separately.
+    /// The fraction of the dispatch's cost that the operations at this source location cause. The
+    /// cost model estimates the fraction, because the times of fused operations cannot be measured
+    /// separately.
     pub share: f64,
 }
 
@@ -88,28 +95,29 @@ pub enum ProfileError {
     #[error("`{}` is not a profile: {reason}; write a profile with `tracewright bench decode MODEL --trace \
         FILE`", .path.display())]
     Syntax { path: PathBuf, reason: String },
-    /// The network was built with other options.
+    /// The options of the network differ from the options of the profiled network.
     #[error("the profile was recorded with other sizes of the network: {}", .differences.join("; "))]
     Variant {
-        /// The options that differ, with the values of the profile and of the network.
+        /// The options that differ. Each string contains the value in the profile and the value in
+        /// the network.
         differences: Vec<String>,
     },
-    /// The network has no such entry point.
-    #[error("the profile was recorded for `{entry}`, which is not an entry point of this network; there are \
-        {}", .found.join(", "))]
+    /// The network doesn't contain the entry point of the profile.
+    #[error("the profile was recorded for `{entry}`, which is not an entry point of this network; its entry \
+        points are {}", .found.join(", "))]
     Entry {
-        /// The entry point that was measured.
+        /// The entry point that the profile describes.
         entry: String,
         found: Vec<String>,
     },
     #[error(
-        "the profile is of another network, `{model}`, or the declaration has changed since: the profile's \
-        trace of `{entry}` has blake3 {found}, expected {expected}"
+        "the profile belongs to another network, `{model}`, or the network's declaration has changed since: the \
+        trace of `{entry}` has the blake3 hash {found}, but the profile contains the hash {expected}"
     )]
     Network {
         model: String,
         entry: String,
-        /// The network that was measured.
+        /// The hash of the profiled entry point, from the profile.
         expected: String,
         found: String,
     },
@@ -130,7 +138,7 @@ impl Profile {
         }
     }
 
-    /// Reads the output of [`text`](Self::text).
+    /// Reads a profile from a file whose content is the result of [`text`](Self::text).
     ///
     /// # Errors
     /// Returns an error if the file cannot be read or is not a profile.
@@ -158,10 +166,11 @@ impl Profile {
         }
     }
 
-    /// The content of the file: trace events with a track of the dispatches of a call in order, and the
-    /// profile itself.
+    /// Returns the text of a profile file. The text contains the profile, and trace events that
+    /// show the dispatches of a call on one track.
     ///
-    /// The format is the JSON Object Format of Google's "Trace Event Format"; times are in microseconds.
+    /// The text has the JSON Object Format of Google's "Trace Event Format". All times of the trace
+    /// events are in microseconds.
     pub fn text(&self) -> String {
         let named = |what: &str, name: String| json!({ "name": what, "ph": "M", "pid": 1, "tid": 1, "args": { "name": name } });
         let mut events = vec![
@@ -185,11 +194,11 @@ impl Profile {
         self.dispatches.iter().map(|one| one.seconds).sum()
     }
 
-    /// Checks that the profile belongs to this plan and its trace.
+    /// Checks that the profile was measured for this plan and this trace.
     ///
     /// # Errors
-    /// Returns an error if the profile does not belong to the plan and the trace. The error contains the
-    /// differences.
+    /// Returns an error if the options, the entry point or the recorded operations differ. The
+    /// error lists the options that differ.
     pub fn check(&self, plan: &Plan, trace: &Trace) -> Result<(), ProfileError> {
         let entries = || trace.entries.iter().map(|&id| &trace.function(id).name);
         if !entries().any(|name| *name == self.entry) {
@@ -199,7 +208,7 @@ impl Profile {
         let here = variant(plan);
         let differs = |name: &&str| {
             let (there, here) = (self.variant.get(*name)?, here.get(*name)?);
-            (there != here).then(|| format!("`{name}` is {there} in it, and {here} here"))
+            (there != here).then(|| format!("`{name}` is {there} in the profile and {here} in the network"))
         };
         let differences: Vec<String> = COMPARED.iter().filter_map(differs).collect();
         if !differences.is_empty() {
@@ -217,8 +226,9 @@ impl Profile {
 }
 
 impl ProfiledDispatch {
-    /// The field path and the operation of the place with the largest share, or the function's name if no
-    /// place is known.
+    /// Returns a name for the dispatch. The name contains the field path and the operation of the
+    /// source location with the largest share. If no source location is known, the name is the name
+    /// of the compiled function.
     fn name(&self) -> String {
         let most = self.places.iter().max_by(|a, b| a.share.total_cmp(&b.share));
         most.map_or_else(
@@ -234,7 +244,8 @@ impl ProfiledDispatch {
         )
     }
 
-    /// Further facts about the dispatch that viewers show.
+    /// Returns additional properties of the dispatch, which Chrome and Perfetto show for the
+    /// selected event.
     fn arguments(&self) -> Value {
         let mut arguments = json!({ "function": self.function, "calls": self.calls });
         let rate = |amount: f64| if self.seconds > 0.0 { Some(amount / self.seconds / 1e9) } else { None };
@@ -259,7 +270,8 @@ impl ProfiledDispatch {
 }
 
 impl ProfiledPlace {
-    /// The field path of the place in a layer: `model.layers.3.mlp`.
+    /// Returns the field path of the source location in the given layer, such as
+    /// `model.layers.3.mlp`.
     pub fn path_in(&self, layer: Option<&str>) -> String {
         let Some(layer) = layer else { return self.path.clone() };
         let stem = layer.rsplit_once('.').map_or(layer, |(stem, _)| stem);
@@ -270,8 +282,8 @@ impl ProfiledPlace {
     }
 }
 
-/// The options that must be equal, so that the nodes of one network correspond to the nodes of the other
-/// network.
+/// The options that must be equal in the profile and in the network. If two networks differ in one
+/// of the returned options, the nodes of the two networks don't correspond.
 const COMPARED: [&str; 7] = ["dtype", "quant", "kv", "kernels", "simplify", "context", "batch"];
 
 pub(crate) fn variant(plan: &Plan) -> BTreeMap<&'static str, String> {
@@ -291,7 +303,8 @@ pub(crate) fn variant(plan: &Plan) -> BTreeMap<&'static str, String> {
     ])
 }
 
-/// The hash of a recorded entry point, which does not depend on other entry points.
+/// Computes the hash of a recorded entry point. The hash does not depend on the other entry points
+/// of the trace.
 fn recorded(trace: &Trace, entry: &str) -> String {
     let alone = trace.with_entries(&[entry]).inlined();
     blake3::hash(alone.to_string().as_bytes()).to_hex()[..32].to_owned()

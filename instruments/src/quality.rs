@@ -1,8 +1,9 @@
-//! Compares a model's next-token distributions with the distributions of a reference model, over the windows
-//! of a text.
+//! Compares the next-token distributions of a model with the distributions of a reference model.
+//! The two models read the windows of a text.
 //!
-//! Each window begins with an empty KV cache. As in `llama-perplexity`, the comparison counts only the
-//! positions in the second half of a window. The first half is the context of these positions.
+//! The KV cache is empty at the beginning of each window. As in `llama-perplexity`, the comparison
+//! uses only the positions in the second half of a window. The tokens in the first half of a window
+//! are only context for the positions in the second half.
 
 use std::fs;
 use std::ops::{ControlFlow, Range};
@@ -13,17 +14,18 @@ use serde::Serialize;
 use tracewright::footprint::readable;
 use tracewright::{Model, ModelError};
 
-/// The windows of a text that are compared.
+/// The settings for splitting a text into windows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Windows {
     pub length: usize,
-    /// The largest number of windows; `None` for all windows of the text.
+    /// The largest number of windows. If the field is `None`, the comparison uses all windows of
+    /// the text.
     pub most: Option<usize>,
-    /// The token at the beginning of every window, for models that expect one.
+    /// The token at the beginning of every window, if the model expects a special first token.
     pub first: Option<u32>,
 }
 
-/// The token that the tokenizer adds before every text, if it adds such a token.
+/// Returns the token that the tokenizer inserts at the beginning of every text, if any.
 ///
 /// # Errors
 /// Returns an error if the tokenizer fails.
@@ -33,32 +35,33 @@ pub fn first_token(tokenizer: &Tokenizer) -> Result<Option<u32>, GenerateError> 
 }
 
 impl Windows {
-    /// Splits the given tokens into windows, each with its first token. Tokens at the end that do not fill a
-    /// window are left out.
+    /// Splits the given tokens into windows, and inserts the token `first` at the beginning of each
+    /// window. The function omits tokens at the end of the text that do not fill a window.
     pub fn of(&self, tokens: &[u32]) -> Vec<Vec<u32>> {
         let own = self.length.saturating_sub(usize::from(self.first.is_some())).max(1);
         let windows = tokens.chunks_exact(own).take(self.most.unwrap_or(usize::MAX));
         windows.map(|window| self.first.into_iter().chain(window.iter().copied()).collect()).collect()
     }
 
-    /// Returns the positions of a window that the comparison counts. At each of these positions, the model
-    /// predicts the next token.
+    /// Returns the positions of a window that the comparison uses. At each returned position, the
+    /// model predicts the next token of the window.
     fn counted(&self) -> Range<usize> {
         self.length / 2..self.length.saturating_sub(1)
     }
 }
 
-/// The result of a comparison. KL divergences are in nats, from the reference model to the model.
+/// The result of comparing a model with a reference model. All KL divergences are divergences from
+/// the reference model to the model, in nats.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Quality {
     pub positions: usize,
     pub mean_kl: f64,
     pub mean_kl_error: f64,
     pub median_kl: f64,
-    /// The 99th percentile of the KL divergence.
+    /// The 99th percentile of the KL divergence over all positions.
     pub kl_99: f64,
     pub max_kl: f64,
-    /// The fraction of positions at which both models predict the same token.
+    /// The fraction of positions at which the two models predict the same token.
     pub same_token: f64,
     /// The perplexity of the text under the model.
     pub perplexity: f64,
@@ -66,30 +69,32 @@ pub struct Quality {
     pub reference_perplexity: f64,
 }
 
-/// The result of a comparison, and the number of bytes of both archives.
+/// The result of comparing a model with a reference model, and the size of each model's archive in
+/// bytes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct QualityReport {
     pub quality: Quality,
     pub bytes: Option<u64>,
     pub reference_bytes: Option<u64>,
-    /// The error that the quantization of each matrix causes, if it was measured.
+    /// The error that the quantization of each matrix causes. The list is empty if `quality` did
+    /// not measure the error of each matrix.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<LayerQuality>,
 }
 
-/// The quality of a model in which only one matrix of every layer is quantized.
+/// The quality of a model in which every layer contains only one quantized matrix.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LayerQuality {
-    /// The keys of the matrix, with `*` for the number of the layer.
+    /// The key of the quantized matrix, with `*` instead of the layer's number.
     pub pattern: String,
-    /// The format of the matrix.
+    /// The format of the quantized matrix.
     pub format: &'static str,
     pub quality: Quality,
 }
 
 impl QualityReport {
     /// # Errors
-    /// Returns an error if an archive does not exist any more.
+    /// Returns an error if the archive of one of the two models no longer exists.
     pub fn new(quality: Quality, model: &Model, reference: &Model) -> Result<Self, FileError> {
         let bytes = |model: &Model| {
             let archive = model.info().build.as_ref().map(|build| &build.archive);
@@ -122,21 +127,21 @@ impl QualityReport {
 /// The reason why two models cannot be compared.
 #[derive(Debug, thiserror::Error)]
 pub enum QualityError {
-    /// The text is shorter than a window.
+    /// The text of the comparison is shorter than one window.
     #[error("the text has {found} tokens, expected at least the {window} tokens of one window")]
     Short { found: usize, window: usize },
-    /// A window has no position that counts.
+    /// The windows are too short, so the comparison has no positions.
     #[error("a window of the text has {0} tokens, expected at least 4")]
     Window(usize),
-    /// The models have different vocabularies.
-    #[error("the model has {found} token ids, but the reference model has {reference}")]
+    /// The two models have vocabularies of different sizes.
+    #[error("the model has {found} token ids, but the reference model has {reference} token ids")]
     Vocabulary { found: usize, reference: usize },
     /// A logit is not a finite number.
     #[error("the logits after token {position} of window {window} are not finite")]
     NotFinite {
-        /// The index of the window, from 0.
+        /// The index of the window in the text. The first window has the index 0.
         window: usize,
-        /// The position in the window, from 0.
+        /// The position in the window. The first position is 0.
         position: usize,
     },
     #[error(transparent)]
@@ -146,8 +151,9 @@ pub enum QualityError {
     Interrupted,
 }
 
-/// Compares `model` with `reference` over the windows of `tokens`. `watch` receives the number of finished
-/// windows and of all windows, and can stop the comparison.
+/// Splits `tokens` into windows, and compares `model` with `reference` on all windows. The callback
+/// `watch` receives the number of finished windows and the number of all windows. The callback can
+/// also stop the comparison.
 ///
 /// # Errors
 /// Returns an error if the text is shorter than a window, the vocabularies differ, or a call fails.
@@ -184,7 +190,7 @@ pub fn compare(
     Ok(sum.finish())
 }
 
-/// The sums over all positions so far.
+/// Contains the intermediate results of a comparison, summed over all positions so far.
 #[derive(Default)]
 struct Comparison {
     kl: Vec<f64>,
@@ -194,8 +200,9 @@ struct Comparison {
 }
 
 impl Comparison {
-    /// Adds the logits of both models at one position, f32 [vocabulary] each, and the token that follows this
-    /// position. Returns `None` if a logit is not finite.
+    /// Adds one position to the comparison. The arguments `found` and `reference` contain the
+    /// logits of the two models, f32 `[vocabulary]`. The argument `next` is the token that follows
+    /// the position. Returns `None` if a logit is not finite.
     fn add(&mut self, found: &[f32], reference: &[f32], next: u32) -> Option<()> {
         let (found, best) = log_probabilities(found)?;
         let (reference, reference_best) = log_probabilities(reference)?;
@@ -208,7 +215,8 @@ impl Comparison {
         Some(())
     }
 
-    /// Returns the result over all counted positions. At least one position must be counted.
+    /// Returns the result over all positions. Before you call this function, add at least one
+    /// position.
     fn finish(mut self) -> Quality {
         self.kl.sort_by(f64::total_cmp);
         let count = self.kl.len() as f64;
@@ -229,7 +237,8 @@ impl Comparison {
     }
 }
 
-/// The log probabilities of logits, computed in f64, and the most likely token (the first of several).
+/// Computes the log probabilities of all tokens from logits, in f64. Also returns the most likely
+/// token. If several tokens are equally likely, the function returns the token with the lowest id.
 fn log_probabilities(logits: &[f32]) -> Option<(Vec<f64>, usize)> {
     let (mut best, mut max) = (0, f32::NEG_INFINITY);
     for (token, &logit) in logits.iter().enumerate() {

@@ -1,18 +1,20 @@
-//! The reader of archives. The reader maps a file and verifies its whole structure. Only then does the reader
-//! give access to the entries.
+//! Reads parameter archives. The reader maps an archive into memory and verifies the whole
+//! structure of the archive. After the verification, the caller can access the entries of the
+//! archive.
 
+use crate::mapped::MappedFile;
 use crate::progress::{Tracker, Watch};
 use crate::weight_files::refuse_stand_in;
 use crate::{ArchiveError, ArchiveRule, Damage};
 use byteorder::{ByteOrder, LittleEndian};
-use memmap2::Mmap;
+use errors::WithPath as _;
 use ops::{ElementType, TensorType};
 use serde::{Deserialize, Serialize};
 use std::{fmt::Display, ops::Range, path::Path, path::PathBuf, sync::Arc};
 
 pub(crate) const MAGIC: [u8; 4] = *b"IRPA";
 pub(crate) const HEADER_SIZE: u64 = 88;
-/// The size in bytes of the fields that are at the beginning of every type of entry.
+/// The size in bytes of the fields that are at the beginning of every entry.
 pub(crate) const COMMON_SIZE: u64 = 60;
 pub(crate) const SKIP: u32 = 0;
 pub(crate) const SPLAT: u32 = 1;
@@ -24,37 +26,40 @@ pub(crate) const DATA_ALIGNMENT: u64 = 64;
 pub(crate) const FILE_ALIGNMENT: u64 = 4096;
 pub(crate) const PATTERN_SIZES: [usize; 5] = [1, 2, 4, 8, 16];
 
-/// The number of bytes that all threads hash in one round.
+/// The number of bytes that all threads together hash between two calls of the progress callback.
 const PIECE: usize = 16 << 20;
 
-/// A verified, memory-mapped parameter archive. Clones share the mapping.
+/// A verified, memory-mapped parameter archive. All clones share one memory mapping.
 #[derive(Clone, Debug)]
 pub struct Archive {
     path: PathBuf,
-    map: Arc<Mmap>,
+    map: Arc<MappedFile>,
     entries: Arc<[Entry]>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub name: String,
-    /// The type of the tensor, if the entry has Tracewright's metadata.
+    /// The type of the tensor. The type is known only if the entry has metadata from Tracewright.
     pub ty: Option<TensorType>,
-    /// The hash of the data in hexadecimal, if the metadata contain it.
+    /// The hash of the data as a hexadecimal number, if the metadata of the entry contain a hash.
     pub blake3: Option<String>,
-    /// The recipe that computed the data from the checkpoint, if the metadata contain it.
+    /// The recipe that computed the data from tensors of the checkpoint, if the metadata contain a
+    /// recipe.
     pub recipe: Option<String>,
-    /// The checkpoint's tensors that the recipe reads, if the metadata list them.
+    /// The names of the checkpoint's tensors that the recipe reads. The list is empty if the
+    /// metadata contain no names of tensors.
     pub sources: Vec<String>,
     pub data: EntryData,
 }
 
-/// The place where an entry's bytes are.
+/// The location of an entry's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EntryData {
-    /// The bytes are in this range of the file, which starts at a multiple of 64.
+    /// The bytes of the entry are in the given range of the file. The start of the range is a
+    /// multiple of 64.
     Range(Range<usize>),
-    /// The bytes repeat a pattern and are not in the file.
+    /// The bytes of the entry repeat a pattern. The file contains only the pattern.
     Splat {
         /// The pattern, of 1, 2, 4, 8 or 16 bytes.
         pattern: Vec<u8>,
@@ -64,12 +69,12 @@ pub enum EntryData {
 }
 
 impl Archive {
-    /// Maps the archive, and checks every byte outside of the tensors' data. An archive that passes these
-    /// checks is safe for IREE, which checks little itself: for example, a range that wraps around crashes
-    /// IREE's reader.
+    /// Maps the archive into memory, and checks every byte outside of the tensors' data. The checks
+    /// of the archive protect IREE, because IREE's reader checks very little. For example, IREE's
+    /// reader crashes if the end of a range overflows.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
         let path = path.as_ref();
-        let map = crate::map(path)?;
+        let map = MappedFile::open(path)?;
         refuse_stand_in(path, &map)?;
         let entries = verify(path, &map)?.into();
         Ok(Self { path: path.into(), map, entries })
@@ -79,13 +84,14 @@ impl Archive {
         &self.path
     }
 
-    /// The bytes of the whole file, shared without a copy. The mapping exists as long as the last clone. If
-    /// another process truncates the file, reading the missing pages kills this process.
+    /// Returns the bytes of the whole file without a copy. The memory mapping exists until the last
+    /// clone of the result is dropped. If another process truncates the mapped file, the operating
+    /// system kills this process when this process reads the missing bytes.
     pub fn bytes(&self) -> Arc<dyn AsRef<[u8]> + Send + Sync> {
         self.map.clone()
     }
 
-    /// All entries, sorted by name.
+    /// Returns all entries, sorted by name.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
@@ -95,7 +101,8 @@ impl Archive {
         Some(&self.entries[index])
     }
 
-    /// The data of the entry with this name; `None` for an entry that repeats a pattern.
+    /// Returns the data of the entry with the given name. The result is `None` if the archive has
+    /// no entry with the given name, or if the entry repeats a pattern.
     pub fn data(&self, name: &str) -> Option<&[u8]> {
         match &self.get(name)?.data {
             EntryData::Range(range) => self.map.get(range.clone()),
@@ -103,19 +110,32 @@ impl Archive {
         }
     }
 
-    /// Identifies the archive by the blake3 hash of all bytes before its data. These bytes include the hash
-    /// of each tensor. If every tensor has a hash, archives with different data have different identifiers.
+    /// Passes the data of the entry with the given name to `read`. Unlike the data that
+    /// [`data`](Self::data) returns, the passed bytes do not stay in the memory of the process. The
+    /// result is `None` if the archive has no data for the given name.
+    ///
+    /// # Errors
+    /// Returns an error if the system cannot map the file again.
+    pub fn read_once<R>(&self, name: &str, read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>, ArchiveError> {
+        let Some(EntryData::Range(range)) = self.get(name).map(|entry| &entry.data) else { return Ok(None) };
+        Ok(Some(self.map.read_once(range.clone(), read).with_path("map", &self.path)?))
+    }
+
+    /// Returns an identifier of the archive. The identifier is the blake3 hash of all bytes before
+    /// the tensors' data. The bytes before the data include the hash of each tensor. Therefore, if
+    /// every tensor has a hash, archives with different data have different identifiers.
     pub fn table_blake3(&self) -> String {
         // The start of the storage segment. An earlier check guarantees that the start lies inside the file.
         let front = LittleEndian::read_u64(&self.map[72..80]) as usize;
         blake3::hash(&self.map[..front]).to_string()
     }
 
-    /// Hashes all data on all threads, and compares the results with the hashes in the metadata.
+    /// Computes the hashes of all tensors' data on all threads, and compares these hashes with the
+    /// hashes in the metadata.
     ///
     /// # Errors
-    /// Returns an error if a hash differs, or if `watch` stops the verification. The error lists all damaged
-    /// entries.
+    /// Returns an error if the hash of an entry differs. The error lists all damaged entries. The
+    /// function also returns an error if `watch` stops the verification.
     pub fn verify_content(&self, watch: Option<Watch<'_>>) -> Result<Verified, ArchiveError> {
         let mut verified = Verified::default();
         let mut hashed = Vec::new();
@@ -148,7 +168,7 @@ impl Archive {
     }
 }
 
-/// The result of a successful verification.
+/// The result of [`Archive::verify_content`] if all data match the hashes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
     pub entries: usize,
@@ -166,7 +186,8 @@ impl Entry {
     }
 }
 
-/// The JSON in the metadata of an entry. IREE ignores this JSON.
+/// The JSON object that Tracewright stores in the metadata of an archive's entry. IREE ignores the
+/// JSON object.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct ArchiveMetadata {
     pub dtype: String,
@@ -179,22 +200,22 @@ pub(crate) struct ArchiveMetadata {
     pub sources: Vec<String>,
 }
 
-/// The number of bytes of a tensor; `None` if the number overflows.
+/// Returns the size of a tensor in bytes. The result is `None` if the size overflows.
 pub(crate) fn byte_length(ty: &TensorType) -> Option<u64> {
     let count = ty.shape.iter().try_fold(1u64, |count, &extent| count.checked_mul(extent as u64))?;
     Some(count.checked_mul(ty.element.bits() as u64)?.div_ceil(8))
 }
 
-/// A record of the table. An earlier check guarantees that its ranges lie inside their segments. All ranges
-/// are relative to the start of the file.
+/// One record of the archive's table of entries. All ranges in a record are relative to the start
+/// of the file. An earlier check guarantees that each range lies inside its segment.
 struct Record {
     name: Range<u64>,
     metadata: Range<u64>,
     data: EntryData,
 }
 
-/// Checks the whole file and returns its entries. The function never panics. Its memory is proportional to
-/// the size of the file.
+/// Checks the structure of the whole file and returns the entries. The function never panics. The
+/// memory consumption of the function is at most proportional to the size of the file.
 pub(crate) fn verify(path: &Path, bytes: &[u8]) -> Result<Vec<Entry>, ArchiveError> {
     let file = Verifier { path, bytes };
     let (records, claims) = file.table()?;
@@ -256,7 +277,8 @@ impl Verifier<'_> {
         self.bytes.len() as u64
     }
 
-    /// The bytes of a range. An earlier check guarantees that the range lies inside the file.
+    /// Returns the bytes of a range. An earlier check guarantees that the range lies inside the
+    /// file.
     fn slice(&self, range: Range<u64>) -> &[u8] {
         &self.bytes[range.start as usize..range.end as usize]
     }
@@ -269,7 +291,7 @@ impl Verifier<'_> {
         LittleEndian::read_u64(self.slice(at..at + 8))
     }
 
-    /// Checks the header except for the segments.
+    /// Checks all fields of the header except the offsets and lengths of the segments.
     fn header(&self) -> Result<(), ArchiveError> {
         let length = self.length();
         self.check(length >= HEADER_SIZE, 0, ArchiveRule::FileSize, "at least 88 bytes", length)?;
@@ -294,7 +316,8 @@ impl Verifier<'_> {
         self.check(self.u64(24) == 0, 24, ArchiveRule::Flags, 0, format_args!("{:#x}", self.u64(24)))
     }
 
-    /// Reads the header and the table. Returns the entries, and all ranges of the file that the entries occupy.
+    /// Reads the header and the table of entries. Returns the entries of the archive, and all
+    /// ranges of the file that the header, the table and the entries occupy.
     fn table(&self) -> Result<(Vec<Record>, Vec<Range<u64>>), ArchiveError> {
         self.header()?;
         let entries = self.segment(40, HEADER_SIZE, ENTRY_ALIGNMENT)?;
@@ -379,8 +402,8 @@ impl Verifier<'_> {
         Ok((records, claims))
     }
 
-    /// Reads the segment whose offset and length are at `field`. The segment must start at the end of the
-    /// previous segment, and must be aligned unless it is empty.
+    /// Reads the offset and the length of a segment at the position `field`. The segment must start
+    /// at the end of the previous segment. A segment that is not empty must also be aligned.
     fn segment(&self, field: u64, before: u64, alignment: u64) -> Result<Range<u64>, ArchiveError> {
         let (offset, length) = (self.u64(field), self.u64(field + 8));
         let start = before.next_multiple_of(alignment);
@@ -397,7 +420,8 @@ impl Verifier<'_> {
         }
     }
 
-    /// Reads a range. The offset and the length are at `field`, and the offset is relative to `segment`.
+    /// Reads a range. The position `field` of the file contains the offset and the length of the
+    /// range. The offset is relative to the start of `segment`.
     fn range(&self, field: u64, segment: &Range<u64>) -> Result<Range<u64>, ArchiveError> {
         let (offset, length) = (self.u64(field), self.u64(field + 8));
         let size = segment.end - segment.start;
@@ -429,7 +453,8 @@ impl Verifier<'_> {
         Ok(EntryData::Splat { pattern: pattern.into(), length })
     }
 
-    /// Checks that the ranges of the entries do not overlap, and that all other bytes are zero.
+    /// Checks that the ranges in `claims` do not overlap, and that all bytes between the ranges are
+    /// zero.
     fn coverage(&self, mut claims: Vec<Range<u64>>) -> Result<(), ArchiveError> {
         claims.retain(|claim| !claim.is_empty());
         claims.sort_unstable_by_key(|claim| claim.start);

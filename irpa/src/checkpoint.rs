@@ -1,14 +1,16 @@
-//! [`Checkpoint`] contains the tensors of a safetensors file, of an index with shards, or of a GGUF file.
+//! Reads checkpoints. A [`Checkpoint`] contains the tensors of a safetensors file, of an index with
+//! shards, or of a GGUF file.
 
 use crate::error::{ArchiveError, RowsProblem};
 use crate::gguf::{BlockFormat, Gguf, ScaledFloats, StoredNumbers};
 use crate::index::PassedOver;
+use crate::mapped::MappedFile;
 use crate::progress::Watch;
 use crate::rows::{BLOCKS, BlockRows};
 use crate::unsupported::UnsupportedFormat;
 use crate::weight_files::{WeightFiles, rejected};
 use crate::write::{NewEntry, WriteOptions, write};
-use memmap2::Mmap;
+use errors::WithPath as _;
 use ops::format::Quantized;
 use ops::{ElementType, TensorType};
 use safetensors::{Dtype, SafeTensors};
@@ -20,7 +22,8 @@ use std::{
     sync::Arc,
 };
 
-/// A memory-mapped checkpoint: tensors by name, from one or several files.
+/// A memory-mapped checkpoint, which maps names to tensors. The tensors of a checkpoint can be in
+/// one or several files.
 ///
 /// ```no_run
 /// use tracewright_irpa::{ArchiveError, Checkpoint};
@@ -34,7 +37,7 @@ use std::{
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
     path: PathBuf,
-    pub(crate) files: Vec<(PathBuf, Arc<Mmap>)>,
+    pub(crate) files: Vec<(PathBuf, Arc<MappedFile>)>,
     pub(crate) tensors: BTreeMap<String, CheckpointTensor>,
     passed_over: Option<PassedOver>,
 }
@@ -42,42 +45,47 @@ pub struct Checkpoint {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckpointTensor {
     pub name: String,
-    /// The name of the tensor in the file. Several tensors can be parts of the same tensor in the file.
+    /// The name of the tensor in the file. Several tensors of the checkpoint can be parts of the
+    /// same tensor in the file.
     pub source: String,
-    /// The storage of the numbers: an element type, which Tracewright may not support, or quantized blocks.
+    /// The storage format of the tensor's numbers, which is either an element type or a format with
+    /// quantized blocks. The element type can be a type that Tracewright does not support.
     pub stored: StoredNumbers,
     pub shape: Vec<usize>,
     pub range: Range<usize>,
-    /// How the stored order of the numbers differs from the tensor's own order.
+    /// Describes how the order of a tensor's numbers in the file differs from the order in the
+    /// model.
     pub arranged: StoredOrder,
-    /// Whether the index does not list the tensor although a shard contains it. This happens if a fine-tuned
-    /// checkpoint replaces tensors of another checkpoint.
+    /// Whether a shard contains the tensor, but the index does not list the tensor. Unlisted
+    /// tensors exist in fine-tuned checkpoints whose shards replace tensors of another checkpoint.
     pub unlisted: bool,
     pub(crate) file: usize,
-    /// The place of the scales for [`StoredNumbers::Mxfp4`]: the file, and the range of bytes in this file.
+    /// The location of the scales for [`StoredNumbers::Mxfp4`]: the index of the file, and the
+    /// range of bytes in this file.
     pub(crate) scales: Option<(usize, Range<usize>)>,
 }
 
-/// How the stored order of the numbers differs from the tensor's own order. Conversion to GGUF changes the
-/// order of some tensors.
+/// Describes how the order of a tensor's numbers in the file differs from the order in the model.
+/// For example, the conversion to GGUF changes the order of some tensors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StoredOrder {
-    /// The file stores the tensor in its own order.
+    /// The file stores the numbers in the order of the model.
     #[default]
     Same,
-    /// The rows of the tensor belong to this number of heads. Within a head, the first half of the rows is at
-    /// even positions and the second half is at odd positions. The two rows of a pair that rope rotates are
-    /// therefore neighbours.
+    /// The rows of the matrix belong to `heads` attention heads, and the file interleaves the rows
+    /// of each head. For each head, the file stores the first half of the rows at even positions,
+    /// and the second half at odd positions. As a result, the two rows of each pair that RoPE
+    /// rotates are neighbours in the file.
     PermutedRope { heads: usize },
-    /// The file stores the transposed matrix, which means that the last two axes are exchanged.
+    /// The file stores the transposed matrix, so the last two axes of the tensor are exchanged.
     Transposed,
-    /// The file stores each number plus 1.
+    /// The file stores each number increased by 1.
     PlusOne,
     /// The file stores −eˣ instead of each number x.
     NegativeExponential,
 }
 
-/// The numbers of a tensor, in stored order.
+/// The numbers of a tensor, in the order in which the file stores them.
 #[derive(Clone, Copy, Debug)]
 pub struct TensorNumbers<'a> {
     bytes: &'a [u8],
@@ -87,8 +95,9 @@ pub struct TensorNumbers<'a> {
 }
 
 impl TensorNumbers<'_> {
-    /// Reads the numbers of the tensor from `start` on. The function decodes blocks to the same f32 numbers
-    /// as ggml. For an unsupported element type, all numbers are 0.
+    /// Reads the numbers of the tensor from the index `start` on. If the tensor is stored in
+    /// quantized blocks, the function computes the same f32 numbers as ggml. If Tracewright does
+    /// not support the element type, the function writes zeros.
     ///
     /// # Panics
     /// Panics if the tensor has fewer than `start + out.len()` numbers.
@@ -114,8 +123,9 @@ impl TensorNumbers<'_> {
         self.stored
     }
 
-    /// The integers and the scales of the block that contains the `count` numbers from `start` on. The result
-    /// is `None` if no format of Tracewright has the same blocks.
+    /// Returns the integers and the scales of the block that contains the `count` numbers from the
+    /// index `start` on. The result is `None` if none of Tracewright's formats can store this block
+    /// without changes.
     pub fn quantized(&self, start: usize, count: usize) -> Option<Quantized> {
         match self.stored {
             StoredNumbers::Blocks(format) if count == format.numbers() => format.quantized(self.bytes, start),
@@ -136,13 +146,15 @@ impl TensorNumbers<'_> {
 }
 
 impl Checkpoint {
-    /// Opens a safetensors file, a GGUF file, an index, or a directory with a safetensors file or an index
-    /// under its standard name. The function checks all headers, and reads no data. The tensors of a GGUF
-    /// file keep their names in the file.
+    /// Opens a safetensors file, a GGUF file or an index. You can also pass a directory that
+    /// contains a safetensors file or an index under the standard name. The function checks all
+    /// headers, but reads no tensor data. The tensors of a GGUF file keep the names that the file
+    /// contains.
     ///
-    /// If a directory contains a file and an index, the function reads the file, as transformers does: see
-    /// [`passed_over`](Self::passed_over). If several shards contain a tensor, the function reads the shard
-    /// that the index lists.
+    /// If a directory contains both a safetensors file and an index, the function reads the
+    /// safetensors file, as Hugging Face transformers does. See [`passed_over`](Self::passed_over).
+    /// If several shards contain the same tensor, the function reads the tensor from the shard that
+    /// the index lists.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
         let path = path.as_ref();
         if Gguf::is_at(path) {
@@ -169,12 +181,15 @@ impl Checkpoint {
         Self { path: path.into(), files: Vec::new(), tensors: BTreeMap::new(), passed_over: None }
     }
 
-    /// The index that was ignored in favour of a single file next to it, if the index's shards contain other weights.
+    /// Returns the index that Tracewright ignored because the same directory contains a single
+    /// safetensors file. The result is `None` if Tracewright ignored no index, or if the shards of
+    /// the index contain the same weights as the single file.
     pub fn passed_over(&self) -> Option<&PassedOver> {
         self.passed_over.as_ref()
     }
 
-    /// The tensors of a GGUF file, with their names in the file.
+    /// Creates a checkpoint with the tensors of a GGUF file. The tensors keep the names that the
+    /// file contains.
     pub fn of_gguf(file: &Gguf) -> Self {
         let tensor = |tensor: &crate::GgufTensor| {
             let (name, shape, range) = (tensor.name.clone(), tensor.shape.clone(), tensor.range.clone());
@@ -190,9 +205,10 @@ impl Checkpoint {
         Self { files, tensors: file.tensors().iter().map(tensor).collect(), ..Self::empty(file.path()) }
     }
 
-    /// Changes each tensor with `revise`. The function can change the name and the stored order, and the
-    /// shape if the number of elements stays the same. Tensors for which `revise` returns `None` are removed.
-    /// If another tensor already has the new name, the tensor keeps its old name.
+    /// Replaces each tensor with the result of `revise`. The callback `revise` can change the name,
+    /// the stored order and the shape, but not the number of elements. If `revise` returns `None`,
+    /// the tensor is removed. If another tensor already has the new name, the function does not
+    /// change the tensor.
     #[must_use]
     pub fn revised(mut self, revise: impl Fn(CheckpointTensor) -> Option<CheckpointTensor>) -> Self {
         let mut tensors = BTreeMap::new();
@@ -207,11 +223,13 @@ impl Checkpoint {
         self
     }
 
-    /// Adds the checkpoint in a folder next to this checkpoint. The names of its tensors get the folder's
-    /// name and a dot as a prefix.
+    /// Adds the tensors of another checkpoint, which is in the subfolder `folder` of this
+    /// checkpoint's folder. The function adds `folder` and a dot in front of the names of the added
+    /// tensors.
     ///
     /// # Errors
-    /// Returns an error if the folder contains no checkpoint, or if the checkpoint cannot be read.
+    /// Returns an error if the subfolder contains no checkpoint, or if the checkpoint cannot be
+    /// read.
     pub fn with_folder(mut self, folder: &str) -> Result<Self, ArchiveError> {
         let other = Self::open(self.path.join(folder))?;
         let first = self.files.len();
@@ -224,8 +242,8 @@ impl Checkpoint {
         Ok(self)
     }
 
-    /// Renames tensors. The second prefix of a pair replaces the first prefix in names. If another tensor
-    /// already has the new name, the tensor keeps its old name.
+    /// Renames tensors. Each pair in `prefixes` contains an old prefix and a new prefix. If another
+    /// tensor already has the new name, the tensor keeps its old name.
     #[must_use]
     pub fn renamed(mut self, prefixes: &[(&str, &str)]) -> Self {
         for name in self.tensors.keys().cloned().collect::<Vec<_>>() {
@@ -241,11 +259,13 @@ impl Checkpoint {
         self
     }
 
-    /// Splits tensors that contain several tensors. If a name ends with the first text of a pair, the
-    /// function splits the tensor along its first axis. Each slice is then split into as many equal parts as
-    /// the pair has other texts. The name of a part ends with the part's text, in which the index of the
-    /// slice replaces a `*`. If no text contains a `*`, the first axis is not split. A tensor that cannot be
-    /// split evenly does not change.
+    /// Splits tensors that contain several weights, such as a stack of expert matrices, into one
+    /// tensor per weight. Each pair in `stacks` contains the suffix of the tensor's name, and the
+    /// suffixes of the weights' names. If the suffixes of the weights contain a `*`, the function
+    /// first splits the tensor into slices along the first axis. Then the function divides each
+    /// slice into equal parts, one part for each suffix. In the name of a weight, the index of the
+    /// slice replaces the `*`. If a tensor cannot be divided equally, the function does not change
+    /// the tensor.
     #[must_use]
     pub fn apart(mut self, stacks: &[(&str, &[&str])]) -> Self {
         for name in self.tensors.keys().cloned().collect::<Vec<_>>() {
@@ -260,9 +280,10 @@ impl Checkpoint {
         self
     }
 
-    /// Joins four-bit floats with their scales, as in published gpt-oss checkpoints. `NAME_blocks` `[…, rows,
-    /// inputs / 32, 16]` and `NAME_scales` `[…, rows, inputs / 32]` become `NAME` `[…, inputs, rows]`.
-    /// Tensors without a partner are unchanged.
+    /// Combines tensors of four-bit floats with the tensors of their scales, as in published
+    /// gpt-oss checkpoints. The tensors `NAME_blocks` `[…, rows, inputs / 32, 16]` and
+    /// `NAME_scales` `[…, rows, inputs / 32]` become one tensor `NAME` `[…, inputs, rows]`. All
+    /// other tensors stay unchanged.
     #[must_use]
     pub fn with_scales(mut self) -> Self {
         for name in self.tensors.keys().cloned().collect::<Vec<_>>() {
@@ -297,7 +318,7 @@ impl Checkpoint {
         self.files.iter().map(|(path, _)| path.as_path())
     }
 
-    /// The blake3 hash of all files, computed on all threads.
+    /// Computes the blake3 hash of all files of the checkpoint on all threads.
     pub fn content_blake3(&self) -> String {
         let mut hasher = blake3::Hasher::new();
         for (_, map) in &self.files {
@@ -308,7 +329,7 @@ impl Checkpoint {
         hasher.finalize().to_string()
     }
 
-    /// All tensors, sorted by name.
+    /// Returns all tensors, sorted by name.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = &CheckpointTensor> {
         self.tensors.values()
     }
@@ -317,12 +338,12 @@ impl Checkpoint {
         self.tensors.get(name)
     }
 
-    /// The file that contains a tensor.
+    /// Returns the path of the file that contains a tensor.
     pub fn file(&self, tensor: &CheckpointTensor) -> &Path {
         &self.files[tensor.file].0
     }
 
-    /// The type of the tensor with this name.
+    /// Returns the type of the tensor with the given name.
     ///
     /// The function returns an error for an unsupported element type.
     pub fn ty(&self, name: &str) -> Result<TensorType, ArchiveError> {
@@ -340,13 +361,26 @@ impl Checkpoint {
         }
     }
 
-    /// The stored bytes of the tensor with this name: little-endian, and not necessarily aligned.
+    /// Returns the stored bytes of the tensor with the given name. The bytes of the tensor are
+    /// little-endian, and may be unaligned in memory.
     pub fn data(&self, name: &str) -> Result<&[u8], ArchiveError> {
         let tensor = self.require(name)?;
         Ok(&self.files[tensor.file].1[tensor.range.clone()])
     }
 
-    /// The numbers of the tensor with this name, in stored order.
+    /// Passes the stored bytes of the tensor with the given name to `read`. Unlike the bytes that
+    /// [`data`](Self::data) returns, the passed bytes do not stay in the memory of the process.
+    ///
+    /// # Errors
+    /// Returns an error if the tensor does not exist, or if the system cannot map the file again.
+    pub fn read_once<R>(&self, name: &str, read: impl FnOnce(&[u8]) -> R) -> Result<R, ArchiveError> {
+        let tensor = self.require(name)?;
+        let (path, file) = &self.files[tensor.file];
+        Ok(file.read_once(tensor.range.clone(), read).with_path("map", path)?)
+    }
+
+    /// Returns a reader for the numbers of the tensor with the given name. The reader returns the
+    /// numbers in the order of the file.
     pub fn numbers(&self, name: &str) -> Result<TensorNumbers<'_>, ArchiveError> {
         let tensor = self.require(name)?;
         let (bytes, stored) = (self.data(name)?, tensor.stored);
@@ -355,7 +389,8 @@ impl Checkpoint {
         Ok(TensorNumbers { bytes, stored, element: tensor.element(), scales })
     }
 
-    /// Whether both tensors exist and contain the same numbers. The stored types of the tensors may differ.
+    /// Whether the tensors `name` and `other` exist and contain the same numbers. The stored types
+    /// of the two tensors may differ.
     pub fn holds_equal(&self, name: &str, other: &str) -> bool {
         const TOGETHER: usize = 4096;
         let (Some(a), Some(b)) = (self.get(name), self.get(other)) else { return false };
@@ -382,9 +417,9 @@ impl Checkpoint {
         self.get(name).ok_or_else(|| ArchiveError::NoTensor { path: self.path.clone(), name: name.into() })
     }
 
-    /// Maps a file and returns its tensors.
+    /// Maps a file into memory and returns the tensors of the file.
     pub(crate) fn add_file(&mut self, path: PathBuf) -> Result<Vec<CheckpointTensor>, ArchiveError> {
-        let map = crate::map(&path)?;
+        let map = MappedFile::open(&path)?;
         if let Some(format) = UnsupportedFormat::of_file(&path, &map) {
             return Err(ArchiveError::Foreign { path, format });
         }
@@ -412,11 +447,11 @@ impl Checkpoint {
         Ok(tensors)
     }
 
-    /// Checks whether an archive may be written to `path`. This check protects the checkpoint, because the
-    /// checkpoint is memory-mapped and may be the only copy of the weights.
+    /// Checks whether an archive may be written to `path`. Overwriting a memory-mapped checkpoint
+    /// would destroy what may be the only copy of the weights.
     ///
     /// # Errors
-    /// Returns an error if `path` is a file of the checkpoint or its index.
+    /// Returns an error if `path` is the index or another file of the checkpoint.
     pub fn check_output(&self, path: &Path) -> Result<(), ArchiveError> {
         match files::is_one_of(path, self.files().chain([self.path()])) {
             true => Err(ArchiveError::OutputIsInput { path: path.into() }),
@@ -425,8 +460,8 @@ impl Checkpoint {
     }
 }
 
-/// Replaces the stored bytes of block-quantized tensors in a file by the tensors that the bytes represent.
-/// `text` describes these tensors.
+/// Turns tensors of bytes into block-quantized tensors. The argument `text` is the JSON from the
+/// metadata of the file, which lists the block-quantized tensors.
 fn in_blocks(tensors: &mut [CheckpointTensor], text: &str) -> Result<(), RowsProblem> {
     let mut described: BTreeMap<String, BlockRows> = serde_json::from_str(text).map_err(RowsProblem::Json)?;
     for tensor in tensors {
@@ -451,7 +486,7 @@ fn in_blocks(tensors: &mut [CheckpointTensor], text: &str) -> Result<(), RowsPro
 }
 
 impl CheckpointTensor {
-    /// The parts into which [`Checkpoint::apart`] splits a tensor.
+    /// Returns the tensors into which [`Checkpoint::apart`] splits a tensor.
     fn pieces(&self, before: &str, parts: &[&str]) -> Option<Vec<Self>> {
         let numbered = parts.iter().any(|part| part.contains('*'));
         let (count, mut shape) = match numbered {
@@ -473,7 +508,8 @@ impl CheckpointTensor {
         Some((0..pieces).map(piece).collect())
     }
 
-    /// The format of the tensor's quantized blocks; `None` if it is not stored in blocks.
+    /// Returns the format of the tensor's quantized blocks. The result is `None` if the tensor is
+    /// not stored in quantized blocks.
     pub fn blocks(&self) -> Option<BlockFormat> {
         match self.stored {
             StoredNumbers::Blocks(format) | StoredNumbers::Rows(format, _) => Some(format),
@@ -482,7 +518,8 @@ impl CheckpointTensor {
         }
     }
 
-    /// The element type of the tensor; `None` for blocks and for unsupported types.
+    /// Returns the element type of the tensor. The result is `None` for quantized blocks and for
+    /// unsupported element types.
     pub fn element(&self) -> Option<ElementType> {
         let StoredNumbers::Each(dtype) = self.stored else { return None };
         match dtype {
@@ -499,13 +536,15 @@ impl CheckpointTensor {
 
 /// Options of [`convert_checkpoint`].
 pub struct ConvertOptions<'a> {
-    /// The element type to which all float tensors are converted. `None` keeps the stored types.
+    /// The element type to which all float tensors are converted. If the field is `None`, the
+    /// tensors keep their stored element types.
     pub float: Option<ElementType>,
-    /// Whether the archive's entries get metadata with their type and hash. Without metadata, the function
-    /// copies any element type. If the checkpoint's header is sorted, the archive then equals the output of
+    /// Whether the archive contains metadata with the type and the hash of each tensor. Without
+    /// metadata, the archive can also contain tensors of unsupported element types. If the header
+    /// of the checkpoint is sorted, an archive without metadata equals the output of
     /// `iree-convert-parameters`.
     pub metadata: bool,
-    /// The callback for the progress, which can also stop the conversion.
+    /// The callback that receives the progress. The callback can also stop the conversion.
     pub watch: Option<Watch<'a>>,
 }
 
@@ -523,8 +562,8 @@ pub struct Converted {
     pub to: ElementType,
 }
 
-/// Writes all tensors of a checkpoint to an archive, under their own names. Returns the tensors that were
-/// converted.
+/// Writes all tensors of a checkpoint to an archive, and keeps the names of the tensors. Returns
+/// the tensors whose element type was converted.
 pub fn convert_checkpoint(
     checkpoint: &Checkpoint,
     path: impl AsRef<Path>,

@@ -1,15 +1,16 @@
-//! Converts element types, on bytes.
+//! Converts the bytes of tensors between element types.
 
 use crate::ArchiveError;
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 use ops::ElementType;
 
-/// The number of elements per block. The intermediate block fits into the processor's first-level cache.
+/// The number of elements that the conversion writes into an intermediate buffer. A buffer with
+/// this number of elements fits into the processor's first-level cache.
 const BLOCK: usize = 1024;
 
-/// Converts little-endian elements from one float type to another. The function rounds to nearest even, and a
-/// NaN stays a NaN. If both types are equal, the function copies the elements, even of an unsupported type.
-/// The source and the target may be unaligned.
+/// Converts little-endian elements from one float type to another. The function rounds to nearest
+/// even, and a NaN stays a NaN. If `from` and `to` are equal, the function copies the bytes, even
+/// for an unsupported element type. The slices `src` and `dst` may be unaligned.
 pub fn convert(src: &[u8], from: ElementType, to: ElementType, dst: &mut [u8]) -> Result<(), ArchiveError> {
     if from != to && !(from.is_float() && to.is_float()) {
         return Err(ArchiveError::Conversion { from, to });

@@ -1,4 +1,4 @@
-//! [`ArchiveError`] and the errors that it wraps.
+//! Declares [`ArchiveError`] and the errors that an [`ArchiveError`] contains.
 
 use crate::UnsupportedFormat;
 use errors::{FileError, LISTED};
@@ -6,7 +6,7 @@ use ops::{ElementType, TensorType};
 use safetensors::{Dtype, SafeTensorError};
 use std::{fmt, path::PathBuf};
 
-/// Errors of block-quantized matrices in a safetensors file.
+/// A problem with the block-quantized matrices in a safetensors file.
 #[derive(Debug, thiserror::Error)]
 pub enum RowsProblem {
     #[error("the metadata of the archive do not describe quantized matrices: {0}")]
@@ -22,74 +22,76 @@ pub enum RowsProblem {
     Bytes { name: String, dtype: Dtype, found: usize, expected: usize },
 }
 
-/// Errors of archives, checkpoints and conversions between them.
+/// An error about an archive, about a checkpoint, or about the conversion of a checkpoint to an
+/// archive.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
     #[error(transparent)]
     File(#[from] FileError),
-    /// The disk has too little free space for the archive.
+    /// The disk does not have enough free space for the archive.
     #[error(
-        "no room for `{path}`: the file needs {needed} bytes, {}; free some space, or write to another disk",
+        "the disk has no room for `{path}`: the file needs {needed} bytes, {}; free some space, or write to another disk",
         available.map_or("the file system or quota is full".into(), |bytes| format!("{bytes} are available"))
     )]
     DiskFull {
         path: PathBuf,
         needed: u64,
-        /// The number of free bytes, if the file system reports it.
+        /// The number of free bytes on the disk, if the file system reports this number.
         available: Option<u64>,
     },
     /// The progress callback stopped the operation.
     #[error("stopped on request while working on `{path}`")]
     Cancelled { path: PathBuf },
-    /// The archive violates a rule of the format.
+    /// The archive violates a rule of the archive format.
     #[error(
         "`{path}` is not a valid parameter archive: at byte {offset}, {rule}: expected {expected}, found {found}"
     )]
     Archive { path: PathBuf, offset: u64, rule: ArchiveRule, expected: String, found: String },
-    /// The data of archive entries differ from their hashes.
+    /// The hash of an entry's data differs from the hash in the metadata.
     #[error("`{path}` is damaged: {}; write the archive again", List(damaged))]
     Content { path: PathBuf, damaged: Vec<Damage> },
-    #[error("cannot write an entry `{name}`: {problem}")]
+    #[error("cannot write the archive entry `{name}`: {problem}")]
     Entry { name: String, problem: EntryProblem },
-    /// The source of an entry returned more or fewer bytes than its type takes.
+    /// The caller of the writer provided more or fewer bytes than the type of the entry requires.
     #[error("the data of the archive entry `{name}` have {found} bytes, expected {expected}")]
     SourceLength {
         name: String,
         expected: u64,
-        /// The number of bytes that the source wrote. If the source wrote too many bytes, the count includes
-        /// the first write that exceeded the planned size.
+        /// The number of bytes that the caller wrote. If the caller writes too many bytes, the
+        /// writer stops counting after the first write that exceeds the planned size.
         found: u64,
     },
-    /// The conversion between two element types is not defined.
+    /// Tracewright cannot convert numbers of the element type `from` to the element type `to`.
     #[error(
         "cannot convert {from} to {to}: only f32, f16 and bf16 convert to each other; declare the tensor as {from}"
     )]
     Conversion { from: ElementType, to: ElementType },
-    /// The source and the destination of a conversion have different numbers of elements.
+    /// The source slice and the destination slice of a conversion have different numbers of
+    /// elements.
     #[error(
         "cannot convert {source_bytes} bytes of {from} into {target_bytes} bytes of {to}: the numbers of \
         elements differ"
     )]
     ConversionLength { from: ElementType, to: ElementType, source_bytes: usize, target_bytes: usize },
-    /// The GGUF file has errors. The error lists all of them.
+    /// The GGUF file is invalid.
     #[error("`{path}` is not a readable GGUF file: {}", List(problems))]
     Gguf {
         path: PathBuf,
-        /// All problems of the file, in order. If a problem prevents further reading, it is the last problem
-        /// in the list.
+        /// All problems in the GGUF file, in the order in which the reader found the problems. If a
+        /// problem prevents further reading, the list ends with this problem.
         problems: Vec<GgufProblem>,
     },
-    /// The tensor is stored in quantized blocks, but the caller needs an element type.
+    /// The tensor is stored in quantized blocks, but the caller expects plain elements.
     #[error(
-        "`{path}`: the tensor `{name}` is stored in quantized blocks of {format}, expected single numbers"
+        "`{path}`: the tensor `{name}` is stored in quantized blocks of {format}, expected unquantized numbers"
     )]
     Blocks { path: PathBuf, name: String, format: &'static str },
-    /// The quantized matrices of a safetensors file are not valid.
+    /// The description of quantized matrices in a safetensors file is not valid.
     #[error("`{path}`: {problem}; quantize the model again")]
     Rows { path: PathBuf, problem: RowsProblem },
     /// The checkpoint contains an element type that Tracewright does not support.
     #[error(
-        "`{path}`: the tensor `{name}` is stored as {dtype}; expected one of F32, F16, BF16, I32, I8, BOOL: \
+        "`{path}`: the tensor `{name}` is stored as {dtype}, expected F32, F16, BF16, I32, I8 or BOOL; \
         save the checkpoint with one of these types"
     )]
     Dtype { path: PathBuf, name: String, dtype: Dtype },
@@ -97,15 +99,15 @@ pub enum ArchiveError {
     #[error("`{path}` is {format}")]
     Foreign {
         path: PathBuf,
-        /// The unsupported format, whose message explains how to fix the error.
+        /// The unsupported format. The text of the format explains how to fix the error.
         format: UnsupportedFormat,
     },
     /// The path is a model folder in the Hugging Face cache, but Tracewright cannot tell which snapshot to use.
     #[error(
-        "`{path}` is a download folder of the Hugging Face hub with {}",
+        "`{path}` is a model folder of the Hugging Face cache with {}",
         match &snapshots[..] {
             [] => "no snapshot; download the model again".into(),
-            several => format!("several snapshots; name one of them: {}", List(several)),
+            several => format!("several snapshots; select one of these snapshots: {}", List(several)),
         }
     )]
     Snapshots { path: PathBuf, snapshots: Vec<String> },
@@ -114,34 +116,36 @@ pub enum ArchiveError {
         "no checkpoint in `{path}`: expected `model.safetensors` or `model.safetensors.index.json`, found {}",
         match &found[..] {
             [] => "no weight files".into(),
-            [one] => format!("`{one}`; if the whole model is in it, rename it to `model.safetensors`"),
-            several => format!("{}; download the index, which says what is in which", List(several)),
+            [one] => format!("`{one}`; if this file contains the whole model, rename the file to `model.safetensors`"),
+            several => format!("{}; download the index, which lists the tensors of each file", List(several)),
         }
     )]
     NoCheckpoint { path: PathBuf, found: Vec<String> },
     /// The safetensors crate rejects the file.
     #[error("`{path}` ({size} bytes) is not a valid safetensors file; download or save the file again")]
     Safetensors { path: PathBuf, size: u64, source: SafeTensorError },
-    /// A safetensors file is truncated, or has bytes after its end.
+    /// A safetensors file is shorter or longer than its header declares.
     #[error(
         "`{path}` is {}: its header declares {expected} bytes, found {found}; download or save the file again",
         if found < expected { "truncated" } else { "too long" }
     )]
     SafetensorsLength {
         path: PathBuf,
-        /// The size that the header implies, or a lower bound of this size.
+        /// The expected size of the file, computed from the header. If the header itself is
+        /// truncated, the expected size is a lower bound.
         expected: u64,
         found: u64,
     },
-    /// The index is not valid JSON, or has another structure.
+    /// The index is not valid JSON, or does not have the structure of an index.
     #[error("`{path}` is not a valid index of a checkpoint")]
     Index { path: PathBuf, source: serde_json::Error },
-    /// The index and its shards contradict each other. The error lists all contradictions.
+    /// The index and its shards contradict each other. The field `problems` lists all
+    /// contradictions.
     #[error("`{path}` does not match its shards: {}", List(problems))]
     IndexMismatch { path: PathBuf, problems: Vec<IndexProblem> },
-    #[error("no tensor `{name}` in `{path}`")]
+    #[error("`{path}` contains no tensor `{name}`")]
     NoTensor { path: PathBuf, name: String },
-    /// The archive would replace a file of its own checkpoint.
+    /// The new archive would replace a file of the checkpoint that is being converted.
     #[error("`{path}` is a file of the checkpoint itself; write the archive to another path")]
     OutputIsInput { path: PathBuf },
 }
@@ -152,42 +156,46 @@ impl ArchiveError {
     }
 }
 
-/// The rules of the archive format that [`Archive::open`](crate::Archive::open) checks.
+/// Lists the rules of the archive format that [`Archive::open`](crate::Archive::open) checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ArchiveRule {
     Magic,
-    /// The version of the archive is 0.0.
+    /// The version of the archive format must be 0.0.
     Version,
-    /// The header has 88 bytes.
+    /// The header must have 88 bytes.
     HeaderSize,
-    /// The header does not link to another archive in the same file.
+    /// The header must not link to another archive in the same file.
     NextHeader,
     Flags,
-    /// The segments are inside the file, in the order entries, metadata, storage. No segment is longer than
-    /// its content.
+    /// The file must contain the segments in the order entries, metadata, storage. A segment must
+    /// not be longer than its content.
     Segment,
-    /// The file ends at the end of the storage segment, rounded up to a page.
+    /// The file must end at the end of the storage segment, rounded up to a multiple of the page
+    /// size.
     FileSize,
-    /// The table has exactly as many entries as the header declares.
+    /// The table must have exactly as many entries as the header declares.
     EntryCount,
-    /// The size of an entry matches its type.
+    /// The size of a table entry must match the type of the entry.
     EntrySize,
-    /// An entry is either skipped, a repeated pattern, or data.
+    /// The type of an entry must be one of: skipped, repeated pattern, data.
     EntryType,
-    /// Each name, each metadata block and each tensor's data are inside their segment.
+    /// The name and the metadata of an entry must be inside the metadata segment. The data of an
+    /// entry must be inside the storage segment.
     Range,
     Name,
     Order,
-    /// Alignments are powers of two. Data have their own alignment, which is at least 64 bytes.
+    /// Each alignment must be a power of two. The data of an entry must begin at a multiple of the
+    /// entry's alignment, which is at least 64 bytes.
     Alignment,
-    /// A pattern of 1, 2, 4, 8 or 16 bytes repeats a whole number of times.
+    /// A repeated pattern must have 1, 2, 4, 8 or 16 bytes. The size of the entry must be a
+    /// multiple of the pattern's size.
     Splat,
-    /// Ranges do not overlap.
+    /// The ranges of the header, the table and the entries must not overlap.
     Overlap,
-    /// Bytes between ranges are zero.
+    /// All bytes between the ranges of the file must be zero.
     Gap,
-    /// Tracewright's metadata are well formed, and match the size of the data.
+    /// Metadata from Tracewright must be well formed, and must match the size of the data.
     Metadata,
 }
 
@@ -221,20 +229,20 @@ impl fmt::Display for ArchiveRule {
 pub enum EntryProblem {
     #[error("another entry has the same name")]
     Duplicate,
-    #[error("a name must not be empty")]
+    #[error("the name of the entry is empty")]
     Unnamed,
-    #[error("{}", match .0 { Some(ty) => format!("{ty} is larger than a file can be"),
-        None => "the archive becomes larger than a file can be".into() })]
+    #[error("{}", match .0 { Some(ty) => format!("the type {ty} needs more bytes than a file can contain"),
+        None => "the archive needs more bytes than a file can contain".into() })]
     TooLarge(Option<TensorType>),
-    /// The pattern's size does not divide the entry's size, or the pattern has an invalid size.
+    /// The size of the pattern is invalid, or does not divide the size of the entry.
     #[error(
-        "a constant entry repeats a pattern of 1, 2, 4, 8 or 16 bytes a whole number of times; found a \
-        pattern of {pattern} bytes for {length} bytes"
+        "the entry repeats a pattern of {pattern} bytes to fill {length} bytes, expected a pattern of 1, 2, 4, 8 \
+        or 16 bytes that divides the length"
     )]
     Splat { pattern: usize, length: u64 },
 }
 
-/// A problem of a GGUF file that the reader reports.
+/// A problem in a GGUF file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GgufProblem {
@@ -250,83 +258,84 @@ pub enum GgufProblem {
     )]
     BigEndian,
     #[error(
-        "the file is cut off: {what} at byte {at} takes {needed} bytes, and the file has {size}; download \
-        the file again"
+        "the file is cut off: {what} at byte {at} takes {needed} bytes, but the file has only {size} \
+        bytes; download the file again"
     )]
     CutOff {
-        /// The item in the file that is truncated.
+        /// The item at which the file ends, such as a tensor's name.
         what: &'static str,
         at: u64,
-        /// The number of bytes that the item needs.
+        /// The number of bytes that the truncated item needs.
         needed: u64,
         size: u64,
     },
     #[error("the file has {found} {what}, expected at most {most}")]
     Count {
-        /// The kind of item that occurs too often in the file.
+        /// The kind of item of which the file contains too many, such as tensors.
         what: &'static str,
         found: u64,
-        /// The largest number of items that the reader accepts.
+        /// The largest number of items of the kind `what` that the reader accepts.
         most: usize,
     },
-    /// A string is not UTF-8.
+    /// A string in the file is not valid UTF-8.
     #[error("{what} at byte {at} is not UTF-8")]
     Text { what: &'static str, at: u64 },
-    /// The type of a value is unknown, or an array contains arrays.
+    /// The type of a metadata value is unknown, or an array in the metadata contains arrays.
     #[error(
-        "the key `{key}` has values of type number {found}, expected 0 to 8 or 10 to 12, or one array of \
-        these types"
+        "the key `{key}` has the value type {found}, expected a type from 0 to 8 or from 10 to 12, or one \
+        array of these types"
     )]
     ValueType { key: String, found: u32 },
-    /// A key occurs twice.
+    /// The metadata contain the same key twice.
     #[error("the key `{key}` occurs twice")]
     KeyTwice { key: String },
-    /// The alignment of tensors is not allowed.
+    /// The alignment of the tensors in the file is not allowed.
     #[error("`general.alignment` is {found}, expected a power of two from 8 to 1048576")]
     Alignment { found: i128 },
-    /// The file contains only a part of a model.
+    /// The file contains only one part of a model that is split into several files.
     #[error("the file is one of {count} parts; join the parts with `llama-gguf-split --merge` of llama.cpp")]
     Part { count: i128 },
-    /// A tensor's name occurs twice.
+    /// The file contains two tensors with the same name.
     #[error("tensor `{name}` occurs twice")]
     TensorTwice { name: String },
-    #[error("tensor `{name}` has {found} axes, at most {most} are read")]
+    #[error("tensor `{name}` has {found} axes, expected at most {most}")]
     Rank { name: String, found: u32, most: u32 },
     /// The storage type of a tensor is not supported.
     #[error(
-        "the tensor `{name}` has the type number {found} of ggml; expected F32, F16, BF16, Q4_0, Q4_1, Q5_0, \
-        Q5_1, Q8_0, Q4_K, Q5_K or Q6_K: use a file with one of these"
+        "the tensor `{name}` has the ggml type {found}, expected F32, F16, BF16, Q4_0, Q4_1, Q5_0, \
+        Q5_1, Q8_0, Q4_K, Q5_K or Q6_K; use a file with one of these types"
     )]
     TensorType { name: String, found: u32 },
-    /// The shape has no elements or too many elements, or its rows do not consist of whole blocks.
+    /// The shape of a tensor has no elements or too many elements, or the rows of the tensor do not
+    /// consist of whole quantized blocks.
     #[error(
         "the tensor `{name}` has the shape {shape:?}, expected extents of at least 1 and a row length that \
         is a multiple of {together}"
     )]
     Shape {
         name: String,
-        /// The extents, outermost first.
+        /// The sizes of the axes, beginning with the outermost axis.
         shape: Vec<u64>,
         together: u64,
     },
-    /// The data of a tensor are not aligned.
-    #[error("the data of tensor `{name}` begin at {offset}, expected a multiple of {alignment}")]
+    /// The data of a tensor do not begin at a multiple of the alignment.
+    #[error("the data of tensor `{name}` begin at byte {offset}, expected a multiple of {alignment}")]
     Offset {
         name: String,
-        /// The offset of the data, relative to the end of the table.
+        /// The offset of the tensor's data, relative to the end of the table of tensors.
         offset: u64,
-        /// The alignment of the file.
+        /// The alignment of tensor data in the file, in bytes.
         alignment: u64,
     },
-    /// The data of a tensor lie beyond the end of the file.
+    /// The data of a tensor end after the end of the file.
     #[error("the data of the tensor `{name}` end {}, but the file has {size} bytes; download the file again",
-        match end { Some(end) => format!("at byte {end}"), None => "beyond any file".into() })]
+        match end { Some(end) => format!("at byte {end}"), None => "beyond the largest possible file".into() })]
     Beyond { name: String, end: Option<u64>, size: u64 },
 }
 
-/// An entry whose data differ from their hash.
+/// An archive entry whose data do not have the hash that the metadata declare.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the data of `{name}` at byte {offset} have blake3 {found}, expected {expected}")]
+#[error("the data of `{name}` at byte {offset} have the blake3 hash {found}, expected {expected}")]
 pub struct Damage {
     pub name: String,
     pub offset: u64,
@@ -338,20 +347,20 @@ pub struct Damage {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IndexProblem {
-    /// The name of a shard is a path.
+    /// The index contains a path instead of the file name of a shard.
     #[error("shard `{0}` is not a plain file name")]
     ShardName(String),
-    /// A shard is missing.
+    /// A shard that the index lists is missing.
     #[error("shard `{0}` is missing")]
     MissingShard(String),
     /// A shard cannot be read.
     #[error("shard `{shard}` is broken: {reason}")]
     BrokenShard { shard: String, reason: String },
-    /// A shard lacks a tensor.
+    /// The index lists a tensor that the shard does not contain.
     #[error("tensor `{name}` is not in shard `{shard}`")]
     MissingTensor {
         name: String,
-        /// The shard that the index lists.
+        /// The name of the shard that the index lists for the tensor.
         shard: String,
     },
 }

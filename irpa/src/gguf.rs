@@ -1,8 +1,8 @@
-//! Reads GGUF files: metadata, a table of tensors, and the tensors' data.
+//! Reads GGUF files, which contain metadata, a table of tensors, and the data of the tensors.
 //!
-//! `docs/gguf.md` of ggml describes the format. This reader supports versions 2 and 3 with little-endian
-//! numbers. The reader checks all counts and offsets before use, and reports all problems of tensors and keys
-//! together.
+//! `docs/gguf.md` of ggml describes the format. This reader supports versions 2 and 3 with
+//! little-endian numbers. The reader checks all counts and offsets before use. If keys or tensors
+//! of a file are invalid, one error lists all problems.
 
 mod blocks;
 
@@ -18,16 +18,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use files::{BrokenLink, limits};
-use memmap2::Mmap;
 use safetensors::Dtype;
 
 use crate::ArchiveError;
 use crate::error::GgufProblem;
+use crate::mapped::MappedFile;
 use crate::weight_files::refuse_stand_in;
 
 const MAGIC: &[u8; 4] = b"GGUF";
 
-/// The default alignment of tensors, in bytes.
+/// The default alignment of tensor data, in bytes.
 const ALIGNMENT: u64 = 32;
 
 /// The largest number of axes of a tensor (`GGML_MAX_DIMS`).
@@ -45,7 +45,7 @@ const RANK: u32 = 4;
 #[derive(Clone, Debug)]
 pub struct Gguf {
     path: PathBuf,
-    map: Arc<Mmap>,
+    map: Arc<MappedFile>,
     keys: BTreeMap<String, ValuePlace>,
     tensors: Vec<GgufTensor>,
 }
@@ -54,21 +54,23 @@ pub struct Gguf {
 pub struct GgufTensor {
     pub name: String,
     pub numbers: StoredNumbers,
-    /// The extents, outermost first. The file stores the extents in reverse order.
+    /// The sizes of the axes, beginning with the outermost axis. A GGUF file stores the sizes of
+    /// the axes in reverse order.
     pub shape: Vec<usize>,
     pub range: Range<usize>,
 }
 
-/// The storage of a tensor's numbers.
+/// The format in which a file stores the numbers of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoredNumbers {
     Each(Dtype),
-    /// The numbers are in blocks, each of which has its own scales.
+    /// The file stores the numbers in quantized blocks, and each block contains its own scales.
     Blocks(BlockFormat),
-    /// The numbers are in blocks, and each row of this length begins with a new block. Zeros fill the last
-    /// block of a row.
+    /// The file stores the rows of a matrix in quantized blocks. The second field is the length of
+    /// a row. Each row begins with a new block, and zeros fill the last block of a row.
     Rows(BlockFormat, usize),
-    /// The numbers are four-bit floats, two in a byte. Another tensor contains their scales.
+    /// The numbers are four-bit floats, and each byte contains two numbers. Another tensor contains
+    /// the scales of the four-bit floats.
     Mxfp4,
 }
 
@@ -93,7 +95,7 @@ impl fmt::Display for GgufValue<'_> {
     }
 }
 
-/// An array of the metadata. All elements have one type.
+/// An array in the metadata. All elements of the array have the same type.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GgufArray<'a> {
     kind: Kind,
@@ -101,14 +103,14 @@ pub struct GgufArray<'a> {
     bytes: &'a [u8],
 }
 
-/// A value of the metadata, with its position in the file.
+/// The type and the position of a metadata value in the file.
 #[derive(Clone, Debug)]
 enum ValuePlace {
     One(Kind, Range<usize>),
     Array(Kind, usize, Range<usize>),
 }
 
-/// The type of a value (`gguf_metadata_value_type`).
+/// The type of a metadata value (`gguf_metadata_value_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     U8,
@@ -146,7 +148,8 @@ impl Kind {
         })
     }
 
-    /// The number of bytes of a value; `None` for a string.
+    /// Returns the size in bytes that each value of the type `self` has. The result is `None` for
+    /// the type of strings.
     fn bytes(self) -> Option<usize> {
         Some(match self {
             Self::U8 | Self::I8 | Self::Bool => 1,
@@ -157,7 +160,8 @@ impl Kind {
         })
     }
 
-    /// The value that the given bytes represent. A string is passed without its length.
+    /// Decodes a value of the type `self` from `bytes`. For a string, `bytes` contains only the
+    /// text, without the preceding length.
     fn value(self, bytes: &[u8]) -> GgufValue<'_> {
         let mut word = [0; 8];
         bytes.iter().zip(&mut word).for_each(|(byte, place)| *place = *byte);
@@ -180,8 +184,8 @@ impl Kind {
 }
 
 impl Gguf {
-    /// Whether the file at `path` is a GGUF file, judged by its name or its first bytes. A broken link with
-    /// such a name counts as a GGUF file.
+    /// Whether the name or the first bytes of the file at `path` identify a GGUF file. The result
+    /// is also true if `path` is a broken link with the name of a GGUF file.
     pub fn is_at(path: &Path) -> bool {
         let begins = || {
             let mut magic = [0; 4];
@@ -192,14 +196,14 @@ impl Gguf {
         (path.is_file() && (is_named || begins())) || (is_named && BrokenLink::at(path).is_some())
     }
 
-    /// Maps a file and reads all of it except the data of its tensors.
+    /// Maps a file into memory, and reads everything except the data of the tensors.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read, is not a GGUF file, or is truncated. If keys or tensors
     /// are invalid, the error lists all problems.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
         let path = path.as_ref();
-        let map = crate::map(path)?;
+        let map = MappedFile::open(path)?;
         refuse_stand_in(path, &map)?;
         let refuse = |problems| ArchiveError::Gguf { path: path.into(), problems };
         let mut reader = Reader { bytes: &map, at: 0, problems: Vec::new() };
@@ -215,13 +219,14 @@ impl Gguf {
         }
     }
 
-    /// Maps a file and reads only its keys. The result contains no tensors.
+    /// Maps a file into memory, and reads only the keys of the metadata. The returned value lists
+    /// no tensors.
     ///
     /// # Errors
-    /// Returns an error if the file or its keys cannot be read.
+    /// Returns an error if the file cannot be read, or if a key is invalid.
     pub fn open_keys(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
         let path = path.as_ref();
-        let map = crate::map(path)?;
+        let map = MappedFile::open(path)?;
         refuse_stand_in(path, &map)?;
         let mut reader = Reader { bytes: &map, at: 0, problems: Vec::new() };
         match reader.head() {
@@ -243,7 +248,8 @@ impl Gguf {
         })
     }
 
-    /// The string value of a key; `None` if the key is missing or has another type.
+    /// Returns the string under a key. The result is `None` if the key is missing or if its value
+    /// is not a string.
     pub fn text(&self, key: &str) -> Option<&str> {
         match self.get(key)? {
             GgufValue::Text(text) => Some(text),
@@ -267,7 +273,7 @@ impl Gguf {
         &self.map[tensor.range.clone()]
     }
 
-    pub(crate) fn map(&self) -> &Arc<Mmap> {
+    pub(crate) fn map(&self) -> &Arc<MappedFile> {
         &self.map
     }
 }
@@ -295,7 +301,8 @@ impl<'a> GgufArray<'a> {
         })
     }
 
-    /// The elements of the array, if they are strings.
+    /// Returns the elements of an array in the metadata. The result is `None` if the elements are
+    /// not strings.
     pub fn texts(self) -> Option<impl Iterator<Item = &'a str>> {
         let text = |value| match value {
             GgufValue::Text(text) => text,
@@ -326,7 +333,7 @@ impl<'a> GgufArray<'a> {
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// Problems that do not prevent further reading.
+    /// The problems that the reader has found so far, and that do not prevent further reading.
     problems: Vec<GgufProblem>,
 }
 
@@ -345,7 +352,7 @@ impl<'a> Reader<'a> {
         Ok((keys, self.tensors(infos, start, alignment)))
     }
 
-    /// Reads the number of tensors, and all keys.
+    /// Reads the number of tensors, and all keys of the metadata.
     fn head(&mut self) -> Result<(usize, BTreeMap<String, ValuePlace>), GgufProblem> {
         if self.take(4, "the magic")? != MAGIC {
             return Err(GgufProblem::Magic);
@@ -381,7 +388,8 @@ impl<'a> Reader<'a> {
         if found > most as u64 { Err(GgufProblem::Count { what, found, most }) } else { Ok(found as usize) }
     }
 
-    /// Reads a string, which begins with its length, and returns its range.
+    /// Reads the length of a string and then the string, and returns the range of the string in the
+    /// file.
     fn text(&mut self, what: &'static str) -> Result<Range<usize>, GgufProblem> {
         let length = usize::try_from(self.u64(what)?).unwrap_or(usize::MAX);
         let start = self.at;
@@ -459,7 +467,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Checks that the file contains a whole model, and not one part of several.
+    /// Checks that the file contains a whole model. Some models are split into several files.
     fn whole(&mut self, keys: &BTreeMap<String, ValuePlace>) {
         if let Some(count) = self.integer(keys, "split.count").filter(|&count| count > 1) {
             self.problems.push(GgufProblem::Part { count });
@@ -481,7 +489,7 @@ impl<'a> Reader<'a> {
         Ok(Info { name, shape, ty, offset })
     }
 
-    /// Checks the tensors, and returns the valid ones.
+    /// Checks all tensors, and returns the valid tensors.
     fn tensors(&mut self, infos: Vec<Info>, start: u64, alignment: u64) -> Vec<GgufTensor> {
         let size = self.bytes.len() as u64;
         let mut names = std::collections::BTreeSet::new();
@@ -500,7 +508,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The record of a tensor in the file's table.
+/// The record of one tensor in the table of tensors.
 struct Info {
     name: String,
     shape: Vec<u64>,
@@ -539,7 +547,7 @@ impl Info {
 }
 
 impl StoredNumbers {
-    /// The format with this number in ggml's list of types.
+    /// Returns the storage format that has the given number in ggml's list of types.
     fn of(number: u32) -> Option<Self> {
         Some(match number {
             0 => Self::Each(Dtype::F32),
@@ -549,7 +557,7 @@ impl StoredNumbers {
         })
     }
 
-    /// The number of values in a block, and the number of bytes of a block.
+    /// Returns the number of values in a block, and the size of a block in bytes.
     fn block(self) -> (u64, u64) {
         match self {
             Self::Each(Dtype::F32) => (1, 4),

@@ -1,5 +1,6 @@
-//! Reads the cache of the Hugging Face hub. In a model's folder `models--org--name`, each commit has a
-//! snapshot, whose files are links to blobs (`huggingface_hub`, "Understand caching").
+//! Reads the cache of the Hugging Face hub. In the cache, each model has a folder
+//! `models--org--name`, and each commit of the model has a snapshot folder. The files in a snapshot
+//! are links to blobs (`huggingface_hub`, "Understand caching").
 
 use crate::ArchiveError;
 use std::{
@@ -7,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The cache folder of one model.
+/// The folder of one model in the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubFolder {
     path: PathBuf,
@@ -16,8 +17,9 @@ pub struct HubFolder {
 }
 
 impl HubFolder {
-    /// The cache folder at `path`, if `path` is a model's cache folder. Such a folder contains a folder
-    /// `snapshots`. It also contains another folder of the hub, or has a name that the hub assigns.
+    /// Returns the folder at `path`, if `path` is the folder of a model in the cache. The folder of
+    /// a model contains a subfolder `snapshots`. In addition, the folder of a model has a name such
+    /// as `models--org--name`, or contains another subfolder that the hub creates.
     pub fn at(path: &Path) -> Option<Self> {
         let folder = path.join("snapshots");
         let is_named = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("models--"));
@@ -36,7 +38,8 @@ impl HubFolder {
         Some(Self { path: path.to_owned(), snapshots, main })
     }
 
-    /// The snapshot of the branch `main`, or the only snapshot.
+    /// Returns the snapshot of the branch `main`. If the folder contains only one snapshot, the
+    /// function returns this snapshot.
     ///
     /// # Errors
     /// Returns an error if there is no snapshot, or if there are several snapshots and no branch `main`.

@@ -1,4 +1,5 @@
-//! The index of a checkpoint with several files. The module also compares an index with a single file next to it.
+//! Reads the index of a checkpoint that consists of several files. The index maps each tensor to a
+//! file.
 
 use crate::ArchiveError;
 use crate::unsupported::{INDEX, SINGLE};
@@ -20,23 +21,25 @@ impl Index {
         files::parse_json(&text).map_err(|source| ArchiveError::Index { path: path.into(), source })
     }
 
-    /// The names of the shards, sorted.
+    /// Returns the sorted names of the shards.
     pub fn shards(&self) -> BTreeSet<&str> {
         self.weight_map.values().map(String::as_str).collect()
     }
 }
 
-/// An index and its shards that Tracewright ignores, because a single file next to the index contains other
-/// weights.
+/// An index that Tracewright ignores, because the same folder contains a single safetensors file.
+/// The shards of the index contain other weights than the single safetensors file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PassedOver {
     pub index: PathBuf,
-    /// The first differing tensor in the order of names.
+    /// The first tensor, in the order of names, that differs between the single file and the
+    /// shards.
     pub tensor: String,
     pub difference: ShardDifference,
 }
 
-/// The way in which two checkpoints differ in one tensor.
+/// The difference between a tensor in the single file and the tensor with the same name in the
+/// shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShardDifference {
     /// Only the single file contains the tensor.

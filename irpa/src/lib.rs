@@ -1,9 +1,10 @@
-//! Reads and writes IREE parameter archives, byte for byte.
+//! Reads and writes IREE parameter archives (`.irpa`), and reads checkpoints.
 //!
-//! An [`Archive`] is a memory-mapped `.irpa` file that passed a verifier. The verifier is stricter than
-//! IREE's own reader, so the file is safe for IREE. [`write()`] plans the layout first and then streams the
-//! data. The file gets its name only when it is complete. A [`Checkpoint`] contains the tensors of
-//! safetensors files or of a [`Gguf`] file. [`convert_checkpoint`] writes a checkpoint to an archive.
+//! An [`Archive`] is a memory-mapped `.irpa` file that passed a verifier. The verifier is stricter
+//! than IREE's own reader, so IREE can read a verified file safely. [`write()`] first plans the
+//! layout of an archive, and then streams the data into a temporary file. The function renames the
+//! temporary file when all data are written. A [`Checkpoint`] contains the tensors of safetensors
+//! files or of a [`Gguf`] file. [`convert_checkpoint`] writes a checkpoint to an archive.
 //!
 //! ```
 //! use ops::{ElementType, TensorType};
@@ -31,6 +32,7 @@ mod error;
 mod gguf;
 mod hub;
 mod index;
+mod mapped;
 mod progress;
 mod rows;
 mod shards;
@@ -53,21 +55,6 @@ pub use safetensors::Dtype;
 pub use unsupported::UnsupportedFormat;
 
 pub use write::{ARCHIVE, NewEntry, Sink, WriteOptions, write};
-
-use errors::WithPath as _;
-use memmap2::Mmap;
-use std::{fs::File, path::Path, sync::Arc};
-
-fn map(path: &Path) -> Result<Arc<Mmap>, ArchiveError> {
-    let file = files::regular(path).and_then(|()| File::open(path)).with_path("open", path)?;
-    // SAFETY: the mapping is read-only and private to the value returned. What the type system cannot see is
-    // another process that changes the file meanwhile: archives are published by rename and never modified in
-    // place, checkpoints are read-only by convention, and no decision made while verifying is trusted to hold
-    // for the bytes of the data themselves, which are plain numbers.
-    #[allow(unsafe_code)]
-    let map = unsafe { Mmap::map(&file) };
-    Ok(Arc::new(map.with_path("map", path)?))
-}
 
 #[cfg(test)]
 mod tests;

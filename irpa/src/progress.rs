@@ -5,7 +5,8 @@ use std::path::Path;
 
 use crate::ArchiveError;
 
-/// The number of bytes in a chunk. The code hashes, writes and reports a whole chunk, which fits into a core's cache.
+/// The number of bytes in a chunk of data. An operation hashes, writes and reports all bytes of a
+/// chunk together. A chunk fits into the cache of one core.
 pub(crate) const CHUNK: usize = 1 << 20;
 
 /// The progress of a long operation.
@@ -15,11 +16,11 @@ pub struct Progress {
     pub total: u64,
 }
 
-/// A callback that the operation calls after every chunk. If the callback returns `Break`, the operation
-/// stops and leaves no file behind.
+/// A callback that a long operation calls after every chunk of data. If the callback returns
+/// `Break`, the operation stops and removes its unfinished file.
 pub type Watch<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;
 
-/// Counts bytes, and asks the progress callback whether to continue.
+/// Counts the processed bytes, and calls the progress callback.
 pub(crate) struct Tracker<'p, 'w> {
     path: &'p Path,
     progress: Progress,

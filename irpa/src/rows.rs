@@ -1,22 +1,22 @@
-//! Reads quantized matrices in a safetensors file. The metadata of such a file contain an additional text
-//! that lists the formats and shapes of the quantized matrices.
+//! Reads quantized matrices in a safetensors file. The metadata of the safetensors file contain a
+//! JSON text with the format and the shape of each quantized matrix.
 
 use ops::WeightFormat;
 use serde::{Deserialize, Serialize};
 
 use crate::gguf::BlockFormat;
 
-/// The key of the additional text in the metadata.
+/// The metadata key of the JSON text that lists the quantized matrices.
 pub const BLOCKS: &str = "tracewright.blocks";
 
-/// A quantized matrix. Each row begins with a new block, and zeros fill the last block of a row. The file
-/// stores the bytes of the blocks as `U8`.
+/// A quantized matrix. Each row of the matrix begins with a new block, and zeros fill the last
+/// block of a row. The file stores the blocks as a tensor of the type `U8`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BlockRows {
-    /// The name of the format in [`WeightFormat`].
+    /// The name of the matrix's format, as defined by [`WeightFormat`].
     pub format: String,
-    /// The number of rows, and the number of values in a row.
+    /// The number of rows in the matrix, and the number of values in each row.
     pub shape: [usize; 2],
     /// Whether the network declares the transpose of the matrix.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -24,8 +24,8 @@ pub struct BlockRows {
 }
 
 impl BlockRows {
-    /// The number of bytes of the matrix. `None` if no format of Tracewright has the name `format`, or if the
-    /// number is too large.
+    /// Returns the size of the matrix in bytes. The result is `None` if `format` is not the name of
+    /// a format, or if the size overflows.
     pub fn bytes(&self) -> Option<usize> {
         let (block, [rows, inputs]) = (self.blocks()?, self.shape);
         rows.checked_mul(inputs.div_ceil(block.numbers()))?.checked_mul(block.bytes())

@@ -1,4 +1,4 @@
-//! The shards of a checkpoint.
+//! Reads the shards of a checkpoint, and compares the shards with the index.
 
 use crate::index::{Index, PassedOver, ShardDifference};
 use crate::{ArchiveError, Checkpoint, CheckpointTensor, IndexProblem};
@@ -9,12 +9,14 @@ use std::{
 };
 
 impl Checkpoint {
-    /// Adds the shards of an index, and collects all contradictions between index and shards.
+    /// Adds the tensors of all shards of an index. If the index and the shards contradict each
+    /// other, the error lists all contradictions.
     ///
-    /// The index decides from which shard the function reads a tensor. If a checkpoint replaces some tensors
-    /// of another checkpoint, other shards can contain a tensor with the same name. A tensor that the index
-    /// does not list comes from the last shard, in the order of names, that contains it. transformers 5.24
-    /// does the same (`modeling_utils.py`, `merged_state_dict`).
+    /// If several shards contain a tensor with the same name, the function uses the tensor from the
+    /// shard that the index lists. Several shards can contain a tensor with the same name if a
+    /// checkpoint replaces some tensors of another checkpoint. If the index does not list the
+    /// tensor, the function uses the last shard in the order of names. Hugging Face transformers
+    /// 5.24 also uses the last shard (`modeling_utils.py`, `merged_state_dict`).
     pub(crate) fn add_shards(&mut self, path: &Path) -> Result<(), ArchiveError> {
         let index = Index::read(path)?;
         let mut problems = Vec::new();
@@ -64,22 +66,24 @@ impl Checkpoint {
     }
 }
 
-/// Whether the name of a shard stays inside the index's folder. The function rejects path separators of all
-/// operating systems.
+/// Whether the name of a shard is a plain file name in the folder of the index. The function
+/// rejects the path separators of all operating systems.
 fn is_plain(name: &str) -> bool {
     let mut components = Path::new(name).components();
     matches!((components.next(), components.next()), (Some(Component::Normal(part)), None) if part == name)
         && !name.contains(['/', '\\', ':', '\0'])
 }
 
-/// The number of bytes at each end of a tensor that the function compares. These bytes are enough to
-/// distinguish trained weights, and reading them is fast.
+/// The number of bytes at the beginning and at the end of a tensor that
+/// [`Checkpoint::differs_from`] compares. The first and last bytes are enough to distinguish
+/// trained weights, and comparing only these bytes is fast.
 const COMPARED: usize = 64;
 
 impl Checkpoint {
-    /// Compares this checkpoint, which is a single file, with the shards of the index at `index`. Returns the
-    /// index if names, types, shapes or the ends of the data differ. The result is `None` if they are equal,
-    /// if all shards are missing, or if a shard cannot be read.
+    /// Compares this checkpoint, which is a single file, with the shards of an index. Returns the
+    /// index if the two checkpoints differ. The function compares names, types and shapes, and the
+    /// first and last bytes of each tensor. The result is `None` if the checkpoints are equal, if
+    /// all shards are missing, or if a shard cannot be read.
     pub(crate) fn differs_from(&self, index: PathBuf) -> Option<PassedOver> {
         let weights = Index::read(&index).ok()?;
         if !weights.shards().iter().any(|shard| files::is_there(&index.with_file_name(shard))) {

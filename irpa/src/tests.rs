@@ -1,4 +1,5 @@
-//! Tests that need private items: hostile bytes, and files that cannot be written.
+//! Tests that need private items of the crate. The tests read archives with malicious bytes, and
+//! write files to a full disk.
 
 use crate::archive::verify;
 use crate::write::{ArchivePlan, Destination};
@@ -36,14 +37,15 @@ fn check(bytes: &[u8]) -> Result<Vec<Entry>, ArchiveError> {
     verify(Path::new("hostile.irpa"), bytes)
 }
 
-/// Entry table of the sample: `blob` at 96, `ones` at 176, `w.1` at 272, `w.2` at 352; metadata from 428.
+/// The offset of the table record for the entry `blob` in the sample archive.
 const BLOB: usize = 96;
 const ONES: usize = 176;
 const W1: usize = 272;
 const W2: usize = 352;
 const NAMES: usize = 428;
 
-/// Overwrites the sample archive at each offset. Returns the rule that the result violates, and the offset.
+/// Overwrites bytes of the sample archive at the given offsets. Returns the rule that the changed
+/// archive violates, and the offset in the error.
 fn broken(patches: &[(usize, &[u8])]) -> (ArchiveRule, u64) {
     let mut bytes = sample().to_vec();
     for (at, patch) in patches {
@@ -150,8 +152,8 @@ fn no_flipped_bit_panics_and_none_in_the_header_passes() {
 }
 
 proptest! {
-    /// The verifier terminates without a panic for any header and table. Entries that the verifier accepts
-    /// are inside the file.
+    /// For any header and any table, the verifier terminates without a panic. The data of all
+    /// accepted entries are inside the file.
     #[test]
     fn no_garbage_panics(
         patches in prop::collection::vec(
@@ -173,7 +175,7 @@ proptest! {
     }
 }
 
-/// A file that accepts this number of bytes, and is then full.
+/// A file on a disk that is full after a fixed number of bytes.
 struct Small(io::Cursor<Vec<u8>>, u64);
 
 impl io::Write for Small {

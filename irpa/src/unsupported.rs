@@ -1,42 +1,44 @@
-//! Recognizes files in other formats that you may pass instead of a checkpoint. The error then explains how
-//! to fix the problem.
+//! Recognizes files in formats that Tracewright does not support. If you pass a file in an
+//! unsupported format instead of a checkpoint, the error explains how to fix the problem.
 
 use errors::{FileError, WithPath as _};
 use files::{StandIn, is_there, limits};
 use std::{collections::BTreeSet, fmt, fs, path::Path};
 
-/// The file name of a model's weights, if the weights are in one file.
+/// The standard file name of a model's weights, if all weights are in one file.
 pub(crate) const SINGLE: &str = "model.safetensors";
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
 
-/// Formats that Tracewright recognizes so that the error explains how to fix the problem.
+/// An unsupported format that Tracewright recognizes. The error about an unsupported format
+/// explains how to fix the problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UnsupportedFormat {
     PyTorch,
-    /// A folder with several GGUF files. You must pass the path of one of them.
+    /// A folder with several GGUF files. To fix the error, pass the path of one GGUF file.
     Gguf(Vec<String>),
-    /// A placeholder for the weights, which an incomplete download leaves behind.
+    /// A placeholder instead of the weights. A placeholder remains in the folder after an
+    /// incomplete download.
     StandIn(StandIn),
-    /// An adapter for another model, in PEFT's format.
+    /// An adapter for a base model, in the format of PEFT.
     Adapter {
         /// The kind of adapter, such as `LORA`.
         kind: String,
-        /// The adapter's base model, if the adapter names it.
+        /// The name of the base model, if the adapter's configuration contains this name.
         base: Option<String>,
     },
     /// Several models in one folder, in the format of diffusers.
     Pipeline,
-    /// A zip or tar archive, or a compressed file. The field has a name if you passed the folder that
-    /// contains the file.
+    /// A zip or tar archive, or a compressed file. If you passed a folder with a packed file, the
+    /// field contains the name of the packed file.
     Packed(Option<String>),
-    /// An IREE parameter archive, which has no configuration.
+    /// An IREE parameter archive, which does not contain the configuration of a model.
     Archive,
-    /// Weights or a program in a format of another library.
+    /// Weights or a program in the format of another library.
     Other(&'static str),
-    /// A folder that contains only another folder, which contains a model.
+    /// A folder whose only content is another folder with a model.
     Inside(String),
-    /// The cache of the hub, with a folder for each model.
+    /// The whole cache of the Hugging Face hub, with a folder for each model.
     HubCache(Vec<String>),
 }
 
@@ -44,43 +46,43 @@ impl fmt::Display for UnsupportedFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::PyTorch => f.write_str(
-                "a pickled PyTorch checkpoint, which is not read; expected safetensors: convert it with \
-                 transformers, `AutoModelForCausalLM.from_pretrained(…).save_pretrained(…, safe_serialization=True)`",
+                "a pickled PyTorch checkpoint, expected safetensors; convert the checkpoint with \
+                 transformers: `AutoModelForCausalLM.from_pretrained(…).save_pretrained(…, safe_serialization=True)`",
             ),
             Self::Gguf(names) => {
-                f.write_str("GGUF, of which each file is a model of its own: name the file itself")?;
+                f.write_str("a folder with GGUF files, expected the path of one file; name the file itself")?;
                 if names.is_empty() { Ok(()) } else { write!(f, ", {}", one_of(names)) }
             }
             Self::StandIn(found) => f.write_str(found.what()),
             Self::Adapter { kind, base } => {
-                write!(f, "a PEFT adapter ({kind}), not a whole model; expected one: ")?;
+                write!(f, "a PEFT adapter ({kind}), not a whole model; ")?;
                 match base {
-                    Some(base) => write!(f, "load it on `{base}` with PEFT")?,
-                    None => f.write_str("load it on the model that it was made for with PEFT")?,
+                    Some(base) => write!(f, "load the adapter on `{base}` with PEFT")?,
+                    None => f.write_str("load the adapter on its base model with PEFT")?,
                 }
                 f.write_str(", and save the result: `model.merge_and_unload().save_pretrained(…)`")
             }
             Self::Pipeline => f.write_str(
-                "a diffusers pipeline of several models, which is not read; name the folder of a language model",
+                "a diffusers pipeline of several models, expected one language model; name the folder of a language model",
             ),
             Self::Packed(name) => {
                 match name {
                     Some(name) => write!(f, "a folder with `{name}`, a packed archive")?,
                     None => f.write_str("a packed archive")?,
                 }
-                f.write_str("; unpack it, and name the folder that comes out")
+                f.write_str("; unpack the archive, and name the unpacked folder")
             }
             Self::Archive => f.write_str(
-                "a parameter archive, the weights alone; name the folder of the model, or of what `export` made of it",
+                "a parameter archive without a configuration; name the folder of the model, or the folder of an export",
             ),
             Self::Other(what) => write!(
                 f,
-                "{what}, which is not read; expected safetensors or GGUF: download the model in one of these formats"
+                "{what}, expected safetensors or GGUF; download the model in one of these formats"
             ),
             Self::HubCache(names) => {
-                write!(f, "the cache of the Hugging Face hub; name the folder of a model in it: {}", one_of(names))
+                write!(f, "the cache of the Hugging Face hub; name the folder of a model in the cache: {}", one_of(names))
             }
-            Self::Inside(folder) => write!(f, "a folder around the model; name `{folder}` in it"),
+            Self::Inside(folder) => write!(f, "a folder that contains the model in another folder; name the inner folder `{folder}`"),
         }
     }
 }
@@ -91,17 +93,17 @@ fn one_of(names: &[String]) -> String {
 }
 
 impl UnsupportedFormat {
-    /// The unsupported format of a file, judged by its first bytes or its name. Returns `None` if the file
-    /// may be safetensors, GGUF or JSON.
+    /// Recognizes an unsupported format by the first bytes or the name of a file. Returns `None` if
+    /// the file can be a safetensors, GGUF or JSON file.
     pub fn of_file(path: &Path, head: &[u8]) -> Option<Self> {
         of_file(path, head).filter(|format| *format != Self::Gguf(Vec::new()))
     }
 
-    /// The unsupported format in the folder at `path`, if it is recognized. Returns `None` for a model in
-    /// safetensors.
+    /// Recognizes an unsupported format by the files in the folder at `path`. Returns `None` if the
+    /// folder contains a model in safetensors, or if no format is recognized.
     ///
     /// # Errors
-    /// Returns an error if the folder cannot be listed.
+    /// Returns an error if the files in the folder cannot be listed.
     pub fn of_folder(path: &Path) -> Result<Option<Self>, FileError> {
         let named = |name: &str| path.join(name);
         if [SINGLE, INDEX].into_iter().any(|name| is_there(&named(name))) {
@@ -149,7 +151,7 @@ impl UnsupportedFormat {
 
 const ONNX: &str = "a model in ONNX";
 
-/// Extensions of files in other formats.
+/// The file name extensions of unsupported formats.
 const EXTENSIONS: &[(&str, UnsupportedFormat)] = &[
     ("bin", UnsupportedFormat::PyTorch),
     ("pt", UnsupportedFormat::PyTorch),
@@ -176,7 +178,7 @@ const EXTENSIONS: &[(&str, UnsupportedFormat)] = &[
     ("7z", UnsupportedFormat::Packed(None)),
 ];
 
-/// First bytes of files in other formats.
+/// The first bytes of files in unsupported formats.
 const MAGIC: &[(&[u8], UnsupportedFormat)] = &[
     (b"IRPA", UnsupportedFormat::Archive),
     (b"\x1f\x8b", UnsupportedFormat::Packed(None)),
@@ -192,7 +194,7 @@ fn by_extension(path: &Path) -> Option<UnsupportedFormat> {
     EXTENSIONS.iter().find(|(known, _)| *known == end).map(|(_, format)| format.clone())
 }
 
-/// The format for [`UnsupportedFormat::of_file`].
+/// Recognizes the format of a file for [`UnsupportedFormat::of_file`], including GGUF.
 fn of_file(path: &Path, bytes: &[u8]) -> Option<UnsupportedFormat> {
     match StandIn::of(bytes) {
         // The file is empty. Its name may show that the file has another format.
@@ -221,7 +223,7 @@ fn of_file(path: &Path, bytes: &[u8]) -> Option<UnsupportedFormat> {
         .or(known)
 }
 
-/// The adapter with this configuration, if the file exists.
+/// Reads the configuration file of an adapter. Returns `None` if the file does not exist.
 fn adapter(config: &Path) -> Option<UnsupportedFormat> {
     if !is_there(config) {
         return None;
@@ -233,7 +235,7 @@ fn adapter(config: &Path) -> Option<UnsupportedFormat> {
     Some(UnsupportedFormat::Adapter { kind, base: text("base_model_name_or_path") })
 }
 
-/// The only folder inside this folder, if it contains a model.
+/// Recognizes a folder whose only content is another folder with a model.
 fn inside(path: &Path, names: &[String]) -> Option<UnsupportedFormat> {
     if names.iter().any(|name| name == "config.json") {
         return None;
@@ -244,7 +246,7 @@ fn inside(path: &Path, names: &[String]) -> Option<UnsupportedFormat> {
     is_model.then(|| UnsupportedFormat::Inside(only.clone()))
 }
 
-/// The names in a folder, sorted.
+/// Returns the sorted names of all files and folders in a folder.
 pub(crate) fn list(folder: &Path) -> Result<BTreeSet<String>, FileError> {
     let mut names = BTreeSet::new();
     for item in fs::read_dir(folder).with_path("list", folder)? {

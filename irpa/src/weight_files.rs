@@ -1,4 +1,5 @@
-//! Finds the files with weights in a folder, and explains why a folder cannot be read.
+//! Finds the files with weights in a folder. If the folder cannot be read, the error explains the
+//! reason.
 
 use crate::unsupported::{INDEX, SINGLE, list};
 use crate::{ArchiveError, HubFolder, UnsupportedFormat};
@@ -11,14 +12,16 @@ use std::{
 
 /// The files with weights in a folder.
 pub(crate) struct WeightFiles {
-    /// The file to read: the file with the weights, or the index if several files contain the weights.
+    /// The file that Tracewright reads. The field contains the path of the single safetensors file,
+    /// or the path of the index if the weights are in several files.
     pub file: PathBuf,
-    /// An index next to the file with the weights. Tracewright does not read this index.
+    /// An index in the same folder as a single safetensors file. Tracewright ignores such an index.
     pub index: Option<PathBuf>,
 }
 
 impl WeightFiles {
-    /// Finds the files in the same order as transformers.
+    /// Finds the files with weights. If a folder contains several checkpoints, the function prefers
+    /// the same file as Hugging Face transformers.
     pub fn find(folder: &Path) -> Result<Self, ArchiveError> {
         let [single, index] =
             [SINGLE, INDEX].map(|name| Some(folder.join(name)).filter(|path| is_there(path)));
@@ -41,7 +44,8 @@ impl WeightFiles {
     }
 }
 
-/// The error for a file that the safetensors crate rejects. The usual cause is a truncated file.
+/// Creates the error for a file that the safetensors crate rejects. Usually, the safetensors crate
+/// rejects a file because the file is truncated.
 pub(crate) fn rejected(path: &Path, bytes: &[u8], error: SafeTensorError) -> ArchiveError {
     let size = bytes.len() as u64;
     let expected = match (&error, bytes.first_chunk()) {
@@ -61,7 +65,8 @@ pub(crate) fn rejected(path: &Path, bytes: &[u8], error: SafeTensorError) -> Arc
     }
 }
 
-/// Returns an error if a file is a placeholder for the weights, which an incomplete download leaves behind.
+/// Returns an error if a file is a placeholder instead of weights. A placeholder remains in the
+/// folder after an incomplete download.
 pub(crate) fn refuse_stand_in(path: &Path, bytes: &[u8]) -> Result<(), ArchiveError> {
     match StandIn::of(bytes) {
         None | Some(StandIn::Empty) => Ok(()),

@@ -1,5 +1,5 @@
-//! The writer of archives. The writer plans the layout from the names and types of the entries, and then
-//! streams the data.
+//! Writes parameter archives. The writer plans the layout of an archive from the names and types of
+//! the entries. Then the writer streams the data of the entries.
 
 use crate::archive::{
     ArchiveMetadata, COMMON_SIZE, DATA, DATA_ALIGNMENT, DATA_SIZE, ENTRY_ALIGNMENT, FILE_ALIGNMENT,
@@ -21,7 +21,7 @@ use std::{
 
 const FLUSHED: usize = 64 << 20;
 
-/// An entry of an archive to write.
+/// A new entry for [`write()`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewEntry {
     name: String,
@@ -38,17 +38,18 @@ enum Content {
 }
 
 impl NewEntry {
-    /// Creates an entry for a tensor whose data the source will stream.
+    /// Creates an entry for a tensor. The caller of [`write()`] provides the data of the tensor.
     pub fn tensor(name: impl Into<String>, ty: TensorType) -> Self {
         Self::new(name, Content::Tensor(ty))
     }
 
-    /// Creates an entry with bytes of an unknown type and without metadata.
+    /// Creates an entry for `length` bytes of an unknown type. The created entry has no metadata.
     pub fn raw(name: impl Into<String>, length: u64) -> Self {
         Self::new(name, Content::Raw(length))
     }
 
-    /// Creates a tensor that repeats a pattern of 1, 2, 4, 8 or 16 bytes and takes no space.
+    /// Creates an entry for a tensor that repeats a pattern of 1, 2, 4, 8 or 16 bytes. The archive
+    /// stores the pattern only once.
     pub fn splat(name: impl Into<String>, ty: TensorType, pattern: &[u8]) -> Self {
         Self::new(name, Content::Splat(ty, pattern.into()))
     }
@@ -57,7 +58,8 @@ impl NewEntry {
         Self { name: name.into(), content, recipe: None, sources: Vec::new() }
     }
 
-    /// Adds the recipe of the data, and the checkpoint's tensors that the recipe reads, to the metadata.
+    /// Adds a recipe to the metadata of the entry. The recipe describes how the data are computed
+    /// from the checkpoint's tensors in `sources`.
     pub fn with_recipe(mut self, recipe: impl Into<String>, sources: Vec<String>) -> Self {
         self.recipe = Some(recipe.into());
         self.sources = sources;
@@ -75,7 +77,8 @@ impl NewEntry {
         }
     }
 
-    /// The size of the entry in bytes. The function also checks that the entry is valid.
+    /// Returns the size of the entry's data in bytes. The function also checks that the entry is
+    /// valid.
     fn length(&self) -> Result<u64, EntryProblem> {
         let length = match &self.content {
             Content::Raw(length) => *length,
@@ -94,7 +97,8 @@ impl NewEntry {
         }
     }
 
-    /// The metadata with zeros in place of the hash. The hash is known only after all data are streamed.
+    /// Returns the metadata of the entry. The returned metadata contain zeros instead of the hash,
+    /// because the hash is known only after all data are written.
     fn metadata(&self) -> Option<String> {
         let (ty, hashed) = match &self.content {
             Content::Tensor(ty) => (ty, true),
@@ -115,10 +119,10 @@ impl NewEntry {
 
 /// Options of [`write()`].
 pub struct WriteOptions<'a> {
-    /// Whether the archive's entries get metadata with their type and hash. IREE does not need these
-    /// metadata, but Tracewright does.
+    /// Whether the archive contains metadata with the type and the hash of each tensor. Tracewright
+    /// needs the types and hashes, but IREE does not.
     pub metadata: bool,
-    /// The callback for the progress, which can also stop the writer.
+    /// The callback that receives the progress. The callback can also stop the writer.
     pub watch: Option<Watch<'a>>,
 }
 
@@ -128,14 +132,15 @@ impl Default for WriteOptions<'_> {
     }
 }
 
-/// The kind of file that an archive may replace: another archive.
+/// The kind of file that a new archive may replace. A new archive may replace only another archive.
 pub const ARCHIVE: FileKind = FileKind { name: "a parameter archive", is: |head| head.starts_with(b"IRPA") };
 
-/// Writes an archive whose entries are sorted by name. The function calls `source` for each entry with data,
-/// in this order. `source` must write exactly as many bytes to the sink as the entry's type takes. The
-/// complete file appears at `path` only after its data are on disk. After an error, there is no new file, and
-/// an old file is unchanged. The function only replaces an archive or an empty file. The memory does not
-/// depend on the size of the data.
+/// Writes an archive whose entries are sorted by name. The function calls `source` for each entry
+/// with data, in the order of the names. The callback `source` must write exactly as many bytes to
+/// the [`Sink`] as the type of the entry requires. The archive appears at `path` only after all
+/// data are on disk. After an error, an old file at `path` is unchanged, and no new file remains.
+/// The function replaces an existing file only if the file is an archive or empty. The function's
+/// memory consumption does not depend on the size of the data.
 pub fn write<E: From<ArchiveError>>(
     path: impl AsRef<Path>,
     entries: Vec<NewEntry>,
@@ -159,8 +164,8 @@ pub fn write<E: From<ArchiveError>>(
     Ok(())
 }
 
-/// Flushes data to the disk while the program computes later data. Without this function, the last flush
-/// would have to write all data.
+/// Flushes written data to the disk while the caller computes the next data. Without this function,
+/// the flush at the end of the file would have to write all data.
 fn flushing<E: From<ArchiveError>>(
     file: &File,
     destination: &Destination<'_>,
@@ -177,7 +182,7 @@ fn flushing<E: From<ArchiveError>>(
     })
 }
 
-/// A file that is flushed repeatedly while it is written.
+/// A file that a second thread flushes repeatedly while the writer appends data.
 struct Flushing<'a> {
     file: &'a File,
     ask: mpsc::SyncSender<()>,
@@ -206,7 +211,7 @@ impl Seek for Flushing<'_> {
     }
 }
 
-/// The path of the new archive, for messages.
+/// The path of the new archive, for error messages.
 pub(crate) struct Destination<'a> {
     pub path: &'a Path,
     pub folder: &'a Path,
@@ -232,7 +237,7 @@ impl Destination<'_> {
     }
 }
 
-/// All facts about an archive that are known before its data are written.
+/// The layout of an archive, which is known before the data are written.
 pub(crate) struct ArchivePlan {
     front: Vec<u8>,
     entries: Vec<Placed>,
@@ -242,9 +247,11 @@ pub(crate) struct ArchivePlan {
 
 struct Placed {
     entry: NewEntry,
-    /// The offset and the length of the data in the file; `None` for a repeated pattern.
+    /// The offset and the length of the entry's data in the file. The field is `None` if the entry
+    /// repeats a pattern.
     data: Option<(u64, u64)>,
-    /// The position in the file of the hash in the metadata; `None` without metadata.
+    /// The position in the file at which the hash of the data is stored. The field is `None` if the
+    /// entry has no metadata.
     hash: Option<usize>,
 }
 
@@ -337,8 +344,9 @@ impl ArchivePlan {
         Ok(Self { front, entries: placed, data_size, file_size })
     }
 
-    /// Streams the data, and then writes the front of the file. Therefore an unfinished file does not contain
-    /// the magic bytes.
+    /// Streams the data of all entries, and then writes the header and the table at the beginning
+    /// of the file. Therefore, an unfinished archive does not begin with the magic bytes of the
+    /// format.
     pub fn stream<E: From<ArchiveError>>(
         mut self,
         destination: &Destination<'_>,
@@ -378,13 +386,14 @@ impl ArchivePlan {
     }
 }
 
-/// Writes zeros between two ranges, always less than a page.
+/// Writes zeros between two ranges of the file. The number of zeros is less than the size of a
+/// page.
 fn pad(out: &mut impl Write, count: u64) -> io::Result<()> {
     const ZEROS: [u8; FILE_ALIGNMENT as usize] = [0; FILE_ALIGNMENT as usize];
     out.write_all(&ZEROS[..count as usize])
 }
 
-/// Receives the data of one entry, from start to end.
+/// Receives the data of one entry in the order of the bytes.
 pub struct Sink<'a> {
     out: &'a mut dyn Write,
     destination: &'a Destination<'a>,
@@ -396,7 +405,7 @@ pub struct Sink<'a> {
 }
 
 impl Sink<'_> {
-    /// Writes the next bytes of the entry. A caller may pass pieces of any size.
+    /// Writes the next bytes of the entry. You can pass any number of bytes in one call.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), ArchiveError> {
         let end = self.written + bytes.len() as u64;
         if end > self.length {
@@ -413,7 +422,8 @@ impl Sink<'_> {
         Ok(())
     }
 
-    /// Converts the next bytes to another element type, and writes the result in pieces of bounded size.
+    /// Converts the next bytes of the entry to another element type, and writes the result. The
+    /// function converts pieces of bounded size, so its memory consumption is constant.
     pub fn write_converted(
         &mut self,
         bytes: &[u8],

@@ -184,7 +184,7 @@ fn after_any_error_the_old_archive_is_still_there_and_nothing_else() {
     let own = attempt(WriteOptions::default(), &mut |_| {
         Err(ArchiveError::NoTensor { path: "checkpoint".into(), name: "w".into() })
     });
-    assert_eq!(own.to_string(), "no tensor `w` in `checkpoint`");
+    assert_eq!(own.to_string(), "`checkpoint` contains no tensor `w`");
     let mut calls = 0;
     let mut watch = |progress: tracewright_irpa::Progress| {
         calls += 1;

@@ -50,6 +50,7 @@ fn a_single_file_is_read_from_its_folder_or_by_name() {
         let checkpoint = Checkpoint::open(path).unwrap();
         assert_eq!(names(&checkpoint), ["ids", "mask", "w"]);
         assert_eq!(checkpoint.data("w").unwrap(), F32X2);
+        assert_eq!(checkpoint.read_once("w", <[u8]>::to_vec).unwrap(), F32X2);
         assert_eq!(checkpoint.ty("w").unwrap().to_string(), "f32[2]");
         assert_eq!(checkpoint.ty("mask").unwrap().to_string(), "i1[3]");
         let tensor = checkpoint.get("w").unwrap();
@@ -411,6 +412,39 @@ fn s2_float_to_float_is_converted_and_reported() {
         bake(folder.path(), Some(I8), true),
         Err(ArchiveError::Conversion { from: F32, to: I8 })
     ));
+}
+
+/// The resident memory of this process, in KiB.
+#[cfg(target_os = "linux")]
+fn resident() -> usize {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// Bytes that are read once are those of the file, and leave the memory of the process.
+#[cfg(target_os = "linux")]
+#[test]
+fn bytes_that_are_read_once_do_not_stay() {
+    const MIB: usize = 1 << 20;
+    let large: Vec<u8> = (0..64 * MIB).map(|i| (i % 251) as u8).collect();
+    // The data of the large tensor does not begin at a page.
+    let bytes = safetensors(&[("a", Dtype::I8, &[3], &[1, 2, 3]), ("b", Dtype::I8, &[64 * MIB], &large)]);
+    let folder = folder(&[("model.safetensors", &bytes)]);
+    bake(folder.path(), None, true).unwrap();
+    drop(bytes);
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    let archive = Archive::open(folder.path().join("out.irpa")).unwrap();
+    let before = resident();
+    assert!(checkpoint.read_once("b", |bytes| bytes == large).unwrap());
+    assert_eq!(archive.read_once("b", |bytes| bytes == large).unwrap(), Some(true));
+    assert_eq!(archive.read_once("a", <[u8]>::to_vec).unwrap(), Some(vec![1, 2, 3]));
+    let once = resident();
+    assert!(once < before + 32 * 1024, "{before} KiB became {once} KiB");
+    assert!(checkpoint.data("b").unwrap() == large);
+    assert!(resident() > once + 48 * 1024, "the bytes of `data` are mapped");
+    assert!(matches!(checkpoint.read_once("c", <[u8]>::len), Err(ArchiveError::NoTensor { .. })));
+    assert_eq!(archive.read_once("c", <[u8]>::len).unwrap(), None);
 }
 
 #[test]

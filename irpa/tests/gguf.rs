@@ -185,15 +185,15 @@ fn everything_that_is_wrong_is_said_at_once() {
         "`general.alignment` is 5, expected a power of two from 8 to 1048576",
         "the file is one of 3 parts; join the parts with `llama-gguf-split --merge` of llama.cpp",
         "tensor `matrix` occurs twice",
-        "the tensor `unknown` has the type number 99 of ggml; expected F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K or Q6_K: use a file with one of these",
+        "the tensor `unknown` has the ggml type 99, expected F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K or Q6_K; use a file with one of these types",
         "the tensor `odd` has the shape [33], expected extents of at least 1 and a row length that is a multiple of 32",
         "the tensor `empty` has the shape [2, 0], expected extents of at least 1 and a row length that is a multiple of 1",
         "the tensor `huge` has the shape [1099511627776, 1099511627776], expected extents of at least 1 and a row length that is a multiple of 1",
-        "the data of tensor `crooked` begin at 7, expected a multiple of 32",
+        "the data of tensor `crooked` begin at byte 7, expected a multiple of 32",
     ] {
         assert!(said.iter().any(|said| said == expected), "`{expected}` is not in {said:#?}");
     }
-    for (tensor, end) in [("far", "at byte 109951162"), ("farther", "beyond any file")] {
+    for (tensor, end) in [("far", "at byte 109951162"), ("farther", "beyond the largest possible file")] {
         let about = format!("the data of the tensor `{tensor}` end {end}");
         assert!(said.iter().any(|said| said.starts_with(&about)), "`{about}` is not in {said:#?}");
     }
@@ -218,10 +218,10 @@ fn what_keeps_the_rest_from_being_read_is_named() {
     let nested = File::default().key("nested", 9, &[&9u32.to_le_bytes()[..], &[0; 8]].concat());
     assert_eq!(
         problems(&nested.bytes())[0].to_string(),
-        "the key `nested` has values of type number 9, expected 0 to 8 or 10 to 12, or one array of these types"
+        "the key `nested` has the value type 9, expected a type from 0 to 8 or from 10 to 12, or one array of these types"
     );
     let long = File::default().key("long", 9, &[&4u32.to_le_bytes()[..], &u64::MAX.to_le_bytes()].concat());
     assert!(matches!(problems(&long.bytes())[0], GgufProblem::CutOff { what: "an array", .. }));
     let deep = File::default().tensor("deep", &[1; 5], 0, 0);
-    assert_eq!(problems(&deep.bytes())[0].to_string(), "tensor `deep` has 5 axes, at most 4 are read");
+    assert_eq!(problems(&deep.bytes())[0].to_string(), "tensor `deep` has 5 axes, expected at most 4");
 }

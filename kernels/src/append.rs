@@ -1,4 +1,5 @@
-//! A kernel that writes new vectors into the slots of a KV cache. The kernel does not access other slots.
+//! A kernel that writes new vectors into the slots of a KV cache. The kernel reads and writes no
+//! other slots of the cache.
 
 use ops::ElementType;
 use ops::ops::Append;
@@ -9,28 +10,30 @@ use crate::kernel::{self, Kernel};
 use crate::lane;
 use crate::prologue::Prologue;
 
-/// The new vectors that the kernel appends. The kernel can first apply a norm and a rotary embedding to the
-/// vectors.
+/// An append of new key or value vectors to a KV cache. Before the append, the kernel can apply a
+/// norm and a rotary embedding to the new vectors.
 #[derive(Clone, Copy)]
 pub(crate) struct Appending {
     element: Element,
-    /// The number of rows of slots, the slots per row, and the numbers per slot.
+    /// The size of the cache as `[before, slots, after]`: the product of the axes before the slots,
+    /// the number of slots, and the numbers per slot.
     before: usize,
     slots: usize,
     after: usize,
     tokens: usize,
-    /// The number of sequences that have their own position and token count.
+    /// The number of sequences that have their own start position and token count.
     starts: usize,
     ring: bool,
-    /// The number of rows of slots that belong to one sequence.
+    /// The number of caches (one per head) that belong to one sequence.
     heads: usize,
-    /// The position of each token's new vectors, if the vectors are not in the order of the slots.
+    /// The position of each token's new vectors in memory, if the vectors are in token order.
     by_token: Option<Tokens>,
     prologue: Prologue,
 }
 
 impl Appending {
-    /// The append of `op` in a fused operation; `None` if the kernel does not support it.
+    /// Returns the append of `op`, or `None` if the kernel does not support `op` in this fused
+    /// operation.
     pub(crate) fn of(op: &Append, work: &FusedOp<'_>) -> Option<Self> {
         let axis = op.axis;
         let (cache, new, start) = (work.types[0], work.types[1], work.types[2]);
@@ -50,14 +53,15 @@ impl Appending {
         let served = !matches!(cache.element, ElementType::I1 | ElementType::I4)
             && cache.count() > 0
             && new.count() > 0
-            // The rows of a single token have the same order for both orders of axes.
+            // With a single token, head order and token order are the same.
             && (prologue.is_nothing() || work.tokens.is_some() || tokens == 1)
             && (work.tokens.is_none() || axis > 0 && axis + 2 == cache.rank())
             && prologue.takes(after);
         served.then_some(appending)
     }
 
-    /// The name of the kernel and its code. The cache is the first operand and also the result.
+    /// Returns the kernel's name and its code. The kernel writes the result into its first operand,
+    /// the cache.
     pub(crate) fn kernel(self) -> (String, impl FnOnce() -> Kernel + use<>) {
         let Self { element, before, slots, after, tokens, starts, ring, .. } = self;
         let Self { heads, by_token, prologue, .. } = self;

@@ -1,17 +1,19 @@
-//! Unpacks the scales and minima of eight groups, which are packed as in
-//! `ops::format::SuperBlock::packed_counts`.
+//! Unpacks the scales and minima of eight groups of a weight.
+//! `ops::format::SuperBlock::packed_counts` packs these scales and minima.
 
 use ops::format::PANEL;
 
 use crate::code::Value;
 
-/// The bytes of the counts, for scales and for minima. The bytes of the first four groups come first, then
-/// the bytes of the last four groups.
+/// The unpacked counts of eight groups, one byte per count, for scales and for minima. A count is
+/// the whole number of steps in a scale or a minimum. The first word contains the counts of the
+/// first four groups, and the second word the counts of the last four groups.
 #[derive(Clone, Copy)]
 pub(crate) struct StepCounts<'k>([[Value<'k>; 2]; 2]);
 
 impl<'k> StepCounts<'k> {
-    /// Unpacks the counts from three words of 32 bits, for one row or for one row per lane.
+    /// Unpacks the counts from three 32-bit words, for one row of the weight or for one row per
+    /// lane.
     pub(crate) fn unpacked([scales, minima, last]: [Value<'k>; 3]) -> Self {
         let masked =
             |words: Value<'k>, mask: u32| words.and(words.code().constant(words.ty(), f64::from(mask)));
@@ -24,7 +26,7 @@ impl<'k> StepCounts<'k> {
         ])
     }
 
-    /// The counts for the scale and the minimum of a group.
+    /// The counts for the scale and the minimum of one group.
     pub(crate) fn of(self, group: usize) -> [Value<'k>; 2] {
         self.0.map(|words| {
             let word = words[group / 4].shift_right(group % 4 * 8);
@@ -32,7 +34,8 @@ impl<'k> StepCounts<'k> {
         })
     }
 
-    /// The counts of a group whose number is known only at run time, for one row per lane.
+    /// The counts for the scale and the minimum of a group whose index is known only at run time,
+    /// for one row per lane.
     pub(crate) fn at(self, group: Value<'k>) -> [Value<'k>; 2] {
         let code = group.code();
         let four = code.index(4);

@@ -6,53 +6,56 @@ use ops::{ElementType, Op, Real, TensorType};
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::{lane, math};
 
-/// An operation together with its prologue and epilogue. One kernel computes a fused operation.
+/// An operation together with its prologue and epilogue.
 ///
-/// The operands of the operation come first. The further operands follow in this order: the norm's weight, the
-/// two tables of the rotary embedding, the scales of quantized keys and values, and the epilogue's operands.
-/// The prologue (`norm` and `rope`) applies to the first operand, or to the rows that are written to a cache.
+/// In the list of operands, the operands of the main operation come first. The operands of the
+/// fused operations follow in this order: the norm's weight, the cosine and sine tables, the scales
+/// of quantized keys and values, and the epilogue's operands. The prologue (`norm` and `rope`)
+/// changes the operation's first operand, or the vectors that the operation writes to a cache.
 #[derive(Clone, Debug)]
 pub struct FusedOp<'a> {
     pub op: &'a Op,
-    /// The types of the operands of the operation.
+    /// The types of the main operation's operands.
     pub types: Vec<&'a TensorType>,
-    /// The position of each token's numbers in the operand of the prologue, if this operand is in token
-    /// order. Otherwise the operand has the order that the operation declares.
+    /// The position of each token's numbers in the prologue's operand, if this operand is in token
+    /// order. With `None`, the operand has the axis order that the operation declares.
     pub tokens: Option<Tokens>,
     /// The norm of the prologue, and the type of its input.
     pub norm: Option<(&'a RmsNorm, &'a TensorType)>,
-    /// The rotary embedding of the prologue, after the norm, and the types of its operands.
+    /// The rotary embedding of the prologue, which follows the norm, and the types of its two
+    /// tables.
     pub rope: Option<(&'a Rope, [&'a TensorType; 2])>,
     /// Whether attention reads quantized keys and values.
     pub quantized: bool,
     /// Whether attention writes its result in token order instead of head order.
     pub by_token: bool,
-    /// The epilogue, which is applied to each number of the result.
+    /// The epilogue, which the kernel applies to each number of the result.
     pub tail: Epilogue,
 }
 
-/// The position of the tokens' numbers: a part of each row in a matrix `[tokens, stride]`.
+/// The position of the operand's numbers in a matrix `[tokens, stride]`, where each token's numbers
+/// are a part of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tokens {
     pub stride: usize,
-    /// The index in the row of the first number that belongs to the operand.
+    /// The index of the operand's first number in each row of the matrix.
     pub from: usize,
 }
 
 impl Tokens {
-    /// The part of a kernel's name that identifies this position.
+    /// The suffix of a kernel's name that identifies this position.
     pub(crate) fn name(self) -> String {
         format!("_tokens{}x{}", self.from, self.stride)
     }
 
-    /// The index of the first number of a token.
+    /// The index in memory of a token's first number.
     pub(crate) fn of(self, token: Value<'_>) -> Value<'_> {
         token * self.stride + self.from
     }
 }
 
 impl<'a> FusedOp<'a> {
-    /// Creates an operation without a prologue and an epilogue.
+    /// Creates a fused operation without a prologue and without an epilogue.
     pub fn alone(op: &'a Op, types: Vec<&'a TensorType>) -> Self {
         Self {
             op,
@@ -67,38 +70,41 @@ impl<'a> FusedOp<'a> {
     }
 }
 
-/// The elementwise operations that the kernel applies to each number of a result before it writes the number.
-/// Each operation is a step and can use the results of earlier steps. The kernel writes the result of the
-/// last step, or without steps the result itself.
+/// The elementwise operations that the kernel applies to each number of a result before it writes
+/// the number. Each elementwise operation is a step of the list, and can use the results of earlier
+/// steps. The kernel writes the result of the last step; without steps, the kernel writes the
+/// unchanged result.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Epilogue {
     /// Whether the epilogue combines the two halves of the result's last axis, such as gate and up.
     pub halves: bool,
     pub steps: Vec<TailStep>,
-    /// The way in which each operand is broadcast to the output.
+    /// How each operand of the epilogue is broadcast to the output.
     pub operands: Vec<Broadcast>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TailStep {
     pub kind: EpilogueOp,
-    /// The element type to which the kernel rounds the step's result.
+    /// The element type to which the kernel rounds the result of this step.
     pub element: ElementType,
 }
 
-/// The operation of a step. An operation refers to earlier steps by their index in the list.
+/// The elementwise operation of one step in an epilogue. The operation refers to an earlier step by
+/// the index of that step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EpilogueOp {
-    /// The result of the main operation, or its first or second half.
+    /// The result of the main operation; if the epilogue combines halves, the first or the second
+    /// half of the result.
     Result(usize),
     /// An operand of the epilogue.
     Operand(usize),
     Constant(Real),
-    /// The result of a step, converted to another element type.
+    /// The result of an earlier step, converted to another element type.
     Convert(usize),
-    /// An elementwise function of the result of one step.
+    /// An elementwise function of the result of one earlier step.
     Unary(UnaryKind, usize),
-    /// An elementwise function of the results of two steps.
+    /// An elementwise function of the results of two earlier steps.
     Binary(BinaryKind, usize, usize),
 }
 
@@ -112,16 +118,16 @@ impl EpilogueOp {
     }
 }
 
-/// How an operand is broadcast to a result.
+/// How an operand of the epilogue is broadcast to the result of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Broadcast {
-    /// The operand has one number, of this element type, for each number of the result.
+    /// The operand has this element type and the same shape as the result.
     Everywhere(ElementType),
-    /// The operand has one number, of this element type, for each index of the last axis.
+    /// The operand has one number, of this element type, for each index of the result's last axis.
     LastAxis(ElementType),
 }
 
-/// The output of a kernel, which passes through the epilogue to memory.
+/// The output of a kernel: the epilogue, and the memory to which the kernel writes.
 #[derive(Clone)]
 pub(crate) struct End<'k> {
     tail: &'k Epilogue,
@@ -137,7 +143,7 @@ impl Epilogue {
         self.operands.len() + 1
     }
 
-    /// The bindings for a result `[rows, columns]`, from `first` on.
+    /// Creates the bindings for a result `[rows, columns]`, and numbers the bindings from `first`.
     pub(crate) fn end<'k>(
         &'k self,
         code: &'k Code,
@@ -155,8 +161,9 @@ impl Epilogue {
 }
 
 impl<'k> End<'k> {
-    /// Writes 16 numbers of a row, or only the numbers that the mask selects. The numbers come from the
-    /// result, or from both halves of the result.
+    /// Applies the epilogue to 16 numbers of a row, and writes all 16 numbers or only those that
+    /// the mask selects. `result` contains the numbers of the main operation, or the numbers of
+    /// both halves if the epilogue combines halves.
     pub(crate) fn write(
         &self,
         code: &'k Code,

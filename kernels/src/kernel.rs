@@ -1,25 +1,26 @@
-//! [`Kernel`] is code that a module calls by name.
+//! [`Kernel`] is code that a module can call by name.
 
 use std::ops::Range;
 
 use crate::code::{Code, Value};
 
-/// Code that a module calls by name.
+/// Code that a module can call by name.
 pub(crate) struct Kernel {
     pub(crate) bindings: usize,
-    /// The number of parts into which the kernel's work is divided. There can be fewer workers than parts.
+    /// The number of parts into which the work of the kernel is divided. A machine can have fewer
+    /// workers than parts.
     pub(crate) workgroups: usize,
     pub(crate) body: String,
 }
 
-/// Creates a kernel whose code is written by `write`.
+/// Creates a kernel. `write` writes the code of the kernel.
 pub(crate) fn new(bindings: usize, workgroups: usize, write: impl FnOnce(&Code)) -> Kernel {
     let code = Code::new();
     write(&code);
     Kernel { bindings, workgroups, body: code.into_text() }
 }
 
-/// The part of the range 0 … `count` that belongs to this workgroup.
+/// The part of the range 0 … `count` that this workgroup computes.
 pub(crate) fn share(code: &Code, count: usize, workgroups: usize) -> Range<Value<'_>> {
     let start = code.workgroup() * count.div_ceil(workgroups);
     let end = start + count.div_ceil(workgroups);

@@ -1,9 +1,10 @@
-//! Tracewright's own kernels, for operations that the compiler's code computes slowly, such as matmuls with
-//! packed weights.
+//! Tracewright's own kernels for operations that are slow in code from the compiler, such as
+//! matmuls with packed weights.
 //!
-//! A kernel is MLIR text in the same module as the StableHLO code that calls it. Therefore `iree-compile`
-//! compiles the kernel for any processor that the compiler supports. The target decides which kernel computes
-//! an operation. Operations without a kernel stay StableHLO.
+//! A kernel is MLIR text. The text is in the same module as the StableHLO code that calls the
+//! kernel. Therefore `iree-compile` compiles a kernel for any processor that `iree-compile`
+//! supports. The target decides which kernel computes an operation. If the target has no kernel for
+//! an operation, the operation stays StableHLO.
 
 mod append;
 mod attention;
@@ -45,7 +46,7 @@ pub use cuda::{CUDA_VECTORS, CudaAttention, CudaKernel, CudaProduct};
 pub use fused_op::{Broadcast, Epilogue, EpilogueOp, FusedOp, TailStep, Tokens};
 pub use tilings::Tilings;
 
-/// The kernel for a fused operation.
+/// The kernel for one fused operation.
 enum Serving<'w> {
     Matmul(Matmul<'w>),
     Rows(&'w PackedRows),
@@ -57,20 +58,22 @@ enum Serving<'w> {
     Norm(&'w RmsNorm),
 }
 
-/// The kernels of a module: the kernels that the target supports, and the kernels that the module already calls.
+/// The kernels of a module: the kernels that the target supports, and the kernels that the code of
+/// the module calls.
 pub struct Kernels {
     isa: Option<Isa>,
     tuning: BTreeMap<String, Tiling>,
-    /// The tuned tilings that the module uses.
+    /// The tilings from tuning files that the module uses.
     tuned: BTreeMap<String, Tiling>,
     called: BTreeMap<String, Kernel>,
-    /// The epilogues of the kernels that the module calls. A kernel's name contains the index of its
-    /// epilogue.
+    /// The epilogues of the kernels that the module calls. A kernel's name contains the index of
+    /// its epilogue in this list.
     tails: Vec<Epilogue>,
 }
 
 impl Kernels {
-    /// The kernels for a target. The set is empty if the target's features are unknown.
+    /// Creates the set of kernels that a target supports. The set is empty if the processor
+    /// features of the target are unknown.
     pub fn of(target: &Target) -> Self {
         Self { isa: Isa::of(target), tuning: target.tuning.kernels.clone(), ..Self::none() }
     }
@@ -84,8 +87,8 @@ impl Kernels {
         self.isa.is_none()
     }
 
-    /// Whether kernels support a weight of this shape and format, in matmuls with any number of rows and in
-    /// row lookups.
+    /// Whether a kernel supports a weight of this shape and format, both in matmuls with any number
+    /// of rows and in row lookups.
     pub fn serve(&self, format: WeightFormat, outputs: usize, inputs: usize) -> bool {
         self.isa.is_some()
             && outputs > 0
@@ -93,12 +96,14 @@ impl Kernels {
             && (format.element().is_some() || inputs <= quantized::LONGEST)
     }
 
-    /// Whether a kernel can compute a fused operation completely.
+    /// Whether one kernel can compute the main operation, the prologue and the epilogue of a fused
+    /// operation.
     pub fn can_do(&self, work: &FusedOp<'_>) -> bool {
         self.serving(work).is_some()
     }
 
-    /// The kernel that computes a fused operation completely.
+    /// The kernel that computes the main operation, the prologue and the epilogue of a fused
+    /// operation.
     fn serving<'w>(&self, work: &'w FusedOp<'_>) -> Option<Serving<'w>> {
         let isa = self.isa?;
         let (plain, ends) = (work.norm.is_none() && work.rope.is_none(), work.tail.steps.is_empty());
@@ -126,8 +131,8 @@ impl Kernels {
         })
     }
 
-    /// The call of the kernel for a fused operation, as the right-hand side of its statement. The function
-    /// returns `None` if there is no kernel.
+    /// The call of a fused operation's kernel, as the right-hand side of a statement. The function
+    /// returns `None` if no kernel supports the fused operation.
     pub fn call(
         &mut self,
         statements: &mut dyn Statements,
@@ -183,7 +188,7 @@ impl Kernels {
         })
     }
 
-    /// The tiling for the fused operation `work`: the tiling in the tuning, or `usual`.
+    /// The tiling for the fused operation `work`: the tiling from the tuning file, or `usual`.
     fn tiling(&mut self, work: String, usual: Tiling) -> Tiling {
         match self.tuning.get(&work) {
             Some(&tiling) => *self.tuned.entry(work).or_insert(tiling),
@@ -191,7 +196,7 @@ impl Kernels {
         }
     }
 
-    /// The tuned tilings of the target that this object has returned so far.
+    /// The tilings from the target's tuning file that this object has returned so far.
     pub fn tuned(&self) -> &BTreeMap<String, Tiling> {
         &self.tuned
     }
@@ -210,7 +215,7 @@ impl Kernels {
         }
     }
 
-    /// The name of a kernel, with the index of its epilogue added.
+    /// Appends the index of the kernel's epilogue to the name of the kernel.
     fn ending(&mut self, name: String, tail: &Epilogue) -> String {
         if tail.steps.is_empty() {
             return name;
@@ -236,7 +241,7 @@ impl Kernels {
         call
     }
 
-    /// The text of all called kernels, for the module that calls them.
+    /// The MLIR text of all kernels that the module calls.
     pub fn text(&self) -> String {
         let mut text = String::new();
         if self.called.is_empty() {
@@ -270,12 +275,14 @@ impl Kernels {
     }
 }
 
-/// The matmul with one matrix in a fused operation; `None` if the kernel does not support it.
+/// The matmul of a fused operation with one matrix; `None` if the kernel does not support the
+/// matmul.
 fn linear<'a>(isa: Isa, op: &PackedLinear, work: &'a FusedOp<'_>) -> Option<Matmul<'a>> {
     product(isa, work, (op.format, op.activations), (op.element, op.outputs), None)
 }
 
-/// The matmul with a stack of matrices in a fused operation; `None` if the kernel does not support it.
+/// The matmul of a fused operation with a stack of matrices; `None` if the kernel does not support
+/// the matmul.
 fn experts<'a>(isa: Isa, op: &PackedExperts, work: &'a FusedOp<'_>) -> Option<Matmul<'a>> {
     let x = *work.types.first()?;
     let chosen = work.types.get(2);
@@ -313,7 +320,7 @@ fn typed<'a>(operands: &[Operand<'a>]) -> Vec<(&'a str, String)> {
     operands.iter().map(|operand| (operand.name, operand.ty.mlir())).collect()
 }
 
-/// The kernel's type for a tensor's element type.
+/// The element type in the kernel language for the element type of a tensor.
 fn lane(element: ElementType) -> Element {
     match element {
         ElementType::F32 => Element::F32,

@@ -1,5 +1,6 @@
-//! A kernel for linear attention, token by token. The same operations compute a number for any division of
-//! the tokens into calls, so the bits of the result are always the same.
+//! A kernel for linear attention, which processes one token after another. If you divide the same
+//! tokens into calls differently, the kernel still computes each number with the same operations.
+//! So the bits of the result are always the same.
 
 use ops::TensorType;
 use ops::ops::{LinearAttention, LinearAttentionSizes};
@@ -11,7 +12,8 @@ use crate::math;
 const LANES: Type = Type::lanes(16, Element::F32);
 const SCALAR: Type = Type::Scalar(Element::F32);
 
-/// The number of value features that one pass over a matrix computes: four vectors.
+/// The number of value features that the kernel computes in one pass over a state matrix: four
+/// vectors.
 const BLOCK: usize = 64;
 
 #[derive(Clone, Copy)]
@@ -69,26 +71,28 @@ pub(crate) fn kernel(
     (name, kernel)
 }
 
-/// Some columns of a matrix.
+/// Some columns of a state matrix.
 struct Block<'k> {
     code: &'k Code,
     sizes: LinearAttentionSizes,
     delta: bool,
     buffers: Buffers<'k>,
     matrix: Value<'k>,
-    /// The first column, and the number of columns.
+    /// The index of the first column, and the number of columns.
     at: Value<'k>,
     length: usize,
 }
 
 impl<'k> Block<'k> {
-    /// The first column of each vector, and the number of columns from there on.
+    /// The first column of each vector, and the number of columns from this column to the end of
+    /// the block.
     fn vectors(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
         let length = self.length;
         (0..length).step_by(16).map(move |from| (from, length - from))
     }
 
-    /// The position of a row in the result. The rows of the matrix come first, then the tokens.
+    /// The index in memory of a row of the result. The result contains the rows of the state matrix
+    /// first, and then the outputs of the tokens.
     fn row(&self, row: Value<'k>) -> Value<'k> {
         let LinearAttentionSizes { keys, tokens, values, .. } = self.sizes;
         (self.matrix * (keys + tokens) + row) * values + self.at
@@ -109,7 +113,7 @@ impl<'k> Block<'k> {
         self.vectors().map(|_| self.code.constant(LANES, 0.0)).collect()
     }
 
-    /// Copies the state before the first token into the result.
+    /// Copies the state into the result before the first token.
     fn begin(&self, begins: Value<'k>) {
         let LinearAttentionSizes { keys, values, .. } = self.sizes;
         let zero = self.code.constant(LANES, 0.0);
@@ -126,7 +130,7 @@ impl<'k> Block<'k> {
         self.store(token + self.sizes.keys, &self.zeros());
     }
 
-    /// Decays the matrix, adds a token's value, and computes the token's output.
+    /// Decays the state matrix, adds the value of a token, and computes the output of the token.
     fn step(&self, token: Value<'k>) {
         let LinearAttentionSizes { tokens, heads, groups, keys, values, .. } = self.sizes;
         let Buffers { q, k, v, decay, rate, result, .. } = self.buffers;

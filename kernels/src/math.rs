@@ -1,4 +1,4 @@
-//! Functions of 16 numbers for which processors have no instruction.
+//! Functions of 16 numbers, for which processors have no instructions.
 
 use ops::ops::{BinaryKind, UnaryKind};
 
@@ -7,7 +7,8 @@ use crate::code::{Element, Type, Value};
 const LANES: Type = Type::lanes(16, Element::F32);
 const INTEGERS: Type = Type::lanes(16, Element::I32);
 
-/// The code for an elementwise function of one number; `None` if there is no such code.
+/// The code for an elementwise function of one number; `None` if kernels do not support the
+/// function.
 pub(crate) fn unary(kind: UnaryKind) -> Option<fn(Value<'_>) -> Value<'_>> {
     Some(match kind {
         UnaryKind::Negate => negative,
@@ -22,7 +23,8 @@ pub(crate) fn unary(kind: UnaryKind) -> Option<fn(Value<'_>) -> Value<'_>> {
     })
 }
 
-/// The code for an elementwise function of two numbers; `None` if there is no such code.
+/// The code for an elementwise function of two numbers; `None` if kernels do not support the
+/// function.
 pub(crate) fn binary(kind: BinaryKind) -> Option<for<'k> fn(Value<'k>, Value<'k>) -> Value<'k>> {
     Some(match kind {
         BinaryKind::Add => |a, b| a + b,
@@ -43,11 +45,12 @@ fn negative(x: Value<'_>) -> Value<'_> {
     x.code().constant(LANES, -0.0) - x
 }
 
-/// eˣ with an error of at most 2 units in the last place. The result is 0 for x below −104, and infinite for
-/// x above 89.
+/// Computes eˣ with an error of at most 2 units in the last place. The result is 0 for x below
+/// −104, and infinite for x above 89.
 ///
-/// With x = n ln 2 + r, the result is eˣ = 2ⁿ · eʳ. The number n sets the exponent, and a Taylor polynomial
-/// computes eʳ (Cody and Waite, "Software Manual for the Elementary Functions", 1980, ch. 6).
+/// With x = n ln 2 + r for a whole number n, the result is eˣ = 2ⁿ · eʳ. The number n becomes the
+/// exponent, and a Taylor polynomial computes eʳ (Cody and Waite, "Software Manual for the
+/// Elementary Functions", 1980, ch. 6).
 pub(crate) fn exp(x: Value<'_>) -> Value<'_> {
     let code = x.code();
     let number = |value: f64| code.constant(LANES, value);
@@ -71,9 +74,10 @@ fn power(n: Value<'_>) -> Value<'_> {
     exponent.shift_left(23).bits(LANES)
 }
 
-/// Computes tanh x. Near 0, the function is the odd Taylor polynomial to x¹³, so that small x keep their
-/// bits. The next term is below half a unit in the last place. Elsewhere, the function is (1 − e⁻²ˣ) / (1 +
-/// e⁻²ˣ) of |x|, with the sign of x.
+/// Computes tanh x. Near 0, the function computes the Taylor polynomial of tanh up to x¹³, so that
+/// the result for small x has no rounding errors from a subtraction. The next term of the
+/// polynomial is below half a unit in the last place. For other x, the function computes (1 − e⁻²ˣ)
+/// / (1 + e⁻²ˣ) for |x|, and then sets the sign of x.
 pub(crate) fn tanh(x: Value<'_>) -> Value<'_> {
     let code = x.code();
     let number = |value: f64| code.constant(LANES, value);

@@ -1,4 +1,4 @@
-//! Root mean square norms, one row at a time.
+//! Root mean square norms of rows.
 
 use ops::ops::{RmsNorm, WeightStyle};
 use ops::{Real, TensorType};
@@ -10,7 +10,7 @@ use crate::lane;
 
 const LANES: Type = Type::lanes(16, Element::F32);
 
-/// The norm of rows of `features` numbers.
+/// The norm of rows with `features` numbers per row.
 #[derive(Clone, Copy)]
 pub(crate) struct Norm {
     style: WeightStyle,
@@ -20,13 +20,13 @@ pub(crate) struct Norm {
 }
 
 impl Norm {
-    /// The norm of `op` for rows of this type.
+    /// The norm of `op` for rows with this tensor type.
     pub(crate) fn of(op: &RmsNorm, x: &TensorType) -> Self {
         let (element, features) = (lane(x.element), x.shape[x.rank() - 1]);
         Self { style: op.style, epsilon: op.epsilon, element, features }
     }
 
-    /// The part of a kernel's name that identifies this norm.
+    /// The suffix of a kernel's name that identifies this norm.
     pub(crate) fn name(self) -> String {
         format!("{}_{:x}", self.style.word(), self.epsilon.0.to_bits())
     }
@@ -35,8 +35,9 @@ impl Norm {
         code.binding(index, self.element, self.features)
     }
 
-    /// Computes the norm of a row in blocks of 16 numbers, before rounding. The body receives the position of
-    /// the block in the row, and the number of remaining numbers.
+    /// Computes the norm of a row in blocks of 16 numbers, without rounding the results. The body
+    /// receives the position of the block in the row, and the number of numbers that remain in the
+    /// row.
     pub(crate) fn row<'k>(
         self,
         code: &'k Code,
@@ -57,7 +58,7 @@ impl Norm {
         });
     }
 
-    /// Computes the norm of a row, rounds it, and writes it to memory.
+    /// Computes the norm of a row, rounds the result, and writes it to memory.
     pub(crate) fn fill<'k>(
         self,
         code: &'k Code,
@@ -70,7 +71,7 @@ impl Norm {
         });
     }
 
-    /// The factor 1 / √(mean(x²) + epsilon) of a row.
+    /// Computes the factor 1 / √(mean(x²) + epsilon) of a row.
     fn factor<'k>(self, code: &'k Code, x: Buffer<'k>, start: Value<'k>) -> Value<'k> {
         let squares = code.fold_chunks(self.features, &[code.constant(LANES, 0.0)], |at, left, sums| {
             let x = x.load_floats(start + at, left);
@@ -83,7 +84,7 @@ impl Norm {
     }
 }
 
-/// A kernel for the norm of each row of a tensor.
+/// A kernel that computes the norm of each row of a tensor.
 pub(crate) fn kernel<'a>(
     op: &RmsNorm,
     x: &TensorType,

@@ -1,4 +1,5 @@
-//! The prologue of an operation: a norm and then a rotary embedding on the rows of an operand.
+//! The prologue of a fused operation: a norm and then a rotary embedding, which the kernel applies
+//! to the rows of an operand.
 
 use crate::code::{Buffer, Code, Value};
 use crate::fused_op::FusedOp;
@@ -36,7 +37,7 @@ impl Prologue {
             && self.rotation.is_none_or(|rotation| rotation.features == features)
     }
 
-    /// The part of a kernel's name that identifies this prologue.
+    /// The suffix of a kernel's name that identifies this prologue.
     pub(crate) fn name(self) -> String {
         let normed = self.norm.map(|norm| format!("_normed_{}", norm.name()));
         let rotated = self.rotation.map(|rotation| format!("_rope_{}", rotation.name()));
@@ -48,8 +49,9 @@ impl Prologue {
         usize::from(self.norm.is_some()) + 2 * usize::from(self.rotation.is_some())
     }
 
-    /// Creates the bindings from `first` on. Also allocates memory for a row of `features` numbers between
-    /// the norm and the rotary embedding.
+    /// Creates the prologue's bindings, and numbers the bindings from `first`. The function also
+    /// allocates memory for a row of `features` numbers, because the rotary embedding reads the
+    /// result of the norm.
     pub(crate) fn start(self, code: &Code, first: usize, features: usize) -> Start<'_> {
         let norm = self.norm.map(|norm| (norm, norm.weight(code, first)));
         let tables = first + usize::from(norm.is_some());
@@ -60,7 +62,7 @@ impl Prologue {
     }
 }
 
-/// The source of a kernel's rows: an operand in memory, and the prologue.
+/// The source of a kernel's rows: the operand in memory, and the prologue that the kernel applies.
 pub(crate) struct Start<'k> {
     norm: Option<(Norm, Buffer<'k>)>,
     between: Option<(Buffer<'k>, Value<'k>)>,
@@ -69,8 +71,8 @@ pub(crate) struct Start<'k> {
 }
 
 impl<'k> Start<'k> {
-    /// Passes a row through the prologue to another place in memory. The norm and the rotary embedding define
-    /// the order in which rows are numbered.
+    /// Applies the prologue to a row, and writes the result to another position in memory. The
+    /// index of the row follows the axis order that the norm and the rotary embedding declare.
     pub(crate) fn row(
         &self,
         code: &'k Code,

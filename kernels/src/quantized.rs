@@ -1,36 +1,38 @@
-//! Activations as integers of 8 or 16 bits. Each group of 32 integers has a scale, and stores the sum of its
-//! integers.
+//! Activations that are quantized to integers of 8 or 16 bits. For each group of 32 integers, the
+//! layout stores a scale and the sum of the integers.
 
 use ops::format::{ActivationBits, GROUP};
 
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::kernel::{self, Kernel};
 
-/// The length of the longest row that a matmul kernel quantizes itself. Such a row must fit on a worker's stack.
+/// The length of the longest activation row that a matmul kernel quantizes itself. Such a quantized
+/// row must fit on a worker's stack.
 pub(crate) const LONGEST: usize = 16384;
 
-/// The kind of sum that a group stores.
+/// The kind of sum that the layout stores for each group of activations.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sums {
-    /// The sum of the activation bytes multiplied by this factor, as i32. If the weights store each byte plus
-    /// the factor, sums of products start from this number.
+    /// The sum of the activation bytes, multiplied by this factor, as i32. If the weight stores
+    /// each byte with the factor subtracted, the sums of products start from this number.
     Times(i32),
-    /// The sum of the dequantized activations, as f32. The kernel multiplies this sum by the minimum of a
-    /// group of weights.
+    /// The sum of the dequantized activations, as f32. The kernel multiplies this sum by the
+    /// minimum of a weight group.
     Numbers,
 }
 
-/// The layout of a row of `inputs` numbers. The integers come first, with zeros up to a whole chunk of the
-/// weight. Then follow the scales as f32, and then the sums.
+/// The layout of a quantized activation row with `inputs` numbers. A quantized row begins with its
+/// integers, and zeros fill the last chunk of the row. After the integers, the row contains the
+/// scales of the groups as f32, and then the sums of the groups.
 ///
-/// In rows of 16-bit integers, the second and the third of each four integers are swapped. The reason is that
-/// a 16-bit product multiplies two columns at a time, and a weight's bytes become one vector of even and one
-/// vector of odd columns.
+/// In rows of 16-bit integers, the second and the third of every four integers are swapped. A
+/// 16-bit dot product multiplies two columns at a time, and the bytes of a weight become one vector
+/// of even columns and one vector of odd columns.
 #[derive(Clone, Copy)]
 pub(crate) struct Form {
     pub(crate) inputs: usize,
     pub(crate) bits: ActivationBits,
-    /// The number of columns in a chunk.
+    /// The number of weight columns in a chunk.
     pub(crate) chunk: usize,
     pub(crate) sums: Sums,
 }
@@ -45,19 +47,19 @@ impl Sums {
 }
 
 impl Form {
-    /// A name that differs from the names of all other layouts.
+    /// A name that is different for each layout.
     pub(crate) fn name(self) -> String {
         let Self { inputs, bits, chunk, sums } = self;
         let words = if bits == ActivationBits::Sixteen { "_words" } else { "" };
         format!("{inputs}_by{chunk}_{}{words}", sums.name())
     }
 
-    /// The number of integers in a row.
+    /// The number of integers in a quantized row, with padding.
     pub(crate) fn values(self) -> usize {
         self.inputs.next_multiple_of(self.chunk)
     }
 
-    /// The number of bytes of these integers, before the scales.
+    /// The number of bytes of a row's integers, which come before the scales.
     fn integers(self) -> usize {
         match self.bits {
             ActivationBits::Eight => self.values(),
@@ -73,8 +75,9 @@ impl Form {
         self.integers() + 8 * self.groups()
     }
 
-    /// Calls the body for each group of a row that starts at a position of x. The body receives the group's
-    /// integers, as two vectors of 16, and their scale.
+    /// Quantizes a row of x, which begins at the index `from`, and calls the body for each group of
+    /// the row. The body receives the integers of the group, as two vectors of 16 integers, and the
+    /// scale of the group.
     pub(crate) fn quantize<'k>(
         self,
         code: &'k Code,
@@ -85,7 +88,8 @@ impl Form {
         let group = |group: Value<'k>, count: usize| {
             let halves = [0, 16]
                 .map(|half: usize| x.load_floats(from + group * GROUP + half, count.saturating_sub(half)));
-            // The bits of non-negative floats have the same order as the floats, and NaN has the largest bits.
+            // As integers, the bits of non-negative floats have the same order as the floats, and
+            // the bits of NaN are the largest.
             let integer = Type::lanes(16, Element::I32);
             let sizes =
                 halves.map(|half| half.bits(integer).and(code.constant(integer, f64::from(i32::MAX))));
@@ -109,7 +113,7 @@ impl Form {
     }
 }
 
-/// A quantized row: its buffer, and the position of its first byte.
+/// A quantized row: the buffer that contains the row, and the index of the row's first byte.
 #[derive(Clone, Copy)]
 pub(crate) struct Row<'k> {
     pub(crate) buffer: Buffer<'k>,
@@ -118,7 +122,8 @@ pub(crate) struct Row<'k> {
 }
 
 impl<'k> Row<'k> {
-    /// Four integers that begin at a column, as one 32-bit word of bytes, or as two 32-bit words.
+    /// The integers of four consecutive columns: one 32-bit word for bytes, or two 32-bit words for
+    /// 16-bit integers.
     pub(crate) fn four(self, column: Value<'k>) -> Vec<Value<'k>> {
         let word = |at: Value<'k>| {
             self.buffer.load(at, Type::lanes(4, Element::I8)).bits(Type::Scalar(Element::I32))
@@ -147,7 +152,7 @@ impl<'k> Row<'k> {
         self.buffer.store(self.at + (group * 4 + part), word.bits(Type::lanes(4, Element::I8)));
     }
 
-    /// Quantizes a row of x and writes it.
+    /// Quantizes a row of x, and writes the quantized row to memory.
     pub(crate) fn fill(self, code: &'k Code, x: Buffer<'k>, from: Value<'k>) {
         let scales = self.form.integers();
         let sums = scales + 4 * self.form.groups();
@@ -175,8 +180,8 @@ impl<'k> Row<'k> {
     }
 }
 
-/// A kernel that writes all rows of x `[rows, inputs]` as integers `[stored, form]`. The kernel does not
-/// write the additional stored rows.
+/// A kernel that quantizes x `[rows, inputs]`, and writes the quantized rows in the layout `form`.
+/// The kernel does not write the padding rows from `rows` to `stored`.
 pub(crate) fn kernel(
     element: Element,
     [rows, stored]: [usize; 2],

@@ -1,4 +1,5 @@
-//! Rotary position embeddings for pairs of elements that are half a head apart.
+//! Rotary position embeddings that rotate pairs of elements, where the two elements are half a head
+//! apart.
 
 use ops::TensorType;
 use ops::ops::{Rope, RopeLayout};
@@ -8,7 +9,8 @@ use crate::kernel::{self, Kernel};
 use crate::lane;
 use crate::norm::Norm;
 
-/// The rotary embedding of rows of `features` numbers; the first 2 · `half` numbers are rotated.
+/// The rotary embedding of rows with `features` numbers, which rotates the first 2 · `half` numbers
+/// of a row.
 #[derive(Clone, Copy)]
 pub(crate) struct Rotation {
     element: Element,
@@ -16,15 +18,16 @@ pub(crate) struct Rotation {
     pub(crate) features: usize,
     half: usize,
     table: usize,
-    /// The number of positions, and the number of rows per position.
+    /// The number of positions, and the number of consecutive rows that have the same position.
     positions: usize,
     after: usize,
-    /// The number of rows per sequence, if sequences have different positions.
+    /// The number of rows per sequence, if each sequence has its own positions.
     sequence: usize,
 }
 
 impl Rotation {
-    /// The rotary embedding `op` for x and a table with these types; `None` if the kernel does not support it.
+    /// The rotary embedding of `op` for x and a table with these types; `None` if the kernel does
+    /// not support the operation.
     pub(crate) fn of(op: &Rope, [x, table]: [&TensorType; 2]) -> Option<Self> {
         let last = x.rank() - 1;
         let features = x.shape[last];
@@ -43,18 +46,20 @@ impl Rotation {
         served.then_some(rotation)
     }
 
-    /// The part of a kernel's name that identifies this rotary embedding.
+    /// The suffix of a kernel's name that identifies this rotary embedding.
     pub(crate) fn name(self) -> String {
         let Self { half, sequence, positions, after, .. } = self;
         format!("{half}_{sequence}x{positions}x{after}")
     }
 
-    /// The bindings of the cosine and sine tables, from `first` on.
+    /// Creates the bindings of the cosine and sine tables, with the binding numbers `first` and
+    /// `first + 1`.
     pub(crate) fn tables(self, code: &Code, first: usize) -> [Buffer<'_>; 2] {
         [0, 1].map(|index| code.binding(first + index, self.element, self.table))
     }
 
-    /// Rotates a row from `from` to `to`. The function copies features beyond the tables without rotation.
+    /// Rotates a row in the buffer `from`, and writes the result to the buffer `to`. The function
+    /// copies features for which the tables have no angle.
     pub(crate) fn row<'k>(
         self,
         code: &'k Code,
@@ -71,7 +76,7 @@ impl Rotation {
         code.chunks(half, |feature, left| {
             let [a, b] = [feature, feature + half].map(|feature| from.load_floats(start + feature, left));
             let [cos, sin] = [cos, sin].map(|buffer| buffer.load_floats(table + feature, left));
-            // The code rounds at the same places as the operation.
+            // The code rounds the same intermediate results as the operation `rope`.
             let first = (a * cos).rounded(element) - (b * sin).rounded(element);
             let second = (b * cos).rounded(element) + (a * sin).rounded(element);
             to.store_lanes(at + feature, first.convert(element), left);
@@ -84,7 +89,7 @@ impl Rotation {
     }
 }
 
-/// A kernel that rotates the rows of x, optionally after a norm.
+/// A kernel that applies a rotary embedding to the rows of x, optionally after a norm.
 pub(crate) fn kernel(rotation: Rotation, norm: Option<Norm>) -> (String, impl FnOnce() -> Kernel + use<>) {
     let Rotation { element, rows, features, .. } = rotation;
     let normed = norm.map(|norm| format!("_normed_{}", norm.name())).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! A kernel that looks up rows of a packed matrix, such as an embedding table that is also the head.
+//! A kernel that looks up rows of a packed matrix, such as an embedding table that is also the
+//! output head.
 
 use ops::WeightFormat;
 use ops::format::{GROUP, PANEL};
@@ -10,7 +11,7 @@ use crate::isa::tiles::LINE;
 use crate::kernel::{self, Kernel};
 use crate::lane;
 
-/// The kernel that looks up `count` rows of the matrix of `op`.
+/// The kernel that looks up `count` rows in the matrix of `op`.
 pub(crate) fn kernel(op: &PackedRows, count: usize) -> (String, impl FnOnce() -> Kernel) {
     let &PackedRows { format, outputs, inputs, element } = op;
     let name = format!("rows_{}_{outputs}x{inputs}_{count}_{}", format.word(), element.name());
@@ -44,11 +45,11 @@ pub(crate) fn kernel(op: &PackedRows, count: usize) -> (String, impl FnOnce() ->
     (name, kernel)
 }
 
-/// One row of a panel.
+/// One row of the matrix, which is stored in a panel with 15 other rows.
 #[derive(Clone, Copy)]
 struct Line<'k> {
     weight: Buffer<'k>,
-    /// The first byte of the panel.
+    /// The index of the panel's first byte.
     base: Value<'k>,
     lane: Value<'k>,
 }
@@ -122,8 +123,8 @@ impl<'k> Line<'k> {
         }
     }
 
-    /// The stored integers of the row's group, and their columns in the group. The chunk begins at the given
-    /// byte.
+    /// The stored integers of a group of this row, and the columns of these integers in the group.
+    /// The chunk of the group begins at the given byte of the panel.
     fn integers(
         self,
         code: &'k Code,
@@ -132,7 +133,8 @@ impl<'k> Line<'k> {
         count: usize,
         each: impl Fn(Value<'k>, Value<'k>),
     ) {
-        // A line has four bytes for each of 16 rows, which contain four columns, or eight columns of four bits.
+        // A line has four bytes for each of 16 rows. These bytes contain four columns of 8-bit
+        // integers, or eight columns of 4-bit integers.
         let of_line = 4 * format.in_a_byte().unwrap_or(1);
         let mask = if of_line == 4 { 255.0 } else { 15.0 };
         let lines = chunk + format.scales() + self.lane * 4 + group * (GROUP / of_line * LINE);

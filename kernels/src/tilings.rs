@@ -1,4 +1,4 @@
-//! The tilings of a kernel that are worth measuring.
+//! The tilings of a kernel that are worth measuring with the tuner.
 
 use std::num::NonZeroUsize;
 
@@ -6,9 +6,9 @@ use targets::Tiling;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tilings {
-    /// The name under which tuning files store the fused operation.
+    /// The name under which tuning files store measurements of the fused operation.
     pub work: String,
-    /// The default tiling, which the kernel uses without a measurement.
+    /// The tiling that the kernel uses if no measurement selects another tiling.
     pub usual: Tiling,
     parts: Vec<NonZeroUsize>,
     rows: Vec<NonZeroUsize>,
@@ -17,7 +17,8 @@ pub struct Tilings {
 }
 
 impl Tilings {
-    /// Creates the tilings of a fused operation. `fitted` reduces the sizes of a tiling until they fit.
+    /// Creates the tilings of a fused operation. `fitted` reduces the sizes of a tiling until the
+    /// sizes fit the operation.
     pub(crate) fn new(work: String, usual: Tiling, fitted: impl Fn(Tiling) -> Tiling) -> Self {
         // A tiling that does not fit would be reduced to a tiling that is already in the list.
         let fits = |tiling: Tiling| fitted(tiling) == tiling;
@@ -35,7 +36,7 @@ impl Tilings {
         }
     }
 
-    /// Tilings that differ from `one` in a single parameter.
+    /// The tilings that differ from `one` in a single parameter.
     pub fn beside(&self, one: Tiling) -> impl Iterator<Item = Tiling> {
         let parts = self.parts.iter().map(move |&parts| Tiling { parts, ..one });
         let rows = self.rows.iter().map(move |&rows| Tiling { rows, ..one });

@@ -1,6 +1,6 @@
-//! Derives the collectives that a program needs on a device mesh. Like XLA's partitioner, this module
-//! propagates the sharding of arguments and weights forward through the operations. A sum over a partitioned
-//! axis becomes an all-reduce.
+//! Derives the collectives that a program needs when it runs on a device mesh. Like XLA's
+//! partitioner, this module propagates the sharding of arguments and weights forward through the
+//! operations. If an operation sums over a partitioned axis, the module inserts an all-reduce.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,12 +14,12 @@ use crate::{EntryShards, Sharding, Shards};
 /// The sharding of each value in an entry point, and the collectives that this sharding requires.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Collectives {
-    /// For each node, the sharding of its value.
+    /// The sharding of each node's value, by node index.
     pub shardings: Vec<Sharding>,
-    /// For each node, the number of devices among which the node's computation is divided. The remaining
-    /// devices repeat the computation of others.
+    /// For each node, the number of devices among which the computation of the node is divided. If
+    /// the mesh has more devices, the other devices repeat the same computation.
     pub parts: Vec<usize>,
-    /// The collectives, in execution order.
+    /// The collectives of the entry point, in execution order.
     pub collectives: Vec<Collective>,
 }
 
@@ -28,26 +28,30 @@ pub struct Collective {
     pub kind: CollectiveKind,
     /// The type of each device's result.
     pub ty: TensorType,
-    /// The number of devices in a group that exchanges data.
+    /// The number of devices in each group that exchanges data.
     pub devices: usize,
-    /// The node whose value is exchanged.
+    /// The node whose value the devices exchange.
     pub node: NodeId,
 }
 
-/// The kind of a collective.
+/// The kind of data exchange between devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CollectiveKind {
-    /// Each device has one term of a sum or a maximum. Afterwards, each device has the result over all terms.
+    /// Each device has one term of a sum, or one candidate for a maximum. After the all-reduce,
+    /// each device has the complete sum or maximum.
     AllReduce,
-    /// Each device has one part of a tensor. Afterwards, each device has all parts.
+    /// Each device has one part of a tensor. After the all-gather, each device has the complete
+    /// tensor.
     AllGather,
 }
 
 impl Collective {
-    /// The bytes that each device sends and receives in a ring of n devices. An all-reduce sends 2(n−1)/n of
-    /// the result's bytes, and an all-gather (n−1)/n. No algorithm sends fewer bytes.
+    /// The number of bytes that each device sends in a ring of n devices. In an all-reduce, each
+    /// device sends 2(n−1)/n of the result's bytes; in an all-gather, each device sends (n−1)/n of
+    /// the bytes. No algorithm for these collectives sends fewer bytes.
     ///
-    /// Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (2009).
+    /// Source: Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
+    /// workstations" (2009).
     pub fn sent_bytes(&self) -> f64 {
         let turns = match self.kind {
             CollectiveKind::AllReduce => 2.0,
@@ -57,7 +61,7 @@ impl Collective {
     }
 }
 
-/// Prints the name that HLO uses for the collective.
+/// Prints the name of the collective in HLO.
 impl fmt::Display for CollectiveKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -68,8 +72,8 @@ impl fmt::Display for CollectiveKind {
 }
 
 impl Shards {
-    /// The collectives in one call of an entry point. The entry point must contain only primitives, and all
-    /// calls must be [inlined](trace::Trace::inlined).
+    /// The collectives that one call of an entry point executes. The entry point must contain only
+    /// primitive operations, and the trace must be [inlined](trace::Trace::inlined).
     pub fn collectives(&self, entry: &Function) -> Collectives {
         let nothing = EntryShards { arguments: Vec::new(), results: Vec::new() };
         let declared = self.entries.get(&entry.name).unwrap_or(&nothing);
@@ -95,7 +99,7 @@ impl Shards {
     }
 }
 
-/// The sharding that a declaration sets for a node.
+/// The sharding that the program declares for a node.
 fn given(declared: Option<&Sharding>, entry: &Function, id: NodeId) -> (Sharding, usize) {
     let whole = || Sharding(vec![Vec::new(); entry.node(id).ty().rank()]);
     let sharding = declared.cloned().unwrap_or_else(whole);
@@ -106,8 +110,8 @@ fn given(declared: Option<&Sharding>, entry: &Function, id: NodeId) -> (Sharding
 struct Walk<'a> {
     entry: &'a Function,
     done: Collectives,
-    /// Values that were gathered along more axes than the sharding of their node. Later readers of the node
-    /// use the gathered value.
+    /// The shardings of values that the program gathered after the node computed them. Later
+    /// operations that read the node use the gathered value.
     gathered: HashMap<NodeId, Sharding>,
 }
 
@@ -162,13 +166,13 @@ impl Walk<'_> {
         (sharding, divided.iter().flatten().map(|axis| axis.size).product())
     }
 
-    /// The sharding of a value as its next reader sees it.
+    /// The sharding of a node's value that the next operation reads.
     fn sharding(&self, id: NodeId) -> &Sharding {
         self.gathered.get(&id).unwrap_or(&self.done.shardings[id.index()])
     }
 
-    /// Gathers a value along a tensor axis. Afterwards, only the first `keep` mesh axes of this tensor axis
-    /// still partition the value.
+    /// Gathers a value along one axis of the tensor. After the gather, only the first `keep` mesh
+    /// axes still partition this tensor axis.
     fn gather_beyond(&mut self, id: NodeId, axis: usize, keep: usize) {
         let mut sharding = self.sharding(id).clone();
         let Some(lost) = sharding.0[axis].get(keep..).filter(|lost| !lost.is_empty()) else { return };
@@ -179,8 +183,8 @@ impl Walk<'_> {
         self.done.collectives.push(Collective { kind: CollectiveKind::AllGather, ty, devices, node: id });
     }
 
-    /// The sharding after a reshape. If the reshape merges axes into one, or splits one axis into several,
-    /// the first of these axes is partitioned.
+    /// Computes the sharding after a reshape. If the reshape merges several axes into one axis, or
+    /// splits one axis into several axes, the result is partitioned along the first of these axes.
     fn reshaped(&mut self, operand: NodeId, ty: &TensorType) -> (Sharding, usize) {
         let from = self.entry.node(operand).ty();
         let mut sharding = vec![Vec::new(); ty.rank()];
@@ -209,7 +213,8 @@ impl Walk<'_> {
                         sharding[*axis].push(over);
                     }
                     _ => {
-                        // A part ends inside a row of the new shape, so the value is gathered.
+                        // The part of a device would end inside a row of the new shape, so the
+                        // value is gathered first.
                         let (kind, node) = (CollectiveKind::AllGather, operand);
                         let ty = Sharding(sharding.clone()).local(ty);
                         self.done.collectives.push(Collective { kind, ty, devices: over.size, node });
@@ -224,7 +229,8 @@ impl Walk<'_> {
     }
 }
 
-/// Divides the axes before and after a reshape into the smallest groups with equal numbers of elements.
+/// Divides the axes before and after a reshape into the smallest groups that have equal numbers of
+/// elements.
 fn groups(from: &[usize], to: &[usize]) -> Vec<(std::ops::Range<usize>, std::ops::Range<usize>)> {
     let (mut first, mut second) = (0, 0);
     let mut found = Vec::new();

@@ -1,5 +1,5 @@
-//! Selects the operations that kernels for NVIDIA GPUs compute, in a module for XLA. The kernels compute
-//! calls with few tokens, and all other operations stay StableHLO.
+//! Selects the operations that kernels for NVIDIA GPUs compute in a module for XLA. The kernels
+//! compute matmuls and attention in calls with few tokens, and all other operations stay StableHLO.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,32 +11,32 @@ use trace::{Function, NodeId, NodeKind};
 
 use crate::fusion::NodeUses;
 
-/// Whether a module for this target may call kernels for NVIDIA GPUs.
+/// Whether a module for this target can call kernels for NVIDIA GPUs.
 pub(crate) fn has_cuda_kernels(target: &Target) -> bool {
     target.backend == Backend::Xla && target.device == DeviceKind::Cuda
 }
 
-/// A kernel with its operands and its results.
+/// A call of a kernel, with the operands and the results of the call.
 pub(crate) struct CudaCall {
     pub(crate) kernel: CudaKernel,
     pub(crate) operands: Vec<NodeId>,
     /// The nodes whose values the kernel writes.
     pub(crate) results: Vec<NodeId>,
-    /// The intermediate nodes between operands and results.
+    /// The intermediate nodes between the operands and the results.
     within: Vec<NodeId>,
 }
 
-/// The kernels of a function.
+/// The calls of CUDA kernels in a function.
 #[derive(Default)]
 pub(crate) struct CudaCalls {
-    /// The kernel calls. The key of a call is the node that the call replaces.
+    /// The kernel calls. The key in this map is the node that the call replaces.
     called: BTreeMap<NodeId, CudaCall>,
-    /// All nodes that the kernels compute.
+    /// All nodes of the function that the kernels compute.
     within: BTreeSet<NodeId>,
 }
 
 impl CudaCalls {
-    /// Finds the kernels of a function in which composite operations are not expanded.
+    /// Finds the kernels for a function whose composite operations are not expanded.
     pub(crate) fn of(function: &Function) -> Self {
         let uses = NodeUses::of(function);
         let mut calls = Self::default();
@@ -56,12 +56,12 @@ impl CudaCalls {
         calls
     }
 
-    /// The kernel that is called instead of this node.
+    /// The kernel call that replaces this node; `None` if no kernel call replaces the node.
     pub(crate) fn at(&self, id: NodeId) -> Option<&CudaCall> {
         self.called.get(&id)
     }
 
-    /// Whether a kernel computes a node.
+    /// Whether a kernel computes this node.
     pub(crate) fn computes(&self, id: NodeId) -> bool {
         self.within.contains(&id)
     }
@@ -71,7 +71,7 @@ impl CudaCalls {
         self.called.insert(at, call);
     }
 
-    /// Adds the kernels of all matmuls that read the same input.
+    /// Adds the kernels for all matmuls that read the same input.
     fn products(
         &mut self,
         uses: &NodeUses<'_>,
@@ -131,8 +131,8 @@ fn is_parameter(uses: &NodeUses<'_>, id: NodeId) -> bool {
     matches!(uses.function.node(id).kind, NodeKind::Parameter(_))
 }
 
-/// The sizes of a matmul with few vectors. `None` if the node is another operation, or if no kernel supports
-/// the sizes.
+/// The sizes of a matmul with at most `CUDA_VECTORS` vectors. `None` if the node is not such a
+/// matmul, or if no kernel supports the sizes.
 fn product(uses: &NodeUses<'_>, id: NodeId) -> Option<CudaProduct> {
     let (Some(Op::Linear(_)), &[x, weight]) = (uses.op(id), &uses.types(id)[..]) else { return None };
     let is_bf16 = |ty: &TensorType| ty.element == ElementType::Bf16;
@@ -143,7 +143,8 @@ fn product(uses: &NodeUses<'_>, id: NodeId) -> Option<CudaProduct> {
     (is_bf16(x) && is_bf16(weight) && supported).then_some(product)
 }
 
-/// The norm before these matmuls with its operands, if only the matmuls use the result of the norm.
+/// The norm before these matmuls, with the norm's operands, if only these matmuls use the result of
+/// the norm.
 fn norm(
     uses: &NodeUses<'_>,
     input: NodeId,
@@ -157,7 +158,7 @@ fn norm(
     (only && bf16).then_some(((op.epsilon.0 as f32, op.style), [x, weight]))
 }
 
-/// A matmul together with the addition after the matmul.
+/// A matmul together with the addition that follows the matmul.
 fn residual(uses: &NodeUses<'_>, id: NodeId, product: CudaProduct) -> Option<(NodeId, CudaCall)> {
     let &[sum] = &uses.users[id.index()][..] else { return None };
     let Some(Op::Binary(op)) = uses.op(sum) else { return None };
@@ -172,8 +173,8 @@ fn residual(uses: &NodeUses<'_>, id: NodeId, product: CudaProduct) -> Option<(No
     })
 }
 
-/// The nodes from `silu(gate)` to `silu(gate) · up`. In order, these are a conversion to f32, the logistic
-/// function, a product, a conversion to bf16 and a product.
+/// The nodes from `silu(gate)` to `silu(gate) · up`. In order, these nodes are a conversion to f32,
+/// the logistic function, a product, a conversion to bf16 and a product.
 fn gated(uses: &NodeUses<'_>, gate: NodeId, up: NodeId) -> Option<Vec<NodeId>> {
     let only_user = |id: NodeId| match uses.users[id.index()][..] {
         [user] if !uses.returned[id.index()] => Some(user),
@@ -203,7 +204,7 @@ fn gated(uses: &NodeUses<'_>, gate: NodeId, up: NodeId) -> Option<Vec<NodeId>> {
     is_silu.then(|| vec![wide, logistic, activated, narrow, result])
 }
 
-/// New keys or values, and the position at which they are appended to a cache.
+/// New keys or values, and the position in the cache at which the program appends them.
 #[derive(PartialEq)]
 struct Appended {
     cache: NodeId,
@@ -212,7 +213,8 @@ struct Appended {
     count: Option<NodeId>,
 }
 
-/// The append that writes a cache `[B, K, N, E]`. Only the node `attention` may read the cache.
+/// The append that writes the cache in the node `id`, with the shape `[B, K, N, E]`. The function
+/// returns `None` if another node than `attention` reads the cache.
 fn appended(uses: &NodeUses<'_>, id: NodeId, attention: NodeId) -> Option<Appended> {
     let operands = uses.function.operands(id);
     if uses.users[id.index()] != [attention] {
@@ -227,8 +229,9 @@ fn appended(uses: &NodeUses<'_>, id: NodeId, attention: NodeId) -> Option<Append
     None
 }
 
-/// The input and the tables of the rotary embedding before a node. Reshapes may be between them. The function
-/// adds the nodes in between to `within`.
+/// The input and the tables of the rotary embedding that computes a node. Reshapes can be between
+/// the rotary embedding and the node. The function adds the nodes between the input and the node to
+/// `within`.
 fn rotated(
     uses: &NodeUses<'_>,
     mut id: NodeId,
@@ -247,7 +250,8 @@ fn rotated(
     None
 }
 
-/// Attention for one new token per sequence, together with the rotary embeddings and the cache appends before it.
+/// Attention for one new token per sequence, together with the rotary embeddings and the cache
+/// appends before the attention.
 fn attention(uses: &NodeUses<'_>, id: NodeId) -> Option<CudaCall> {
     let Some(Op::Sdpa(op)) = uses.op(id) else { return None };
     let &[q, k, v, offset] = &uses.function.operands(id)[..] else { return None };

@@ -1,9 +1,10 @@
-//! Creates parameters that the archive stores in a different layout than the checkpoint.
+//! Creates parameters that the archive stores in another layout than the checkpoint.
 
 use ops::{InferError, Op};
 use trace::{Builder, NodeId, NodeKind, Parameter, Recipe};
 
-/// Creates a parameter that a recipe computes from another parameter, when Tracewright writes the archive.
+/// Creates a parameter that Tracewright computes from another parameter with a recipe, when
+/// Tracewright writes the archive.
 pub(crate) fn from_recipe(
     b: &mut Builder<'_>,
     key: String,

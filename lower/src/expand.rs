@@ -1,4 +1,4 @@
-//! Expands composite operations with the implementation that each node selects.
+//! Expands each composite operation with the implementation that Tracewright selected for its node.
 
 use trace::Trace;
 
@@ -7,20 +7,23 @@ use crate::convert::convert;
 use crate::implementation::{Implementation, Implementations};
 use crate::rewrite::{rewrite, rewrite_nodes};
 
-/// Returns the same program with primitives only. The function removes nodes that no result needs.
+/// Returns the same program with only primitive operations. The function removes nodes that no
+/// result of the program needs.
 ///
 /// # Errors
-/// Returns an error if an operation rejects its operands, which means that the trace was not verified.
+/// Returns an error if an operation rejects its operands. This happens only if the trace was not
+/// verified.
 pub fn expand(trace: &Trace) -> Result<Trace, LowerError> {
     rewrite(trace, convert)
 }
 
 impl Implementations<'_> {
-    /// Returns the same program as primitives, idioms and kernel operations, with weights in the layouts that
-    /// these operations read.
+    /// Returns the same program with primitive operations, idioms and kernel operations. The
+    /// weights have the layouts that these operations read.
     ///
     /// # Errors
-    /// Returns an error if an operation rejects its operands, which means that the trace was not verified.
+    /// Returns an error if an operation rejects its operands. This happens only if the trace was
+    /// not verified.
     pub fn expand(&self) -> Result<Trace, LowerError> {
         let expanded = rewrite_nodes(self.trace, |b, at, op, operands| match self.at(at) {
             Implementation::Kernel(None) => b.op(op.clone(), operands),

@@ -1,5 +1,5 @@
-//! Matmuls with a stack of matrices, for mixtures of experts. Each row of the input is multiplied by the
-//! matrix of the row's expert.
+//! Matmuls with a stack of matrices, for mixture-of-experts layers. The matmul multiplies each
+//! input row by the matrix of the expert for this row.
 
 use ops::format::ActivationBits;
 use ops::ops::{Gather, Pack, PackedExperts, PackedLinear, Permute, Reshape};
@@ -8,25 +8,26 @@ use trace::{Builder, Function, NodeId, NodeKind, Parameter};
 
 use crate::derive::{from_recipe, step};
 
-/// A matmul with matrices of a stack `[experts, outputs, inputs]`.
+/// A matmul with the matrices of a stack `[experts, outputs, inputs]`.
 pub(crate) struct Experts {
     pub(crate) weight: Parameter,
     which: Which,
     element: ElementType,
 }
 
-/// Selects the matrices by which the rows of x are multiplied.
+/// How the matmul selects the matrices for the rows of x.
 enum Which {
-    /// Each row of x is multiplied by all matrices.
+    /// The matmul multiplies each row of x by all matrices.
     All,
-    /// x has one row for each expert, `[…, experts, inputs]`, and each row is multiplied by its expert's matrix.
+    /// The tensor x has one row for each expert, `[…, experts, inputs]`, and the matmul multiplies
+    /// each row by the matrix of its expert.
     Own,
-    /// A tensor of indices selects the matrix for each row.
+    /// A tensor of indices selects the matrix for each row of x.
     Chosen,
 }
 
 impl Experts {
-    /// Finds a matmul with a stack of matrices in an operation, if the stack is a weight.
+    /// Recognizes an operation as a matmul with a stack of matrices, if the stack is a weight.
     pub(crate) fn of(function: &Function, op: &Op, operands: &[NodeId]) -> Option<Self> {
         let (Op::DotGeneral(dot), [x, matrices]) = (op, operands) else { return None };
         let (x, axes) = (function.node(*x).ty().rank(), function.node(*matrices).ty().rank());
@@ -56,7 +57,8 @@ impl Experts {
         Some(Self { weight, which, element: dot.element })
     }
 
-    /// The same matmul with a stack that is packed in panels. The result keeps its element type.
+    /// Creates the same matmul with a stack of matrices that is packed in panels. The element type
+    /// of the result stays the same.
     pub(crate) fn product(
         &self,
         b: &mut Builder<'_>,
@@ -83,7 +85,7 @@ impl Experts {
             }
             Which::Own => {
                 let product = b.op(op, &[x, packed])?;
-                // In a product, the batch axis comes first.
+                // In the result of a batched matmul, the batch axis comes first.
                 let rank = b.ty(product).rank();
                 let order = [rank - 2].into_iter().chain(0..rank - 2).chain([rank - 1]).collect();
                 b.op(Permute { order }, &[product])

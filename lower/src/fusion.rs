@@ -1,4 +1,5 @@
-//! Decides which operations one kernel computes together. Each fused operation saves a kernel dispatch.
+//! Decides which operations one kernel computes together as a fused operation. Each fused operation
+//! saves a dispatch of a kernel.
 
 use std::collections::BTreeMap;
 
@@ -7,24 +8,25 @@ use ops::ops::{Binary, BroadcastInDim, Constant, Convert, Narrow, Reshape, Unary
 use ops::{ElementType, Form, Op, Real, TensorType};
 use trace::{Function, NodeId, NodeKind};
 
-/// A fused operation with its operands.
+/// A fused operation with the operands of its kernel.
 pub(crate) struct Fusion<'f> {
     pub(crate) work: FusedOp<'f>,
-    /// The main operation, which gives the kernel its name and its location.
+    /// The main operation, whose name and source location the kernel gets.
     pub(crate) named: NodeId,
     pub(crate) operands: Vec<NodeId>,
 }
 
 /// The fused operations of a function.
 pub(crate) struct Fusions<'f> {
-    /// The fused operations. The key of a fused operation is the node whose value it writes.
+    /// The fused operations. Each key in this map is the node whose value the kernel writes.
     written: BTreeMap<NodeId, Fusion<'f>>,
-    /// For each node, whether a fused operation computes the node, or nothing needs the node any more.
+    /// For each node, whether the node needs no code, because a kernel computes the node or no
+    /// other node needs it.
     within: Vec<bool>,
 }
 
 impl<'f> Fusions<'f> {
-    /// Fuses as many operations of a function as the kernels support.
+    /// Fuses as many operations of a function as its kernels support.
     pub(crate) fn of(function: &'f Function, kernels: &Kernels) -> Self {
         if kernels.is_empty() {
             let within = function.live().into_iter().map(|live| !live).collect();
@@ -59,12 +61,13 @@ impl<'f> Fusions<'f> {
         fusions
     }
 
-    /// The kernel that writes a node's value.
+    /// The fused operation that writes a node's value.
     pub(crate) fn at(&self, id: NodeId) -> Option<&Fusion<'f>> {
         self.written.get(&id)
     }
 
-    /// Whether a node needs no code of its own, because the kernel of a later node computes it.
+    /// Whether a node needs no code of its own, because the kernel of a later node computes the
+    /// node.
     pub(crate) fn within(&self, id: NodeId) -> bool {
         self.within[id.index()]
     }
@@ -95,14 +98,14 @@ impl<'f> Fusions<'f> {
     }
 }
 
-/// An operation together with the prologue of its first operand.
+/// A fused operation after the prologue of its first operand is fused.
 struct Prologue<'f> {
     work: FusedOp<'f>,
     within: Vec<NodeId>,
     operands: Vec<NodeId>,
 }
 
-/// A function, with the users of each node.
+/// A function, with the nodes that use each node.
 pub(crate) struct NodeUses<'f> {
     pub(crate) function: &'f Function,
     pub(crate) users: Vec<Vec<NodeId>>,
@@ -110,11 +113,11 @@ pub(crate) struct NodeUses<'f> {
     pub(crate) returned: Vec<bool>,
 }
 
-/// A sequence of operations that could be the epilogue of an operation.
+/// A sequence of operations that a kernel could compute as the epilogue of a main operation.
 struct Ending {
     tail: Epilogue,
     operands: Vec<NodeId>,
-    /// All nodes of the sequence except the last node. The main operation is included.
+    /// The main operation, and all nodes of the sequence except the last node.
     within: Vec<NodeId>,
     written: NodeId,
 }
@@ -143,14 +146,15 @@ impl<'f> NodeUses<'f> {
         }
     }
 
-    /// Whether `user` is the only user of a node, and reads the node once.
+    /// Whether `user` is the only user of a node, and reads the node only once.
     pub(crate) fn alone_uses(&self, id: NodeId, user: NodeId) -> bool {
         self.users[id.index()] == [user] && !self.returned[id.index()]
     }
 
-    /// Fuses the rotary embedding and the norm before the first operand, or before rows that are written to a
-    /// cache. The kernel must support both operations, and no other node may use their results. The function
-    /// also fuses the permutation from token order.
+    /// Fuses the rotary embedding and the norm before the first operand. For an append, the
+    /// function fuses the operations before the appended vectors. The function fuses these
+    /// operations only if the kernel supports them and no other node uses their results. The
+    /// function also fuses the permutation from token order to head order.
     fn before(&self, id: NodeId, mut work: FusedOp<'f>, kernels: &Kernels) -> Prologue<'f> {
         let mut operands = self.function.operands(id);
         let writes = matches!(work.op, Op::Append(_));
@@ -166,7 +170,7 @@ impl<'f> NodeUses<'f> {
             let inputs = self.function.operands(first);
             let mut with = work.clone();
             match op {
-                // A reshape that keeps the rows.
+                // The function looks through a reshape that keeps the rows.
                 Op::Reshape(Reshape { .. }) if by_rows => {}
                 Op::Permute(permute)
                     if by_rows && user == id && permute.order == tokens_last(permute.order.len()) =>
@@ -229,7 +233,8 @@ impl<'f> NodeUses<'f> {
         Prologue { work, within, operands }
     }
 
-    /// The node that permutes the result of attention to token order, if no other node uses this result.
+    /// The node that permutes the result of attention to token order, if no other node uses the
+    /// result of attention.
     fn turned(&self, id: NodeId) -> Option<NodeId> {
         let &[user] = &self.users[id.index()][..] else { return None };
         let rank = self.function.node(id).ty().rank();
@@ -239,7 +244,8 @@ impl<'f> NodeUses<'f> {
         wanted.then_some(user)
     }
 
-    /// The integers and scales of attention's keys and values, if only this attention dequantizes them.
+    /// The integers and scales of attention's keys and values, if only this attention reads the
+    /// dequantized keys and values.
     fn dequantized(&self, id: NodeId) -> Option<[Vec<NodeId>; 2]> {
         let operands = self.function.operands(id);
         let (Some(Op::Sdpa(_)), [_, k, v, ..]) = (self.op(id), &operands[..]) else { return None };
@@ -250,8 +256,8 @@ impl<'f> NodeUses<'f> {
         Some([stored(k)?, stored(v)?])
     }
 
-    /// The sequences of elementwise operations that could be the epilogue of a node. The longest sequence
-    /// comes first.
+    /// The sequences of elementwise operations that could become the epilogue of a node. The list
+    /// begins with the longest sequence.
     fn endings(&self, id: NodeId) -> Vec<Ending> {
         let mut growth = Growth::new(self, id);
         let ty = growth.ty.clone();
@@ -278,7 +284,7 @@ fn tokens_first(rank: usize) -> Vec<usize> {
     [0, last - 1].into_iter().chain(1..last - 1).chain([last]).collect()
 }
 
-/// The position of a slice within the row of each token.
+/// The position of a slice in the row of each token.
 fn part(narrow: &Narrow, of: &TensorType, tokens: usize) -> Option<Tokens> {
     let (before, from) = of.shape.split_at(narrow.axis);
     let within: usize = from[1..].iter().product();
@@ -286,15 +292,16 @@ fn part(narrow: &Narrow, of: &TensorType, tokens: usize) -> Option<Tokens> {
     rows.then(|| Tokens { stride: from[0] * within, from: narrow.start * within })
 }
 
-/// The search for elementwise operations after a node.
+/// The search for the elementwise operations that follow a node.
 struct Growth<'g, 'f> {
     uses: &'g NodeUses<'f>,
     id: NodeId,
-    /// The type of the node. If the epilogue combines two halves of the node's value, this is the type of a half.
+    /// The type of the node before the epilogue. If the epilogue combines two halves of the node's
+    /// value, `ty` is the type of a half.
     ty: TensorType,
-    /// The node itself, or the two halves of its value.
+    /// The node itself, or the two nodes that contain the halves of its value.
     parts: Vec<NodeId>,
-    /// The operations that the search has found so far, in order.
+    /// The elementwise operations that the search has found so far, in order.
     joined: Vec<NodeId>,
 }
 
@@ -322,8 +329,9 @@ impl<'g, 'f> Growth<'g, 'f> {
         self.parts.contains(&id) || self.joined.contains(&id)
     }
 
-    /// Whether a node is an elementwise operation whose operands are all known. An operand must be a value
-    /// that the search found, or a value that is computed before the epilogue.
+    /// Whether a node is an elementwise operation that can become a part of the epilogue. Each
+    /// operand of the operation must be a value that the search found, or a value that is computed
+    /// before the epilogue.
     fn joins(&mut self, id: NodeId) -> bool {
         let operands = self.uses.function.operands(id);
         let elementwise = matches!(self.uses.op(id), Some(Op::Unary(_) | Op::Binary(_) | Op::Convert(_)));
@@ -338,7 +346,7 @@ impl<'g, 'f> Growth<'g, 'f> {
         joins
     }
 
-    /// The value of an operand that is not one of the found operations: a number, or a node that is computed
+    /// The value of an operand that the search did not find: a number, or a node that is computed
     /// before the epilogue.
     fn operand(&self, id: NodeId) -> Option<Outside> {
         let node = self.uses.function.node(id);
@@ -370,8 +378,8 @@ impl<'g, 'f> Growth<'g, 'f> {
         }
     }
 
-    /// The epilogue that ends at one of the found operations, if no node outside of the epilogue needs its
-    /// intermediate values.
+    /// The epilogue that ends at `end`, if no node outside of the epilogue reads an intermediate
+    /// value of the epilogue.
     fn ending(&self, end: NodeId) -> Option<Ending> {
         let mut within = vec![end];
         for &id in self.joined.iter().rev() {
@@ -408,14 +416,15 @@ impl<'g, 'f> Growth<'g, 'f> {
     }
 }
 
-/// A value that is computed before the epilogue's operations.
+/// A value that the program computes before the operations of the epilogue.
 enum Outside {
     Number(Real, ElementType),
-    /// The node, its broadcast to the result, and the type to which the node is rounded first.
+    /// The node of the operand, how the operand is broadcast to the result, and the element type to
+    /// which the node is rounded first.
     Operand(NodeId, Broadcast, ElementType),
 }
 
-/// The steps of an epilogue, while they are collected.
+/// The steps of an epilogue while the search collects these steps.
 struct Steps<'g, 'f> {
     growth: &'g Growth<'g, 'f>,
     tail: Epilogue,
@@ -438,7 +447,7 @@ impl Steps<'_, '_> {
         Some(())
     }
 
-    /// The index of the step that produces an operand's value.
+    /// The index of the step that computes the value of a node.
     fn place(&mut self, id: NodeId) -> Option<usize> {
         if let Some(&place) = self.places.get(&id) {
             return Some(place);

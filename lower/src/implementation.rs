@@ -1,7 +1,7 @@
-//! Decides how the program computes each node of a simplified trace. This table of decisions determines the
-//! layouts of weights and the expansion of composites. In the expanded trace, kernels compute the remaining
-//! composites, the compiler recognizes idioms, and all other operations are StableHLO. computes idioms, and
-//! all other operations are StableHLO.
+//! Decides how the program computes each node of a simplified trace: with a kernel, with an idiom
+//! or as StableHLO. The decisions of this module determine the layouts of weights, and how the
+//! program expands composite operations. In the expanded trace, kernels compute the remaining
+//! composite operations, the compiler recognizes idioms, and all other operations are StableHLO.
 
 use std::collections::BTreeMap;
 
@@ -17,51 +17,52 @@ use crate::layout::{DenseReason, Layouts, WeightLayout, Weights, assign_layouts}
 use crate::{LowerError, idiom};
 
 pub(crate) enum Implementation {
-    /// A Tracewright kernel. If the kernel reads a weight, the weight is stored in panels.
+    /// A Tracewright kernel. If the kernel reads a weight, the archive stores the weight in panels.
     Kernel(Option<StoredWeight>),
-    /// An operation that the compiler recognizes as an idiom. It replaces the node's operation.
+    /// An operation in IREE's own dialects that replaces the operation of the node.
     Idiom(Op),
-    /// StableHLO code that reads a quantized weight in the checkpoint's order.
+    /// StableHLO code that reads a quantized weight in the order of the checkpoint.
     Grouped(StoredWeight),
-    /// StableHLO code from the node's converter, or the operation's own StableHLO statement.
+    /// StableHLO code from the converter of the node's operation, or the statement that StableHLO
+    /// has for the operation.
     StableHlo,
 }
 
-/// A weight with its memory layout, and the operation that reads the weight.
+/// A weight in a special memory layout, and the operation that reads the weight.
 pub(crate) struct StoredWeight {
     pub(crate) layout: WeightLayout,
     pub(crate) reader: WeightReader,
 }
 
-/// How an operation reads a stored weight.
+/// How an operation reads a weight in a special memory layout.
 pub(crate) enum WeightReader {
     /// The operation multiplies its input by this matrix.
     Matmul(Parameter),
-    /// The operation selects rows of this matrix.
+    /// The operation looks up rows of this matrix.
     Rows(Parameter),
-    /// The operation multiplies its input by matrices of a stack.
+    /// The operation multiplies its input by the matrices of a stack.
     Experts(Experts),
 }
 
-/// The decisions for all nodes of a trace on a target.
+/// How the program computes each node of a trace on a target.
 pub struct Implementations<'t> {
     pub(crate) trace: &'t Trace,
     pub(crate) activations: ActivationBits,
     layouts: Layouts,
-    /// For each function, the decision for each node.
+    /// For each function, the implementation of each node.
     nodes: Vec<Vec<Implementation>>,
 }
 
 impl<'t> Implementations<'t> {
-    /// Decides the implementation of each node of a simplified trace.
+    /// Decides how the program computes each node of a simplified trace.
     ///
     /// # Errors
-    /// Returns an error if the trace caches keys and values in 8 bits and the target has no kernels. Only
-    /// kernels can read such a cache.
+    /// Returns an error if the trace caches keys and values in 8 bits, but the target has no
+    /// kernels. Only kernels can read a KV cache with 8 bits.
     pub fn of(trace: &'t Trace, weights: &Weights, target: &Target) -> Result<Self, LowerError> {
         let kernels = weights.kernels(target);
-        // With iree-compile 3.13, primitives give the same values as kernels, except for numbers halfway
-        // between two integers.
+        // With iree-compile 3.13, primitive operations and kernels compute the same values, except
+        // for numbers halfway between two integers.
         if kernels.is_empty() && has(trace, |op| matches!(op, Op::Dequantize(_))) {
             return Err(LowerError::IntegersWithoutKernels);
         }
@@ -97,18 +98,18 @@ impl<'t> Implementations<'t> {
         Ok(Self { trace, activations: weights.activations, layouts, nodes })
     }
 
-    /// The decision for a node of the function with this index.
+    /// The implementation of a node, in the function with this index.
     pub(crate) fn at(&self, (function, id): (usize, NodeId)) -> &Implementation {
         &self.nodes[function][id.index()]
     }
 
-    /// Whether the archive stores any weight in a different layout than the checkpoint.
+    /// Whether the archive stores any weight in another layout than the checkpoint.
     pub(crate) fn stores(&self) -> bool {
         self.layouts.values().any(Result::is_ok)
     }
 
-    /// The format of each weight, by the weight's key in the function that declares it. The error is the
-    /// reason why the archive stores a weight unquantized.
+    /// The format of each weight, by the weight's key in the function that declares it. The error
+    /// is the reason why the archive stores the weight unquantized.
     pub fn formats(&self) -> BTreeMap<String, Result<WeightFormat, DenseReason>> {
         let formats = self.layouts.iter();
         formats.map(|(key, layout)| (key.clone(), layout.map(WeightLayout::format))).collect()
@@ -116,7 +117,7 @@ impl<'t> Implementations<'t> {
 }
 
 impl StoredWeight {
-    /// The implementation of an operation that reads a weight with a memory layout.
+    /// The implementation of an operation that reads a weight in a special memory layout.
     fn of(layouts: &Layouts, function: &Function, op: &Op, operands: &[NodeId]) -> Option<Self> {
         let layout = |parameter: &Parameter| layouts.get(&parameter.key)?.ok();
         let matrix = |operand: usize| match &function.node(operands[operand]).kind {

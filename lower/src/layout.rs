@@ -15,28 +15,29 @@ use trace::{Function, NodeId, NodeKind, Parameter, Trace, key_pattern};
 use crate::experts::Experts;
 use crate::mixed::{Matrices, matrices, mixed};
 
-/// The format of matmul weights. Norms, biases, and matrices with fewer outputs than a panel has rows always
-/// have the element type of the network.
+/// The formats of the weights that matmuls read. Norms, biases, and matrices with fewer outputs
+/// than the 16 rows of a panel always have the element type of the network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Quantization {
-    /// Weights are stored in the element type of the network.
+    /// All weights have the element type of the network.
     #[default]
     Computed,
     All(WeightFormat),
-    /// Matmul weights are stored in this format, except the head and the value matrices, which are stored in 8 bits.
+    /// The archive stores matmul weights in this format, but stores the output head and the value
+    /// matrices in 8 bits.
     Mixed(WeightFormat),
-    /// The key of a weight selects its format by pattern, as in a quantized checkpoint. All other weights
-    /// have the element type of the network.
+    /// Each pattern of weight keys selects the format of the matching weights, as in a quantized
+    /// checkpoint. All other weights have the element type of the network.
     ByKey(Arc<BTreeMap<String, WeightFormat>>),
-    /// You set formats for patterns of keys, where `None` selects the element type of the network. `base`
-    /// sets the format of all other weights.
+    /// `formats` sets the formats for patterns of weight keys, where `None` selects the element
+    /// type of the network. `base` sets the format of all other weights.
     Mapped {
         base: Box<Quantization>,
         formats: Arc<BTreeMap<String, Option<WeightFormat>>>,
     },
 }
 
-/// The reason why the patterns in a map of formats do not match a network.
+/// The reason why a pattern in a map of formats does not match a network.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
     #[error("the pattern `{pattern}` matches no weight matrix of the network{}", nearest.as_ref().map_or(String::new(), |known| format!("; did you mean `{known}`?")))]
@@ -46,17 +47,20 @@ pub enum PatternError {
 }
 
 impl Quantization {
-    /// Formats for weights by patterns of their keys. An empty map selects the element type of the network.
+    /// Sets the formats of weights by patterns of their keys. An empty map selects the element type
+    /// of the network.
     pub fn by_key(formats: BTreeMap<String, WeightFormat>) -> Self {
         if formats.is_empty() { Self::Computed } else { Self::ByKey(Arc::new(formats)) }
     }
 
-    /// The formats of `base`, with other formats for some patterns.
+    /// Selects the formats of `base`, with other formats for the weights that match a pattern.
     pub fn mapped(base: Self, formats: BTreeMap<String, Option<WeightFormat>>) -> Self {
         Self::Mapped { base: Box::new(base), formats: Arc::new(formats) }
     }
 
-    /// Selects the same format for all matrices. A single matmul is not treated as a head.
+    /// Selects the same format for all matrices, including the output head. With a mixed format, a
+    /// network that consists of a single matmul would store its matrix in 8 bits, like an output
+    /// head.
     #[must_use]
     pub fn pure(&self) -> Self {
         match self {
@@ -65,13 +69,14 @@ impl Quantization {
         }
     }
 
-    /// Whether some weights are rounded. The rounding happens in Tracewright, or happened earlier in the checkpoint.
+    /// Whether the values of some weights are rounded. Either Tracewright rounds these weights, or
+    /// the checkpoint contains rounded weights.
     pub fn rounds(&self) -> bool {
         *self != Self::Computed
     }
 
-    /// The same choice, with the formats set for each matrix of a recorded network if the choice depends on
-    /// the network.
+    /// If the formats depend on the network, returns a choice with a format for each matrix of the
+    /// recorded network. Otherwise, returns the same choice.
     ///
     /// # Errors
     /// Returns an error if a pattern matches no matrix of the network.
@@ -99,7 +104,8 @@ impl Quantization {
         Ok(Self::by_key(formats))
     }
 
-    /// The formats by pattern of keys. The map is empty if patterns do not select the formats.
+    /// The formats by pattern of weight keys. The map is empty if you did not select formats by
+    /// pattern.
     pub fn formats(&self) -> Arc<BTreeMap<String, WeightFormat>> {
         match self {
             Self::ByKey(formats) => formats.clone(),
@@ -107,7 +113,8 @@ impl Quantization {
         }
     }
 
-    /// The format of a parameter; `None` if the parameter is stored in the element type of the network.
+    /// The format of a parameter; `None` if the archive stores the parameter in the element type of
+    /// the network.
     fn format(&self, parameter: &Parameter) -> Option<WeightFormat> {
         match self {
             Self::Computed => None,
@@ -116,7 +123,8 @@ impl Quantization {
                 let of = |(key, _): (&str, &TensorType)| formats.get(&key_pattern(key)).copied();
                 let formats = parameter.sources().into_iter().map(of).collect::<Option<Vec<_>>>()?;
                 let (first, others) = formats.split_first()?;
-                // If the sources of a parameter have different formats, 8 bits lose the least precision.
+                // If the sources of a parameter have different formats, the archive stores the
+                // parameter in 8 bits, because 8 bits lose the least precision.
                 let one = others.iter().all(|other| other == first);
                 Some(if one { *first } else { WeightFormat::Q8 })
             }
@@ -144,8 +152,8 @@ impl From<Option<WeightFormat>> for Quantization {
     }
 }
 
-/// Prints the name of the format as `--quant` accepts it. `q4` is a mixed format, and `q4:pure` stores every
-/// matrix in q4.
+/// Prints the name of the format in the form that `--quant` accepts. `q4` is a mixed format, and
+/// `q4:pure` stores every matrix in q4.
 impl fmt::Display for Quantization {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -163,7 +171,7 @@ impl fmt::Display for Quantization {
     }
 }
 
-/// The error for a word that is not a format name.
+/// The error for a word that is not the name of a format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a weight format, expected none, q8, q4, q4_k, q4:pure or q4_k:pure")]
 pub struct UnknownQuantization(pub String);
@@ -184,7 +192,7 @@ impl FromStr for Quantization {
     }
 }
 
-/// How the archive stores weights, and whether kernels compute matmuls.
+/// How the archive stores weights, and whether kernels compute the matmuls.
 ///
 /// ```
 /// use ops::WeightFormat;
@@ -198,10 +206,12 @@ impl FromStr for Quantization {
 pub struct Weights {
     /// The format of matmul weights.
     pub quantize: Quantization,
-    /// Whether Tracewright's kernels compute matmuls, on targets that have kernels. Without kernels, the
-    /// module contains only StableHLO, and the archive stores weights in the checkpoint's order.
+    /// Whether Tracewright's kernels compute matmuls, on targets that have kernels. Without
+    /// kernels, the module contains only StableHLO, and the archive stores weights in the order of
+    /// the checkpoint.
     pub kernels: bool,
-    /// The integer type to which activations are rounded before a matmul with an integer weight.
+    /// The number of bits of the integers to which the program rounds activations, before a matmul
+    /// with an integer weight.
     pub activations: ActivationBits,
 }
 
@@ -213,7 +223,7 @@ impl Default for Weights {
 }
 
 impl Weights {
-    /// The same options with the [formats of a network](Quantization::resolved).
+    /// Returns the same options, with the [formats for a network](Quantization::resolved).
     ///
     /// # Errors
     /// Returns an error if a pattern matches no matrix of the network.
@@ -221,17 +231,17 @@ impl Weights {
         Ok(Self { quantize: self.quantize.resolved(trace)?, ..self })
     }
 
-    /// The kernels that a module for a target may call.
+    /// The kernels that a module for this target can call.
     pub(crate) fn kernels(&self, target: &Target) -> Kernels {
         if self.kernels { Kernels::of(target) } else { Kernels::none() }
     }
 }
 
-/// The memory layout of a weight that the network only uses in matmuls or row lookups.
+/// The memory layout of a weight that the network reads only in matmuls or row lookups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WeightLayout {
     Packed(WeightFormat),
-    /// The weight is several tensors, each in the checkpoint's order.
+    /// Several tensors contain the weight, each in the order of the checkpoint.
     Grouped(WeightFormat),
 }
 
@@ -242,19 +252,19 @@ impl WeightLayout {
     }
 }
 
-/// The layout of each weight, by the weight's key in the function that declares it. The error is the reason
-/// why the archive stores a weight unquantized.
+/// The layout of each weight, by the weight's key in the function that declares it. The error is
+/// the reason why the archive stores the weight unquantized.
 pub(crate) type Layouts = BTreeMap<String, Result<WeightLayout, DenseReason>>;
 
-/// The reason why a weight is stored in the element type of the network.
+/// The reason why the archive stores a weight in the element type of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DenseReason {
     /// The target has no kernels.
     NoKernels,
-    /// The weight is neither a matrix nor a stack of matrices of floats. For example, the weight belongs to a
-    /// norm or is a bias.
+    /// The weight is neither a matrix of floats nor a stack of matrices of floats. For example, the
+    /// weight belongs to a norm, or the weight is a bias.
     NoMatrix,
-    /// The weight has a reader that is neither a matmul nor a lookup of rows.
+    /// An operation that is neither a matmul nor a row lookup reads the weight.
     ReadOtherwise,
     /// No kernel supports the shape of the weight.
     Shape,
@@ -271,7 +281,8 @@ impl fmt::Display for DenseReason {
     }
 }
 
-/// Chooses the layout of every weight. The archive stores one copy for all operations that read the weight.
+/// Chooses the layout of every weight. The archive stores each weight only once, in one layout for
+/// all operations that read the weight.
 pub(crate) fn assign_layouts(trace: &Trace, quantize: &Quantization, kernels: &Kernels) -> Layouts {
     let read_otherwise = used_otherwise(trace);
     let layout = |parameter: &Parameter| {
@@ -285,9 +296,9 @@ pub(crate) fn assign_layouts(trace: &Trace, quantize: &Quantization, kernels: &K
         if read_otherwise.contains(parameter.key.as_str()) {
             return Err(DenseReason::ReadOtherwise);
         }
-        // A matrix with fewer outputs than a panel has rows, such as a router, selects among few options.
-        // Such a matrix is small, and a rounding error that changes its selection changes all later values.
-        // It stays unquantized.
+        // A matrix with fewer than 16 outputs, such as a router, selects among few options. Such a
+        // matrix is small, and a rounding error that changes its selection changes all later
+        // values. It stays unquantized.
         let wanted = quantize.format(parameter).filter(|_| outputs >= PANEL);
         let format = wanted.unwrap_or(kept);
         let matrix = parameter.ty.rank() == 2 && outputs > 0 && inputs > 0;
@@ -302,8 +313,9 @@ pub(crate) fn assign_layouts(trace: &Trace, quantize: &Quantization, kernels: &K
     parameters.map(|parameter| (parameter.key.clone(), layout(parameter))).collect()
 }
 
-/// The keys of weights that other operations than matmuls and row lookups read. Each key is the key in the
-/// function that declares the weight, because all layers of a kind share a layout.
+/// The keys of weights that are read by operations other than matmuls and row lookups. Each key is
+/// the key in the function that declares the weight, because all layers that call this function
+/// share a layout.
 fn used_otherwise(trace: &Trace) -> BTreeSet<&str> {
     let mut other = BTreeSet::new();
     for function in &trace.functions {
@@ -325,7 +337,7 @@ fn used_otherwise(trace: &Trace) -> BTreeSet<&str> {
     other
 }
 
-/// Whether the operand at this position may be a weight with a memory layout.
+/// Whether the operand at this position may be a weight in a special memory layout.
 fn may_be_stored(function: &Function, id: NodeId, position: usize) -> bool {
     let NodeKind::Op(op) = &function.node(id).kind else { return false };
     let experts = |id: NodeId| match &function.node(id).kind {

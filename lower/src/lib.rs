@@ -1,8 +1,9 @@
-//! Lowers a trace to StableHLO: converters, legalizations and the module text.
+//! Lowers a trace to StableHLO, with the converters, the legalizations and the text of the module.
 //!
-//! [`expand`] replaces composite operations by primitives. The result is still a [`trace::Trace`], which you
-//! can dump, evaluate and compare. [`lower`] writes that trace as StableHLO. First, [`lower`] rewrites
-//! operations that the target's compiler computes wrongly ([`legalize`]).
+//! [`expand`] replaces composite operations by primitive operations. The result is still a
+//! [`trace::Trace`], which you can dump, evaluate and compare. [`lower`] writes the expanded trace
+//! as StableHLO. Before [`lower`] writes a trace, it rewrites operations that the target's compiler
+//! computes wrongly ([`legalize`]).
 
 mod collectives;
 mod convert;
@@ -36,43 +37,46 @@ pub use shard::{EntryShards, ShardError, ShardNote, Sharding, Shards, divisible_
 pub use tunable::{FusedAttention, FusedExperts, FusedMatmul, Tunable, tunable};
 pub use xla::xla;
 
-/// The reason why a trace cannot be lowered.
+/// The reason why Tracewright cannot lower a trace.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum LowerError {
-    /// A converter or an operation rejects its operands.
+    /// A converter or an operation rejects the operands of an operation.
     #[error("the node %{node} of `{function}` cannot be lowered")]
     Infer {
         function: String,
         node: usize,
-        /// The origin of the node.
+        /// The place in the network that declares the node.
         provenance: Provenance,
         source: Box<ops::InferError>,
     },
-    /// A composite operation was not expanded, and StableHLO has no statement for it.
+    /// The trace contains a composite operation that was not expanded. StableHLO has no statement
+    /// for the operation.
     #[error(
-        "the node %{node} of `{function}` is the composite `{op}`; expand the trace with `expand` before \
-        you lower it"
+        "the node %{node} of `{function}` is the composite operation `{op}`; expand the trace with \
+        `expand` before you lower it"
     )]
     Composite {
         function: String,
         node: usize,
-        /// The origin of the node.
+        /// The place in the network that declares the node.
         provenance: Provenance,
         op: &'static str,
     },
-    /// Only kernels can compute an operation of the trace, and no kernel supports this operation on the target.
+    /// The trace contains an operation that only kernels can compute, and no kernel of the target
+    /// supports the operation.
     #[error("the node %{node} of `{function}` is `{op}`, which no kernel computes for this target")]
     Kernel {
         function: String,
         node: usize,
-        /// The origin of the node.
+        /// The place in the network that declares the node.
         provenance: Provenance,
         op: &'static str,
     },
-    /// The trace caches keys and values in 8 bits, but the target has no kernels.
+    /// The trace caches keys and values in 8 bits, but the module has no kernels that could read
+    /// these caches.
     #[error(
-        "the KV cache is stored in 8 bits, which only kernels can read, but the target has none or you turned \
-        them off; store the KV cache in the computed type"
+        "only kernels can read a KV cache in 8 bits, but the target has no kernels or the kernels are off; store \
+        the KV cache in the network's element type"
     )]
     IntegersWithoutKernels,
     /// The target's device does not support tensors of an element type.
@@ -80,19 +84,19 @@ pub enum LowerError {
     Element {
         function: String,
         node: usize,
-        /// The origin of the node.
+        /// The place in the network that declares the node.
         provenance: Provenance,
         element: ElementType,
         target: Box<Target>,
         lack: Unsupported,
     },
-    /// No entry point has this name.
+    /// The trace has no entry point with this name.
     #[error("the network has no entry point `{0}`")]
     NoEntry(String),
-    /// A parameter is declared with two types.
+    /// The trace declares a parameter with two different types.
     #[error(transparent)]
     Parameter(#[from] trace::ParameterConflict),
-    /// A pattern of formats does not match any matrix of the network.
+    /// A pattern in the map of formats does not match any matrix of the network.
     #[error(transparent)]
     Pattern(#[from] PatternError),
 }
@@ -101,7 +105,7 @@ fn lacking(target: &Target, lack: Unsupported) -> String {
     match lack {
         Unsupported::Device => format!(
             "which the target {target} does not declare; compute or store in another type, or name a target \
-             that has it"
+             that supports this type"
         ),
         Unsupported::Arithmetic => format!(
             "and operations on it compute wrong values on {} devices with IREE 3.13; store weights in another format",

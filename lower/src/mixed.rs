@@ -1,28 +1,30 @@
-//! Mixed formats: which matrices stay in 8 bits if you select a format with fewer bits.
+//! Mixed formats: if you select a format with fewer than 8 bits, some matrices stay in 8 bits.
 //!
-//! On SmolLM2 135M, with every matrix in `q4`, the mean KL divergence is 0.33 nats. With the head in `q8`,
-//! the divergence is 0.25 nats. With the value matrices in `q8` too, which are 3 % of a layer, the divergence
-//! is 0.15 nats. No other matrix of a layer improves the divergence as much per byte, as `tracewright quality
-//! --layers` measures.
+//! On SmolLM2 135M, with every matrix in `q4`, the mean KL divergence from the unquantized model is
+//! 0.33 nats. If the output head is in `q8`, the KL divergence is 0.25 nats. If the head and the
+//! value matrices are in `q8`, the KL divergence is 0.15 nats; the value matrices are 3 % of a
+//! layer. In `tracewright quality --layers`, no other matrix of a layer improves the divergence as
+//! much per byte.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use ops::{Op, WeightFormat, WeightUse};
 use trace::{Function, NodeId, NodeKind, Parameter, Trace, key_pattern};
 
-/// A value matrix is stored in 8 bits only if it has at most this fraction of its layer's weights.
+/// The archive stores a value matrix in 8 bits only if the matrix has at most this fraction of the
+/// weights of its layer.
 const VALUES_SHARE: f64 = 1.0 / 16.0;
 
-/// The number of elements of each matrix, by the pattern of its key in the checkpoint.
+/// The number of elements of each matrix, by the pattern of the matrix's key in the checkpoint.
 pub(crate) type Matrices = BTreeMap<String, usize>;
 
-/// The matrices of a trace.
+/// The matrices and stacks of matrices among the parameters of a trace.
 pub(crate) fn matrices(trace: &Trace) -> Matrices {
     trace.functions.iter().flat_map(of_function).collect()
 }
 
-/// The format of each matrix. Matrices of layers are stored in `format`, except small matrices whose rounding
-/// costs much quality.
+/// The format of each matrix, by the pattern of its key. The archive stores the matrices of layers
+/// in `format`, except small matrices whose rounding costs much quality.
 pub(crate) fn mixed(trace: &Trace, format: WeightFormat) -> BTreeMap<String, WeightFormat> {
     let mut formats: BTreeMap<String, WeightFormat> =
         matrices(trace).into_keys().map(|pattern| (pattern, format)).collect();
@@ -36,7 +38,7 @@ fn of_function(function: &Function) -> Matrices {
     matrices.map(|(key, ty)| (key_pattern(key), ty.count())).collect()
 }
 
-/// The key patterns of matrices in a function that are stored in 8 bits.
+/// The key patterns of the matrices in a function that the archive stores in 8 bits.
 fn sensitive(function: &Function) -> BTreeSet<String> {
     let mut sensitive = BTreeSet::new();
     let layer: usize =
@@ -64,7 +66,7 @@ fn patterns(parameter: &Parameter) -> impl Iterator<Item = String> {
     parameter.sources().into_iter().map(|(key, _)| key_pattern(key))
 }
 
-/// Whether a matrix belongs to a list of layers. The head does not belong to one.
+/// Whether a matrix belongs to a list of layers, unlike the output head.
 fn in_layer(pattern: &str) -> bool {
     pattern.split('.').any(|part| part == "*")
 }
@@ -77,7 +79,7 @@ fn weight(function: &Function, matmul: NodeId) -> Option<&Parameter> {
     }
 }
 
-/// The weights of the nearest matmuls before a value.
+/// The weights of the nearest matmuls on the paths to a value.
 fn weights_behind(function: &Function, value: NodeId) -> Vec<&Parameter> {
     let (mut found, mut seen, mut pending) = (Vec::new(), BTreeSet::new(), vec![value]);
     while let Some(id) = pending.pop() {

@@ -1,5 +1,5 @@
-//! Writes the module text: StableHLO with a location on every operation. The dialect selects how the module
-//! contains weights and large constants.
+//! Writes the text of a module: StableHLO with a source location on every operation. The dialect
+//! determines how the module contains weights and large constants.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -14,10 +14,11 @@ use crate::fusion::{Fusion, Fusions};
 use crate::legalize::{Legalization, legalize};
 use crate::{LowerError, idiom};
 
-/// A constant with more bytes becomes a global, which the module contains once for all functions.
+/// If a constant has more bytes than this, the module contains the constant only once, as a global
+/// for all functions.
 const INLINE_BYTES: usize = 1024;
 
-/// A program as StableHLO text.
+/// A program as the text of a StableHLO module.
 ///
 /// ```
 /// use targets::Target;
@@ -37,29 +38,30 @@ const INLINE_BYTES: usize = 1024;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Module {
-    /// The text of the module, for `iree-compile`.
+    /// The text of the module, for the compiler `iree-compile`.
     pub text: String,
-    /// The text without source locations. Equal programs have equal texts, even if they are declared in
-    /// different source files.
+    /// The text of the module without source locations. Equal programs have equal texts, even if
+    /// different source files declare the programs.
     pub text_without_locs: String,
     pub signatures: Vec<Signature>,
-    /// The parameters, sorted by key. The module reads its parameters in the scope `model`.
+    /// The parameters of the module, sorted by key. The module reads its parameters from the IREE
+    /// parameter scope `model`.
     pub parameters: Vec<Parameter>,
-    /// The kernel tilings in the module's text that come from tuning for the target.
+    /// The tilings of kernels in the module that come from the tuning file of the target.
     pub tuned: BTreeMap<String, Tiling>,
 }
 
-/// A statement of a module, and its origin.
+/// A statement of a module, and the place in the network that declares the statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Statement<'a> {
     pub function: &'a str,
     pub text: &'a str,
-    /// The location of the statement, in the format of [`location`].
+    /// The source location of the statement, in the format of [`location`].
     pub location: &'a str,
 }
 
 impl Module {
-    /// Every statement that has a location, in order.
+    /// Every statement of the module that has a source location, in order.
     pub fn statements(&self) -> impl Iterator<Item = Statement<'_>> {
         let mut function = "";
         self.text.lines().zip(self.text_without_locs.lines()).filter_map(move |(line, text)| {
@@ -71,7 +73,8 @@ impl Module {
         })
     }
 
-    /// How often each operation occurs in the module text. Several calls of a function do not change the number.
+    /// How often each operation is in the text of the module. The count of an operation does not
+    /// depend on how often the module calls a function.
     pub fn histogram(&self) -> BTreeMap<String, usize> {
         let mut histogram = BTreeMap::new();
         for line in self.text_without_locs.lines() {
@@ -85,17 +88,19 @@ impl Module {
     }
 }
 
-/// Writes a trace of primitives as a StableHLO module, with legalizations for the target's compiler.
+/// Writes a trace of primitive operations as a StableHLO module, with legalizations for the
+/// target's compiler.
 ///
 /// # Errors
-/// Returns an error if a composite operation is not expanded, or if a parameter has two types.
+/// Returns an error if the trace contains a composite operation that is not expanded, or if a
+/// parameter has two types.
 pub fn lower(trace: &Trace, target: &Target) -> Result<Module, LowerError> {
     let legal = legalize(trace, &Legalization::needed(target))?;
     check_elements(&legal, target)?;
     write_with(&legal, target.backend.dialect(), Kernels::of(target), &Frame::default())
 }
 
-/// Rejects element types that the target does not support.
+/// Rejects tensors with element types that the target does not support.
 fn check_elements(trace: &Trace, target: &Target) -> Result<(), LowerError> {
     for function in &trace.functions {
         for id in function.ids() {
@@ -122,31 +127,33 @@ fn check_elements(trace: &Trace, target: &Target) -> Result<(), LowerError> {
     Ok(())
 }
 
-/// Writes a trace of primitives as StableHLO, without legalizations. Functions that are not entry points
-/// become private functions, and take their weights as arguments.
+/// Writes a trace of primitive operations as StableHLO, without legalizations. Each function that
+/// is not an entry point becomes a private function, and takes its weights as arguments.
 ///
 /// # Errors
-/// Returns an error if a composite operation is not expanded, if a packed weight is left, or if a parameter
-/// has two types.
+/// Returns an error if the trace contains a composite operation or a packed weight, or if a
+/// parameter has two types.
 pub fn write(trace: &Trace, dialect: Dialect) -> Result<Module, LowerError> {
     write_with(trace, dialect, Kernels::none(), &Frame::default())
 }
 
-/// The module text around the functions, and the attributes of arguments and results of entry points.
+/// The text of the module around the functions, and the attributes for the arguments and results of
+/// the entry points.
 pub(crate) struct Frame {
     pub name: String,
     pub attributes: String,
     pub before: String,
-    /// Text after the type of each argument of an entry point that is not a weight.
+    /// The text after the type of each argument of an entry point, except arguments that are
+    /// weights.
     pub arguments: Vec<String>,
-    /// Text after the type of each weight, keyed by the weight's name.
+    /// The text after the type of each weight, by the name of the weight.
     pub weights: HashMap<String, String>,
-    /// Text after the type of each result of an entry point.
+    /// The text after the type of each result of an entry point.
     pub results: Vec<String>,
-    /// Whether f32 matmuls request f32 precision. Without this request, XLA rounds the operands on
-    /// accelerators: to TF32 on NVIDIA GPUs, and to bf16 on TPUs.
+    /// Whether matmuls in f32 request the full precision of f32. Without this request, XLA rounds
+    /// the operands of matmuls on accelerators: to TF32 on NVIDIA GPUs, and to bf16 on TPUs.
     pub exact: bool,
-    /// Whether kernels for NVIDIA GPUs compute the remaining composite operations.
+    /// Whether kernels for NVIDIA GPUs compute some of the operations.
     pub cuda: bool,
 }
 
@@ -213,25 +220,25 @@ pub(crate) fn write_with(
 struct Writer<'a> {
     trace: &'a Trace,
     dialect: Dialect,
-    /// For each function, the weights that the function takes as arguments. Entry points load weights
-    /// themselves.
+    /// For each function, the weights that the function takes as arguments. An entry point has no
+    /// such arguments, because it loads its weights itself.
     weights: Vec<Vec<Weight>>,
     constants: HashMap<Literal, usize>,
     globals: Vec<Literal>,
     kernels: Kernels,
-    /// Whether every result in f16 and bf16 is rounded to its type. This rounding is necessary if kernels
-    /// compute matmuls.
+    /// Whether the module rounds every f16 and bf16 result to its element type. The rounding of
+    /// results is necessary if kernels compute the matmuls.
     rounds: bool,
     frame: &'a Frame,
 }
 
-/// A weight that a function reads, with its type in MLIR.
+/// A weight that a function reads, and the MLIR type of the weight.
 struct Weight {
     key: String,
     ty: String,
 }
 
-/// The text of a function: its header, its statements with locations, and its end.
+/// The text of a function: the header, the statements with their locations, and the end.
 struct Body {
     header: String,
     statements: Vec<(String, Provenance)>,
@@ -239,7 +246,7 @@ struct Body {
 }
 
 impl Body {
-    /// The approximate length of the function's text in bytes.
+    /// The approximate number of bytes of the function's text.
     fn length(&self) -> usize {
         let statement = |(text, at): &(String, Provenance)| text.len() + at.path.len() + at.file.len() + 24;
         self.header.len() + self.statements.iter().map(statement).sum::<usize>() + self.end.len()
@@ -272,13 +279,13 @@ pub fn location(provenance: &Provenance) -> String {
     format!("loc(\"{}\"(\"{file}\":{line}:0))", namespace(path))
 }
 
-/// A path with a slash between levels, such as `model/layers.*/mlp`. Graph viewers use the slashes to show
-/// the model's structure.
+/// A path with slashes between its levels, such as `model/layers.*/mlp`. Graph viewers use these
+/// slashes to show the structure of the model.
 pub fn namespace(path: &str) -> String {
     path.replace('.', "/").replace("/*", ".*")
 }
 
-/// The statements of one node, with names that are unique in the function.
+/// The statements of one node, whose names are unique in the function.
 struct Fresh<'a> {
     statements: &'a mut Vec<(String, Provenance)>,
     provenance: &'a Provenance,
@@ -302,16 +309,17 @@ impl Statements for Fresh<'_> {
 }
 
 impl Writer<'_> {
-    /// Whether the module contains a constant once for all functions. A constant with equal elements is
-    /// short, and the compiler folds it at any size, so the module repeats such constants.
+    /// Whether the module contains a constant only once, as a global for all functions. If all
+    /// elements of a constant are equal, its text is short and the compiler folds it. So the module
+    /// repeats such a constant.
     fn is_global(&self, literal: &Literal) -> bool {
         self.dialect == Dialect::IreeGlobals
             && literal.as_splat().is_none()
             && literal.ty().bytes() > INLINE_BYTES
     }
 
-    /// The arguments of a function. If the function does not load its weights, the weights are arguments too,
-    /// and `weight_names` receives the argument names.
+    /// The arguments of a function. If the function does not load its weights, the weights are
+    /// arguments too, and the function adds their names to `weight_names`.
     fn arguments(
         &self,
         signature: &Signature,
@@ -334,8 +342,8 @@ impl Writer<'_> {
         arguments
     }
 
-    /// The right-hand side of an operation's statement, as the operation's implementation defines it. `names`
-    /// contains the names of earlier nodes.
+    /// The right-hand side of the statement for an operation, as the operation's implementation
+    /// defines it. `names` contains the SSA names of earlier nodes.
     fn operation(
         &mut self,
         fresh: &mut Fresh<'_>,
@@ -468,14 +476,16 @@ impl Writer<'_> {
     }
 }
 
-/// Whether a function contains operations that only kernels compute.
+/// Whether a function contains an operation that only kernels can compute.
 fn multiplies(function: &Function) -> bool {
     let is_kernel = |id| matches!(&function.node(id).kind, NodeKind::Op(op) if op.form() == Form::Kernel);
     function.ids().any(is_kernel)
 }
 
-/// Rounds a result to its element type. IREE computes f16 and bf16 in f32, and only rounds the values that it
-/// writes to memory. Which values IREE writes depends on the number of tokens.
+/// Rounds a result to the element type of the result. IREE computes f16 and bf16 numbers in f32,
+/// and rounds only the numbers that it writes to memory. The number of tokens determines which
+/// numbers IREE writes to memory, so without this rounding the outputs would depend on the number
+/// of tokens.
 fn rounded(fresh: &mut Fresh<'_>, value: String, op: &ops::Op, ty: &TensorType) -> String {
     use ops::Op::{Binary, Convert, DotGeneral, Reduce, Unary};
     let computes = matches!(op, Unary(_) | Binary(_) | Convert(_) | Reduce(_) | DotGeneral(_));
@@ -495,7 +505,7 @@ fn rounded(fresh: &mut Fresh<'_>, value: String, op: &ops::Op, ty: &TensorType) 
     })
 }
 
-/// The reason why an operation has no statement.
+/// The reason why Tracewright cannot write a statement for an operation.
 fn unspelled(function: &Function, id: NodeId, op: &ops::Op) -> LowerError {
     let provenance = function.node(id).provenance.clone();
     let (function, node, name) = (function.name.clone(), id.index(), op.name());
@@ -505,7 +515,7 @@ fn unspelled(function: &Function, id: NodeId, op: &ops::Op) -> LowerError {
     }
 }
 
-/// Returns the name of a weight. Each function loads each weight once.
+/// Returns the SSA name of a weight. A function loads each weight only once.
 fn load(fresh: &mut Fresh<'_>, names: &mut HashMap<String, String>, key: &str, ty: &str) -> String {
     match names.get(key) {
         Some(name) => name.clone(),

@@ -1,12 +1,13 @@
-//! Rewrites a trace, operation by operation.
+//! Rewrites the operations of a trace, one after another.
 
 use ops::{InferError, Op};
 use trace::{Builder, Function, NodeId, NodeKind, Output, Trace};
 
 use crate::LowerError;
 
-/// Returns the same program with other operations. For each operation, `operation` appends the replacement
-/// nodes. The function removes nodes that no result needs.
+/// Returns the same program after `operation` has rewritten the operations. For each operation of
+/// the trace, `operation` appends the nodes that replace the operation. The function removes nodes
+/// that no result of the program needs.
 pub(crate) fn rewrite(
     trace: &Trace,
     operation: impl Fn(&mut Builder<'_>, &Op, &[NodeId]) -> Result<NodeId, InferError>,
@@ -14,7 +15,7 @@ pub(crate) fn rewrite(
     rewrite_nodes(trace, |b, _, op, operands| operation(b, op, operands))
 }
 
-/// Like [`rewrite`], but `operation` also gets the index of the function and the node.
+/// Like [`rewrite`], but `operation` also receives the index of the function and the node.
 pub(crate) fn rewrite_nodes(
     trace: &Trace,
     operation: impl Fn(&mut Builder<'_>, (usize, NodeId), &Op, &[NodeId]) -> Result<NodeId, InferError>,

@@ -1,6 +1,6 @@
-//! Partitions tensors over a device mesh, by the names of their axes. Only arguments (with weights and state)
-//! and results get a sharding from Tracewright. XLA's partitioner derives the sharding of all other values,
-//! and inserts the collectives.
+//! Partitions tensors over a device mesh, by the names of their axes. Tracewright sets a sharding
+//! only for arguments (including weights and state) and for results. XLA's partitioner derives the
+//! sharding of all other values, and inserts the collectives.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,17 +9,18 @@ use ops::{Op, TensorType};
 use targets::{Mesh, MeshAxis, ShardRule};
 use trace::{AxisName, Function, NodeKind, Parameter, ParameterConflict, Trace, axis_factors};
 
-/// The sharding of a program's tensors over a mesh.
+/// The sharding of a program's tensors over a device mesh.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shards {
-    /// The mesh. A mesh axis is split if a tensor uses only a part of this axis. For example, with 8
-    /// key-value heads, `model=16` becomes `model.0=8,model.1=2`. The devices keep their numbers.
+    /// The mesh. Tracewright splits a mesh axis into two axes if a tensor is partitioned over only
+    /// a part of the mesh axis. For example, for a model with 8 key-value heads, `model=16` becomes
+    /// `model.0=8,model.1=2`. The split does not change the order of the devices.
     pub mesh: Mesh,
-    /// The sharding of each weight, by its key.
+    /// The sharding of each weight, by the key of the weight.
     pub weights: BTreeMap<String, Sharding>,
-    /// The sharding of each entry point, by its name.
+    /// The sharding of each entry point, by the name of the entry point.
     pub entries: BTreeMap<String, EntryShards>,
-    /// Tensors that use only a part of the mesh axis that a rule names.
+    /// The tensors that are partitioned over only a part of the mesh axis that a rule names.
     pub notes: BTreeSet<ShardNote>,
 }
 
@@ -30,53 +31,57 @@ pub struct EntryShards {
     pub results: Vec<Sharding>,
 }
 
-/// The sharding of a tensor. For each axis of the tensor, the sharding lists the mesh axes that partition it, and
-/// the slowest-varying mesh axis comes first. Devices along all other mesh axes have copies of the same part.
+/// The sharding of a tensor. For each axis of the tensor, the sharding lists the mesh axes that
+/// partition this axis. The mesh axis that varies slowest comes first. Devices along all other mesh
+/// axes have copies of the same part of the tensor.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sharding(pub Vec<Vec<MeshAxis>>);
 
-/// A tensor axis that is partitioned over only a part of a mesh axis.
+/// A tensor axis that Tracewright partitions over only a part of a mesh axis.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ShardNote {
-    /// The tensor axis is shorter than the mesh axis, so several devices have a copy of the same part.
+    /// The tensor axis is shorter than the mesh axis, so several devices have a copy of the same
+    /// part of the tensor.
     Short { axis: String, extent: usize, over: MeshAxis },
-    /// The query heads per key-value head are partitioned over the rest of the mesh axis.
+    /// The key-value heads use only a part of the mesh axis. The query heads of each key-value head
+    /// are partitioned over the rest of the mesh axis.
     Groups {
         axis: String,
         extent: usize,
         over: MeshAxis,
         parts: usize,
-        /// The number of devices in the rest of the mesh axis.
+        /// The number of devices along the rest of the mesh axis.
         rest: usize,
     },
 }
 
-/// The reason why the rules cannot partition tensors.
+/// The reason why Tracewright cannot partition tensors with the given rules.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShardError {
-    /// A rule names an axis that the mesh lacks.
-    #[error("the rule `{rule}` divides along the axis `{}`, which the mesh `{mesh}` does not have", .rule.over)]
+    /// A rule names a mesh axis that the mesh does not have.
+    #[error("the sharding rule `{rule}` divides along the axis `{}`, which the mesh `{mesh}` does not have", .rule.over)]
     NoMeshAxis { rule: ShardRule, mesh: Mesh },
-    /// No rule uses an axis of the mesh.
+    /// The mesh has an axis that no rule uses.
     #[error(
         "no rule divides a tensor along the axis `{axis}` of the mesh `{mesh}`, so all devices of this \
         axis would compute the same values"
     )]
     Idle { axis: String, mesh: Mesh },
-    /// Two rules name the same axis.
+    /// Two rules name the same tensor axis.
     #[error("two rules divide the axis `{0}`, expected one rule")]
     Twice(String),
-    /// No tensor has the axis.
-    #[error("no weight, argument or result has the axis `{axis}`; there are {}", .known.join(", "))]
+    /// No tensor has the axis that a rule names.
+    #[error("no weight, argument or result has the axis `{axis}`; the existing axes are {}", .known.join(", "))]
     NoAxis { axis: String, known: Vec<String> },
-    /// The extent of a tensor axis is not a multiple of the mesh axis's size.
+    /// The extent of a tensor axis is not divisible by the size of the mesh axis.
     #[error(
         "the tensor `{tensor}`: the axis `{axis}` of extent {extent} is not divisible by the {} devices \
         along `{}`",
         .over.size, .over.name
     )]
     Uneven { tensor: String, axis: String, extent: usize, over: MeshAxis },
-    /// The tensor axis is an inner part of a merged axis whose outer part is not partitioned.
+    /// The tensor axis is an inner part of a merged axis, and the outer part of the merged axis is
+    /// not partitioned.
     #[error(
         "the tensor `{tensor}`: the axis `{axis}` is not the outermost axis in the combined axis `{within}`; \
         divide the outermost axis, or none of the combined axes"
@@ -84,27 +89,27 @@ pub enum ShardError {
     Within {
         tensor: String,
         axis: String,
-        /// The merged axis that contains the tensor axis.
+        /// The merged axis, which contains the tensor axis.
         within: String,
     },
-    /// Two tensor axes need incompatible splits of a mesh axis.
-    #[error("along the mesh axis `{}` of {} devices, one tensor axis needs {first} parts and another needs \
-        {second}", .over.name, .over.size)]
+    /// Two tensor axes need incompatible splits of the same mesh axis.
+    #[error("along the mesh axis `{}` of {} devices, one tensor axis needs {first} parts and another tensor \
+        axis needs {second} parts", .over.name, .over.size)]
     Cuts {
         over: MeshAxis,
         first: usize,
-        /// The number of parts that the other tensor axis needs.
+        /// The number of parts that the second tensor axis needs.
         second: usize,
     },
-    /// Two declarations of the same weight partition its axes differently.
-    #[error("the weight `{0}` has two declarations whose axes are divided in different ways")]
+    /// Two declarations of the same weight partition the axes of the weight differently.
+    #[error("two declarations of the weight `{0}` divide its axes in different ways")]
     TwoWays(String),
-    /// A parameter is declared with two types.
+    /// The trace declares a parameter with two different types.
     #[error(transparent)]
     Parameter(#[from] ParameterConflict),
 }
 
-/// A part of a mesh axis, from one divisor of the axis's size to a greater divisor.
+/// A part of a mesh axis, between two divisors of the size of the mesh axis.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Span {
     over: usize,
@@ -112,22 +117,24 @@ struct Span {
     to: usize,
 }
 
-/// The sharding rules by tensor axis, and the splits of mesh axes that these rules need.
+/// The sharding rule for each tensor axis, and the splits of mesh axes that the rules need.
 struct Divider<'a> {
     mesh: &'a Mesh,
     rules: BTreeMap<&'a str, usize>,
     groups: BTreeSet<&'a str>,
-    /// For each axis of the mesh, the positions at which the axis is split.
+    /// For each mesh axis, the divisors of its size at which Tracewright splits the axis.
     cuts: Vec<BTreeSet<usize>>,
     notes: BTreeSet<ShardNote>,
 }
 
 impl Shards {
-    /// Partitions the arguments and results of a recorded trace over the devices of a mesh. Simplification
-    /// without an archive does not change these arguments and results.
+    /// Partitions the arguments and results of a recorded trace over the devices of a mesh. The
+    /// arguments and results of a program stay the same if Tracewright simplifies the trace without
+    /// an archive.
     ///
     /// # Errors
-    /// Returns an error if a rule names an unknown axis, or if the mesh does not divide an extent.
+    /// Returns an error if a rule names an unknown axis, or if the extent of a tensor axis is not
+    /// divisible by the size of its mesh axis.
     pub fn new(recorded: &Trace, mesh: &Mesh, rules: &[ShardRule]) -> Result<Self, ShardError> {
         let mut divider = Divider::new(recorded, mesh, rules)?;
         let declared = declared_axes(recorded);
@@ -174,13 +181,13 @@ impl Shards {
         Self { mesh: Mesh::default(), weights, entries, notes: BTreeSet::new() }
     }
 
-    /// The number of bytes of these weights that each device stores.
+    /// The number of bytes of the given weights that each device stores.
     pub fn device_bytes(&self, parameters: &[Parameter]) -> usize {
         let bytes = |p: &Parameter| p.ty.bytes() / self.weights.get(&p.key).map_or(1, Sharding::parts);
         parameters.iter().map(bytes).sum()
     }
 
-    /// The weights that every device stores completely.
+    /// The weights of which every device stores all elements.
     pub fn replicated<'a>(&self, parameters: &'a [Parameter]) -> Vec<&'a Parameter> {
         let whole = |p: &&Parameter| self.weights.get(&p.key).is_none_or(|sharding| sharding.parts() == 1);
         parameters.iter().filter(whole).collect()
@@ -193,7 +200,7 @@ impl Sharding {
         self.0.iter().flatten().map(|axis| axis.size).product()
     }
 
-    /// The type of the part of a tensor that one device stores.
+    /// The type of the part of a tensor that one device stores under this sharding.
     pub fn local(&self, ty: &TensorType) -> TensorType {
         let parts = |axes: &Vec<MeshAxis>| axes.iter().map(|axis| axis.size).product::<usize>();
         let mut ty = ty.clone();
@@ -240,7 +247,7 @@ impl fmt::Display for ShardNote {
     }
 }
 
-/// The axes of each weight, keyed by its name in the function that declares it.
+/// The axis names of each weight, by the key of the weight in the function that declares it.
 fn declared_axes(trace: &Trace) -> BTreeMap<&str, Vec<&[AxisName]>> {
     let mut declared: BTreeMap<&str, Vec<&[AxisName]>> = BTreeMap::new();
     for function in &trace.functions {
@@ -253,7 +260,8 @@ fn declared_axes(trace: &Trace) -> BTreeMap<&str, Vec<&[AxisName]>> {
     declared
 }
 
-/// In attention whose query heads share keys, the axes that the queries have but the keys lack.
+/// The axes of the queries that the keys do not have, in attention whose query heads share
+/// key-value heads.
 fn group_axes(function: &Function) -> Vec<&str> {
     let mut groups = Vec::new();
     for id in function.ids() {
@@ -294,8 +302,8 @@ impl<'a> Divider<'a> {
         Ok(Self { mesh, rules: by_axis, groups, cuts, notes: BTreeSet::new() })
     }
 
-    /// The sharding of a tensor with the given axes. If two tensor axes need the same mesh axis, the first
-    /// tensor axis gets the mesh axis.
+    /// The sharding of a tensor that has the given axes. If two axes of the tensor need the same
+    /// mesh axis, Tracewright partitions only the first of these axes.
     fn place(
         &mut self,
         tensor: &str,
@@ -332,7 +340,7 @@ impl<'a> Divider<'a> {
         Ok(placed)
     }
 
-    /// The number of parts into which a mesh axis divides a tensor axis.
+    /// The number of parts into which the mesh axis `over` divides a tensor axis.
     fn parts(&mut self, tensor: &str, axis: &str, extent: usize, over: usize) -> Result<usize, ShardError> {
         let over = &self.mesh.axes[over];
         if extent.is_multiple_of(over.size) {
@@ -346,7 +354,8 @@ impl<'a> Divider<'a> {
         Err(ShardError::Uneven { tensor: tensor.into(), axis, extent, over })
     }
 
-    /// The part of the mesh axis for query heads that share keys: the rest that the key-value heads do not use.
+    /// The part of a mesh axis over which Tracewright partitions the query heads of each key-value
+    /// head. The key-value heads do not use this part.
     fn rest(&mut self, axis: &str, extent: usize, taken: &[Option<usize>]) -> Option<Span> {
         let left = |(at, over): (usize, &MeshAxis)| {
             let from = taken[at].filter(|&parts| parts < over.size)?;
@@ -363,8 +372,8 @@ impl<'a> Divider<'a> {
         Some(Span { over: at, from, to: from * parts })
     }
 
-    /// The mesh axes after all splits. The function returns each piece with the divisor of the mesh axis at
-    /// which the piece begins.
+    /// The mesh axes after Tracewright has split them. The function returns each new axis, together
+    /// with the divisor of the original axis at which the new axis begins.
     fn pieces(&self) -> Result<Vec<Vec<(MeshAxis, usize)>>, ShardError> {
         let of_axis = |(over, cuts): (&MeshAxis, &BTreeSet<usize>)| {
             let mut cuts: BTreeSet<usize> = cuts.clone();
@@ -387,7 +396,7 @@ impl<'a> Divider<'a> {
         self.mesh.axes.iter().zip(&self.cuts).map(of_axis).collect()
     }
 
-    /// The sharding over the given pieces of mesh axes, for a tensor with these `axes`.
+    /// The sharding of a tensor with the given `axes` over the given pieces of mesh axes.
     fn sharding(&self, pieces: &[Vec<(MeshAxis, usize)>], axes: &[Vec<Span>]) -> Sharding {
         let pieces = |span: &Span| {
             let (from, to) = (span.from, span.to);

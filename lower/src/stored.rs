@@ -1,4 +1,4 @@
-//! Builds operations on weights in a memory layout.
+//! Builds operations that read weights in a special memory layout.
 
 use ops::format::{ActivationBits, GroupPart};
 use ops::ops::{
@@ -13,14 +13,14 @@ use crate::implementation::{StoredWeight, WeightReader};
 use crate::layout::WeightLayout;
 
 impl StoredWeight {
-    /// Builds the operation that reads the weight from its memory layout.
+    /// Builds the operation that reads a weight from its special memory layout.
     pub(crate) fn compute(
         &self,
         b: &mut Builder<'_>,
         operands: &[NodeId],
         activations: ActivationBits,
     ) -> Result<NodeId, InferError> {
-        // Activations are not quantized if the weight is not.
+        // Activations are not quantized if the weight is not quantized.
         let rounds = self.layout.format().element().is_none();
         let activations = if rounds { activations } else { ActivationBits::default() };
         match &self.reader {
@@ -37,7 +37,8 @@ fn packed(b: &mut Builder<'_>, format: WeightFormat, parameter: &Parameter) -> R
     from_recipe(b, parameter.key.clone(), parameter, |matrix| step(Pack { format }, matrix))
 }
 
-/// The tensors that store a parameter quantized in groups. The tensor of integers has the same key as the parameter.
+/// The tensors that contain a parameter in a format with groups. The tensor with the integers has
+/// the same key as the parameter.
 fn grouped(
     b: &mut Builder<'_>,
     format: WeightFormat,
@@ -51,7 +52,7 @@ fn grouped(
     format.parts().iter().map(&mut part).collect()
 }
 
-/// Builds a matmul and the addition of its bias, with one rounding at the end.
+/// Builds a matmul and the addition of its bias, and rounds the result only once, at the end.
 fn linear(
     b: &mut Builder<'_>,
     (layout, activations): (WeightLayout, ActivationBits),

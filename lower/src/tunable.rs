@@ -1,4 +1,5 @@
-//! Finds the kernels of a program that have several tilings, and counts the calls of each kernel.
+//! Finds the kernels of a program that support several tilings, and counts the calls of each
+//! kernel.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +13,11 @@ use crate::LowerError;
 use crate::fusion::Fusions;
 use crate::legalize::{Legalization, legalize};
 
-/// An operation that one kernel computes, with everything that affects the kernel's speed.
+/// An operation that one kernel computes, with all parameters that affect the speed of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tunable {
     Matmul(FusedMatmul),
-    /// A matmul that multiplies each row by its own matrix.
+    /// A matmul that multiplies each row by its own matrix of a stack.
     Experts(FusedExperts),
     Attention(FusedAttention),
 }
@@ -27,18 +28,19 @@ pub struct FusedMatmul {
     pub op: PackedLinear,
     /// The type of the activations, `[rows, inputs]`.
     pub x: TensorType,
-    /// The norm of the activations, if it is fused.
+    /// The norm of the activations, if the kernel computes the norm too.
     pub norm: Option<RmsNorm>,
     /// Whether the epilogue combines two halves of the result, such as gate and up.
     pub halves: bool,
 }
 
-/// A matmul that multiplies each row by its own matrix, and that one kernel computes.
+/// A matmul that multiplies each row by its own matrix of a stack. One kernel computes the matmul.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FusedExperts {
     pub op: PackedExperts,
     pub x: TensorType,
-    /// The type of the indices that select a matrix for each row. `None` if the rows use the matrices in order.
+    /// The type of the indices that select the matrix for each row. With `None`, the rows use the
+    /// matrices of the stack in order.
     pub indices: Option<TensorType>,
 }
 
@@ -87,7 +89,7 @@ impl Tunable {
         })
     }
 
-    /// The tilings of the target's kernel for this operation.
+    /// The tilings of the kernel that computes this operation on the target.
     pub fn tilings(&self, target: &Target) -> Option<Tilings> {
         let kernels = Kernels::of(target);
         match self {
@@ -116,11 +118,11 @@ impl Tunable {
     }
 }
 
-/// For each entry point of an expanded trace, the operations whose kernels have several tilings, and how
-/// often one call of the entry point runs each operation.
+/// For each entry point of an expanded trace, the operations whose kernels support several tilings.
+/// The function also counts how often one call of the entry point runs each operation.
 ///
 /// # Errors
-/// Returns an error if the trace cannot be lowered.
+/// Returns an error if Tracewright cannot lower the trace.
 pub fn tunable(
     trace: &Trace,
     target: &Target,

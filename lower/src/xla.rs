@@ -1,5 +1,6 @@
-//! Writes the module of one entry point for XLA as StableHLO. The module takes the arguments of the entry point,
-//! and then the weights. With a mesh, the module contains the sharding of arguments and results in Shardy's syntax.
+//! Writes one entry point as a StableHLO module for XLA. The arguments of the module are the
+//! arguments of the entry point, followed by the weights. If there is a mesh, the module also
+//! contains the sharding of its arguments and results in Shardy's syntax.
 
 use std::collections::HashMap;
 
@@ -15,16 +16,17 @@ use crate::module::{Frame, Module, write_with};
 use crate::rewrite::rewrite_nodes;
 use crate::{EntryShards, LowerError, Shards};
 
-/// The name of the function that XLA calls.
+/// The name of the module's function that XLA calls.
 const MAIN: &str = "main";
 const MESH: &str = "mesh";
 
-/// Writes an entry point of a trace of primitives as a module for XLA. The state is donated: XLA writes a new
-/// state into the memory of the argument with the same role.
+/// Writes one entry point of a trace of primitive operations as a module for XLA. The module
+/// donates the arguments with the state: XLA writes each new state into the memory of the argument
+/// with the same role.
 ///
 /// # Errors
-/// Returns an error if the trace has no such entry point, if a composite operation is not expanded, or if a
-/// parameter has two types.
+/// Returns an error if the trace does not have the entry point, if it contains a composite
+/// operation, or if a parameter has two types.
 pub fn xla(
     trace: &Trace,
     entry: &str,
@@ -60,9 +62,10 @@ pub fn xla(
     Ok(module)
 }
 
-/// Reads NaN as infinity in each maximum over a result of the entry point. On CPUs, XLA's maximum and its all-reduce
-/// of a maximum ignore NaN (the test `a_maximum_ignores_nan` in `pjrt/tests/plugin.rs`). With infinity, the token
-/// with the NaN is the most likely token on every device. A reader of this token's logit therefore finds the NaN.
+/// Replaces NaN by infinity in the operand of each maximum over a result of the entry point. On
+/// CPUs, XLA's maximum and its all-reduce of a maximum ignore NaN (the test `a_maximum_ignores_nan`
+/// in `pjrt/tests/plugin.rs`). With infinity instead of NaN, every device selects the token with
+/// the NaN as the most likely token. If you read the logit of this token, you then find the NaN.
 fn with_nan_as_infinity(trace: &Trace, entry: usize) -> Result<Trace, LowerError> {
     let function = &trace.functions[entry];
     rewrite_nodes(trace, |b, (index, id), op, operands| {
@@ -82,7 +85,8 @@ fn with_nan_as_infinity(trace: &Trace, entry: usize) -> Result<Trace, LowerError
     })
 }
 
-/// The attributes of each argument: the sharding, and the result that may reuse the argument's memory.
+/// The attributes of each argument: its sharding, and the result that XLA may write into the memory
+/// of the argument.
 fn arguments(signature: &Signature, shards: Option<&EntryShards>) -> Vec<String> {
     let of_argument = |(at, argument): (usize, &Argument)| {
         let mut said: Vec<String> = Vec::new();
@@ -101,7 +105,8 @@ fn spelled(sharding: &crate::Sharding) -> String {
     format!("sdy.sharding = #sdy.sharding<@{MESH}, {sharding}>")
 }
 
-/// Formats attributes in braces, such as ` {a, b}`. The text is empty if there are no attributes.
+/// Formats a list of attributes in braces, such as ` {a, b}`. Returns an empty string if the list
+/// is empty.
 fn braced(said: &[String]) -> String {
     if said.is_empty() { String::new() } else { format!(" {{{}}}", said.join(", ")) }
 }

@@ -1,5 +1,5 @@
-//! The primitives of each converter, each function and each data movement. All extents differ, so that a swapped
-//! axis is visible.
+//! Compares the primitive operations that each converter, each function and each data movement
+//! produces with golden texts. All extents differ, so that a swapped axis is visible.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod support;
@@ -846,7 +846,7 @@ fn s29_append() {
     );
 }
 
-/// As it is written for IREE, where the cache is to stay in its place.
+/// Checks the statements of the idiom for IREE, which updates the cache in place.
 #[test]
 fn s29_sliced_append() {
     let trace = of_op("sliced_append axis=1", &["f32[3,7,4]", "f32[3,2,4]", "i32[]", "i32[]"]);
@@ -875,7 +875,7 @@ fn s29_sliced_append() {
     "#]].assert_eq(&text);
 }
 
-/// As it is written for IREE: elsewhere it is `sdpa`.
+/// Checks the statements of the idiom for IREE. For other compilers, the operation is `sdpa`.
 #[test]
 fn s29_bounded_sdpa() {
     let trace = of_op(
@@ -1117,7 +1117,8 @@ fn s29_grouped_rows() {
     );
 }
 
-/// Products with a stack of matrices: each row with all of them, with its own, with the one that is chosen for it.
+/// Checks matmuls with a stack of matrices. Each row is multiplied by all matrices, by its own
+/// matrix, or by a selected matrix.
 #[test]
 fn s29_experts() {
     let trace = entry(&["bf16[2,5]", "bf16[2,3,6]", "i32[2,2]"], |b, x| {
@@ -1158,12 +1159,13 @@ fn s29_experts() {
     "#]].assert_eq(&stored(&trace, &Weights::default(), &target));
 }
 
-/// A trace with its weights as they are stored.
+/// The expanded trace, with the layouts in which the archive stores the weights.
 fn stored(trace: &Trace, weights: &Weights, target: &Target) -> String {
     Implementations::of(trace, weights, target).unwrap().expand().unwrap().to_string()
 }
 
-/// A weight of a product is packed, one that is also something else is not; a tied one serves both its uses.
+/// The archive packs a weight that only matmuls read. A tied weight is packed once for its two
+/// uses, and a weight with other readers is not packed.
 #[test]
 fn m9_s29_stored_weights() {
     let parameter = |b: &mut Builder<'_>, key: &str, ty: &str| {
@@ -1173,7 +1175,7 @@ fn m9_s29_stored_weights() {
     let trace = entry(&["bf16[2,5]", "i32[3]"], |b, x| {
         let [weight, table, other] = ["weight", "table", "other"].map(|key| parameter(b, key, "bf16[17,5]"));
         let bias = parameter(b, "bias", "bf16[17]");
-        // Too few outputs to be rounded.
+        // This weight has too few outputs, so its numbers stay unquantized.
         let router = parameter(b, "router", "bf16[7,5]");
         let chosen = b.op(op("linear"), &[x[0], router])?;
         let biased = b.op(op("linear"), &[x[0], weight, bias])?;
@@ -1221,7 +1223,7 @@ fn m9_s29_stored_weights() {
     let dense = packed(Quantization::Computed, true);
     assert_eq!(dense.matches("pack format=bf16").count(), 4);
     assert_eq!(packed(Quantization::Computed, false).matches("pack").count(), 0);
-    // Where no kernel reads it: the same weights, and each in two parts.
+    // Without kernels, the archive stores the same weights, each as two tensors.
     let [off, none] = [(false, target), (true, Target::processor("x86-64-v2"))].map(|(kernels, target)| {
         let weights =
             Weights { quantize: Quantization::All(ops::WeightFormat::Q4), kernels, ..Weights::default() };
@@ -1237,14 +1239,15 @@ fn m9_s29_stored_weights() {
     }
 }
 
-/// For each entry point, the matmuls of kernels. Those in callees count once per call.
+/// Checks the matmuls that kernels compute in each entry point. A matmul in a called function
+/// counts once per call.
 #[test]
 fn products_are_counted_with_what_is_around_them() {
     let parameter = |b: &mut Builder<'_>, key: &str, ty: &str| {
         let ty = ops::TensorType::parse(&mut ops::Reader::new(ty)).unwrap();
         b.push(NodeKind::Parameter(Parameter::new(key, ty.clone())), vec![ty], &[])
     };
-    // Gate and up of what is normalized.
+    // The layer computes gate and up from the normalized input.
     let layer = entry(&["bf16[1,64]", "bf16[64]"], |b, x| {
         let weight = parameter(b, "layer", "bf16[4,32,16,2]");
         let x = b.op(op("rms_norm epsilon=1e-5 style=scale"), x)?;
@@ -1291,7 +1294,8 @@ fn products_are_counted_with_what_is_around_them() {
     assert_eq!(tracewright_lower::tunable(&trace, &Target::processor("x86-64-v2")).unwrap()["main"].len(), 0);
 }
 
-/// Two heads of keys with `groups` queries each, keys that are remembered, and a norm over them.
+/// Attention with two key heads and `groups` query heads per key head, cached keys, and a norm of
+/// the keys.
 fn attention(groups: usize) -> Trace {
     let rows = 8 * groups;
     let text = format!(
@@ -1314,7 +1318,7 @@ fn attention(groups: usize) -> Trace {
     text.parse().unwrap()
 }
 
-/// How all tensors of `attention` are divided, or why they are not.
+/// Checks how Tracewright partitions all tensors of `attention`, or the error.
 fn check_shards(groups: usize, mesh: &str, rules: &[&str], expected: Expect) {
     let rules: Vec<ShardRule> = rules.iter().map(|rule| rule.parse().unwrap()).collect();
     let text = match Shards::new(&attention(groups), &mesh.parse().unwrap(), &rules) {
@@ -1334,7 +1338,8 @@ fn check_shards(groups: usize, mesh: &str, rules: &[&str], expected: Expect) {
 
 #[test]
 fn shard_by_the_names_of_axes() {
-    // All of the mesh, by the outermost axis of what a weight's rows are.
+    // Tracewright partitions a weight over a whole mesh axis, by the outermost axis of the weight's
+    // rows.
     check_shards(
         3,
         "data=5,model=2",
@@ -1350,7 +1355,8 @@ fn shard_by_the_names_of_axes() {
         gives [{"model"}, {}, {}]
     "#]],
     );
-    // More devices than heads of keys: queries are divided along the rest.
+    // If a mesh axis has more devices than the model has key heads, the rest of the mesh axis
+    // divides the query heads.
     check_shards(
         4,
         "model=4",
@@ -1368,7 +1374,8 @@ fn shard_by_the_names_of_axes() {
         G of 4 is divided by 2 instead, along the rest of `model`
     "#]],
     );
-    // Unless that does not come out even.
+    // If the number of query heads per key head is not divisible by the rest, the query heads stay
+    // whole.
     check_shards(
         3,
         "model=4",
@@ -1386,7 +1393,7 @@ fn shard_by_the_names_of_axes() {
         G of 3 is not divisible by the 2 devices that are left along `model`: they compute the same
     "#]],
     );
-    // A part of it is better than none.
+    // If only a part of the rest divides the query heads, Tracewright uses this part.
     check_shards(
         2,
         "model=8",
@@ -1421,7 +1428,7 @@ fn shard_refuses_what_does_not_divide() {
         "model=2",
         &["F=model"],
         expect![[r#"
-        no weight, argument or result has the axis `F`; there are D, E, G, K, N, S
+        no weight, argument or result has the axis `F`; the existing axes are D, E, G, K, N, S
     "#]],
     );
     check_shards(
@@ -1429,7 +1436,7 @@ fn shard_refuses_what_does_not_divide() {
         "model=2",
         &["K=data"],
         expect![[r#"
-        the rule `K=data` divides along the axis `data`, which the mesh `model=2` does not have
+        the sharding rule `K=data` divides along the axis `data`, which the mesh `model=2` does not have
     "#]],
     );
     check_shards(
@@ -1453,12 +1460,12 @@ fn shard_refuses_what_does_not_divide() {
         "model=20",
         &["K,S=model"],
         expect![[r#"
-        along the mesh axis `model` of 20 devices, one tensor axis needs 2 parts and another needs 5
+        along the mesh axis `model` of 20 devices, one tensor axis needs 2 parts and another tensor axis needs 5 parts
     "#]],
     );
 }
 
-/// The same program for one device and for four.
+/// Compares the same program for one device and for four devices.
 #[test]
 fn xla_has_weights_behind_arguments_and_says_how_all_are_divided() {
     let trace = attention(4);
@@ -1488,7 +1495,7 @@ fn xla_has_weights_behind_arguments_and_says_how_all_are_divided() {
     assert_eq!(error, "the network has no entry point `prefill`");
 }
 
-/// Accelerators round the operands of matmuls of f32 unless the module asks for more.
+/// Accelerators round the operands of f32 matmuls unless the module requests f32 precision.
 #[test]
 fn xla_multiplies_f32_in_f32() {
     let module = xla(&expand(&attention(4)).unwrap(), "decode", &Target::xla(), None).unwrap();
@@ -1499,7 +1506,8 @@ fn xla_multiplies_f32_in_f32() {
     }
 }
 
-/// One token; `tests/composites.rs` compares chunks with transformers.
+/// Checks a single token. The tests in `tests/composites.rs` compare several tokens with
+/// transformers.
 #[test]
 fn linear_attention_of_one_token() {
     check_op(

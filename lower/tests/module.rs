@@ -1,4 +1,5 @@
-//! Properties of every module: weights, functions and calls, locations, and operations that never occur.
+//! Tests properties of every module: weights, functions and calls, locations, and operations that a
+//! module never contains.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod support;
@@ -12,7 +13,7 @@ use targets::Target;
 use trace::Trace;
 use tracewright_lower::{LowerError, location, lower};
 
-/// Three calls of one layer; the layer itself calls another function of its own.
+/// A trace with three calls of the same layer. The layer calls another function.
 const LAYERS: &str = r#"function @inner prefix="layers.*.mlp" {
   %0 = input 0 "x" () : f32[2,3] from "layers.*.mlp" at "models/src/toy.rs":1
   %1 = parameter "layers.*.mlp.w" () : f32[3,3] from "layers.*.mlp" at "models/src/toy.rs":2
@@ -134,12 +135,13 @@ fn s22_every_weight_is_a_named_parameter_and_a_repeated_layer_is_one_function() 
     "#]].assert_eq(&body(&layers()));
 }
 
-/// The operations that lower on every machine: not those that kernels compute, nor what an archive's recipe does.
+/// The operations that Tracewright can lower for every target. These are all operations except
+/// kernel operations and operations that `bake` computes.
 fn portable() -> impl Iterator<Item = (&'static str, &'static [ops::Example])> {
     Op::examples().into_iter().filter(|(name, _)| !name.starts_with("pack") && *name != "quantize")
 }
 
-/// One function with every good example of every one of them.
+/// One function with all valid examples of all portable operations.
 fn everything() -> Trace {
     let mut trace = Trace::default();
     for (name, examples) in portable() {
@@ -188,7 +190,8 @@ fn every_statement_says_where_it_comes_from() {
     assert!(call.ends_with(" loc(\"layers/0\"(\"models/src/toy.rs\":21:0))"), "{call}");
 }
 
-/// Each function has its statements, and each statement leads back to its node.
+/// Checks that each function has its statements, and that the location of each statement leads to
+/// the node of the statement.
 #[test]
 fn statements_are_found_by_function_and_location() {
     let trace = layers();
@@ -215,8 +218,7 @@ fn s19_every_operation_lowers() {
 #[test]
 fn s19_what_cannot_be_lowered_is_an_error() {
     let error = lower(&of_op("linear", &["f32[2,3]", "f32[4,3]"]), &Target::host()).unwrap_err();
-    let expected =
-        "the node %2 of `main` is the composite `linear`; expand the trace with `expand` before you lower it";
+    let expected = "the node %2 of `main` is the composite operation `linear`; expand the trace with `expand` before you lower it";
     assert_eq!(error.to_string(), expected);
 
     // A trace that was not verified.

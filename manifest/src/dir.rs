@@ -1,4 +1,5 @@
-//! The folder of an export, which always contains either a whole export or no export.
+//! Writes the folder of an export. At any time, the folder of an export contains either a whole
+//! export or no export.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -10,27 +11,31 @@ use serde::{Deserialize, Serialize};
 use names::{ARCHIVE, COPIED, MADE, MANIFEST, MODULE, TEXT};
 
 pub mod names {
-    /// The manifest, whose presence identifies an export. The manifest is written last.
+    /// The manifest. Only a folder with a manifest is an export, so the exporter writes the
+    /// manifest last.
     pub const MANIFEST: &str = "manifest.json";
     pub const TEXT: &str = "model.mlir";
     pub const MODULE: &str = "model.vmfb";
     pub const ARCHIVE: &str = "model.irpa";
-    /// The archive of weights that recipes compute, in an export for XLA.
+    /// The name of the archive with the weights that recipes compute from checkpoint tensors. Only
+    /// exports for XLA contain this archive.
     pub const MADE: &str = "made.irpa";
-    /// The files from which a tokenizer is read. The export copies these files if they exist.
+    /// The files that Tracewright needs for loading a tokenizer. The exporter copies the
+    /// tokenizer's files that exist in the model's folder.
     pub const COPIED: &[&str] = files::TOKENIZER_FILES;
 }
 
-/// The files of exports for both engines, except XLA's modules, which the manifest lists.
+/// The names of all files in exports for IREE and for XLA. The list omits the modules for XLA,
+/// because the manifest lists the names of these modules.
 const ENGINES: &[&str] = &[TEXT, MODULE, ARCHIVE, MADE];
 
-/// The reason why a folder cannot become the folder of an export.
+/// The reason why an export cannot be written to a folder.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
     /// A file cannot be read, written or removed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The export's folder would be the folder of the model.
+    /// The target folder of the export is the folder of the model.
     #[error("`{}` is the model's own folder; write to another folder", .0.display())]
     Own(PathBuf),
     /// The export would replace a file that does not belong to an export.
@@ -42,13 +47,15 @@ pub enum FolderError {
     Locked(PathBuf),
 }
 
-/// The part of a manifest that lists the export's files, for both engines.
+/// The keys that manifests for IREE and for XLA have in common. With these common keys, a program
+/// can find the files of an export.
 #[derive(Deserialize)]
 struct Written {
-    /// The version key, which only Tracewright's manifests contain.
+    /// The version of Tracewright. Only Tracewright's manifests contain this key.
     #[serde(rename = "tracewright")]
     _version: String,
-    /// The entry points of the export. In an export for XLA, each entry point has a module.
+    /// The entry points of the export. In an export for XLA, each entry point has a separate
+    /// module.
     entry_points: Vec<WrittenEntry>,
 }
 
@@ -57,16 +64,17 @@ struct WrittenEntry {
     module: Option<String>,
 }
 
-/// The folder of an export, and the files that the export writes.
+/// The folder of an export, and the names of the files that the exporter writes.
 pub struct ExportFolder<'a> {
     path: &'a Path,
     names: Vec<&'a str>,
 }
 
 impl<'a> ExportFolder<'a> {
-    /// The folder at `path`, for files with these names, the manifest, and [copied files](COPIED). The
-    /// function returns an error if an export of the model at `model` must not be written there. An export
-    /// never replaces files other than an earlier export.
+    /// Prepares an export of the model at `model` to the folder `path`. The export may write the
+    /// manifest, files with the names in `names`, and [copied files](COPIED). The function returns
+    /// an error if `path` is the folder of the model, or if the folder contains files that do not
+    /// belong to an earlier export.
     pub fn new(
         model: &Path,
         path: &'a Path,
@@ -82,7 +90,8 @@ impl<'a> ExportFolder<'a> {
         Ok(folder)
     }
 
-    /// Checks that existing files belong to an export, which may be incomplete.
+    /// Checks that the existing files in the folder belong to an earlier export, which may be
+    /// incomplete.
     fn check(&self) -> Result<(), FolderError> {
         if self.path.exists() && !self.path.is_dir() {
             let there = Err(io::Error::from(io::ErrorKind::NotADirectory));
@@ -93,13 +102,14 @@ impl<'a> ExportFolder<'a> {
         foreign.map_or(Ok(()), |file| Err(FolderError::Foreign(file)))
     }
 
-    /// The files of the export that exist in the folder.
+    /// Returns the paths of all files of the export that exist in the folder.
     fn files(&self) -> impl Iterator<Item = PathBuf> {
         self.names.iter().map(|name| self.path.join(name)).filter(|path| path.symlink_metadata().is_ok())
     }
 
-    /// Fills the folder while it holds a lock. After an error, no part of the export is left, and the
-    /// function removes a new folder.
+    /// Locks the folder, and calls `fill` to write the export. After an error, the function removes
+    /// all files of the export. If the function created the folder, the function also removes the
+    /// folder after an error.
     pub fn fill<T, E: From<FolderError>>(&self, fill: impl FnOnce(&Path) -> Result<T, E>) -> Result<T, E> {
         // Much may have come since it was asked for.
         self.check()?;
@@ -125,9 +135,10 @@ impl<'a> ExportFolder<'a> {
         Ok(self.clear(lock)?)
     }
 
-    /// Removes the files of an export. The function removes the manifest first, because a manifest would
-    /// declare a mixture of old and new files valid. If a file cannot be removed, the lock stays, and the
-    /// lock marks the rest of the files as leftovers.
+    /// Removes the files of an export, beginning with the manifest. The function removes the
+    /// manifest first, because a mixture of old and new files with a manifest would look like a
+    /// valid export. If the function cannot remove a file, the lock file remains, and marks the
+    /// other files as leftovers of an export.
     fn clear(&self, lock: FolderLock) -> Result<FolderLock, FileError> {
         let old = written(self.path)?.unwrap_or_default().into_iter().map(|name| self.path.join(name));
         match self.files().chain(old).try_for_each(|file| remove(&file)) {
@@ -147,8 +158,8 @@ fn remove(file: &Path) -> Result<(), FileError> {
     }
 }
 
-/// The names of the files of the export in a folder, which depend on its engine; `None` if there is no
-/// export.
+/// Returns the names of all files of the export in a folder. The names of the files depend on the
+/// engine of the export. The result is `None` if the folder contains no export.
 fn written(folder: &Path) -> Result<Option<Vec<String>>, FileError> {
     let path = folder.join(MANIFEST);
     if !path.is_file() {
@@ -163,18 +174,19 @@ fn written(folder: &Path) -> Result<Option<Vec<String>>, FileError> {
     }))
 }
 
-/// Whether the model is read from the folder `out`.
+/// Whether `model` and `out` are the same folder.
 fn is_same_folder(model: &Path, out: &Path) -> bool {
     let same = |out: PathBuf| model.canonicalize().is_ok_and(|model| model == out);
     out.is_dir() && out.canonicalize().is_ok_and(same)
 }
 
-/// The files of a model that an export copies.
+/// Returns the names of the model's files that the exporter copies.
 pub fn copied(model: &Path) -> impl Iterator<Item = &'static str> {
     COPIED.iter().copied().filter(|name| is_there(&model.join(name)))
 }
 
-/// Copies these files of the model into the export.
+/// Copies files of the model into the folder of the export. The function [`copied`] selects the
+/// files.
 pub fn copy(model: &Path, out: &Path) -> Result<(), FileError> {
     copied(model).try_for_each(|name| put(out, name, &files::read(&model.join(name), limits::TOKENIZER)?))
 }
@@ -183,7 +195,8 @@ pub fn put(out: &Path, name: &str, bytes: &[u8]) -> Result<(), FileError> {
     NewFile::write(&out.join(name), FileKind::NEW, bytes)
 }
 
-/// Writes the manifest. Call this function last: a folder without a manifest is not an export.
+/// Writes the manifest. Call this function after all other files are written, because a folder with
+/// a manifest is a valid export.
 pub fn put_manifest(out: &Path, manifest: &impl Serialize) -> Result<(), FileError> {
     let json = serde_json::to_string_pretty(manifest).map_err(io::Error::from);
     put(out, MANIFEST, (json.with_path("write", &out.join(MANIFEST))? + "\n").as_bytes())
@@ -202,7 +215,8 @@ mod tests {
         })
     }
 
-    /// A long time can pass between the check and the write, because a network is compiled.
+    /// The exporter checks the folder, compiles the network, and then writes the files. During the
+    /// compilation, other programs can write files into the folder.
     #[test]
     fn what_came_since_it_was_asked_for_is_not_replaced() {
         let out = tempfile::tempdir().unwrap();

@@ -1,5 +1,6 @@
-//! An export on disk, for both engines. The module [`dir`] handles the folder of an export. The types here
-//! define the file `manifest.json`, and its JSON Schema is generated from these types.
+//! Reads and writes the files of an export. The module [`dir`] handles the folder of an export. The
+//! types of this crate define the file `manifest.json`. The JSON Schema of `manifest.json` is
+//! generated from these types.
 
 pub mod dir;
 
@@ -28,27 +29,28 @@ pub enum ManifestError {
     #[error("`{}` is not a manifest: {reason}; export the model again", .path.display())]
     Syntax {
         path: PathBuf,
-        /// The problem in the file.
+        /// A text that describes the problem in the manifest.
         reason: String,
     },
-    /// The export is for another engine.
+    /// The export is for XLA, but the caller can only run exports for IREE.
     #[error("`{}` was exported for XLA; run this export with `python -m tracewright_xla run`", .0.display())]
     Engine(PathBuf),
-    /// A file of the export is missing.
+    /// A file that the manifest lists is missing.
     #[error("the manifest lists the file `{}`, but this file is missing; export the model again", .path.display())]
     Lost { path: PathBuf },
-    /// The module was exported for an unknown kind of device.
+    /// The manifest contains an unknown kind of device.
     #[error(
         "the module was exported for the device `{found}`, expected cpu, vulkan, cuda, hip or metal; use the \
         version that exported the module, or export the model again"
     )]
     Device { found: String },
-    /// A module was changed after the export.
+    /// The content of a module has changed since the export.
     #[error("`{}` is not the module that the manifest names (blake3 {found}, expected {expected}); export the model again", .path.display())]
     Module { path: PathBuf, expected: String, found: String },
 }
 
-/// The version of the manifest format for XLA. Readers reject other versions.
+/// The version of the manifest format for XLA. A program that reads manifests rejects a manifest
+/// with another version.
 pub const FORMAT: u32 = 2;
 
 /// The manifest of an export. Only exports for XLA have the key `engine`.
@@ -61,7 +63,8 @@ pub enum Manifest {
 }
 
 impl Manifest {
-    /// Reads the manifest of an export folder; `None` if the folder contains no manifest.
+    /// Reads the manifest of an export folder. The result is `None` if the folder contains no
+    /// manifest.
     ///
     /// # Errors
     /// Returns an error if the manifest cannot be read or is invalid.
@@ -82,7 +85,7 @@ impl Manifest {
     }
 }
 
-/// Whether a manifest's engine is XLA.
+/// Whether the text of a manifest selects the engine XLA.
 pub fn is_xla(text: &str) -> bool {
     #[derive(Deserialize)]
     struct Engine {
@@ -91,12 +94,12 @@ pub fn is_xla(text: &str) -> bool {
     serde_json::from_str::<Engine>(text).is_ok_and(|manifest| manifest.engine == ENGINE)
 }
 
-/// The error for an invalid manifest in an export folder.
+/// Creates the error for an invalid manifest in an export folder.
 pub fn refused(folder: &Path, reason: String) -> ManifestError {
     ManifestError::Syntax { path: folder.join(MANIFEST), reason }
 }
 
-/// Reads a module, and compares it with the hash in the manifest.
+/// Reads a module, and compares the hash of the module with the hash in the manifest.
 pub fn read_module(path: PathBuf, expected: &str) -> Result<Vec<u8>, ManifestError> {
     let module = files::read(&path, limits::MODULE)?;
     let found = blake3::hash(&module).to_string();
@@ -108,7 +111,7 @@ pub fn read_module(path: PathBuf, expected: &str) -> Result<Vec<u8>, ManifestErr
 }
 
 impl ManifestValue {
-    /// Creates the entry for an argument or a result; only exports for XLA have a `sharding`.
+    /// Creates the description of an argument or a result. Only exports for XLA have a `sharding`.
     pub fn new(argument: &Argument, sharding: Option<Vec<Vec<String>>>) -> Self {
         Self {
             name: argument.name.clone(),
@@ -126,58 +129,68 @@ impl ManifestValue {
 pub struct IreeManifest {
     /// The version of Tracewright that wrote the export.
     pub tracewright: String,
-    /// The version of the compiler that compiled the module. A runtime with the same version can load the
-    /// module.
+    /// The version of the IREE compiler that compiled the module. An IREE runtime with the same
+    /// version can load the module.
     pub iree_compiler: String,
-    /// The kind of device that runs the module: `cpu`, `vulkan`, `cuda`, `hip`, `metal`.
+    /// The kind of device that runs the module. The value is `cpu`, `vulkan`, `cuda`, `hip` or
+    /// `metal`.
     #[serde(default = "cpu")]
     pub device: String,
-    /// The architecture of the processor that runs the module: `x86_64`, `aarch64`. For other devices, this
-    /// is the architecture of the compiling machine, and the module runs with any architecture.
+    /// The architecture of the processor that runs the module, such as `x86_64` or `aarch64`. If
+    /// the device is not `cpu`, the value is the architecture of the compiling machine, although
+    /// the module runs on hosts of any architecture.
     pub architecture: String,
-    /// The platform in LLVM's notation, if you set a platform.
+    /// The target triple in LLVM's notation, if you set a target triple for the export.
     pub target_triple: Option<String>,
-    /// The processor in LLVM's notation; for other devices the name that the compiler uses, such as `sm_80`.
+    /// The processor in LLVM's notation. If the device is not `cpu`, the value is the compiler's
+    /// name of the device's architecture, such as `sm_80`.
     pub target_cpu: String,
-    /// The features that the processor must have. For other devices, this list contains the types of
-    /// computations and the widths of storage, such as `fp16` and `b8`.
+    /// The features that the processor must have, in LLVM's notation. If the device is not `cpu`,
+    /// the list contains the number formats in which the device computes, such as `fp16`. For such
+    /// a device, the list also contains the widths of numbers that the device can store, such as
+    /// `b8`.
     pub cpu_features: Vec<String>,
-    /// The type of weights and activations.
+    /// The element type of weights and activations.
     pub dtype: String,
     /// The maximum length of a sequence, in tokens.
     pub context: usize,
     /// The number of tokens per prefill call.
     pub chunk: usize,
-    /// The rules that simplified the trace: off, exact or approximate.
+    /// The simplification rules that were enabled for the export: off, exact or approximate.
     pub simplify: String,
-    /// The format of matmul weights: q8, q4 or q4_k. The value is `stored` if each weight has the
-    /// checkpoint's format, and null if weights have the type `dtype`.
+    /// The quantization format of matmul weights: q8, q4 or q4_k. If each weight keeps its format
+    /// from the checkpoint, the value is `stored`. If no weight is quantized, the value is null.
     pub quant: Option<String>,
-    /// The storage format of the KV cache: `computed`, `q8`.
+    /// The storage format of the KV cache, which is `computed` or `q8`. With the format `computed`,
+    /// the KV cache has the element type `dtype`.
     pub kv: String,
     /// Whether Tracewright's kernels compute matmuls and attention.
     pub kernels: bool,
-    /// The memory layout of weights: `kernels` is the layout that kernels read, and `plain` is the
-    /// checkpoint's order.
+    /// The memory layout of the weights. The value `kernels` means that weights are packed for
+    /// Tracewright's kernels. The value `plain` means that weights have the same order as in the
+    /// checkpoint.
     pub layout: String,
-    /// The settings of kernels that were faster than the defaults in measurements.
+    /// The settings that the tuner chose for the export. In the tuner's measurements, the chosen
+    /// settings were faster than the default settings.
     pub tuning: Tuning,
     /// The blake3 hash of the compiled module.
     pub module_blake3: String,
-    /// The blake3 hash of the archive's table, which contains the hash of each tensor:
-    /// `irpa::Archive::table_blake3`.
+    /// A blake3 hash of all bytes of the archive before the tensors' data, which
+    /// `irpa::Archive::table_blake3` computes. This hash depends on the hash of each tensor.
     pub archive_blake3: String,
-    /// The functions of the module that a program can call.
+    /// The functions of the compiled module that a program can call.
     pub entry_points: Vec<IreeEntry>,
-    /// The copied files of the model, for its tokenizer and stop tokens.
+    /// The names of the model's files that the export contains, such as the files of the tokenizer.
     #[serde(default)]
     pub copied: Vec<String>,
-    /// The parameters in the scope `model`, with their types.
+    /// Maps the key of each parameter to its type. The module reads the parameters from the scope
+    /// `model`.
     pub parameters: BTreeMap<String, String>,
 }
 
 impl IreeManifest {
-    /// Reads the manifest of an export folder; `None` if the folder contains no manifest.
+    /// Reads the manifest of an export folder. The result is `None` if the folder contains no
+    /// manifest.
     ///
     /// # Errors
     /// Returns an error if the manifest cannot be read or is invalid.
@@ -195,10 +208,10 @@ impl IreeManifest {
         }
     }
 
-    /// The arguments and results of the entry points.
+    /// Returns the arguments and results of all entry points.
     ///
     /// # Errors
-    /// Returns an error if a type cannot be parsed.
+    /// Returns an error if a type or a role in the manifest cannot be parsed.
     pub fn signatures(&self, folder: &Path) -> Result<Vec<Signature>, ManifestError> {
         let argument = |t: &ManifestValue| -> Result<Argument, ManifestError> {
             let wrong = |what: &str, error: ops::ParseError| {
@@ -227,10 +240,10 @@ impl IreeManifest {
         self.entry_points.iter().map(signature).collect()
     }
 
-    /// The kind of device that runs the module.
+    /// Returns the kind of device that runs the module.
     ///
     /// # Errors
-    /// Returns an error if the kind of device is unknown.
+    /// Returns an error if the manifest contains an unknown kind of device.
     pub fn device(&self) -> Result<DeviceKind, ManifestError> {
         DeviceKind::of_name(&self.device).ok_or_else(|| ManifestError::Device { found: self.device.clone() })
     }
@@ -239,7 +252,7 @@ impl IreeManifest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct IreeEntry {
-    /// The name of the function in the module.
+    /// The name of the entry point, which is a function in the module.
     pub name: String,
     /// The arguments of the entry point in order, with their roles.
     pub arguments: Vec<ManifestValue>,
@@ -253,16 +266,18 @@ pub struct IreeEntry {
 pub struct ManifestValue {
     /// The name of the argument or result.
     pub name: String,
-    /// The role of the argument or result, such as `tokens`, `start(context 512)`, `state(kv.keys, layer 3)`.
-    /// For IREE, an `i32[]` argument with the role start or count is an integer on the host.
+    /// The role of the argument or result, such as `tokens`, `start(context 512)` or
+    /// `state(kv.keys, layer 3)`. In an export for IREE, the caller passes an argument of the type
+    /// `i32[]` with the role `start` or `count` as an integer and not as a tensor.
     pub role: String,
     /// The type of the argument or result, such as `bf16[1,8,512,64]`.
     #[serde(rename = "type")]
     pub ty: String,
     /// The names of the axes of the argument or result.
     pub axes: Vec<String>,
-    /// For each axis, the mesh axes that partition it, in an export for XLA. The key is absent in an export
-    /// for IREE.
+    /// The sharding of the argument or result in an export for XLA. For each tensor axis, the list
+    /// contains the mesh axes that partition this tensor axis. An export for IREE does not contain
+    /// this key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sharding: Option<Vec<Vec<String>>>,
 }
@@ -274,44 +289,48 @@ pub struct XlaManifest {
     /// The engine of the export, which is always `xla`.
     #[cfg_attr(feature = "schema", schemars(extend("const" = ENGINE)))]
     pub engine: String,
-    /// The version of this manifest format. Readers reject other versions.
+    /// The version of the manifest format. A program that reads manifests rejects a manifest with
+    /// another version.
     #[cfg_attr(feature = "schema", schemars(extend("const" = FORMAT)))]
     pub format: u32,
     /// The version of Tracewright that wrote the export.
     pub tracewright: String,
-    /// The type of weights and activations.
+    /// The element type of weights and activations.
     pub dtype: String,
     /// The maximum length of a sequence, in tokens.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = limits::POSITIONS)))]
     pub context: usize,
-    /// The number of tokens of each sequence per prefill call.
+    /// The number of tokens that one prefill call reads from each sequence.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = limits::POSITIONS)))]
     pub chunk: usize,
-    /// The number of sequences per call.
+    /// The number of sequences that one call processes in parallel.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = limits::BATCH)))]
     pub batch: usize,
-    /// The number of token ids.
+    /// The number of token ids in the vocabulary.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = limits::EXTENT)))]
     pub vocabulary: usize,
-    /// The rules that simplified the trace: off, exact or approximate.
+    /// The simplification rules that were enabled for the export: off, exact or approximate.
     pub simplify: String,
-    /// The mesh that you requested: `model=4,data=2`, for example; the text is empty for one device.
+    /// The mesh that you requested for the export, such as `model=4,data=2`. The text is empty if
+    /// you did not request a mesh.
     pub mesh: String,
-    /// The axes of the mesh that the modules use. These axes can be parts of the axes that you requested.
+    /// The mesh axes that the modules use. The exporter can split an axis of the requested mesh
+    /// into several mesh axes of the modules.
     pub axes: Vec<ManifestAxis>,
-    /// Tensors that are partitioned along only a part of the mesh axis that a rule names.
+    /// Notes about tensor axes that are shorter than the mesh axis of their sharding rule. A tensor
+    /// axis that is shorter than its mesh axis is partitioned over only a part of the mesh axis.
     pub notes: Vec<String>,
-    /// The number of bytes of weights on each device.
+    /// The size of the weights on each device, in bytes.
     pub device_bytes: usize,
-    /// The weights of which each device stores a whole copy.
+    /// The keys of the weights that every device stores completely.
     pub replicated: Vec<String>,
-    /// The folder of the checkpoint.
+    /// The folder of the checkpoint that contains the weights.
     pub checkpoint: PathBuf,
     /// The functions of the modules that a program can call.
     pub entry_points: Vec<XlaEntry>,
-    /// The weights, sorted by key.
+    /// All weights of the network, sorted by key.
     pub weights: Vec<XlaWeight>,
-    /// The copied files of the model.
+    /// The names of the model's files that the export contains, such as the files of the tokenizer.
     pub copied: Vec<String>,
 }
 
@@ -320,30 +339,31 @@ pub struct XlaManifest {
 pub struct ManifestAxis {
     /// The name of the mesh axis.
     pub name: String,
-    /// The number of devices along the axis.
+    /// The number of devices along the mesh axis.
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub size: usize,
 }
 
-/// A function that can be called, with its module.
+/// An entry point of the export, which has a separate module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct XlaEntry {
-    /// The name of the function.
+    /// The name of the entry point.
     pub name: String,
-    /// The file with the module's text.
+    /// The name of the file that contains the text of the module.
     pub module: String,
     /// The blake3 hash of the module's text.
     pub module_blake3: String,
-    /// The arguments before the weights, in order, with their roles.
+    /// The arguments that come before the weights, in the order of the function's parameters.
     pub arguments: Vec<ManifestValue>,
-    /// The keys of the weights, which are the arguments after the other arguments, in order.
+    /// The keys of the weights that you pass after the other arguments, in the order of the
+    /// function's parameters.
     pub weights: Vec<String>,
-    /// The results in order, with their roles.
+    /// The results of the function, in the order in which the function returns them.
     pub results: Vec<ManifestValue>,
 }
 
-/// A weight of the network, and its place on disk.
+/// A weight of the network, and the location of its data on disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct XlaWeight {
@@ -352,18 +372,20 @@ pub struct XlaWeight {
     /// The type of the weight in the module.
     #[serde(rename = "type")]
     pub ty: String,
-    /// For each axis of the weight, the mesh axes that partition it.
+    /// The sharding of the weight. For each axis of the weight, the list contains the mesh axes
+    /// that partition this tensor axis.
     pub sharding: Vec<Vec<String>>,
-    /// The file that contains the weight: in the checkpoint's folder, or in the export's folder if `made` is
-    /// true.
+    /// The name of the file that contains the weight. If `made` is true, the file is in the folder
+    /// of the export. If `made` is false, the file is in the folder of the checkpoint.
     pub file: String,
-    /// The name of the tensor in the file. The weight can be a part of this tensor.
+    /// The name of the tensor in the file. The weight can be only a part of the tensor.
     pub tensor: String,
-    /// Whether a recipe computed the weight, so that the export contains it.
+    /// Whether the exporter computed the weight from checkpoint tensors. The export contains only
+    /// computed weights, and the checkpoint contains all other weights.
     pub made: bool,
-    /// The element type of the tensor in the file.
+    /// The element type in which the file stores the tensor.
     pub stored: String,
-    /// The offset of the weight's first byte in the file.
+    /// The position of the weight's first byte in the file.
     pub offset: usize,
 }
 

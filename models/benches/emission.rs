@@ -1,6 +1,8 @@
-//! From a configuration to the text of a module: how long it takes, layers as functions and inlined, simplified or not.
+//! Measures the time from a configuration to the text of a module, with layers as functions or
+//! inlined, and with or without simplification.
 //!
-//! Measured is the thread's processor time, which neighbours on the machine disturb least.
+//! The benchmark measures the processor time of the thread, because other processes on the machine
+//! hardly change this time.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -27,7 +29,7 @@ fn lowered(trace: &Trace) -> Module {
     lower(&expand(trace).expect("sound"), &Target::host()).expect("sound")
 }
 
-/// Both passes, and the converters between them.
+/// Simplifies the trace, expands composites, and simplifies the result again.
 fn simplified(trace: &Trace) -> Trace {
     let options = Options::default();
     simplify(&expand(&simplify(trace, &options).0).expect("sound"), &options).0

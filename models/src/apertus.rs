@@ -1,6 +1,7 @@
-//! Apertus: Swiss AI, "Apertus: Democratizing Open and Compliant LLMs" (2025), §2. The names follow the
-//! Hugging Face checkpoint (`modeling_apertus.py`). The network is a Qwen3 with a feed-forward network
-//! without a gate, whose activation has trained parameters.
+//! Apertus: Swiss AI, "Apertus: Democratizing Open and Compliant LLMs" (2025), §2. Field names
+//! follow the Hugging Face checkpoint (`modeling_apertus.py`). The network differs from Qwen3 in
+//! the feed-forward network, which has no gate. The activation function of the feed-forward network
+//! has trained parameters.
 
 use dsl::nn::{Attend, Kv};
 use dsl::{F32, Float, Tensor, model};
@@ -11,7 +12,7 @@ use crate::family::Family;
 use crate::qwen3::Attention;
 use crate::rope::{RopeDefaults, RopeParameters, RopeScaling};
 
-/// The whole network of an Apertus.
+/// The whole Apertus network, from token ids to logits.
 pub type Apertus<T> = Decoder<T, Layer<T>>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -20,7 +21,7 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// The layer of a Llama with other names for the norms.
+    /// Llama's layer with other names for the norms.
     pub Layer<T: Float>(LlamaConfig): AttentionBlock<T> {
         // The axis O has one element, which is a trained parameter of the activation.
         dims { D = hidden_size, F = intermediate_size, O = 1 }
@@ -36,7 +37,8 @@ model! {
         }
     }
 
-    /// A feed-forward network: two linear layers with xIELU between them.
+    /// A feed-forward network that consists of a linear layer, the activation xIELU and a second
+    /// linear layer.
     pub Mlp {
         up_proj: Linear[D -> F],
         act_fn: Xielu,
@@ -47,8 +49,8 @@ model! {
         }
     }
 
-    /// The activation xIELU (Huang and Schlag, "Deriving Activation Functions Using Integration", 2024;
-    /// `XIELUActivation`).
+    /// The activation function xIELU (Huang and Schlag, "Deriving Activation Functions Using
+    /// Integration", 2024; `XIELUActivation` in HF transformers).
     pub Xielu {
         alpha_p: Weight[O],
         alpha_n: Weight[O],
@@ -66,16 +68,18 @@ model! {
     }
 }
 
-/// Computes eˣ − 1 in f32 for x ≤ 0 without cancellation near 0, as 2t / (1 − t) with t = tanh(x/2).
+/// Computes eˣ − 1 in f32 for x ≤ 0. The formula 2t / (1 − t) with t = tanh(x/2) avoids
+/// cancellation near 0.
 #[track_caller]
 fn expm1<T: Float>(x: Tensor<T>) -> Tensor<T> {
     let t = (x.to::<F32>() * 0.5).tanh();
     (t * 2.0 / (-t + 1.0)).to()
 }
 
-/// Reads the `config.json` of an Apertus. The defaults are the same as in `ApertusConfig` of transformers.
+/// Reads the `config.json` of an Apertus model. Missing keys get the defaults of `ApertusConfig` in
+/// HF transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
-    // transformers does not read these keys of the published checkpoints.
+    // HF transformers does not read these keys of the published checkpoints.
     keys.ignore(&["hidden_dropout"]);
     keys.always("mlp_bias", false);
     keys.always("post_norm", false);

@@ -1,7 +1,9 @@
-//! Command R7B and Command A: Cohere, "Command A: An Enterprise-Ready Large Language Model" (2025), §2.1. The
-//! names follow the Hugging Face checkpoint (`modeling_cohere2.py`). The network is a Llama whose layers
-//! compute both halves from one layer norm. Layers with a window rotate neighbouring features, and the other
-//! layers have no rotary embedding.
+//! Command R7B and Command A: Cohere, "Command A: An Enterprise-Ready Large Language Model" (2025),
+//! §2.1. Field names follow the Hugging Face checkpoint (`modeling_cohere2.py`). The network
+//! differs from Llama in the layers. A layer applies attention and the feed-forward network in
+//! parallel to the output of one layer norm. In layers with an attention window, the rotary
+//! embedding rotates pairs of neighbouring features. Layers without an attention window have no
+//! rotary embedding.
 
 use dsl::nn::{Attend, Kv};
 use dsl::{Float, Tensor, model};
@@ -12,7 +14,7 @@ use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, Defaults, LlamaConf
 use crate::family::Family;
 use crate::llama::{Attention, Mlp};
 
-/// The whole network of a Command R7B.
+/// The whole Command R7B network, from token ids to logits.
 pub type Cohere2<T> = Decoder<T, Layer<T>, Cohere2Config>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -21,7 +23,8 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// A layer that adds the outputs of both halves to the residual together (`Cohere2DecoderLayer`).
+    /// A layer that adds the outputs of attention and of the feed-forward network to the same
+    /// residual (`Cohere2DecoderLayer`).
     pub Layer<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims { D = hidden_size }
 
@@ -36,7 +39,7 @@ model! {
     }
 }
 
-/// The `config.json` of a Command R7B.
+/// The values in the `config.json` of a Command R7B model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cohere2Config {
     /// The keys that Cohere 2 shares with Llama.
@@ -62,7 +65,7 @@ impl DecoderConfig for Cohere2Config {
     }
 }
 
-/// Keys of the published checkpoints that transformers does not read.
+/// Keys that published `config.json` files contain but HF transformers does not read.
 const IGNORED: &[&str] = &[
     "cache_implementation",
     "layer_switch",
@@ -75,7 +78,8 @@ const IGNORED: &[&str] = &[
     "use_parallel_embedding",
 ];
 
-/// Reads the `config.json` of a Command R7B. The defaults are the same as in `Cohere2Config` of transformers.
+/// Reads the `config.json` of a Command R7B model. Missing keys get the defaults of `Cohere2Config`
+/// in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Cohere2Config {
     keys.ignore(IGNORED);
     let defaults = Defaults {

@@ -1,4 +1,5 @@
-//! Reads `config.json` key by key. Each key is read by code, is in a list of ignored keys, or is an error.
+//! Reads `config.json` key by key. If no code reads a key and no list of ignored keys contains the
+//! key, Tracewright reports an error.
 
 mod base;
 mod storage;
@@ -16,7 +17,7 @@ use serde_json::{Map, Value};
 pub(crate) use base::read_base;
 pub(crate) use storage::check_storage;
 
-/// The reason why a configuration is rejected.
+/// The reason why Tracewright rejects a configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -30,7 +31,7 @@ pub enum ConfigError {
     Syntax {
         /// Path of the configuration file.
         path: PathBuf,
-        /// Position and reason in the file.
+        /// The position of the syntax error in the file, and the reason.
         reason: String,
     },
     /// Keys are missing, unknown, or have invalid values.
@@ -41,7 +42,8 @@ pub enum ConfigError {
         /// All problems in the file.
         problems: Vec<KeyProblem>,
     },
-    /// The file lists other modules of the embedding model than the network has.
+    /// The modules that the file lists for an embedding model differ from the modules of the
+    /// network.
     #[error("`{}`: the model has the modules {found}, expected {expected}", .path.display())]
     Modules {
         /// Path of the configuration file.
@@ -51,14 +53,14 @@ pub enum ConfigError {
         /// The modules that the network has.
         expected: String,
     },
-    /// The architecture is not supported.
-    #[error("`{}`: the architecture `{found}` is not supported; supported are {known:?}", .path.display())]
+    /// Tracewright does not support the architecture in the file.
+    #[error("`{}`: the architecture `{found}` is not supported, expected one of {known:?}", .path.display())]
     Architecture {
         /// Path of the configuration file.
         path: PathBuf,
         /// The architecture in the file.
         found: String,
-        /// The architectures that are supported.
+        /// The architectures that Tracewright supports.
         known: Vec<&'static str>,
     },
     /// The model computes embeddings, but the caller expects a language model.
@@ -77,9 +79,9 @@ pub enum ConfigError {
         /// The architecture in the file.
         found: String,
     },
-    /// The weights are quantized by a method that is not supported.
+    /// The weights are quantized by a method that Tracewright does not support.
     #[error(
-        "`{}`: the checkpoint is quantized (`{key}`, method `{method}`), which Tracewright does not support; use the unquantized checkpoint, or save one: `model.dequantize()` and `save_pretrained` in transformers",
+        "`{}`: the checkpoint is quantized (`{key}`, method `{method}`), which Tracewright does not support; use the unquantized checkpoint, or create such a checkpoint with `model.dequantize()` and `save_pretrained` of the library transformers",
         .path.display()
     )]
     Quantized {
@@ -93,8 +95,8 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// The same error with other names for keys. `name` returns the new name, for a file whose keys differ
-    /// from `config.json`.
+    /// Renames the keys in this error for a file whose keys differ from `config.json`, such as a
+    /// GGUF file. `name` converts a key of `config.json` to the key of the other file.
     pub(crate) fn named(mut self, name: impl Fn(&str) -> String) -> Self {
         if let Self::Keys { problems, .. } = &mut self {
             for problem in problems {
@@ -110,7 +112,7 @@ impl ConfigError {
     }
 }
 
-/// Keys in most checkpoints that do not affect the computation.
+/// Keys that most `config.json` files contain and that do not affect the computation.
 pub const IGNORED: &[&str] = &[
     "_name_or_path",
     "architectures",
@@ -126,7 +128,8 @@ pub const IGNORED: &[&str] = &[
     "use_cache",
 ];
 
-/// Upper bounds of some keys. [`limits::EXTENT`] is the bound of all other keys.
+/// The largest allowed values of some keys. For all other keys, [`limits::EXTENT`] is the largest
+/// allowed value.
 const AT_MOST: &[(&str, usize)] = &[
     ("num_hidden_layers", limits::LAYERS),
     ("n_layer", limits::LAYERS),
@@ -134,10 +137,10 @@ const AT_MOST: &[(&str, usize)] = &[
     ("max_position_embeddings", limits::POSITIONS),
 ];
 
-/// The number of characters of an invalid value that a message shows.
+/// An error message shows at most this number of characters of an invalid value.
 const SHOWN: usize = 200;
 
-/// A problem with one key of a configuration.
+/// A problem with a key of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyProblem {
     /// The key is missing and has no default.
@@ -153,7 +156,7 @@ pub enum KeyProblem {
     Value {
         /// Path of the key, with dots.
         key: String,
-        /// The value in the file, shortened.
+        /// The value in the file, shortened if the value is long.
         found: String,
         /// The values that are possible.
         expected: String,
@@ -163,7 +166,7 @@ pub enum KeyProblem {
     Unknown {
         /// Path of the key, with dots.
         key: String,
-        /// The most similar known key, if one is similar.
+        /// The most similar known key, if a similar key exists.
         nearest: Option<String>,
     },
 }
@@ -172,10 +175,11 @@ fn nearest_text(nearest: &Option<String>) -> String {
     nearest.as_ref().map_or_else(String::new, |key| format!(", the nearest is `{key}`"))
 }
 
-/// A JSON object whose keys are read one by one. A key that no code reads is an error at the end.
+/// A JSON object whose keys the caller reads one by one. At the end, a key that the caller has not
+/// read is an error.
 pub struct Keys {
     path: PathBuf,
-    /// The path of a nested object with a dot at the end, such as `rope_scaling.`.
+    /// The path of a nested object, followed by a dot, for example `rope_scaling.`.
     prefix: String,
     map: Map<String, Value>,
     known: RefCell<Vec<&'static str>>,
@@ -183,7 +187,8 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Reads the object in the file at `path`, or in its `config.json` if `path` is a directory.
+    /// Reads the JSON object in the file at `path`. If `path` is a directory, reads the file
+    /// `config.json` in this directory.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read, or is not a JSON object.
@@ -193,7 +198,8 @@ impl Keys {
         Self::parse(&path, &text)
     }
 
-    /// Reads the keys of a `config.json` with this text. Error messages refer to the object as `path`.
+    /// Reads the JSON object in `text`, the content of a `config.json`. Error messages name the
+    /// file `path`.
     ///
     /// # Errors
     /// Returns an error if the text is not a JSON object.
@@ -205,7 +211,7 @@ impl Keys {
         }
     }
 
-    /// The keys of an object. Error messages refer to the object as `path`.
+    /// Creates a reader for the keys of a JSON object. Error messages name the file `path`.
     pub(crate) fn of(path: &Path, map: Map<String, Value>) -> Self {
         Self::new(path, "", map)
     }
@@ -215,7 +221,8 @@ impl Keys {
         Self { path: path.into(), prefix: prefix.into(), map, known, problems }
     }
 
-    /// Removes a key that was already read, so that a family can read the key with another meaning.
+    /// Removes a key that the caller has already read. After the removal, other code treats the key
+    /// as missing.
     #[must_use]
     pub fn without(mut self, key: &str) -> Self {
         self.map.remove(key);
@@ -231,30 +238,31 @@ impl Keys {
         format!("{}{key}", self.prefix)
     }
 
-    /// The value of `key`; `None` if the key is missing or null.
+    /// The value of `key`, or `None` if the key is missing or null.
     pub fn get(&self, key: &'static str) -> Option<&Value> {
         self.known.borrow_mut().push(key);
         self.map.get(key).filter(|value| !value.is_null())
     }
 
-    /// Whether code has read a key, or has marked it as known.
+    /// Whether the caller has read a key, or has marked the key as ignored.
     pub(crate) fn is_known(&self, key: &str) -> bool {
         self.known.borrow().contains(&key)
     }
 
-    /// Marks keys as known although no code reads them.
+    /// Marks keys as ignored. An ignored key is no error, although the caller does not read its
+    /// value.
     pub fn ignore(&self, keys: &[&'static str]) {
         self.known.borrow_mut().extend(keys);
     }
 
-    /// Records a problem with the value of a key.
+    /// Records that the value of a key is invalid.
     pub fn refuse(&self, key: &str, found: impl ToString, expected: impl Into<String>) {
         let found = files::as_written(&found.to_string());
         let (key, found) = (self.name(key), errors::shortened(found, SHOWN));
         self.problems.borrow_mut().push(KeyProblem::Value { key, found, expected: expected.into() });
     }
 
-    /// Whether any problem was recorded.
+    /// Whether this reader has recorded any problem.
     pub fn has_problems(&self) -> bool {
         !self.problems.borrow().is_empty()
     }
@@ -280,7 +288,7 @@ impl Keys {
         value.unwrap_or_default()
     }
 
-    /// Reads a positive integer; `None` if the key is missing.
+    /// Reads a positive integer. Returns `None` if the key is missing.
     pub fn optional_count(&self, key: &'static str) -> Option<usize> {
         let own = AT_MOST.iter().find(|(name, _)| *name == key);
         let most = own.map_or(limits::EXTENT, |(_, most)| *most);
@@ -288,13 +296,13 @@ impl Keys {
         self.typed(key, format!("a positive integer, at most {most}"), read)
     }
 
-    /// Reads a positive integer. If the key is missing, the function records a problem.
+    /// Reads a positive integer. If the key is missing, the method records a problem.
     pub fn count(&self, key: &'static str) -> usize {
         self.required(key, "a positive integer", self.optional_count(key)).max(1)
     }
 
-    /// Reads a key whose value null means that the feature does not exist. The function returns `default` if
-    /// the key is missing.
+    /// Reads a key that can have the value null. If the key is missing, the method returns
+    /// `default`.
     fn nullable<T>(&self, key: &'static str, default: Option<T>, read: impl Fn() -> Option<T>) -> Option<T> {
         match self.map.contains_key(key) {
             true => read(),
@@ -305,26 +313,30 @@ impl Keys {
         }
     }
 
-    /// Reads a positive integer. The function returns `None` for null, and `default` for a missing key.
+    /// Reads a positive integer or null. The method returns `None` for null, and `default` for a
+    /// missing key.
     pub fn nullable_count(&self, key: &'static str, default: Option<usize>) -> Option<usize> {
         self.nullable(key, default, || self.optional_count(key))
     }
 
-    /// Reads a positive number. The function returns `None` for null, and `default` for a missing key.
+    /// Reads a positive number or null. The method returns `None` for null, and `default` for a
+    /// missing key.
     pub fn nullable_number(&self, key: &'static str, default: Option<f64>) -> Option<f64> {
         self.nullable(key, default, || self.optional_number(key))
     }
 
-    /// Reads the period `sliding_window_pattern`: one layer in each period has no sliding window.
+    /// Reads the key `sliding_window_pattern`. If the value is n, one of every n layers has no
+    /// sliding window.
     pub fn sliding_period(&self) -> Option<usize> {
         let names = ["sliding_window_pattern", "_sliding_window_pattern"];
         let [new, old] = names.map(|name| (name, self.optional_count(name)));
         self.agreed(new, old)
     }
 
-    /// The window of each of `layers` layers, or `None` for a layer that sees all positions. Layers with
-    /// `sliding_attention` in `layer_types` have the window `window`. Without the key `layer_types`,
-    /// `sliding` selects these layers.
+    /// Returns the attention window of each of `layers` layers, or `None` for a layer that sees all
+    /// positions. A layer has the window `window` if its type in the key `layer_types` is
+    /// `sliding_attention`. If the key `layer_types` is missing, `sliding` decides which layers
+    /// have the window `window`.
     pub fn windows(
         &self,
         layers: usize,
@@ -343,20 +355,20 @@ impl Keys {
         sliding.into_iter().map(|sliding| window.filter(|_| sliding)).collect()
     }
 
-    /// Reads the key `layer_types`: `full_attention` or `sliding_attention` for each of `layers` layers. The
-    /// function returns `None` if the key is missing.
+    /// Reads the key `layer_types`, a list with `full_attention` or `sliding_attention` for each of
+    /// `layers` layers. The method returns `None` if the key is missing.
     pub fn layer_types(&self, layers: usize) -> Option<Vec<String>> {
         self.layer_types_of(layers, ["full_attention", "sliding_attention"])
     }
 
-    /// Reads the key `layer_types`, which contains one of two `kinds` for each of `layers` layers. The
-    /// function returns `None` if the key is missing.
+    /// Reads the key `layer_types`, a list with one of two `kinds` for each of `layers` layers. The
+    /// method returns `None` if the key is missing.
     pub fn layer_types_of(&self, layers: usize, kinds: [&str; 2]) -> Option<Vec<String>> {
         self.kinds_of_layers("layer_types", layers, &kinds)
     }
 
-    /// The list `key`: one of the `kinds` for each of `layers` layers. The function returns `None` if the key
-    /// is missing.
+    /// Reads the key `key`, a list with one of the `kinds` for each of `layers` layers. The method
+    /// returns `None` if the key is missing.
     pub fn kinds_of_layers(&self, key: &'static str, layers: usize, kinds: &[&str]) -> Option<Vec<String>> {
         let expected = format!("a list of {layers} of `{}`", kinds.join("` and `"));
         let value = self.get(key)?;
@@ -383,38 +395,40 @@ impl Keys {
         true
     }
 
-    /// Reads an integer that is 0 or larger; `None` if the key is missing.
+    /// Reads an integer that is 0 or larger. Returns `None` if the key is missing.
     pub fn optional_integer(&self, key: &'static str) -> Option<usize> {
         let read = |value: &Value| value.as_u64().filter(|&n| n <= u32::MAX.into()).map(|n| n as usize);
         self.typed(key, "an integer, at least 0", read)
     }
 
-    /// Reads a positive number; `None` if the key is missing.
+    /// Reads a positive number. Returns `None` if the key is missing.
     pub fn optional_number(&self, key: &'static str) -> Option<f64> {
         self.typed(key, "a positive number", |value| value.as_f64().filter(|&x| x > 0.0 && x.is_finite()))
     }
 
-    /// Reads a positive number; `default` if the key is missing. The value null is an error.
+    /// Reads a positive number. Returns `default` if the key is missing. The value null is an
+    /// error.
     pub fn number_or(&self, key: &'static str, default: f64) -> f64 {
         let number = self.optional_number(key);
         self.refuse_null(key, "a positive number");
         number.unwrap_or(default)
     }
 
-    /// Records a problem if the key is null, because transformers does not replace null by the default.
+    /// Records a problem if the value of the key is null, because HF transformers does not replace
+    /// null by the default.
     fn refuse_null(&self, key: &'static str, expected: &str) {
         if self.map.get(key).is_some_and(Value::is_null) {
             self.refuse(key, "null", expected);
         }
     }
 
-    /// Reads a positive number. If the key is missing, the function records a problem.
+    /// Reads a positive number. If the key is missing, the method records a problem.
     pub fn number(&self, key: &'static str) -> f64 {
         self.required(key, "a positive number", self.optional_number(key))
     }
 
-    /// Reads a boolean; `default` if the key is missing. Python treats null as false, so null is an error if
-    /// the default is true.
+    /// Reads a boolean. Returns `default` if the key is missing. Python treats null as false, so
+    /// null is an error if the default is true.
     pub fn flag(&self, key: &'static str, default: bool) -> bool {
         if default {
             self.refuse_null(key, "true or false");
@@ -422,19 +436,20 @@ impl Keys {
         self.typed(key, "true or false", Value::as_bool).unwrap_or(default)
     }
 
-    /// Checks a switch for which transformers and Tracewright implement only one value.
+    /// Checks that a boolean key has the value `position`, because Tracewright implements only this
+    /// value.
     pub fn always(&self, key: &'static str, position: bool) {
         if self.flag(key, position) != position {
             self.refuse(key, !position, position.to_string());
         }
     }
 
-    /// Reads a string; `None` if the key is missing.
+    /// Reads a string. Returns `None` if the key is missing.
     pub fn optional_text(&self, key: &'static str) -> Option<String> {
         self.typed(key, "a string", |value| value.as_str().map(str::to_owned))
     }
 
-    /// Checks that a string is one of the `accepted` values, if the key exists.
+    /// Checks that the string at `key` is one of the `accepted` values. The key may be missing.
     pub fn one_of(&self, key: &'static str, accepted: &[&str]) {
         if let Some(found) = self.optional_text(key)
             && !accepted.contains(&found.as_str())
@@ -443,7 +458,7 @@ impl Keys {
         }
     }
 
-    /// Reads the element type in `torch_dtype` (transformers 4) or `dtype` (transformers 5).
+    /// Reads the element type in `torch_dtype` (HF transformers 4) or `dtype` (HF transformers 5).
     pub fn element_type(&self) -> Option<ElementType> {
         let read = |key| {
             let word = self.optional_text(key)?;
@@ -461,7 +476,8 @@ impl Keys {
         self.agreed(("dtype", read("dtype")), ("torch_dtype", read("torch_dtype")))
     }
 
-    /// Reads a value that has two possible keys. If both keys exist, their values must be equal.
+    /// Chooses between the values of two keys with the same meaning. If the configuration contains
+    /// the two keys, their values must be equal.
     pub fn agreed<T: PartialEq + Display>(
         &self,
         new: (&str, Option<T>),
@@ -475,7 +491,7 @@ impl Keys {
         new.1.or(old.1)
     }
 
-    /// Reads a nested object; `None` if the key is missing.
+    /// Reads a nested object. Returns `None` if the key is missing.
     pub fn object(&self, key: &'static str) -> Option<Self> {
         match self.get(key)? {
             Value::Object(map) => Some(Self::new(&self.path, &format!("{}{key}.", self.prefix), map.clone())),
@@ -486,18 +502,21 @@ impl Keys {
         }
     }
 
-    /// Adds the problems of a nested object, including its unread keys.
+    /// Adds the problems of a nested object to this object's problems. Each unread key of the
+    /// nested object is a problem.
     pub fn close(&self, nested: Self) {
         self.close_ignoring(nested, &[]);
     }
 
-    /// Adds the problems of a nested object, including its unread keys that are not in `ignored`.
+    /// Adds the problems of a nested object to this object's problems. Each unread key of the
+    /// nested object is a problem, unless `ignored` contains the key.
     pub fn close_ignoring(&self, nested: Self, ignored: &[&'static str]) {
         self.problems.borrow_mut().extend(nested.into_problems(ignored));
     }
 
-    /// Adds the problems of a nested object, but not its unread keys, because an invalid key makes the other
-    /// keys meaningless.
+    /// Adds the problems of a nested object to this object's problems. A key of the nested object
+    /// that no code has read is no problem. Call this method if an invalid key makes the other keys
+    /// meaningless.
     pub fn give_up(&self, nested: Self) {
         self.problems.borrow_mut().extend(nested.problems.into_inner());
     }
@@ -521,8 +540,8 @@ impl Keys {
     /// Ends the reading of a configuration.
     ///
     /// # Errors
-    /// Returns an error if problems were recorded, or a key is neither read nor in `ignored` or `allowed`.
-    /// The error lists all problems.
+    /// Returns an error that lists all problems. Each unread key is a problem, unless `ignored` or
+    /// `allowed` contains the key.
     pub fn finish(self, ignored: &[&'static str], allowed: &[String]) -> Result<(), ConfigError> {
         let path = self.path.clone();
         let mut problems = self.into_problems(ignored);
@@ -531,11 +550,11 @@ impl Keys {
         end(path, problems)
     }
 
-    /// Ends the reading of a file that also contains keys for other readers. Keys that this reader did not
-    /// read are allowed.
+    /// Ends the reading of a file that also contains keys for other programs. A key that this
+    /// reader has not read is no problem.
     ///
     /// # Errors
-    /// Returns an error if problems were recorded. The error lists all problems.
+    /// Returns an error that lists all problems, if there are any.
     pub fn finish_reading(self) -> Result<(), ConfigError> {
         end(self.path, self.problems.into_inner())
     }

@@ -1,5 +1,5 @@
-//! [`Decoder`] consists of the embedding, the layers, the norm and the head of a language model. Each family
-//! declares its own layers.
+//! [`Decoder`] is a language model that consists of an embedding, layers, a norm and an output
+//! head. Each model family declares its own layers.
 
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -16,33 +16,33 @@ use crate::config::{IGNORED, Keys, read_base};
 use crate::rope::{RopeDefaults, RopeParameters};
 use crate::shape_check::DeclaredSize;
 
-/// A block that attends to other positions: a layer, or the attention of a layer.
+/// A block that attends to other positions, such as a layer or the attention of a layer.
 pub trait AttentionBlock<T: Float>: Block {
-    /// Computes features `[B, S, D]` from features `[B, S, D]`. `kv` is the KV cache with the keys and values
-    /// of other positions.
+    /// Computes new features `[B, S, D]` from the features `x` `[B, S, D]`. `kv` is the KV cache
+    /// with the keys and values of other positions.
     fn forward(&self, x: Tensor<T>, at: &Attend<T>, kv: &mut Kv<T>) -> Tensor<T>;
 }
 
-/// A block that computes each position independently.
+/// A block that processes each position independently.
 pub trait FeedForward<T: Float>: Block {
-    /// Computes features `[B, S, D]` from features `[B, S, D]`.
+    /// Computes new features `[B, S, D]` from the features `x` `[B, S, D]`.
     fn forward(&self, x: Tensor<T>) -> Tensor<T>;
 }
 
-/// The configuration of a [`Decoder`]: the keys of Llama, and the differences from Llama outside of the
-/// layers.
+/// Configures a [`Decoder`]: contains the keys of Llama, and functions that change a Llama network
+/// outside of its layers.
 pub trait DecoderConfig: Deref<Target = LlamaConfig> + Clone + 'static {
-    /// The norm after the last layer. Layers declare their own norms separately.
+    /// The kind of norm after the last layer. Layers declare their own norms.
     const NORM: Norm = Norm::Rms(WeightStyle::Scale);
 
-    /// Computes the input of the first layer from the tokens' embeddings. By default, the function returns
-    /// the output unchanged.
+    /// Computes the input of the first layer from the tokens' embeddings. By default, the function
+    /// returns the embeddings unchanged.
     fn embedded<T: Float>(&self, x: Tensor<T>) -> Tensor<T> {
         x
     }
 
-    /// The attention settings of a layer. `rotary` sees all earlier positions and uses the layer's rotary
-    /// embedding. By default, the settings contain the window of the layer.
+    /// The attention settings of a layer. The settings in `rotary` allow all earlier positions and contain
+    /// the layer's rotary embedding. By default, this function adds the attention window of the layer.
     fn attention<T: Float>(&self, layer: usize, rotary: &Attend<T>) -> Attend<T> {
         rotary.clone().windowed(self.window(layer))
     }
@@ -54,7 +54,7 @@ pub trait DecoderConfig: Deref<Target = LlamaConfig> + Clone + 'static {
     }
 }
 
-/// The configuration of a network that differs from Llama only in its layers.
+/// The configuration of a network that differs from Llama only in the layers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plain(LlamaConfig);
 
@@ -89,7 +89,7 @@ model! {
         }
     }
 
-    /// The network without its head: the embedding, the layers and the final norm.
+    /// The network without the output head: the embedding, the layers and the final norm.
     pub BaseModel {
         embed_tokens: Embedding[V, D],
         layers: [Y; L],
@@ -111,19 +111,19 @@ model! {
     }
 }
 
-/// A kind of norm.
+/// The kind of norm after the last layer.
 #[derive(Clone, Copy, Debug)]
 pub enum Norm {
-    /// The norm [`RmsNorm`], with a style for its weight.
+    /// An [`RmsNorm`] that applies its weight in the given style.
     Rms(WeightStyle),
-    /// The norm [`LayerNorm`], with or without a bias.
+    /// A [`LayerNorm`] with or without a bias.
     Layer {
         /// Whether the norm has a bias.
         bias: bool,
     },
 }
 
-/// The norm after the last layer, whose kind is [`DecoderConfig::NORM`].
+/// The norm after the last layer. [`DecoderConfig::NORM`] selects the kind of norm.
 #[derive(Clone, Debug)]
 pub struct LastNorm<T: Float, C> {
     norm: Built<T>,
@@ -159,8 +159,8 @@ impl<T: Float, C: DecoderConfig> LastNorm<T, C> {
     }
 }
 
-/// Reads the keys of a text network. If the model also has other towers, these keys are in `text_config`, and
-/// the file may contain the keys `beside` next to this object.
+/// Reads the keys of a text network. If the model also has a vision tower, the text keys are in the
+/// object `text_config`. The file may then contain the keys `beside` next to `text_config`.
 pub(crate) fn read_text_tower<C: DerefMut<Target = LlamaConfig>>(
     keys: &Keys,
     is_tied: bool,
@@ -170,7 +170,7 @@ pub(crate) fn read_text_tower<C: DerefMut<Target = LlamaConfig>>(
     let Some(text) = keys.object("text_config") else { return read(keys) };
     let mut config = read(&text);
     config.element = config.element.or(keys.element_type());
-    // The outer key has priority over the text tower's key, because `lm_head` is a part of the whole model.
+    // The key outside `text_config` has priority, because `lm_head` is a part of the whole model.
     config.tie_word_embeddings = keys.flag("tie_word_embeddings", is_tied);
     read_base(&text);
     keys.close_ignoring(text, IGNORED);
@@ -178,14 +178,15 @@ pub(crate) fn read_text_tower<C: DerefMut<Target = LlamaConfig>>(
     config
 }
 
-/// The keys of Llama and of the families that are derived from it. Most of these families have no other keys.
+/// The values of Llama's keys in `config.json`. Most of the families that are derived from Llama
+/// have no other keys.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LlamaConfig {
-    /// The number of token ids.
+    /// The number of token ids in the vocabulary.
     pub vocab_size: usize,
     /// The number of features of the residual stream.
     pub hidden_size: usize,
-    /// The number of features of the feed-forward network.
+    /// The number of features between the linear layers of the feed-forward network.
     pub intermediate_size: usize,
     /// The number of layers of the network.
     pub num_hidden_layers: usize,
@@ -193,18 +194,19 @@ pub struct LlamaConfig {
     pub num_attention_heads: usize,
     /// The number of key-value heads.
     pub num_key_value_heads: usize,
-    /// The number of features of a head; `None` means `hidden_size / num_attention_heads`.
+    /// The number of features of a head. `None` selects `hidden_size / num_attention_heads`.
     pub head_dim: Option<usize>,
     /// The ε that norms add to the mean square.
     pub rms_norm_eps: f64,
     /// The parameters of the rotary embedding.
     pub rope: RopeParameters,
-    /// The parameters of the rotary embedding in layers with a window, if they differ.
+    /// The rotary embedding's parameters in layers with an attention window, if these layers do not
+    /// use `rope`.
     pub local_rope: Option<RopeParameters>,
-    /// The window of each layer; `None` for a layer that sees all positions. An empty list means that all
-    /// layers see all positions.
+    /// The attention window of each layer, or `None` for a layer that sees all positions. With an
+    /// empty list, all layers see all positions.
     pub windows: Arc<[Option<usize>]>,
-    /// Whether the output head is the embedding table.
+    /// Whether the output head shares its weight with the embedding table.
     pub tie_word_embeddings: bool,
     /// Whether the linear layers of queries, keys and values have biases.
     pub attention_bias: bool,
@@ -212,21 +214,22 @@ pub struct LlamaConfig {
     pub attention_out_bias: bool,
     /// Whether the feed-forward network's linear layers have biases.
     pub mlp_bias: bool,
-    /// The longest sequence, in tokens.
+    /// The largest number of tokens in a sequence.
     pub max_position_embeddings: usize,
     /// The element type in the checkpoint, if the configuration contains it.
     pub element: Option<ElementType>,
 }
 
-/// The defaults of a family derived from Llama for keys that are missing in `config.json`, and the
-/// differences in its keys.
+/// Contains a family's defaults for missing keys of Llama, and the family's names and values of
+/// some keys.
 pub(crate) struct Defaults {
-    /// The accepted values of `hidden_act`; the list is empty for a family without this key.
+    /// The accepted values of the key `hidden_act`. For a family without the key `hidden_act`, the
+    /// list is empty.
     pub hidden_act: &'static [&'static str],
     /// The defaults of `vocab_size`, `hidden_size`, `intermediate_size`, `num_hidden_layers` and
-    /// `num_attention_heads`; `None` if these keys are required.
+    /// `num_attention_heads`. With `None`, the five keys are required.
     pub sizes: Option<[usize; 5]>,
-    /// The number of key-value heads; `None` means as many as there are query heads.
+    /// The default number of key-value heads. `None` selects the number of query heads.
     pub num_key_value_heads: Option<usize>,
     pub head_dim: Option<usize>,
     /// The key of the ε that norms add to the mean square.
@@ -237,12 +240,12 @@ pub(crate) struct Defaults {
 }
 
 impl Defaults {
-    /// The defaults of Llama, for sequences with at most this length.
+    /// The defaults of Llama for sequences of at most `max_position_embeddings` tokens.
     pub fn new(max_position_embeddings: usize) -> Self {
         Self::of(RopeDefaults::new(max_position_embeddings))
     }
 
-    /// The defaults of Llama, with the given defaults of the rotary embedding.
+    /// Returns Llama's defaults, but with the given defaults of the rotary embedding.
     pub fn of(rope: RopeDefaults) -> Self {
         Self {
             hidden_act: &["silu"],
@@ -258,13 +261,13 @@ impl Defaults {
 }
 
 impl LlamaConfig {
-    /// Reads the keys that all families derived from Llama share. These keys do not include biases and
-    /// differences between layers.
+    /// Reads the keys that all families derived from Llama share. The caller reads the keys about
+    /// biases and about differences between layers.
     pub(crate) fn shared(keys: &Keys, defaults: Defaults) -> Self {
         Self::with_rope(keys, defaults, RopeParameters::read)
     }
 
-    /// Reads the same keys with another reader for the rotary embedding. `read` reads the keys of the rotary
+    /// Reads the same keys as [`shared`](Self::shared), but calls `read` for the keys of the rotary
     /// embedding.
     pub(crate) fn with_rope(
         keys: &Keys,
@@ -308,12 +311,13 @@ impl LlamaConfig {
         config
     }
 
-    /// The window of a layer; `None` if the layer sees all positions.
+    /// The attention window of a layer, or `None` if the layer sees all positions.
     pub fn window(&self, layer: usize) -> Option<usize> {
         self.windows.get(layer).copied().flatten()
     }
 
-    /// Sizes in the configuration that the checkpoint's header can confirm.
+    /// Returns the sizes that Tracewright compares with the tensor shapes in the
+    /// checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let head_dim = self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads);
         vec![
@@ -337,7 +341,8 @@ impl LlamaConfig {
                     ("model.layers.*.self_attn.out_proj.weight", 1),
                 ],
             ),
-            // In a Phi-3, one tensor contains the rows of queries, keys and values.
+            // A Phi-3 checkpoint stores the query, key and value matrices in one tensor, so this
+            // tensor is missing there.
             DeclaredSize::extent(
                 "num_key_value_heads × head_dim",
                 self.num_key_value_heads.saturating_mul(head_dim),

@@ -1,6 +1,6 @@
-//! DeepSeek-V3: DeepSeek-AI, "DeepSeek-V3 Technical Report" (2024), §2.1. The names follow the Hugging Face
-//! checkpoint (`modeling_deepseek_v3.py`). With latent attention, a layer caches one vector per token and
-//! computes keys and values from this vector.
+//! DeepSeek-V3: DeepSeek-AI, "DeepSeek-V3 Technical Report" (2024), §2.1. Field names follow the
+//! Hugging Face checkpoint (`modeling_deepseek_v3.py`). In latent attention, a layer caches one
+//! vector per token, and computes the keys and values of all heads from this vector.
 
 use dsl::nn::{Attend, Cache, Position, Slots, attend, dot};
 use dsl::{Float, Tensor, model};
@@ -82,10 +82,12 @@ model! {
     pub DeepseekV3<T: Float>(DeepseekV3Config) {
         dims {
             V = vocab_size, D = hidden_size, L = num_hidden_layers, H = num_attention_heads,
-            // The features of a compressed query, and the features of the vector from which all heads compute
-            // keys and values.
+            // Q is the features of a compressed query. C is the features of the vector from which
+            // all heads compute keys and values.
             Q = q_lora_rank or D, C = kv_lora_rank,
-            // Per head: features without rotary embedding, with it, and in total; of a value; of a key and a value.
+            // E and I are the features of a head without and with a rotary embedding, and J is
+            // their sum. W is the features of a value, and P is the features of a value and of a
+            // key's part E.
             E = qk_nope_head_dim, I = qk_rope_head_dim, J = E + I, W = v_head_dim, P = E + W, Z = H * P,
             // The features that a layer caches.
             M = C + I,
@@ -104,7 +106,7 @@ model! {
         }
     }
 
-    /// The network without its head: embedding, layers and final norm.
+    /// The network without the output head: the embedding, the layers and the final norm.
     pub BaseModel {
         embed_tokens: Embedding[V, D],
         layers: [Layer; L],
@@ -123,7 +125,8 @@ model! {
         }
     }
 
-    /// Llama's layer with latent attention, and with experts or Llama's feed-forward network.
+    /// Llama's layer with latent attention. After the attention, the layer applies a mixture of
+    /// experts or Llama's feed-forward network.
     pub Layer {
         input_layernorm: RmsNorm[D](eps = rms_norm_eps),
         self_attn: Attention,
@@ -138,9 +141,11 @@ model! {
         }
     }
 
-    /// Attention whose heads share one cached vector for each token: C features that become keys and values,
-    /// and I rotated features. The layer applies the key and value matrices to queries and results, so cached
-    /// tokens need no further matmul (DeepSeek-AI, "DeepSeek-V2", 2024, §2.1.2).
+    /// Attention whose heads share one cached vector for each token. The vector consists of C
+    /// features, from which keys and values follow, and I features with a rotary embedding. The
+    /// layer multiplies the queries by the key matrix, and the attention's results by the value
+    /// matrix. Therefore cached tokens need no further matmul (DeepSeek-AI, "DeepSeek-V2", 2024,
+    /// §2.1.2).
     pub Attention {
         q_proj: Linear[D -> H, J],
         q_a_proj: Linear[D -> Q](bias if attention_bias),
@@ -178,38 +183,39 @@ model! {
     }
 }
 
-/// The `config.json` of a DeepSeek-V3.
+/// The values in the `config.json` of a DeepSeek-V3 model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeepseekV3Config {
     /// The keys that DeepSeek-V3 shares with other networks with experts.
     pub experts: ExpertsConfig,
-    /// The number of features of a compressed query; `None` if queries are not compressed.
+    /// The number of features of a compressed query, or `None` if queries are not compressed.
     pub q_lora_rank: Option<usize>,
-    /// The number of features from which the layer computes keys and values.
+    /// The number of cached features from which the layer computes keys and values.
     pub kv_lora_rank: usize,
-    /// The number of features of a query head that are not rotated.
+    /// The number of features of a query head without a rotary embedding.
     pub qk_nope_head_dim: usize,
-    /// The number of features of a query head that are rotated.
+    /// The number of features of a query head with a rotary embedding.
     pub qk_rope_head_dim: usize,
     /// The number of features of a value head.
     pub v_head_dim: usize,
-    /// Whether neighbouring features are rotated together.
+    /// Whether the rotary embedding rotates pairs of neighbouring features.
     pub rope_interleave: bool,
     /// Whether the checkpoint stores the matrices of keys and of values separately, as GGUF files do.
     pub kv_b_split: bool,
-    /// An additional factor on attention scores besides 1/√(features): yarn's factor for long contexts, squared.
+    /// The square of yarn's factor for long contexts. Attention multiplies the scores by the square
+    /// of yarn's factor and by 1/√(features).
     pub loudness: f64,
 }
 
 descends!(DeepseekV3Config from experts.llama: LlamaConfig, through experts: ExpertsConfig);
 
 impl DeepseekV3Config {
-    /// The factor on attention scores.
+    /// The factor by which attention scores are multiplied.
     fn scale(&self) -> f64 {
         self.loudness / ((self.qk_nope_head_dim + self.qk_rope_head_dim) as f64).sqrt()
     }
 
-    /// Sizes in the configuration that the checkpoint's header can confirm.
+    /// Returns the sizes that Tracewright compares with the tensor shapes in the checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let mut sizes = self.experts.sizes();
         sizes.retain(|size| !size.key.contains("head_dim"));
@@ -219,22 +225,25 @@ impl DeepseekV3Config {
     }
 }
 
-/// Defaults of keys that differ between networks with latent attention.
+/// The defaults of keys that differ between the families with latent attention.
 pub(crate) struct LatentDefaults {
-    /// `vocab_size`, `hidden_size`, `intermediate_size`, `num_hidden_layers`, `num_attention_heads`.
+    /// The defaults of `vocab_size`, `hidden_size`, `intermediate_size`, `num_hidden_layers` and
+    /// `num_attention_heads`.
     pub sizes: [usize; 5],
     pub max_position_embeddings: usize,
     pub rms_norm_eps: f64,
-    /// `q_lora_rank`, `kv_lora_rank`, `qk_nope_head_dim`, `qk_rope_head_dim`, `v_head_dim`.
+    /// The defaults of `q_lora_rank`, `kv_lora_rank`, `qk_nope_head_dim`, `qk_rope_head_dim` and
+    /// `v_head_dim`.
     pub heads: [usize; 5],
-    /// `n_routed_experts`, `num_experts_per_tok`, `moe_intermediate_size`.
+    /// The defaults of `n_routed_experts`, `num_experts_per_tok` and `moe_intermediate_size`.
     pub experts: [usize; 3],
-    /// The values of `n_group` and `topk_group`, of `routed_scaling_factor`, and of `first_k_dense_replace`.
+    /// The defaults of `n_group`, `topk_group`, `routed_scaling_factor` and
+    /// `first_k_dense_replace`.
     pub routing: ([usize; 2], f64, usize),
 }
 
-/// Reads the `config.json` of a DeepSeek-V3. The defaults are the same as in `DeepseekV3Config` of
-/// transformers.
+/// Reads the `config.json` of a DeepSeek-V3 model. Missing keys get the defaults of
+/// `DeepseekV3Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> DeepseekV3Config {
     let defaults = LatentDefaults {
         sizes: [129_280, 7168, 18_432, 61, 128],
@@ -244,7 +253,7 @@ pub(crate) fn read(keys: &Keys) -> DeepseekV3Config {
         experts: [256, 8, 2048],
         routing: ([8, 4], 2.5, 3),
     };
-    // Published files contain these keys, but transformers does not read them.
+    // Published files contain these keys, but HF transformers does not read them.
     keys.ignore(&["aux_loss_alpha", "ep_size", "moe_layer_freq", "seq_aux"]);
     read_with(keys, &defaults)
 }

@@ -3,10 +3,11 @@
 use dsl::nn::{MatrixTokens, Position, Recurrent, rms_norm, silu};
 use dsl::{Axis, F32, Float, Tensor};
 
-/// Adds tokens to the state of a gated DeltaNet, and returns `[B, S, W, R, X]`, the values that the queries
-/// read. The convolution's inputs `[B, S, P]` are queries, keys and values, and its taps are `[P, I, J]`. The
-/// gates are b and a, `[B, S, W, R]`. The weights are `dt_bias` and `A_log`. If the value heads are `tiled`,
-/// the values and the weights have the order R, W.
+/// Writes tokens to the state of a gated DeltaNet. Returns the values that the queries read, `[B,
+/// S, W, R, X]`. The inputs `[B, S, P]` of the convolution are queries, keys and values. The taps
+/// of the convolution have the shape `[P, I, J]`. The gates b and a have the shape `[B, S, W, R]`.
+/// The weights are `dt_bias` and `A_log`. If the value heads are `tiled`, the values and the
+/// weights have the order R, W.
 #[track_caller]
 pub(crate) fn delta_net<T: Float>(
     (inputs, taps): (Tensor<T>, Tensor<T>),
@@ -41,7 +42,8 @@ pub(crate) fn delta_net<T: Float>(
     delta.write_delta(tokens, s, at)
 }
 
-/// Divides vectors by their length (`l2norm`). By contrast, [`rms_norm`] divides by the root of the mean square.
+/// Divides vectors by their Euclidean length (`l2norm`). In contrast, [`rms_norm`] divides by the
+/// root of the mean square.
 #[track_caller]
 fn unit(x: Tensor<F32>, features: Axis) -> Tensor<F32> {
     let count = x.extent(features) as f64;

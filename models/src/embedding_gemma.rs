@@ -1,7 +1,8 @@
-//! EmbeddingGemma: "EmbeddingGemma: Powerful and Lightweight Text Representations" (2025), §2. The names
-//! follow the Hugging Face checkpoint. The network is a Gemma 3 with bidirectional attention. After the
-//! transformer, modules compute the embedding of a text: mean, two linear layers, normalization
-//! (`modules.json` of sentence-transformers).
+//! EmbeddingGemma: "EmbeddingGemma: Powerful and Lightweight Text Representations" (2025), §2.
+//! Field names follow the Hugging Face checkpoint. The transformer is a Gemma 3 network with
+//! bidirectional attention. The modules after the transformer compute the embedding of a text: the
+//! mean over the tokens, two linear layers and a normalization (`modules.json` of
+//! sentence-transformers).
 
 use std::path::Path;
 
@@ -22,19 +23,20 @@ use crate::gemma3::{self, GemmaConfig};
 use crate::rope::RopeParameters;
 use crate::sentence::SentenceConfig;
 
-/// The axis of texts.
+/// The axis of the texts in a batch.
 const TEXTS: Axis = Axis("B");
 /// The axis of the tokens in a text.
 const TOKENS: Axis = Axis("S");
 /// The axis of the keys, which are tokens of the same text.
 const KEYS: Axis = Axis("N");
 
-/// The folders next to the tower's checkpoint whose tensors belong to the network.
+/// Lists the folders next to the transformer's checkpoint in which the network has further tensors.
 const FOLDERS: [&str; 2] = ["2_Dense", "3_Dense"];
 
 pub(crate) const FAMILY: Family = Family {
     about: "EmbeddingGemma, which computes embeddings and needs the files of sentence-transformers",
-    // A causal Gemma 3 without a head has the same class, so this key distinguishes both networks.
+    // A causal Gemma 3 network without an output head has the same class name. This key
+    // distinguishes the two networks.
     is: |keys| keys.flag("use_bidirectional_attention", false),
     // The network computes a whole text in one call.
     entry_points: |batch, _, context| {
@@ -48,8 +50,8 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// The network computes embeddings of length 1 from texts. The first `count` tokens of each text are
-    /// real, and the others are padding.
+    /// A network that computes an embedding of Euclidean length 1 for each text. The first `count`
+    /// tokens of each text are real, and the later tokens are padding.
     pub EmbeddingGemma<T: Float>(EmbeddingGemmaConfig) {
         dims {
             V = vocab_size, D = hidden_size, L = num_hidden_layers,
@@ -63,7 +65,7 @@ model! {
         inner: Linear[D -> M](bias if inner_bias) at "2_Dense.linear",
         outer: Linear[M -> O](bias if outer_bias) at "3_Dense.linear",
 
-        /// Computes the hidden states of the last layer.
+        /// Computes the hidden states after the last layer.
         fn hidden(tokens: i32[B, S], count: i32[B]) -> T[B, S, D] {
             let length = tokens.extent(S);
             let (query, key) = (Tensor::<I32>::iota(S, length), Tensor::<I32>::iota(KEYS, length));
@@ -110,10 +112,10 @@ model! {
     }
 }
 
-/// The activation after a linear layer.
+/// The activation function after a linear layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DenseActivation {
-    /// No activation: the layer is linear.
+    /// The layer has no activation function.
     Identity,
     /// The hyperbolic tangent of each feature.
     Tanh,
@@ -129,25 +131,26 @@ impl DenseActivation {
     }
 }
 
-/// The configuration of an EmbeddingGemma, from several files of its folder.
+/// The configuration of an EmbeddingGemma model, which Tracewright reads from several files in the
+/// model's folder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EmbeddingGemmaConfig {
-    /// The configuration of the transformer. In a layer with a window w, a token sees the tokens on both
-    /// sides whose distance is less than w.
+    /// The configuration of the transformer. In a layer with an attention window w, a token sees
+    /// the earlier and later tokens whose distance is less than w.
     pub tower: GemmaConfig,
-    /// The number of features between the linear layers.
+    /// The number of features between the two linear layers.
     pub inner_features: usize,
     /// Whether the first linear layer has a bias.
     pub inner_bias: bool,
-    /// The activation after the first linear layer.
+    /// The activation function after the first linear layer.
     pub inner_activation: DenseActivation,
     /// The number of features of an embedding.
     pub features: usize,
     /// Whether the second linear layer has a bias.
     pub outer_bias: bool,
-    /// The activation after the second linear layer.
+    /// The activation function after the second linear layer.
     pub outer_activation: DenseActivation,
-    /// The preparation of texts: prompts and the maximum length.
+    /// The settings for the preparation of texts: the prompts and the maximum length.
     pub sentence: SentenceConfig,
 }
 
@@ -159,7 +162,8 @@ impl dsl::Project<LlamaConfig> for EmbeddingGemmaConfig {
     }
 }
 
-/// The modules of the network: the last part of their type, and their folder.
+/// The modules of the network. Each pair contains the last component of the module's type and the
+/// module's folder.
 const MODULES: [(&str, &str); 5] = [
     ("Transformer", ""),
     ("Pooling", "1_Pooling"),
@@ -168,14 +172,14 @@ const MODULES: [(&str, &str); 5] = [
     ("Normalize", "4_Normalize"),
 ];
 
-/// Reads the files in the folder of an EmbeddingGemma.
+/// Reads the configuration files in the folder of an EmbeddingGemma model.
 pub(crate) fn read(keys: Keys, allowed: &[String]) -> Result<EmbeddingGemmaConfig, ConfigError> {
     let folder = keys.path().parent().unwrap_or(Path::new("")).to_owned();
     let keys = keys.without("use_bidirectional_attention");
     let mut tower = gemma3::read(&keys);
     read_base(&keys);
     keys.finish(IGNORED, allowed)?;
-    // The configured window is divided by two for each side. One is added for the token itself.
+    // Each side of a token gets half of the configured window, plus 1 for the token itself.
     let windows = tower.windows.iter().map(|window| window.map(|window| window / 2 + 1));
     tower.windows = windows.collect();
     tower.tie_word_embeddings = false;
@@ -199,8 +203,9 @@ pub(crate) fn read(keys: Keys, allowed: &[String]) -> Result<EmbeddingGemmaConfi
 }
 
 impl<T: Float> EmbeddingGemma<T> {
-    /// Records the trace of entry points. Each entry point takes, by role, `tokens: i32[B,S]` and `count:
-    /// i32[B]` of B texts of up to S tokens, and returns `embedding`.
+    /// Records the trace of entry points. Each entry point computes the embeddings of B texts of up
+    /// to S tokens. The arguments have the roles `tokens` (`i32[B,S]`) and `count` (`i32[B]`), and
+    /// the result has the role `embedding`.
     pub(crate) fn trace(
         config: &EmbeddingGemmaConfig,
         entry_points: &[EntryPoint],
@@ -222,7 +227,7 @@ impl<T: Float> EmbeddingGemma<T> {
     }
 }
 
-/// Checks that the file at `path` lists the modules that the network has.
+/// Checks that the file at `path` lists exactly the modules of the network.
 fn check_modules(path: &Path) -> Result<(), ConfigError> {
     let text = files::read_json(path)?;
     let modules: serde_json::Value = files::parse_json(&text)
@@ -248,7 +253,7 @@ fn module(module: &serde_json::Value) -> (&str, &str) {
     (kind.rsplit_once('.').map_or(kind, |(_, last)| last), text("path"))
 }
 
-/// Checks that the embedding is the mean over the tokens.
+/// Checks that the configuration of the pooling module selects the mean over the tokens.
 fn check_pooling(keys: Keys, features: usize) -> Result<(), ConfigError> {
     for key in ["embedding_dimension", "word_embedding_dimension"] {
         if let Some(found) = keys.optional_count(key).filter(|&found| found != features) {
@@ -270,8 +275,8 @@ fn check_pooling(keys: Keys, features: usize) -> Result<(), ConfigError> {
     keys.finish(&[], &[])
 }
 
-/// The number of outputs of a linear layer with `inputs` inputs, whether the layer has a bias, and its
-/// activation.
+/// Reads the configuration of a linear layer with `inputs` inputs. Returns the number of outputs,
+/// whether the layer has a bias, and the activation function.
 fn dense(keys: Keys, inputs: usize) -> Result<(usize, bool, DenseActivation), ConfigError> {
     const IDENTITY: &str = "torch.nn.modules.linear.Identity";
     const TANH: &str = "torch.nn.modules.activation.Tanh";

@@ -1,6 +1,6 @@
-//! ERNIE 4.5, dense: Baidu, "ERNIE 4.5 Technical Report" (2025). The names follow the Hugging Face checkpoint
-//! (`modeling_ernie4_5.py`). The network is a Llama whose rotary embedding pairs neighbouring features, in
-//! f32.
+//! ERNIE 4.5, dense: Baidu, "ERNIE 4.5 Technical Report" (2025). Field names follow the Hugging
+//! Face checkpoint (`modeling_ernie4_5.py`). The network differs from Llama in the rotary
+//! embedding, which rotates pairs of neighbouring features and computes in f32.
 
 use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, model};
@@ -12,7 +12,7 @@ use crate::family::{Family, GgufFamily, presets};
 use crate::llama::Layer;
 use crate::rope::RopeDefaults;
 
-/// The whole network of an ERNIE 4.5.
+/// The whole ERNIE 4.5 network, from token ids to logits.
 pub type Ernie45<T> = Decoder<T, Layer<T, Attention<T>>>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -26,7 +26,8 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// Llama's attention, whose rotary embedding pairs the features 2i and 2i + 1 (`apply_rotary_pos_emb`).
+    /// Llama's attention with a rotary embedding that rotates the features 2i and 2i + 1 together
+    /// (`apply_rotary_pos_emb`).
     pub Attention<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size,
@@ -47,7 +48,8 @@ model! {
     }
 }
 
-/// The keys that ERNIE 4.5 with and without experts share. `sizes` contains the defaults of the sizes.
+/// Reads the keys that ERNIE 4.5 models with experts and without experts share. `sizes` contains
+/// the defaults of five keys, in the order of [`Defaults::sizes`].
 pub(crate) fn shared(keys: &Keys, sizes: [usize; 5], defaults: Defaults) -> LlamaConfig {
     let bias = keys.flag("use_bias", false);
     let defaults = Defaults { sizes: Some(sizes), rms_norm_eps: 1e-5, tie_word_embeddings: true, ..defaults };
@@ -59,12 +61,13 @@ pub(crate) fn shared(keys: &Keys, sizes: [usize; 5], defaults: Defaults) -> Llam
     }
 }
 
-/// The defaults of the rotary embedding.
+/// The defaults of the rotary embedding in ERNIE 4.5.
 pub(crate) fn rope() -> RopeDefaults {
     RopeDefaults { theta: 5e5, ..RopeDefaults::new(131_072) }
 }
 
-/// Reads the `config.json` of an ERNIE 4.5. The defaults are the same as in `Ernie4_5Config` of transformers.
+/// Reads the `config.json` of an ERNIE 4.5 model. Missing keys get the defaults of `Ernie4_5Config`
+/// in HF transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     let defaults = Defaults { num_key_value_heads: Some(2), head_dim: Some(128), ..Defaults::of(rope()) };
     shared(keys, [103_424, 1024, 3072, 18, 16], defaults)

@@ -1,6 +1,7 @@
-//! ERNIE 4.5 with experts: Baidu, "ERNIE 4.5 Technical Report" (2025). The names follow the Hugging Face
-//! checkpoint (`modeling_ernie4_5_moe.py`). Attention is the same as in the dense ERNIE 4.5. The bias on
-//! softmax scores only affects which experts are chosen.
+//! ERNIE 4.5 with experts: Baidu, "ERNIE 4.5 Technical Report" (2025). Field names follow the
+//! Hugging Face checkpoint (`modeling_ernie4_5_moe.py`). The attention is the same as in the dense
+//! ERNIE 4.5. A bias changes which experts the router chooses, but not the weights of these
+//! experts.
 
 use dsl::nn::dot;
 use dsl::{F32, Float, model};
@@ -14,7 +15,7 @@ use crate::experts::{
 };
 use crate::family::{Family, GgufFamily, presets};
 
-/// The whole network of an ERNIE 4.5 with experts.
+/// The whole ERNIE 4.5 network with experts, from token ids to logits.
 pub type Ernie45Moe<T> = Decoder<T, ExpertsLayer<T, Attention<T>, Experts<T>>, ExpertsConfig>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -57,11 +58,13 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// Experts with a router in f32, and shared experts that compute every token (`Ernie4_5_MoeSparseMoeBlock`).
+    /// A mixture of experts with a router in f32, and with shared experts that process every token
+    /// (`Ernie4_5_MoeSparseMoeBlock`).
     pub Experts<T: Float>(ExpertsConfig): FeedForward<T> {
         dims {
             D = hidden_size, F = moe_intermediate_size,
-            // The number of experts, the number of experts that a token uses, and the single group of biases.
+            // X is the number of experts. C is the number of experts that a token uses. O is the
+            // single group of biases.
             X = num_experts, C = num_experts_per_tok, O = 1,
         }
 
@@ -85,11 +88,11 @@ model! {
     }
 }
 
-/// Reads the `config.json` of an ERNIE 4.5 with experts. The defaults are the same as in `Ernie4_5_MoeConfig`
-/// of transformers.
+/// Reads the `config.json` of an ERNIE 4.5 model with experts. Missing keys get the defaults of
+/// `Ernie4_5_MoeConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> ExpertsConfig {
     keys.ignore(experts::IGNORED);
-    // A network in which only the head has a bias is not supported.
+    // Tracewright does not support `use_bias`, which adds a bias to the output head.
     keys.always("use_bias", false);
     let defaults = Defaults { num_key_value_heads: Some(4), ..Defaults::of(ernie4_5::rope()) };
     let llama = ernie4_5::shared(keys, [103_424, 2560, 12_288, 28, 20], defaults);
@@ -111,8 +114,9 @@ pub(crate) fn read(keys: &Keys) -> ExpertsConfig {
     }
 }
 
-/// Whether each of `layers` layers has experts. The configuration sets a first layer, a last layer and a
-/// step. As a last layer, −1 means the last layer of the network.
+/// Returns for each of `layers` layers whether the layer has experts. The configuration sets the
+/// first layer with experts, the last layer with experts, and the interval between such layers. The
+/// value −1 of `moe_layer_end_index` selects the last layer of the network.
 fn sparse(keys: &Keys, layers: usize) -> Vec<bool> {
     let first = keys.optional_integer("moe_layer_start_index").unwrap_or(1);
     let last = keys.get("moe_layer_end_index").filter(|last| last.as_i64() != Some(-1));

@@ -1,6 +1,7 @@
-//! EXAONE 4.0: LG AI Research, "EXAONE 4.0: Unified Large Language Models" (2025), §2.1. The names follow the
-//! Hugging Face checkpoint (`modeling_exaone4.py`). The network has the norms of an OLMo 2 and the attention
-//! of a Qwen3. If some layers have a window, the other layers have no rotary embedding.
+//! EXAONE 4.0: LG AI Research, "EXAONE 4.0: Unified Large Language Models" (2025), §2.1. Field
+//! names follow the Hugging Face checkpoint (`modeling_exaone4.py`). The network has the norms of
+//! OLMo 2 and the attention of Qwen3. If some layers have an attention window, the other layers
+//! have no rotary embedding.
 
 use dsl::nn::{Attend, Kv};
 use dsl::{Float, model};
@@ -12,17 +13,19 @@ use crate::llama::Mlp;
 use crate::qwen3::Attention;
 use crate::smollm3::SmolLm3Config;
 
-/// The whole network of an EXAONE 4.0.
+/// The whole EXAONE 4.0 network, from token ids to logits.
 pub type Exaone4<T> = Decoder<T, Layer<T>, SmolLm3Config>;
 
 pub(crate) const FAMILY: Family = Family {
-    // The same text as for SmolLM3 puts both families into one table row.
+    // SmolLM3 has the same text, so the table of architectures describes the two families in one
+    // row.
     about: crate::smollm3::FAMILY.about,
     ..Family::of(&["Exaone4ForCausalLM"], &["Exaone4Model"], &["exaone4"])
 };
 
 model! {
-    /// The layer of an OLMo 2. The norms round their input before they apply their weight.
+    /// The layer of OLMo 2, but with norms that round the normalized features before they multiply
+    /// by the weight.
     pub Layer<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims { D = hidden_size }
 
@@ -38,13 +41,15 @@ model! {
     }
 }
 
-/// Reads the `config.json` of an EXAONE 4.0. The defaults are the same as in `Exaone4Config` of transformers.
+/// Reads the `config.json` of an EXAONE 4.0 model. Missing keys get the defaults of `Exaone4Config`
+/// in HF transformers.
 pub(crate) fn read(keys: &Keys) -> SmolLm3Config {
     let defaults = Defaults { num_key_value_heads: Some(32), rms_norm_eps: 1e-5, ..Defaults::new(2048) };
     let llama = LlamaConfig::shared(keys, defaults);
     let window = keys.nullable_count("sliding_window", Some(4096));
     let period = match keys.get("layer_types") {
-        // In published files, the pattern is a text such as `LLLG`. transformers reads the list of layer types.
+        // Published files also contain a pattern such as `LLLG`. HF transformers reads only the
+        // list of layer types.
         Some(_) => {
             keys.ignore(&["sliding_window_pattern"]);
             None

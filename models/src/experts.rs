@@ -1,4 +1,5 @@
-//! Mixtures of experts: a router chooses experts for each token. The result is the weighted sum of their outputs.
+//! Mixtures of experts. A router chooses some experts for each token, and the result is the
+//! weighted sum of these experts' outputs.
 
 use std::rc::Rc;
 
@@ -14,25 +15,28 @@ const B: Axis = Axis("B");
 const S: Axis = Axis("S");
 const D: Axis = Axis("D");
 const F: Axis = Axis("F");
-/// The axis of all experts, and the axis of the chosen experts.
+/// The axis X of all experts, and the axis C of the experts that a token chooses.
 const X: Axis = Axis("X");
 const C: Axis = Axis("C");
 
-/// How a router scores experts, chooses some of them, and weights their outputs.
+/// The settings of a router: how the router scores experts, chooses experts, and weights the
+/// outputs of the chosen experts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Routing {
-    /// The function from the router's logits to scores.
+    /// The function that computes scores from the router's logits.
     pub scores: Scores,
-    /// The number of groups of experts, and the number of groups that a token may choose from. The score of a
-    /// group is the sum of its two best experts' scores. `None`: no groups.
+    /// The number of groups of experts, and the number of groups from which a token chooses
+    /// experts. The score of a group is the sum of the two largest scores in the group. With
+    /// `None`, experts have no groups.
     pub groups: Option<[usize; 2]>,
-    /// The divisor of the chosen scores. With `None`, the scores are not divided.
+    /// The divisor of the chosen experts' scores. With `None`, the router does not divide the
+    /// scores.
     pub divisor: Option<Divisor>,
-    /// The factor on the weights of experts.
+    /// The factor by which the weights of the chosen experts are multiplied.
     pub factor: f64,
 }
 
-/// A function from the logits of all experts to scores.
+/// A function that computes scores from the logits of all experts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scores {
     /// The softmax over all experts.
@@ -41,22 +45,22 @@ pub enum Scores {
     Sigmoid,
 }
 
-/// A divisor of the chosen scores, computed from the sum of these scores.
+/// The divisor of the chosen experts' scores. The divisor depends on the sum of the scores.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Divisor {
-    /// The sum plus this number, which avoids a division by 0.
+    /// The divisor is the sum of the scores plus this number, which avoids a division by 0.
     SumPlus(f64),
-    /// The sum, or this number if the sum is smaller.
+    /// The divisor is the sum of the scores or this number, whichever is larger.
     SumAtLeast(f64),
 }
 
 impl Routing {
-    /// Routing that computes scores with this function, and divides the chosen scores by their sum.
+    /// A routing that divides the scores of the chosen experts by the sum of these scores.
     pub(crate) fn normalized(scores: Scores) -> Self {
         Self { divisor: Some(Divisor::SumPlus(0.0)), ..Self::plain(scores) }
     }
 
-    /// Routing that computes scores with this function, and does not divide the chosen scores.
+    /// A routing that does not divide the scores of the chosen experts.
     pub(crate) fn plain(scores: Scores) -> Self {
         Self { scores, groups: None, divisor: None, factor: 1.0 }
     }
@@ -65,9 +69,10 @@ impl Routing {
 /// The experts that tokens choose.
 #[derive(Clone, Copy)]
 pub(crate) struct Routed {
-    /// The weight of each expert's output `[B, S, X]`, 0 for experts that the token did not choose.
+    /// The weight of each expert's output for each token, `[B, S, X]`. The weight is 0 if the token
+    /// did not choose the expert.
     share: Tensor<F32>,
-    /// 1 for the chosen experts, and 0 for the other experts: `[B, S, X]`.
+    /// 1 for each expert that the token chose, and 0 for the other experts, `[B, S, X]`.
     chosen: Tensor<F32>,
     /// The number of experts that each token chooses.
     count: usize,
@@ -81,8 +86,9 @@ impl Routed {
     }
 }
 
-/// Chooses `count` experts for each token by the router's logits `[B, S, X]`. The `bias` `[X]` changes which
-/// experts are chosen, but not their weights (Wang et al., "Auxiliary-Loss-Free Load Balancing", 2024).
+/// Chooses `count` experts for each token by the router's logits `[B, S, X]`. The `bias` `[X]`
+/// changes which experts a token chooses, but not the weights of these experts (Wang et al.,
+/// "Auxiliary-Loss-Free Load Balancing", 2024).
 #[track_caller]
 pub(crate) fn route(
     logits: Tensor<F32>,
@@ -109,15 +115,16 @@ pub(crate) fn route(
     Routed { share, chosen, count }
 }
 
-/// Compares a list of expert indices `[…, C]` with all experts: `[…, C, X]` is true at each index in the list.
+/// Converts a list of expert indices `[…, C]` to a mask `[…, C, X]`. For each index in the list,
+/// the mask is true only at the expert with this index.
 #[track_caller]
 fn among(indices: Tensor<I32>, experts: usize) -> Tensor<dsl::Bool> {
     let expert = Tensor::<I32>::iota(X, experts);
     indices.broadcast(expert).equals(expert.broadcast(indices))
 }
 
-/// The scores `[B, S, X]` of experts in the best groups. All other experts get the score −∞ (DeepSeek-AI,
-/// "DeepSeek-V3 Technical Report", 2024, §2.1.2).
+/// Keeps the scores `[B, S, X]` of experts in the groups with the highest scores, and replaces all
+/// other scores by −∞ (DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, §2.1.2).
 #[track_caller]
 fn within_groups(scores: Tensor<F32>, [groups, chosen]: [usize; 2]) -> Tensor<F32> {
     const GROUP: Axis = Axis("Group");
@@ -136,9 +143,10 @@ fn within_groups(scores: Tensor<F32>, [groups, chosen]: [usize; 2]) -> Tensor<F3
 /// The weighted sum of the chosen experts' outputs for features `x` `[B, S, D]`. The function `expert`
 /// computes the outputs from expert weights. The first axis of each tensor in `weights` is the expert.
 ///
-/// If all tokens together choose fewer experts than exist, the network reads only the weights of the chosen
-/// experts. Otherwise every expert computes every token, with weight 0 for tokens that did not choose the
-/// expert. Both methods add in the order of the experts, so the results are bit-identical.
+/// If all tokens of a call together choose fewer experts than exist, the program reads only the
+/// weights of the chosen experts. In a call with more tokens, every expert processes every token,
+/// with weight 0 if the token did not choose the expert. The program always adds the outputs in the
+/// order of the experts, so reading fewer weights does not change any bit of the results.
 #[track_caller]
 pub(crate) fn mixture<T: Float, const N: usize>(
     x: Tensor<T>,
@@ -162,7 +170,8 @@ pub(crate) fn mixture<T: Float, const N: usize>(
     (each.to::<F32>() * share.broadcast(each)).sum(experts).to()
 }
 
-/// The SwiGLU of `x` `[B, S, D]` by the weights of experts: gate `[X, F, D]`, up `[X, F, D]` and down `[X, D, F]`.
+/// Computes the SwiGLU feed-forward network of each expert for `x` `[B, S, D]`. The weights are
+/// gate `[X, F, D]`, up `[X, F, D]` and down `[X, D, F]`.
 #[track_caller]
 pub(crate) fn swiglu<T: Float>(x: Tensor<T>, [gate, up, down]: [Tensor<T>; 3]) -> Tensor<T> {
     dot(silu(dot(x, gate, D)) * dot(x, up, D), down, F)
@@ -170,7 +179,7 @@ pub(crate) fn swiglu<T: Float>(x: Tensor<T>, [gate, up, down]: [Tensor<T>; 3]) -
 
 /// The configuration of a network in which some layers have experts.
 pub trait Sparse: DecoderConfig {
-    /// The experts, and the layers that contain experts.
+    /// The settings of the experts, and the list of layers that contain experts.
     fn experts(&self) -> &ExpertsConfig;
 }
 
@@ -209,12 +218,14 @@ where
     }
 }
 
-/// Llama's layer over the attention `A`, with [`Experts`] or Llama's feed-forward network.
+/// Llama's layer with the attention `A`. The layer contains [`Experts`] or Llama's feed-forward
+/// network.
 pub type ExpertsLayer<T, A, M = Experts<T>, C = ExpertsConfig> =
     EitherLayer<crate::llama::Layer<T, A, M, C>, crate::llama::Layer<T, A, crate::llama::Mlp<T>, C>>;
 
 model! {
-    /// Experts that a router chooses, and shared experts that compute every token.
+    /// A mixture of the experts that a router chooses, and of shared experts that process every
+    /// token.
     pub Experts<T: Float>(ExpertsConfig): FeedForward<T> {
         dims {
             D = hidden_size, F = moe_intermediate_size,
@@ -243,7 +254,7 @@ model! {
 }
 
 model! {
-    /// The shared experts: a feed-forward network that computes every token.
+    /// The shared experts of a layer, which form a feed-forward network that processes every token.
     pub Shared<T: Float>(ExpertsConfig): FeedForward<T> {
         dims { D = hidden_size, F = moe_intermediate_size, W = shared_intermediate_size or F }
 
@@ -257,7 +268,7 @@ model! {
     }
 }
 
-/// The keys of a network with experts.
+/// The configuration of a network with experts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExpertsConfig {
     /// The keys that the network shares with Llama.
@@ -266,17 +277,19 @@ pub struct ExpertsConfig {
     pub num_experts: usize,
     /// The number of experts that each token chooses.
     pub num_experts_per_tok: usize,
-    /// The number of features of an expert.
+    /// The number of features between the linear layers of an expert.
     pub moe_intermediate_size: usize,
-    /// The number of features of the shared experts, which compute every token. `None`: no shared experts.
+    /// The number of features of the shared experts, which process every token. With `None`, the
+    /// network has no shared experts.
     pub shared_intermediate_size: Option<usize>,
     /// Whether each layer has experts.
     pub sparse: Vec<bool>,
-    /// Whether a bias affects the choice of experts.
+    /// Whether the router adds a bias to the scores before it chooses experts.
     pub biased: bool,
-    /// How a token's experts are chosen.
+    /// The settings of the router, which chooses the experts of a token.
     pub routing: Routing,
-    /// The keys of `num_experts` and `moe_intermediate_size`, for messages.
+    /// The names of the keys for `num_experts` and `moe_intermediate_size` in this family's
+    /// `config.json`, for error messages.
     pub keys: [&'static str; 2],
 }
 
@@ -291,12 +304,12 @@ impl Sparse for ExpertsConfig {
 }
 
 impl ExpertsConfig {
-    /// Whether a layer has experts. The other layers have a dense feed-forward network.
+    /// Whether a layer has experts. A layer without experts has a dense feed-forward network.
     pub fn is_sparse(&self, layer: usize) -> bool {
         self.sparse.get(layer).copied().unwrap_or_default()
     }
 
-    /// Sizes in the configuration that the checkpoint's header can confirm.
+    /// Returns the sizes that Tracewright compares with the tensor shapes in the checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let mut sizes = self.llama.sizes();
         // `intermediate_size` is the size of dense layers, not of experts.
@@ -307,8 +320,8 @@ impl ExpertsConfig {
         sizes
     }
 
-    /// A network in which experts replace the feed-forward network of Llama in each layer. The caller sets
-    /// the numbers of experts later.
+    /// The configuration of a Llama network in which experts replace the feed-forward network of
+    /// each layer. The caller must set the numbers of experts in the returned configuration.
     pub(crate) fn like_llama(llama: LlamaConfig, routing: Routing) -> Self {
         Self {
             num_experts: 1,
@@ -324,21 +337,22 @@ impl ExpertsConfig {
     }
 }
 
-/// The tensors whose shape shows the number of experts.
+/// Each pair contains a tensor with an axis of experts, and the index of this axis.
 const ROUTERS: &[(&str, usize)] = &[
     ("model.layers.*.mlp.gate.weight", 0),
     ("model.layers.*.block_sparse_moe.gate.weight", 0),
     ("model.layers.*.feed_forward.gate.weight", 0),
 ];
 
-/// The tensors whose shape shows the features of an expert.
+/// Each pair contains a tensor with an axis of an expert's features, and the index of this axis.
 const DOWN_PROJECTIONS: &[(&str, usize)] = &[
     ("model.layers.*.mlp.experts.*.down_proj.weight", 1),
     ("model.layers.*.block_sparse_moe.experts.*.w2.weight", 1),
     ("model.layers.*.feed_forward.experts.*.w2.weight", 1),
 ];
 
-/// The two forms of experts in checkpoints: transformers stacks all experts of a layer, and published files do not.
+/// Lists the tensors in which HF transformers stacks all experts of a layer. Published files have a
+/// tensor for each expert.
 pub(crate) const STACKS: Stacks = &[
     ("mlp.experts.gate_up_proj", &["mlp.experts.*.gate_proj.weight", "mlp.experts.*.up_proj.weight"]),
     ("mlp.experts.down_proj", &["mlp.experts.*.down_proj.weight"]),
@@ -373,13 +387,14 @@ pub(crate) const GGUF_KEYS: &[(&str, &str)] = &[
     ("routed_scaling_factor", "expert_weights_scale"),
 ];
 
-/// The number of experts: the published key, or the key that transformers 5 saves.
+/// Reads the number of experts. The name of the key is `published`, or `num_local_experts` in a
+/// file that HF transformers 5 saved.
 pub(crate) fn count(keys: &Keys, published: &'static str, default: usize) -> usize {
     let [published, saved] = [published, "num_local_experts"].map(|key| (key, keys.optional_count(key)));
     keys.agreed(published, saved).unwrap_or(default)
 }
 
-/// The number of experts that each token chooses, at most `experts`.
+/// Reads the number of experts that each token chooses, which is at most `experts`.
 pub(crate) fn chosen(keys: &Keys, key: &'static str, default: usize, experts: usize) -> usize {
     let chosen = keys.optional_count(key).unwrap_or(default);
     if chosen > experts {
@@ -388,9 +403,11 @@ pub(crate) fn chosen(keys: &Keys, key: &'static str, default: usize, experts: us
     chosen
 }
 
-/// The experts of DeepSeek-V3 and of later networks: sigmoid scores, groups of experts, a bias on the choice,
-/// shared experts, and dense first layers. The arguments are defaults: the numbers of experts, of chosen
-/// experts and of their features, then groups, factor and dense layers.
+/// Reads the keys of experts as in DeepSeek-V3 and later networks. DeepSeek-V3 has sigmoid scores,
+/// groups of experts, a bias, shared experts, and first layers without experts. `all`, `chosen` and
+/// `features` are the default numbers of experts, of chosen experts and of an expert's features.
+/// `groups`, `chosen_groups`, `factor` and `dense` are the defaults for the groups, the weights'
+/// factor, and the number of layers without experts.
 pub(crate) fn deepseek(
     keys: &Keys,
     llama: LlamaConfig,

@@ -1,4 +1,5 @@
-//! [`Family`] contains facts about a family of networks in addition to its network and configuration.
+//! [`Family`] contains the names and published sizes of a model family. Other modules contain the
+//! network and the configuration of the family.
 
 use bake::Ignorable;
 use dsl::EntryPoint;
@@ -8,56 +9,62 @@ pub(crate) use crate::gguf::{GgufFamily, Metadata, interleaved, joined};
 use crate::presets::Preset;
 pub(crate) use crate::presets::presets;
 
-/// The suffixes of keys in a checkpoint that stores several parameters as one tensor. Each suffix is listed
-/// with the suffixes of the parameters' keys.
+/// Checkpoint tensors, each of which contains several parameters. Each pair contains the suffix of
+/// the tensor's key, and the suffixes of the parameters' keys.
 pub type Stacks = &'static [(&'static str, &'static [&'static str])];
 
-/// A family of networks: its names in files, and its published sizes.
+/// Describes a family of networks by the family's names in files and its published sizes.
 #[derive(Clone, Copy, Debug)]
 pub struct Family {
-    /// The names in the `architectures` of a `config.json`.
+    /// The family's names in the key `architectures` of a `config.json`.
     pub architectures: &'static [&'static str],
-    /// Model classes without a head, which transformers maps to the first architecture by the model type.
+    /// The names of HF transformers' model classes without an output head. By the model type, HF
+    /// transformers maps a class without a head to the first architecture.
     pub bases: &'static [&'static str],
-    /// The values of `model_type` of a `config.json` without `architectures`.
+    /// The family's values of the key `model_type`, which Tracewright reads if a `config.json` has
+    /// no key `architectures`.
     pub model_types: &'static [&'static str],
-    /// The differences of the network from other networks, for the table of architectures in the
-    /// documentation.
+    /// A description of how the network differs from other networks. The documentation's table of
+    /// architectures contains the description.
     pub about: &'static str,
-    /// Prefixes of keys in checkpoints, each with the corresponding prefix of the network.
+    /// The prefixes of keys in checkpoints. Each pair contains a prefix in the checkpoint and the
+    /// corresponding prefix in the network.
     pub prefixes: &'static [(&'static str, &'static str)],
-    /// The key of the embedding table, which a tied head shares.
+    /// The key of the embedding table, whose weight a tied output head shares.
     pub embedding: &'static str,
-    /// Tensors that a checkpoint may contain in addition to the parameters and a tied head.
+    /// Tensors that a checkpoint may contain in addition to the network's parameters and a tied
+    /// output head.
     pub ignorable: &'static [Ignorable],
-    /// Whether a checkpoint may contain multi-token prediction layers after the last layer (Gloeckle et al.,
-    /// "Better & Faster Large Language Models via Multi-token Prediction", 2024). Tracewright ignores these
-    /// layers.
+    /// Whether a checkpoint may contain multi-token prediction layers after the last layer
+    /// (Gloeckle et al., "Better & Faster Large Language Models via Multi-token Prediction", 2024).
+    /// Tracewright ignores multi-token prediction layers.
     pub further_layers: bool,
     /// The methods of `quantization_config` whose tensors Tracewright reads.
     pub quantized: &'static [&'static str],
-    /// Tensors of a checkpoint that contain several parameters.
+    /// Checkpoint tensors, each of which contains several parameters.
     pub stacks: Stacks,
-    /// Decides whether a `config.json` with this architecture belongs to this family, if several families
-    /// have the same architecture.
+    /// Decides whether a `config.json` belongs to this family. The function matters only if several
+    /// families share an architecture name.
     pub is: fn(&Keys) -> bool,
-    /// The entry points of a program with this batch, chunk and context.
+    /// Returns the entry points of a program with the given sizes of batch, chunk and context.
     pub entry_points: fn(usize, usize, usize) -> Vec<EntryPoint>,
-    /// Folders next to the checkpoint whose tensors belong to the network.
+    /// Lists the folders next to the checkpoint in which the network has further tensors.
     pub folders: &'static [&'static str],
     /// The description of the family's GGUF files, if llama.cpp supports the family.
     pub gguf: Option<GgufFamily>,
-    /// Published sizes of the network.
+    /// The published sizes of the network, such as a model with 8 billion parameters.
     pub presets: &'static [Preset],
 }
 
-/// The prefixes of keys in a checkpoint that transformers saved without a head, and the prefix of most
+/// The prefixes of keys in a checkpoint that HF transformers saves for a model without an output
+/// head. Each pair contains the prefix in the checkpoint and the corresponding prefix in most
 /// networks.
 pub(crate) const BASE: &[(&str, &str)] =
     &[("embed_tokens.", "model.embed_tokens."), ("layers.", "model.layers."), ("norm.", "model.norm.")];
 
 impl Family {
-    /// Creates a family with these architectures, classes without a head, and model types.
+    /// Creates a family with the given architecture names, classes without an output head, and
+    /// model types.
     pub(crate) const fn of(
         architectures: &'static [&'static str],
         bases: &'static [&'static str],

@@ -1,5 +1,5 @@
-//! Reads a network together with the weights next to its configuration. The module checks that the sizes in
-//! both match.
+//! Reads a network's configuration, and the weights in the same folder. Tracewright checks that the
+//! sizes in the configuration match the shapes of the weights.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -10,22 +10,23 @@ use irpa::{ArchiveError, Checkpoint, Gguf, PassedOver};
 use crate::config::ConfigError;
 use crate::{Architecture, OtherSizes, ReadModel, UntiedHead, check_sizes};
 
-/// A network, and weights whose sizes match.
+/// A network with weights whose shapes match the network's configuration.
 pub struct Fitted {
     /// The configuration of the network.
     pub network: Box<dyn Architecture>,
-    /// The weights, with the names that the network declares.
+    /// The weights under the names that the network declares.
     pub checkpoint: Checkpoint,
     /// Warnings about the model's files.
     pub warnings: Vec<OpenWarning>,
 }
 
-/// A warning about a model that can be opened nevertheless.
+/// A warning about the files of a model. Tracewright can use a model despite the warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpenWarning {
-    /// The checkpoint contains an output head, although the configuration ties the head to the embedding.
+    /// The checkpoint contains a weight of the output head, although the configuration ties the
+    /// head to the embedding.
     UntiedHead(UntiedHead),
-    /// The folder also contains shards with other weights, which are ignored.
+    /// The folder also contains other weight files, which Tracewright ignores.
     PassedOver(PassedOver),
 }
 
@@ -38,28 +39,30 @@ impl fmt::Display for OpenWarning {
     }
 }
 
-/// The reason why a network and its weights cannot be used together.
+/// The reason why Tracewright cannot use a network together with its weights.
 #[derive(Debug, thiserror::Error)]
 pub enum FitError {
-    /// The configuration cannot be read, or has invalid values.
+    /// The configuration cannot be read, or contains invalid values.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The checkpoint cannot be read.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// The sizes of the weights differ from the sizes in the configuration.
+    /// The shapes of the weights differ from the sizes in the configuration.
     #[error(transparent)]
     Sizes(#[from] OtherSizes),
 }
 
-/// Reads the network and the weights of a folder or a GGUF file. The function rejects weights of the wrong
-/// size before it records a network.
+/// Reads the network and the weights in a folder or a GGUF file. The function checks the shapes of
+/// the weights before Tracewright records the network.
 ///
 /// # Errors
-/// Returns an error if the configuration is invalid, or if the weights cannot be read, or have other sizes.
+/// Returns an error if the configuration is invalid, if the weights cannot be read, or if the
+/// weights' shapes differ from the configuration.
 pub fn open(read: ReadModel, path: &Path, allowed_keys: &[String]) -> Result<Fitted, FitError> {
     match read(path, allowed_keys) {
-        // Weights in another format rarely have a configuration, so the error about their format comes first.
+        // Weights in an unsupported format often have no configuration. If the configuration is
+        // missing, the function returns the error about the format of the weights.
         Err(ConfigError::File(missing)) if missing.source.kind() == ErrorKind::NotFound => {
             Checkpoint::open(path)?;
             Err(ConfigError::File(missing).into())
@@ -73,10 +76,12 @@ pub fn open(read: ReadModel, path: &Path, allowed_keys: &[String]) -> Result<Fit
     }
 }
 
-/// Compares a network with the weights next to its configuration, if there are weights.
+/// Compares a network with the weights in the folder of its configuration, if the folder contains
+/// weights.
 ///
 /// # Errors
-/// Returns an error if the weights are damaged, or have other sizes.
+/// Returns an error if the weights are damaged, or if the weights' shapes differ from the
+/// configuration.
 pub fn fit_beside(network: &mut dyn Architecture, path: &Path) -> Result<Vec<OpenWarning>, FitError> {
     if !path.is_dir() && !Gguf::is_at(path) {
         return Ok(Vec::new());
@@ -84,14 +89,15 @@ pub fn fit_beside(network: &mut dyn Architecture, path: &Path) -> Result<Vec<Ope
     match Checkpoint::open(path) {
         Ok(checkpoint) => fit(network, checkpoint),
         Err(ArchiveError::NoCheckpoint { .. }) => Ok(Vec::new()),
-        // A configuration is enough. Unsupported files next to it are not an error.
+        // A configuration without weights is valid, so unsupported files next to the configuration
+        // are no error.
         Err(ArchiveError::Foreign { path: foreign, .. }) if foreign == path => Ok(Vec::new()),
         Err(damaged) => Err(damaged.into()),
     }
 }
 
-/// Compares the sizes of a network with the sizes of a checkpoint. The function unties the head if the
-/// checkpoint contains a head that differs from the embedding.
+/// Compares the sizes of a network with the tensor shapes of a checkpoint. If the checkpoint
+/// contains an output head that differs from the embedding, the function unties the head.
 fn fit(network: &mut dyn Architecture, checkpoint: Checkpoint) -> Result<Vec<OpenWarning>, FitError> {
     let mut warnings: Vec<_> =
         checkpoint.passed_over().cloned().map(OpenWarning::PassedOver).into_iter().collect();

@@ -1,7 +1,8 @@
-//! Gemma 2: "Gemma 2: Improving Open Language Models at a Practical Size" (2024), §2. The names follow the
-//! Hugging Face checkpoint (`modeling_gemma2.py`). This file declares the differences from Gemma 3: attention
-//! without norms of queries and keys, a single rotary embedding, a window in every other layer, and a soft
-//! bound on scores.
+//! Gemma 2: "Gemma 2: Improving Open Language Models at a Practical Size" (2024), §2. Field names
+//! follow the Hugging Face checkpoint (`modeling_gemma2.py`). This file declares how Gemma 2
+//! differs from Gemma 3. Attention does not normalize queries and keys, and limits the scores with
+//! a soft bound. All layers have the same rotary embedding. Every other layer has an attention
+//! window.
 
 use crate::config::Keys;
 use crate::decoder::{Defaults, LlamaConfig};
@@ -9,13 +10,13 @@ use crate::family::{Family, GgufFamily, presets};
 use crate::gemma3::{self, Gemma, GemmaConfig};
 use crate::llama::Attention;
 
-/// The whole network of a Gemma 2.
+/// The whole Gemma 2 network, from token ids to logits.
 pub type Gemma2<T> = Gemma<T, Attention<T>>;
 
 pub(crate) const FAMILY: Family = Family {
     about: "soft caps on attention scores and logits; a sliding window in every other layer",
     gguf: Some(GgufFamily {
-        // Without the key, the network has the default window.
+        // If the key is missing, the network has the default window.
         config: |file| file.llama(gemma3::gguf_keys(file, 46, 2, true)),
         ..gemma3::gguf("gemma2")
     }),
@@ -25,13 +26,14 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["Gemma2ForCausalLM"], &["Gemma2Model"], &["gemma2"])
 };
 
-/// Reads the `config.json` of a Gemma 2. The defaults are the same as in `Gemma2Config` of transformers.
+/// Reads the `config.json` of a Gemma 2 model. Missing keys get the defaults of `Gemma2Config` in
+/// HF transformers.
 pub(crate) fn read(keys: &Keys) -> GemmaConfig {
     keys.one_of("hidden_activation", &["gelu_pytorch_tanh"]);
     keys.always("use_bidirectional_attention", false);
     let (num_key_value_heads, head_dim, tie_word_embeddings) = (Some(4), Some(256), true);
-    // Published files contain this key next to `hidden_activation`. transformers does not read it, so "gelu"
-    // is accepted too.
+    // Published files contain this key next to `hidden_activation`. HF transformers does not read
+    // this key, so Tracewright also accepts "gelu".
     let hidden_act = &["gelu_pytorch_tanh", "gelu"];
     let defaults =
         Defaults { hidden_act, num_key_value_heads, head_dim, tie_word_embeddings, ..Defaults::new(8192) };
@@ -39,7 +41,7 @@ pub(crate) fn read(keys: &Keys) -> GemmaConfig {
     let llama = LlamaConfig::shared(keys, defaults);
     let window = keys.nullable_count("sliding_window", Some(4096));
     let windows = keys.windows(llama.num_hidden_layers, window, |layer| layer % 2 == 0);
-    // Two keys of the published checkpoints that transformers does not read.
+    // HF transformers does not read these two keys of published files.
     keys.ignore(&["cache_implementation", "sliding_window_size"]);
     GemmaConfig {
         llama: LlamaConfig { attention_bias, attention_out_bias: attention_bias, windows, ..llama },

@@ -1,5 +1,5 @@
-//! Gemma 3 for text: "Gemma 3 Technical Report" (2025), §2. The names follow the Hugging Face checkpoint
-//! (`modeling_gemma3.py`). This file declares the differences from Llama.
+//! The text network of Gemma 3: "Gemma 3 Technical Report" (2025), §2. Field names follow the Hugging
+//! Face checkpoint (`modeling_gemma3.py`). This file declares how Gemma 3 differs from Llama.
 
 use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position, attend, gelu_tanh};
@@ -13,7 +13,7 @@ use crate::decoder::{AttentionBlock, Defaults, LlamaConfig, read_text_tower};
 use crate::family::{BASE, Family, GgufFamily, Metadata, presets};
 use crate::rope::RopeParameters;
 
-/// The whole network of a Gemma 3.
+/// The whole Gemma 3 network, from token ids to logits.
 pub type Gemma3<T> = Gemma<T, Attention<T>>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -37,13 +37,13 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// The whole network with causal attention, from token ids `[B, S]` to logits over the vocabulary.
+    /// The whole causal Gemma 3 network, from token ids `[B, S]` to logits over the vocabulary.
     pub Gemma<T: Float, A: AttentionBlock<T, Config = LlamaConfig> = Attention<T>>(GemmaConfig) {
         dims {
             V = vocab_size, D = hidden_size, F = intermediate_size, L = num_hidden_layers,
             H = num_attention_heads, K = num_key_value_heads, E = head_dim or D / H,
         }
-        // Most layers cache only the last positions.
+        // Most layers cache only the last positions, because they have an attention window.
         cache { L of [K, E] within window }
         shard { K, F, V over model; B over data }
 
@@ -58,7 +58,7 @@ model! {
         }
     }
 
-    /// The network without its head: the scaled embedding, the layers and the final norm.
+    /// The network without the output head: the scaled embedding, the layers and the final norm.
     pub BaseModel {
         embed_tokens: Embedding[V, D],
         layers: [Layer; L],
@@ -73,7 +73,7 @@ model! {
             };
             let global = attention(&self.config.rope);
             let local = self.config.rope_local.as_ref().map(attention);
-            // As in `Gemma3TextScaledWordEmbedding`, √D is rounded to T before the product: 33.9… becomes 34 in bf16.
+            // Like `Gemma3TextScaledWordEmbedding`, round √D to T first: 33.9… becomes 34 in bf16.
             let mut x = self.embed_tokens(tokens) * Tensor::scalar((self.dim(D) as f64).sqrt());
             for (i, layer) in self.layers.iter().enumerate() {
                 let at = local.as_ref().filter(|_| self.config.window(i).is_some()).unwrap_or(&global);
@@ -84,7 +84,7 @@ model! {
     }
 
     /// A layer with norms before and after attention, and before and after the feed-forward network. All
-    /// norms multiply by 1 + w in f32 and round the product (`Gemma3RMSNorm`).
+    /// norms multiply by 1 + w in f32, where w is the weight, and round the product (`Gemma3RMSNorm`).
     pub Layer {
         input_layernorm: RmsNorm[D](eps = rms_norm_eps, style = one_plus),
         self_attn: A,
@@ -99,7 +99,7 @@ model! {
         }
     }
 
-    /// A feed-forward network with GeGLU and the tanh approximation of GELU.
+    /// A GeGLU feed-forward network with the tanh approximation of GELU.
     pub Mlp<T: Float> {
         gate_proj: Linear[D -> F],
         up_proj: Linear[D -> F],
@@ -134,7 +134,7 @@ model! {
     }
 }
 
-/// Bounds logits softly to ±`bound`. `None` changes nothing.
+/// Limits each logit x to `bound` · tanh(x / `bound`). With `None`, the logits have no bound.
 #[track_caller]
 pub(crate) fn soft_cap<T: Float>(logits: Tensor<T>, bound: Option<f64>) -> Tensor<T> {
     match bound {
@@ -143,18 +143,19 @@ pub(crate) fn soft_cap<T: Float>(logits: Tensor<T>, bound: Option<f64>) -> Tenso
     }
 }
 
-/// The configuration of a Gemma 2 or a Gemma 3.
+/// The configuration of a Gemma 2 or Gemma 3 model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GemmaConfig {
     /// The keys that Gemma shares with Llama.
     pub llama: LlamaConfig,
-    /// The rotary embedding of layers with a window, if it differs from the other layers' rotary embedding.
+    /// The rotary embedding of layers with an attention window, if it differs from the rotary
+    /// embedding of layers without a window.
     pub rope_local: Option<RopeParameters>,
     /// The number whose square root divides the attention scores.
     pub query_pre_attn_scalar: f64,
-    /// The soft bound on attention scores; `None` means that there is no bound.
+    /// The bound of the attention scores' softcap, or `None` if the scores have no bound.
     pub attn_logit_softcapping: Option<f64>,
-    /// The soft bound on logits; `None` means that there is no bound.
+    /// The bound of the logits' softcap, or `None` if the logits have no bound.
     pub final_logit_softcapping: Option<f64>,
 }
 
@@ -174,8 +175,9 @@ const IGNORED_BESIDE_TEXT: &[&str] = &[
     "vision_config",
 ];
 
-/// Prefixes of the text tower's keys in checkpoints with a vision tower: as published, as saved by
-/// transformers 5, and without a head. Each prefix is listed with the corresponding prefix of the network.
+/// Prefixes of the text tower's keys in three kinds of checkpoints: published files with a vision
+/// tower, files that HF transformers 5 saved, and files without an output head. Each pair contains
+/// a prefix in the checkpoint and the corresponding prefix in the network.
 pub(crate) const PREFIXES: &[(&str, &str)] = &[
     ("language_model.model.", "model."),
     ("model.language_model.", "model."),
@@ -186,7 +188,8 @@ pub(crate) const PREFIXES: &[(&str, &str)] = &[
     BASE[2],
 ];
 
-/// Tensors of the vision tower, which a checkpoint may contain in addition to the parameters.
+/// Tensors of the vision tower. A checkpoint may contain tensors of the vision tower in addition to
+/// the network's parameters.
 pub(crate) const IGNORABLE: &[Ignorable] = &[
     Ignorable::Suffix(".rotary_emb.inv_freq"),
     Ignorable::Prefix("vision_tower."),
@@ -195,15 +198,15 @@ pub(crate) const IGNORABLE: &[Ignorable] = &[
     Ignorable::Prefix("model.multi_modal_projector."),
 ];
 
-/// Reads the `config.json` of a Gemma 3, or its `text_config`. The defaults are the same as in
-/// `Gemma3TextConfig` of transformers.
+/// Reads the `config.json` of a Gemma 3 model, or the object `text_config` in this file. Missing
+/// keys get the defaults of `Gemma3TextConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> GemmaConfig {
     read_text_tower(keys, true, IGNORED_BESIDE_TEXT, read_text)
 }
 
 fn read_text(keys: &Keys) -> GemmaConfig {
     keys.one_of("hidden_activation", &["gelu_pytorch_tanh"]);
-    // Published files contain this key, but transformers does not read it.
+    // Published files contain this key, but HF transformers does not read it.
     keys.ignore(&["cache_implementation"]);
     for key in ["attn_logit_softcapping", "use_bidirectional_attention"] {
         if let Some(found) = keys.get(key).filter(|found| found.as_bool() != Some(false)) {
@@ -241,7 +244,7 @@ fn read_text(keys: &Keys) -> GemmaConfig {
     }
 }
 
-/// The description of a Gemma's GGUF files.
+/// The description of the GGUF files of a Gemma family.
 pub(crate) const fn gguf(architecture: &'static str) -> GgufFamily {
     GgufFamily {
         keys: &[
@@ -259,10 +262,12 @@ pub(crate) const fn gguf(architecture: &'static str) -> GgufFamily {
     }
 }
 
-/// The keys of a Gemma that Llama does not have. GGUF files do not contain the number that divides the
-/// attention scores. This number follows from the features of a head, except in the largest network of each
-/// generation. That network has `largest` layers (`gemma2.cpp`, `gemma3.cpp` in llama.cpp). If the file has a
-/// window but no pattern, all layers except every `period`-th layer use the window.
+/// The keys of Gemma that Llama does not have. GGUF files do not contain the number whose square
+/// root divides the attention scores. In the largest network of each generation, with `largest`
+/// layers, the number under the root is `hidden_size / num_attention_heads`. In smaller networks,
+/// the number is a head's number of features (`gemma2.cpp`, `gemma3.cpp` in llama.cpp). If the
+/// file contains a window but no pattern, all layers except every `period`-th layer have the
+/// window.
 pub(crate) fn gguf_keys(file: &Metadata<'_>, largest: usize, period: usize, slides: bool) -> Value {
     let layers = file.count("block_count");
     let scalar = if layers == Some(largest) { file.quotient() } else { file.features() };

@@ -1,6 +1,7 @@
-//! Gemma 4 for text. The names follow the Hugging Face checkpoint (`modeling_gemma4.py`). Layers without a
-//! window have a head size of their own. The last layers attend to the keys and values of earlier layers.
-//! Each layer may read an extra embedding of the token.
+//! The text network of Gemma 4. Field names follow the Hugging Face checkpoint
+//! (`modeling_gemma4.py`). Layers with an attention window and layers without an attention window
+//! have different head sizes. The last layers attend to the keys and values of earlier layers. Each
+//! layer can have an additional embedding table for the tokens.
 
 mod config;
 
@@ -84,10 +85,12 @@ model! {
     pub Gemma4<T: Float>(Gemma4Config) {
         dims {
             V = vocab_size, D = hidden_size, L = num_hidden_layers,
-            // The key-value heads and the features per head: K and E in layers with a window, W and J in the
-            // other layers.
+            // The number of key-value heads and the number of features of a head are K and E in
+            // layers with an attention window. In layers without a window, the two numbers are W
+            // and J.
             K = num_key_value_heads, E = head_dim or 1, W = global_key_value_heads, J = global_head_dim,
-            // The vocabulary of the per-layer embeddings, the features per layer, and the features of all layers.
+            // The vocabulary of the per-layer embeddings, the features for a layer, and the
+            // features for all layers.
             U = vocab_size_per_layer_input, P = per_layer_features, Z = L * P,
         }
         cache { L of [K, E] within window if caches_window, L of [K = W, E = J] if caches_all }
@@ -104,7 +107,7 @@ model! {
         }
     }
 
-    /// The network without its head: the scaled embeddings, the layers and the final norm.
+    /// The network without the output head: the scaled embeddings, the layers and the final norm.
     pub BaseModel {
         embed_tokens: Embedding[V, D],
         embed_tokens_per_layer: Embedding[U, Z],
@@ -134,8 +137,8 @@ model! {
             self.norm(x)
         }
 
-        /// The additional input of each layer: an embedding of the token, plus a projection of the token's
-        /// first embedding.
+        /// Computes the additional input of each layer. The additional input is the sum of a
+        /// per-layer embedding of the token and a projection of the token's main embedding.
         fn beside(tokens: i32[B, S], x: T[B, S, D]) -> T[B, S, Z] {
             let (scale, own_scale) = ((self.dim(D) as f64).powf(-0.5), (self.dim(P) as f64).sqrt());
             let projected = self.per_layer_projection_norm(self.per_layer_model_projection(x) * scale);
@@ -146,13 +149,13 @@ model! {
 }
 
 model! {
-    /// A layer with norms before and after each sublayer. The layer multiplies its result by a number from
-    /// the checkpoint.
+    /// A layer with norms before and after attention and the feed-forward network. At the end, the
+    /// layer multiplies its output by a number from the checkpoint.
     pub Layer<T: Float>(Gemma4Layer) {
         dims {
             D = hidden_size, F = intermediate_size, P = per_layer_features, I = 1,
             H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim or 1,
-            // The number of experts, and the features of an expert.
+            // X is the number of experts, and M is the number of features of an expert.
             X = num_experts, M = moe_intermediate_size,
         }
 
@@ -179,7 +182,7 @@ model! {
             self.feed_forward(x + self.post_attention_layernorm(y), beside)
         }
 
-        /// The same layer, but attention reads the keys and values `kv` of an earlier layer.
+        /// Applies the layer with attention to the keys and values `kv` of an earlier layer.
         fn share(x: T[B, S, D], beside: Option<Tensor<T>>, at: &Attend<T>, kv: &Kv<T>) -> T[B, S, D] {
             let y = self.self_attn.share(self.input_layernorm(x), at, kv);
             self.feed_forward(x + self.post_attention_layernorm(y), beside)
@@ -199,7 +202,7 @@ model! {
             x * self.layer_scalar().reshape(&[])
         }
 
-        /// The weighted sum of the experts that each token chooses.
+        /// Computes the weighted sum of the outputs of the experts that each token chooses.
         fn mixed(x: T[B, S, D]) -> T[B, S, D] {
             let routing = Routing::normalized(Scores::Softmax);
             let routed = route(self.router(x).to::<F32>(), None, self.config.top_k_experts, &routing);
@@ -213,7 +216,8 @@ model! {
         }
     }
 
-    /// The router's logits for the experts. The norm before the router has a scale instead of a weight.
+    /// The router, which computes a logit for each expert. The norm before the router multiplies by
+    /// a trained scale and by 1/√D instead of a weight.
     pub Router {
         scale: Weight[D],
         proj: Linear[D -> X],
@@ -225,8 +229,8 @@ model! {
         }
     }
 
-    /// Attention that normalizes queries, keys and values. In some checkpoints, layers without a window use
-    /// one matrix for keys and values.
+    /// Attention that normalizes queries, keys and values. In some checkpoints, layers without an
+    /// attention window have one matrix for keys and values.
     pub Attention {
         q_proj: Linear[D -> K, G, E](bias if attention_bias),
         k_proj: Linear[D -> K, E](bias if attention_bias),
@@ -249,7 +253,7 @@ model! {
         }
     }
 
-    /// A feed-forward network with GeGLU and the tanh approximation of GELU.
+    /// A GeGLU feed-forward network with the tanh approximation of GELU.
     pub Mlp {
         gate_proj: Linear[D -> F],
         up_proj: Linear[D -> F],

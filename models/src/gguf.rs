@@ -1,7 +1,9 @@
-//! Reads GGUF files as models. The reader converts the metadata to the keys of a `config.json`, and gives the
-//! tensors the names of the network. It also undoes the changes that the conversion to GGUF made to weights.
+//! Reads models from GGUF files. The reader converts the metadata to the keys of a `config.json`,
+//! and gives the tensors the names that the network declares. The reader also undoes the changes
+//! that the conversion to GGUF made to the weights.
 //!
-//! `docs/gguf.md` in ggml and `gguf-py/gguf/constants.py` in llama.cpp describe the metadata and names.
+//! `docs/gguf.md` in ggml and `gguf-py/gguf/constants.py` in llama.cpp describe the metadata and
+//! the names of tensors.
 
 mod imatrix;
 mod metadata;
@@ -19,41 +21,42 @@ pub use imatrix::{ImatrixError, read_imatrix};
 pub(crate) use metadata::{Metadata, joined};
 pub(crate) use names::{Renaming, interleaved};
 
-/// A name in a GGUF file, and the corresponding name in a Hugging Face model.
+/// Pairs of corresponding names in a GGUF file and in a Hugging Face model.
 pub(crate) type Names = &'static [(&'static str, &'static str)];
 
-/// A description of the GGUF files of a family.
+/// A description of the GGUF files of a model family.
 #[derive(Clone, Copy, Debug)]
 pub struct GgufFamily {
     /// The value of `general.architecture` in the file.
     pub architecture: &'static str,
     /// Other values of `general.architecture` that files of this family have.
     pub also: &'static [&'static str],
-    /// Whether a file with this architecture belongs to this family, because some families share an
-    /// architecture.
+    /// Decides whether a file with this architecture belongs to this family. The function matters
+    /// only if several families share the architecture.
     pub(crate) is: fn(&Metadata<'_>) -> bool,
     /// Converts the metadata to the keys of a `config.json`.
     pub(crate) config: fn(&Metadata<'_>) -> Value,
-    /// The names of keys in a `config.json` and in metadata, in addition to the common names.
+    /// The family's names of keys in a `config.json` and in the metadata, in addition to the common
+    /// names.
     pub(crate) keys: Names,
-    /// Lists with the names of a layer's parts, in addition to the common names. The first list with a name
-    /// decides.
+    /// The family's names of the tensors within a layer, in addition to the common names. The first list
+    /// with a name decides.
     pub(crate) parts: &'static [Names],
-    /// The names of tensors outside of layers, in addition to the common names.
+    /// The family's names of the tensors outside of layers, in addition to the common names.
     pub(crate) outside: Names,
-    /// The prefix of the keys of layers.
+    /// The prefix of the keys of layers in the network, such as `model.layers`.
     pub(crate) layers: &'static str,
-    /// Undoes the changes that the conversion made to a tensor (`conversion/*.py` in llama.cpp). The
-    /// arguments are the name of the layer's part, the suffix of the tensor's name, the numbers of query
-    /// heads and key-value heads, and the tensor.
+    /// Undoes the changes that the conversion made to a tensor (`conversion/*.py` in llama.cpp).
+    /// The arguments are the tensor's name within the layer, the suffix of the tensor's name, the
+    /// numbers of query heads and key-value heads, and the tensor.
     pub(crate) arranged: fn(&str, &str, [usize; 2], &mut CheckpointTensor) -> StoredOrder,
-    /// Whether no sum in the network exceeds the range of f16.
+    /// Whether all sums in the network stay within the range of f16.
     pub(crate) fits_f16: bool,
 }
 
 impl GgufFamily {
-    /// The GGUF files of a network that has Llama's keys and names, and sums in the same range as Llama. The
-    /// conversion does not change the tensors of such a network.
+    /// Describes the GGUF files of a family that has Llama's keys and names, and whose sums stay
+    /// within the range of f16. The conversion to GGUF does not change the family's tensors.
     pub(crate) const fn llama(architecture: &'static str) -> Self {
         Self {
             architecture,
@@ -70,8 +73,8 @@ impl GgufFamily {
     }
 }
 
-/// Two descriptions are equal if they have the same architecture, because the names depend only on the
-/// architecture.
+/// Two descriptions are equal if their architectures are equal, because the names depend only on
+/// the architecture.
 impl PartialEq for GgufFamily {
     fn eq(&self, other: &Self) -> bool {
         self.architecture == other.architecture
@@ -90,13 +93,13 @@ pub fn architectures() -> Vec<&'static str> {
     names
 }
 
-/// Reads the metadata, the table of tensors and the rotary factors of a GGUF file. Returns the configuration, the names of
-/// its tensors, and the tensors under the names of the network. The configuration may contain the keys in `allowed`
-/// although no code reads them.
+/// Reads the metadata, the table of tensors and the rotary factors of a GGUF file. Returns the
+/// configuration, the names of the file's tensors, and the tensors under the names of the network.
+/// The keys in `allowed` are no error even if no code reads these keys.
 ///
 /// # Errors
-/// Returns an error if the file is not a GGUF file, its architecture is not supported, or keys are missing or
-/// invalid. The error lists all such keys.
+/// Returns an error if the file is not a GGUF file, if Tracewright does not support the
+/// architecture, or if keys are missing or invalid. The error lists all missing and invalid keys.
 pub(crate) fn read(
     path: &Path,
     allowed: &[String],
@@ -110,19 +113,20 @@ pub(crate) fn read(
     Ok((config, renaming, checkpoint))
 }
 
-/// The `config.json` that is equivalent to the metadata of a GGUF file.
+/// Returns the `config.json` that is equivalent to the metadata of a GGUF file.
 ///
 /// # Errors
-/// Returns an error if the file is not a GGUF file, its architecture is not supported, or keys are missing or
-/// invalid. The error lists all such keys.
+/// Returns an error if the file is not a GGUF file, if Tracewright does not support the
+/// architecture, or if keys are missing or invalid. The error lists all missing and invalid keys.
 pub fn config_json(path: &Path) -> Result<String, ConfigError> {
     let file = open(path)?;
     let config = Metadata::new(&file)?.config()?;
     Ok(serde_json::Value::Object(config).to_string())
 }
 
-/// Opens the file at `path`. If a tensor and the architecture are both unsupported, the error is about the
-/// architecture, because no other encoding of the file would help.
+/// Opens the file at `path`. If Tracewright supports neither the architecture nor a tensor's
+/// encoding, the error reports the architecture. If the architecture is unsupported, no other
+/// encoding of the file would help.
 fn open(path: &Path) -> Result<Gguf, ConfigError> {
     Gguf::open(path).map_err(|error| {
         let named = Gguf::open_keys(path).ok().filter(|file| file.text("general.architecture").is_some());

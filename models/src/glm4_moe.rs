@@ -1,6 +1,7 @@
-//! GLM-4.5 to 4.7: Zhipu AI, "GLM-4.5: Agentic, Reasoning, and Coding Foundation Models" (2025), §2. The
-//! names follow the Hugging Face checkpoint (`modeling_glm4_moe.py`). The network is a Llama that rotates
-//! half of the features, with experts after the first layers.
+//! GLM-4.5 to 4.7: Zhipu AI, "GLM-4.5: Agentic, Reasoning, and Coding Foundation Models" (2025),
+//! §2. Field names follow the Hugging Face checkpoint (`modeling_glm4_moe.py`). The network differs
+//! from Llama in two ways. The rotary embedding rotates half of a head's features, and all layers
+//! except the first layers have experts.
 
 use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, model};
@@ -13,7 +14,7 @@ use crate::family::{Family, GgufFamily, Metadata, joined, presets};
 use crate::rope::RopeDefaults;
 use crate::shape_check::DeclaredSize;
 
-/// The whole network of a GLM-4.5.
+/// The whole GLM-4.5 network, from token ids to logits.
 pub type Glm4Moe<T> = Decoder<T, ExpertsLayer<T, Attention<T>, Experts<T>, Glm4MoeConfig>, Glm4MoeConfig>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -43,7 +44,8 @@ fn gguf(file: &Metadata<'_>) -> Value {
 }
 
 model! {
-    /// Attention with norms over the features of each head, if the configuration sets them (`Glm4MoeAttention`).
+    /// Attention with optional norms over the features of each query and key head
+    /// (`Glm4MoeAttention`).
     pub Attention<T: Float>(Glm4MoeConfig): AttentionBlock<T> {
         dims {
             D = hidden_size,
@@ -69,12 +71,12 @@ model! {
     }
 }
 
-/// The `config.json` of a GLM-4.5.
+/// The values in the `config.json` of a GLM-4.5 model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Glm4MoeConfig {
     /// The keys that GLM-4.5 shares with other networks with experts.
     pub experts: ExpertsConfig,
-    /// Whether queries and keys are normalized.
+    /// Whether attention normalizes the queries and keys.
     pub use_qk_norm: bool,
 }
 
@@ -89,13 +91,14 @@ impl Sparse for Glm4MoeConfig {
 }
 
 impl Glm4MoeConfig {
-    /// Sizes in the configuration that the checkpoint's header can confirm.
+    /// Returns the sizes that Tracewright compares with the tensor shapes in the checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         self.experts.sizes()
     }
 }
 
-/// Reads the `config.json` of a GLM-4.5. The defaults are the same as in `Glm4MoeConfig` of transformers.
+/// Reads the `config.json` of a GLM-4.5 model. Missing keys get the defaults of `Glm4MoeConfig` in
+/// HF transformers.
 pub(crate) fn read(keys: &Keys) -> Glm4MoeConfig {
     keys.ignore(experts::IGNORED);
     keys.ignore(experts::FURTHER_LAYERS);
@@ -103,7 +106,7 @@ pub(crate) fn read(keys: &Keys) -> Glm4MoeConfig {
     let sizes = Some([151_552, 4096, 10_944, 46, 96]);
     let defaults = Defaults { sizes, num_key_value_heads: Some(8), rms_norm_eps: 1e-5, ..Defaults::of(rope) };
     let llama = LlamaConfig::shared(keys, defaults);
-    // Without the key, the quotient is rounded down.
+    // If the key is missing, the quotient is rounded down.
     let head_dim = llama.head_dim.or(Some(llama.hidden_size / llama.num_attention_heads));
     let llama = LlamaConfig { attention_bias: keys.flag("attention_bias", false), head_dim, ..llama };
     Glm4MoeConfig {

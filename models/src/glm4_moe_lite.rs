@@ -1,12 +1,12 @@
-//! GLM-4.7-Flash: Zhipu AI, "GLM-4.7" (2026). The names follow the Hugging Face checkpoint
-//! (`modeling_glm4_moe_lite.py`). The network is a DeepSeek-V3. A list in the configuration may select the
-//! layers without experts.
+//! GLM-4.7-Flash: Zhipu AI, "GLM-4.7" (2026). Field names follow the Hugging Face checkpoint
+//! (`modeling_glm4_moe_lite.py`). The network is the same as DeepSeek-V3. The configuration of
+//! GLM-4.7-Flash can contain a list of the layers without experts.
 
 use crate::config::Keys;
 use crate::deepseek_v3::{self, DeepseekV3, DeepseekV3Config, LatentDefaults};
 use crate::family::{Family, presets};
 
-/// The whole network of a GLM-4.7-Flash.
+/// The whole GLM-4.7-Flash network, from token ids to logits.
 pub type Glm4MoeLite<T> = DeepseekV3<T>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -17,8 +17,8 @@ pub(crate) const FAMILY: Family = Family {
     ..deepseek_v3::FAMILY
 };
 
-/// Reads the `config.json` of a GLM-4.7-Flash. The defaults are the same as in `Glm4MoeLiteConfig` of
-/// transformers.
+/// Reads the `config.json` of a GLM-4.7-Flash model. Missing keys get the defaults of
+/// `Glm4MoeLiteConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> DeepseekV3Config {
     let defaults = LatentDefaults {
         sizes: [154_880, 2048, 10_240, 47, 20],

@@ -1,6 +1,7 @@
-//! GPT-2: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), §2.3. The names
-//! follow the Hugging Face checkpoint (`modeling_gpt2.py`). The network has learned position embeddings,
-//! layer norms, and matrices whose first axis is the inputs (`Conv1D`).
+//! GPT-2: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), §2.3. Field
+//! names follow the Hugging Face checkpoint (`modeling_gpt2.py`). The network has learned position
+//! embeddings and layer norms. The first axis of the stored matrices is the axis of the inputs
+//! (`Conv1D`).
 
 use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position, attend, gelu, gelu_tanh, positions_within, relu, silu};
@@ -53,10 +54,11 @@ pub(crate) const FAMILY: Family = Family {
         },
         ..GgufFamily::llama("gpt2")
     }),
-    // The first published files have no prefix. Files that transformers saves have one.
+    // The keys of the first published files have no prefix. The keys of files that HF transformers
+    // saves have a prefix.
     prefixes: &[("transformer.", "")],
     embedding: "wte.weight",
-    // Causal masks.
+    // Some files contain causal masks as tensors.
     ignorable: &[Ignorable::Suffix(".attn.bias"), Ignorable::Suffix(".attn.masked_bias")],
     presets: presets!("gpt2": "openai-community/gpt2"),
     ..Family::of(&["GPT2LMHeadModel"], &["GPT2Model"], &["gpt2"])
@@ -68,7 +70,7 @@ model! {
         dims {
             V = vocab_size, N = max_position_embeddings, D = hidden_size, F = intermediate_size,
             L = num_hidden_layers, H = num_attention_heads, E = D / H,
-            // All heads of queries, keys and values.
+            // P is the number of query, key and value heads together.
             P = 3 * H,
         }
         cache { L of [H, E] }
@@ -95,7 +97,8 @@ model! {
         }
     }
 
-    /// A layer: attention and a feed-forward network, each after a norm and added to the residual.
+    /// A layer with attention and a feed-forward network. The layer applies a norm before attention
+    /// and before the feed-forward network, and adds each output to the residual.
     pub Layer {
         ln_1: LayerNorm[D](eps = layer_norm_epsilon),
         attn: Attention,
@@ -108,7 +111,8 @@ model! {
         }
     }
 
-    /// Attention with one projection for queries, keys and values, in this order.
+    /// Attention with one matrix that contains the projections for queries, keys and values in this
+    /// order.
     pub Attention {
         c_attn: Linear[D -> P, E](transposed, bias),
         c_proj: Linear[H, E -> D](transposed, bias),
@@ -120,7 +124,8 @@ model! {
         }
     }
 
-    /// The feed-forward network: two linear layers with an activation between them.
+    /// The feed-forward network, which consists of two linear layers with an activation function
+    /// between the layers.
     pub Mlp {
         c_fc: Linear[D -> F](transposed, bias),
         c_proj: Linear[F -> D](transposed, bias),
@@ -137,7 +142,7 @@ model! {
     }
 }
 
-/// The activation in the feed-forward network.
+/// The activation function in the feed-forward network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     /// The function [`gelu`], with the exact error function.
@@ -150,42 +155,42 @@ pub enum Activation {
     Silu,
 }
 
-/// The `config.json` of a GPT-2 (`configuration_gpt2.py`). The fields have the names that the corresponding
-/// keys have in other families.
+/// The values in the `config.json` of a GPT-2 model (`configuration_gpt2.py`). The fields of
+/// `Gpt2Config` have the names that other families use for the corresponding keys.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gpt2Config {
-    /// The number of token ids.
+    /// The number of token ids in the vocabulary.
     pub vocab_size: usize,
-    /// The maximum length of a sequence, in tokens: each position has a learned embedding.
+    /// The number of learned position embeddings, which limits the number of tokens in a sequence.
     pub max_position_embeddings: usize,
     /// The number of features of the residual stream.
     pub hidden_size: usize,
-    /// The number of features of the feed-forward network.
+    /// The number of features between the linear layers of the feed-forward network.
     pub intermediate_size: usize,
     /// The number of layers of the network.
     pub num_hidden_layers: usize,
     /// The number of attention heads.
     pub num_attention_heads: usize,
-    /// The activation in the feed-forward network.
+    /// The activation function in the feed-forward network.
     pub activation: Activation,
     /// The ε that norms add to the variance.
     pub layer_norm_epsilon: f64,
-    /// Whether scores are divided by the square root of the number of a head's features.
+    /// Whether attention divides the scores by the square root of the number of a head's features.
     pub scale_attn_weights: bool,
-    /// Whether the scores of layer i are divided by i + 1.
+    /// Whether attention divides the scores of layer i by i + 1.
     pub scale_attn_by_inverse_layer_idx: bool,
-    /// Whether the output head is the embedding table.
+    /// Whether the output head shares its weight with the embedding table.
     pub tie_word_embeddings: bool,
     /// The element type in the checkpoint, if the configuration contains it.
     pub element: Option<ElementType>,
 }
 
-/// Keys that do not affect the computation, in addition to those of Llama.
+/// Keys of GPT-2 that do not affect the computation and that Llama does not have.
 const IGNORED: &[&str] = &[
     "attn_pdrop",
     "embd_pdrop",
     "n_ctx",
-    // This key selects a method for attention that does not change the result.
+    // This key selects a method of computing attention, and does not change the result.
     "reorder_and_upcast_attn",
     "resid_pdrop",
     "summary_activation",
@@ -195,7 +200,8 @@ const IGNORED: &[&str] = &[
     "summary_use_proj",
 ];
 
-/// Reads the `config.json` of a GPT-2. The defaults are the same as in `GPT2Config` of transformers.
+/// Reads the `config.json` of a GPT-2 model. Missing keys get the defaults of `GPT2Config` in HF
+/// transformers.
 pub(crate) fn read(keys: &Keys) -> Gpt2Config {
     keys.ignore(IGNORED);
     let count = |key, default| keys.optional_count(key).unwrap_or(default);
@@ -227,14 +233,15 @@ impl Gpt2Config {
         }
     }
 
-    /// The factor by which the scores of a layer are multiplied, for heads with `features` features.
+    /// The factor by which the attention scores of the layer `layer` are multiplied. Each head has
+    /// `features` features.
     fn scale(&self, layer: usize, features: usize) -> f64 {
         let root = if self.scale_attn_weights { (features as f64).sqrt() } else { 1.0 };
         let depth = if self.scale_attn_by_inverse_layer_idx { layer + 1 } else { 1 };
         1.0 / (root * depth as f64)
     }
 
-    /// Sizes in the configuration that the checkpoint's header can confirm.
+    /// Returns the sizes that Tracewright compares with the tensor shapes in the checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let inner = &[("h.*.mlp.c_fc.weight", 1)];
         vec![

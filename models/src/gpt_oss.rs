@@ -1,6 +1,6 @@
-//! gpt-oss: OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card" (2025), §2. The names follow the Hugging Face
-//! checkpoint (`modeling_gpt_oss.py`). Attention has a sink for each head, and every second layer has a
-//! window. The experts have biases and clamped gates.
+//! gpt-oss: OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card" (2025), §2. Field names follow the
+//! Hugging Face checkpoint (`modeling_gpt_oss.py`). Attention has a sink for each head, and every
+//! second layer has an attention window. The experts have biases and clamped gates.
 
 use std::mem;
 
@@ -21,7 +21,7 @@ const F: Axis = Axis("F");
 const P: Axis = Axis("P");
 const TWO: Axis = Axis("Two");
 
-/// The whole network of a gpt-oss.
+/// The whole gpt-oss network, from token ids to logits.
 pub type GptOss<T> = Decoder<T, Layer<T, Attention<T>, Experts<T>, GptOssConfig>, GptOssConfig>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -71,7 +71,8 @@ fn gguf(file: &Metadata<'_>) -> Value {
 }
 
 model! {
-    /// Attention with a sink for each head: an additional score in the softmax that has no value.
+    /// Attention with a sink for each head. A sink is an additional score in the softmax that
+    /// belongs to no value.
     pub Attention<T: Float>(GptOssConfig): AttentionBlock<T> {
         dims {
             D = hidden_size,
@@ -94,11 +95,12 @@ model! {
 }
 
 model! {
-    /// Experts whose matrix alternates between rows of the gate and rows of the up projection (`GptOssExperts`).
+    /// A mixture of experts. Each expert has one matrix in which rows of the gate and rows of the
+    /// up projection alternate (`GptOssExperts`).
     pub Experts<T: Float>(GptOssConfig): FeedForward<T> {
         dims {
             D = hidden_size, F = intermediate_size, P = 2 * F,
-            // The number of experts, and the number of experts that a token uses.
+            // X is the number of experts, and C is the number of experts that a token uses.
             X = num_experts, C = num_experts_per_tok,
         }
 
@@ -114,7 +116,7 @@ model! {
 
         fn forward(x: T[B, S, D]) -> T[B, S, D] {
             let routed = route(self.router(x).to::<F32>(), None, self.dim(C), &Routing::normalized(Scores::Softmax));
-            // The gates come first, because the archive stores the rows in this order.
+            // The rows of the gates come first, because the archive stores the rows in this order.
             let [gate_up, gate_up_bias] = match self.config.gate_up_split {
                 true => [
                     joined([self.gate_proj(), self.up_proj()], &[X, F, D]), // [X, P, D]
@@ -150,7 +152,7 @@ fn joined<T: Float>(weights: [Tensor<T>; 2], order: &[Axis]) -> Tensor<T> {
     Tensor::concat(&weights.map(|weight| weight.permute(order).rename(F, P)), P)
 }
 
-/// The `config.json` of a gpt-oss.
+/// The values in the `config.json` of a gpt-oss model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GptOssConfig {
     /// The keys that gpt-oss shares with Llama.
@@ -159,9 +161,9 @@ pub struct GptOssConfig {
     pub num_experts: usize,
     /// The number of experts that each token chooses.
     pub num_experts_per_tok: usize,
-    /// The factor in the sigmoid of the gates.
+    /// The factor by which the input of the gates' sigmoid is multiplied.
     pub alpha: f64,
-    /// The bound on the gates and on the up projection.
+    /// The bound to which the program clamps the gates and the up projection.
     pub limit: f64,
     /// Whether the checkpoint stores the matrices of gates and of up projections separately, as GGUF files do.
     pub gate_up_split: bool,
@@ -172,7 +174,7 @@ descends!(GptOssConfig from llama: LlamaConfig);
 impl DecoderConfig for GptOssConfig {}
 
 impl GptOssConfig {
-    /// Sizes in the configuration that the checkpoint's header can confirm.
+    /// Returns the sizes that Tracewright compares with the tensor shapes in the checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let router = &[("model.layers.*.mlp.router.weight", 0)];
         let features = &[("model.layers.*.mlp.experts.down_proj", 1)];
@@ -184,10 +186,11 @@ impl GptOssConfig {
     }
 }
 
-/// Reads the `config.json` of a gpt-oss. The defaults are the same as in `GptOssConfig` of transformers.
+/// Reads the `config.json` of a gpt-oss model. Missing keys get the defaults of `GptOssConfig` in
+/// HF transformers.
 pub(crate) fn read(keys: &Keys) -> GptOssConfig {
     keys.ignore(experts::IGNORED);
-    // Published files contain these keys, but transformers does not read them.
+    // Published files contain these keys, but HF transformers does not read them.
     keys.ignore(&["experts_per_token", "initial_context_length"]);
     let defaults = Defaults {
         sizes: Some([201_088, 2880, 2880, 36, 64]),
@@ -215,7 +218,7 @@ pub(crate) fn read(keys: &Keys) -> GptOssConfig {
     }
 }
 
-/// The rotary embedding for a configuration that does not describe any.
+/// The default rotary embedding, if the configuration does not describe a rotary embedding.
 fn usual() -> RopeScaling {
     RopeScaling::Yarn {
         factor: 32.0,

@@ -1,6 +1,6 @@
-//! Dense Granite models: Shen et al., "Power Scheduler" (2024), which transformers cites. The names follow
-//! the Hugging Face checkpoint (`modeling_granite.py`). The network is a Llama with factors for embeddings,
-//! scores, residuals and logits.
+//! Dense Granite models: Shen et al., "Power Scheduler" (2024), which HF transformers cites. Field
+//! names follow the Hugging Face checkpoint (`modeling_granite.py`). The network differs from Llama
+//! in four factors, for the embeddings, the attention scores, the residuals and the logits.
 
 use dsl::nn::{Attend, Kv};
 use dsl::{Float, Tensor, model};
@@ -12,7 +12,7 @@ use crate::family::Family;
 use crate::gguf::{GgufFamily, Metadata, joined};
 use crate::llama::{self, Attention, Mlp};
 
-/// The whole network of a Granite.
+/// The whole Granite network, from token ids to logits.
 pub type Granite<T> = Decoder<T, Layer<T>, GraniteConfig>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -21,7 +21,7 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["GraniteForCausalLM"], &["GraniteModel"], &["granite"])
 };
 
-/// The factors in a `config.json`, and in a GGUF file's metadata.
+/// The names of the factors in a `config.json` and in the metadata of a GGUF file.
 pub(crate) const FACTORS: &[(&str, &str)] = &[
     ("embedding_multiplier", "embedding_scale"),
     ("attention_multiplier", "attention.scale"),
@@ -29,8 +29,8 @@ pub(crate) const FACTORS: &[(&str, &str)] = &[
     ("logits_scaling", "logit_scale"),
 ];
 
-/// The `config.json` that corresponds to a GGUF file (`LLM_ARCH_GRANITE` in llama.cpp). The factor for
-/// attention scores has another default in GGUF files.
+/// Converts the metadata of a GGUF file to a `config.json` (`LLM_ARCH_GRANITE` in llama.cpp). The
+/// default of the factor for attention scores differs between GGUF files and `config.json`.
 fn gguf(file: &Metadata<'_>) -> Value {
     file.always("rope.scaling.finetuned", "true: Granite without a rotary embedding is another network");
     let [attention_bias, mlp_bias] = ["attn_q", "ffn_gate"].map(|part| file.is_biased(part));
@@ -51,8 +51,9 @@ pub(crate) fn factors(file: &Metadata<'_>) -> Value {
 }
 
 model! {
-    /// The layer of a Llama that multiplies the outputs of attention and feed-forward network by a factor
-    /// before it adds them to the residual (`GraniteDecoderLayer`).
+    /// Llama's layer with a factor on the residual branches. The layer multiplies the outputs of
+    /// attention and the feed-forward network by a factor, and adds the products to the residual
+    /// (`GraniteDecoderLayer`).
     pub Layer<T: Float>(GraniteConfig): AttentionBlock<T> {
         dims { D = hidden_size }
 
@@ -69,7 +70,7 @@ model! {
     }
 }
 
-/// The `config.json` of a Granite.
+/// The values in the `config.json` of a Granite model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GraniteConfig {
     /// The keys that Granite shares with Llama.
@@ -78,8 +79,8 @@ pub struct GraniteConfig {
     pub embedding_multiplier: f64,
     /// The factor by which attention scores are multiplied, instead of 1/√E.
     pub attention_multiplier: f64,
-    /// The factor by which the outputs of attention and feed-forward network are multiplied before they are
-    /// added to the residual.
+    /// The factor by which a layer multiplies the outputs of attention and the feed-forward
+    /// network. The layer adds the products to the residual.
     pub residual_multiplier: f64,
     /// The number by which the logits are divided.
     pub logits_scaling: f64,
@@ -101,7 +102,8 @@ impl DecoderConfig for GraniteConfig {
     }
 }
 
-/// Reads the `config.json` of a Granite. The defaults are the same as in `GraniteConfig` of transformers.
+/// Reads the `config.json` of a Granite model. Missing keys get the defaults of `GraniteConfig` in
+/// HF transformers.
 pub(crate) fn read(keys: &Keys) -> GraniteConfig {
     GraniteConfig {
         llama: llama::read(keys),

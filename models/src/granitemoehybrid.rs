@@ -1,6 +1,7 @@
-//! Granite 4 hybrid. Names follow the published checkpoints (`modeling_granitemoehybrid.py`). Most layers
-//! have a Mamba-2 (Dao and Gu, "Transformers are SSMs", 2024, §7), and the other layers have attention. Every
-//! layer has a feed-forward network, and in the larger networks it also has experts.
+//! The Granite 4 hybrid network. Field names follow the published checkpoints
+//! (`modeling_granitemoehybrid.py`). Most layers contain a Mamba-2 block (Dao and Gu, "Transformers
+//! are SSMs", 2024, §7), and the other layers contain attention. Every layer has a feed-forward
+//! network. In the larger Granite 4 networks, every layer also has experts.
 
 use dsl::nn::{Attend, Cache, Kv, Position, Recurrent, silu};
 use dsl::{F32, Float, Project, Tensor, model};
@@ -109,7 +110,7 @@ model! {
         dims {
             V = vocab_size, D = hidden_size, L = num_hidden_layers,
             H = num_attention_heads, K = num_key_value_heads, E = head_dim or D / H,
-            // The features of the feed-forward network.
+            // The number of features of the feed-forward network.
             A = shared_intermediate_size,
             // The sizes of Mamba-2, as in `Mamba2`.
             N = mamba_n_heads, W = mamba_n_groups, R = N / W, U = mamba_d_state, O = mamba_d_head,
@@ -133,7 +134,7 @@ model! {
         }
     }
 
-    /// The network without its head: embedding, layers and final norm.
+    /// The network without the output head: the embedding, the layers and the final norm.
     pub BaseModel {
         embed_tokens: Embedding[V, D],
         layers: [Layer; L],
@@ -160,8 +161,8 @@ model! {
         }
     }
 
-    /// A layer: attention or Mamba-2, and then a feed-forward network. The layer multiplies the output of
-    /// each block by a factor before it adds the output to the residual.
+    /// A layer with attention or Mamba-2, and then a feed-forward network. The layer multiplies the
+    /// output of each block by a factor, and adds the product to the residual.
     pub Layer {
         input_layernorm: RmsNorm[D](eps = rms_norm_eps),
         self_attn: Attention<T>,
@@ -190,7 +191,7 @@ model! {
         }
     }
 
-    /// A feed-forward network with SwiGLU.
+    /// A SwiGLU feed-forward network that computes the gate and the features in one matmul.
     pub Mlp {
         gate_linear: Linear[D -> A],
         up_linear: Linear[D -> A],
@@ -202,18 +203,20 @@ model! {
     }
 }
 
-/// `x` times a number. As in PyTorch, the number is not rounded to T first.
+/// Multiplies `x` by a number. As in PyTorch, the program does not round the number to T before the
+/// multiplication.
 #[track_caller]
 fn scaled<T: Float>(x: Tensor<T>, factor: f64) -> Tensor<T> {
     (x.to::<F32>() * factor).to()
 }
 
-/// The `config.json` of a Granite 4 hybrid. Its keys have the names of `GraniteMoeHybridConfig` in transformers.
+/// The values in the `config.json` of a Granite 4 hybrid model. The fields have the names of the
+/// keys in `GraniteMoeHybridConfig` of HF transformers.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "most fields are keys")]
 pub struct GraniteMoeHybridConfig {
     pub granite: GraniteConfig,
-    /// Whether each layer has attention. The other layers have a Mamba-2.
+    /// Whether each layer has attention. A layer without attention has a Mamba-2 block.
     pub attention: Vec<bool>,
     /// Whether the attention layers have a rotary embedding.
     pub rotary: bool,
@@ -228,7 +231,7 @@ pub struct GraniteMoeHybridConfig {
     pub mamba_d_head: usize,
     pub mamba_conv_bias: bool,
     pub mamba_proj_bias: bool,
-    /// The number of earlier positions that a convolution sees.
+    /// The number of earlier positions that the causal convolution reads.
     pub conv_memory: usize,
 }
 
@@ -269,11 +272,11 @@ impl Project<LlamaConfig> for GraniteMoeHybridConfig {
 
 alternates!(GraniteMoeHybridConfig);
 
-/// Keys without effect on the results: the number of tokens in a chunk, and a key for training.
+/// Keys that do not affect the results: the number of tokens in a chunk, and a key for training.
 const IGNORED: &[&str] = &["mamba_chunk_size", "init_method"];
 
-/// Reads the `config.json` of a Granite 4 hybrid. The defaults are the same as in `GraniteMoeHybridConfig` of
-/// transformers.
+/// Reads the `config.json` of a Granite 4 hybrid model. Missing keys get the defaults of
+/// `GraniteMoeHybridConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> GraniteMoeHybridConfig {
     keys.ignore(IGNORED);
     keys.ignore(experts::IGNORED);
@@ -281,7 +284,7 @@ pub(crate) fn read(keys: &Keys) -> GraniteMoeHybridConfig {
     let granite = granite::read(keys);
     let layers = granite.num_hidden_layers;
     let listed = keys.get("layer_types").and_then(Value::as_array);
-    // The name in published files, and the name that transformers 5 saves.
+    // The name of the key in published files, and the name in files that HF transformers 5 saves.
     let kinds =
         match listed.is_some_and(|types| types.iter().any(|kind| kind == "mamba" || kind == "attention")) {
             true => ["attention", "mamba"],

@@ -1,30 +1,31 @@
-//! Decides whether the output head is the embedding table. The configuration contains a setting, but the
-//! checkpoint has priority.
+//! Decides whether the output head shares its weight with the embedding table. If the configuration
+//! and the checkpoint disagree, the checkpoint has priority.
 
 use std::path::PathBuf;
 
 use irpa::Checkpoint;
 
-/// The key of the output head.
+/// The key of the output head's weight.
 pub(crate) const HEAD: &str = "lm_head.weight";
 
-/// A head in a checkpoint whose configuration ties the head to the embedding. The text of this error is shown
-/// as a warning.
+/// A checkpoint contains an output head, although the configuration ties the head to the embedding
+/// table. Tracewright prints the text of this error as a warning.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`lm_head.weight` differs from `{embedding}` in `{}`, but the configuration ties the two tensors; \
-    Tracewright uses `lm_head.weight` for the head, as transformers does",
+    Tracewright uses `lm_head.weight` for the head, as the library transformers does",
     .path.display()
 )]
 pub struct UntiedHead {
     /// Path of the checkpoint's file.
     pub path: PathBuf,
-    /// The key of the embedding in the checkpoint.
+    /// The key of the embedding table in the checkpoint.
     pub embedding: String,
 }
 
-/// The head of a checkpoint if it differs from the embedding. The function compares both tensors if the
-/// checkpoint contains both.
+/// Returns the output head of a checkpoint if the head differs from the embedding table. The
+/// function compares the two tensors if the checkpoint contains an output head and an embedding
+/// table.
 pub(crate) fn own_head(checkpoint: &Checkpoint, embedding: &str) -> Option<UntiedHead> {
     let differs = checkpoint.get(HEAD).and(checkpoint.get(embedding)).is_some()
         && !checkpoint.holds_equal(HEAD, embedding);

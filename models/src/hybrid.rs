@@ -5,7 +5,8 @@ use std::ops::DerefMut;
 use crate::config::Keys;
 use crate::decoder::{LlamaConfig, read_text_tower};
 
-/// Implements the methods that tell which state a layer has, for a configuration with the field `attention`.
+/// Implements the methods `attends` and `recurs`, which select the kind of state that a layer has.
+/// The configuration must have the field `attention`.
 macro_rules! alternates {
     ($config:ident) => {
         impl $config {
@@ -14,7 +15,7 @@ macro_rules! alternates {
                 self.attention.get(layer).copied().unwrap_or_default()
             }
 
-            /// Whether a layer has a recurrence.
+            /// Whether a layer is recurrent, which means that the layer has no attention.
             pub fn recurs(&self, layer: usize) -> bool {
                 !self.attends(layer)
             }
@@ -24,14 +25,16 @@ macro_rules! alternates {
 
 pub(crate) use alternates;
 
-/// Whether each of `layers` layers has attention, from the key `layer_types`; `None` if the key is missing.
-/// `kinds` contains the name of attention, then the name of the recurrence.
+/// Reads from the key `layer_types`, for each of `layers` layers, whether the layer has attention.
+/// Returns `None` if the key is missing. `kinds` contains the name of layers with attention, then
+/// the name of recurrent layers.
 pub(crate) fn attention(keys: &Keys, layers: usize, kinds: [&str; 2]) -> Option<Vec<bool>> {
     let types = keys.layer_types_of(layers, kinds)?;
     Some(types.iter().map(|kind| kind == kinds[0]).collect())
 }
 
-/// The number of earlier positions that a causal convolution reads, computed from the key for its number of taps.
+/// The number of earlier positions that a causal convolution reads. The function computes this
+/// number from the number of taps in the key `key`.
 pub(crate) fn conv_memory(keys: &Keys, key: &'static str, default: usize) -> usize {
     let taps = keys.optional_count(key).unwrap_or(default);
     if taps < 2 {
@@ -40,7 +43,8 @@ pub(crate) fn conv_memory(keys: &Keys, key: &'static str, default: usize) -> usi
     taps.saturating_sub(1)
 }
 
-/// Reads the keys of a Qwen text network, from the top level or from `text_config`.
+/// Reads the keys of a Qwen text network from the top level of a `config.json` or from the object
+/// `text_config`.
 pub(crate) fn read_qwen<C: DerefMut<Target = LlamaConfig>>(keys: &Keys, read: impl FnOnce(&Keys) -> C) -> C {
     let beside = &[
         "image_token_id",

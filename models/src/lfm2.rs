@@ -1,6 +1,6 @@
-//! LFM2: "LFM2 Technical Report" (2025), §2. The names follow the Hugging Face checkpoint
-//! (`modeling_lfm2.py`). Most layers mix neighbouring tokens with a short gated convolution. The other layers
-//! have attention like Qwen3.
+//! LFM2: "LFM2 Technical Report" (2025), §2. Field names follow the Hugging Face checkpoint
+//! (`modeling_lfm2.py`). Most layers mix neighbouring tokens with a short gated convolution. Layers
+//! without a convolution have the same attention as Qwen3.
 
 use std::iter;
 
@@ -37,10 +37,10 @@ pub(crate) const GGUF: GgufFamily = GgufFamily {
     config: |file| joined([gguf_config(file), json!({ "block_auto_adjust_ff_dim": false })]),
     keys: &[("norm_eps", "attention.layer_norm_rms_epsilon"), ("conv_L_cache", "shortconv.l_cache")],
     parts: &[GGUF_PARTS],
-    // The norm after the last layer, which has one of two names in GGUF files.
+    // The norm after the last layer has one of these two names in GGUF files.
     outside: &[("token_embd_norm", "model.embedding_norm"), ("output_norm", "model.embedding_norm")],
     arranged: |part, _, _, tensor| {
-        // The conversion removed the axis of the single input.
+        // The conversion to GGUF removed the axis of the single input.
         if part == "shortconv.conv" && tensor.shape.len() == 2 {
             tensor.shape.insert(1, 1);
         }
@@ -66,7 +66,8 @@ pub(crate) const GGUF_PARTS: &[(&str, &str)] = &[
 
 pub(crate) fn gguf_config(file: &Metadata<'_>) -> Value {
     let said = file.count("block_count");
-    // The reader of the configuration rejects more layers than the limit.
+    // If the file has more layers than this limit, the reader of the configuration later reports an
+    // error.
     let layers = said.filter(|&layers| layers <= limits::LAYERS).unwrap_or(0);
     let heads = file.counts("attention.head_count_kv").unwrap_or_default();
     let all = heads.iter().copied().chain(iter::repeat(heads.first().copied().unwrap_or(0)));
@@ -94,12 +95,13 @@ model! {
         dims {
             V = vocab_size, D = hidden_size, F = intermediate_size, L = num_hidden_layers,
             H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim or D / H,
-            // The number of inputs that a convolution caches, and the number of its taps.
+            // C is the number of inputs that a convolution caches, and J is the number of taps.
             C = conv_memory, J = C + 1,
-            // The input projection (the gate before the convolution, the gate after it, and its input), the
-            // inputs of each tap, and the outputs of the convolution.
+            // P is the outputs of the input projection: the gate before the convolution, the gate
+            // after the convolution, and the convolution's input. I is the inputs of each tap, and
+            // M is the outputs of the convolution.
             P = 3 * D, I = 1, M = D,
-            // The number of experts in a layer with experts.
+            // X is the number of experts in a layer with experts.
             X = num_experts,
         }
         cache { L of [K, E] if attends, L of recurrent [C, D] if recurs }
@@ -116,7 +118,7 @@ model! {
         }
     }
 
-    /// The network without its head: the embedding, the layers and the final norm.
+    /// The network without the output head: the embedding, the layers and the final norm.
     pub BaseModel {
         embed_tokens: Embedding[V, D],
         layers: [Layer; L],
@@ -136,8 +138,8 @@ model! {
         }
     }
 
-    /// A layer: attention or a convolution, and a feed-forward network or experts, each after a norm and added to the
-    /// residual.
+    /// A layer with attention or a convolution, and then a feed-forward network or experts. The
+    /// layer applies a norm before each block, and adds the output of each block to the residual.
     pub Layer {
         operator_norm: RmsNorm[D](eps = rms_norm_eps),
         self_attn: Attention,
@@ -156,7 +158,7 @@ model! {
         }
     }
 
-    /// Attention that normalizes queries and keys per head, before the rotary embedding.
+    /// Attention that normalizes each query head and key head before the rotary embedding.
     pub Attention {
         q_proj: Linear[D -> K, G, E],
         k_proj: Linear[D -> K, E],
@@ -172,8 +174,8 @@ model! {
         }
     }
 
-    /// A convolution of each feature over the last positions, with a gate before and after it
-    /// (`Lfm2ShortConv`).
+    /// A convolution of each feature over the last positions, with a gate before the convolution
+    /// and a gate after the convolution (`Lfm2ShortConv`).
     pub Convolution {
         in_proj: Linear[D -> P](bias if conv_bias),
         taps: Weight[D, I, J] at "conv.weight",
@@ -192,7 +194,7 @@ model! {
         }
     }
 
-    /// SwiGLU, a gated feed-forward network, or experts.
+    /// A SwiGLU feed-forward network or a mixture of experts.
     pub FeedForward {
         w1: Linear[D -> F],
         w3: Linear[D -> F],
@@ -211,22 +213,22 @@ model! {
     }
 }
 
-/// The `config.json` of an LFM2 (`configuration_lfm2.py`).
+/// The values in the `config.json` of an LFM2 model (`configuration_lfm2.py`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lfm2Config {
-    /// The keys that LFM2 shares with other networks, some of whose layers have experts.
+    /// The keys that LFM2 shares with other networks in which some layers have experts.
     pub experts: ExpertsConfig,
-    /// Whether each layer has attention. The other layers have a convolution.
+    /// Whether each layer has attention. A layer without attention has a convolution.
     pub attention: Vec<bool>,
-    /// The number of earlier positions that a convolution sees.
+    /// The number of earlier positions that the convolution reads.
     pub conv_memory: usize,
-    /// Whether convolutions and the linear layers around them have biases.
+    /// Whether the convolutions and the linear layers before and after a convolution have biases.
     pub conv_bias: bool,
 }
 
 descends!(Lfm2Config from experts: ExpertsConfig);
 
-/// Keys of the published checkpoints that transformers does not read, in addition to those of Llama.
+/// Keys that only published LFM2 files contain and that HF transformers does not read.
 const IGNORED: &[&str] = &[
     "block_dim",
     "block_mlp_init_scale",
@@ -242,7 +244,8 @@ const IGNORED: &[&str] = &[
     "use_pos_enc",
 ];
 
-/// Reads the `config.json` of an LFM2. The defaults are the same as in `Lfm2Config` of transformers.
+/// Reads the `config.json` of an LFM2 model. Missing keys get the defaults of `Lfm2Config` in HF
+/// transformers.
 pub(crate) fn read(keys: &Keys) -> Lfm2Config {
     keys.ignore(IGNORED);
     let mut config = shared(keys, [65_536, 2560, 12_288, 32, 32]);
@@ -250,8 +253,8 @@ pub(crate) fn read(keys: &Keys) -> Lfm2Config {
     config
 }
 
-/// Reads the keys that all LFM2 networks share, for a network without experts. `sizes` contains the defaults
-/// of the sizes.
+/// Reads the keys that all LFM2 networks share. The result describes a network without experts.
+/// `sizes` contains the defaults of five keys, in the order of [`Defaults::sizes`].
 pub(crate) fn shared(keys: &Keys, sizes: [usize; 5]) -> Lfm2Config {
     let rope = RopeDefaults { theta: 1e6, ..RopeDefaults::new(128_000) };
     let defaults = Defaults {
@@ -275,7 +278,7 @@ pub(crate) fn shared(keys: &Keys, sizes: [usize; 5]) -> Lfm2Config {
 }
 
 impl Lfm2Config {
-    /// Sizes in the configuration that the checkpoint's header can confirm.
+    /// Returns the sizes that Tracewright compares with the tensor shapes in the checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         match self.experts.sparse.contains(&true) {
             true => self.experts.sizes(),
@@ -286,8 +289,9 @@ impl Lfm2Config {
 
 alternates!(Lfm2Config);
 
-/// The features of the feed-forward network. With automatic adjustment, this is the configured number times
-/// two thirds and times a factor, rounded up to a multiple.
+/// Reads the number of features of the feed-forward network. If the key `block_auto_adjust_ff_dim`
+/// is true, the function multiplies the number by 2/3 and by a factor. The function then rounds the
+/// product up to a multiple of `block_multiple_of`.
 fn intermediate_size(keys: &Keys, size: usize) -> usize {
     let size = keys.optional_count("block_ff_dim").unwrap_or(size);
     let factor = keys.number_or("block_ffn_dim_multiplier", 1.0);
@@ -298,8 +302,9 @@ fn intermediate_size(keys: &Keys, size: usize) -> usize {
     }
 }
 
-/// Whether each of `layers` layers has attention, from `layer_types`, or otherwise from `full_attn_idxs`.
-/// Without both keys, all layers have attention.
+/// Reads from the key `layer_types`, for each of `layers` layers, whether the layer has attention.
+/// If the key `layer_types` is missing, the function reads the key `full_attn_idxs`. If
+/// `layer_types` and `full_attn_idxs` are missing, all layers have attention.
 fn attention(keys: &Keys, layers: usize) -> Vec<bool> {
     let mut attention = vec![false; layers];
     let listed = keys.layers("full_attn_idxs", layers, |layer| attention[layer] = true);

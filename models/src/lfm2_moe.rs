@@ -1,6 +1,6 @@
-//! LFM2 with experts: "LFM2 Technical Report" (2025), §2. The names follow the Hugging Face checkpoint
-//! (`modeling_lfm2_moe.py`). The network is an LFM2 with experts after the first layers. Sigmoid scores with
-//! a bias choose the experts.
+//! LFM2 with experts: "LFM2 Technical Report" (2025), §2. Field names follow the Hugging Face
+//! checkpoint (`modeling_lfm2_moe.py`). The network differs from LFM2 in the experts, which all
+//! layers except the first layers have. A router chooses the experts by sigmoid scores and a bias.
 
 use serde_json::json;
 
@@ -9,7 +9,7 @@ use crate::experts::{self, Divisor, ExpertsConfig, Routing, Scores};
 use crate::family::{Family, GgufFamily, joined, presets};
 use crate::lfm2::{self, Lfm2, Lfm2Config};
 
-/// The whole network of an LFM2 with experts.
+/// The whole LFM2 network with experts, from token ids to logits.
 pub type Lfm2Moe<T> = Lfm2<T>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -58,8 +58,8 @@ pub(crate) const FAMILY: Family = Family {
     }
 };
 
-/// Reads the `config.json` of an LFM2 with experts. The defaults are the same as in `Lfm2MoeConfig` of
-/// transformers.
+/// Reads the `config.json` of an LFM2 model with experts. Missing keys get the defaults of
+/// `Lfm2MoeConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Lfm2Config {
     keys.ignore(experts::IGNORED);
     let config = lfm2::shared(keys, [65_536, 2048, 7168, 32, 32]);

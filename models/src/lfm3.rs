@@ -1,5 +1,6 @@
-//! LFM3. Names follow the Hugging Face checkpoint (`modeling_lfm3.py`). LFM3 extends LFM2: some layers attend
-//! within a window, each attention head has an output gate, and a norm follows each sublayer.
+//! The LFM3 network. Field names follow the Hugging Face checkpoint (`modeling_lfm3.py`). The
+//! network extends LFM2 in three ways. Some layers have an attention window, each attention head
+//! has an output gate, and a norm follows attention, the convolution and the feed-forward network.
 
 use dsl::nn::{Attend, Cache, Kv, Position, Recurrent, attend};
 use dsl::{Float, Tensor, model};
@@ -15,7 +16,8 @@ use crate::rope::{RopeDefaults, RopeParameters, RopeScaling};
 pub(crate) const FAMILY: Family = Family {
     about: "short convolutions between attention layers, some with a window; gated heads",
     prefixes: crate::lfm2::FAMILY.prefixes,
-    // The name in published checkpoints, and the name in transformers.
+    // The first name is the key in published checkpoints, and the second name is the key in HF
+    // transformers.
     stacks: &[("self_attn.g_proj.weight", &["self_attn.gate_proj.weight"])],
     presets: presets!("lfm3-1.7b": "LiquidAI/LFM3-1.7B"),
     ..Family::of(&["Lfm3ForCausalLM"], &["Lfm3Model"], &["lfm3"])
@@ -27,7 +29,7 @@ model! {
         dims {
             V = vocab_size, D = hidden_size, L = num_hidden_layers,
             H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim or D / H,
-            // The number of inputs that a convolution caches.
+            // C is the number of inputs that a convolution caches.
             C = conv_memory,
         }
         cache { L of [K, E] within window if attends, L of recurrent [C, D] if recurs }
@@ -44,7 +46,7 @@ model! {
         }
     }
 
-    /// The network without its head: the embedding, the layers and the final norm.
+    /// The network without the output head: the embedding, the layers and the final norm.
     pub BaseModel {
         embed_tokens: Embedding[V, D],
         layers: [Layer; L],
@@ -69,7 +71,9 @@ model! {
         }
     }
 
-    /// A layer: attention or a convolution, and a feed-forward network, each between norms and added to the residual.
+    /// A layer with attention or a convolution, and then a feed-forward network. The layer applies
+    /// a norm before each block and another norm after each block. The layer then adds each
+    /// normalized output to the residual.
     pub Layer {
         operator_norm: RmsNorm[D](eps = rms_norm_eps),
         self_attn: Attention,
@@ -89,7 +93,7 @@ model! {
             self.after(x, y)
         }
 
-        /// Computes the rest of the layer after attention or the convolution, whose output is `y`.
+        /// Computes the rest of the layer from `y`, the output of attention or of the convolution.
         fn after(x: T[B, S, D], y: T[B, S, D]) -> T[B, S, D] {
             let normed = self.config.use_sandwich_norm;
             let x = x + if normed { self.post_operator_norm(y) } else { y };
@@ -98,7 +102,8 @@ model! {
         }
     }
 
-    /// Attention that normalizes queries and keys, and multiplies the output of each head by a gate between 0 and 1.
+    /// Attention that normalizes queries and keys. The attention also multiplies the output of each
+    /// head by a gate between 0 and 1.
     pub Attention {
         q_proj: Linear[D -> K, G, E](bias if attention_bias),
         k_proj: Linear[D -> K, E](bias if attention_bias),
@@ -120,12 +125,12 @@ model! {
     }
 }
 
-/// The `config.json` of an LFM3 (`configuration_lfm3.py`).
+/// The values in the `config.json` of an LFM3 model (`configuration_lfm3.py`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lfm3Config {
     /// The keys that LFM3 shares with LFM2.
     pub lfm2: Lfm2Config,
-    /// Whether a norm follows each sublayer.
+    /// Whether a norm follows attention, the convolution and the feed-forward network.
     pub use_sandwich_norm: bool,
     /// Whether each attention head has an output gate.
     pub use_attention_gate: bool,
@@ -133,7 +138,8 @@ pub struct Lfm3Config {
 
 descends!(Lfm3Config from lfm2: Lfm2Config);
 
-/// Reads the `config.json` of an LFM3. The defaults are the same as in `Lfm3Config` of transformers.
+/// Reads the `config.json` of an LFM3 model. Missing keys get the defaults of `Lfm3Config` in HF
+/// transformers.
 pub(crate) fn read(keys: &Keys) -> Lfm3Config {
     let defaults = Defaults {
         hidden_act: &[],

@@ -1,9 +1,11 @@
-//! The supported networks and their configurations, with one file per family.
+//! The networks that Tracewright supports, and their configurations. Each model family has its own
+//! file.
 #![warn(missing_docs)]
 
-/// Makes a configuration an extension of another configuration. The new configuration derefs to the other
-/// configuration, and its network can have the other network's blocks as fields. If a third configuration is
-/// in between, the blocks of its network can be fields too.
+/// Makes a configuration an extension of another configuration. The macro implements `Deref` from
+/// the new configuration to the extended configuration. The macro also implements [`dsl::Project`],
+/// so the new network can have blocks of the extended network as fields. With `through`, the new
+/// network can also have blocks of a third network as fields.
 macro_rules! descends {
     ($config:ident from $($field:tt).+: $base:ident $(, through $other:tt: $between:ident)?) => {
         impl std::ops::Deref for $config {
@@ -34,9 +36,10 @@ macro_rules! descends {
     };
 }
 
-/// Lists a family in each line: its module, its network, and the configuration that the module's `read`
-/// creates from a `config.json`, or also from the files `beside` it. The module's `FAMILY` contains the other
-/// facts.
+/// Declares all model families. Each line contains the module of a family, the network, and the
+/// type of the configuration. The function `read` of the module creates the configuration from a
+/// `config.json`. With `beside`, the function also reads the files next to the `config.json`. The
+/// constant `FAMILY` of the module contains all other facts about the family.
 macro_rules! families {
     ($($module:ident::$family:ident($config:ty) $($beside:ident)?;)+) => {
         $(
@@ -57,8 +60,8 @@ macro_rules! families {
         }
 
         impl ModelConfig {
-            /// The family that `found` names, and the function that reads its keys. The result is `None` if
-            /// there is no such family.
+            /// Returns the family with the architecture or model type `found`, and the function
+            /// that reads the family's keys. Returns `None` if no family has this name.
             fn reader(found: &str, keys: &Keys) -> Option<(&'static Family, ReadKeys)> {
                 $(
                     if $module::FAMILY.is_named(found) && ($module::FAMILY.is)(keys) {
@@ -99,7 +102,8 @@ macro_rules! families {
     };
 }
 
-/// Passes all keys to the function `read` of a module.
+/// Calls the function `read` of a module with all keys, and checks the keys that `read` did not
+/// read.
 macro_rules! read {
     ($module:ident $keys:ident $allowed:ident) => {{
         let config = $module::read(&$keys);
@@ -192,7 +196,8 @@ families! {
     starcoder2::Starcoder2(LlamaConfig);
 }
 
-/// A function that reads a configuration. The file may contain the given keys although no code reads them.
+/// A function that reads a configuration. The second argument lists keys that are no error even if
+/// no code reads these keys.
 type ReadKeys = fn(Keys, &[String]) -> Result<ModelConfig, ConfigError>;
 
 /// The properties that the configurations of all families provide.
@@ -203,7 +208,7 @@ struct Facts {
     vocabulary: usize,
     tied: bool,
     layers: usize,
-    /// Sizes that a checkpoint's header can confirm.
+    /// The sizes that Tracewright compares with the tensor shapes in the checkpoint.
     sizes: Vec<DeclaredSize>,
 }
 
@@ -213,17 +218,18 @@ pub fn architectures() -> Vec<&'static str> {
 }
 
 impl ModelConfig {
-    /// Reads the `config.json` at `path`, or in the directory at `path`. The file may contain the keys in
-    /// `allowed` although no code reads them.
+    /// Reads the `config.json` at `path`, or in the directory `path`. The keys in `allowed` are no
+    /// error even if no code reads these keys.
     ///
     /// # Errors
-    /// Returns an error if the architecture is not supported, the checkpoint is quantized, or keys are
-    /// missing, unknown or invalid. The error lists all such keys.
+    /// Returns an error if Tracewright does not support the architecture or the checkpoint's
+    /// quantization. Also returns an error that lists all keys that are missing, unknown or
+    /// invalid.
     pub fn read(path: &Path, allowed: &[String]) -> Result<Self, ConfigError> {
         Self::of(Keys::read(path)?, allowed)
     }
 
-    /// Reads the keys of a configuration whose file is already parsed.
+    /// Reads the keys of a configuration from a parsed file.
     pub(crate) fn of(keys: Keys, allowed: &[String]) -> Result<Self, ConfigError> {
         let (found, path) = (architecture(&keys), keys.path().to_owned());
         let Some((family, read)) = Self::reader(&found, &keys) else {
@@ -275,7 +281,8 @@ impl Architecture for ModelConfig {
     fn named(&self, checkpoint: Checkpoint) -> Checkpoint {
         let Facts { family, tied, .. } = self.facts();
         let named = checkpoint.renamed(family.prefixes).with_scales().apart(family.stacks);
-        // If two weights are tied, a checkpoint may contain only one of them, under either name.
+        // If two weights are tied, a checkpoint can contain only one of the two tensors, under
+        // either name.
         if tied { named.renamed(&[(head::HEAD, family.embedding)]) } else { named }
     }
 
@@ -309,15 +316,17 @@ impl Architecture for ModelConfig {
     }
 }
 
-/// A function that reads the configuration of a model: a Hugging Face folder, its `config.json`, or a GGUF
-/// file. The second argument lists keys that the configuration may contain although no code reads them.
+/// A function that reads the configuration of a model from a Hugging Face folder, a `config.json`
+/// or a GGUF file. The keys in the second argument are no error even if no code reads these keys.
 pub type ReadModel = fn(&Path, &[String]) -> Result<Box<dyn Architecture>, ConfigError>;
 
-/// Reads the configuration of the model at `path`: a GGUF file, a directory with a `config.json`, or the
-/// `config.json` itself. The keys in `allowed` may be in the configuration although no code reads them.
+/// Reads the configuration of the model at `path`. The path can be a GGUF file, a directory with a
+/// `config.json`, or a `config.json`. The keys in `allowed` are no error even if no code reads
+/// these keys.
 ///
 /// # Errors
-/// Returns the same errors as [`ModelConfig::read`], or an error if a GGUF file is invalid or has an unsupported architecture.
+/// Returns the same errors as [`ModelConfig::read`]. Also returns an error if a GGUF file is
+/// invalid or has an unsupported architecture.
 ///
 /// ```no_run
 /// # use std::path::Path;
@@ -332,8 +341,8 @@ pub fn read(path: &Path, allowed: &[String]) -> Result<Box<dyn Architecture>, Co
     })
 }
 
-/// A network with known sizes, with all information that a build needs about the network. Implement this
-/// trait for your own networks.
+/// A network with known sizes. The trait contains all information about a network that Tracewright
+/// needs to build a program. Implement this trait for your own networks.
 pub trait Architecture: Send {
     /// Records the given entry points, with weights and activations of type `element` (f32, f16 or bf16).
     ///
@@ -341,30 +350,31 @@ pub trait Architecture: Send {
     /// Returns an error if a value in the configuration is invalid.
     fn trace(&self, element: ElementType, entry_points: &[EntryPoint]) -> Result<Traced, TraceError>;
 
-    /// The entry points of a program with these sizes. By default, these are the entry points of a language
-    /// model.
+    /// Returns the entry points of a program with the given sizes of batch, chunk and context. By
+    /// default, the method returns the entry points of a language model.
     fn entry_points(&self, batch: usize, chunk: usize, context: usize) -> Vec<EntryPoint> {
         EntryPoint::all(batch, chunk, context)
     }
 
-    /// The preparation of a text before a network computes its embedding; `None` for a network that predicts
-    /// tokens.
+    /// How to prepare a text before the network computes the text's embedding. The value is `None`
+    /// for a network that predicts tokens.
     fn sentence(&self) -> Option<&SentenceConfig> {
         None
     }
 
-    /// The longest sequence that the network supports, in tokens.
+    /// The largest number of tokens in a sequence that the network supports.
     fn max_context(&self) -> usize;
 
-    /// The number of token ids.
+    /// The number of token ids in the vocabulary.
     fn vocabulary(&self) -> usize;
 
-    /// The element type in the checkpoint; `None` if it is unknown.
+    /// The element type in the checkpoint, or `None` if the type is unknown.
     fn element(&self) -> Option<ElementType> {
         None
     }
 
-    /// Tensors that a checkpoint may contain in addition to the parameters. By default, there are none.
+    /// Tensors that a checkpoint may contain in addition to the network's parameters. By default,
+    /// the list is empty.
     fn ignorable(&self) -> Vec<Ignorable> {
         Vec::new()
     }
@@ -374,36 +384,37 @@ pub trait Architecture: Send {
         checkpoint
     }
 
-    /// The [named](Self::named) checkpoint, together with the tensors in folders next to it that belong to
-    /// the network.
+    /// Returns the [renamed](Self::named) checkpoint, together with the network's tensors in
+    /// folders next to the checkpoint.
     ///
     /// # Errors
-    /// Returns an error if one of the folders has no weights.
+    /// Returns an error if one of the folders contains no weights.
     fn weights(&self, checkpoint: Checkpoint) -> Result<Checkpoint, ArchiveError> {
         Ok(self.named(checkpoint))
     }
 
-    /// Unties the head from the embedding if the [named](Self::named) checkpoint contains a head that
-    /// differs, as transformers does. Call this function before [`trace`](Self::trace); otherwise such a
-    /// checkpoint is rejected. The function returns a warning for the user.
+    /// Unties the output head from the embedding table, as HF transformers does, if the
+    /// [renamed](Self::named) checkpoint contains a different output head. Call this function
+    /// before [`trace`](Self::trace), because Tracewright otherwise rejects a checkpoint with a
+    /// different output head. The function returns a warning for the user.
     fn settle_head(&mut self, _checkpoint: &Checkpoint) -> Option<UntiedHead> {
         None
     }
 
-    /// The best storage format for matmul weights. The format is set if the checkpoint stores these weights
-    /// with fewer bits than the network's element type.
+    /// The best storage format for matmul weights. The format differs from the network's element
+    /// type only if the checkpoint stores matmul weights with fewer bits.
     fn stored(&self) -> Quantization {
         Quantization::Computed
     }
 
-    /// Sizes in the configuration that the checkpoint's header can confirm, for [`check_sizes`]. By default,
-    /// there are none.
+    /// Returns the sizes that [`check_sizes`] compares with the tensor shapes in the checkpoint. By
+    /// default, the list is empty.
     fn sizes(&self) -> Vec<DeclaredSize> {
         Vec::new()
     }
 }
 
-/// Rejects a network that computes embeddings if the caller expects a network that predicts tokens.
+/// Checks that a network predicts tokens and does not compute embeddings.
 ///
 /// # Errors
 /// Returns [`ConfigError::Embeds`] for a network that computes embeddings.
@@ -413,8 +424,8 @@ pub fn check_generates(network: &dyn Architecture, path: &Path) -> Result<(), Co
     Err(ConfigError::Embeds { found: architecture(&keys), path: keys.path().to_owned() })
 }
 
-/// Rejects a network that predicts tokens if the caller expects a network that computes embeddings. Otherwise
-/// the function returns the preparation of texts.
+/// Checks that a network computes embeddings and does not predict tokens. Returns the settings for
+/// the preparation of texts.
 ///
 /// # Errors
 /// Returns [`ConfigError::Generates`] for a network that predicts tokens.
@@ -429,7 +440,8 @@ pub fn check_embeds<'a>(
     Err(ConfigError::Generates { found: architecture(&keys), path: keys.path().to_owned() })
 }
 
-/// The architecture or model type that a `config.json` declares.
+/// The architecture that a `config.json` declares. If the key `architectures` is missing, the
+/// function returns the model type.
 fn architecture(keys: &Keys) -> String {
     // The value is usually a list. An error message shows any other value unchanged.
     let named =

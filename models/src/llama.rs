@@ -1,5 +1,5 @@
-//! Llama 3: "The Llama 3 Herd of Models" (2024), §3.2. The names follow the Hugging Face checkpoint
-//! (`modeling_llama.py`).
+//! Llama 3: "The Llama 3 Herd of Models" (2024), §3.2. Field names follow the Hugging Face
+//! checkpoint (`modeling_llama.py`).
 
 use dsl::nn::{Attend, Kv, attend, silu};
 use dsl::{Float, Project, model};
@@ -9,7 +9,7 @@ use crate::config::Keys;
 use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, Defaults, FeedForward, LlamaConfig, Plain};
 use crate::family::{Family, GgufFamily, interleaved, presets};
 
-/// The whole network of a Llama.
+/// The whole Llama network, from token ids to logits.
 pub type Llama<T> = Decoder<T, Layer<T>>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -19,7 +19,7 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["LlamaForCausalLM"], &["LlamaModel"], &["llama"])
 };
 
-/// The description of the GGUF files of a Llama.
+/// The description of the GGUF files of Llama models.
 pub(crate) const GGUF: GgufFamily = GgufFamily {
     config: |file| {
         let [attention_bias, mlp_bias] = ["attn_q", "ffn_gate"].map(|part| file.is_biased(part));
@@ -30,7 +30,7 @@ pub(crate) const GGUF: GgufFamily = GgufFamily {
 };
 
 model! {
-    /// A layer: attention and feed-forward network, each after a norm and added to the residual.
+    /// A layer with attention and a feed-forward network, each with a norm and a residual connection.
     pub Layer<T: Float, A: AttentionBlock<T> = Attention<T>, M: FeedForward<T> = Mlp<T>, C: DecoderConfig + Project<A::Config> + Project<M::Config> = Plain>(C): AttentionBlock<T> {
         dims { D = hidden_size }
 
@@ -47,7 +47,7 @@ model! {
 }
 
 model! {
-    /// Grouped-query attention with K heads of keys and values, and G query heads for each of these heads.
+    /// Grouped-query attention with K key-value heads, and with G query heads for each key-value head.
     pub Attention<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size, F = intermediate_size,
@@ -66,7 +66,7 @@ model! {
         }
     }
 
-    /// A feed-forward network with SwiGLU (Shazeer, "GLU Variants Improve Transformer", 2020).
+    /// A SwiGLU feed-forward network (Shazeer, "GLU Variants Improve Transformer", 2020).
     pub Mlp<T: Float>: FeedForward<T> {
         gate_proj: Linear[D -> F](bias if mlp_bias),
         up_proj: Linear[D -> F](bias if mlp_bias),
@@ -78,12 +78,13 @@ model! {
     }
 }
 
-/// Reads the `config.json` of a Llama. The defaults are the same as in `LlamaConfig` of transformers.
+/// Reads the `config.json` of a Llama model. Missing keys get the defaults of `LlamaConfig` in HF
+/// transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     if let Some(found) = keys.optional_count("pretraining_tp").filter(|&tp| tp != 1) {
         keys.refuse("pretraining_tp", found, "1");
     }
-    // SmolLM2 publishes this key, but transformers rotates halves for any value.
+    // Published SmolLM2 files contain this key, but HF transformers ignores its value.
     keys.always("rope_interleaved", false);
     let attention_bias = keys.flag("attention_bias", false);
     LlamaConfig {

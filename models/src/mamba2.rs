@@ -29,16 +29,20 @@ pub(crate) fn stored(part: &str, end: &str, tensor: &mut CheckpointTensor) -> St
 }
 
 model! {
-    /// Mamba-2 with the names of transformers (`GraniteMoeHybridMambaLayer`): keys are its B, queries are its
-    /// C, and values are its x. The two states have the axes `[W, R, U, O]` and `[M, P]`.
+    /// A Mamba-2 block whose fields have the names of HF transformers
+    /// (`GraniteMoeHybridMambaLayer`). The paper's B, C and x are the keys, queries and values of
+    /// this block. The two states of the block have the axes `[W, R, U, O]` and `[M, P]`.
     pub Mamba2<T: Float>(Mamba2Config) {
         dims {
             D = hidden_size,
-            // Value heads, key heads, value heads per key head; features of a key and of a value.
+            // N, W and R are the numbers of value heads, of key heads, and of value heads per key
+            // head. U and O are the numbers of features of a key and of a value.
             N = heads, W = groups, R = N / W, U = state_size, O = head_dim,
-            // The convolution's inputs: values, keys and queries. Z adds the gate and the time steps to these inputs.
+            // P is the convolution's inputs, which are values, keys and queries. Z also includes
+            // the gate and the time steps.
             Y = N * O, Q = W * U, P = Y + Q + Q, Z = Y + P + N,
-            // The inputs that the state keeps, the taps of the convolution, and the input channels per tap.
+            // M is the inputs that the state stores, J is the taps of the convolution, and I is the
+            // input channels per tap.
             M = conv_memory, J = M + 1, I = 1,
         }
 
@@ -72,10 +76,10 @@ model! {
     }
 }
 
-/// The sizes of a Mamba-2.
+/// The configuration of a Mamba-2 block.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mamba2Config {
-    /// The features of the residual stream.
+    /// The number of features of the residual stream.
     pub hidden_size: usize,
     /// The number of value heads.
     pub heads: usize,
@@ -85,14 +89,14 @@ pub struct Mamba2Config {
     pub state_size: usize,
     /// The number of features of a value.
     pub head_dim: usize,
-    /// The number of earlier positions that the convolution sees.
+    /// The number of earlier positions that the convolution reads.
     pub conv_memory: usize,
     /// Whether the convolution has a bias.
     pub conv_bias: bool,
     /// Whether the linear layers have biases.
     pub proj_bias: bool,
-    /// The ε of the norm.
+    /// The ε that the norm adds to the mean square.
     pub epsilon: f64,
-    /// The smallest time step; 0 if time steps have no lower bound.
+    /// The lower bound of the time steps, or 0 if the time steps have no lower bound.
     pub least_step: f64,
 }

@@ -1,6 +1,7 @@
-//! MiniMax-M2: MiniMax, "MiniMax-M2" (2025). Names follow the published checkpoints
-//! (`modeling_minimax_m2.py`). The network is a Mixtral with three differences. A norm covers all query heads
-//! and another all key heads, some features are rotated, and sigmoid scores have a bias.
+//! MiniMax-M2: MiniMax, "MiniMax-M2" (2025). Field names follow the published checkpoints
+//! (`modeling_minimax_m2.py`). The network differs from Mixtral in three ways. Attention has a norm
+//! over all query heads and a norm over all key heads. The rotary embedding rotates only some
+//! features of a head. The router has sigmoid scores and a bias.
 
 use serde_json::{Value, json};
 
@@ -12,7 +13,7 @@ use crate::mixtral::{self, Layer};
 use crate::olmoe::{Attention, OlmoeConfig};
 use crate::rope::RopeDefaults;
 
-/// The whole network of a MiniMax-M2.
+/// The whole MiniMax-M2 network, from token ids to logits.
 pub type MinimaxM2<T> = Decoder<T, Layer<T, Attention<T>, OlmoeConfig>, OlmoeConfig>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -42,7 +43,7 @@ fn gguf(file: &Metadata<'_>) -> Value {
     }))
 }
 
-/// Keys of published files that transformers does not read, with their published values.
+/// Keys of published files that HF transformers does not read, each with the published value.
 const UNREAD: &[&str] = &[
     "attn_type_list",
     "layernorm_full_attention_beta",
@@ -61,8 +62,8 @@ const UNREAD: &[&str] = &[
     "use_routing_bias",
 ];
 
-/// Reads the `config.json` of a MiniMax-M2. The defaults are the same as in `MiniMaxM2Config` of
-/// transformers.
+/// Reads the `config.json` of a MiniMax-M2 model. Missing keys get the defaults of
+/// `MiniMaxM2Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> OlmoeConfig {
     keys.ignore(experts::IGNORED);
     keys.ignore(UNREAD);

@@ -1,6 +1,6 @@
-//! Ministral 3: Mistral AI, "Ministral 3" (2025). The names follow the Hugging Face checkpoint
-//! (`modeling_ministral3.py`). The network is a Mistral that multiplies queries at far positions by a factor,
-//! as Llama 4 does.
+//! Ministral 3: Mistral AI, "Ministral 3" (2025). Field names follow the Hugging Face checkpoint
+//! (`modeling_ministral3.py`). The network differs from Mistral in the queries. As in Llama 4,
+//! attention multiplies the queries at large positions by a factor.
 
 use dsl::nn::Attend;
 use dsl::{Axis, F32, Float, Tensor};
@@ -11,7 +11,7 @@ use crate::family::{Family, presets};
 use crate::llama::{Attention, Layer, Mlp};
 use crate::rope::{RopeDefaults, RopeParameters, RopeScaling};
 
-/// The whole network of a Ministral 3.
+/// The whole Ministral 3 network, from token ids to logits.
 pub type Ministral3<T> = Decoder<T, Layer<T, Attention<T>, Mlp<T>, Ministral3Config>, Ministral3Config>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -20,14 +20,15 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["Ministral3ForCausalLM"], &["Ministral3Model"], &["ministral3"])
 };
 
-/// The `config.json` of a Ministral 3.
+/// The values in the `config.json` of a Ministral 3 model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ministral3Config {
     /// The keys that Ministral 3 shares with Llama.
     pub llama: LlamaConfig,
-    /// The factor β on queries of positions p: 1 + β · ln(1 + ⌊p / original⌋).
+    /// The number β in the factor for queries at position p, which is 1 + β · ln(1 + ⌊p /
+    /// original⌋).
     pub beta: f64,
-    /// The original context before its extension, in tokens.
+    /// The largest number of tokens in a sequence before the context was extended.
     pub original: usize,
 }
 
@@ -36,7 +37,7 @@ descends!(Ministral3Config from llama: LlamaConfig);
 impl DecoderConfig for Ministral3Config {
     fn attention<T: Float>(&self, layer: usize, rotary: &Attend<T>) -> Attend<T> {
         let at = rotary.clone().windowed(self.window(layer));
-        // One factor for each possible value of ⌊p / original⌋.
+        // The table contains a factor for each possible value of ⌊p / original⌋.
         let factors: Vec<f64> = (0..self.max_position_embeddings.div_ceil(self.original))
             .map(|turn| 1.0 + self.beta * libm::log1p(turn as f64))
             .collect();
@@ -46,8 +47,8 @@ impl DecoderConfig for Ministral3Config {
     }
 }
 
-/// Reads the `config.json` of a Ministral 3. The defaults are the same as in `Ministral3Config` of
-/// transformers.
+/// Reads the `config.json` of a Ministral 3 model. Missing keys get the defaults of
+/// `Ministral3Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Ministral3Config {
     // The rope object also contains keys for the factor on queries.
     let rope = RopeDefaults {
@@ -75,7 +76,7 @@ pub(crate) fn read(keys: &Keys) -> Ministral3Config {
     Ministral3Config { llama: LlamaConfig { windows, ..llama }, beta, original }
 }
 
-/// The rotary embedding of a configuration without this key.
+/// The rotary embedding of a configuration without the key `rope_parameters`.
 fn unset(keys: &Keys) -> RopeParameters {
     for key in ["rope_scaling", "rope_theta"] {
         if let Some(found) = keys.get(key) {

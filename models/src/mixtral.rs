@@ -1,6 +1,6 @@
-//! Mixtral: Jiang et al., "Mixtral of Experts" (2024), §2. The names follow the published checkpoints. The
-//! network is a Mistral with several experts instead of a feed-forward network. A router chooses a few
-//! experts for each token.
+//! Mixtral: Jiang et al., "Mixtral of Experts" (2024), §2. Field names follow the published
+//! checkpoints. The network differs from Mistral in the feed-forward network, which consists of
+//! several experts. A router chooses some experts for each token.
 
 use dsl::nn::{Attend, Kv};
 use dsl::{F32, Float, Project, Tensor, model};
@@ -13,7 +13,7 @@ use crate::family::{Family, GgufFamily, Stacks, presets};
 use crate::llama::{self, Attention};
 use crate::rope::RopeDefaults;
 
-/// The whole network of a Mixtral.
+/// The whole Mixtral network, from token ids to logits.
 pub type Mixtral<T> = Decoder<T, Layer<T>, ExpertsConfig>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -45,7 +45,7 @@ pub(crate) const GGUF_PARTS: &[(&str, &str)] = &[
 ];
 
 model! {
-    /// The layer of a Llama, with experts instead of the feed-forward network.
+    /// Llama's layer with experts instead of the feed-forward network.
     pub Layer<T: Float, A: AttentionBlock<T> = Attention<T>, C: DecoderConfig + Project<A::Config> + Project<ExpertsConfig> = ExpertsConfig>(C): AttentionBlock<T> {
         dims { D = hidden_size }
 
@@ -62,12 +62,12 @@ model! {
 }
 
 model! {
-    /// A mixture of experts with a router. The result is a sum over the chosen experts' SwiGLUs, weighted by
-    /// the router.
+    /// A mixture of experts with a router. The result is the sum of the chosen experts' SwiGLU
+    /// outputs, weighted by the router.
     pub Experts<T: Float>(ExpertsConfig): FeedForward<T> {
         dims {
             D = hidden_size, F = moe_intermediate_size,
-            // The number of experts, and the number of experts that a token uses.
+            // X is the number of experts, and C is the number of experts that a token uses.
             X = num_experts, C = num_experts_per_tok,
         }
 
@@ -80,7 +80,8 @@ model! {
         }
     }
 
-    /// The sum over the SwiGLUs of the experts that the router chooses by its logits.
+    /// The experts without the router. The block chooses experts by the given logits, and adds the
+    /// SwiGLU outputs of the chosen experts.
     pub Mixture<T: Float> {
         w1: Weight[X, F, D] at "*.w1.weight",
         w3: Weight[X, F, D] at "*.w3.weight",
@@ -93,8 +94,8 @@ model! {
     }
 }
 
-/// Keys of the experts in the layout of transformers and GGUF, and the corresponding keys in the published
-/// layout.
+/// Keys of the experts' tensors. Each pair contains the key in files of HF transformers or GGUF,
+/// and the corresponding keys in published files.
 pub(crate) const STACKS: Stacks = &[
     ("mlp.gate.weight", &["block_sparse_moe.gate.weight"]),
     ("mlp.e_score_correction_bias", &["block_sparse_moe.e_score_correction_bias"]),
@@ -108,7 +109,8 @@ pub(crate) const STACKS: Stacks = &[
     ("ffn_up_exps.weight", &["experts.*.w3.weight"]),
 ];
 
-/// Reads the `config.json` of a Mixtral. The defaults are the same as in `MixtralConfig` of transformers.
+/// Reads the `config.json` of a Mixtral model. Missing keys get the defaults of `MixtralConfig` in
+/// HF transformers.
 pub(crate) fn read(keys: &Keys) -> ExpertsConfig {
     keys.ignore(experts::IGNORED);
     let rope = RopeDefaults { theta: 1e6, ..RopeDefaults::new(131_072) };

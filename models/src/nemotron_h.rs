@@ -1,5 +1,6 @@
-//! Nemotron-H. Names follow transformers (`modeling_nemotron_h.py`). Each layer has a norm and one block:
-//! Mamba-2, attention without rotary embedding, a feed-forward network, or experts.
+//! The Nemotron-H network. Field names follow HF transformers (`modeling_nemotron_h.py`). Each
+//! layer has a norm and one block. The block is a Mamba-2 block, attention without a rotary
+//! embedding, a feed-forward network, or a mixture of experts.
 
 mod config;
 
@@ -76,8 +77,8 @@ model! {
         dims {
             V = vocab_size, D = hidden_size, L = num_hidden_layers, A = intermediate_size,
             K = num_key_value_heads, E = head_dim or 1,
-            // The number of experts, their features, their inputs, and the features of the expert that every
-            // token uses.
+            // X is the number of experts. F and Z are the features and the inputs of an expert. I
+            // is the features of the shared expert, which every token uses.
             X = num_experts, F = moe_intermediate_size, Z = latent_size, I = shared_features,
             // The sizes of Mamba-2, as in `Mamba2`.
             N = mamba_num_heads, W = n_groups, R = N / W, U = ssm_state_size, O = mamba_head_dim,
@@ -101,7 +102,7 @@ model! {
         }
     }
 
-    /// The network without its head: embedding, layers and final norm.
+    /// The network without the output head: the embedding, the layers and the final norm.
     pub BaseModel {
         embeddings: Embedding[V, D],
         layers: [Layer; L],
@@ -125,7 +126,8 @@ model! {
         }
     }
 
-    /// A layer of one of four kinds. Each kind has its own function.
+    /// A layer with a norm and one of four kinds of blocks. Each kind of block has its own
+    /// function.
     pub Layer {
         norm: RmsNorm[D](eps = rms_norm_eps, style = wide),
         attention: Attention<T> at "mixer",
@@ -150,7 +152,8 @@ model! {
         }
     }
 
-    /// A feed-forward network without a gate. The activation is the square of ReLU (So et al., "Primer", 2021).
+    /// A feed-forward network without a gate. The activation function is the square of ReLU (So et
+    /// al., "Primer", 2021).
     pub Mlp {
         up_proj: Linear[D -> A](bias if mlp_bias),
         down_proj: Linear[A -> D](bias if mlp_bias),
@@ -160,8 +163,8 @@ model! {
         }
     }
 
-    /// Routed and shared experts without gates. In some networks, the routed experts read and write a
-    /// projection of the features to fewer dimensions.
+    /// Routed and shared experts, whose feed-forward networks have no gate. In some networks, the
+    /// routed experts process a projection of the features to fewer dimensions.
     pub Experts {
         gate: Linear[D -> X],
         bias: Weight<F32>[X] at "gate.e_score_correction_bias",

@@ -1,6 +1,7 @@
-//! OLMo 2: "2 OLMo 2 Furious" (2024), §3.1. The names follow the Hugging Face checkpoint
-//! (`modeling_olmo2.py`). The network is a Llama with norms after attention and the feed-forward network, and
-//! with norms over all queries and over all keys.
+//! OLMo 2: "2 OLMo 2 Furious" (2024), §3.1. Field names follow the Hugging Face checkpoint
+//! (`modeling_olmo2.py`). The network differs from Llama in the norms. Norms follow attention and
+//! the feed-forward network. Attention has a norm over all query heads and a norm over all key
+//! heads.
 
 use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, WeightStyle, model};
@@ -11,7 +12,8 @@ use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, Defaults, LlamaConf
 use crate::family::{Family, GgufFamily, presets};
 use crate::llama::Mlp;
 
-/// The whole network of an OLMo 2. All norms apply their weight before rounding (`Olmo2RMSNorm`).
+/// The whole OLMo 2 network, from token ids to logits. All norms multiply by the weight before they
+/// round the result (`Olmo2RMSNorm`).
 pub type Olmo2<T> = Decoder<T, Layer<T>, Wide>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -25,8 +27,8 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// A layer that normalizes the outputs of attention and feed-forward network before it adds them to the
-    /// residual. The layer has no other norms.
+    /// A layer that normalizes the outputs of attention and of the feed-forward network. The layer
+    /// then adds the normalized outputs to the residual. The layer has no other norms.
     pub Layer<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size,
@@ -61,7 +63,7 @@ model! {
     }
 }
 
-/// The configuration of a network whose last norm applies its weight in f32.
+/// The configuration of a network whose last norm multiplies by the weight in f32.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wide(LlamaConfig);
 
@@ -77,7 +79,8 @@ impl From<LlamaConfig> for Wide {
     }
 }
 
-/// Reads the `config.json` of an OLMo 2. The defaults are the same as in `Olmo2Config` of transformers.
+/// Reads the `config.json` of an OLMo 2 model. Missing keys get the defaults of `Olmo2Config` in HF
+/// transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     let defaults = Defaults { rms_norm_eps: 1e-5, ..Defaults::new(2048) };
     let attention_bias = keys.flag("attention_bias", false);

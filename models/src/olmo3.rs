@@ -1,6 +1,6 @@
-//! OLMo 3: Ai2, "Olmo 3" (2025), §3. The names follow the Hugging Face checkpoint (`modeling_olmo3.py`). The
-//! network is an OLMo 2 with windows in most layers. Only layers without a window adapt the rotary embedding
-//! to long contexts.
+//! OLMo 3: Ai2, "Olmo 3" (2025), §3. Field names follow the Hugging Face checkpoint
+//! (`modeling_olmo3.py`). The network differs from OLMo 2 in the attention window that most layers
+//! have. Only layers without a window adapt the rotary embedding to long contexts.
 
 use crate::config::Keys;
 use crate::decoder::{Defaults, LlamaConfig};
@@ -8,7 +8,7 @@ use crate::family::{Family, presets};
 use crate::olmo2::Olmo2;
 use crate::rope::RopeParameters;
 
-/// The whole network of an OLMo 3.
+/// The whole OLMo 3 network, from token ids to logits.
 pub type Olmo3<T> = Olmo2<T>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -17,14 +17,15 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["Olmo3ForCausalLM"], &["Olmo3Model"], &["olmo3"])
 };
 
-/// Reads the `config.json` of an OLMo 3. The defaults are the same as in `Olmo3Config` of transformers.
+/// Reads the `config.json` of an OLMo 3 model. Missing keys get the defaults of `Olmo3Config` in HF
+/// transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     let defaults = Defaults { rms_norm_eps: 1e-5, ..Defaults::new(2048) };
     let attention_bias = keys.flag("attention_bias", false);
     let mut local_rope = None;
     let llama = LlamaConfig::with_rope(keys, defaults, |keys, defaults| {
-        // In the form of transformers 4, the base of local layers is the default for any `rope_theta`
-        // (`convert_rope_params_to_dict`).
+        // In the keys of HF transformers 4, `rope_theta` does not change the base of layers with a
+        // window. These layers have the default base (`convert_rope_params_to_dict`).
         let [local, global] = RopeParameters::by_layer_type(keys, [5e5; 2], defaults.max_position_embeddings);
         local_rope = Some(local);
         global

@@ -1,6 +1,7 @@
-//! OLMoE: Muennighoff et al., "OLMoE: Open Mixture-of-Experts Language Models" (2024), §2. The names follow
-//! the published checkpoints. The network is a Mixtral that normalizes all queries and all keys, and does not
-//! renormalize the router's probabilities.
+//! OLMoE: Muennighoff et al., "OLMoE: Open Mixture-of-Experts Language Models" (2024), §2. Field
+//! names follow the published checkpoints. The network differs from Mixtral in two ways. Attention
+//! has a norm over all query heads and a norm over all key heads. The router does not divide the
+//! probabilities of the chosen experts by their sum.
 
 use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, Tensor, model};
@@ -12,18 +13,20 @@ use crate::family::Family;
 use crate::llama::Layer;
 use crate::shape_check::DeclaredSize;
 
-/// The whole network of an OLMoE.
+/// The whole OLMoE network, from token ids to logits.
 pub type Olmoe<T> = Decoder<T, Layer<T, Attention<T>, Experts<T>, OlmoeConfig>, OlmoeConfig>;
 
 pub(crate) const FAMILY: Family = Family {
-    // The same text as for Mixtral puts both families into one table row.
+    // Mixtral has the same text, so the table of architectures describes the two families in one
+    // row.
     about: crate::mixtral::FAMILY.about,
     stacks: experts::STACKS,
     ..Family::of(&["OlmoeForCausalLM"], &["OlmoeModel"], &["olmoe"])
 };
 
 model! {
-    /// Attention with norms over the features of all heads together, and clipped features (`OlmoeAttention`).
+    /// Attention with norms over the features of all heads together. Attention clips the normalized
+    /// queries, keys and values (`OlmoeAttention`).
     pub Attention<T: Float>(OlmoeConfig): AttentionBlock<T> {
         dims {
             D = hidden_size,
@@ -47,7 +50,7 @@ model! {
     }
 }
 
-/// Bounds features to ±`bound`. `None` changes nothing.
+/// Clips features to the range from −`bound` to `bound`. With `None`, the features have no bound.
 #[track_caller]
 fn clipped<T: Float>(x: Tensor<T>, bound: Option<f64>) -> Tensor<T> {
     match bound {
@@ -56,12 +59,12 @@ fn clipped<T: Float>(x: Tensor<T>, bound: Option<f64>) -> Tensor<T> {
     }
 }
 
-/// The `config.json` of an OLMoE.
+/// The values in the `config.json` of an OLMoE model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OlmoeConfig {
     /// The keys that OLMoE shares with other networks with experts.
     pub experts: ExpertsConfig,
-    /// The bound on queries, keys and values; `None` means that there is no bound.
+    /// The bound for clipping the queries, keys and values. With `None`, attention does not clip.
     pub clip_qkv: Option<f64>,
 }
 
@@ -70,13 +73,14 @@ descends!(OlmoeConfig from experts.llama: LlamaConfig, through experts: ExpertsC
 impl DecoderConfig for OlmoeConfig {}
 
 impl OlmoeConfig {
-    /// Sizes in the configuration that the checkpoint's header can confirm.
+    /// Returns the sizes that Tracewright compares with the tensor shapes in the checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         self.experts.sizes()
     }
 }
 
-/// Reads the `config.json` of an OLMoE. The defaults are the same as in `OlmoeConfig` of transformers.
+/// Reads the `config.json` of an OLMoE model. Missing keys get the defaults of `OlmoeConfig` in HF
+/// transformers.
 pub(crate) fn read(keys: &Keys) -> OlmoeConfig {
     keys.ignore(experts::IGNORED);
     let attention_bias = keys.flag("attention_bias", false);

@@ -1,6 +1,8 @@
-//! Phi-3 and Phi-4: "Phi-3 Technical Report" (2024), §2. The names follow the Hugging Face checkpoint
-//! (`modeling_phi3.py`). The network is a Llama whose checkpoint stores queries, keys and values in one
-//! matrix, and gate and up in another. The network uses LongRoPE, and can rotate only a part of each head.
+//! Phi-3 and Phi-4: "Phi-3 Technical Report" (2024), §2. Field names follow the Hugging Face
+//! checkpoint (`modeling_phi3.py`). The network differs from Llama in two ways. The checkpoint
+//! stores the query, key and value projections in one matrix, and the gate and up projections in
+//! another matrix. The rotary embedding uses LongRoPE, and can rotate only some features of each
+//! head.
 
 use dsl::nn::{Attend, Kv, attend, silu};
 use dsl::{Float, model};
@@ -12,7 +14,7 @@ use crate::family::{Family, GgufFamily, presets};
 use crate::llama::Layer;
 use crate::rope::{RopeDefaults, RopeScaling};
 
-/// The whole network of a Phi-3 or Phi-4.
+/// The whole Phi-3 or Phi-4 network, from token ids to logits.
 pub type Phi3<T> = Decoder<T, Layer<T, Attention<T>, Mlp<T>>>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -34,13 +36,14 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// Attention with one projection for query heads, key heads and value heads, in this order
-    /// (`Phi3Attention`).
+    /// Attention with one matrix that contains the projections for queries, keys and values in this
+    /// order (`Phi3Attention`).
     pub Attention<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size, F = intermediate_size,
             H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim or D / H,
-            // P: all heads of queries, keys and values. U: the features of gate and up.
+            // P is the number of query, key and value heads together. U is the number of features
+            // of gate and up together.
             P = H + K + K, U = 2 * F,
         }
 
@@ -55,7 +58,8 @@ model! {
         }
     }
 
-    /// A feed-forward network with SwiGLU and one projection for gate and up, in this order (`Phi3MLP`).
+    /// A SwiGLU feed-forward network with one matrix that contains the gate and up projections in
+    /// this order (`Phi3MLP`).
     pub Mlp<T: Float>: FeedForward<T> {
         gate_up_proj: Linear[D -> U],
         down_proj: Linear[F -> D],
@@ -68,7 +72,8 @@ model! {
     }
 }
 
-/// Reads the `config.json` of a Phi-3. The defaults are the same as in `Phi3Config` of transformers.
+/// Reads the `config.json` of a Phi-3 model. Missing keys get the defaults of `Phi3Config` in HF
+/// transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     for bias in ["attention_bias", "mlp_bias", "lm_head_bias"] {
         keys.always(bias, false);
@@ -84,7 +89,7 @@ pub(crate) fn read(keys: &Keys) -> LlamaConfig {
         keys.refuse("rope_scaling", "of another type", "null or of type longrope");
     }
     let window = keys.optional_count("sliding_window");
-    // Keys of the published checkpoints that transformers does not read.
+    // HF transformers does not read these keys of published files.
     keys.ignore(&["auto_map", "embd_pdrop", "full_attn_mod", "interpolate_factor", "resid_pdrop"]);
     LlamaConfig { windows: vec![window; llama.num_hidden_layers].into(), ..llama }
 }

@@ -1,15 +1,16 @@
-//! Published sizes of the families, by name.
+//! Presets, which are published configurations of the model families. Each preset has a name.
 //!
-//! Each preset contains the `config.json` of the repository that it names. `models/presets/parameters.txt`
-//! lists the parameters that transformers creates from this `config.json`: names, shapes and totals. A test
-//! compares these parameters with the network.
+//! A preset contains the `config.json` of a Hugging Face repository. The file
+//! `models/presets/parameters.txt` lists the parameters that HF transformers creates from the
+//! `config.json` of each preset, with their names, shapes and total number. A test compares the
+//! parameters in `parameters.txt` with the network in this crate.
 
 use std::path::Path;
 
 use crate::config::{ConfigError, Keys};
 use crate::{FAMILIES, ModelConfig};
 
-/// A published configuration, which needs no file and no weights.
+/// A published configuration. You can build a network from a preset without any files or weights.
 ///
 /// ```
 /// use tracewright_models::Architecture as _;
@@ -21,15 +22,15 @@ use crate::{FAMILIES, ModelConfig};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preset {
-    /// The name in Tracewright, such as `llama-3.1-405b`.
+    /// The name of the preset in Tracewright, such as `llama-3.1-405b`.
     pub name: &'static str,
-    /// The repository on Hugging Face that publishes this `config.json`.
+    /// The repository on Hugging Face that publishes the preset's `config.json`.
     pub repository: &'static str,
     /// The text of the preset's `config.json`.
     pub config: &'static str,
 }
 
-/// Declares the presets of a family. The files of the presets are in `models/presets`.
+/// Declares the presets of a family. The folder `models/presets` contains the files of the presets.
 macro_rules! presets {
     ($($name:literal: $repository:literal),+ $(,)?) => {
         &[$($crate::presets::Preset {
@@ -47,7 +48,7 @@ impl Preset {
         FAMILIES.iter().flat_map(|family| family.presets)
     }
 
-    /// The preset with this name; `None` if there is no such preset.
+    /// The preset with this name, or `None` if no preset has this name.
     pub fn named(name: &str) -> Option<&'static Self> {
         Self::all().find(|preset| preset.name == name)
     }
@@ -55,7 +56,8 @@ impl Preset {
     /// Reads the preset's configuration.
     ///
     /// # Errors
-    /// The function never returns an error for the presets in this crate, because a test reads all of them.
+    /// The method never returns an error for the presets in this crate, because a test reads all
+    /// these presets.
     pub fn read(&self) -> Result<ModelConfig, ConfigError> {
         ModelConfig::of(Keys::parse(Path::new(self.name), self.config)?, &[])
     }

@@ -1,5 +1,5 @@
-//! Models whose checkpoint contains matrices in quantized blocks. Such models are GGUF files, and folders
-//! that `tracewright quantize` writes.
+//! Models whose checkpoint contains matrices in quantized blocks. GGUF files and the output folders
+//! of `tracewright quantize` contain quantized matrices.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,10 +16,11 @@ use crate::gguf::{self, Renaming};
 use crate::shape_check::DeclaredSize;
 use crate::{Architecture, ModelConfig, UntiedHead};
 
-/// The formats of matmul weights that a checkpoint stores in quantized blocks, by the patterns of their keys.
+/// Returns the storage formats of matmul weights that the checkpoint stores in quantized blocks.
+/// The result contains a format for each pattern of keys.
 ///
-/// Blocks of q8, q4 or q4_k are not converted. All other blocks are converted to q8, the format with the
-/// least loss. All layers have the same format.
+/// Tracewright keeps blocks in the formats q8, q4 and q4_k. Tracewright converts blocks in other
+/// formats to q8, the format with the least loss. A weight has the same format in all layers.
 fn stored(checkpoint: &Checkpoint) -> Quantization {
     let mut blocks: BTreeMap<String, Vec<Option<BlockFormat>>> = BTreeMap::new();
     for tensor in checkpoint.tensors().filter(|tensor| tensor.shape.len() > 1) {
@@ -42,14 +43,14 @@ fn stored(checkpoint: &Checkpoint) -> Quantization {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct QuantizedModel {
     config: ModelConfig,
-    /// The names of tensors in a GGUF file; `None` for a folder.
+    /// The names of tensors in a GGUF file, or `None` for a folder.
     gguf: Option<Renaming>,
     stored: Quantization,
 }
 
 impl QuantizedModel {
-    /// The model with the formats of the checkpoint in its directory, if the checkpoint contains quantized
-    /// blocks.
+    /// Creates the model of a folder. If the checkpoint contains quantized blocks, the model uses
+    /// the storage formats of the checkpoint.
     pub(crate) fn of_folder(config: ModelConfig, path: &Path) -> Box<dyn Architecture> {
         // If the checkpoint is damaged or missing, the function that reads the weights reports the error.
         let checkpoint = path.is_dir().then(|| Checkpoint::open(path).ok()).flatten();
@@ -60,7 +61,7 @@ impl QuantizedModel {
         }
     }
 
-    /// The model in a GGUF file.
+    /// Creates the model of a GGUF file.
     ///
     /// # Errors
     /// Returns the same errors as [`gguf::read`].
@@ -106,7 +107,8 @@ impl Architecture for QuantizedModel {
     }
 
     fn settle_head(&mut self, checkpoint: &Checkpoint) -> Option<UntiedHead> {
-        // In a GGUF file, the tensors determine whether the head is tied.
+        // In a GGUF file, the tensors determine whether the output head is tied to the embedding
+        // table.
         self.gguf.is_none().then(|| self.config.settle_head(checkpoint)).flatten()
     }
 

@@ -1,6 +1,6 @@
-//! Qwen2 and Qwen2.5: "Qwen2 Technical Report" (2024), §2.2. The names follow the Hugging Face checkpoint
-//! (`modeling_qwen2.py`). The network is a Llama with biases on queries, keys and values, and with an
-//! optional sliding window in its upper layers.
+//! Qwen2 and Qwen2.5: "Qwen2 Technical Report" (2024), §2.2. Field names follow the Hugging Face
+//! checkpoint (`modeling_qwen2.py`). The network differs from Llama in two ways. The linear layers
+//! for queries, keys and values have biases. The upper layers can have a sliding window.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::decoder::{AttentionBlock, Decoder, Defaults, LlamaConfig};
 use crate::family::{Family, GgufFamily, presets};
 use crate::llama::Layer;
 
-/// The whole network of a Qwen2 or Qwen2.5.
+/// The whole Qwen2 or Qwen2.5 network, from token ids to logits.
 pub type Qwen2<T> = Decoder<T, Layer<T, Attention<T>>>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -23,8 +23,8 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// Attention with biases on queries, keys and values, but without a bias on the output
-    /// (`Qwen2Attention`). No configuration key changes these biases.
+    /// Attention with biases for queries, keys and values, but without a bias for the output
+    /// (`Qwen2Attention`). No key of the configuration changes the biases of attention.
     pub Attention<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size,
@@ -44,7 +44,8 @@ model! {
     }
 }
 
-/// Reads the `config.json` of a Qwen2. The defaults are the same as in `Qwen2Config` of transformers.
+/// Reads the `config.json` of a Qwen2 model. Missing keys get the defaults of `Qwen2Config` in HF
+/// transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     keys.always("use_mrope", false);
     let defaults = Defaults { num_key_value_heads: Some(32), ..Defaults::new(32_768) };
@@ -52,8 +53,8 @@ pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     LlamaConfig { windows: windows(keys, llama.num_hidden_layers), ..llama }
 }
 
-/// The window of each layer. If `use_sliding_window` is set, layers from `max_window_layers` on have a
-/// window.
+/// Reads the attention window of each layer. If the key `use_sliding_window` is true, the layers
+/// from the index `max_window_layers` on have a window.
 pub(crate) fn windows(keys: &Keys, layers: usize) -> Arc<[Option<usize>]> {
     let (used, window) =
         (keys.flag("use_sliding_window", false), keys.nullable_count("sliding_window", Some(4096)));

@@ -1,6 +1,6 @@
-//! Qwen3: "Qwen3 Technical Report" (2025), §2. The names follow the Hugging Face checkpoint
-//! (`modeling_qwen3.py`). The network is a Llama that normalizes queries and keys per head, with windows as
-//! in Qwen2.
+//! Qwen3: "Qwen3 Technical Report" (2025), §2. Field names follow the Hugging Face checkpoint
+//! (`modeling_qwen3.py`). The network differs from Llama in the norms of each query head and key
+//! head. Layers can have a sliding window as in Qwen2.
 
 use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, model};
@@ -12,7 +12,7 @@ use crate::family::{Family, GgufFamily, presets};
 use crate::llama::Layer;
 use crate::qwen2::windows;
 
-/// The whole network of a Qwen3.
+/// The whole Qwen3 network, from token ids to logits.
 pub type Qwen3<T> = Decoder<T, Layer<T, Attention<T>>>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -26,8 +26,8 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// Attention with norms over the features of each head. All heads share one norm weight
-    /// (`Qwen3Attention`).
+    /// Attention with norms over the features of each query head and key head. All heads share the
+    /// weight of the norm (`Qwen3Attention`).
     pub Attention<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size,
@@ -49,7 +49,8 @@ model! {
     }
 }
 
-/// Reads the `config.json` of a Qwen3. The defaults are the same as in `Qwen3Config` of transformers.
+/// Reads the `config.json` of a Qwen3 model. Missing keys get the defaults of `Qwen3Config` in HF
+/// transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     let defaults = Defaults { num_key_value_heads: Some(32), head_dim: Some(128), ..Defaults::new(32_768) };
     let attention_bias = keys.flag("attention_bias", false);

@@ -1,6 +1,7 @@
-//! Qwen3.5 for text. Names follow the HF checkpoint (`modeling_qwen3_5.py`). Three of four layers have a
-//! gated DeltaNet (Yang et al., "Gated Delta Networks", 2024) instead of attention. The other layers have
-//! attention with a gated output.
+//! The text network of Qwen3.5. Field names follow the Hugging Face checkpoint
+//! (`modeling_qwen3_5.py`). Three of every four layers have a gated DeltaNet (Yang et al., "Gated
+//! Delta Networks", 2024) instead of attention. Layers without a DeltaNet have attention with an
+//! output gate.
 
 use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position, Recurrent, attend, silu};
@@ -21,7 +22,7 @@ use crate::shape_check::DeclaredSize;
 pub(crate) const FAMILY: Family = Family {
     about: "gated DeltaNet in three of four layers, attention with a gated output, partial rotation",
     prefixes: &[("model.language_model.", "model."), BASE[0], BASE[1], BASE[2]],
-    // The tensors of the vision tower and of multi-token prediction.
+    // These are tensors of the vision tower and of multi-token prediction layers.
     ignorable: &[
         Ignorable::Suffix(".rotary_emb.inv_freq"),
         Ignorable::Prefix("model.visual."),
@@ -121,12 +122,13 @@ pub(crate) fn gguf_config(file: &Metadata<'_>, own: Value) -> Value {
     file.llama(joined([keys, experts, own]))
 }
 
-/// The whole network of a Qwen3.5.
+/// The whole Qwen3.5 network, from token ids to logits.
 pub type Qwen35<T> = DeltaDecoder<T, DeltaNet<T>, Shared<T>>;
 
-/// A block with a recurrent state: a matrix and the last inputs of a convolution.
+/// A block with a recurrent state. The state consists of a matrix and the last inputs of a
+/// convolution.
 pub trait DeltaBlock<T: Float>: Block<Config = Qwen35Config> {
-    /// Computes features `[B, S, D]` from features `[B, S, D]`.
+    /// Computes new features `[B, S, D]` from the features `x` `[B, S, D]`.
     fn forward(
         &self,
         x: Tensor<T>,
@@ -142,12 +144,14 @@ model! {
         dims {
             V = vocab_size, D = hidden_size, L = num_hidden_layers,
             H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim or D / H,
-            // The features of a query and of its gate.
+            // Z is the features of a query together with the query's gate.
             Z = E + E,
-            // DeltaNet: key heads, value heads, value heads per key head; features of a key and of a value.
+            // In a DeltaNet, W, N and R are the numbers of key heads, of value heads, and of value
+            // heads per key head. U and X are the features of a key and of a value.
             W = linear_num_key_heads, N = linear_num_value_heads, R = N / W,
             U = linear_key_head_dim, X = linear_value_head_dim,
-            // The convolution's inputs (queries, keys and values), and the number of inputs that the state keeps.
+            // P is the convolution's inputs, which are queries, keys and values. C is the number of
+            // inputs that the state stores.
             P = W * U + W * U + N * X, C = conv_memory,
         }
         cache {
@@ -168,7 +172,7 @@ model! {
         }
     }
 
-    /// The network without its head: embedding, layers and final norm.
+    /// The network without the output head: the embedding, the layers and the final norm.
     pub BaseModel {
         embed_tokens: Embedding[V, D],
         layers: [Layer; L],
@@ -191,7 +195,8 @@ model! {
         }
     }
 
-    /// A layer: attention or a DeltaNet, and a feed-forward network, each after a norm and added to the residual.
+    /// A layer with attention or a DeltaNet, and then a feed-forward network. The layer applies a
+    /// norm before each block, and adds the output of each block to the residual.
     pub Layer {
         input_layernorm: RmsNorm[D](eps = rms_norm_eps, style = one_plus),
         self_attn: Attention,
@@ -210,7 +215,8 @@ model! {
         }
     }
 
-    /// Attention with an output gate. The projection of the queries also computes the gate (`Qwen3NextAttention`).
+    /// Attention with an output gate. The linear layer for the queries also computes the gate
+    /// (`Qwen3NextAttention`).
     pub Attention<T: Float> {
         q_proj: Linear[D -> K, G, Z](bias if attention_bias),
         k_proj: Linear[D -> K, E](bias if attention_bias),
@@ -229,7 +235,7 @@ model! {
 }
 
 model! {
-    /// A gated DeltaNet (`Qwen3_5GatedDeltaNet`).
+    /// A gated DeltaNet, as in `Qwen3_5GatedDeltaNet` of HF transformers.
     pub DeltaNet<T: Float>(Qwen35Config): DeltaBlock<T> {
         dims {
             D = hidden_size,
@@ -272,19 +278,20 @@ model! {
     }
 }
 
-/// The `config.json` of a Qwen3.5. The fields have the names of the keys in `Qwen3_5TextConfig` of transformers.
+/// The values in the `config.json` of a Qwen3.5 model. The fields have the names of the keys in
+/// `Qwen3_5TextConfig` of HF transformers.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "most fields are keys")]
 pub struct Qwen35Config {
-    /// The keys that Qwen3.5 shares with Llama, and the keys of the experts.
+    /// The keys that Qwen3.5 shares with Llama, and the keys for experts.
     pub experts: ExpertsConfig,
-    /// Whether each layer has attention. The other layers have a DeltaNet.
+    /// Whether each layer has attention. A layer without attention has a DeltaNet.
     pub attention: Vec<bool>,
     pub linear_num_key_heads: usize,
     pub linear_num_value_heads: usize,
     pub linear_key_head_dim: usize,
     pub linear_value_head_dim: usize,
-    /// The number of earlier positions that a convolution sees.
+    /// The number of earlier positions that the convolution reads.
     pub conv_memory: usize,
     /// Whether the value heads of different key heads take turns in the checkpoint, as in GGUF files of
     /// Qwen3.5. Otherwise, the value heads of a key head are neighbours.
@@ -298,7 +305,7 @@ descends!(Qwen35Config from experts.llama: LlamaConfig, through experts: Experts
 alternates!(Qwen35Config);
 
 impl Qwen35Config {
-    /// Sizes in the configuration that the checkpoint's header can confirm.
+    /// Returns the sizes that Tracewright compares with the tensor shapes in the checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         match self.experts.sparse.is_empty() {
             true => self.experts.llama.sizes(),
@@ -307,8 +314,8 @@ impl Qwen35Config {
     }
 }
 
-/// Reads the `config.json` of a Qwen3.5, or its `text_config`. The defaults are those of `Qwen3_5TextConfig`
-/// in transformers.
+/// Reads the `config.json` of a Qwen3.5 model, or the object `text_config` in this file. Missing
+/// keys get the defaults of `Qwen3_5TextConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Qwen35Config {
     hybrid::read_qwen(keys, |keys| {
         let sizes = Some([248_320, 4096, 12_288, 32, 16]);
@@ -317,15 +324,17 @@ pub(crate) fn read(keys: &Keys) -> Qwen35Config {
     })
 }
 
-/// The defaults that all networks with a DeltaNet share.
+/// The defaults that all families with a DeltaNet share.
 pub(crate) fn defaults() -> Defaults {
     let rope = RopeDefaults { partial_rotary_factor: Some(0.25), ..RopeDefaults::new(32_768) };
     Defaults { head_dim: Some(256), ..Defaults::of(rope) }
 }
 
-/// Reads the keys that all networks with a DeltaNet share, for a network without experts.
+/// Reads the keys that all families with a DeltaNet share. The result describes a network without
+/// experts.
 pub(crate) fn shared(keys: &Keys, llama: LlamaConfig) -> Qwen35Config {
-    // Published files contain these keys, but transformers ignores them. The last two are for multi-token prediction.
+    // Published files contain these keys, but HF transformers ignores the keys. The last two keys
+    // are for multi-token prediction.
     keys.ignore(&["mlp_only_layers", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"]);
     keys.always("attn_output_gate", true);
     keys.one_of("mamba_ssm_dtype", &["float32"]);

@@ -1,5 +1,6 @@
-//! Qwen3.5 with experts. Names follow the HF checkpoint (`modeling_qwen3_5_moe.py`). The network is a Qwen3.5
-//! with the experts of Qwen3-Next.
+//! The Qwen3.5 network with experts. Field names follow the Hugging Face checkpoint
+//! (`modeling_qwen3_5_moe.py`). The network differs from Qwen3.5 in the experts, which are the same
+//! as in Qwen3-Next.
 
 use serde_json::json;
 
@@ -11,11 +12,12 @@ use crate::hybrid;
 use crate::qwen3_5::{self, DeltaDecoder, DeltaNet, Qwen35Config};
 use crate::qwen3_next::{self, GatedExperts};
 
-/// The whole network of a Qwen3.5 with experts.
+/// The whole Qwen3.5 network with experts, from token ids to logits.
 pub type Qwen35Moe<T> = DeltaDecoder<T, DeltaNet<T>, GatedExperts<T>>;
 
 pub(crate) const FAMILY: Family = Family {
-    // The same text as for Qwen3-Next puts both families into one table row.
+    // Qwen3-Next has the same text, so the table of architectures describes the two families in one
+    // row.
     about: qwen3_next::FAMILY.about,
     stacks: experts::STACKS,
     architectures: &["Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"],
@@ -30,8 +32,8 @@ pub(crate) const FAMILY: Family = Family {
     ..qwen3_5::FAMILY
 };
 
-/// Reads the `config.json` of a Qwen3.5 with experts, or its `text_config`. The defaults are those of
-/// `Qwen3_5MoeTextConfig` in transformers.
+/// Reads the `config.json` of a Qwen3.5 model with experts, or the object `text_config` in this
+/// file. Missing keys get the defaults of `Qwen3_5MoeTextConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Qwen35Config {
     hybrid::read_qwen(keys, |keys| {
         // Every layer has experts.

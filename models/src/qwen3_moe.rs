@@ -1,5 +1,6 @@
-//! Qwen3 with experts: "Qwen3 Technical Report" (2025), §2. Names follow the published checkpoints
-//! (`modeling_qwen3_moe.py`). The network is a Qwen3 in which all or some layers have experts.
+//! Qwen3 with experts: "Qwen3 Technical Report" (2025), §2. Field names follow the published
+//! checkpoints (`modeling_qwen3_moe.py`). The network differs from Qwen3 in the experts that some
+//! or all layers have.
 
 use serde_json::json;
 
@@ -9,7 +10,7 @@ use crate::experts::{self, Divisor, ExpertsConfig, ExpertsLayer, Routing, Scores
 use crate::family::{Family, GgufFamily, presets};
 use crate::qwen3::Attention;
 
-/// The whole network of a Qwen3 with experts.
+/// The whole Qwen3 network with experts, from token ids to logits.
 pub type Qwen3Moe<T> = Decoder<T, ExpertsLayer<T, Attention<T>>, ExpertsConfig>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -33,11 +34,11 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["Qwen3MoeForCausalLM"], &["Qwen3MoeModel"], &["qwen3_moe"])
 };
 
-/// Reads the `config.json` of a Qwen3 with experts. The defaults are the same as in `Qwen3MoeConfig` of
-/// transformers.
+/// Reads the `config.json` of a Qwen3 model with experts. Missing keys get the defaults of
+/// `Qwen3MoeConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> ExpertsConfig {
     keys.ignore(experts::IGNORED);
-    // Either all layers have a window, or no layer has one.
+    // Either all layers have a window, or no layer has a window, so this key has no effect.
     keys.ignore(&["max_window_layers"]);
     let sizes = Some([151_936, 2048, 6144, 24, 32]);
     let defaults = Defaults { sizes, num_key_value_heads: Some(4), ..Defaults::new(32_768) };
@@ -62,8 +63,8 @@ fn window(keys: &Keys) -> Option<usize> {
     window.filter(|_| used)
 }
 
-/// Whether each of `layers` layers has experts. These are every `decoder_sparse_step`-th layer, except the
-/// layers in `mlp_only_layers`.
+/// Returns for each of `layers` layers whether the layer has experts. Every
+/// `decoder_sparse_step`-th layer has experts, except the layers in the list `mlp_only_layers`.
 fn sparse(keys: &Keys, layers: usize) -> Vec<bool> {
     let step = keys.optional_count("decoder_sparse_step").unwrap_or(1);
     let mut sparse: Vec<bool> = (1..=layers).map(|layer| layer % step == 0).collect();

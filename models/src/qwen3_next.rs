@@ -1,5 +1,6 @@
-//! Qwen3-Next. Names follow the HF checkpoint (`modeling_qwen3_next.py`). The network is a Qwen3.5 with
-//! experts, and with another order of the DeltaNet's projections.
+//! The Qwen3-Next network. Field names follow the Hugging Face checkpoint
+//! (`modeling_qwen3_next.py`). The network differs from Qwen3.5 in the experts, and in the order of
+//! the projections of a DeltaNet.
 
 use bake::Ignorable;
 use dsl::nn::{Position, Recurrent, silu};
@@ -13,7 +14,7 @@ use crate::experts::{self, Divisor, ExpertsConfig, Routing, Scores, Shared, mixt
 use crate::family::{Family, GgufFamily, presets};
 use crate::qwen3_5::{self, DeltaBlock, DeltaDecoder, Qwen35Config};
 
-/// The whole network of a Qwen3-Next.
+/// The whole Qwen3-Next network, from token ids to logits.
 pub type Qwen3Next<T> = DeltaDecoder<T, DeltaNet<T>, GatedExperts<T>>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -33,13 +34,15 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// A gated DeltaNet whose projections store all outputs of a key head side by side (`Qwen3NextGatedDeltaNet`).
+    /// A gated DeltaNet. The projections of this DeltaNet store all outputs for a key head next to
+    /// each other (`Qwen3NextGatedDeltaNet`).
     pub DeltaNet<T: Float>(Qwen35Config): DeltaBlock<T> {
         dims {
             D = hidden_size,
             W = linear_num_key_heads, N = linear_num_value_heads, R = N / W,
             U = linear_key_head_dim, X = linear_value_head_dim,
-            // For each key head: a query, a key, R values and R gates; then R times b, and R times a.
+            // Z is the outputs for a key head: a query, a key, R values and R gates. A is the gates
+            // b and a of the key head, R of each.
             Y = R * X, Z = U + U + Y + Y, A = R + R,
             P = W * U + W * U + N * X, J = conv_memory + 1, I = 1,
         }
@@ -75,11 +78,12 @@ model! {
 }
 
 model! {
-    /// Routed experts, and one shared expert with a gate (`Qwen3NextSparseMoeBlock`).
+    /// A mixture of routed experts and one shared expert with a gate (`Qwen3NextSparseMoeBlock`).
     pub GatedExperts<T: Float>(ExpertsConfig): FeedForward<T> {
         dims {
             D = hidden_size, F = moe_intermediate_size,
-            // The number of experts, the number of experts that a token uses, and the gate.
+            // X is the number of experts, and C is the number of experts that a token uses. O is
+            // the single output of the gate.
             X = num_experts, C = num_experts_per_tok, O = 1,
         }
 
@@ -100,7 +104,8 @@ model! {
     }
 }
 
-/// Reads the `config.json` of a Qwen3-Next. The defaults are those of `Qwen3NextConfig` in transformers.
+/// Reads the `config.json` of a Qwen3-Next model. Missing keys get the defaults of
+/// `Qwen3NextConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Qwen35Config {
     let sizes = Some([151_936, 2048, 5632, 48, 16]);
     let defaults = Defaults { sizes, num_key_value_heads: Some(2), ..qwen3_5::defaults() };
@@ -110,14 +115,15 @@ pub(crate) fn read(keys: &Keys) -> Qwen35Config {
     if let Some(found) = keys.get("mlp_only_layers").filter(|found| *found != &serde_json::json!([])) {
         keys.refuse("mlp_only_layers", found, "an empty list: all layers have experts");
     }
-    // Published files contain this key, but transformers does not read it: no layer has a window.
+    // Published files contain this key, but HF transformers does not read this key. No layer has a
+    // window.
     keys.always("use_sliding_window", false);
     let normalizes = keys.flag("norm_topk_prob", true);
     gated(keys, LlamaConfig::shared(keys, defaults), [512, 10], normalizes)
 }
 
-/// Reads the keys of a network with a DeltaNet and gated experts. The defaults are the numbers of all experts
-/// and of chosen experts.
+/// Reads the keys of a network with a DeltaNet and a gated shared expert. The defaults contain the
+/// number of all experts and the number of chosen experts.
 pub(crate) fn gated(
     keys: &Keys,
     llama: LlamaConfig,

@@ -1,78 +1,87 @@
-//! Frequencies of rotary embeddings, with the same rounding as in transformers (`modeling_rope_utils.py`).
+//! Computes the frequencies of rotary embeddings with the same rounding as HF transformers
+//! (`modeling_rope_utils.py`).
 
 use dsl::nn::RopeFrequencies;
 use files::limits;
 
 use crate::config::Keys;
 
-/// The method that adapts the frequencies to long contexts.
+/// The method that adapts the frequencies of a rotary embedding to long contexts.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
-    /// The frequencies are not changed.
+    /// The frequencies do not change.
     Default,
-    /// All frequencies are divided by one factor (Chen et al., "Extending Context Window … via Positional
-    /// Interpolation", 2023).
+    /// The method divides all frequencies by one factor (Chen et al., "Extending Context Window …
+    /// via Positional Interpolation", 2023).
     Linear {
         /// The divisor of all frequencies.
         factor: f64,
     },
-    /// Only the first pairs of features are rotated. The exponents of the frequencies are fractions of all
-    /// features (`_compute_proportional_rope_parameters`).
+    /// The rotary embedding rotates only the first pairs of features. The exponents of the
+    /// frequencies are fractions of the number of all features
+    /// (`_compute_proportional_rope_parameters`).
     Proportional {
-        /// The fraction of pairs that is rotated, beginning with the first pair.
+        /// The fraction of pairs that the rotary embedding rotates. The rotated pairs begin with
+        /// the first pair.
         proportion: f64,
         /// The divisor of all frequencies.
         factor: f64,
     },
-    /// NTK-aware interpolation. If the context is longer than the longest sequence of training, the base of
-    /// the frequencies grows (`_compute_dynamic_ntk_parameters`). In transformers, the base grows with the
-    /// length of the sequence. In Tracewright, the tables are constants for the context of the program.
+    /// NTK-aware interpolation. If the context is longer than the longest sequence in training, the
+    /// method enlarges the base of the frequencies (`_compute_dynamic_ntk_parameters`). In HF
+    /// transformers, the base grows with the length of the sequence. In Tracewright, the cosine and
+    /// sine tables are constants for the context of the program.
     Dynamic {
         /// The growth factor of the base.
         factor: f64,
-        /// The longest context for which the base stays unchanged.
+        /// The longest context for which the base does not change.
         max_position_embeddings: f64,
     },
-    /// Low frequencies are divided, high frequencies do not change, and frequencies in between are
-    /// interpolated (Llama 3.1; `_compute_llama3_parameters`).
+    /// The method divides low frequencies, keeps high frequencies, and interpolates the frequencies
+    /// between them (Llama 3.1; `_compute_llama3_parameters`).
     Llama3 {
         /// The divisor of the lowest frequencies.
         factor: f64,
-        /// Frequencies with fewer turns than this number in the original context are divided by `factor`.
+        /// The method divides a frequency by `factor` if the pair of features makes fewer turns
+        /// than this number in the original context.
         low_freq_factor: f64,
-        /// Frequencies with more turns than this number in the original context do not change.
+        /// A frequency does not change if the pair of features makes more turns than this number in
+        /// the original context.
         high_freq_factor: f64,
-        /// The original context, in tokens.
+        /// The number of tokens in the original context.
         original_max_position_embeddings: f64,
     },
-    /// Like `Llama3`, but with linear interpolation over the features, and with a factor for cosine and sine
-    /// (Peng et al., "YaRN", 2023; `_compute_yarn_parameters`).
+    /// The method interpolates like `Llama3`, but linearly over the index of the feature. A factor
+    /// multiplies the cosine and sine tables (Peng et al., "YaRN", 2023;
+    /// `_compute_yarn_parameters`).
     Yarn {
         /// The divisor of the lowest frequencies.
         factor: f64,
-        /// The interpolation starts at the frequency with this many turns in the original context. Higher
-        /// frequencies do not change.
+        /// The interpolation starts at the pair of features that makes `beta_fast` turns in the
+        /// original context. A pair with more than `beta_fast` turns keeps its frequency.
         beta_fast: f64,
-        /// The interpolation ends at the frequency with this many turns in the original context. Lower
-        /// frequencies are divided by `factor`.
+        /// The interpolation ends at the pair of features that makes `beta_slow` turns in the
+        /// original context. The method divides the frequency of a pair with fewer than `beta_slow`
+        /// turns by `factor`.
         beta_slow: f64,
-        /// The original context, in tokens.
+        /// The number of tokens in the original context.
         original_max_position_embeddings: f64,
-        /// Whether the interpolation starts and ends at whole features.
+        /// Whether the method rounds the start and the end of the interpolation to whole feature
+        /// indices.
         truncate: bool,
         /// The factor by which cosine and sine are multiplied.
         attention_factor: f64,
     },
-    /// Each frequency is divided by its own factor (Ding et al., "LongRoPE", 2024;
-    /// `_compute_longrope_parameters`). transformers switches to the long factors when a sequence exceeds the
-    /// original context. In Tracewright, the tables are constants: a program with a longer context uses the
-    /// long factors from the first position on.
+    /// The method divides each frequency by a separate factor (Ding et al., "LongRoPE", 2024;
+    /// `_compute_longrope_parameters`). HF transformers switches to the long factors when a
+    /// sequence exceeds the original context. In Tracewright, the cosine and sine tables are
+    /// constants. A program with a longer context uses the long factors from the first position on.
     LongRope {
-        /// The divisors in programs with at most the original context.
+        /// The divisors in programs whose context is at most the original context.
         short_factor: Vec<f64>,
-        /// The divisors in programs with a longer context.
+        /// The divisors in programs whose context is longer than the original context.
         long_factor: Vec<f64>,
-        /// The original context, in tokens.
+        /// The number of tokens in the original context.
         original_max_position_embeddings: f64,
         /// The factor by which cosine and sine are multiplied.
         attention_factor: f64,
@@ -82,32 +91,35 @@ pub enum RopeScaling {
 /// The parameters of a rotary embedding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeParameters {
-    /// The base of the geometric series of frequencies.
+    /// The base of the frequencies, which form a geometric series.
     pub theta: f64,
-    /// The fraction of a head's features that is rotated, beginning with the first feature.
+    /// The fraction of a head's features that the rotary embedding rotates. The rotated features
+    /// begin with the first feature.
     pub partial_rotary_factor: f64,
-    /// The method that adapts the frequencies to long contexts.
+    /// The method that adapts the frequencies of a rotary embedding to long contexts.
     pub scaling: RopeScaling,
 }
 
-/// Defaults for keys that are missing in `config.json`.
+/// Defaults for keys of the rotary embedding that are missing in `config.json`.
 #[derive(Clone, Debug)]
 pub struct RopeDefaults {
     /// The base of the frequencies.
     pub theta: f64,
-    /// The fraction of features that is rotated. `None` means that the family always rotates all features.
+    /// The fraction of features that the rotary embedding rotates. With `None`, the family always
+    /// rotates all features.
     pub partial_rotary_factor: Option<f64>,
-    /// The longest sequence, in tokens.
+    /// The largest number of tokens in a sequence.
     pub max_position_embeddings: usize,
-    /// The maximum length of a sequence before the context was extended; `None` means
+    /// The largest number of tokens in a sequence before the context was extended. `None` selects
     /// `max_position_embeddings`.
     pub original_max_position_embeddings: Option<usize>,
-    /// The keys of the rope object that another reader reads.
+    /// Keys that other code reads from the object of the rotary embedding.
     pub others: &'static [&'static str],
 }
 
 impl RopeDefaults {
-    /// The usual defaults: base 10,000, all features rotated, no extended context.
+    /// The defaults of most families. The base is 10,000, the embedding rotates all features, and
+    /// the context is not extended.
     pub fn new(max_position_embeddings: usize) -> Self {
         let (partial_rotary_factor, original_max_position_embeddings) = (None, None);
         Self {
@@ -120,7 +132,7 @@ impl RopeDefaults {
     }
 }
 
-/// Parameters of a rotary embedding that are outside of the configuration's rope object.
+/// Keys of the rotary embedding that are outside of the object `rope_parameters` or `rope_scaling`.
 struct Outside<'a> {
     keys: &'a Keys,
     /// The configuration key that contains the base of the frequencies, and the value of this key.
@@ -131,12 +143,13 @@ struct Outside<'a> {
 }
 
 impl RopeParameters {
-    /// Creates a rotary embedding that rotates all features, with unchanged frequencies.
+    /// Creates a rotary embedding that rotates all features and does not adapt the frequencies.
     pub fn plain(theta: f64) -> Self {
         Self { theta, partial_rotary_factor: 1.0, scaling: RopeScaling::Default }
     }
 
-    /// Reads `rope_parameters` (transformers 5), or `rope_theta` and `rope_scaling` (transformers 4).
+    /// Reads the keys of a rotary embedding: `rope_parameters` (HF transformers 5), or `rope_theta`
+    /// and `rope_scaling` (HF transformers 4).
     pub fn read(keys: &Keys, defaults: &RopeDefaults) -> Self {
         let outside = Outside::new(keys, "rope_theta", defaults);
         outside.read(
@@ -145,10 +158,11 @@ impl RopeParameters {
         )
     }
 
-    /// Reads the rotary embeddings of layers with a sliding window and of the other layers. `theta` contains
-    /// the default bases. In transformers 5, `rope_parameters` contains an object for each kind of layer. In
-    /// transformers 4, `rope_local_base_freq` is for layers with a sliding window, and `rope_theta` and
-    /// `rope_scaling` are for the other layers.
+    /// Reads the rotary embedding of layers with a sliding window, and the rotary embedding of the
+    /// other layers. `theta` contains the default bases of the two embeddings. In HF transformers
+    /// 5, `rope_parameters` contains an object for each kind of layer. In HF transformers 4,
+    /// `rope_local_base_freq` sets the base for layers with a sliding window. In HF transformers 4,
+    /// `rope_theta` and `rope_scaling` apply to layers without a sliding window.
     pub fn by_layer_type(keys: &Keys, theta: [f64; 2], max_position_embeddings: usize) -> [Self; 2] {
         let both = keys.object("rope_parameters");
         let one = |key| both.as_ref().and_then(|both| both.object(key));
@@ -164,8 +178,8 @@ impl RopeParameters {
         [sliding, full]
     }
 
-    /// Rejects parameters that do not fit a head with `features` features. A head with 0 features is rejected
-    /// where its size is computed.
+    /// Rejects parameters that do not fit a head with `features` features. Other code rejects a
+    /// head with 0 features.
     pub fn check(&self, keys: &Keys, features: usize) {
         if self.partial_rotary_factor > 1.0 {
             return keys.refuse("partial_rotary_factor", self.partial_rotary_factor, "at most 1");
@@ -186,7 +200,7 @@ impl RopeParameters {
             }
             RopeScaling::LongRope { short_factor, long_factor, .. } => {
                 for (key, factors) in [("short_factor", short_factor), ("long_factor", long_factor)] {
-                    // A list that cannot be read was rejected earlier.
+                    // Earlier code has rejected an invalid list, which is empty here.
                     if !factors.is_empty() && factors.len() != pairs {
                         let expected =
                             format!("{pairs}, one for each pair of the {rotated} rotated features");
@@ -196,7 +210,7 @@ impl RopeParameters {
             }
             _ => {}
         }
-        // A number that was rejected earlier is 0 here.
+        // Earlier code has rejected an invalid number, which is 0 here.
         if (1..=limits::HEAD).contains(&features) && !keys.has_problems() {
             let frequencies = self.frequencies(features, 1).inv_freq;
             let used = frequencies.into_iter().take(self.turning(pairs));
@@ -207,13 +221,14 @@ impl RopeParameters {
         }
     }
 
-    /// The number of features that are rotated, out of `features`. An odd number is rounded up when pairs are
-    /// counted.
+    /// The number of rotated features in a head with `features` features. If the number of rotated
+    /// features is odd, the number of pairs is rounded up.
     fn rotated(&self, features: usize) -> usize {
         (features as f64 * self.partial_rotary_factor) as usize
     }
 
-    /// The number of pairs with a frequency above 0, out of `pairs`.
+    /// The number of pairs of features that have a frequency above 0. `pairs` is the number of all
+    /// pairs.
     fn turning(&self, pairs: usize) -> usize {
         match self.scaling {
             RopeScaling::Proportional { proportion, .. } => (pairs as f64 * proportion) as usize,
@@ -221,9 +236,10 @@ impl RopeParameters {
         }
     }
 
-    /// The frequencies of a head with `features` features, R of which are rotated, in a program for `context`
-    /// positions: `1 / theta^(2i / R)`, adapted to the context. The frequencies are computed in f32 as in
-    /// torch, because each unit in the last place affects the logits of far positions.
+    /// The frequencies of a head with `features` features in a program for `context` positions. The
+    /// frequency of pair i is `1 / theta^(2i / R)`, adapted to the context, where R is the number
+    /// of rotated features. The function computes the frequencies in f32 like torch, because each
+    /// unit in the last place affects the logits of late positions.
     pub fn frequencies(&self, features: usize, context: usize) -> RopeFrequencies {
         let rotated = self.rotated(features);
         let (base, pairs) = (self.base(rotated, context), rotated.div_ceil(2));
@@ -256,8 +272,8 @@ impl RopeParameters {
         }
     }
 
-    /// The frequency of pair `i`, adapted to the context. Before the adaptation, the wavelength of the pair
-    /// is 2π `period`.
+    /// The frequency of pair `i`, adapted to the context. Before the adaptation, the wavelength of
+    /// the pair is 2π times `period`.
     fn stretched(&self, i: usize, period: f32, rotated: usize, context: usize) -> f32 {
         let inv_freq = 1.0 / period;
         match &self.scaling {
@@ -290,7 +306,7 @@ impl RopeParameters {
                 truncate,
                 ..
             } => {
-                // The feature whose frequency has this many turns in the original context.
+                // The index of the feature that makes this number of turns in the original context.
                 let feature = |turns: f64| {
                     let wavelength = original / (turns * 2.0 * std::f64::consts::PI);
                     rotated as f64 * libm::log(wavelength) / (2.0 * libm::log(self.theta))
@@ -320,17 +336,18 @@ impl RopeParameters {
     }
 }
 
-/// The power base^exponent, rounded once.
+/// The power base^exponent, rounded once to f32.
 fn scalar_power(base: f32, exponent: f32) -> f32 {
     libm::pow(f64::from(base), f64::from(exponent)) as f32
 }
 
-/// The power base^exponent for a base above 1, with the rounding of torch's vector function. About one result
-/// in sixty is not the nearest f32.
+/// Computes base^exponent for a base above 1, with the same rounding as torch's vector function.
+/// About one in sixty results is not the f32 number nearest to the exact power.
 ///
-/// The method is `exp(exponent · log(base))`, with short polynomials in f32 for the last terms of both
-/// series. The method and the coefficients are the same as in Sleef's powf with a bound of 1 ulp. Sleef
-/// computes with pairs of f32, and this code uses f64 instead.
+/// The function computes `exp(exponent · log(base))`. Short polynomials in f32 compute the last
+/// terms of the series for exp and log. The method and the coefficients are the same as in Sleef's
+/// powf with an error of at most 1 ulp. Sleef computes with pairs of f32 numbers, and this code
+/// uses f64 instead.
 fn vector_power(base: f32, exponent: f32) -> f32 {
     let series = |x: f64, coefficients: &[f32]| {
         f64::from(coefficients.iter().fold(0.0, |sum: f32, c| sum.mul_add(x as f32, *c)))
@@ -358,7 +375,8 @@ impl<'a> Outside<'a> {
         Self { keys, theta, partial, original, defaults }
     }
 
-    /// Reads the rope object under its new or its old key. If both keys exist, the objects must be equal.
+    /// Reads the object that describes the rotary embedding from the key in `new` or the key in
+    /// `old`. If the configuration contains the two keys, their objects must be equal.
     fn read(&self, new: (&str, Option<Keys>), old: (&str, Option<Keys>)) -> RopeParameters {
         let [new, old] = [new, old].map(|(name, nested)| nested.map(|nested| self.nested(name, nested)));
         match (new, old) {
@@ -380,8 +398,8 @@ impl<'a> Outside<'a> {
         let agreed = |key: &str, inner: Option<f64>, outer: (&str, Option<f64>)| {
             self.keys.agreed((&format!("{name}.{key}"), inner), outer)
         };
-        // The split of positions for image tokens. A text token has three equal positions, so the split has
-        // no effect.
+        // These keys split the position of an image token into three positions. A text token has
+        // three equal positions, so the split has no effect.
         nested.ignore(&["mrope_interleaved", "mrope_section"]);
         let theta = agreed("rope_theta", nested.optional_number("rope_theta"), self.theta);
         let theta = theta.unwrap_or(self.defaults.theta);
@@ -404,7 +422,7 @@ impl<'a> Outside<'a> {
                 RopeScaling::Default
             }
         };
-        // The scaling method `Proportional` contains the fraction.
+        // The scaling method `Proportional` already contains the fraction.
         let is_proportional = matches!(scaling, RopeScaling::Proportional { .. });
         let partial_rotary_factor = if is_proportional { 1.0 } else { partial_rotary_factor };
         RopeParameters { theta, partial_rotary_factor, scaling }
@@ -419,7 +437,7 @@ impl<'a> Outside<'a> {
                 self.defaults.original_max_position_embeddings.map_or(max, |original| original as f64);
             self.keys.agreed(inner, (key, self.original)).unwrap_or(default)
         };
-        // The default of the factor is the ratio between the extended and the original context.
+        // The default of the factor is the ratio of the extended context to the original context.
         let extended = |original: f64| nested.optional_number("factor").unwrap_or(max / original);
         Some(match kind {
             "default" => RopeScaling::Default,
@@ -486,7 +504,7 @@ impl<'a> Outside<'a> {
     }
 }
 
-/// Reads a list of divisors.
+/// Reads a list of divisors of LongRoPE.
 fn factors(keys: &Keys, key: &'static str) -> Vec<f64> {
     let value = keys.get(key);
     let items = value.and_then(|value| value.as_array()).map(Vec::as_slice).unwrap_or_default();

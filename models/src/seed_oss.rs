@@ -1,13 +1,14 @@
-//! Seed-OSS: ByteDance Seed, "Seed-OSS Open-Source Models" (2025). The names follow the Hugging Face
-//! checkpoint (`modeling_seed_oss.py`). The network is a Llama with biases on queries, keys and values, and
-//! with a separate key for the bias after attention.
+//! Seed-OSS: ByteDance Seed, "Seed-OSS Open-Source Models" (2025). Field names follow the Hugging
+//! Face checkpoint (`modeling_seed_oss.py`). The network differs from Llama in the biases of
+//! attention. One key sets the biases for queries, keys and values, and another key sets the bias
+//! of the output.
 
 use crate::config::Keys;
 use crate::decoder::{Defaults, LlamaConfig};
 use crate::family::Family;
 use crate::llama::Llama;
 
-/// The whole network of a Seed-OSS.
+/// The whole Seed-OSS network, from token ids to logits.
 pub type SeedOss<T> = Llama<T>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -15,7 +16,8 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["SeedOssForCausalLM"], &["SeedOssModel"], &["seed_oss"])
 };
 
-/// Reads the `config.json` of a Seed-OSS. The defaults are the same as in `SeedOssConfig` of transformers.
+/// Reads the `config.json` of a Seed-OSS model. Missing keys get the defaults of `SeedOssConfig` in
+/// HF transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     if let Some(found) = keys.optional_count("pretraining_tp").filter(|&tp| tp != 1) {
         keys.refuse("pretraining_tp", found, "1");

@@ -1,22 +1,24 @@
-//! Prepares texts like sentence-transformers: puts a prompt before each text, and cuts a text that is too long.
+//! Prepares texts for an embedding model in the same way as sentence-transformers. Tracewright puts
+//! a prompt before each text, and truncates a text that is too long.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::config::{ConfigError, Keys};
 
-/// The preparation of texts for an embedding model.
+/// The settings that control the preparation of texts for an embedding model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SentenceConfig {
-    /// Texts that can be put before a text, by name.
+    /// The prompts by name. A prompt is a text that Tracewright puts before the user's text.
     pub prompts: BTreeMap<String, String>,
-    /// The name of the default prompt, which applies unless you select another prompt. `None` means no prompt.
+    /// The name of the default prompt, which applies unless you select another prompt. With `None`,
+    /// the model has no default prompt.
     pub default_prompt: Option<String>,
     /// The largest number of tokens in a text, including special tokens.
     pub max_tokens: usize,
 }
 
-/// No prompt of the model has this name.
+/// The error that no prompt of the model has the requested name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the model has no prompt `{name}`; the model's prompts are {known:?}")]
 pub struct UnknownPrompt {
@@ -27,12 +29,14 @@ pub struct UnknownPrompt {
 }
 
 impl SentenceConfig {
-    /// Reads the files in `folder` that describe the text preparation. Each file may be missing. If no file
-    /// limits the length of a text, the limit is `positions`, the network's own limit. The keys in `allowed`
-    /// may be in a file although no code reads them.
+    /// Reads the files in `folder` that describe the preparation of texts. Each file may be
+    /// missing. If no file limits the length of a text, the limit is `positions`, the number of
+    /// positions that the network supports. The keys in `allowed` are no error even if no code
+    /// reads these keys.
     ///
     /// # Errors
-    /// Returns an error if keys of a file are unknown or invalid. The error lists all of these keys.
+    /// Returns an error if keys of a file are unknown or invalid. The error lists all unknown and
+    /// invalid keys.
     pub fn read(folder: &Path, positions: usize, allowed: &[String]) -> Result<Self, ConfigError> {
         let keys = |name: &str| {
             let path = folder.join(name);
@@ -61,7 +65,7 @@ impl SentenceConfig {
             keys.finish(&["modality_config", "unpad_inputs"], allowed)?;
         }
         if let Some(keys) = keys("tokenizer_config.json")? {
-            // A model without a limit has a number larger than every integer here.
+            // If the model has no limit, this number is larger than every integer.
             let said = keys.optional_number("model_max_length");
             if let Some(said) = said.filter(|said| *said < 1.0) {
                 keys.refuse("model_max_length", said, "at least 1");
@@ -74,7 +78,8 @@ impl SentenceConfig {
         Ok(Self { prompts, default_prompt, max_tokens: max_tokens.unwrap_or(positions) })
     }
 
-    /// The prompt with this name. `None` selects the default prompt, or the empty text if there is none.
+    /// The prompt with this name. `None` selects the default prompt, or the empty text if the model
+    /// has no default prompt.
     ///
     /// # Errors
     /// Returns an error if the model has no prompt with this name.
@@ -85,7 +90,8 @@ impl SentenceConfig {
     }
 }
 
-/// Reads the key `prompts`: a text for each name, where null means no prompt.
+/// Reads the key `prompts`, an object with a text for each name. In the object `prompts`, the value
+/// null is the same as an empty text.
 fn read_prompts(keys: &Keys) -> BTreeMap<String, String> {
     const EXPECTED: &str = "an object of strings";
     let Some(value) = keys.get("prompts") else { return BTreeMap::new() };

@@ -1,5 +1,6 @@
-//! Compares the sizes in a configuration with the checkpoint's header. If the configuration belongs to
-//! another model, this comparison fails before Tracewright records the network.
+//! Compares the sizes in a configuration with the tensor names and shapes in a checkpoint's header.
+//! If the configuration belongs to another model, Tracewright reports the error before it records
+//! the network.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -8,28 +9,31 @@ use errors::Listed;
 use irpa::{Checkpoint, CheckpointTensor};
 use trace::key_pattern;
 
-/// A size in a configuration, and the place where a checkpoint confirms it.
+/// A size in a configuration, and the names or shapes of tensors that must agree with the size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeclaredSize {
-    /// The key of the configuration, or a product of two keys with a `×` between them.
+    /// The key of the configuration, or two keys with a `×` between the keys if the size is a
+    /// product.
     pub key: String,
     /// The value in the configuration.
     pub value: usize,
-    /// The place in the checkpoint that shows the size.
+    /// The tensor names or tensor shapes in the checkpoint from which Tracewright reads the size.
     pub shown: Evidence,
 }
 
-/// The place where a checkpoint's header shows a size.
+/// Tensor names or tensor shapes in a checkpoint from which Tracewright reads a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Evidence {
-    /// The number of different integers after this prefix in the names of tensors.
+    /// The size is the number of different integers that follow this prefix in the names of
+    /// tensors.
     Numbers(&'static str),
-    /// An extent of the first tensor whose name matches one of these patterns. In a pattern, `*` matches an
-    /// integer. The number is the index of the axis.
+    /// The size is an extent of the first tensor whose name matches a pattern in the list. In a
+    /// pattern, `*` matches an integer. The number after a pattern is the index of the tensor's
+    /// axis.
     Extent(&'static [(&'static str, usize)]),
 }
 
-/// The configuration and the checkpoint belong to different models.
+/// The error that the configuration and the checkpoint belong to different models.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the sizes in the configuration differ from the weights in `{}`; take the configuration and the weights \
@@ -39,7 +43,7 @@ pub enum Evidence {
 pub struct OtherSizes {
     /// Path of the checkpoint's file.
     pub path: PathBuf,
-    /// All sizes that differ, with both values.
+    /// All sizes that differ, each with the configuration's value and the checkpoint's value.
     pub problems: Vec<OtherSize>,
 }
 
@@ -53,29 +57,32 @@ pub struct OtherSize {
     pub claimed: usize,
     /// The size in the checkpoint.
     pub found: usize,
-    /// The tensor or names that show the size.
+    /// The tensor or the range of tensor names in the checkpoint from which Tracewright reads the
+    /// size.
     pub shown: String,
 }
 
 impl DeclaredSize {
-    /// Declares a number of layers, or of other items that are numbered after `prefix`.
+    /// Declares the number of layers or of other items. The names of tensors contain the index of
+    /// an item after `prefix`.
     pub fn numbers(key: &str, value: usize, prefix: &'static str) -> Self {
         Self { key: key.into(), value, shown: Evidence::Numbers(prefix) }
     }
 
-    /// Declares an extent of one of these tensors.
+    /// Declares a size that is an extent of one of the tensors `tensors`.
     pub fn extent(key: &str, value: usize, tensors: &'static [(&'static str, usize)]) -> Self {
         Self { key: key.into(), value, shown: Evidence::Extent(tensors) }
     }
 }
 
-/// Compares the [sizes in a configuration](crate::Architecture::sizes) with the header of its checkpoint. The
-/// tensors must have [the network's names](crate::Architecture::named). The prefix `model.` can be missing,
-/// as in models that compute embeddings. The function skips sizes that the header does not show, because a
-/// later check reports all missing tensors.
+/// Compares the [sizes in a configuration](crate::Architecture::sizes) with the header of the
+/// configuration's checkpoint. The tensors must have [the network's
+/// names](crate::Architecture::named). The prefix `model.` of a name can be missing, as in models
+/// that compute embeddings. If the checkpoint lacks the tensors for a size, the function skips this
+/// size, because a later check reports all missing tensors.
 ///
 /// # Errors
-/// Returns an error if sizes differ. The error lists all sizes that differ.
+/// Returns an error that lists all sizes that differ, if any size differs.
 pub fn check_sizes(claims: &[DeclaredSize], checkpoint: &Checkpoint) -> Result<(), OtherSizes> {
     let mut first: BTreeMap<String, &CheckpointTensor> = BTreeMap::new();
     for tensor in checkpoint.tensors() {
@@ -89,7 +96,8 @@ pub fn check_sizes(claims: &[DeclaredSize], checkpoint: &Checkpoint) -> Result<(
                 Some((*tensor.shape.get(*axis)?, format!("`{}` is {:?}", tensor.name, tensor.shape)))
             })?,
         };
-        // A later check lists all additional layers, because no parameter reads their tensors.
+        // If the checkpoint has more layers than the configuration, a later check reports the
+        // additional tensors.
         let differs = match claim.shown {
             Evidence::Numbers(_) => claim.value > found,
             Evidence::Extent(_) => claim.value != found,
@@ -104,13 +112,13 @@ pub fn check_sizes(claims: &[DeclaredSize], checkpoint: &Checkpoint) -> Result<(
     }
 }
 
-/// The name of a tensor with and without the prefix `model.`.
+/// The given name of a tensor, and the name without the prefix `model.`.
 fn names(name: &str) -> impl Iterator<Item = &str> {
     [Some(name), name.strip_prefix("model.")].into_iter().flatten()
 }
 
-/// The number of different integers after `prefix` in the names of tensors, and a name that shows it; `None`
-/// if no name begins with the prefix.
+/// Counts the different integers that follow `prefix` in the names of tensors. Also returns a text
+/// with the first and the last name. Returns `None` if no name begins with the prefix.
 fn numbers(checkpoint: &Checkpoint, prefix: &str) -> Option<(usize, String)> {
     let number =
         |tensor: &CheckpointTensor| tensor.name.strip_prefix(prefix)?.split('.').next()?.parse().ok();

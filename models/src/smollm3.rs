@@ -1,7 +1,7 @@
-//! SmolLM3: Hugging Face, "SmolLM3: smol, multilingual, long-context reasoner" (2025). The names follow the
-//! Hugging Face checkpoint (`modeling_smollm3.py`). The network is a Llama in which some layers have no
-//! rotary embedding: "NoPE" (Yang et al., "RoPE to NoPE and Back Again", 2025). SmolLM and SmolLM2 are
-//! Llamas.
+//! SmolLM3: Hugging Face, "SmolLM3: smol, multilingual, long-context reasoner" (2025). Field names
+//! follow the Hugging Face checkpoint (`modeling_smollm3.py`). The network differs from Llama in
+//! some layers, which have no rotary embedding ("NoPE": Yang et al., "RoPE to NoPE and Back Again",
+//! 2025). The networks SmolLM and SmolLM2 are the same as Llama.
 
 use dsl::Float;
 use dsl::nn::Attend;
@@ -12,7 +12,7 @@ use crate::family::{Family, GgufFamily, presets};
 use crate::llama::{self, Attention, Layer, Mlp};
 use crate::rope::RopeDefaults;
 
-/// The whole network of a SmolLM3.
+/// The whole SmolLM3 network, from token ids to logits.
 pub type SmolLm3<T> = Decoder<T, Layer<T, Attention<T>, Mlp<T>, SmolLm3Config>, SmolLm3Config>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -22,12 +22,12 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["SmolLM3ForCausalLM"], &["SmolLM3Model"], &["smollm3"])
 };
 
-/// The `config.json` of a SmolLM3.
+/// The values in the `config.json` of a SmolLM3 model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SmolLm3Config {
     /// The keys that SmolLM3 shares with Llama.
     pub llama: LlamaConfig,
-    /// Whether each layer rotates queries and keys.
+    /// Whether each layer has a rotary embedding for queries and keys.
     pub rotary: Vec<bool>,
 }
 
@@ -43,7 +43,8 @@ impl DecoderConfig for SmolLm3Config {
     }
 }
 
-/// Reads the `config.json` of a SmolLM3. The defaults are the same as in `SmolLM3Config` of transformers.
+/// Reads the `config.json` of a SmolLM3 model. Missing keys get the defaults of `SmolLM3Config` in
+/// HF transformers.
 pub(crate) fn read(keys: &Keys) -> SmolLm3Config {
     let rope = RopeDefaults { theta: 2e6, ..RopeDefaults::new(32_768) };
     let (num_key_value_heads, tie_word_embeddings) = (Some(4), true);
@@ -55,7 +56,7 @@ pub(crate) fn read(keys: &Keys) -> SmolLm3Config {
     let windows = keys.windows(llama.num_hidden_layers, window, |layer| {
         used && window.is_some() && rotary.get(layer) == Some(&false)
     });
-    // The published checkpoint has two keys that transformers does not read.
+    // HF transformers does not read these two keys of the published `config.json`.
     keys.ignore(&["max_window_layers", "pretraining_tp"]);
     SmolLm3Config {
         llama: LlamaConfig { attention_bias, attention_out_bias: attention_bias, mlp_bias, windows, ..llama },
@@ -63,9 +64,9 @@ pub(crate) fn read(keys: &Keys) -> SmolLm3Config {
     }
 }
 
-/// Whether each layer has a rotary embedding. The key `no_rope_layers` contains 1 for layers **with** a
-/// rotary embedding. Without this key, all layers except every `no_rope_layer_interval`-th layer have a
-/// rotary embedding.
+/// Whether each layer has a rotary embedding. The key `no_rope_layers` contains 1 for layers
+/// **with** a rotary embedding. If the key `no_rope_layers` is missing, all layers except every
+/// `no_rope_layer_interval`-th layer have a rotary embedding.
 fn rotary(keys: &Keys, layers: usize) -> Vec<bool> {
     let interval = keys.optional_count("no_rope_layer_interval").unwrap_or(4);
     let by_interval = || (1..=layers).map(|layer| layer % interval != 0).collect();

@@ -1,6 +1,7 @@
-//! StarCoder2: Lozhkov et al., "StarCoder 2 and The Stack v2" (2024). The names follow the Hugging Face
-//! checkpoint (`modeling_starcoder2.py`). The network is a Mistral with layer norms, biases, and a
-//! feed-forward network without a gate.
+//! StarCoder2: Lozhkov et al., "StarCoder 2 and The Stack v2" (2024). Field names follow the
+//! Hugging Face checkpoint (`modeling_starcoder2.py`). The network differs from Mistral in three
+//! ways. The norms are layer norms, the linear layers have biases, and the feed-forward network has
+//! no gate.
 
 use dsl::nn::{Attend, Kv, gelu_tanh};
 use dsl::{Float, model};
@@ -10,7 +11,7 @@ use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, Defaults, LlamaConf
 use crate::family::Family;
 use crate::llama::Attention;
 
-/// The whole network of a StarCoder2.
+/// The whole StarCoder2 network, from token ids to logits.
 pub type Starcoder2<T> = Decoder<T, Layer<T>, LayerNormed>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -19,7 +20,7 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// The layer of a Llama with layer norms.
+    /// Llama's layer with layer norms instead of RMS norms.
     pub Layer<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims { D = hidden_size, F = intermediate_size }
 
@@ -34,8 +35,8 @@ model! {
         }
     }
 
-    /// A feed-forward network: two linear layers with the tanh approximation of GELU between them
-    /// (`Starcoder2MLP`).
+    /// A feed-forward network that consists of a linear layer, the tanh approximation of GELU and a
+    /// second linear layer (`Starcoder2MLP`).
     pub Mlp {
         c_fc: Linear[D -> F](bias if mlp_bias),
         c_proj: Linear[F -> D](bias if mlp_bias),
@@ -62,7 +63,8 @@ impl From<LlamaConfig> for LayerNormed {
     }
 }
 
-/// Keys that only training reads, and keys of the published checkpoints that transformers does not read.
+/// Keys that only affect training, and keys of published `config.json` files that HF transformers
+/// does not read.
 const IGNORED: &[&str] = &[
     "activation_function",
     "attention_softmax_in_fp32",
@@ -75,8 +77,8 @@ const IGNORED: &[&str] = &[
     "scale_attn_weights",
 ];
 
-/// Reads the `config.json` of a StarCoder2. The defaults are the same as in `Starcoder2Config` of
-/// transformers.
+/// Reads the `config.json` of a StarCoder2 model. Missing keys get the defaults of
+/// `Starcoder2Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     keys.ignore(IGNORED);
     let llama = LlamaConfig::shared(

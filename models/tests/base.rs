@@ -1,6 +1,6 @@
-//! Keys that any `config.json` may have besides those of its family: the keys of transformers' base class, and the
-//! class of a model without its head. Numbers may be written as Python writes them. The most useful of several
-//! errors comes first.
+//! Tests of keys that any `config.json` can contain in addition to the keys of its family. These
+//! are the keys of transformers' base class and the class name of a model without an output head.
+//! Other tests check Python's notation of numbers, and the order of errors.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod support;
@@ -11,7 +11,8 @@ use serde_json::{Map, Value, json};
 use support::*;
 use tracewright_models::{FAMILIES, ModelConfig};
 
-/// A fixture of each architecture, and the class of its model without a head.
+/// The name of a fixture for each architecture, and the class name of the model without an output
+/// head.
 fn families() -> Vec<(String, &'static str)> {
     let named = |name: &String| keys(name)["architectures"][0].as_str().unwrap().to_owned();
     let fixtures: Vec<(String, String)> = fixtures().into_iter().map(|name| (named(&name), name)).collect();
@@ -39,7 +40,8 @@ fn read(keys: &Map<String, Value>) -> Result<ModelConfig, String> {
     read_text(&Value::Object(keys.clone()).to_string())
 }
 
-/// `config.to_dict()` has all keys of the base class, beside those of the family.
+/// transformers' `config.to_dict()` writes all keys of the base class in addition to the keys of
+/// the family.
 #[test]
 fn the_keys_of_the_base_class_change_nothing() {
     let text = include_str!("base_keys.json");
@@ -49,7 +51,7 @@ fn the_keys_of_the_base_class_change_nothing() {
         for (name, _) in &families() {
             let plain = keys(name);
             let mut full = plain.clone();
-            // A family has a default of its own for a head that is tied.
+            // Each family has its own default of `tie_word_embeddings`.
             let base = base.as_object().unwrap().iter().filter(|(key, _)| *key != "tie_word_embeddings");
             for (key, value) in base {
                 full.entry(key).or_insert_with(|| value.clone());
@@ -64,7 +66,7 @@ fn the_keys_of_the_base_class_change_nothing() {
     }
 }
 
-/// Some values of these keys change the network or the prompt.
+/// Some values of the base class's keys change the network or the prompt.
 #[test]
 fn the_keys_of_the_base_class_are_refused_where_they_change_something() {
     for (key, fine, wrong, shown) in [
@@ -75,7 +77,7 @@ fn the_keys_of_the_base_class_are_refused_where_they_change_something() {
         ("pruned_heads", json!({}), json!({"1": [0, 2]}), r#"{"1":[0,2]}"#),
         ("prefix", json!(""), json!("Once"), "\"Once\""),
         ("per_layer_config", json!({}), json!({"1": {"head_dim": 8}}), r#"{"1":{"head_dim":8}}"#),
-        // Of these none does.
+        // None of these values changes the network or the prompt.
         ("is_decoder", json!(true), json!(null), ""),
         ("repetition_penalty", json!(1.3), json!(null), ""),
         ("chunk_size_feed_forward", json!(64), json!(null), ""),
@@ -96,7 +98,8 @@ fn the_keys_of_the_base_class_are_refused_where_they_change_something() {
     }
 }
 
-/// `LlamaModel(…).save_pretrained()` names that class, and transformers makes a `LlamaForCausalLM` of it.
+/// `LlamaModel(…).save_pretrained()` writes the class name `LlamaModel`, and transformers loads the
+/// file as a `LlamaForCausalLM`.
 #[test]
 fn a_model_without_its_head_is_of_the_same_family() {
     for (name, base) in families() {
@@ -105,7 +108,8 @@ fn a_model_without_its_head_is_of_the_same_family() {
         config.insert("architectures".into(), json!([base]));
         assert_eq!(read(&config), Ok(whole), "{name}");
     }
-    // One that looks both ways is an embedding, which has files beside its configuration.
+    // A Gemma 3 with bidirectional attention computes embeddings, and needs files next to its
+    // configuration.
     let mut config = keys("gemma3-a");
     config.insert("architectures".into(), json!(["Gemma3TextModel"]));
     config.insert("use_bidirectional_attention".into(), json!(true));
@@ -113,7 +117,8 @@ fn a_model_without_its_head_is_of_the_same_family() {
     assert!(said.contains("modules.json"), "{said}");
 }
 
-/// Whatever else is wrong: the user needs another file, or a network of their own.
+/// If the architecture is unknown, Tracewright reports no other problem, because the user needs
+/// another model.
 #[test]
 fn an_unknown_architecture_comes_first() {
     for (key, value) in [
@@ -144,7 +149,8 @@ fn an_unknown_architecture_comes_first() {
     }
 }
 
-/// Python's JSON has words for numbers that are not finite, and transformers 5 an object.
+/// Python's JSON has words such as `Infinity` for numbers that are not finite, and transformers 5
+/// writes an object.
 #[test]
 fn numbers_that_are_not_finite() {
     let plain = Value::Object(keys("llama-untied")).to_string();

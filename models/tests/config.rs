@@ -1,4 +1,4 @@
-//! `config.json` in every spelling, and what is said of one that cannot be used.
+//! Tests of all spellings of `config.json`, and of the errors for an invalid `config.json`.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use ops::ElementType;
 use serde_json::{Value, json};
 use tracewright_models::{Architecture as _, LlamaConfig, ModelConfig, RopeParameters, RopeScaling};
 
-/// The keys of a published Llama that have no default.
+/// The keys of a published Llama configuration that have no default.
 fn minimal() -> Value {
     json!({
         "architectures": ["LlamaForCausalLM"],
@@ -17,7 +17,7 @@ fn minimal() -> Value {
     })
 }
 
-/// `minimal` with some keys changed, added, or (null) taken away.
+/// The configuration `minimal` with changed or additional keys. A change to null removes the key.
 fn with(changes: Value) -> Value {
     let mut config = minimal();
     let keys = config.as_object_mut().unwrap();
@@ -72,7 +72,7 @@ fn defaults_are_those_of_transformers() {
         element: None,
     };
     assert_eq!(read(&minimal()), Ok(expected.clone()));
-    // Null is how transformers writes "the default".
+    // In these keys, transformers writes null for the default.
     let nulls =
         r#""head_dim": null, "num_key_value_heads": null, "rope_scaling": null, "pad_token_id": null"#;
     let text = minimal().to_string().replacen('{', &format!("{{{nulls},"), 1);
@@ -117,7 +117,8 @@ fn published_values() {
     );
 }
 
-/// Each pair says the same: as published (transformers 4), and as transformers 5 writes it.
+/// The two configurations of each pair have the same meaning. The first has the keys of
+/// transformers 4, and the second has the keys of transformers 5.
 #[test]
 fn old_and_new_spelling_are_equal() {
     let llama3 = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -138,7 +139,8 @@ fn old_and_new_spelling_are_equal() {
             json!({"rope_scaling": {"type": "dynamic", "factor": 2.0}}),
             json!({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}}),
         ),
-        // The original context stands beside the object or in it; the factor is what it was extended by.
+        // The original context is next to the object or in the object. The factor is the ratio of
+        // the extended context to the original context.
         (
             json!({"original_max_position_embeddings": 512, "rope_scaling": {"type": "yarn", "factor": 4.0}}),
             json!({"rope_parameters": {"rope_type": "yarn", "original_max_position_embeddings": 512}}),
@@ -149,7 +151,7 @@ fn old_and_new_spelling_are_equal() {
             json!({"rope_parameters": {"rope_type": "longrope", "factor": 4.0, "short_factor": [1.0, 1.0],
                 "long_factor": [2.0, 3.0], "original_max_position_embeddings": 512}}),
         ),
-        // transformers 4.45 writes both words.
+        // transformers 4.45 writes the two keys `type` and `rope_type`.
         (
             json!({"rope_scaling": {"type": "linear", "rope_type": "linear", "factor": 2.0}}),
             json!({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}),
@@ -176,7 +178,7 @@ fn keys_without_meaning_are_ignored_and_allowed_ones_pass() {
     assert_eq!(read_text(&text, &["sliding_window"]), read(&minimal()));
     let nested = with(json!({"rope_scaling": {"type": "default", "beta": 1.0}})).to_string();
     assert_eq!(read_text(&nested, &["rope_scaling.beta"]), read(&minimal()));
-    // The family alone will do for a file written by hand.
+    // In a file that a user wrote, the key `model_type` is enough.
     assert_eq!(read(&with(json!({"architectures": null, "model_type": "llama"}))), read(&minimal()));
 }
 
@@ -206,7 +208,7 @@ fn m19_a_key_that_cannot_be_used_is_named() {
             `config.json`: 1 problem(s)
               `num_hidden_layers` is 0, expected a positive integer, at most 4096"#]],
     );
-    // Null is not the default in transformers either.
+    // For this key, transformers does not replace null by the default either.
     let text = with(json!({"rms_norm_eps": 7})).to_string().replace('7', "null");
     expect![[r#"
         `config.json`: 1 problem(s)
@@ -292,7 +294,8 @@ fn m19_a_key_that_cannot_be_used_is_named() {
         `config.json`: 1 problem(s)
           `head_dim` is 2, expected more than two features to rotate with a dynamic base"#]],
     );
-    // Heads of a Llama are rotated whole, whatever is said: what is said must not be.
+    // Llama always rotates all features of a head, so Tracewright rejects a key that selects fewer
+    // features.
     check(
         json!({"partial_rotary_factor": 0.5}),
         expect![[r#"
@@ -320,7 +323,7 @@ fn m19_a_key_that_cannot_be_used_is_named() {
         assert_eq!(
             read(&with(json!({"architectures": architectures}))).expect_err("an error"),
             format!(
-                "`config.json`: the architecture `{found}` is not supported; supported are {:?}",
+                "`config.json`: the architecture `{found}` is not supported, expected one of {:?}",
                 tracewright_models::architectures()
             )
         );
@@ -328,7 +331,7 @@ fn m19_a_key_that_cannot_be_used_is_named() {
     check(
         json!({"quantization_config": {"quant_method": "gptq", "bits": 4}}),
         expect![
-            "`config.json`: the checkpoint is quantized (`quantization_config`, method `gptq`), which Tracewright does not support; use the unquantized checkpoint, or save one: `model.dequantize()` and `save_pretrained` in transformers"
+            "`config.json`: the checkpoint is quantized (`quantization_config`, method `gptq`), which Tracewright does not support; use the unquantized checkpoint, or create such a checkpoint with `model.dequantize()` and `save_pretrained` of the library transformers"
         ],
     );
     for (key, value, named) in [
@@ -350,7 +353,7 @@ fn m19_a_key_that_cannot_be_used_is_named() {
     expect!["`config.json` is not a JSON object: found a list"].assert_eq(&read_text("[]", &[]).unwrap_err());
 }
 
-/// Keys that do not fit each other, each named with both values.
+/// Tests of keys that contradict each other. The error contains the two keys and their values.
 #[test]
 fn m19_keys_that_contradict_each_other() {
     let mismatch = |changes: Value, expected: Expect| {

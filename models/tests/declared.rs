@@ -1,4 +1,4 @@
-//! A declaration's element types and kinds of layers hold in the whole trace.
+//! Tests that a trace has the element types and the kinds of layers of the declaration.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod support;
@@ -21,8 +21,8 @@ struct Config {
 }
 
 model! {
-    /// A field of each element type, a head in f32, and as many kinds of layers as the configuration
-    /// declares.
+    /// A network with a field of each element type, an output head in f32, and the number of layer
+    /// kinds in the configuration.
     Net<T: Float>(Config) {
         dims { V = 13, D = 10, K = 3, E = 4, L = layers }
         cache { L of [K, E] }
@@ -69,14 +69,14 @@ model! {
     }
 }
 
-/// The element type that stands behind each key in the module's text.
+/// The element type of the parameter `key` in the text of the module.
 fn declared_in_text(text: &str, key: &str) -> String {
     let head = format!("util.global private @\"{key}\" = ");
     let line = text.lines().find(|line| line.trim_start().starts_with(&head)).expect("a global");
     line.rsplit_once('x').expect("a shape").1.trim_end_matches('>').to_owned()
 }
 
-/// S3: a default for the whole model, and fields that fix their own.
+/// S3: the model has a default element type, and some fields have their own element type.
 fn check_element_types<T: Float>(default: ElementType) {
     let traced = Net::<T>::trace(&Config { layers: 2, kinds: 1 }, &EntryPoint::all(2, 3, 7)).unwrap();
     let module = lower(&expand(&traced.trace).unwrap(), &Target::host()).unwrap();
@@ -102,12 +102,12 @@ fn check_element_types<T: Float>(default: ElementType) {
             };
             assert_eq!(ty.element, expected, "{}: {name}", function.name);
         }
-        // The residual stream never leaves the default.
+        // The residual stream always has the default element type.
         for id in function
             .ids()
             .filter(|&id| function.name == "layer" && matches!(function.node(id).kind, NodeKind::Op(_)))
         {
-            // Positions are integers; every float is of the default type.
+            // Positions are integers, and all floats have the default element type.
             let element = function.node(id).ty().element;
             assert!(!element.is_float() || element == default, "{reparsed}");
         }
@@ -122,7 +122,7 @@ fn s1_and_s3_placeholders_carry_the_declared_element_type() {
     check_element_types::<Bf16>(ElementType::Bf16);
 }
 
-/// S3 for Llama: `--dtype` is the default of the whole model.
+/// S3 for Llama: `--dtype` sets the default element type of the whole model.
 #[test]
 fn s3_the_default_of_llama() {
     let model = config(&published("llama-3.2-1b"));
@@ -130,13 +130,14 @@ fn s3_the_default_of_llama() {
         let trace = model.trace(element, &EntryPoint::all(1, 2, 4)).unwrap().trace;
         assert!(parameters(&trace).values().all(|ty| ty.element == element));
     }
-    // A library names the type itself.
+    // A user of the library names the element type in Rust.
     let ModelConfig::Llama(llama) = &model else { panic!("no Llama") };
     let typed = Llama::<F16>::trace(&llama.clone().into(), &EntryPoint::all(1, 2, 4)).unwrap().trace;
     assert_eq!(typed, model.trace(ElementType::F16, &EntryPoint::all(1, 2, 4)).unwrap().trace);
 }
 
-/// However deep the network is, a body runs once for each kind of layer: mask and chunk length.
+/// The body of a layer runs once for each kind of layer and each chunk length, whatever the number
+/// of layers.
 #[test]
 fn bodies_run_once_for_each_kind() {
     for (layers, kinds) in [(1, 1), (6, 1), (6, 2), (24, 2), (7, 3)] {

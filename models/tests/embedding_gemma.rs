@@ -1,5 +1,5 @@
-//! Embeddings: the evaluator's hidden states and vectors are those of sentence-transformers, and what cannot be one
-//! is named.
+//! Tests that the evaluator computes the same hidden states and embeddings as
+//! sentence-transformers, and tests of the errors for invalid models.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod support;
@@ -19,10 +19,10 @@ use tracewright_models::embedding_gemma::EmbeddingGemma;
 use tracewright_models::{Architecture, EmbeddingGemmaConfig, ModelConfig, check_embeds};
 
 const FIXTURES: [&str; 2] = ["embeddinggemma", "embeddinggemma-saved"];
-/// The folders of the layers behind the tower.
+/// The folders of the linear layers after the transformer.
 const FOLDERS: [&str; 2] = ["2_Dense", "3_Dense"];
 
-/// Texts of up to so many tokens: more than any has.
+/// The length of the entry point, which is larger than the number of tokens in any text.
 const LENGTH: usize = 43;
 
 fn read(folder: &Path) -> EmbeddingGemmaConfig {
@@ -53,7 +53,8 @@ fn worst(found: &[f64], expected: &[f64]) -> f64 {
     found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max) / largest
 }
 
-/// All texts, one after the other in rows of two, so that each is padded, and is beside another.
+/// The test passes all texts in batches of two, so each text has padding and another text next to
+/// it.
 #[test]
 fn the_oracle_of_embeddings() {
     for name in FIXTURES {
@@ -74,7 +75,7 @@ fn the_oracle_of_embeddings() {
                 let inputs = trace.entry(entry).unwrap().inputs();
                 let argument = |(name, ty): (&str, &TensorType)| match name {
                     "count" => Value::new(ty.clone(), rows.map(|row| texts[row].len() as f64)),
-                    // Whatever pads.
+                    // The token that pads a text can have any value.
                     _ => Value::from_fn(ty.clone(), |at| *texts[rows[at[0]]].get(at[1]).unwrap_or(&7.0)),
                 };
                 let arguments = inputs.into_iter().map(argument).collect();
@@ -98,7 +99,7 @@ fn the_oracle_of_embeddings() {
     }
 }
 
-/// Twice as many of a window's positions are seen from the middle of a text as from its end, and half of what is said.
+/// The window extends to both sides of a token, so each side has half of the configured window.
 #[test]
 fn a_window_is_halved_to_both_sides() {
     let window = |name| {
@@ -108,7 +109,7 @@ fn a_window_is_halved_to_both_sides() {
     assert_eq!(FIXTURES.map(window), [6, 4]);
 }
 
-/// An element type that has no place for the score of what is hidden records all the same.
+/// The recording succeeds with an element type that cannot represent the score of hidden keys.
 #[test]
 fn narrow_elements_are_recorded() {
     let config = read(&fixture(FIXTURES[0]));
@@ -117,14 +118,14 @@ fn narrow_elements_are_recorded() {
     trace.verify().unwrap();
 }
 
-/// The files that a configuration cannot do without.
+/// The files that every configuration needs.
 const NEEDED: [&str; 5] =
     ["config.json", "modules.json", "1_Pooling/config.json", "2_Dense/config.json", "3_Dense/config.json"];
-/// Those that say what becomes of a text.
+/// The files that describe the preparation of texts.
 const OF_TEXTS: [&str; 3] =
     ["config_sentence_transformers.json", "sentence_bert_config.json", "tokenizer_config.json"];
 
-/// A copy of files of a fixture.
+/// A folder with copies of some files of a fixture.
 fn copied(files: &[&str]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for name in files {
@@ -135,7 +136,7 @@ fn copied(files: &[&str]) -> tempfile::TempDir {
     folder
 }
 
-/// Changes a file of a copy.
+/// Changes a JSON file in a folder.
 fn edit(folder: &Path, file: &str, edit: impl FnOnce(&mut serde_json::Value)) {
     let path = folder.join(file);
     let mut value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
@@ -143,7 +144,7 @@ fn edit(folder: &Path, file: &str, edit: impl FnOnce(&mut serde_json::Value)) {
     std::fs::write(&path, value.to_string()).unwrap();
 }
 
-/// Reads a fixture of which a key of a file is another.
+/// Reads a copy of a fixture after `spoil` has changed a file, and compares the error.
 fn check(file: &str, spoil: impl FnOnce(&mut serde_json::Value), expected: Expect) {
     let folder = copied(&[&NEEDED[..], &OF_TEXTS].concat());
     edit(folder.path(), file, spoil);
@@ -153,7 +154,7 @@ fn check(file: &str, spoil: impl FnOnce(&mut serde_json::Value), expected: Expec
     expected.assert_eq(&error.replace(folder.path().to_str().unwrap(), "."));
 }
 
-/// The first file with a limit on the length of texts decides. None of these files must exist.
+/// The first file that limits the length of texts sets the limit. All these files may be missing.
 #[test]
 fn the_longest_text_and_the_prompts() {
     let folder = copied(&NEEDED);
@@ -245,7 +246,7 @@ fn what_is_no_embedding_is_named() {
             "`./config.json`: the architecture `Gemma3ForCausalLM` generates text and does not compute embeddings"
         ],
     );
-    // A Gemma 3 that was saved without its head.
+    // This is a Gemma 3 that transformers saved without the output head.
     check(
         "config.json",
         |keys| keys["use_bidirectional_attention"] = json!(false),
@@ -290,7 +291,8 @@ fn what_is_no_embedding_is_named() {
     );
 }
 
-/// An embedding has no head, so the tensor may hold anything.
+/// A network that computes embeddings has no output head, so the tensor of the head can contain
+/// anything.
 #[test]
 fn the_head_of_a_language_model_is_left_out() {
     let (source, folder) = (fixture("embeddinggemma"), tempfile::tempdir().unwrap());
@@ -313,7 +315,8 @@ fn the_head_of_a_language_model_is_left_out() {
     assert_eq!(checked.planned().ignored, ["lm_head.weight"]);
 }
 
-/// An embedding is an architecture: its entry point has a name and a size, and one with logits is refused.
+/// A network that computes embeddings implements `Architecture`. Its entry point has a name and a
+/// size, and an entry point with logits is an error.
 #[test]
 fn an_architecture_with_one_entry_point() {
     let config = ModelConfig::read(&fixture(FIXTURES[0]), &[]).unwrap();

@@ -1,4 +1,5 @@
-//! The families: traced from their configurations alone, with the names and shapes that transformers gives them.
+//! Tests that Tracewright records all families from a configuration alone, with the names and
+//! shapes in transformers.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod support;
@@ -19,11 +20,11 @@ use tracewright_models::{
     Architecture as _, FAMILIES, ModelConfig, OtherSizes, RopeScaling, architectures, check_sizes,
 };
 
-/// Pattern, shape and how often, as `parameters.txt` lists them.
+/// The pattern, the shape and the number of equal parameters, as in `parameters.txt`.
 type Listed = BTreeMap<(String, Vec<usize>), usize>;
 
-/// The parameters that transformers creates for each published `config.json`: name, total, parameters
-/// (`tests/oracle/shapes.py`).
+/// The parameters that transformers creates for each published `config.json`
+/// (`tests/oracle/shapes.py`). Each item is the name, the total and the list of parameters.
 fn made_by_transformers() -> Vec<(String, usize, Listed)> {
     let text = std::fs::read_to_string(published("parameters").with_extension("txt")).unwrap();
     let mut all: Vec<(String, usize, Listed)> = Vec::new();
@@ -44,7 +45,7 @@ fn made_by_transformers() -> Vec<(String, usize, Listed)> {
     all
 }
 
-/// `model.layers.*.mlp` for `model.layers.3.mlp`.
+/// The pattern of a key: `model.layers.*.mlp` for `model.layers.3.mlp`.
 fn pattern(key: &str) -> String {
     let segment = |segment: &str| match segment.parse::<usize>() {
         Ok(_) => "*".to_owned(),
@@ -53,7 +54,7 @@ fn pattern(key: &str) -> String {
     key.split('.').map(segment).collect::<Vec<_>>().join(".")
 }
 
-/// Every file of the folder is a preset, and has been compared with transformers.
+/// Each file in the folder is a preset, and `parameters.txt` contains its parameters.
 #[test]
 fn presets_are_the_published_sizes() {
     let mut names: Vec<&str> = Preset::all().map(|preset| preset.name).collect();
@@ -86,7 +87,8 @@ fn s4_published_sizes_have_the_parameters_of_transformers() {
         for (key, ty) in parameters(&trace) {
             *found.entry((pattern(&key), ty.shape)).or_default() += 1;
         }
-        // Weights that are stored otherwise than they are multiplied have names and shapes of their own.
+        // If the checkpoint stores a weight in another form than the network uses, the names and
+        // shapes differ.
         let made = trace.parameters().unwrap().iter().any(|parameter| parameter.recipe.is_some())
             || !config.family().stacks.is_empty();
         assert!(made || found == listed, "{name}: {found:#?}");
@@ -95,8 +97,9 @@ fn s4_published_sizes_have_the_parameters_of_transformers() {
     }
 }
 
-/// The default configurations of transformers, which are published sizes of most families (`tests/oracle/defaults.py`): every key
-/// is known, and the network has the parameters that transformers makes.
+/// Reads the default configurations of transformers, which are published sizes of most families
+/// (`tests/oracle/defaults.py`). Tracewright knows every key, and the network has the same
+/// parameters as in transformers.
 #[test]
 fn default_configurations_have_the_parameters_of_transformers() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/defaults.json");
@@ -114,7 +117,7 @@ fn default_configurations_have_the_parameters_of_transformers() {
     }
 }
 
-/// The `config.json` of `openai/gpt-oss-20b`, whose experts are stored in MXFP4.
+/// Reads the `config.json` of `openai/gpt-oss-20b`. The checkpoint stores the experts in MXFP4.
 #[test]
 fn gpt_oss_is_read_as_it_is_published() {
     let layers: Vec<&str> = ["sliding_attention", "full_attention"].into_iter().cycle().take(24).collect();
@@ -136,7 +139,7 @@ fn gpt_oss_is_read_as_it_is_published() {
     write(&keys);
     let trace = config(folder.path()).trace(ElementType::Bf16, &EntryPoint::all(1, 8, 64)).unwrap().trace;
     assert_eq!(trace.counts().unwrap().parameter_elements, 20_914_757_184);
-    // Another method is refused.
+    // Another quantization method is an error.
     let mut other = keys;
     other["quantization_config"]["quant_method"] = json!("gptq");
     write(&other);
@@ -144,7 +147,7 @@ fn gpt_oss_is_read_as_it_is_published() {
     assert!(error.contains("method `gptq`"), "{error}");
 }
 
-/// Those of which no family's tests lower one of published size.
+/// Lowers the families whose other tests lower no published size.
 #[test]
 fn other_published_sizes_lower() {
     for name in ["gpt2", "mixtral-8x7b-v0.1", "lfm2-1.2b"] {
@@ -155,8 +158,8 @@ fn other_published_sizes_lower() {
     }
 }
 
-/// Every architecture that there is, in every type, with kernels and without: each lowers whole, and to nothing that must
-/// never be in a module.
+/// Each architecture lowers completely in every element type, with kernels and without kernels. The
+/// module contains no forbidden operation.
 #[test]
 fn m6_s19_every_family_lowers_whole_and_to_what_may_be() {
     let features = ["avx2", "f16c", "fma"].map(str::to_owned).to_vec();
@@ -196,19 +199,20 @@ fn m6_s19_every_family_lowers_whole_and_to_what_may_be() {
     assert!(left.is_empty(), "no fixture of {left:?}");
 }
 
-/// The evaluator's logits, at every position, are those of transformers.
+/// At every position, the evaluator computes the same logits as transformers.
 #[test]
 fn m7_the_oracle_of_the_families() {
     let judged = fixtures();
     assert!(judged.len() > 30, "{judged:?}");
-    // Reading several parameters of one tensor, and one of several, is for `irpa`, and the suite.
+    // `irpa` and the test suite cover checkpoints that store several parameters in one tensor, or
+    // one parameter in several tensors.
     let read_by_irpa = |name: &&String| name.ends_with("-stacked") || *name == "gpt_oss-mxfp4";
     for name in judged.iter().filter(|name| !read_by_irpa(name)) {
         judged_by_transformers(&fixture(name));
     }
 }
 
-/// A `config.json` of this architecture with four layers, and what is said besides.
+/// Reads a `config.json` of this architecture with four layers and the additional keys `said`.
 fn read(architecture: &str, said: Value) -> Result<ModelConfig, String> {
     let mut keys = json!({
         "architectures": [architecture], "vocab_size": 11, "hidden_size": 24, "intermediate_size": 10,
@@ -222,7 +226,7 @@ fn read(architecture: &str, said: Value) -> Result<ModelConfig, String> {
         .map_err(|error| error.to_string().replace(path.to_str().unwrap(), "config.json"))
 }
 
-/// How many positions each layer remembers, 0 for all.
+/// The attention window of each layer, or 0 for a layer that sees all positions.
 fn windows(architecture: &str, said: Value) -> Vec<usize> {
     let config = read(architecture, said).unwrap();
     let window = |layer| match &config {
@@ -245,7 +249,8 @@ fn windows_are_those_of_transformers() {
     let types = json!(["full_attention", "full_attention", "sliding_attention", "full_attention"]);
     assert_eq!(windows(GEMMA2, json!({"layer_types": types, "sliding_window": 5})), [0, 0, 5, 0]);
 
-    // Without the key there is a window; null says that there is none.
+    // If the key is missing, the layers have the default window. With null, the layers have no
+    // window.
     assert_eq!(windows("MistralForCausalLM", json!({})), [4096; 4]);
     assert_eq!(windows("MistralForCausalLM", json!({"sliding_window": null})), [0; 4]);
     assert_eq!(windows("MistralForCausalLM", json!({"sliding_window": 7})), [7; 4]);
@@ -285,7 +290,7 @@ fn layers_without_rope() {
     assert_eq!(rotary(json!({"no_rope_layers": [0, 1, 1, 0]})), [false, true, true, false]);
 }
 
-/// A missing key in `config.json` has the default of the family's configuration in transformers.
+/// A missing key in `config.json` gets the default of the family's configuration in transformers.
 #[test]
 fn defaults_are_those_of_transformers() {
     for (architecture, heads, features, epsilon, tied, longest, theta) in [
@@ -321,7 +326,7 @@ fn defaults_are_those_of_transformers() {
     }
 }
 
-/// The smallest GPT-2 was published with hardly more than what it is called.
+/// The published configuration of the smallest GPT-2 contains few keys.
 #[test]
 fn gpt_2_is_the_small_one_unless_said() {
     let small = |said: Value| {
@@ -348,7 +353,7 @@ fn gpt_2_is_the_small_one_unless_said() {
     assert!(error.contains("1024") && error.contains("1025"), "{error}");
 }
 
-/// The spellings of what an LFM2 is made of.
+/// Tests the different keys of an LFM2 for the same sizes and layers.
 #[test]
 fn lfm_2_says_in_several_ways_what_it_is_made_of() {
     let lfm2 = |said: Value| match read("Lfm2ForCausalLM", said).unwrap() {
@@ -375,7 +380,7 @@ fn lfm_2_says_in_several_ways_what_it_is_made_of() {
     assert_eq!(lfm2(json!({})).rope.theta, 1e6);
 }
 
-/// Phi-3's embedding in every spelling it was published with.
+/// Tests all spellings of the rotary embedding in published Phi-3 configurations.
 #[test]
 fn phi_3_has_longrope() {
     let factors = json!([1.0, 2.0]);
@@ -399,7 +404,8 @@ fn phi_3_has_longrope() {
     assert_eq!((partial.partial_rotary_factor, partial.frequencies(8, 1).inv_freq.len()), (0.5, 2));
 }
 
-/// The reference has a row for each family. Families with the same description share a row. `UPDATE_EXPECT=1` writes it.
+/// The reference documentation has a row for each family. Families with the same description share
+/// a row. `UPDATE_EXPECT=1` writes the table.
 #[test]
 fn the_reference_lists_the_families() {
     let mut table = "| `architectures` in `config.json` | network |\n|---|---|\n".to_owned();
@@ -419,7 +425,7 @@ fn the_reference_lists_the_families() {
     expect_file!["../../docs/reference/architectures.md"].assert_eq(&with_architectures(file, &table));
 }
 
-/// The README has the names alone.
+/// The README contains only the names of the architectures.
 #[test]
 fn the_readme_lists_the_architectures() {
     const COLUMNS: usize = 4;
@@ -433,7 +439,7 @@ fn the_readme_lists_the_architectures() {
     expect_file!["../../README.md"].assert_eq(&with_architectures("README.md", &table));
 }
 
-/// A document with another text between the anchors of the architectures.
+/// Replaces the text between the anchors `architectures` of a document.
 fn with_architectures(document: &str, table: &str) -> String {
     let (begin, end) = ("<!-- ANCHOR: architectures -->\n", "<!-- ANCHOR_END: architectures -->");
     let text = std::fs::read_to_string(fixture("").join("../..").join(document)).unwrap();
@@ -563,8 +569,8 @@ fn m19_what_a_family_cannot_use_is_named() {
     );
 }
 
-/// Each size that a family claims is shown by its checkpoints, and another one is found: with names as published, with
-/// those of other towers, of GGUF files.
+/// The checkpoints of a family confirm each declared size, and a wrong size is an error. The
+/// checkpoints have published names, names of models with other towers, and names of GGUF files.
 #[test]
 fn what_is_claimed_is_what_checkpoints_show() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures");
@@ -574,7 +580,7 @@ fn what_is_claimed_is_what_checkpoints_show() {
     let is_model = |path: &PathBuf| Gguf::is_at(path) || path.join("model.safetensors").exists();
     let mut models = 0;
     for path in paths.filter(is_model) {
-        // Some make vectors of texts, some are a tokenizer alone.
+        // Some fixtures compute embeddings, and some fixtures contain only a tokenizer.
         let Ok(model) = tracewright_models::read(&path, &[]) else { continue };
         let checkpoint = model.named(Checkpoint::open(&path).unwrap());
         let claims = model.sizes();
@@ -588,7 +594,7 @@ fn what_is_claimed_is_what_checkpoints_show() {
             assert_eq!((&problem.key, problem.found), (&claims[i].key, claims[i].value), "{path:?}");
             shown += 1;
         }
-        // A Phi-3 has the rows of queries, keys and values in one tensor.
+        // A Phi-3 checkpoint stores the query, key and value matrices in one tensor.
         assert!(shown >= 5 && shown >= claims.len() - 1, "{path:?}: {shown} of {claims:?}");
         models += 1;
     }

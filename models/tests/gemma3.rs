@@ -1,4 +1,5 @@
-//! Gemma 3: traced from its configuration alone, with the names and shapes of the checkpoint.
+//! Tests that Tracewright records Gemma 3 from a configuration alone, with the names and shapes of
+//! the checkpoint.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod support;
@@ -12,7 +13,8 @@ use support::*;
 use targets::Target;
 use tracewright_models::{Architecture as _, GemmaConfig, ModelConfig, RopeScaling};
 
-/// The tensors of a checkpoint with this configuration, derived from `modeling_gemma3.py`.
+/// The names and shapes of the tensors in a checkpoint with this configuration, derived from
+/// `modeling_gemma3.py`.
 fn checkpoint(c: &GemmaConfig) -> BTreeMap<String, Vec<usize>> {
     let features = c.head_dim.unwrap();
     let (queries, keys) = (c.num_attention_heads * features, c.num_key_value_heads * features);
@@ -41,7 +43,7 @@ fn checkpoint(c: &GemmaConfig) -> BTreeMap<String, Vec<usize>> {
     all
 }
 
-/// Totals of the text towers, as transformers counts them on its meta device; and the context they are built for.
+/// The numbers of parameters of the text towers, as transformers counts them on the meta device.
 const PUBLISHED: [(&str, usize); 5] = [
     ("functiongemma-270m", 268_098_176),
     ("gemma-3-1b", 999_885_952),
@@ -50,8 +52,8 @@ const PUBLISHED: [(&str, usize); 5] = [
     ("gemma-3-27b", 27_009_346_304),
 ];
 
-/// config.json alone becomes a module whose parameters are the checkpoint's. Nodes, parameters and lowered
-/// operations are counted and printed.
+/// A module that is built from the `config.json` alone has the parameters of the checkpoint. The
+/// test prints the numbers of nodes, parameters and lowered operations.
 #[test]
 fn s4_gemma_3_is_weight_free() {
     for (name, total) in PUBLISHED {
@@ -71,7 +73,8 @@ fn s4_gemma_3_is_weight_free() {
     }
 }
 
-/// A sliding layer keeps its window and a chunk, whatever the context is; a full one keeps the context.
+/// A layer with a window caches the window and a chunk, whatever the context is. A layer without a
+/// window caches the whole context.
 #[test]
 fn caches_are_as_long_as_they_must() {
     let model = config(&published("gemma-3-1b"));

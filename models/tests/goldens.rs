@@ -1,5 +1,5 @@
-//! A two-layer Llama as it is recorded and as it is lowered. Extents differ pairwise: B=1, K=2, G=3, E=4, S=5, N=7,
-//! F=10, V=11, D=14.
+//! Goldens of the recorded trace and the lowered module of a Llama with two layers. All extents
+//! differ: B=1, K=2, G=3, E=4, S=5, N=7, F=10, V=11, D=14.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::path::Path;

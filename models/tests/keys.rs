@@ -1,5 +1,6 @@
-//! How a declaration names weights, from the checkpoint's file to the numbers: other keys, transposed matrices, one
-//! weight of many tensors, many weights in one tensor.
+//! Tests how a declaration reads weights from a checkpoint, including the numbers. The declaration
+//! has keys that differ from field names, transposed matrices, a weight from several tensors, and
+//! several weights in one tensor.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::collections::BTreeMap;
@@ -14,13 +15,13 @@ use trace::{Evaluation, NodeKind, Trace, evaluate};
 
 #[derive(Clone)]
 struct Config {
-    /// Whether the square matrix is stored inputs first.
+    /// Whether the checkpoint stores the square matrix with the input axis first.
     conv: bool,
 }
 
 model! {
     Net<T: Float>(Config) {
-        // D and W are two axes of one extent: a square matrix.
+        // D and W are two axes with the same extent, so the matrix is square.
         dims { V = 5, D = 4, W = 4, H = 2, E = 2, P = H + H + H, Z = 3, X = 3, F = 2, L = 2 }
 
         body: Body at "transformer",
@@ -108,7 +109,7 @@ fn checkpoint(folder: &std::path::Path, tensors: &BTreeMap<String, Value>) -> Ch
     Checkpoint::open(&file).unwrap()
 }
 
-/// The network's meaning, as loops over the checkpoint's stored tensors.
+/// The expected logits, computed by loops over the tensors in the checkpoint.
 fn expected(tensors: &BTreeMap<String, Value>, conv: bool) -> Vec<f64> {
     let wte = &tensors["transformer.wte.weight"];
     let mut logits = Vec::new();
@@ -129,7 +130,8 @@ fn expected(tensors: &BTreeMap<String, Value>, conv: bool) -> Vec<f64> {
                 let (h, e) = (out / 2, out % 2);
                 *y = sum(&square, &|w| back.at(&[out, w]));
                 for (part, factor) in [1.0, 2.0, -3.0].into_iter().enumerate() {
-                    // Query heads, then key heads, then value heads; and each head's query, key and value.
+                    // `c_attn` contains all query heads, then all key heads, then all value heads.
+                    // `qkv` contains the query, key and value of each head.
                     *y += factor * sum(&x, &|d| c_attn.at(&[d, part * 4 + h * 2 + e]));
                     *y += factor * sum(&x, &|d| qkv.at(&[h * 6 + part * 2 + e, d]));
                 }
@@ -154,7 +156,8 @@ fn evaluated(trace: &Trace, of: &dyn Fn(&str) -> Option<Value>) -> Vec<f64> {
     evaluate(trace, "main", arguments, Evaluation { parameters: of, watch: None }).unwrap().remove(0).data
 }
 
-/// The recorded trace and what it is simplified to, before composites are expanded and behind.
+/// The recorded trace, the simplified trace, and the simplified trace after the expansion of
+/// composites.
 fn stages(recorded: Trace) -> [Trace; 3] {
     let (simplified, _) = simplify(&recorded, &Options::default());
     let (primitives, _) = simplify(&lower::expand(&simplified).unwrap(), &Options::default());
@@ -166,7 +169,8 @@ fn a_checkpoint_of_such_keys_is_baked_and_computes_what_loops_do() {
     let tensors = tensors();
     let folder = tempfile::tempdir().unwrap();
     let checkpoint = checkpoint(folder.path(), &tensors);
-    // A square matrix loads either way; what the declaration says decides.
+    // A square matrix loads with and without `transposed`, so only the declaration decides the
+    // result.
     assert_ne!(expected(&tensors, true), expected(&tensors, false));
     for conv in [true, false] {
         for (stage, trace) in stages(recorded(conv)).into_iter().enumerate() {
@@ -174,7 +178,8 @@ fn a_checkpoint_of_such_keys_is_baked_and_computes_what_loops_do() {
             let found = evaluated(&trace, &|key| tensors.get(key).cloned());
             assert_eq!(found, expected(&tensors, conv), "stage {stage}");
 
-            // Each tensor of the checkpoint is in the archive once, and is there what the evaluator took it for.
+            // Each tensor of the checkpoint is in the archive once, with the values that the
+            // evaluator used.
             let parameters = trace.parameters().unwrap();
             let mut keys: Vec<&str> =
                 parameters.iter().flat_map(|p| p.sources()).map(|(key, _)| key).collect();
@@ -192,7 +197,7 @@ fn a_checkpoint_of_such_keys_is_baked_and_computes_what_loops_do() {
     }
 }
 
-/// Neither as it is recorded nor simplified does a program move weights about.
+/// Neither the recorded trace nor the simplified traces copy or reorder weights at run time.
 #[test]
 fn weights_are_not_moved_at_run_time() {
     for (stage, trace) in stages(recorded(true)).iter().enumerate() {

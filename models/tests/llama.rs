@@ -1,4 +1,5 @@
-//! Llama: traced from its configuration alone, with the names and shapes of the checkpoint; and against transformers.
+//! Tests that Tracewright records Llama from a configuration alone, with the names and shapes of
+//! the checkpoint and the logits of transformers.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod support;
@@ -14,7 +15,8 @@ use targets::Target;
 use trace::NodeKind;
 use tracewright_models::{Architecture as _, LlamaConfig, ModelConfig};
 
-/// The tensors of a checkpoint with this configuration, derived from `modeling_llama.py`.
+/// The names and shapes of the tensors in a checkpoint with this configuration, derived from
+/// `modeling_llama.py`.
 fn checkpoint(c: &LlamaConfig) -> BTreeMap<String, Vec<usize>> {
     let head = c.head_dim.unwrap_or(c.hidden_size / c.num_attention_heads);
     let (queries, keys) = (c.num_attention_heads * head, c.num_key_value_heads * head);
@@ -50,7 +52,8 @@ fn checkpoint(c: &LlamaConfig) -> BTreeMap<String, Vec<usize>> {
 const PUBLISHED: [(&str, usize); 3] =
     [("llama-3.2-1b", 1_235_814_400), ("llama-3.1-8b", 8_030_261_248), ("llama-3.1-405b", 405_853_388_800)];
 
-/// config.json alone, in a folder that cannot be written, becomes a module; all parameters are the checkpoint's.
+/// A module that is built from a `config.json` alone, in a read-only folder, has the parameters of
+/// the checkpoint.
 #[test]
 fn s4_weight_free() {
     for (name, total) in PUBLISHED {
@@ -87,7 +90,7 @@ fn s4_weight_free() {
     }
 }
 
-/// Layers are calls of one function with the prefix of their weights.
+/// Each layer is a call of the same function with the prefix of the layer's weights.
 #[test]
 fn layers_are_calls() {
     let model = config(&published("llama-3.2-1b"));
@@ -109,7 +112,7 @@ fn layers_are_calls() {
     assert!(body.parameters().all(|p| p.key.starts_with("model.layers.*.")));
 }
 
-/// Every combination that a configuration may state has the checkpoint's names and shapes.
+/// Each combination of the optional keys results in the names and shapes of the checkpoint.
 #[test]
 fn optional_parts() {
     for (tied, attention_bias, mlp_bias, head_dim) in [
@@ -137,7 +140,7 @@ fn optional_parts() {
     }
 }
 
-/// Two runs give the same bytes; nothing in them tells where they were made.
+/// Two runs write the same bytes, which contain no path of the machine.
 #[test]
 fn emission_is_deterministic() {
     let text = || {
@@ -151,14 +154,14 @@ fn emission_is_deterministic() {
     assert_eq!(first, std::thread::spawn(text).join().unwrap());
     for text in &first {
         assert!(!text.contains(env!("CARGO_MANIFEST_DIR")));
-        // Every file is named from its crate's folder on.
+        // The path of each file begins with the folder of the file's crate.
         for file in text.split(" at \"").skip(1).chain(text.split("\"(\"").skip(1)) {
             assert!(file.starts_with("models/src/") || file.starts_with("dsl/src/"), "{}", &file[..40]);
         }
     }
 }
 
-/// The evaluator's logits, at every position, are those of transformers.
+/// At every position, the evaluator computes the same logits as transformers.
 #[test]
 fn m7_the_oracle_of_llama() {
     for name in ["llama-mha", "llama-mqa", "llama-tied", "llama-untied", "llama-bias", "llama-rope3"] {

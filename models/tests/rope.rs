@@ -1,4 +1,4 @@
-//! Rotary frequencies, tables and rotations against those of transformers.
+//! Compares rotary frequencies, tables and rotations with the results of transformers.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod support;
@@ -20,7 +20,7 @@ fn cases(kind: &str) -> (Vec<Json>, BTreeMap<String, Value>) {
     (cases.cloned().collect(), tensors(&fixture("rope/cases.safetensors")))
 }
 
-/// The parameters in a `config.json`, read like a network reads them.
+/// Reads the parameters of a rotary embedding from a `config.json`, in the same way as a network.
 fn read(case: &Json) -> RopeParameters {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.json");
@@ -72,8 +72,8 @@ fn frequencies_of_every_kind_are_those_of_transformers() {
     assert_eq!(cases.len(), 32);
 }
 
-/// At positions 0, 2k, 32k and 128k. The tables are of transformers' own frequencies: an ulp of those is visible at
-/// the far end.
+/// Compares the tables at the positions 0, 2k, 32k and 128k. The tables use the frequencies of
+/// transformers, because one ulp of a frequency changes the tables at large positions.
 #[test]
 fn tables_of_every_kind_are_those_of_transformers() {
     let (cases, expected) = cases("config");
@@ -120,8 +120,9 @@ fn rotations_of_every_layout_are_those_of_transformers() {
     assert_eq!(cases.len(), 4);
 }
 
-/// The tables are constants of the program. With more positions than the original context, it uses the long
-/// factors from the first position on. The base of a dynamic embedding depends on the program's context.
+/// The tables are constants of the program. A program with more positions than the original context
+/// uses the long factors from the first position on. The base of a dynamic embedding depends on the
+/// context of the program.
 #[test]
 fn the_context_of_the_program_decides() {
     let (cases, _) = cases("config");

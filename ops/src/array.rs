@@ -1,4 +1,4 @@
-//! [`Array`]s are tensors in host memory, which programs take as arguments and return as results.
+//! An [`Array`] is a tensor in host memory, as an argument or a result of a program.
 
 use crate::{ElementType, TensorType, Value};
 use half::{bf16, f16};
@@ -36,7 +36,8 @@ numbers! {
     f16 = F16;
 }
 
-/// A tensor in host memory: element type, shape, numbers, and optional names of its axes.
+/// A tensor in host memory, with its element type, its shape, its numbers, and optional names of
+/// its axes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Array {
     ty: TensorType,
@@ -44,10 +45,9 @@ pub struct Array {
     bytes: Vec<u8>,
 }
 
-/// The reason why an array cannot be created or read.
+/// The number of elements differs from the number of elements in the shape.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArrayError {
-    /// The number of elements differs from the number in the shape.
     #[error("the array has {found} numbers, expected {expected} for the shape {shape:?}")]
     Count { shape: Vec<usize>, expected: usize, found: usize },
     #[error(
@@ -55,16 +55,17 @@ pub enum ArrayError {
         array's own element type"
     )]
     Element { ty: TensorType, asked: ElementType },
-    /// The number of names differs from the number of axes.
+    /// The number of axis names differs from the number of axes.
     #[error("the names of the axes are {names:?}, expected one name for each axis of {ty}")]
     Axes { ty: TensorType, names: Vec<String> },
 }
 
 impl Array {
-    /// Creates an array from numbers in row-major order.
+    /// Creates an array from its numbers in row-major order.
     ///
     /// # Errors
-    /// Returns an error if the shape has a different number of elements.
+    /// Returns an error if the number of elements in the shape differs from the length of
+    /// `numbers`.
     pub fn from_slice<T: Number>(numbers: &[T], shape: impl Into<Vec<usize>>) -> Result<Self, ArrayError> {
         let ty = TensorType::new(T::TYPE, shape.into());
         if ty.count() != numbers.len() {
@@ -76,10 +77,11 @@ impl Array {
         Ok(Self { ty, axes: Vec::new(), bytes })
     }
 
-    /// Adds names of axes. A call compares these names with the names that the network declares.
+    /// Sets the names of the axes. When you call a program, the names are compared with the axis
+    /// names that the network declares.
     ///
     /// # Errors
-    /// Returns an error if there are more or fewer names than axes.
+    /// Returns an error if the number of names differs from the number of axes.
     pub fn with_axes(mut self, names: &[&str]) -> Result<Self, ArrayError> {
         self.axes = names.iter().map(|name| (*name).to_owned()).collect();
         match self.axes.len() == self.ty.rank() {
@@ -88,7 +90,7 @@ impl Array {
         }
     }
 
-    /// Creates an array from little-endian bytes.
+    /// Creates an array from its little-endian bytes.
     ///
     /// # Panics
     /// Panics if the length of `bytes` is not `ty.bytes()`.
@@ -123,7 +125,7 @@ impl Array {
 }
 
 impl From<&Value> for Array {
-    /// Converts the numbers of a value, without names of axes.
+    /// Converts a value to an array without axis names.
     fn from(value: &Value) -> Self {
         Self { ty: value.ty.clone(), axes: Vec::new(), bytes: value.to_bytes() }
     }

@@ -1,60 +1,61 @@
-//! Facts about an operation that other stages need: its class, its cost, and its loops.
+//! The properties of an operation that other stages of the compiler need: its class, its cost, and
+//! its loops.
 
 use crate::TensorType;
 
 /// The class of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum OpClass {
-    /// A value that is known when the network is recorded.
+    /// The operation is a constant, which is known when Tracewright records the network.
     Constant,
-    /// The operation computes each element, or each row without a sum.
+    /// The operation computes each element, or each row, and does not sum over an axis.
     Elementwise,
-    /// The operation moves numbers and computes none.
+    /// The operation moves numbers, and computes no new numbers.
     Movement,
-    /// The operation is a sum, a maximum or a norm over axes.
+    /// The operation computes a sum, a maximum or a norm along axes.
     Reduction,
     Matmul,
     Attention,
-    /// The operation writes a part of a state.
+    /// The operation writes to a part of the state.
     State,
 }
 
-/// How an operation reads a weight that can be stored in another layout.
+/// How an operation reads a weight that the archive can store in another layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WeightUse {
-    /// The operation multiplies with the matrix in operand 1.
+    /// The operation multiplies operand 0 by a weight matrix, which is operand 1.
     Matmul,
-    /// The operation selects rows of operand 0.
+    /// The operation selects rows of a weight matrix, which is operand 0.
     Rows,
-    /// The operation multiplies with the stacked matrices in operand 1.
+    /// The operation multiplies operand 0 by a stack of weight matrices, which is operand 1.
     Stack,
 }
 
-/// An operand, as the cost model needs it.
+/// An operand with the properties that the cost model needs.
 #[derive(Clone, Copy, Debug)]
 pub struct CostOperand<'a> {
     pub ty: &'a TensorType,
-    /// Whether all elements have one constant value, which needs no memory.
+    /// Whether all elements are the same constant. Such an operand needs no memory.
     pub splat: bool,
 }
 
-/// The number of bytes and arithmetic operations of an operation, for a cost model.
+/// The number of bytes and arithmetic operations that an operation needs, for a cost model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OpWork {
     pub bytes: f64,
     /// The number of multiplications, additions and elementary functions.
     pub flops: f64,
-    /// The number of kernel launches. The number is a fraction if the compiler often fuses the operation with
-    /// a neighbour.
+    /// The number of kernel launches. This number is a fraction if the compiler often fuses the
+    /// operation with a neighbouring operation.
     pub dispatches: f64,
 }
 
 impl OpWork {
-    /// The cost of an operation that needs no work: a view, or a value that the compiler recomputes where it
-    /// is used.
+    /// The cost of an operation without any work: a view, or a value that the compiler recomputes
+    /// for each reader.
     pub const FREE: Self = Self { bytes: 0.0, flops: 0.0, dispatches: 0.0 };
 
-    /// The cost of an operation that the compiler fuses with the operation that reads its result.
+    /// The cost of an operation, if the compiler fuses it with the operation that reads its result.
     pub fn fused(flops: f64) -> Self {
         Self { flops, ..Self::FREE }
     }
@@ -64,19 +65,19 @@ impl OpWork {
         Self { bytes: 2.0 * ty.bytes() as f64, flops: 0.0, dispatches: 0.2 }
     }
 
-    /// The cost of a kernel that reads all operands and writes the result.
+    /// The cost of a kernel that reads each operand once and writes the result once.
     pub fn kernel(operands: &[CostOperand<'_>], ty: &TensorType, flops: f64) -> Self {
         let in_memory = operands.iter().filter(|operand| !operand.splat);
         let read: usize = in_memory.map(|operand| operand.ty.bytes()).sum();
         Self { bytes: (read + ty.bytes()) as f64, flops, dispatches: 1.0 }
     }
 
-    /// The cost of a matmul that sums over this many terms.
+    /// The cost of a matmul in which each element of the result is a sum of `contracted` products.
     pub fn matmul(operands: &[CostOperand<'_>], ty: &TensorType, contracted: usize) -> Self {
         Self::kernel(operands, ty, 2.0 * ty.count() as f64 * contracted as f64)
     }
 
-    /// The default cost of an operation of this class.
+    /// The usual cost of an operation of the given class.
     pub(crate) fn usual(class: OpClass, operands: &[CostOperand<'_>], ty: &TensorType) -> Self {
         let count = ty.count() as f64;
         let elements = |at: usize| operands[at].ty.count() as f64;
@@ -86,7 +87,8 @@ impl OpWork {
             OpClass::Movement => Self::copy(ty),
             OpClass::Reduction => Self::kernel(operands, ty, elements(0)),
             OpClass::Matmul => Self::matmul(operands, ty, operands[0].ty.shape.last().copied().unwrap_or(0)),
-            // Queries times keys, and their weights times values: both over all keys.
+            // Attention has two matmuls over all keys: queries times keys, and softmax weights
+            // times values.
             OpClass::Attention => {
                 let keys = operands[1].ty.shape.iter().rev().nth(1).copied().unwrap_or(0);
                 let flops = 2.0 * keys as f64 * (elements(0) + count);
@@ -97,44 +99,49 @@ impl OpWork {
     }
 }
 
-/// The iteration space of an operation: numbered loops, and the loop of each axis of the operands and the
+/// The loops that compute an operation, and the loop for each axis of the operands and of the
 /// result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IterationSpace {
-    /// For each operand, the loop of each axis; `None` if the operation reads along an axis in another way.
+    /// For each operand and each of its axes, the loop over this axis; `None` if the index along
+    /// the axis is not the index of a loop.
     pub operands: Vec<Vec<Option<usize>>>,
-    /// For each axis of the result, the loop of this axis.
+    /// For each axis of the result, the loop over this axis.
     pub result: Vec<Option<usize>>,
-    /// The number of loops. The operation sums over loops that have no axis in the result.
+    /// The number of loops of the operation. If a loop belongs to no axis of the result, the
+    /// operation sums over this loop.
     pub count: usize,
 }
 
 impl IterationSpace {
-    /// Creates a loop for each axis of the result, and assigns the given loops to the operands.
+    /// Creates one loop for each axis of the result. `operands` contains the loop for each axis of
+    /// the operands.
     pub fn of_result(operands: Vec<Vec<Option<usize>>>, ty: &TensorType) -> Self {
         Self { operands, result: same(ty.rank()), count: ty.rank() }
     }
 
-    /// An iteration space in which every operand is read at the index at which the result is written.
+    /// An iteration space in which the operation reads every operand at the same index at which it
+    /// writes the result.
     pub fn aligned(operands: &[&TensorType], ty: &TensorType) -> Self {
         Self::of_result(operands.iter().map(|operand| same(operand.rank())).collect(), ty)
     }
 
-    /// Like [`aligned`](Self::aligned), except for one axis, along which the operation reads other elements.
+    /// Like [`aligned`](Self::aligned), but the operation reads the operands at other indices along
+    /// the given axis.
     pub fn aligned_but(axis: usize, operands: &[&TensorType], ty: &TensorType) -> Self {
         let mut space = Self::aligned(operands, ty);
-        // An index, as a slice has it, has no axes.
+        // A slice also has an index as an operand, which has no axes.
         space.operands.iter_mut().filter_map(|axes| axes.get_mut(axis)).for_each(|at| *at = None);
         space
     }
 
-    /// An iteration space for operations whose operands' axes have no known loops.
+    /// An iteration space in which no axis of an operand has a loop.
     pub fn opaque(operands: &[&TensorType], ty: &TensorType) -> Self {
         Self::of_result(operands.iter().map(|operand| vec![None; operand.rank()]).collect(), ty)
     }
 }
 
-/// For each axis, the loop with the same index.
+/// Returns the loop `i` for each axis `i`.
 pub(crate) fn same(rank: usize) -> Vec<Option<usize>> {
     (0..rank).map(Some).collect()
 }

@@ -1,8 +1,10 @@
-//! Values (element type, shape, literal, parameter), and the definition of each operation.
+//! The values of a program (element type, shape, literal, parameter), and the definition of each
+//! operation.
 //!
-//! The operations are a closed list ([`Op`]). Each operation has a source file with its documentation, its
-//! typing rule, its definition, and a table of good and bad examples. The file of a primitive operation also
-//! contains its StableHLO spelling.
+//! The set of operations is closed: all operations are variants of [`Op`]. Each operation has its
+//! own source file with the documentation, the typing rule, the definition, and a table of valid
+//! and invalid examples. The file of a primitive operation also contains the operation's StableHLO
+//! statement.
 
 #[macro_use]
 mod list;

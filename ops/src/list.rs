@@ -1,11 +1,11 @@
-//! Types and functions over the closed list of operations, which is in `ops/mod.rs`.
+//! Types and functions that handle all operations of the closed list in `ops/mod.rs`.
 
 use crate::Example;
 
 /// The documentation of an operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Documented {
-    /// The operation's name in the text form.
+    /// The name of the operation in the text form of traces.
     pub name: &'static str,
     pub rust: &'static str,
     pub module: &'static str,
@@ -25,7 +25,8 @@ macro_rules! operations {
         archive { $($archive_file:ident::$archive:ident,)* }
         kernels { $($kernel_file:ident::$kernel:ident,)* }
     ) => {
-        /// Calls a macro with `name::Operation` for each composite that is a function of each element of one float tensor.
+        /// Calls a macro with a list of `name::Operation`. The list contains each composite
+        /// operation that is an elementwise function of one float tensor.
         #[macro_export]
         macro_rules! float_functions {
             ($dollar then:ident) => { $dollar then! { $($function::$map,)* } };
@@ -46,34 +47,36 @@ macro_rules! operations {
         archive { $($archive_file:ident::$archive:ident,)* }
         kernels { $($kernel_file:ident::$kernel:ident,)* }
     ) => {
-        /// How a program computes an operation.
+        /// Which part of Tracewright or the compiler computes an operation, and how.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Form<'a> {
-            /// The operation is one StableHLO statement.
+            /// The operation is a single StableHLO statement.
             Primitive,
-            /// A converter expands the operation to primitives.
+            /// A converter expands the operation to primitive operations.
             Composite(Composite<'a>),
-            /// An idiom replaces a composite operation, for a compiler that needs another form.
+            /// An operation in a compiler's own dialect, which replaces a composite operation for
+            /// this compiler.
             Idiom(Idiom<'a>),
-            /// `bake` computes the operation when it writes an archive. No compiled program contains the
-            /// operation.
+            /// The crate `bake` computes the operation when it writes an archive. No compiled
+            /// program contains such an operation.
             Archive(LayoutOp<'a>),
             Kernel,
         }
 
-        /// A composite operation. The list of composites is closed, so every composite has a converter.
+        /// A composite operation. The list of composite operations is closed, so every composite
+        /// operation has a converter.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Composite<'a> {
             $(#[doc = concat!("See [`", stringify!($composite), "`].")] $composite(&'a $composite)),*
         }
 
-        /// An operation that `bake` computes when it writes an archive.
+        /// An operation that the crate `bake` computes when it writes an archive.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum LayoutOp<'a> {
             $(#[doc = concat!("See [`", stringify!($archive), "`].")] $archive(&'a $archive)),*
         }
 
-        /// An operation in a form that only one compiler accepts.
+        /// An operation in the dialect of one compiler.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Idiom<'a> {
             $(#[doc = concat!("See [`", stringify!($idiom), "`].")] $idiom(&'a $idiom)),*
@@ -90,7 +93,7 @@ macro_rules! operations {
                 }
             }
 
-            /// The StableHLO spelling of a primitive; `None` for other operations.
+            /// The StableHLO statement of a primitive operation; `None` for other operations.
             pub fn spell(
                 &self, statements: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType,
             ) -> Option<String> {
@@ -112,30 +115,30 @@ macro_rules! operations {
     ($($file:ident::$name:ident,)*) => {
         $(pub use $file::$name;)*
 
-        /// An operation with its attributes. The list of operations is closed, so every stage handles every
-        /// operation.
+        /// An operation with its attributes. The list of operations is closed, so every stage of
+        /// the compiler handles every operation.
         #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Op { $(#[doc = concat!("See [`", stringify!($name), "`].")] $name($name)),* }
 
         impl Op {
-            /// The names of all operations, in the order of the list.
+            /// The names of all operations, in the order of the closed list.
             pub const NAMES: &'static [&'static str] = &[$($name::NAME),*];
 
-            /// The operation's name in the text form.
+            /// The name of the operation in the text form of traces.
             pub fn name(&self) -> &'static str {
                 match self { $(Self::$name(_) => $name::NAME),* }
             }
 
-            /// The type of the operation's result.
+            /// Computes the type of the operation's result.
             ///
             /// # Errors
-            /// Returns an error if the operands' types or the attributes are invalid.
+            /// Returns an error if the operands' types or the operation's attributes are invalid.
             pub fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {
                 match self { $(Self::$name(op) => op.infer(operands)),* }
             }
 
-            /// Evaluates the operation by its definition. `ty` is the result of [`Op::infer`] for the
-            /// operands' types.
+            /// Evaluates the operation exactly as it is defined. `ty` is the result of
+            /// [`Op::infer`] for the operands' types.
             pub fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
                 match self { $(Self::$name(op) => op.eval(operands, ty)),* }
             }
@@ -149,18 +152,19 @@ macro_rules! operations {
                 match self { $(Self::$name(_) => $name::IS_MAP),* }
             }
 
-            /// Whether the result is a part of the operand, or repeats the operand.
+            /// Whether the result is a part of the operand, or repeats elements of the operand.
             pub fn is_view(&self) -> bool {
                 match self { $(Self::$name(_) => $name::IS_VIEW),* }
             }
 
-            /// Whether each element of the result depends only on elements with the same index along the axes
-            /// that operand and result share.
+            /// Whether each element of the result depends only on operand elements with the same
+            /// index, along the axes that the operand and the result have in common.
             pub fn keeps_axes(&self) -> bool {
                 match self { $(Self::$name(_) => $name::KEEPS_AXES),* }
             }
 
-            /// Whether a compiler may write the result into the memory of an operand of the same type.
+            /// Whether a compiler may write the result into the memory of an operand that has the
+            /// same type.
             pub fn in_place(&self) -> bool {
                 match self { $(Self::$name(_) => $name::IN_PLACE),* }
             }
@@ -170,27 +174,29 @@ macro_rules! operations {
                 match self { $(Self::$name(_) => $name::PICKS_ROWS),* }
             }
 
-            /// Whether `bake` can compute any piece of the result from bounded pieces of float operands.
+            /// Whether the crate `bake` can compute any part of the result from parts of the float
+            /// operands with a bounded size.
             pub fn bakes(&self) -> bool {
                 match self { $(Self::$name(op) => op.bakes()),* }
             }
 
-            /// A short label for diagrams, in a word or two.
+            /// A label for diagrams, with one or two words.
             pub fn label(&self) -> String {
                 match self { $(Self::$name(op) => op.label()),* }
             }
 
-            /// How the operation reads a weight that can be stored in another layout.
+            /// How the operation reads a weight that the archive can store in another layout.
             pub fn weight_use(&self) -> Option<WeightUse> {
                 match self { $(Self::$name(_) => $name::WEIGHT_USE),* }
             }
 
-            /// The number of bytes and arithmetic operations of the operation, for a cost model.
+            /// The number of bytes and arithmetic operations that the operation needs, for a cost
+            /// model.
             pub fn work(&self, operands: &[CostOperand<'_>], ty: &TensorType) -> OpWork {
                 match self { $(Self::$name(op) => op.work(operands, ty)),* }
             }
 
-            /// The loops of the operation, and the axes that belong to each loop.
+            /// The loops that compute the operation, and the axes that belong to each loop.
             pub fn iteration_space(&self, operands: &[&TensorType], ty: &TensorType) -> IterationSpace {
                 match self { $(Self::$name(op) => op.iteration_space(operands, ty)),* }
             }
@@ -212,7 +218,7 @@ macro_rules! operations {
                 }),*]
             }
 
-            /// The examples of every operation, with its name.
+            /// The examples of every operation, with the operation's name.
             pub fn examples() -> Vec<(&'static str, &'static [Example])> {
                 vec![$(($name::NAME, $name::EXAMPLES)),*]
             }
@@ -223,7 +229,7 @@ macro_rules! operations {
                 match self { $(Self::$name(op) => op.print_attributes(out)),* }
             }
 
-            /// Parses the output of [`Op::print`].
+            /// Parses an operation in the form that [`Op::print`] writes.
             ///
             /// # Errors
             /// Returns an error if the text is not an operation; the error contains the position in the text.

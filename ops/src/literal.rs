@@ -1,12 +1,12 @@
-//! [`Literal`]s are constants, which are known when a trace is recorded.
+//! A [`Literal`] is a constant, whose elements are known when a trace is recorded.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use crate::{Attribute, ElementType, ParseError, Reader, Real, TensorType, Value};
 
-/// A constant tensor. Two literals are equal if their types are equal and their contents are stored in the
-/// same way.
+/// A constant tensor. Two literals are equal if they have the same type and store the same content
+/// in the same representation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Literal {
     ty: TensorType,
@@ -15,42 +15,45 @@ pub struct Literal {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Content {
-    /// Every element has the same bits. Storing the bits keeps the payload of a NaN.
+    /// Every element has these bits. The literal stores the bits and not a number, so that a NaN
+    /// keeps its payload.
     Splat(u32),
-    /// The elements as bytes in little-endian, row-major order.
+    /// The bytes of all elements, little-endian and in row-major order.
     Dense(Arc<[u8]>),
-    /// A rotary table that is computed when its elements are needed. Therefore recording stays fast, and
-    /// dumps stay readable.
+    /// A table for rotary embeddings, whose elements are computed only when they are needed.
+    /// Therefore recording a network stays fast, and the text of a trace stays short.
     Rope(Arc<RopeTable>),
 }
 
 crate::words! {
-    /// The kind of a rotary table.
+    /// The function in a rotary table.
     pub enum RopePart {
-        /// The table cos(position · inv_freq) · scaling.
+        /// The table contains cos(position · inv_freq) · scaling.
         Cos = "cos",
-        /// The table sin(position · inv_freq) · scaling.
+        /// The table contains sin(position · inv_freq) · scaling.
         Sin = "sin",
     }
 }
 
-/// A rotary table: row p, column i is `scaling · cos(f32(p · inv_freq[i]))`, or the sine.
+/// A table for rotary embeddings. The number in row p and column i is `scaling · cos(f32(p ·
+/// inv_freq[i]))`, or the same with the sine.
 ///
-/// The product is rounded to f32 before the cosine and the result after it, as in HF's
-/// `LlamaRotaryEmbedding.forward` (`modeling_llama.py`). `libm` computes cosine and sine in f64.
+/// The product is rounded to f32 before the cosine, and the result is rounded to f32 again, as in
+/// HF's `LlamaRotaryEmbedding.forward` (`modeling_llama.py`). The crate `libm` computes the cosine
+/// and the sine in f64.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RopeTable {
     pub part: RopePart,
     pub positions: usize,
-    /// The factor by which cosine and sine are multiplied. The factor is 1 except for the yarn and longrope
-    /// variants.
+    /// The factor for the cosine and the sine. The factor is 1, except for the yarn and longrope
+    /// variants of rotary embeddings.
     pub scaling: Real,
-    /// The angular frequency of each column, exactly representable in f32.
+    /// The angular frequency of each column, as a number that f32 represents exactly.
     pub inv_freq: Vec<Real>,
 }
 
 impl RopeTable {
-    /// One element of the table, before rounding to the element type.
+    /// One element of the table, before it is rounded to the element type.
     pub fn at(&self, position: usize, column: usize) -> f64 {
         let angle = f64::from((position as f32) * (self.inv_freq[column].0 as f32));
         let value = match self.part {
@@ -60,7 +63,7 @@ impl RopeTable {
         f64::from((value as f32) * (self.scaling.0 as f32))
     }
 
-    /// Writes all elements of the table in row order to little-endian storage.
+    /// Writes all elements of the table to `bytes`, little-endian and in row order.
     fn store(&self, element: ElementType, bytes: &mut [u8]) {
         let columns = self.inv_freq.len();
         for position in 0..self.positions {
@@ -72,29 +75,30 @@ impl RopeTable {
 }
 
 impl Literal {
-    /// Creates a tensor in which every element is `value`, rounded to the element type.
+    /// Creates a literal in which every element is `value`, rounded to the element type.
     pub fn splat(ty: TensorType, value: f64) -> Self {
         let bits = ty.element.encode(value);
         Self { ty, content: Content::Splat(bits) }
     }
 
-    /// Creates a tensor in which every element has the given bits.
+    /// Creates a literal in which every element has the given bits.
     pub fn splat_bits(ty: TensorType, bits: u32) -> Self {
         Self { ty, content: Content::Splat(bits) }
     }
 
-    /// Creates a tensor from little-endian storage; `None` if the length is not `ty.bytes()`.
+    /// Creates a literal from little-endian bytes; returns `None` if the number of bytes is not
+    /// `ty.bytes()`.
     pub fn dense(ty: TensorType, bytes: impl Into<Arc<[u8]>>) -> Option<Self> {
         let bytes = bytes.into();
         (bytes.len() == ty.bytes()).then_some(Self { ty, content: Content::Dense(bytes) })
     }
 
-    /// Creates a tensor with the content of `value`.
+    /// Creates a literal with the content of `value`.
     pub fn from_value(value: &Value) -> Self {
         Self { ty: value.ty.clone(), content: Content::Dense(value.to_bytes().into()) }
     }
 
-    /// Creates a rotary table of shape [positions, inv_freq.len()].
+    /// Creates a rotary table with the shape [positions, inv_freq.len()].
     pub fn rope_table(element: ElementType, table: RopeTable) -> Self {
         let ty = TensorType::new(element, [table.positions, table.inv_freq.len()]);
         Self { ty, content: Content::Rope(Arc::new(table)) }
@@ -104,7 +108,7 @@ impl Literal {
         &self.ty
     }
 
-    /// The common bits of all elements, if the literal stores only one value.
+    /// The bits of every element, if the literal is a splat.
     pub fn as_splat(&self) -> Option<u32> {
         match self.content {
             Content::Splat(bits) => Some(bits),
@@ -135,14 +139,15 @@ impl Literal {
         Value::from_bytes(self.ty.clone(), &self.to_bytes())
     }
 
-    /// The spelling of the literal as an MLIR attribute: `dense<…> : tensor<…>`.
+    /// The literal as an MLIR attribute: `dense<…> : tensor<…>`.
     pub fn mlir(&self) -> String {
         let element = self.ty.element;
         let mut text = String::from("dense<");
         match (&self.content, self.ty.count()) {
             (_, 0) => {}
             (Content::Splat(bits), _) => text.push_str(&mlir_scalar(element, *bits)),
-            // MLIR reads packed bits for i1 and i4 in hex form: spell those element by element.
+            // For i1 and i4, MLIR expects packed bits in the hex form, so the function writes each
+            // element separately.
             _ if element.bits() == 4 || element == ElementType::I1 => {
                 let bytes = self.to_bytes();
                 let mut index = 0;
@@ -235,7 +240,8 @@ impl Literal {
 
 fn push_hex(bytes: &[u8], out: &mut String) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    // In pieces: digit by digit, a table of a long context takes longer to write than to compute.
+    // The function appends digits in pieces, because appending each digit of a long table takes
+    // longer than computing the table.
     let mut piece = [0; 128];
     for bytes in bytes.chunks(piece.len() / 2) {
         for (digits, byte) in piece.chunks_exact_mut(2).zip(bytes) {

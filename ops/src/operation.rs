@@ -1,4 +1,5 @@
-//! [`Operation`] lists the facts that each operation of the list must declare.
+//! [`Operation`] is the trait of all operations. It contains the facts that each operation must
+//! declare.
 
 use std::fmt::{Debug, Display};
 use std::hash::Hash;
@@ -11,12 +12,12 @@ use crate::{
 /// An operation is a function of its operands. The operation's source file contains everything about the
 /// operation.
 pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
-    /// The largest allowed difference between IREE's result and the result of [`Operation::eval`]. The bound
-    /// is a few times the largest measured difference (IREE 3.13, x86-64) on the examples and, for
-    /// composites, on the results of transformers.
+    /// The largest allowed difference between IREE's result and the result of [`Operation::eval`].
+    /// The bound is a few times the largest difference that was measured with IREE 3.13 on x86-64.
+    /// The inputs were the examples and, for composite operations, results of transformers.
     const BOUND: Bound;
 
-    /// [`Operation::BOUND`], or a tighter bound for particular attributes.
+    /// Returns [`Operation::BOUND`], or a tighter bound for particular attributes.
     fn bound(&self) -> Bound {
         Self::BOUND
     }
@@ -26,39 +27,41 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
     /// Whether each element of the result depends only on the operands' elements at the same index.
     const IS_MAP: bool = matches!(Self::CLASS, OpClass::Elementwise);
 
-    /// Whether the result is a part of the operand, or repeats the operand. The compiler
-    /// never stores such a result separately.
+    /// Whether the result is a part of the operand, or repeats elements of the operand. The
+    /// compiler never writes such a result to separate memory.
     const IS_VIEW: bool = false;
 
-    /// Whether each element of the result depends only on elements with the same index along the axes that
-    /// operand and result share.
+    /// Whether each element of the result depends only on operand elements with the same index,
+    /// along the axes that the operand and the result have in common.
     const KEEPS_AXES: bool = Self::IS_MAP;
 
-    /// Whether a compiler may write the result into the memory of an operand of the same type.
+    /// Whether a compiler may write the result into the memory of an operand that has the same
+    /// type.
     const IN_PLACE: bool = false;
 
     /// Whether the operation reads only the rows of operand 0 that its indices select.
     const PICKS_ROWS: bool = false;
 
-    /// How the operation reads a weight that can be stored in another layout; `None` if the operation reads
-    /// no such weight.
+    /// How the operation reads a weight that the archive can store in another layout; `None` if the
+    /// operation reads no such weight.
     const WEIGHT_USE: Option<WeightUse> = None;
 
-    /// Valid and invalid uses of the operation, which tests run.
+    /// Valid and invalid uses of the operation, which the tests run.
     const EXAMPLES: &'static [Example];
 
-    /// The type of the operation's result.
+    /// Computes the type of the operation's result.
     ///
     /// # Errors
-    /// Returns an error if the operands' types or the attributes are invalid.
+    /// Returns an error if the operands' types or the operation's attributes are invalid.
     fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError>;
 
-    /// Evaluates the operation slowly, exactly as it is defined. The operands have types that
-    /// [`Operation::infer`] accepts, and `ty` is the result of `infer`. Elements are rounded to the element
-    /// type. Sums are exactly rounded.
+    /// Evaluates the operation exactly as it is defined, without regard to speed. The types of the
+    /// operands must be types that [`Operation::infer`] accepts, and `ty` must be the result of
+    /// `infer`. The function rounds each element to the element type. It rounds a sum only once,
+    /// after the exact addition of all terms.
     fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value;
 
-    /// The number of bytes and arithmetic operations of the operation, for a cost model.
+    /// The number of bytes and arithmetic operations that the operation needs, for a cost model.
     fn work(&self, operands: &[CostOperand<'_>], ty: &TensorType) -> OpWork {
         match Self::IS_VIEW {
             true => OpWork::FREE,
@@ -66,17 +69,19 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
         }
     }
 
-    /// Whether `bake` can compute any piece of the result from bounded pieces of float operands.
+    /// Whether the crate `bake` can compute any part of the result from parts of the float operands
+    /// with a bounded size.
     fn bakes(&self) -> bool {
         false
     }
 
-    /// A short label for diagrams, in a word or two.
+    /// A label for diagrams, with one or two words.
     fn label(&self) -> String {
         Self::NAME.replace('_', " ")
     }
 
-    /// The loops of the operation. The loops determine how the operation can be partitioned over devices.
+    /// The loops that compute the operation. The loops of an operation determine how the operation
+    /// can be partitioned over devices.
     fn iteration_space(&self, operands: &[&TensorType], ty: &TensorType) -> IterationSpace {
         match Self::IS_MAP || Self::CLASS == OpClass::Constant {
             true => IterationSpace::aligned(operands, ty),
@@ -85,17 +90,17 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
     }
 }
 
-/// An operation that is one StableHLO statement.
+/// An operation that StableHLO expresses with a single statement.
 pub trait Primitive: Operation {
-    /// The right-hand side of the operation's statement. The function passes statements that must come before
-    /// it to `statements`.
+    /// The right-hand side of the operation's StableHLO statement. If other statements must come
+    /// before the operation's statement, the function passes these statements to `statements`.
     fn spell(&self, statements: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> String;
 }
 
-/// The text form of an operation: its name and its attributes. [`operation!`](crate::operation!) implements
-/// this trait.
+/// The text form of an operation: its name and its attributes. The macro
+/// [`operation!`](crate::operation!) implements this trait.
 pub trait Attributes: Sized {
-    /// The operation's name in the text form.
+    /// The name of the operation in the text form of traces.
     const NAME: &'static str;
     const DOC: &'static [&'static str];
     /// The names of the attributes, each with the lines of its documentation.
@@ -103,11 +108,12 @@ pub trait Attributes: Sized {
     const MODULE: &'static str;
     /// Appends ` key=value` for each attribute.
     fn print_attributes(&self, out: &mut String);
-    /// Parses the output of `print_attributes`.
+    /// Parses the attributes in the form that `print_attributes` writes.
     fn parse_attributes(reader: &mut Reader<'_>) -> Result<Self, ParseError>;
 }
 
-/// Declares the struct of an operation: its documentation, its name in the text form, and its attributes.
+/// Declares the struct of an operation, with its documentation, its name in the text form of
+/// traces, and its attributes.
 #[macro_export]
 macro_rules! operation {
     ($(#[doc = $line:literal])* $name:ident = $text:literal { $($(#[doc = $doc:literal])* $field:ident : $ty:ty),* $(,)? }) => {
@@ -147,31 +153,32 @@ pub struct Operand<'a> {
     pub ty: &'a TensorType,
 }
 
-/// Receives the statements that come before an operation's own statement.
+/// Receives the statements that come before the statement of an operation.
 pub trait Statements {
-    /// Appends `%fresh = rhs` and returns `%fresh`.
+    /// Appends the statement `%fresh = rhs`, where `%fresh` is a new name, and returns the name.
     fn statement(&mut self, rhs: String) -> String;
 
-    /// Appends `%fresh:results = rhs`, a statement with several results, and returns `%fresh`. The results are
-    /// `%fresh#0`, `%fresh#1`, ….
+    /// Appends the statement `%fresh:results = rhs`, which has several results, and returns the new
+    /// name `%fresh`. The names of the results are `%fresh#0`, `%fresh#1`, ….
     fn group(&mut self, rhs: String, results: usize) -> String;
 }
 
-/// The largest allowed difference between a result and the evaluator's result. Integers and booleans must
-/// always be equal.
+/// The largest allowed difference between a result and the result of the evaluator. Integers and
+/// booleans must always be equal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bound {
-    /// The bits must be equal; any NaN equals any other NaN.
+    /// The bits must be equal, but any NaN equals any other NaN.
     Exact,
-    /// Each element may differ by this many units in the last place of the expected element.
+    /// Each element may differ by this number of units in the last place of the expected element.
     Ulps(f64),
-    /// Each element may differ by this many units in the last place of the largest expected magnitude. Use
-    /// this bound for sums, whose small results are differences of large terms.
+    /// Each element may differ by this number of units in the last place of the largest expected
+    /// element. Use this bound for operations with sums, because a small result can be the
+    /// difference of large terms.
     UlpsOfLargest(f64),
 }
 
 impl Bound {
-    /// The largest allowed difference from each expected element.
+    /// For each expected element, the largest allowed difference.
     pub fn allowances(self, expected: &Value) -> impl Iterator<Item = f64> + '_ {
         let element = expected.ty.element;
         let largest = expected.data.iter().filter(|x| x.is_finite()).fold(0.0f64, |m, x| m.max(x.abs()));
@@ -183,7 +190,7 @@ impl Bound {
         })
     }
 
-    /// The first element of `found` outside its allowed difference: (index, expected, found).
+    /// The first element of `found` whose difference is too large, as (index, expected, found).
     pub fn first_violation(self, expected: &Value, found: &Value) -> Option<(usize, f64, f64)> {
         let bits = self == Self::Exact && expected.ty.element.is_float();
         let within = |e: f64, f: f64, allowed: f64| {
@@ -199,57 +206,57 @@ impl Bound {
     }
 }
 
-/// A use of an operation, written in the text form.
+/// A use of an operation in the text form of traces.
 ///
-/// `op` contains the name and the attributes. An operand is a type, or a type with elements such as `i32[2]
-/// 3,1`; if the elements are missing, tests generate them. `result` is a type, a type with the elements that
-/// NumPy computes, or an error.
+/// `op` contains the name and the attributes of the operation. An operand is a type, optionally
+/// with elements, such as `i32[2] 3,1`. If an operand has no elements, the tests generate them.
+/// `result` is an error, a type, or a type with the elements that NumPy computes.
 #[derive(Clone, Copy, Debug)]
 pub struct Example {
-    /// The name and attributes of the operation: `narrow axis=1 start=2 length=4`.
+    /// The name and the attributes of the operation: `narrow axis=1 start=2 length=4`.
     pub op: &'static str,
-    /// The operands, for example `f32[4,8]`.
+    /// The operands of the operation, for example `f32[4,8]`.
     pub operands: &'static [&'static str],
-    /// The result, or a part of the error's text.
+    /// The result of the operation, or a part of the error message.
     pub result: Result<&'static str, &'static str>,
 }
 
-/// A valid use of an operation.
+/// Creates a valid use of an operation.
 pub const fn good(op: &'static str, operands: &'static [&'static str], result: &'static str) -> Example {
     Example { op, operands, result: Ok(result) }
 }
 
-/// An invalid use of an operation.
+/// Creates an invalid use of an operation.
 pub const fn bad(op: &'static str, operands: &'static [&'static str], error: &'static str) -> Example {
     Example { op, operands, result: Err(error) }
 }
 
-/// The reason why operands or attributes are invalid for an operation.
+/// The reason why an operation rejects its operands or attributes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InferError {
-    /// The number of operands is wrong.
+    /// The number of operands is wrong for the operation.
     #[error("`{op}` takes {expected} operands, found {found}")]
     Arity {
         op: &'static str,
-        /// The accepted numbers of operands, in words.
+        /// The numbers of operands that the operation accepts, in words.
         expected: String,
         found: usize,
     },
-    /// The operation is not defined for this element type.
+    /// The operation is not defined for the element type of an operand.
     #[error("`{op}` needs {expected} elements, found `{found}`")]
     Element { op: &'static str, expected: &'static str, found: TensorType },
-    /// Two types must agree, but they differ.
-    #[error("`{op}`: {what}: `{left}` against `{right}`")]
+    /// The types of two operands must agree, but they differ.
+    #[error("`{op}`: {what}, found `{left}` and `{right}`")]
     Mismatch { op: &'static str, what: &'static str, left: TensorType, right: TensorType },
-    /// The operation refers to an axis that the operand does not have.
+    /// An attribute names an axis that the operand does not have.
     #[error("`{op}`: the axis {axis} does not exist in `{ty}`, which has {} axes", .ty.rank())]
     Axis { op: &'static str, axis: usize, ty: TensorType },
-    /// An attribute is out of its range.
+    /// The value of an attribute is out of range.
     #[error("`{op}`: {what} is {found}, expected {expected}")]
     Attribute { op: &'static str, what: &'static str, found: String, expected: String },
 }
 
-/// The operands as an array of the length that `op` takes.
+/// Returns the operands as an array, if their number is the number that `op` takes.
 pub fn arity<'a, T, const N: usize>(op: &'static str, operands: &[&'a T]) -> Result<[&'a T; N], InferError> {
     const WORDS: [&str; 6] = ["no", "1", "2", "3", "4", "5"];
     operands.try_into().map_err(|_| InferError::Arity {
@@ -280,7 +287,7 @@ pub fn axis(op: &'static str, axis: usize, ty: &TensorType) -> Result<usize, Inf
     }
 }
 
-/// Checks that two types agree in `what`.
+/// Checks that two types agree in the property `what`.
 pub fn agree(
     op: &'static str,
     what: &'static str,
@@ -294,7 +301,8 @@ pub fn agree(
     }
 }
 
-/// Checks an attribute. `expected` can be `format_args!`, which is formatted only after a failure.
+/// Checks an attribute. Pass `format_args!` as `expected`, because the text is formatted only after
+/// a failure.
 pub fn attribute(
     op: &'static str,
     what: &'static str,
@@ -313,7 +321,7 @@ pub fn attribute(
     }
 }
 
-/// A list as MLIR writes it, for example `[0, 2, 1]`.
+/// Formats a list in MLIR syntax, for example `[0, 2, 1]`.
 pub fn mlir_list(values: &[usize]) -> String {
     format!("{values:?}")
 }

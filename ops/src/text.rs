@@ -1,4 +1,4 @@
-//! The parser of the text form, and the spelling of attributes.
+//! The parser for the text form of traces, and the text form of attributes.
 
 use std::fmt::Write as _;
 
@@ -8,15 +8,16 @@ use crate::{ElementType, TensorType};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: expected {expected}, found `{found}`")]
 pub struct ParseError {
-    /// The number of the line, from 1.
+    /// The number of the line in the text, from 1.
     pub line: usize,
-    /// The column in characters, from 1.
+    /// The number of the column in characters, from 1.
     pub column: usize,
     pub expected: String,
     pub found: String,
 }
 
-/// A cursor that reads text from start to end. The cursor skips blanks before a token, but not line ends.
+/// A cursor that reads a text from start to end. The cursor skips blanks before a token, but it
+/// does not skip line ends.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     text: &'a str,
@@ -36,20 +37,20 @@ impl<'a> Reader<'a> {
         trimmed
     }
 
-    /// Whether only blanks and line ends are left.
+    /// Whether only blanks and line ends are left in the text.
     pub fn at_end(&mut self) -> bool {
         self.rest().trim_start().is_empty()
     }
 
-    /// Checks that only blanks and line ends are left.
+    /// Checks that only blanks and line ends are left in the text.
     ///
     /// # Errors
-    /// Returns an error if other characters follow.
+    /// Returns an error if the text contains other characters.
     pub fn end(&mut self) -> Result<(), ParseError> {
         if self.at_end() { Ok(()) } else { self.error("the end") }
     }
 
-    /// Returns an error: the text at this place is not `expected`.
+    /// Returns the error that the text at the current position is not `expected`.
     pub fn error<T>(&mut self, expected: impl Into<String>) -> Result<T, ParseError> {
         let found = self.rest().split(['\n', ' ']).next().unwrap_or_default().chars().take(40).collect();
         let before = &self.text[..self.at];
@@ -62,7 +63,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Skips `token` if it is the next token.
+    /// If the next token is `token`, skips the token and returns true.
     pub fn eat(&mut self, token: &str) -> bool {
         let found = self.rest().starts_with(token);
         if found {
@@ -71,12 +72,13 @@ impl<'a> Reader<'a> {
         found
     }
 
-    /// Skips `token`, which must be the next token.
+    /// Skips `token`, or returns an error if another token follows.
     pub fn expect(&mut self, token: &str) -> Result<(), ParseError> {
         if self.eat(token) { Ok(()) } else { self.error(format!("`{}`", token.escape_debug())) }
     }
 
-    /// Reads the longest run of characters that satisfy `keep`, which must not be empty.
+    /// Reads the longest run of characters for which `keep` returns true. The run must contain at
+    /// least one character.
     pub fn take_while(&mut self, what: &str, keep: impl Fn(char) -> bool) -> Result<&'a str, ParseError> {
         let rest = self.rest();
         let length = rest.find(|c| !keep(c)).unwrap_or(rest.len());
@@ -87,12 +89,12 @@ impl<'a> Reader<'a> {
         Ok(&rest[..length])
     }
 
-    /// Reads a name: letters, digits, `_`.
+    /// Reads a name, which consists of letters, digits and `_`.
     pub fn word(&mut self) -> Result<&'a str, ParseError> {
         self.take_while("a name", |c| c.is_alphanumeric() || c == '_')
     }
 
-    /// Reads a quoted string with Rust's escapes for `"`, `\`, and control characters.
+    /// Reads a quoted string, in which `"`, `\` and control characters are escaped as in Rust.
     pub fn string(&mut self) -> Result<String, ParseError> {
         self.expect("\"")?;
         let mut value = String::new();
@@ -115,7 +117,7 @@ impl<'a> Reader<'a> {
         self.error("a closing `\"`")
     }
 
-    /// Reads a list `[a,b,…]` of attributes.
+    /// Reads a list of attributes in the form `[a,b,…]`.
     pub fn list<T: Attribute>(&mut self) -> Result<Vec<T>, ParseError> {
         self.expect("[")?;
         let mut items = Vec::new();
@@ -129,7 +131,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Writes a string that [`Reader::string`] reads back.
+/// Writes a string in the form that [`Reader::string`] reads.
 pub fn print_string(value: &str, out: &mut String) {
     out.push('"');
     for c in value.chars() {
@@ -143,10 +145,10 @@ pub fn print_string(value: &str, out: &mut String) {
     out.push('"');
 }
 
-/// A value that an operation has in addition to its operands, with its spelling in the text form.
+/// A parameter of an operation that is not an operand, and the text form of the parameter.
 pub trait Attribute: Sized {
     fn print(&self, out: &mut String);
-    /// Parses the output of `print`.
+    /// Parses a value in the form that `print` writes.
     fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError>;
 }
 
@@ -160,8 +162,8 @@ impl Attribute for usize {
     }
 }
 
-/// A real number as an attribute. Two attributes are equal if their bits are equal, so a real number can be
-/// the key of a map.
+/// A real number as the attribute of an operation. Two real numbers are equal if their bits are
+/// equal. Therefore a real number can be a key in a map.
 #[derive(Clone, Copy, Debug)]
 pub struct Real(pub f64);
 
@@ -189,7 +191,8 @@ impl Ord for Real {
 
 impl Attribute for Real {
     fn print(&self, out: &mut String) {
-        // Rust prints the shortest text that reads back to the same bits; a NaN keeps its payload as hex.
+        // Rust prints the shortest text that parses to the same bits. A NaN is printed as hex
+        // digits, so that it keeps its payload.
         let _ = match self.0.is_nan() {
             true => write!(out, "0x{:016x}", self.0.to_bits()),
             false => write!(out, "{:?}", self.0),
@@ -267,7 +270,8 @@ impl Attribute for TensorType {
     }
 }
 
-/// Implements [`Attribute`] for an enum of plain words, from one list.
+/// Implements [`Attribute`] for an enum whose variants are plain words, from a single list of these
+/// words.
 #[macro_export]
 macro_rules! words {
     ($(#[$meta:meta])* pub enum $name:ident { $($(#[$doc:meta])* $variant:ident = $word:literal),* $(,)? }) => {
@@ -276,7 +280,7 @@ macro_rules! words {
         pub enum $name { $($(#[$doc])* $variant),* }
         impl $name {
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
-            /// The spelling of the value in the text form.
+            /// The word for this value in the text form.
             pub fn word(self) -> &'static str {
                 match self { $(Self::$variant => $word),* }
             }

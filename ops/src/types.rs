@@ -3,7 +3,7 @@
 use std::fmt::{self, Write as _};
 use std::str::FromStr;
 
-/// The type of one element, with the same name as in StableHLO.
+/// The type of each element in a tensor, with the same name as in StableHLO.
 ///
 /// ```
 /// use tracewright_ops::ElementType;
@@ -16,21 +16,21 @@ use std::str::FromStr;
 pub enum ElementType {
     F32,
     F16,
-    /// The upper 16 bits of an IEEE binary32 number.
+    /// A 16-bit float, which is the upper half of an IEEE binary32 number.
     Bf16,
     I32,
     I8,
-    /// A 4-bit two's complement integer; a byte stores two of them, the low nibble first. Only weights are
-    /// stored with this type.
+    /// A 4-bit two's complement integer. A byte contains two integers, and the first integer is in
+    /// the low four bits. Only stored weights have this type.
     I4,
-    /// A boolean, stored in one byte.
+    /// A boolean, which is stored in one byte.
     I1,
 }
 
 impl ElementType {
     pub const ALL: [Self; 7] = [Self::F32, Self::F16, Self::Bf16, Self::I32, Self::I8, Self::I4, Self::I1];
 
-    /// The name of the type in StableHLO, in dumps and in archives.
+    /// The name of the type in StableHLO, in the text form of traces and in archives.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -43,7 +43,7 @@ impl ElementType {
         }
     }
 
-    /// The number of bits that one element takes in storage.
+    /// The number of bits that one element needs in memory.
     pub fn bits(self) -> usize {
         match self {
             Self::F32 | Self::I32 => 32,
@@ -53,7 +53,7 @@ impl ElementType {
         }
     }
 
-    /// The number of bytes that `count` elements take in storage.
+    /// The number of bytes that `count` elements need in memory.
     pub fn bytes(self, count: usize) -> usize {
         count.saturating_mul(self.bits()).div_ceil(8)
     }
@@ -63,7 +63,7 @@ impl ElementType {
         matches!(self, Self::F32 | Self::F16 | Self::Bf16)
     }
 
-    /// Whether this is an integer type (`i1` is not an integer type).
+    /// Whether this is an integer type. The boolean type `i1` is not an integer type.
     pub fn is_integer(self) -> bool {
         matches!(self, Self::I32 | Self::I8 | Self::I4)
     }
@@ -75,7 +75,7 @@ impl fmt::Display for ElementType {
     }
 }
 
-/// A word that is not an element type.
+/// The error for a word that is not the name of an element type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not an element type; expected one of f32, f16, bf16, i32, i8, i4, i1")]
 pub struct UnknownElementType(pub String);
@@ -87,7 +87,8 @@ impl FromStr for ElementType {
     }
 }
 
-/// The type of a tensor: an element type and a static shape. The printed form is `bf16[2,3]`.
+/// The type of a tensor: an element type and a static shape. The text form of such a type is, for
+/// example, `bf16[2,3]`.
 ///
 /// ```
 /// use tracewright_ops::{ElementType, TensorType};
@@ -100,7 +101,7 @@ impl FromStr for ElementType {
 pub struct TensorType {
     /// The type of every element.
     pub element: ElementType,
-    /// The extents, outermost first; the list is empty for a scalar.
+    /// The extents of the axes, outermost axis first; the list is empty for a scalar.
     pub shape: Vec<usize>,
 }
 
@@ -109,34 +110,36 @@ impl TensorType {
         Self { element, shape: shape.into() }
     }
 
-    /// The rank: the number of axes.
+    /// The number of axes of the tensor.
     pub fn rank(&self) -> usize {
         self.shape.len()
     }
 
-    /// The number of elements; `usize::MAX` if the number is larger, which exceeds any memory.
+    /// The number of elements. If this number does not fit into a `usize`, the result is
+    /// `usize::MAX`, which exceeds any memory.
     pub fn count(&self) -> usize {
         self.shape.iter().fold(1, |count, &extent| count.saturating_mul(extent))
     }
 
-    /// The size of the tensor in bytes, if it is stored without gaps.
+    /// The size of the tensor in bytes, if it is stored without gaps between the elements.
     pub fn bytes(&self) -> usize {
         self.element.bytes(self.count())
     }
 
-    /// The same shape with another element type.
+    /// The type with the same shape and another element type.
     pub fn with_element(&self, element: ElementType) -> Self {
         Self { element, shape: self.shape.clone() }
     }
 
-    /// The same type with this extent of the first axis. A scalar remains a scalar.
+    /// The same type with the extent `rows` of the first axis. The type of a scalar does not
+    /// change.
     pub fn with_rows(&self, rows: usize) -> Self {
         let mut ty = self.clone();
         ty.shape.iter_mut().take(1).for_each(|extent| *extent = rows);
         ty
     }
 
-    /// The spelling of the type in MLIR: `tensor<2x3xbf16>`.
+    /// The type in MLIR syntax: `tensor<2x3xbf16>`.
     pub fn mlir(&self) -> String {
         let mut text = String::with_capacity(32);
         text.push_str("tensor<");

@@ -1,11 +1,12 @@
-//! [`Value`]s are the evaluator's tensors; their f64 elements are always representable in the element type.
+//! A [`Value`] is a tensor of the reference evaluator. The tensor stores its elements as f64
+//! numbers that the element type can represent.
 
 use half::{bf16, f16};
 
 use crate::{ElementType, TensorType};
 
-/// A tensor in the reference evaluator: row-major, every element exactly representable in `ty.element`,
-/// every NaN canonical.
+/// A tensor of the reference evaluator. The element type can represent each number exactly, and
+/// every NaN is the canonical NaN.
 ///
 /// ```
 /// use tracewright_ops::{ElementType, TensorType, Value};
@@ -23,17 +24,19 @@ pub struct Value {
 }
 
 impl Value {
-    /// Creates a tensor of type `ty` whose elements are `data`, each rounded to the element type.
+    /// Creates a tensor of type `ty` from the elements `data`. The function rounds each element to
+    /// the element type.
     ///
     /// # Panics
-    /// Panics if `data` does not have `ty.count()` elements, which is a bug in the caller.
+    /// Panics if `data` does not contain `ty.count()` elements, because this is a bug in the
+    /// caller.
     pub fn new(ty: TensorType, data: impl IntoIterator<Item = f64>) -> Self {
         let data: Vec<f64> = data.into_iter().map(|x| ty.element.round(x)).collect();
         assert_eq!(data.len(), ty.count(), "a value of {ty} needs {} elements", ty.count());
         Self { ty, data }
     }
 
-    /// Creates a tensor from a function of the index, in row-major order.
+    /// Creates a tensor in row-major order, and calls `f` with the index of each element.
     pub fn from_fn(ty: TensorType, mut f: impl FnMut(&[usize]) -> f64) -> Self {
         let mut data = Vec::with_capacity(ty.count());
         for_each_index(&ty.shape, |index| data.push(f(index)));
@@ -44,7 +47,7 @@ impl Value {
         self.data[flat_index(&self.ty.shape, index)]
     }
 
-    /// Reads a tensor of type `ty` from its little-endian storage.
+    /// Reads a tensor of type `ty` from little-endian bytes.
     ///
     /// # Panics
     /// Panics if the length of `bytes` is not `ty.bytes()`.
@@ -82,10 +85,12 @@ pub fn flat_index(shape: &[usize], index: &[usize]) -> usize {
     index.iter().zip(shape).fold(0, |flat, (&i, &extent)| flat * extent + i)
 }
 
-/// The exactly rounded sum of `terms`, which does not depend on the order of the terms. An empty sum is +0.
+/// Computes the sum of `terms`, and rounds the exact sum only once. The result does not depend on
+/// the order of the terms. The sum of no terms is +0.
 ///
-/// Shewchuk, "Adaptive Precision Floating-Point Arithmetic and Fast Robust Geometric Predicates" (1997):
-/// the running sum is kept as non-overlapping partials, which are exact.
+/// The method is from Shewchuk, "Adaptive Precision Floating-Point Arithmetic and Fast Robust
+/// Geometric Predicates" (1997): the running sum is a list of non-overlapping partial sums, which
+/// are exact.
 pub fn exact_sum(terms: impl IntoIterator<Item = f64>) -> f64 {
     let mut partials: Vec<f64> = Vec::new();
     let (mut special, mut negative_zeros_only, mut any) = (0.0f64, true, false);
@@ -120,7 +125,8 @@ pub fn exact_sum(terms: impl IntoIterator<Item = f64>) -> f64 {
     if any && negative_zeros_only {
         return -0.0;
     }
-    // From the largest down; when the remainder is exactly half an ulp, the next partial decides the rounding.
+    // The loop adds the partial sums from the largest down. If the remainder is exactly half an
+    // ulp, the next partial sum decides the rounding.
     let Some(mut sum) = partials.pop() else { return 0.0 };
     while let Some(next) = partials.pop() {
         let high = sum + next;
@@ -142,8 +148,9 @@ pub fn exact_sum(terms: impl IntoIterator<Item = f64>) -> f64 {
     sum
 }
 
-/// The f32 number next to `x` towards zero, with its last bit set unless `x` is an f32 number ("round to
-/// odd"). Rounding the result to a type that is at least two bits narrower equals rounding `x` once.
+/// Rounds `x` to the neighbouring f32 number towards zero. If the f32 number differs from `x`, the
+/// function sets the last bit of the f32 number ("round to odd"). If you then round the f32 number
+/// to a type that is at least two bits narrower, the result is the same as if you round `x` once.
 fn rounded_to_odd(x: f64) -> f32 {
     let nearest = x as f32;
     if f64::from(nearest) == x || nearest.is_nan() {
@@ -154,13 +161,14 @@ fn rounded_to_odd(x: f64) -> f32 {
 }
 
 impl ElementType {
-    /// Rounds `x` to this type. Floats round to nearest even, and integers are truncated and saturated. For
-    /// `i1`, every non-zero number is true.
+    /// Rounds `x` to a number of this type. Floats are rounded to the nearest number (halves to
+    /// even), and integers are truncated and saturated. For `i1`, every number other than zero
+    /// becomes true.
     pub fn round(self, x: f64) -> f64 {
         self.decode(self.encode(x))
     }
 
-    /// Wraps an integer of any size to this integer type, in two's complement.
+    /// Wraps an integer of any size to this integer type, as two's complement does.
     pub fn wrap(self, x: i64) -> f64 {
         match self {
             Self::I8 => x as i8 as f64,
@@ -169,12 +177,14 @@ impl ElementType {
         }
     }
 
-    /// The bits of `x`, rounded to this type. Every NaN becomes the canonical quiet NaN.
+    /// Rounds `x` to this type, and returns the bits of the result. Every NaN becomes the canonical
+    /// quiet NaN.
     #[inline]
     pub fn encode(self, x: f64) -> u32 {
-        // The conversions of `half` from f64 drop half of the mantissa before they round; through an f32 that is
-        // rounded to odd the second rounding is the only one (Boldo and Melquiond, "Emulation of FMA and correctly
-        // rounded sums: proved algorithms using rounding to odd", 2008).
+        // The crate `half` drops half of the f64 mantissa before it rounds. If the number is first
+        // rounded to odd as f32, the conversion from f32 rounds correctly. (Boldo and Melquiond,
+        // "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd",
+        // 2008.)
         match self {
             Self::F32 if x.is_nan() => 0x7fc0_0000,
             Self::F16 if x.is_nan() => 0x7e00,
@@ -189,7 +199,7 @@ impl ElementType {
         }
     }
 
-    /// The value that `bits` represent in this type. Every NaN becomes the canonical NaN.
+    /// Returns the number that `bits` represent in this type. Every NaN becomes the canonical NaN.
     pub fn decode(self, bits: u32) -> f64 {
         let x = match self {
             Self::F32 => f32::from_bits(bits).into(),
@@ -203,11 +213,11 @@ impl ElementType {
         if x.is_nan() { f64::NAN } else { x }
     }
 
-    /// Decodes the elements from `start` on from little-endian storage. f32 must be able to represent every
-    /// value of the type.
+    /// Decodes the elements from index `start` on from little-endian bytes. f32 must be able to
+    /// represent every number of the type.
     pub fn decode_all(self, bytes: &[u8], start: usize, out: &mut [f32]) {
         match self {
-            // What weights are stored as, without a choice for each.
+            // Most weights have this type, so the loop does not match the type for each element.
             Self::Bf16 => {
                 let (pairs, _) = bytes[2 * start..].as_chunks();
                 for (value, &[low, high]) in out.iter_mut().zip(pairs) {
@@ -228,7 +238,7 @@ impl ElementType {
         }
     }
 
-    /// The bits of element `i` in little-endian storage.
+    /// Reads the bits of element `i` from little-endian bytes.
     pub fn load(self, bytes: &[u8], i: usize) -> u32 {
         match self.bits() {
             32 => u32::from_le_bytes([bytes[4 * i], bytes[4 * i + 1], bytes[4 * i + 2], bytes[4 * i + 3]]),
@@ -238,7 +248,7 @@ impl ElementType {
         }
     }
 
-    /// Writes the bits of element `i` to little-endian storage.
+    /// Writes the bits of element `i` to little-endian bytes.
     #[inline]
     pub fn store(self, bytes: &mut [u8], i: usize, bits: u32) {
         match self.bits() {
@@ -252,7 +262,8 @@ impl ElementType {
         }
     }
 
-    /// The distance from |x| to the next larger value of this type: one unit in the last place.
+    /// The distance between |x| and the next larger number of this type, which is one unit in the
+    /// last place.
     pub fn ulp(self, x: f64) -> f64 {
         let (mantissa, min_exponent) = match self {
             Self::F32 => (23, -126),
@@ -275,7 +286,8 @@ mod tests {
         let terms = [1e100, 1.0, -1e100, 2f64.powi(-60), 3.0];
         assert_eq!(exact_sum(terms), 4.0);
         assert_eq!(exact_sum(terms.into_iter().rev()), 4.0);
-        // Half an ulp and a little more rounds up, half an ulp alone to even.
+        // A remainder of exactly half an ulp rounds to even, and a slightly larger remainder rounds
+        // up.
         assert_eq!(exact_sum([1.0, 2f64.powi(-53)]), 1.0);
         assert_eq!(exact_sum([1.0, 2f64.powi(-53), 2f64.powi(-200)]), 1.0 + f64::EPSILON);
         assert!(exact_sum([f64::INFINITY, f64::NEG_INFINITY]).is_nan());
@@ -286,7 +298,8 @@ mod tests {
     #[test]
     fn rounding_is_to_the_nearest_and_ties_go_to_even() {
         for element in [ElementType::F16, ElementType::Bf16] {
-            // Every pair of positive neighbours: their midpoint, and the f64s next to it.
+            // The test rounds the midpoint of every pair of positive neighbours, and the f64
+            // numbers next to the midpoint.
             for bits in 0..if element == ElementType::F16 { 0x7bffu32 } else { 0x7f7f } {
                 let (low, high) = (element.decode(bits), element.decode(bits + 1));
                 let middle = (low + high) / 2.0;

@@ -1,4 +1,4 @@
-//! The examples of every operation: they parse, print back, infer, and evaluate to what NumPy gives.
+//! Tests the examples of every operation: parsing, printing, types, and values that NumPy computed.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use tracewright_ops::{Attribute, InferError, Op, Reader, TensorType, Value};

@@ -1,4 +1,5 @@
-//! Computes the memory that a program needs from its trace, before anything is read, compiled or loaded.
+//! Computes the memory that a program needs. The computation uses only the trace, so Tracewright
+//! can check the memory before reading a checkpoint and before compiling the program.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -28,62 +29,69 @@ use crate::Expanded;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Footprint {
-    /// The weights, by storage format. Weights are memory-mapped, and calls read every byte of them.
+    /// The weights of the program, by storage format. The program maps all weights into memory.
     pub weights: BTreeMap<WeightStorage, WeightTotal>,
-    /// The number of bytes of weights that every call reads. Weights from which calls only look up rows do
-    /// not count.
+    /// The size of all weights that every call reads completely, in bytes. The size excludes
+    /// weights from which calls only look up rows, such as an embedding matrix.
     pub streamed: usize,
-    /// The number of bytes of the copy of weights that the compiled program packs when it loads them. The
-    /// number is 0 if kernels read the archive's own layout, or if the program reads weights directly from
-    /// the memory-mapped file.
+    /// The size of the weights that the compiled program copies and repacks at its start, in bytes.
+    /// The size is 0 if the archive already stores weights in the layout of the kernels. The size
+    /// is also 0 if the program reads the weights directly from the memory-mapped file.
     pub repacked: usize,
-    /// The number of bytes of state, by the kind of state. All entry points share the state.
+    /// Maps each kind of state, such as `kv.keys`, to its size in bytes. All entry points of the
+    /// program share the same state.
     pub state: BTreeMap<String, usize>,
-    /// For each entry point, an upper bound of the memory that a call needs in addition to weights and state.
+    /// Maps each entry point to an upper bound of the memory for activations. A call needs memory
+    /// for activations in addition to the memory for weights and state.
     ///
-    /// The bound is the sum of all values that the entry point itself computes, and of the values of the
-    /// largest function that it calls. The compiler may reorder operations within a layer, but layers run one
-    /// after another. Views need no memory, and an operation can overwrite an operand that nothing else
-    /// reads. A KV cache counts twice if a call updates the cache and also reads a part of it, because IREE
-    /// then copies the cache.
+    /// The upper bound is the size of all values that the entry point itself computes, plus the
+    /// size of all values in the largest layer that the entry point calls. The bound includes all
+    /// values of one layer, because only one layer runs at a time, and the compiler may reorder
+    /// operations within a layer. The bound includes no memory for views. The bound also includes
+    /// no memory for a result that can overwrite an operand, because no other operation reads the
+    /// operand. If a call updates a KV cache and also reads a part of the cache, IREE copies the
+    /// cache, so the bound includes the cache twice.
     pub activations: BTreeMap<String, usize>,
-    /// The number of bytes of constants in the compiled module, such as rotary tables.
+    /// The size of all constants in the compiled module, such as rotary tables, in bytes.
     pub constants: usize,
-    /// An estimate of the memory of `iree-compile`, in bytes.
+    /// An estimate of the memory that `iree-compile` needs, in bytes.
     pub compile: usize,
 }
 
 /// The storage format of a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WeightStorage {
-    /// The weight is stored in the layout that kernels read.
+    /// The weight is stored in the packed layout that Tracewright's kernels read.
     Packed(WeightFormat),
     /// The weight is quantized and stored in the checkpoint's order.
     Grouped(WeightFormat),
-    /// The weight is stored in the element type of the network, for the given reason.
+    /// The weight is stored in the element type of the network. The second field contains the
+    /// reason why the weight is not packed or quantized.
     Plain(ElementType, DenseReason),
 }
 
-/// The weights with one storage format.
+/// The total size and the keys of all weights that have the same storage format.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WeightTotal {
     pub keys: Vec<String>,
-    /// The patterns of the weights' keys in the checkpoint.
+    /// The patterns that match the weights' keys in the checkpoint. A pattern contains `*` instead
+    /// of a layer's number.
     pub patterns: BTreeSet<String>,
-    /// The number of bytes that the weights take.
+    /// The total size of all weights with this storage format, in bytes.
     pub bytes: usize,
 }
 
-/// The memory that a program may use, in bytes.
+/// The memory that a program can use, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// All memory of the machine, or the limit of the process (`memory.max` of its control group).
+    /// The whole memory of the machine, or the memory limit of the process (`memory.max` of the
+    /// control group).
     pub total: u64,
-    /// The memory that is free, or that the system can free.
+    /// The sum of the free memory and the memory that the operating system can free.
     pub available: u64,
 }
 
-/// The program does not fit into memory.
+/// The error about a program that does not fit into memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{what} needs {} of memory (weights {}, state {}, activations {}), but only {} are available",
@@ -93,7 +101,7 @@ pub struct Memory {
 pub struct TooLarge {
     pub what: Phase,
     pub needs: u64,
-    /// The number of bytes that weights need.
+    /// The size of the weights in bytes.
     pub weights: usize,
     pub state: usize,
     pub activations: usize,
@@ -104,24 +112,26 @@ pub struct TooLarge {
 pub enum Phase {
     Running,
     Compiling,
-    /// One device of a mesh.
+    /// The program runs on one device of a mesh.
     Device,
 }
 
-/// The memory that `iree-compile` 3.13 needs, in bytes: a fixed part, a part per operation, and a multiple of
-/// the bytes of constants.
+/// The fixed part of the memory that `iree-compile` 3.13 needs, in bytes. The compiler needs
+/// additional memory for each operation and for constants.
 const COMPILER: usize = 160 << 20;
-/// The number of bytes per operation, in addition to [`COMPILER`].
+/// The memory that `iree-compile` needs per operation in addition to [`COMPILER`], in bytes.
 const COMPILED_NODE: usize = 12 << 10;
-/// The number of bytes per byte of constants, in addition to [`COMPILER`].
+/// The memory that `iree-compile` needs per byte of constants in addition to [`COMPILER`], in
+/// bytes.
 const COMPILED_CONSTANT: usize = 8;
 
-/// The number of bytes of a process that a footprint does not include: code, threads, and a small tokenizer.
-/// `generate` needs at most 30 MB with the model in `demo`, which has 1.7 MB.
+/// The memory that a process needs for code, threads and a small tokenizer, in bytes. With the
+/// model in `demo`, whose size is 1.7 MB, `generate` needs at most 30 MB.
 const PROCESS: usize = 32 << 20;
 
 impl Footprint {
-    /// The weights of each quantized format, if there are several formats.
+    /// Returns each quantized format and the weights with this format, if the program uses several
+    /// quantized formats.
     pub fn mixture(&self) -> Vec<(WeightFormat, &WeightTotal)> {
         let quantized = |(stored_as, stored): (&WeightStorage, _)| Some((stored_as.quantized()?, stored));
         let formats: Vec<_> = self.weights.iter().filter_map(quantized).collect();
@@ -131,7 +141,7 @@ impl Footprint {
     /// Computes the footprint of a program.
     ///
     /// # Errors
-    /// Returns an error if a parameter has two types.
+    /// Returns an error if the trace declares the same parameter with two different types.
     pub fn of(program: &Expanded) -> Result<Self, ParameterConflict> {
         let (trace, target) = (&program.trace, &program.target);
         let reads = trace.reads()?.entries;
@@ -182,29 +192,29 @@ impl Footprint {
         })
     }
 
-    /// The number of bytes of the archive, without its table.
+    /// Returns the size of all weights in the archive, in bytes.
     pub fn weight_bytes(&self) -> usize {
         self.weights.values().map(|stored| stored.bytes).sum()
     }
 
-    /// The number of bytes of the state of all layers.
+    /// Returns the size of the state of all layers, such as the KV cache, in bytes.
     pub fn state_bytes(&self) -> usize {
         self.state.values().sum()
     }
 
-    /// The number of bytes of the largest activations of any entry point.
+    /// Returns the largest size of an entry point's activations, in bytes.
     pub fn activation_bytes(&self) -> usize {
         self.activations.values().copied().max().unwrap_or(0)
     }
 
-    /// The number of bytes that a process needs to run the program.
+    /// Returns the memory that a process needs for running the program, in bytes.
     pub fn running(&self) -> u64 {
         // A module is read, and copied to where it stays.
         let parts = [self.repacked, self.activation_bytes(), 2 * self.constants, PROCESS, self.state_bytes()];
         (self.weight_bytes() + parts.iter().sum::<usize>()) as u64
     }
 
-    /// Checks that the program can be compiled and run in this memory.
+    /// Checks that the given memory is large enough for compiling and for running the program.
     ///
     /// # Errors
     /// Returns an error if the compiler or the program needs more memory.
@@ -221,7 +231,7 @@ impl Footprint {
 }
 
 impl Memory {
-    /// The memory that this process may use, if the system reports it.
+    /// Returns the memory that this process may use, if the system reports this number.
     pub fn of_machine() -> Option<Self> {
         let mut system = System::new_with_specifics(
             RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram()),
@@ -245,7 +255,8 @@ impl Memory {
 }
 
 impl Expanded {
-    /// The storage format of a parameter that is declared with these keys.
+    /// Returns the storage format of a parameter. The argument `origins` contains the keys under
+    /// which the network declares the parameter.
     fn stored_as(&self, parameter: &Parameter, origins: &BTreeSet<String>) -> WeightStorage {
         if let Some(Recipe::Op(op, _)) = parameter.recipe.as_deref()
             && let Form::Archive(stored) = op.form()
@@ -261,7 +272,8 @@ impl Expanded {
     }
 }
 
-/// The keys of weights from which calls only look up rows, in the functions that declare the weights.
+/// Returns the keys of all weights from which functions only look up rows, such as the key of an
+/// embedding matrix.
 pub(crate) fn only_looked_up(trace: &Trace) -> BTreeSet<String> {
     let (mut looked_up, mut read) = (BTreeSet::new(), BTreeSet::new());
     for function in &trace.functions {
@@ -277,8 +289,8 @@ pub(crate) fn only_looked_up(trace: &Trace) -> BTreeSet<String> {
     &looked_up - &read
 }
 
-/// The number of bytes of the constants that a module stores, each counted once. Constants with a single
-/// value need no memory.
+/// Returns the total size of the different constants that a module stores, in bytes. A constant
+/// whose elements are all equal needs no memory.
 fn constants(trace: &Trace) -> usize {
     let mut found: BTreeSet<&Literal> = BTreeSet::new();
     for function in &trace.functions {
@@ -290,8 +302,9 @@ fn constants(trace: &Trace) -> usize {
     found.iter().filter(|literal| literal.as_splat().is_none()).map(|literal| literal.ty().bytes()).sum()
 }
 
-/// The number of bytes that `iree-compile` needs: a fixed part, all operations with calls inlined, and
-/// constants, which the compiler parses as text.
+/// Returns an estimate of the memory that `iree-compile` needs, in bytes. The estimate depends on
+/// the number of operations after inlining all calls. The estimate also depends on the size of the
+/// constants, because the compiler parses constants as text.
 fn compile(trace: &Trace, constants: usize) -> usize {
     let mut inlined: Vec<usize> = Vec::with_capacity(trace.functions.len());
     for function in &trace.functions {
@@ -305,8 +318,8 @@ fn compile(trace: &Trace, constants: usize) -> usize {
     COMPILER + nodes * COMPILED_NODE + constants * COMPILED_CONSTANT
 }
 
-/// For each function, the bytes that the function and the functions that it calls compute; see
-/// [`Footprint::activations`].
+/// Returns the size of each function's activations in bytes, including the activations of called
+/// functions. See [`Footprint::activations`].
 fn computed(trace: &Trace) -> Vec<usize> {
     let mut found: Vec<Computed> = Vec::with_capacity(trace.functions.len());
     for function in &trace.functions {
@@ -316,10 +329,11 @@ fn computed(trace: &Trace) -> Vec<usize> {
 }
 
 struct Computed {
-    /// The number of bytes that the function and the largest function that it calls compute, without its
-    /// arguments.
+    /// The size of all values that the function computes, plus the size of the values in the
+    /// largest called function. The field excludes the sizes of the function's arguments.
     bytes: usize,
-    /// For each result, the argument whose memory it reuses.
+    /// For each result, contains the index of the argument whose memory the result reuses, or
+    /// `None`.
     in_place: Vec<Option<usize>>,
 }
 
@@ -360,7 +374,8 @@ impl Computed {
     }
 }
 
-/// The number of nodes and results that read each node, among nodes that a result needs.
+/// Returns the number of readers of each node. A node is a reader of its operands, if the node is
+/// live. A result of the function is also a reader.
 fn readers(function: &Function, live: &[bool]) -> Vec<usize> {
     let mut readers = vec![0; function.len()];
     let ids = function.ids().filter(|id| live[id.index()]);
@@ -369,11 +384,12 @@ fn readers(function: &Function, live: &[bool]) -> Vec<usize> {
     readers
 }
 
-/// The memory that an operation's result takes.
+/// Describes where the result of an operation is stored in memory.
 enum Room {
-    /// The result needs no memory in addition to the call's arguments.
+    /// The result needs no memory. For example, the result is a constant, which is a part of the
+    /// module.
     None,
-    /// The result uses the memory of another node.
+    /// The result is stored in the memory of another node.
     Of(NodeId),
     Own,
 }
@@ -396,8 +412,9 @@ impl Room {
     }
 }
 
-/// The peak memory of a function without calls, in the order of its nodes, on one device of a mesh with these
-/// shardings.
+/// Returns the peak memory that `function` needs on one device of a mesh, in bytes. The argument
+/// `function` must not contain calls, and executes its nodes in order. The argument `shardings`
+/// contains the sharding of each node.
 pub(crate) fn peak(function: &Function, shardings: &[Sharding]) -> usize {
     let live = function.live();
     let readers = readers(function, &live);
@@ -430,21 +447,21 @@ pub(crate) fn peak(function: &Function, shardings: &[Sharding]) -> usize {
     most
 }
 
-/// The argument of a call whose memory a result reuses.
+/// Returns the argument of a call whose memory the given result reuses.
 fn argument_of(function: &Function, call: NodeId, result: usize, callees: &[Computed]) -> Option<NodeId> {
     let NodeKind::Call { function: callee, .. } = function.node(call).kind else { return None };
     let argument = callees[callee.0 as usize].in_place.get(result).copied()??;
     function.operands(call).get(argument).copied()
 }
 
-/// The peak memory of this process so far in bytes, if the system reports it.
+/// Returns the peak memory of this process so far in bytes, if the system reports this number.
 pub fn peak_rss() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     Some(line.trim().trim_end_matches(" kB").parse::<u64>().ok()? * 1024)
 }
 
-/// A number of bytes, formatted for messages.
+/// Formats a number of bytes for messages.
 pub fn readable(bytes: u64) -> String {
     match bytes {
         0..10_000_000 => format!("{:.2} MB", bytes as f64 / 1e6),
@@ -454,7 +471,7 @@ pub fn readable(bytes: u64) -> String {
 }
 
 impl WeightStorage {
-    /// The format of a weight, if the weight is quantized.
+    /// Returns the quantization format of the weight, if the weight is quantized.
     pub fn quantized(&self) -> Option<WeightFormat> {
         match self {
             Self::Packed(format) | Self::Grouped(format) => Some(*format).filter(|f| f.element().is_none()),

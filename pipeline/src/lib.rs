@@ -1,5 +1,6 @@
-//! Turns a recorded network into the module to compile and the list of weights to bake, and computes their
-//! memory. All results follow from the trace, which is recorded once.
+//! Turns a recorded network into the text of a module for the compiler, and into the list of
+//! weights for the archive. The crate also computes the memory that the program needs. All results
+//! of the crate depend only on the recorded trace, so the network is recorded only once.
 
 pub mod footprint;
 pub mod partition;
@@ -18,37 +19,42 @@ use trace::{Parameter, Trace};
 pub use footprint::{Footprint, Memory};
 pub use partition::DevicePartition;
 
-/// A network that is lowered for the compiler, and the tensors that its checkpoint may contain.
+/// A network that is lowered to a module for the compiler. A [`Lowered`] also lists the tensors
+/// that a checkpoint may contain although the module doesn't read these tensors.
 pub struct Lowered {
-    /// The text of the module, its entry points and its parameters.
+    /// The lowered module, which consists of a text, entry points and parameters.
     pub module: Module,
-    /// The target of the lowering.
+    /// The target for which the module is lowered.
     pub target: Target,
     ignorable: Vec<Ignorable>,
 }
 
-/// A trace before it is written as text: simplified, with weights packed for a target, and expanded to
-/// primitives and operations of kernels.
+/// A trace that is ready to be written as the text of a module. The trace is simplified and has
+/// packed weights. The trace contains only primitive operations and kernel calls.
 pub struct Expanded {
     pub trace: Trace,
-    /// For each weight of the simplified network, by its key, the weight's format, or the reason why the
-    /// weight is stored unquantized.
+    /// Maps the key of each weight in the simplified network to the quantized format of the weight.
+    /// If a weight is not quantized, the map contains the reason.
     pub formats: BTreeMap<String, Result<WeightFormat, DenseReason>>,
-    /// The target of the expansion.
+    /// The target for which Tracewright chose the kernels and the packed weight formats.
     pub target: Target,
     recorded: Vec<Parameter>,
 }
 
-/// The stages of a trace on the way to [`Expanded`], with a report for each simplification.
+/// Contains the intermediate results of [`Expanded::new`], and a report about each simplification
+/// of the trace.
 pub struct StagedTrace {
-    /// The simplified trace with composite operations, and the report on the simplification.
+    /// Contains the simplified trace, which still contains composite operations, and the report
+    /// about its simplification.
     pub simplified: (Trace, Report),
-    /// The expanded trace, and the report on simplifying its primitives.
+    /// Contains the trace after the expansion to primitive operations, and the report about the
+    /// simplification of these primitive operations.
     pub expanded: (Expanded, Report),
 }
 
 impl StagedTrace {
-    /// Simplifies and expands a trace for a target, and returns all stages.
+    /// Simplifies a trace for a target, expands composite operations to primitive operations, and
+    /// returns the intermediate results.
     ///
     /// # Errors
     /// Returns an error if the trace cannot be lowered.
@@ -66,7 +72,7 @@ impl StagedTrace {
 }
 
 impl Expanded {
-    /// Simplifies and expands a trace for a target.
+    /// Simplifies a trace for a target, and expands composite operations to primitive operations.
     ///
     /// # Errors
     /// Returns an error if the trace cannot be lowered.
@@ -74,8 +80,8 @@ impl Expanded {
         Ok(StagedTrace::new(trace, rules, target, weights)?.expanded.0)
     }
 
-    /// Writes the program as StableHLO text. The program's checkpoint may contain the tensors that the
-    /// network reads, and the tensors in `ignorable`.
+    /// Writes the program as StableHLO text. A checkpoint for this program may contain the tensors
+    /// that the network reads, and the tensors in `ignorable`.
     ///
     /// # Errors
     /// Returns an error if the trace cannot be lowered.
@@ -87,8 +93,8 @@ impl Expanded {
 }
 
 impl Lowered {
-    /// Simplifies and lowers a trace for a target. The trace's checkpoint may contain the tensors that the
-    /// trace reads, and the tensors in `ignorable`.
+    /// Simplifies and lowers a trace for a target. A checkpoint for this trace may contain the
+    /// tensors that the trace reads, and the tensors in `ignorable`.
     ///
     /// # Errors
     /// Returns an error if the trace cannot be lowered.
@@ -102,8 +108,9 @@ impl Lowered {
         Expanded::new(trace, rules, target, weights)?.lower(ignorable)
     }
 
-    /// Compares a checkpoint with the module's parameters. `recorded` is the trace before lowering, and
-    /// provides the places of declarations.
+    /// Compares a checkpoint with the module's parameters. The argument `recorded` is the trace
+    /// before lowering. Error messages contain the source lines that declare the tensors of the
+    /// recorded trace.
     ///
     /// # Errors
     /// Returns an error if the checkpoint and the parameters differ. The error lists all differences.
@@ -112,7 +119,7 @@ impl Lowered {
         checked.map_err(|refused| refused.declared_in(recorded))
     }
 
-    /// Writes the archive of the module's parameters.
+    /// Writes an archive with the parameters of the module.
     ///
     /// # Errors
     /// Returns the same errors as [`bake`](bake::bake).
@@ -126,11 +133,11 @@ impl Lowered {
     }
 }
 
-/// The trace as primitive operations. The trace is simplified before and after its composites are expanded,
-/// because some rules match composites and other rules match primitives.
+/// Expands a trace to primitive operations. The function simplifies the trace twice, because some
+/// rules match composite operations, and other rules match primitive operations.
 ///
 /// # Errors
-/// Returns an error if the trace was not verified.
+/// Returns an error if the trace is invalid.
 pub fn primitives(trace: &Trace, options: &Options) -> Result<(Trace, [Report; 2]), LowerError> {
     let (trace, composites) = simplify(trace, options);
     let (trace, primitives) = simplify(&lower::expand(&trace)?, options);

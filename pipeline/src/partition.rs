@@ -1,4 +1,5 @@
-//! Computes the memory, the operations and the communication of one device of a mesh, from the trace alone.
+//! Computes how much memory, computation and communication one device of a mesh needs for a
+//! program. The module reads only the trace.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,56 +12,60 @@ use trace::{Function, NodeId, NodeKind, Parameter, ParameterConflict, Role};
 use crate::Expanded;
 use crate::footprint::{Memory, Phase, TooLarge, only_looked_up, peak};
 
-/// The memory and the operations of each device of a mesh.
+/// Contains the memory that one device of a mesh needs, and the work that this device does. All
+/// devices of the mesh need the same memory and do the same work.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DevicePartition {
     pub devices: usize,
-    /// The number of bytes of the device's parts of all weights.
+    /// The size of the weights on one device, in bytes.
     pub weights: usize,
-    /// The weights of which every device stores a whole copy, with their bytes. The field `weights` includes
-    /// these bytes.
+    /// Maps the key of each weight that every device stores completely to the size of this weight
+    /// in bytes. The field `weights` includes the sizes of these weights.
     pub replicated: BTreeMap<String, usize>,
-    /// The number of bytes of state, by the kind of state.
+    /// Maps each kind of state, such as `kv.keys`, to its size on one device in bytes.
     pub state: BTreeMap<String, usize>,
-    /// Tensors that are partitioned along only a part of the mesh axis that a rule names.
+    /// Notes about tensor axes that are shorter than the mesh axis of their sharding rule. A tensor
+    /// axis that is shorter than its mesh axis is partitioned over only a part of the mesh axis.
     pub notes: BTreeSet<ShardNote>,
-    /// The calls of each entry point that chooses tokens.
+    /// The cost of one call of each entry point.
     pub calls: Vec<CallCost>,
 }
 
-/// One device's part of a call.
+/// The cost of a call of an entry point on one device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallCost {
     pub entry: String,
-    /// The number of new tokens in all sequences.
+    /// The number of new tokens that the call processes in all sequences together.
     pub tokens: usize,
-    /// The number of bytes of all state, and of the weights that the call reads. If the call only looks up
-    /// rows of a weight, only these rows count.
+    /// The size of all state and of all weights that the call reads, in bytes. If the call only
+    /// looks up rows of a weight, the field includes only the size of the looked-up rows.
     pub read: usize,
-    /// The largest number of bytes of values that exist at the same time.
+    /// The peak size of all activations that exist at the same time during the call, in bytes.
     pub activations: usize,
-    /// The number of multiplications, additions and elementary functions.
+    /// The number of multiplications, additions and elementary functions that the device computes.
     pub flops: f64,
-    /// The collectives, in the order in which the call runs them.
+    /// The collectives that the call runs, in the order of execution.
     pub collectives: Vec<Collective>,
 }
 
-/// The shortest time of a device's part of a call, in seconds.
+/// A lower bound of the time that one device needs for a call, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CallSeconds {
-    /// The seconds that reading weights and state takes.
+    /// The time for reading weights and state, in seconds.
     pub read: f64,
-    /// The seconds of computation, which overlaps with reading.
+    /// The time for computing, in seconds. Computing overlaps with reading.
     pub compute: f64,
-    /// The seconds of communication, which overlaps with no other work.
+    /// The time for communication with other devices, in seconds. Communication does not overlap
+    /// with other work.
     pub exchange: f64,
 }
 
 impl DevicePartition {
-    /// Computes the part of a program on each device. Shards without a mesh describe a single device.
+    /// Computes the memory that a program needs on each device, and the work that each device does.
+    /// If `shards` has no mesh, the result describes a single device.
     ///
     /// # Errors
-    /// Returns an error if a parameter has two types.
+    /// Returns an error if the trace declares the same parameter with two different types.
     pub fn of(Expanded { trace, target, .. }: &Expanded, shards: Shards) -> Result<Self, ParameterConflict> {
         let parameters = trace.parameters()?;
         let whole = shards.replicated(&parameters).into_iter();
@@ -113,38 +118,40 @@ impl DevicePartition {
         })
     }
 
-    /// The number of bytes of the state of all layers.
+    /// Returns the size of the state of all layers on one device, in bytes.
     pub fn state_bytes(&self) -> usize {
         self.state.values().sum()
     }
 
-    /// The number of bytes of the largest activations of any call.
+    /// Returns the largest size of a call's activations, in bytes.
     pub fn activation_bytes(&self) -> usize {
         self.calls.iter().map(|call| call.activations).max().unwrap_or(0)
     }
 
-    /// The number of bytes of weights, state and activations together.
+    /// Returns the total size of weights, state and activations on one device, in bytes.
     pub fn bytes(&self) -> u64 {
         (self.weights + self.state_bytes() + self.activation_bytes()) as u64
     }
 
-    /// Checks that the machine has enough memory, if its memory is known.
+    /// Checks that the memory of one device is large enough for the program. If the size of the
+    /// machine's memory is unknown, the check succeeds.
     ///
     /// # Errors
-    /// Returns an error if the device needs more memory.
+    /// Returns an error if the program needs more memory than the device has.
     pub fn check(&self, machine: &NamedMachine) -> Result<(), TooLarge> {
         machine.memory.map_or(Ok(()), |total| self.fits(Phase::Device, 1, total))
     }
 
-    /// Checks that the parts of all devices together fit into one memory.
+    /// Checks that a memory that all devices share is large enough for the data of all devices
+    /// together.
     ///
     /// # Errors
-    /// Returns an error if the devices need more memory.
+    /// Returns an error if the devices together need more memory than `memory`.
     pub fn check_together(&self, memory: Memory) -> Result<(), TooLarge> {
         self.fits(Phase::Running, self.devices, memory.total)
     }
 
-    /// Checks that the parts of this number of devices fit into `total` bytes.
+    /// Checks that `total` bytes are enough for the data of the given number of devices.
     fn fits(&self, what: Phase, devices: usize, total: u64) -> Result<(), TooLarge> {
         let [weights, state, activations] =
             [self.weights, self.state_bytes(), self.activation_bytes()].map(|bytes| devices * bytes);
@@ -157,13 +164,13 @@ impl DevicePartition {
 }
 
 impl CallCost {
-    /// The number of bytes that the device sends to other devices. The device receives the same number of
-    /// bytes.
+    /// Returns the number of bytes that one device sends to other devices during a call. The device
+    /// receives the same number of bytes.
     pub fn sent(&self) -> f64 {
         self.collectives.iter().map(Collective::sent_bytes).sum()
     }
 
-    /// The shortest time of the call on such a machine, by a roofline model.
+    /// Computes a lower bound of the time for the call on the given machine, with a roofline model.
     pub fn seconds(&self, machine: &NamedMachine) -> CallSeconds {
         CallSeconds {
             read: self.read as f64 / machine.machine.bandwidth,
@@ -192,8 +199,8 @@ fn tokens(entry: &Function) -> usize {
     tokens.map_or(1, |argument| argument.ty.count())
 }
 
-/// The number of arithmetic operations on one of the devices over which the computation of each node is
-/// partitioned.
+/// Returns the number of arithmetic operations that one device computes. The argument `parts`
+/// contains the number of devices that share the computation of each node.
 fn flops(machine: &Machine, entry: &Function, parts: &[usize]) -> f64 {
     let live = entry.live();
     let of_node = |id: NodeId| {

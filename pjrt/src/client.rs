@@ -16,10 +16,11 @@ use crate::ffi::{Library, RawClient, RawDevice, RawExecutable, RawTensor};
 use crate::options::XlaOptions;
 use crate::placement::Placement;
 
-/// The option with which the plugin for the CPU splits the processor into devices.
+/// The name of the plugin option that splits the processor into several devices. Only the plugin
+/// for the CPU has this option.
 const CPU_DEVICES: &str = "cpu_device_count";
 
-/// The largest number of devices into which the plugin for the CPU splits the processor
+/// The largest number of devices into which the plugin for the CPU can split the processor
 /// (`kMaxCpuDevicesPerProcess` in `xla/pjrt/plugin/xla_cpu/cpu_topology.h`).
 const MOST_CPU_DEVICES: usize = 2048;
 
@@ -30,8 +31,8 @@ pub struct Plugin {
     path: PathBuf,
 }
 
-/// The devices of a plugin in this process. All executables and tensors on these devices share one client,
-/// and a clone refers to the same client.
+/// A client of a plugin, which owns the plugin's devices in this process. All executables and
+/// tensors on the client's devices belong to the client. A clone refers to the same client.
 #[derive(Clone)]
 pub struct Client(Rc<Inner>);
 
@@ -45,61 +46,63 @@ struct Inner {
     helpers: RefCell<Helpers>,
 }
 
-/// The compiled modules that create, copy and change tensors, keyed by module text and devices.
+/// Contains the compiled helper modules that create, copy and change tensors. The key of a helper
+/// module consists of the text of the module and the devices.
 type Helpers = HashMap<(String, Range<usize>), Rc<RawExecutable>>;
 
-/// A device, as its plugin describes it.
+/// The description of a device, which the plugin provides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PjrtDevice {
     /// The index of the device in the client's list of devices.
     pub ordinal: usize,
-    /// The id that XLA gives the device.
+    /// The id that XLA assigns to the device.
     pub id: i32,
-    /// The device's model, such as `NVIDIA H100 80GB HBM3`.
+    /// The name of the device's hardware, such as `NVIDIA H100 80GB HBM3`.
     pub kind: String,
 }
 
-/// A compiled program for one device, or a program that is partitioned over several devices.
+/// A compiled program. The program runs on one device, or is partitioned over several devices.
 pub struct Executable {
     client: Client,
     raw: RawExecutable,
     devices: Range<usize>,
-    /// The type of each result as a whole tensor, and the placement of the result.
+    /// The type and the placement of each result. The type of a result describes the whole tensor,
+    /// even if several devices store parts of the tensor.
     results: Vec<(TensorType, Placement)>,
 }
 
-/// A tensor on one or more devices. The type does not implement `Clone`, because a call may reuse the tensor's
-/// memory.
+/// A tensor on one or more devices. `PjrtBuffer` does not implement `Clone`, because a call may
+/// reuse the tensor's memory.
 pub struct PjrtBuffer {
     client: Client,
-    /// The part of the tensor on each device of the placement.
+    /// The parts of the tensor. Each device of the placement stores one part.
     parts: Vec<RawTensor>,
-    /// The type of the whole tensor.
+    /// The type of the whole tensor, which includes the parts on all devices.
     ty: TensorType,
     placement: Placement,
 }
 
-/// An argument of a call.
+/// An argument of a call of a program.
 pub enum PjrtArgument<'a> {
-    /// The call consumes the tensor. A result reuses the tensor's memory if the module declares this with
-    /// `tf.aliasing_output`.
+    /// The call consumes the tensor. If the argument has the attribute `tf.aliasing_output` in the
+    /// module, a result reuses the memory of the tensor.
     Donated(PjrtBuffer),
-    /// The call only reads the tensor.
+    /// The call only reads the tensor, so you can use the tensor after the call.
     Kept(&'a PjrtBuffer),
 }
 
 impl Plugin {
-    /// Loads a plugin, a shared library that exports `GetPjrtApi`. The plugin's code runs in this process, so
-    /// load only plugins that you trust.
+    /// Loads a plugin, which is a shared library that exports the function `GetPjrtApi`. The
+    /// plugin's code runs in this process, so load only plugins that you trust.
     ///
     /// # Errors
-    /// Returns an error if the library cannot be loaded, is not a plugin, has another version of the API, or
-    /// does not start.
+    /// Returns an error if the library cannot be loaded, is not a plugin, has an unsupported
+    /// version of the PJRT API, or cannot be initialized.
     pub fn load(path: &Path) -> Result<Self, PjrtError> {
         Ok(Self { library: Library::load(path)?, path: path.to_owned() })
     }
 
-    /// The version of the PJRT API that the plugin was built with: major and minor.
+    /// Returns the major and the minor version of the PJRT API that the plugin implements.
     pub fn version(&self) -> (i32, i32) {
         self.library.version
     }
@@ -116,11 +119,12 @@ impl Plugin {
         self.start(None)
     }
 
-    /// Starts the plugin's platform in this process, with at least this number of devices. The plugin for the CPU
-    /// splits the processor into devices, and the devices share the memory.
+    /// Starts the plugin's platform in this process, with at least the given number of devices. The
+    /// plugin for the CPU splits the processor into several devices, which share one memory.
     ///
     /// # Errors
-    /// Returns an error if the platform does not start, or has fewer devices.
+    /// Returns an error if the platform does not start, or if the platform has fewer devices than
+    /// requested.
     pub fn client_with(&self, devices: usize) -> Result<Client, PjrtError> {
         let client = self.client()?;
         let is_cpu = client.platform() == "cpu";
@@ -157,12 +161,13 @@ impl Plugin {
 }
 
 impl Client {
-    /// The platform's name, such as `cpu`, `cuda`, `rocm` or `tpu`.
+    /// Returns the name of the platform, such as `cpu`, `cuda`, `rocm` or `tpu`.
     pub fn platform(&self) -> &str {
         &self.0.platform
     }
 
-    /// The version of the platform, in the plugin's own format.
+    /// Returns the version of the platform. Each plugin uses a different format for the version of
+    /// its platform.
     pub fn platform_version(&self) -> &str {
         &self.0.platform_version
     }
@@ -171,7 +176,8 @@ impl Client {
         self.0.devices.iter().map(|(_, device)| device)
     }
 
-    /// Returns the numbers of bytes that this client has copied to devices and from devices.
+    /// Returns the number of bytes that this client has copied to devices, and the number of bytes
+    /// that were copied from devices.
     pub fn transferred(&self) -> (u64, u64) {
         (self.0.uploaded.get(), self.0.downloaded.get())
     }
@@ -184,9 +190,10 @@ impl Client {
         })
     }
 
-    /// Compiles the text of a StableHLO module for the devices with these indices. For several devices, XLA
-    /// partitions the module by the shardings of the module's arguments and results. The shardings are in the
-    /// syntax of Shardy. A call of the executable runs the module's function `main`.
+    /// Compiles the text of a StableHLO module for the devices with the given indices. For several
+    /// devices, XLA partitions the module. The module declares the sharding of each argument and
+    /// each result in the syntax of Shardy. A call of the executable runs the module's function
+    /// `main`.
     ///
     /// # Errors
     /// Returns an error if a device does not exist, XLA rejects the module, or a result has an unsupported type.
@@ -211,7 +218,8 @@ impl Client {
         self.0.raw.compile(module, &options.encode(&ids)).map_err(refused)
     }
 
-    /// Creates an executable, and reads the types of its results. `refused` converts an error of the plugin.
+    /// Creates an executable, and asks the plugin for the types of the results. The callback
+    /// `refused` converts an error that the plugin reports.
     fn loaded(
         &self,
         raw: RawExecutable,
@@ -227,12 +235,13 @@ impl Client {
         Ok(Executable { client: self.clone(), raw, devices, results })
     }
 
-    /// Copies the little-endian bytes of a tensor to the devices of a placement. Each device receives only
-    /// its own part.
+    /// Copies the little-endian bytes of a tensor to the devices of a placement. Each device
+    /// receives only its part of the tensor.
     ///
     /// # Errors
-    /// Returns an error if a device does not exist, or if a device does not have enough memory. The function also
-    /// returns an error if the placement cannot divide the type, or if the number of bytes does not match the type.
+    /// Returns an error if a device does not exist, or if a device does not have enough memory. The
+    /// function also returns an error if the placement cannot divide the tensor into equal parts,
+    /// or if the number of bytes does not match the type.
     pub fn upload(
         &self,
         placement: &Placement,
@@ -270,16 +279,18 @@ fn refused(status: PjrtStatus) -> PjrtError {
 }
 
 impl Executable {
-    /// Returns the types of the program's results as whole tensors.
+    /// Returns the types of the program's results. Each type describes the whole tensor, and not
+    /// only the part on one device.
     pub fn results(&self) -> impl Iterator<Item = &TensorType> {
         self.results.iter().map(|(ty, _)| ty)
     }
 
-    /// Sets the placement of each result, which must agree with the result's sharding in the module. By
-    /// default, each device returns whole results.
+    /// Sets the placement of each result, which must agree with the result's sharding in the
+    /// module. By default, each device returns the whole tensor of each result.
     ///
     /// # Errors
-    /// Returns an error if the placements are for other devices, or do not match the results.
+    /// Returns an error if a placement contains other devices than the program, or does not match
+    /// the result.
     pub fn returning(mut self, placements: Vec<Placement>) -> Result<Self, PjrtError> {
         if placements.len() != self.results.len() {
             return Err(PjrtError::ResultCount { expected: placements.len(), found: self.results.len() });
@@ -294,12 +305,14 @@ impl Executable {
         Ok(self)
     }
 
-    /// Starts a call of the program on all of its devices. This function can return before the call ends. If you
-    /// read a result, the read waits for the call and reports its failure.
+    /// Starts a call of the program on all of its devices. This function can return before the call
+    /// of the program ends. If you read a result, the read waits for the end of the call. If the
+    /// call fails, reading a result returns the error.
     ///
     /// # Errors
-    /// Returns an error if an argument belongs to another client or is on other devices, or if the number or the
-    /// size of the arguments does not match the module.
+    /// Returns an error if an argument belongs to another client or is on other devices. The
+    /// function also returns an error if the number or the size of the arguments does not match the
+    /// module.
     pub fn execute(&self, arguments: Vec<PjrtArgument<'_>>) -> Result<Vec<PjrtBuffer>, PjrtError> {
         let mut kept = Vec::new();
         let mut passed: Vec<Vec<&RawTensor>> =
@@ -340,16 +353,17 @@ impl PjrtBuffer {
         &self.ty
     }
 
-    /// Returns the placement of the tensor's parts.
+    /// Returns the placement of the tensor on devices.
     pub fn placement(&self) -> &Placement {
         &self.placement
     }
 
-    /// Reads the little-endian bytes of the whole tensor. If several devices store the same part, the function
-    /// reads this part from only one device.
+    /// Reads the little-endian bytes of the whole tensor. If several devices store the same part of
+    /// the tensor, the function reads this part from only one device.
     ///
     /// # Errors
-    /// Returns an error if the call that computes the tensor fails, or if the copy fails.
+    /// Returns an error if the call that computes the tensor fails, or if copying the tensor to the
+    /// host fails.
     pub fn read(&self) -> Result<Vec<u8>, PjrtError> {
         let mut whole = vec![0; self.ty.bytes()];
         let mut part = vec![0; self.placement.local(&self.ty)?.bytes()];
@@ -364,11 +378,11 @@ impl PjrtBuffer {
         Ok(whole)
     }
 
-    /// Reads the little-endian bytes of one element. `index` counts elements in row-major order. Only the bytes
-    /// of this element are copied.
+    /// Reads the little-endian bytes of one element. The argument `index` is the position of the
+    /// element in row-major order. The function copies only the bytes of this element to the host.
     ///
     /// # Errors
-    /// Returns an error if the index is not inside the tensor, or the copy fails.
+    /// Returns an error if the index is not inside the tensor, or if copying the element fails.
     pub fn read_element(&self, index: usize) -> Result<Vec<u8>, PjrtError> {
         let size = self.ty.element.bytes(1);
         let (start, end) = (index.saturating_mul(size), index.saturating_add(1).saturating_mul(size));
@@ -381,7 +395,8 @@ impl PjrtBuffer {
         Ok(bytes)
     }
 
-    /// Adds the bytes to the counter if a read was successful.
+    /// Adds the number of copied bytes to the client's counter, if a read from a device was
+    /// successful.
     fn counted(&self, read: Result<(), PjrtStatus>, bytes: usize) -> Result<(), PjrtError> {
         read.map_err(|status| PjrtError::failed(format!("read a tensor of type `{}`", self.ty), status))?;
         let downloaded = &self.client.0.downloaded;

@@ -1,4 +1,4 @@
-//! The errors of a plugin: [`PjrtError`] and [`PjrtStatus`].
+//! Declares [`PjrtError`], and [`PjrtStatus`], which is an error that a plugin reports.
 
 use std::fmt;
 use std::ops::Range;
@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use ops::{ElementType, TensorType};
 
-/// An error that a plugin reports, with a code from Abseil's `status.h` and the plugin's message.
+/// An error that a plugin reports. The error consists of a status code from Abseil's `status.h` and
+/// a message of the plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PjrtStatus {
     pub code: i32,
@@ -14,10 +15,10 @@ pub struct PjrtStatus {
 }
 
 impl PjrtStatus {
-    /// The status code of a plugin that has no memory left.
+    /// The status code that a plugin returns if a device has no memory left.
     const EXHAUSTED: i32 = 8;
 
-    /// The names of the status codes from 1 on.
+    /// The names of the status codes. The first name in the list belongs to the status code 1.
     const NAMES: [&str; 16] = [
         "CANCELLED",
         "UNKNOWN",
@@ -51,53 +52,54 @@ impl fmt::Display for PjrtStatus {
     }
 }
 
-/// The reason why a plugin cannot be loaded, or why a call of a plugin fails.
+/// The reason why a plugin cannot be loaded, or why a function of a plugin fails.
 #[derive(Debug, thiserror::Error)]
 pub enum PjrtError {
-    /// No known Python package contains a plugin for the platform.
-    #[error("there is no PJRT plugin for `{platform}` in {folders} folders of Python packages{}", install(*.package))]
+    /// No installed Python package contains a plugin for the platform.
+    #[error("Tracewright found no PJRT plugin for `{platform}` in {folders} folders of Python packages{}", install(*.package))]
     NoPlugin {
         platform: String,
-        /// The Python package that contains such a plugin.
+        /// The name of the Python package that contains a plugin for the platform.
         package: Option<&'static str>,
-        /// The number of folders that were searched.
+        /// The number of folders in which Tracewright searched for the plugin.
         folders: usize,
     },
-    /// The file is missing, is damaged, is for another platform, or needs a missing library of the system.
+    /// The operating system cannot load the plugin. The plugin file is missing, damaged or for
+    /// another platform, or requires a missing system library.
     #[error("the plugin `{}` cannot be loaded", .path.display())]
     Library { path: PathBuf, source: libloading::Error },
-    /// The library file is incomplete: the end of the file is missing.
+    /// The plugin file is truncated.
     #[error("the plugin `{}` is damaged: the file has {found} bytes, expected {expected}; install the plugin again", .path.display())]
     Cut {
         path: PathBuf,
-        /// The file size that the library's headers require, in bytes.
+        /// The size of the whole plugin file according to its headers, in bytes.
         expected: u64,
-        /// The size of the file in bytes.
+        /// The actual size of the plugin file, in bytes.
         found: u64,
     },
-    /// The library is not a plugin.
+    /// The library is not a PJRT plugin.
     #[error(
         "`{}` is not a PJRT plugin: the library exports no `GetPjrtApi`, or this function returns no table of \
         functions; install another plugin", .path.display()
     )]
     NoApi { path: PathBuf },
-    /// The plugin has another version of the C API.
+    /// The plugin implements an unsupported version of the PJRT C API.
     #[error(
         "the plugin `{}` has version {}.{} of the PJRT API, expected 0.{} or a later 0.N; install a newer plugin",
         .path.display(), .found.0, .found.1, crate::OLDEST_MINOR
     )]
     Version {
         path: PathBuf,
-        /// The major and the minor version.
+        /// The major and the minor version of the API that the plugin implements.
         found: (i32, i32),
     },
-    /// A function is missing in the plugin's table of functions.
+    /// The plugin's table of functions does not contain a required function.
     #[error("the plugin `{}` lacks the function `{function}` of the PJRT API; install another plugin", .path.display())]
     Missing { path: PathBuf, function: &'static str },
-    /// The plugin does not start: a driver or a library is missing.
+    /// The plugin does not start, for example because a driver or a library is missing.
     #[error("the plugin `{}` does not start: {status}", .path.display())]
     Start { path: PathBuf, status: PjrtStatus },
-    /// The platform has no device with this number.
+    /// The platform has no device with the number `ordinal`.
     #[error("there is no device {ordinal}: the platform `{platform}` has {count} device(s)")]
     NoDevice { platform: String, ordinal: usize, count: usize },
     /// The platform has fewer devices than the program needs.
@@ -114,7 +116,7 @@ pub enum PjrtError {
     /// The module returns numbers of a type that Tracewright does not support.
     #[error("result {index} of the module has an element type that is not supported")]
     ResultType { index: usize },
-    /// XLA stores numbers of this type in another byte format than the host.
+    /// XLA and the host use different byte formats for numbers of this element type.
     #[error("a tensor of {0} cannot be uploaded, expected f32, f16, bf16, i32, i8 or i1")]
     Element(ElementType),
     /// The number of bytes does not match the tensor's type.
@@ -126,32 +128,33 @@ pub enum PjrtError {
     /// The device has no memory left.
     #[error("the device has no memory left to {action}: {status}")]
     OutOfMemory {
-        /// The operation, such as `call the module`.
+        /// The failed operation, such as `call the module`.
         action: String,
         status: PjrtStatus,
     },
-    /// Devices store different rows of a tensor, so a single device cannot copy a range of rows.
-    #[error("the devices have different rows of the tensor of type `{ty}`, expected all rows on each device")]
+    /// Different devices store different rows of a tensor, so a single device cannot copy a range
+    /// of rows.
+    #[error("the tensor of type `{ty}` is divided along its first axis, expected all rows on each device")]
     DividedRows { ty: TensorType },
     /// The plugin has no functions that store and load executables.
     #[error("the plugin for `{platform}` cannot store executables")]
     NotStored { platform: String },
-    /// A tensor belongs to another client.
+    /// An argument of a call belongs to another client than the program.
     #[error("the argument {index} belongs to another PJRT client than the program")]
     OtherClient { index: usize },
-    /// A tensor is on other devices than the program.
+    /// An argument or a result of a call is on other devices than the program.
     #[error("the tensor {index} is on the devices {found:?}, expected {expected:?}")]
     OtherDevices {
         index: usize,
-        /// The devices of the program.
+        /// The devices on which the program runs.
         expected: Range<usize>,
         found: Range<usize>,
     },
-    /// A placement does not divide a tensor of this type.
+    /// The placement cannot divide a tensor of the type `ty` into equal parts.
     #[error("a tensor of type `{ty}` cannot be divided into {parts:?} parts")]
     Placement {
         ty: TensorType,
-        /// The number of parts of each axis.
+        /// The number of parts into which the placement divides each axis of the tensor.
         parts: Vec<usize>,
     },
     /// The number of results in the module differs from the number of placements.
@@ -160,13 +163,14 @@ pub enum PjrtError {
     /// Another operation failed.
     #[error("cannot {action}: {status}")]
     Failed {
-        /// The operation, such as `call the module`.
+        /// The failed operation, such as `call the module`.
         action: String,
         status: PjrtStatus,
     },
 }
 
-/// The package that the user must install, as the end of a message.
+/// Returns the end of an error message. The text contains the name of the package that you must
+/// install.
 fn install(package: Option<&str>) -> String {
     package.map_or_else(String::new, |package| format!("; install the package `{package}`"))
 }

@@ -1,8 +1,9 @@
-//! Compiles and calls StableHLO modules with a PJRT plugin, a shared library that contains XLA for one kind
-//! of device.
+//! Compiles and calls StableHLO modules with a PJRT plugin. A plugin is a shared library that
+//! contains XLA for one kind of device.
 //!
-//! A [`Plugin`] starts a [`Client`], which owns the devices. The client compiles the text of a module into an
-//! [`Executable`], and copies tensors to a device as [`PjrtBuffer`]s. This crate does not run Python.
+//! A [`Plugin`] starts a [`Client`], which owns the devices. The client compiles the text of a
+//! module into an [`Executable`], and copies tensors to a device as [`PjrtBuffer`]s. This crate
+//! does not need Python.
 //!
 //! ```no_run
 //! use std::path::Path;
@@ -23,11 +24,12 @@
 //! # Ok::<(), PjrtError>(())
 //! ```
 //!
-//! A program can be partitioned over several devices. The module then contains shardings, and a [`Placement`]
-//! describes which part of a tensor each device stores. On one device, each tensor is a single part.
+//! A program can be partitioned over several devices. The text of a partitioned module contains
+//! shardings. A [`Placement`] describes the part of a tensor that each device stores. If a program
+//! runs on one device, each tensor has a single part.
 //!
-//! You can use a client and its objects only on the thread that created the client. The plugin has its own
-//! threads.
+//! You can use a client, and all objects of the client, only on the thread that created the client.
+//! The plugin itself uses further threads.
 
 mod client;
 mod error;

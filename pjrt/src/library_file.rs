@@ -1,6 +1,6 @@
-//! Checks that a library file is complete before the operating system maps the file into memory. The operating
-//! system does not check the file's size. If the end of a library is missing, access to the missing part kills the
-//! process.
+//! Checks that a library file is complete before the operating system maps the file into memory.
+//! The operating system does not check whether a library file is truncated. If a process accesses
+//! the missing end of a truncated library, the operating system kills the process.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -9,14 +9,15 @@ use std::path::Path;
 /// The size of the header of a 64-bit ELF file, in bytes.
 const HEADER: usize = 64;
 
-/// The size of a program header in such a file, in bytes.
+/// The size of a program header in a 64-bit ELF file, in bytes.
 const PROGRAM_HEADER: usize = 56;
 
-/// The type of a segment that the system maps into memory.
+/// The number of the segment type that the operating system maps into memory (`PT_LOAD`).
 const LOADED: u32 = 1;
 
-/// Returns the number of bytes that the segments of an ELF library need, and the size of the file, if the file is
-/// too short. Returns `None` for a complete library, and for other kinds of files.
+/// Checks whether an ELF library is truncated. If the file is too short, the function returns the
+/// size that its segments require, and the actual size of the file. Returns `None` for a complete
+/// library, and for other kinds of files.
 pub fn missing_end(path: &Path) -> io::Result<Option<(u64, u64)>> {
     let mut file = File::open(path)?;
     let size = file.metadata()?.len();

@@ -1,17 +1,19 @@
-//! The options of a compilation, in the wire format of Protocol Buffers.
+//! Encodes the options of XLA's compiler in the wire format of Protocol Buffers.
 //!
-//! The fields are those of `xla/pjrt/proto/compile_options.proto` and of `DeviceAssignmentProto` in `xla/xla_data.proto`.
+//! The numbers of the fields come from `xla/pjrt/proto/compile_options.proto`, and from
+//! `DeviceAssignmentProto` in `xla/xla_data.proto`.
 
 /// Options of XLA's compiler.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct XlaOptions {
-    /// Settings of XLA by name, such as `xla_cpu_scheduler_type`. These settings override XLA's own settings.
+    /// The names and values of XLA settings, such as `xla_cpu_scheduler_type`. The given settings
+    /// override XLA's default settings.
     pub settings: Vec<(String, String)>,
 }
 
 impl XlaOptions {
-    /// Returns the bytes of a `CompileOptionsProto`, for a program that is partitioned over the devices with
-    /// these ids.
+    /// Encodes a `CompileOptionsProto`. XLA partitions the program over the devices with the ids in
+    /// `devices`.
     pub(crate) fn encode(&self, devices: &[i64]) -> Vec<u8> {
         let count = devices.len() as i64;
         // The device assignment lists one replica, with one device for each partition.
@@ -30,7 +32,7 @@ impl XlaOptions {
     }
 }
 
-/// A Protocol Buffers message under construction.
+/// A Protocol Buffers message to which fields can be appended.
 #[derive(Default)]
 struct Message(Vec<u8>);
 
@@ -50,8 +52,8 @@ impl Message {
     }
 }
 
-/// Encodes a number as a varint: seven bits per byte, with the lowest bits first. The top bit is set in all
-/// bytes except the last byte.
+/// Encodes a number as a varint. Each byte contains seven bits of the number, beginning with the
+/// lowest bits. The top bit is set in all bytes except the last byte.
 fn varint(value: i64) -> Vec<u8> {
     let mut rest = value as u64;
     let mut bytes = Vec::new();
@@ -67,7 +69,8 @@ fn varint(value: i64) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// The Python package `protobuf` writes the expected bytes for the same message.
+    /// The expected bytes in this test are the output of the Python package `protobuf` for the same
+    /// message.
     #[test]
     fn options_are_a_protocol_buffer() {
         assert_eq!(varint(300), [0xac, 0x02]);

@@ -1,5 +1,5 @@
-//! Finds Python packages that contain a plugin. Tracewright loads the plugin from the package without running
-//! Python.
+//! Finds Python packages that contain a plugin. Tracewright can load a plugin from a Python package
+//! without running Python.
 
 use std::path::{Path, PathBuf};
 
@@ -8,16 +8,16 @@ use crate::error::PjrtError;
 /// A Python package that contains a plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PluginPackage {
-    /// The platform that the plugin reports.
+    /// The name of the platform that the plugin reports, such as `cuda`.
     pub platform: &'static str,
     /// The name of the package for `pip install`.
     pub name: &'static str,
-    /// The path of the plugin, relative to a folder of Python packages.
+    /// The path of the plugin file, relative to the folder of Python packages.
     file: &'static str,
 }
 
-/// The known Python packages that contain a plugin. If several packages contain a plugin for the same
-/// platform, Tracewright prefers the first package.
+/// Lists the Python packages from which Tracewright can load a plugin. If several packages contain
+/// a plugin for the same platform, Tracewright prefers the first package.
 pub const PACKAGES: [PluginPackage; 6] = [
     of("cpu", "fastatomstruct-xla-cpu", "fastatomstruct_xla_cpu/libpjrt_cpu.so"),
     of("cuda", "jax-cuda13-pjrt", "jax_plugins/xla_cuda13/xla_cuda_plugin.so"),
@@ -31,7 +31,8 @@ const fn of(platform: &'static str, name: &'static str, file: &'static str) -> P
     PluginPackage { platform, name, file }
 }
 
-/// Returns the plugins in folders of Python packages (`site-packages`), and the package of each plugin.
+/// Searches for plugins in folders of Python packages (`site-packages`). Returns the package and
+/// the path of each plugin.
 pub fn packaged(folders: &[PathBuf]) -> Vec<(PluginPackage, PathBuf)> {
     let found = |package: PluginPackage| {
         let in_folder = |folder: &PathBuf| Path::new(folder).join(package.file);

@@ -1,4 +1,4 @@
-//! [`Placement`] describes which part of a tensor each device stores.
+//! Declares [`Placement`], which describes the part of a tensor that each device stores.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -8,19 +8,20 @@ use targets::{Mesh, MeshAxis};
 
 use crate::error::PjrtError;
 
-/// The devices that store a tensor, and the part of the tensor on each device.
+/// Describes the devices that store a tensor, and the part of the tensor on each device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     devices: Range<usize>,
-    /// The number of parts along each axis of the tensor. The list is empty if each device stores the whole
-    /// tensor.
+    /// The number of parts into which each axis of the tensor is divided. The list is empty if each
+    /// device stores the whole tensor.
     parts: Vec<usize>,
-    /// For each device, the index of the device's part along each axis.
+    /// The position of each device's part in the tensor. For each device, the list contains an
+    /// index along each axis of the tensor.
     indices: Vec<Vec<usize>>,
 }
 
-/// The byte ranges of a part inside the whole tensor. All ranges have the same length, and are in the order
-/// of the part's bytes.
+/// The byte ranges of the whole tensor that together contain one part of the tensor. All byte
+/// ranges have the same length. The order of the ranges is the order of the bytes in the part.
 struct Runs {
     length: usize,
     /// The offset of each byte range in the whole tensor.
@@ -33,14 +34,15 @@ impl Placement {
         Self::copies(device..device + 1)
     }
 
-    /// Places the whole tensor on each of these devices.
+    /// Places a copy of the whole tensor on each of the given devices.
     pub fn copies(devices: Range<usize>) -> Self {
         Self { indices: devices.clone().map(|_| Vec::new()).collect(), devices, parts: Vec::new() }
     }
 
-    /// Places one part of the tensor on each device of a mesh, which begins with the client's first device. For
-    /// each axis of the tensor, `axes` lists the mesh axes that partition this axis. The index along the first of
-    /// these mesh axes varies slowest.
+    /// Places one part of the tensor on each device of a mesh. The first device of the mesh is the
+    /// first device of the client. For each axis of the tensor, `axes` lists the mesh axes that
+    /// partition this tensor axis. If several mesh axes partition a tensor axis, the index along
+    /// the first listed mesh axis changes slowest.
     pub fn new(mesh: &Mesh, axes: &[Vec<MeshAxis>]) -> Self {
         let index = |device: usize| {
             let along = |axes: &Vec<MeshAxis>| {
@@ -53,17 +55,18 @@ impl Placement {
         Self { indices: devices.clone().map(index).collect(), devices, parts }
     }
 
-    /// Returns the indices of the devices.
+    /// Returns the indices of the placement's devices.
     pub fn devices(&self) -> Range<usize> {
         self.devices.clone()
     }
 
-    /// Whether devices store different rows of the tensor. A row is an index of the first axis.
+    /// Whether different devices store different rows of the tensor. A row is a slice of the tensor
+    /// at an index of the first axis.
     pub fn divides_rows(&self) -> bool {
         self.parts.first().is_some_and(|&parts| parts > 1)
     }
 
-    /// Returns the type of a device's part, for a tensor of the type `ty`.
+    /// Returns the type of the part that each device stores, for a tensor of the type `ty`.
     pub(crate) fn local(&self, ty: &TensorType) -> Result<TensorType, PjrtError> {
         if self.parts.is_empty() {
             return Ok(ty.clone());
@@ -78,14 +81,15 @@ impl Placement {
         if divides { Ok(local) } else { Err(refused()) }
     }
 
-    /// Returns the type of the whole tensor, for parts of the type `local`.
+    /// Returns the type of the whole tensor, if each part has the type `local`.
     pub(crate) fn whole(&self, local: &TensorType) -> Result<TensorType, PjrtError> {
         let mut ty = local.clone();
         ty.shape.iter_mut().zip(&self.parts).for_each(|(extent, &parts)| *extent *= parts);
         self.local(&ty).map(|_| ty)
     }
 
-    /// Returns the bytes of one device's part. `place` is the index of the device in this placement.
+    /// Returns the bytes of the part that one device stores. The argument `place` is the index of
+    /// the device in this placement.
     pub(crate) fn part<'a>(
         &self,
         ty: &TensorType,
@@ -99,7 +103,7 @@ impl Placement {
         })
     }
 
-    /// Copies the bytes of one device's part into the whole tensor.
+    /// Copies the bytes of the part that one device stores into the whole tensor.
     pub(crate) fn put(
         &self,
         ty: &TensorType,
@@ -114,14 +118,15 @@ impl Placement {
         Ok(())
     }
 
-    /// Returns the smallest set of devices that together store each part of the tensor. Each device is given
-    /// by its index in this placement.
+    /// Selects one device for each different part of the tensor, and returns the indices of the
+    /// selected devices in this placement.
     pub(crate) fn once(&self) -> impl Iterator<Item = usize> {
         (0..self.indices.len()).filter(|&place| !self.indices[..place].contains(&self.indices[place]))
     }
 
-    /// Finds the first device that stores an element. Returns the device's index in this placement, and the index
-    /// of the element in the device's part. Indices of elements are in row-major order.
+    /// Finds the first device that stores the element with the row-major index `index`. Returns the
+    /// index of the device in this placement, and the row-major index of the element in the
+    /// device's part.
     pub(crate) fn find(&self, ty: &TensorType, index: usize) -> Result<(usize, usize), PjrtError> {
         let local = self.local(ty)?;
         let (mut rest, mut stride, mut within) = (index, 1, 0);
@@ -157,8 +162,8 @@ impl Placement {
     }
 }
 
-/// Returns the coordinate of a device along an axis of a mesh. The coordinate along the last axis varies
-/// fastest.
+/// Returns the coordinate of a device along an axis of a mesh. Neighbouring devices of a mesh
+/// differ first in the coordinate along the last axis.
 fn coordinate(mesh: &Mesh, axis: &MeshAxis, device: usize) -> usize {
     let behind = mesh.axes.iter().rev().take_while(|other| other.name != axis.name);
     device / behind.map(|other| other.size).product::<usize>() % axis.size
@@ -177,8 +182,8 @@ mod tests {
         Placement::new(&mesh, &axes)
     }
 
-    /// Each device stores its part of a tensor whose elements are their own indices. The test compares all
-    /// functions on this tensor.
+    /// Creates the parts of a tensor whose elements are the numbers 0, 1, 2 and so on. The function
+    /// compares the methods of [`Placement`] on the parts of this tensor.
     fn parts(placement: &Placement, shape: &[usize]) -> Vec<Vec<u8>> {
         let ty = TensorType::new(ElementType::I8, shape);
         let bytes: Vec<u8> = (0..ty.count() as u8).collect();

@@ -8,23 +8,25 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::io::dup;
 use rustix::stdio::{dup2_stderr, stderr};
 
-/// On processors with AVX-512, XLA prints an error of about 2,500 characters for each executable that XLA loads.
-/// The executable is right: XLA only does not find LLVM's tuning preferences in the list of processor features, see
-/// <https://github.com/openxla/xla/issues/44565>.
+/// On processors with AVX-512, XLA prints an error of about 2,500 characters for each executable
+/// that XLA loads. XLA's error message is wrong, because the executable works. XLA searches for
+/// LLVM's tuning preferences in the list of processor features, but this list contains only
+/// features. See <https://github.com/openxla/xla/issues/44565>.
 const PREFERENCE: &str = "Target machine feature +prefer-no-";
 
-/// The line that Abseil prints before its first message.
+/// The text of the warning that the library Abseil prints before its first message.
 const BEFORE_ALL: &str =
     "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR";
 
-/// Calls a function, and prints its messages after the call, without the misleading messages. Messages of other
-/// threads also appear after the call.
+/// Calls a function, and captures standard error during the call. After the call, the captured text
+/// is printed without the misleading messages. The captured text can include messages that other
+/// threads print during the call.
 pub fn without_wrong_messages<T>(call: impl FnOnce() -> T) -> T {
     let _captured = Captured::begin();
     call()
 }
 
-/// Redirects standard error into a temporary file until this value is dropped.
+/// Redirects standard error into a temporary file until this guard is dropped.
 struct Captured {
     stderr: OwnedFd,
     file: File,
@@ -32,7 +34,7 @@ struct Captured {
 }
 
 impl Captured {
-    /// Returns `None` if the system cannot redirect standard error.
+    /// Redirects standard error. Returns `None` if the system cannot redirect standard error.
     fn begin() -> Option<Self> {
         static ONE: Mutex<()> = Mutex::new(());
         let only_one = ONE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -326,7 +326,7 @@ fn what_is_no_plugin_is_an_error() {
     let error = find_plugin("cuda", &[PathBuf::from("no_such_folder")]).err().unwrap();
     assert_eq!(
         error.to_string(),
-        "there is no PJRT plugin for `cuda` in 1 folders of Python packages; install the package `jax-cuda13-pjrt`"
+        "Tracewright found no PJRT plugin for `cuda` in 1 folders of Python packages; install the package `jax-cuda13-pjrt`"
     );
     let missing = Path::new("no_such_folder/libpjrt.so");
     let error = Plugin::load(missing).err().unwrap();

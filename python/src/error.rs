@@ -1,4 +1,4 @@
-//! The exception of this package.
+//! Converts errors of the library to the exception `TracewrightError` of the Python package.
 
 use error_codes::{AnyCoded, Coded};
 use pyo3::exceptions::PyException;
@@ -13,7 +13,7 @@ pyo3::create_exception!(
     "A model cannot be opened, or cannot answer. `code` names the kind of error, and `help` lists remedies."
 );
 
-/// The exception for an error of the library.
+/// Creates a Python exception for an error of the library.
 pub fn raised(error: ModelError) -> PyErr {
     let error = AnyCoded::new(error);
     let told = WithCauses(&error).to_string();
@@ -30,10 +30,11 @@ pub fn raised(error: ModelError) -> PyErr {
     })
 }
 
-/// A remedy with keyword arguments instead of flags: `context=N` for `--context N`.
+/// Replaces command-line flags in a help text by Python's keyword arguments: `context=N` replaces
+/// the flag `--context N`.
 fn in_python(help: &str) -> String {
     let parts = help.split('`').enumerate().map(|(number, part)| match part.strip_prefix("--") {
-        // Every other part is between backticks.
+        // A part with an odd number was between backticks.
         Some(flag) if number % 2 == 1 => {
             let (name, value) = flag.split_once(' ').unwrap_or((flag, "…"));
             format!("{}={value}", name.replace('-', "_"))

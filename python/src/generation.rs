@@ -1,4 +1,4 @@
-//! A text as it is generated.
+//! The Python class `Generation`, which yields a text piece by piece.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
@@ -12,13 +12,15 @@ use tracewright::model::{Completion, Pieces, Request};
 use crate::error::raised;
 use crate::wait::{self, MOMENT};
 
-/// An iterator over the pieces of a text as they are generated. Dropping it stops the generation.
+/// Yields the pieces of a text while the model generates the text. Dropping this iterator stops the
+/// generation.
 #[pyclass(frozen, module = "tracewright", name = "Generation")]
 pub struct PyGeneration {
     /// The number of tokens in the prompt.
     #[pyo3(get)]
     prompt_tokens: usize,
-    /// `None` after an exception of a signal handler, which ends the generation.
+    /// The iterator over the pieces of text. The value is `None` after a signal handler raised an
+    /// exception and so ended the generation.
     pieces: Mutex<Option<Pieces>>,
 }
 
@@ -46,7 +48,8 @@ impl PyGeneration {
         }
     }
 
-    /// A fact about the whole text, once it has ended.
+    /// Calls `fact` with the completed generation, or returns `None` if the generation has not
+    /// ended.
     fn known<T: Send>(&self, py: Python<'_>, fact: impl FnOnce(&Completion) -> T + Send) -> Option<T> {
         py.detach(|| self.pieces().as_ref().and_then(Pieces::completion).map(fact))
     }
@@ -62,25 +65,26 @@ impl PyGeneration {
         self.next(py)
     }
 
-    /// Waits for the whole text, and returns it with the pieces that were taken before.
+    /// Waits for the end of the text, and returns the whole text.
     fn text(&self, py: Python<'_>) -> PyResult<String> {
         while self.next(py)?.is_some() {}
         let ended = || PyRuntimeError::new_err("the generation was interrupted, and its text is gone");
         self.known(py, |completion| completion.text.clone()).ok_or_else(ended)
     }
 
-    /// Ends the text after the next token. The text so far still arrives.
+    /// Ends the text after the next token. The iterator still yields the text up to the last token.
     fn cancel(&self, py: Python<'_>) {
         py.detach(|| self.pieces().iter().for_each(Pieces::cancel));
     }
 
-    /// The generated token ids; `None` before the end.
+    /// The generated token ids, or `None` before the text has ended.
     #[getter]
     fn tokens(&self, py: Python<'_>) -> Option<Vec<u32>> {
         self.known(py, |completion| completion.generated.tokens.clone())
     }
 
-    /// Why the text ended: `stop`, `length`, `context` or `cancelled`; `None` before the end.
+    /// The reason why the text ended: `stop`, `length`, `context` or `cancelled`. The reason is
+    /// `None` before the text has ended.
     #[getter]
     fn finish(&self, py: Python<'_>) -> Option<&'static str> {
         self.known(py, |completion| match completion.generated.finish {
@@ -91,7 +95,7 @@ impl PyGeneration {
         })
     }
 
-    /// New tokens per second; `None` before the end.
+    /// The number of new tokens per second, or `None` before the text has ended.
     #[getter]
     fn tokens_per_second(&self, py: Python<'_>) -> Option<f64> {
         self.known(py, |completion| completion.generated.decode_rate())

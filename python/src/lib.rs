@@ -1,4 +1,5 @@
-//! The module `tracewright._native` of the Python package: an open model, and the command lines.
+//! The module `tracewright._native` of the Python package, which contains the class `Model` and the
+//! command lines.
 
 mod error;
 mod generation;
@@ -25,7 +26,8 @@ mod _native {
     #[expect(non_upper_case_globals, reason = "Python's name")]
     const __version__: &str = env!("CARGO_PKG_VERSION");
 
-    /// Runs the command line `tracewright`, and returns the exit code. `again` starts it in another process.
+    /// Runs the command line `tracewright`, and returns the exit code. `again` contains the words
+    /// of the command that runs Tracewright's command line in another process.
     #[pyfunction]
     fn run(py: Python<'_>, words: Vec<OsString>, again: Vec<OsString>) -> u8 {
         py.detach(|| tracewright_cli::run(tracewright::models::read, words, again))

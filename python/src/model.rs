@@ -17,11 +17,11 @@ use crate::error::raised;
 use crate::generation::PyGeneration;
 use crate::{options, wait};
 
-/// An open model. Threads can share it.
+/// An open model. Several threads can use the same model.
 #[pyclass(frozen, module = "tracewright", name = "Model")]
 pub struct PyModel {
     path: PathBuf,
-    /// `None` once the model is closed.
+    /// The model, or `None` after the model was closed.
     model: Mutex<Option<tracewright::Model>>,
 }
 
@@ -35,7 +35,7 @@ impl PyModel {
         model.tokenizer().ok_or_else(|| ModelError::NoTokenizer { path: self.path.clone() })
     }
 
-    /// The token ids of an argument that is a text or a sequence of token ids.
+    /// Returns the token ids of an argument, which is a text or a sequence of token ids.
     fn tokens(&self, model: &tracewright::Model, argument: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
         if let Ok(text) = argument.cast::<PyString>() {
             let text: String = text.extract()?;
@@ -62,7 +62,7 @@ impl PyModel {
     }
 }
 
-/// The conversation of a call. One text is a message of the user.
+/// Converts the arguments of a call to a conversation. A single text becomes a message of the user.
 fn conversation(
     messages: &Bound<'_, PyAny>,
     tools: Option<&Bound<'_, PyAny>>,
@@ -104,7 +104,7 @@ impl PyModel {
         Ok(Self { path: model, model: Mutex::new(Some(opened)) })
     }
 
-    /// Answers a conversation through the model's chat template.
+    /// Answers a conversation, which the model's chat template converts to a prompt.
     #[pyo3(signature = (messages, *, tools=None, template_vars=None, **options))]
     fn chat(
         &self,
@@ -131,7 +131,7 @@ impl PyModel {
         self.request(py, tokens, options)
     }
 
-    /// The text that the model's chat template makes of a conversation.
+    /// Renders a conversation with the model's chat template, and returns the prompt.
     #[pyo3(signature = (messages, *, tools=None, template_vars=None))]
     fn render(
         &self,
@@ -145,7 +145,7 @@ impl PyModel {
         wait::result(py, move || model.render(&chat))
     }
 
-    /// Embeddings of texts: float32 [texts, features].
+    /// Returns the embeddings of texts as float32 [texts, features].
     #[pyo3(signature = (texts, *, prompt=None))]
     fn embed<'py>(
         &self,
@@ -162,7 +162,7 @@ impl PyModel {
         matrix(py, &rows)
     }
 
-    /// The logits after each token of a text: float32 [tokens, vocabulary].
+    /// Returns the logits after each token of a text as float32 [tokens, vocabulary].
     fn score<'py>(&self, py: Python<'py>, text: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyArray2<f32>>> {
         let model = self.model()?;
         let tokens = self.tokens(&model, text)?;
@@ -170,38 +170,38 @@ impl PyModel {
         matrix(py, &rows)
     }
 
-    /// The token ids of a text.
+    /// Returns the token ids of a text.
     #[pyo3(signature = (text, *, special=true))]
     #[pyo3(name = "encode")]
     fn encode_text(&self, py: Python<'_>, text: &str, special: bool) -> PyResult<Vec<u32>> {
         self.encode(py, text, special)
     }
 
-    /// The text of token ids, without special tokens.
+    /// Converts token ids to text, without special tokens.
     fn decode(&self, py: Python<'_>, tokens: Vec<u32>) -> PyResult<String> {
         let model = self.model()?;
         py.detach(|| Ok(self.tokenizer(&model)?.decode(&tokens)?)).map_err(raised)
     }
 
-    /// The largest number of tokens in a sequence, prompt and answer together.
+    /// The largest number of tokens in a sequence; a sequence contains the prompt and the answer.
     #[getter]
     fn context(&self) -> PyResult<usize> {
         Ok(self.model()?.info().context)
     }
 
-    /// The number of token ids.
+    /// The number of token ids in the vocabulary.
     #[getter]
     fn vocabulary(&self) -> PyResult<usize> {
         Ok(self.model()?.info().vocabulary)
     }
 
-    /// The number of texts that are generated in parallel.
+    /// The number of texts that the model generates in parallel.
     #[getter]
     fn slots(&self) -> PyResult<usize> {
         Ok(self.model()?.info().slots)
     }
 
-    /// Releases the model once its running texts have ended.
+    /// Releases the model after all running texts have ended.
     fn close(&self, py: Python<'_>) {
         py.detach(|| drop(self.model.lock().unwrap_or_else(PoisonError::into_inner).take()));
     }
@@ -232,7 +232,8 @@ impl PyModel {
 }
 
 impl Drop for PyModel {
-    /// Waits for the device without the interpreter's lock.
+    /// Releases the model, and waits for the device without holding the lock of the Python
+    /// interpreter.
     fn drop(&mut self) {
         Python::attach(|py| self.close(py));
     }

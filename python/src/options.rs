@@ -1,4 +1,4 @@
-//! Keyword arguments as options of the library.
+//! Converts keyword arguments of Python calls to options of the library.
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ const COUNT: &str = "an integer from 0 on";
 const SWITCH: &str = "True or False";
 const PATH: &str = "a path";
 
-/// A keyword argument, or an error that names it.
+/// Converts a keyword argument, or returns an error with the argument's name.
 fn value<'a, 'py, T: FromPyObject<'a, 'py>>(
     name: &str,
     value: &'a Bound<'py, PyAny>,
@@ -31,7 +31,7 @@ fn value<'a, 'py, T: FromPyObject<'a, 'py>>(
     })
 }
 
-/// A keyword argument that is parsed from its text.
+/// Parses the text of a keyword argument.
 fn parsed<T: FromStr<Err: Display>>(name: &str, argument: &Bound<'_, PyAny>) -> PyResult<T> {
     let text: String = value(name, argument, "a string")?;
     text.parse().map_err(|error| PyValueError::new_err(format!("`{name}`: {error}")))
@@ -41,13 +41,15 @@ fn unknown(name: &str) -> PyErr {
     PyTypeError::new_err(format!("there is no option `{name}`"))
 }
 
-/// The arguments of a call by name, without those that are `None`.
+/// Returns the keyword arguments of a call. The returned list omits arguments whose value is
+/// `None`.
 fn given<'py>(arguments: Option<&Bound<'py, PyDict>>) -> PyResult<Vec<(String, Bound<'py, PyAny>)>> {
     let all = arguments.into_iter().flatten().filter(|(_, argument)| !argument.is_none());
     all.map(|(name, argument)| Ok((name.extract()?, argument))).collect()
 }
 
-/// The options of a generation, and whether it copies the state of a prefix that a slot has.
+/// Returns the options for continuing a text, and whether the text may reuse the state of an
+/// earlier text.
 pub fn generation(arguments: Option<&Bound<'_, PyDict>>) -> PyResult<(GenerateOptions, bool)> {
     let (mut options, mut reuse) = (GenerateOptions::default(), true);
     for (name, argument) in given(arguments)? {
@@ -75,7 +77,7 @@ pub fn generation(arguments: Option<&Bound<'_, PyDict>>) -> PyResult<(GenerateOp
     Ok((options, reuse))
 }
 
-/// One text, or a sequence of texts.
+/// Converts an argument that is one text or a sequence of texts.
 pub fn texts(name: &str, argument: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
     match argument.cast::<PyString>() {
         Ok(text) => Ok(vec![text.extract()?]),
@@ -83,7 +85,7 @@ pub fn texts(name: &str, argument: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
     }
 }
 
-/// A JSON Schema: its text, or an object of Python.
+/// Converts an argument that is the text of a JSON Schema or a Python object.
 fn schema(argument: &Bound<'_, PyAny>) -> PyResult<String> {
     match argument.cast::<PyString>() {
         Ok(text) => text.extract(),
@@ -91,13 +93,13 @@ fn schema(argument: &Bound<'_, PyAny>) -> PyResult<String> {
     }
 }
 
-/// A Python object as JSON.
+/// Converts a Python object to JSON.
 pub fn json(object: &Bound<'_, PyAny>) -> PyResult<Value> {
     let text: String = object.py().import("json")?.call_method1("dumps", (object,))?.extract()?;
     serde_json::from_str(&text).map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
-/// The options for opening a model. Setting `stopped` ends a running compilation.
+/// Returns the options for opening a model. Setting the flag `stopped` stops a running compilation.
 pub fn opening(
     py: Python<'_>,
     arguments: Option<&Bound<'_, PyDict>>,
@@ -136,7 +138,7 @@ pub fn opening(
     if compiler.is_none() {
         compiler = py.import("tracewright._compiler")?.call_method0("path")?.extract()?;
     }
-    // Without the package of the compiler, the one on the PATH.
+    // If the compiler's Python package is missing, Tracewright runs `iree-compile` from PATH.
     let mut compiler = Compiler::new(compiler.unwrap_or_else(|| "iree-compile".into()));
     compiler.interrupt = Some(stopped.clone());
     options.compiler = Some(compiler);

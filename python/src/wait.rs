@@ -1,4 +1,5 @@
-//! Waiting without the interpreter's lock, so that other threads of Python run and Ctrl-C is heard.
+//! Waits for the model without holding the lock of the Python interpreter. While Tracewright waits,
+//! other Python threads can run, and Ctrl-C interrupts the wait.
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::task::Poll;
@@ -10,10 +11,11 @@ use tracewright::ModelError;
 
 use crate::error::raised;
 
-/// How long a wait lasts before Python may handle a signal.
+/// The time between two checks for signals such as Ctrl-C.
 pub const MOMENT: Duration = Duration::from_millis(50);
 
-/// Repeats a wait of a [`MOMENT`] until it has a result or a signal handler raises an exception, such as `KeyboardInterrupt`.
+/// Calls `wait` until `wait` returns a result, or until a signal handler raises an exception such
+/// as `KeyboardInterrupt`. Each call of `wait` lasts at most a [`MOMENT`].
 pub fn until<T: Send>(py: Python<'_>, mut wait: impl FnMut() -> Poll<T> + Send) -> PyResult<T> {
     loop {
         match py.detach(&mut wait) {
@@ -23,8 +25,8 @@ pub fn until<T: Send>(py: Python<'_>, mut wait: impl FnMut() -> Poll<T> + Send) 
     }
 }
 
-/// The result of `work`, which runs on a thread of its own. After an exception of a signal handler the work goes on, and its
-/// result is dropped.
+/// Runs `work` on a separate thread, and returns the result. If a signal handler raises an
+/// exception, `work` continues on its thread, and the function drops the result of `work`.
 pub fn result<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce() -> Result<T, ModelError> + Send + 'static,
@@ -38,7 +40,7 @@ pub fn result<T: Send + 'static>(
     let done = until(py, move || match receive.recv_timeout(MOMENT) {
         Ok(done) => Poll::Ready(done),
         Err(RecvTimeoutError::Timeout) => Poll::Pending,
-        // The thread panicked.
+        // The thread of `work` panicked.
         Err(RecvTimeoutError::Disconnected) => Poll::Ready(Err(ModelError::Gone)),
     })?;
     done.map_err(raised)

@@ -60,7 +60,7 @@ class Choices(unittest.TestCase):
     def test_one_logit_must_be_above_minus_infinity(self) -> None:
         for temperature in (0.0, 0.8):
             with self.subTest(temperature=temperature), self.assertRaisesRegex(
-                LogitsError, "step 0: all 7 logits are -inf, expected at least one token to choose"
+                LogitsError, "step 0: all 7 logits are -inf, expected at least one finite logit"
             ):
                 Answers([[-INF] * 7, FINE]).generate([[1]], 3, temperature)
 

@@ -20,28 +20,28 @@ class TracewrightError(Exception):
 
 @final
 class Generation(Iterator[str]):
-    """An iterator over the pieces of a text as they are generated. Dropping it stops the generation."""
+    """Yields the pieces of a text while the model generates the text. Dropping this iterator stops the generation."""
 
     def __iter__(self) -> Self: ...
     def __next__(self) -> str: ...
     def text(self) -> str:
-        """Waits for the whole text, and returns it with the pieces that were taken before."""
+        """Waits for the end of the text, and returns the whole text."""
     def cancel(self) -> None:
-        """Ends the text after the next token. The text so far still arrives."""
+        """Ends the text after the next token. The iterator still yields the text up to this token."""
     @property
     def prompt_tokens(self) -> int: ...
     @property
     def tokens(self) -> list[int] | None:
-        """The generated token ids; `None` before the end."""
+        """The generated token ids, or `None` before the text has ended."""
     @property
     def finish(self) -> Literal["stop", "length", "context", "cancelled"] | None:
-        """Why the text ended; `None` before the end."""
+        """The reason why the text ended, or `None` before the text has ended."""
     @property
     def tokens_per_second(self) -> float | None: ...
 
 @final
 class Model:
-    """An open model. Threads can share it."""
+    """An open model. Several threads can use the same model."""
 
     def __new__(cls, model: str | PathLike[str], **options: Unpack[OpenOptions]) -> Self: ...
     def chat(
@@ -52,7 +52,7 @@ class Model:
         template_vars: Mapping[str, Any] | None = None,
         **options: Unpack[GenerateOptions],
     ) -> Generation:
-        """Answers a conversation through the model's chat template."""
+        """Answers a conversation, which the model's chat template converts to a prompt."""
     def generate(self, prompt: str | Sequence[int] | NDArray[np.uint32], **options: Unpack[GenerateOptions]) -> Generation:
         """Continues a text, or a sequence of token ids, without a chat template."""
     def render(
@@ -62,15 +62,15 @@ class Model:
         tools: Sequence[Mapping[str, Any]] | None = None,
         template_vars: Mapping[str, Any] | None = None,
     ) -> str:
-        """The text that the model's chat template makes of a conversation."""
+        """Renders a conversation with the model's chat template, and returns the prompt."""
     def embed(self, texts: str | Sequence[str], *, prompt: str | None = None) -> NDArray[np.float32]:
-        """Embeddings of texts: float32 [texts, features]."""
+        """Returns the embeddings of texts as float32 [texts, features]."""
     def score(self, text: str | Sequence[int] | NDArray[np.uint32]) -> NDArray[np.float32]:
-        """The logits after each token of a text: float32 [tokens, vocabulary]."""
+        """Returns the logits after each token of a text as float32 [tokens, vocabulary]."""
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """The token ids of a text. `special` adds those that the tokenizer puts around a text."""
+        """Returns the token ids of a text. `special` adds the special tokens at the beginning and the end of the text."""
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of token ids, without special tokens."""
+        """Converts token ids to text, without special tokens."""
     @property
     def context(self) -> int:
         """The largest number of tokens in a sequence, prompt and answer together."""
@@ -78,9 +78,9 @@ class Model:
     def vocabulary(self) -> int: ...
     @property
     def slots(self) -> int:
-        """The number of texts that are generated in parallel."""
+        """The number of texts that the model generates in parallel."""
     def close(self) -> None:
-        """Releases the model once its running texts have ended."""
+        """Releases the model after all running texts have ended."""
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, exception: BaseException | None, traceback: TracebackType | None

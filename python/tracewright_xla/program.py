@@ -229,7 +229,7 @@ def _check(logits: np.ndarray, step: int) -> None:
         found = str(logits[wrong[0]]).replace("nan", "NaN")
         problem = f"logit of token {wrong[0]} is {found}, expected a number below infinity"
     elif np.isneginf(logits).all():
-        problem = f"all {logits.size} logits are -inf, expected at least one token to choose"
+        problem = f"all {logits.size} logits are -inf, expected at least one finite logit"
     else:
         return
     raise LogitsError(f"step {step}: {problem}; the weights or the compiled program are broken")

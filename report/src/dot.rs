@@ -1,4 +1,4 @@
-//! Writes a function in the language of Graphviz, with the nodes of each field in a cluster.
+//! Writes a function in the language of Graphviz, and puts the nodes of each field into a cluster.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use crate::model::{FunctionGraph, NetworkReport, NodeFacts};
 
 impl NetworkReport {
-    /// Formats a function as input for `dot`.
+    /// Formats a function as input for Graphviz's command `dot`.
     pub fn dot(&self, graph: &FunctionGraph) -> String {
         let mut out = format!("digraph {} {{\n", quoted(&graph.function));
         out.push_str("  node [shape=box, fontname=\"monospace\", fontsize=10];\n  edge [fontname=\"monospace\", fontsize=9];\n");

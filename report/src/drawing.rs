@@ -1,5 +1,5 @@
-//! Computes the layout of a function's drawing: [dagre](https://github.com/dagrejs/dagre) places its boxes
-//! and edges.
+//! Computes the layout of the drawing for a function: [dagre](https://github.com/dagrejs/dagre)
+//! computes the positions of boxes and edges.
 
 use std::collections::BTreeSet;
 
@@ -18,13 +18,14 @@ pub(crate) struct Drawing {
     pub height: f64,
 }
 
-/// The boxes of one field, which are drawn next to each other.
+/// The boxes of one field, which the drawing shows next to each other.
 pub(crate) struct Cluster {
     pub name: String,
     pub place: Place,
 }
 
-/// Sizes in pixels: of a character, between lines, around text, and around the drawing.
+/// Sizes in pixels: the width of a character, the distance between lines, and the space around text
+/// and around the drawing.
 const CHARACTER: f64 = 6.7;
 pub(crate) const LINE: f64 = 16.0;
 pub(crate) const PADDING: f64 = 10.0;
@@ -65,7 +66,7 @@ impl Drawing {
     }
 }
 
-/// The boxes with their sizes as input for dagre, by the keys of the boxes.
+/// The boxes and their sizes in the form that dagre reads, by the key of each box.
 fn described(boxes: &[NodeBox], edges: &[BoxEdge], fields: &BTreeSet<String>) -> Graph<NodeLabel, EdgeLabel> {
     let mut graph = Graph::with_options(GraphOptions { directed: true, multigraph: true, compound: true });
     for name in fields {
@@ -82,7 +83,8 @@ fn described(boxes: &[NodeBox], edges: &[BoxEdge], fields: &BTreeSet<String>) ->
         }
     }
     for (index, edge) in edges.iter().enumerate() {
-        // What a field computes stays together; what goes around it bends.
+        // Edges within a field have a larger weight, so dagre keeps the boxes of a field together
+        // and bends the other edges.
         let same = boxes[edge.from].cluster == boxes[edge.to].cluster;
         let label = EdgeLabel { weight: if same { 4 } else { 1 }, ..EdgeLabel::default() };
         graph.set_edge(edge.from.to_string(), edge.to.to_string(), Some(label), Some(&index.to_string()));
@@ -90,7 +92,7 @@ fn described(boxes: &[NodeBox], edges: &[BoxEdge], fields: &BTreeSet<String>) ->
     graph
 }
 
-/// The key of a field's cluster, which differs from the keys of all boxes.
+/// The key of a field's cluster. This key differs from the keys of all boxes.
 fn key(field: &str) -> String {
     format!("field {field}")
 }

@@ -1,4 +1,4 @@
-//! Gathers a report from a plan and its trace.
+//! Collects the data of a report from a plan and its trace.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -11,18 +11,18 @@ use tracewright::{Footprint, Plan, PlanError, StagedTrace};
 
 use crate::model::*;
 
-/// The number of lines of Rust code that are shown before and after the line of a node.
+/// The number of lines of Rust code that the report shows before and after the line of a node.
 const AROUND: u32 = 3;
 
-/// Reads a Rust file by the name that nodes contain: `models/src/llama.rs`. The function returns `None` if
-/// the file cannot be read.
+/// A function that reads a Rust file by the file name in a node: `models/src/llama.rs`. The
+/// function returns `None` if the file cannot be read.
 pub type ReadSource<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 impl NetworkReport {
-    /// Gathers the report about a trace of this plan.
+    /// Collects the data of a report about a trace of this plan.
     ///
     /// # Errors
-    /// Returns an error if the trace cannot be lowered.
+    /// Returns an error if Tracewright cannot lower the trace.
     pub fn new(name: &str, plan: &Plan, traced: &Trace, read: ReadSource<'_>) -> Result<Self, PlanError> {
         let staged = plan.stages(traced)?;
         let (simplified, composites) = &staged.simplified;
@@ -72,7 +72,7 @@ impl NetworkReport {
     }
 }
 
-/// The function graphs of a stage; `report` describes the simplification before this stage.
+/// The graphs of all functions at a stage; `report` describes the simplification before this stage.
 fn graphs(
     trace: &Trace,
     stage: Stage,
@@ -113,7 +113,8 @@ fn graph_id(stage: Stage, function: &str) -> String {
     format!("{}/{function}", stage.name())
 }
 
-/// For each function, the prefixes of its calls. A prefix that several entry points share is listed once.
+/// For each function, the key prefixes of the calls of the function. If several entry points use
+/// the same prefix, the list contains the prefix only once.
 fn layers(trace: &Trace) -> Vec<Vec<String>> {
     let mut layers = vec![Vec::new(); trace.functions.len()];
     for caller in &trace.functions {
@@ -129,7 +130,7 @@ fn layers(trace: &Trace) -> Vec<Vec<String>> {
     layers
 }
 
-/// The facts about a node; `known` contains the graphs of earlier functions.
+/// The facts about a node. `known` contains the graphs of the functions before the node's function.
 fn node(function: &Function, id: NodeId, machine: &Machine, known: &[FunctionGraph]) -> NodeFacts {
     let Node { kind, types, axes, provenance } = function.node(id);
     let operands = function.operands(id);
@@ -230,8 +231,8 @@ fn named(ty: &TensorType, axes: &[tracewright::trace::AxisName]) -> TypeFacts {
     }
 }
 
-/// Adds the StableHLO statements to every function of the last stage. The locations of the statements connect
-/// them with nodes.
+/// Adds the StableHLO statements to every function of the last compilation stage. The source
+/// locations connect the statements with nodes.
 fn add_statements(graphs: &mut [FunctionGraph], module: &Module, trace: &Trace) {
     let mut places: HashMap<String, &Provenance> = HashMap::new();
     for function in &trace.functions {
@@ -303,7 +304,7 @@ fn parameters(
     Ok(groups)
 }
 
-/// The recipe of a weight, with `*` for the layer.
+/// The recipe that computes a weight from the checkpoint, with `*` in place of the layer's number.
 fn recipe(parameter: &Parameter) -> Option<String> {
     let mut text = String::new();
     parameter.recipe.as_ref()?.print(&mut text);
@@ -403,7 +404,8 @@ fn rotary(trace: &Trace) -> Vec<RotaryFacts> {
     found
 }
 
-/// The prefixes of the calls that depend on a node through operations alone.
+/// The prefixes of the calls that depend on a node only through operations, and not through other
+/// calls.
 fn users(function: &Function, from: NodeId) -> Vec<String> {
     let mut reached = BTreeSet::from([from]);
     let mut layers = Vec::new();
@@ -419,7 +421,7 @@ fn users(function: &Function, from: NodeId) -> Vec<String> {
     layers
 }
 
-/// The source lines of nodes, and the lines around them.
+/// The source lines that declare the nodes, and the lines before and after them.
 fn sources(trace: &Trace, read: ReadSource<'_>) -> BTreeMap<String, BTreeMap<u32, String>> {
     let mut lines: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
     for function in &trace.functions {

@@ -14,14 +14,16 @@ const FRAME: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
 const SCRIPT: &str = include_str!("page/page.js");
 
-/// The compilation stages whose graphs are drawn. The last stage is shown as StableHLO.
+/// The compilation stages whose graphs the page shows. The page shows the last stage as StableHLO.
 const DRAWN: [Stage; 2] = [Stage::Traced, Stage::Simplified];
 
-/// The number of characters of a statement that the page shows, because constants are long.
+/// The number of characters of a statement that the page shows. Statements with constants can be
+/// much longer.
 const LONGEST: usize = 360;
 
 impl NetworkReport {
-    /// The HTML page of the report. If `first` names a function, the page opens with this function.
+    /// Writes the report as an HTML page. If `first` is the name of a function, the page shows this
+    /// function first.
     pub fn html(&self, first: Option<&str>) -> String {
         let mut pictures = String::new();
         for graph in self.graphs.iter().filter(|graph| DRAWN.contains(&graph.stage)) {
@@ -33,7 +35,7 @@ impl NetworkReport {
         let measured = self.profile.as_ref().map(|profile| profile.entry.as_str());
         let opened =
             measured.or_else(|| self.shown_first(Stage::Traced).map(|graph| graph.function.as_str()));
-        // No word of the data ends the element that it is in.
+        // The data must not end the HTML element that contains them, so each `<` is escaped.
         let data = self.data(first.or(opened)).to_string().replace('<', "\\u003c");
         let parts = [
             ("{title}", escaped(&self.label)),
@@ -45,8 +47,8 @@ impl NetworkReport {
         filled(FRAME, &parts)
     }
 
-    /// The data that the page's script reads. Strings are in one list, and all other data refer to them by
-    /// index.
+    /// The data for the script of the page. One list contains all strings, and the other data refer
+    /// to a string by its index.
     fn data(&self, first: Option<&str>) -> Value {
         let mut strings = Strings::default();
         let mut functions: BTreeMap<&str, usize> = BTreeMap::new();
@@ -137,7 +139,7 @@ fn graph_data(graph: &FunctionGraph, functions: &BTreeMap<&str, usize>, strings:
     })
 }
 
-/// A list that contains each string once.
+/// A list that contains each string only once.
 #[derive(Default)]
 struct Strings {
     list: Vec<String>,
@@ -155,7 +157,8 @@ impl Strings {
     }
 }
 
-/// Fills the placeholders of a text in one pass. Inserted text is not searched for placeholders.
+/// Replaces all placeholders of a text in one pass. The function does not search for placeholders
+/// in the inserted text.
 fn filled(frame: &str, parts: &[(&str, String)]) -> String {
     let mut out = String::new();
     let mut rest = frame;

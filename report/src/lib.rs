@@ -1,9 +1,12 @@
-//! Reports everything known about a network before it runs: as JSON, DOT, SVG and an HTML page.
+//! Reports everything that Tracewright knows about a network before you run it: as JSON, DOT, SVG
+//! and an HTML page.
 //!
-//! A [`NetworkReport`] needs a plan and its trace, but no weights and no compiler. The report contains
-//! functions and nodes at every stage with their cost, source and StableHLO, and also weights, rules, memory
-//! and masks. [`NetworkReport::json`] returns everything as JSON. [`html`](NetworkReport::html),
-//! [`svg`](NetworkReport::svg) and [`dot`](NetworkReport::dot) draw the network.
+//! A [`NetworkReport`] needs a plan and its trace. It needs neither weights nor a compiler. The
+//! report contains the functions and nodes of every compilation stage, with their cost, source code
+//! and StableHLO. It also contains weights, rewrite rules, memory and masks. The method
+//! [`NetworkReport::json`] returns the whole report as JSON. The methods
+//! [`html`](NetworkReport::html), [`svg`](NetworkReport::svg) and [`dot`](NetworkReport::dot) draw
+//! the network.
 //!
 //! ```
 //! use std::path::Path;
@@ -39,11 +42,11 @@ pub use model::{
 pub use words::spans;
 
 impl NetworkReport {
-    /// Formats the report as JSON, on one line.
+    /// Formats the report as JSON on a single line.
     pub fn json(&self) -> String {
         match serde_json::to_string(self) {
             Ok(text) => text + "\n",
-            // Every key is a string, and nothing refuses to be written.
+            // All keys of a report are strings, and no type of a report rejects serialization.
             Err(error) => unreachable!("a report is JSON: {error}"),
         }
     }

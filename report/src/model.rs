@@ -1,35 +1,37 @@
-//! The data of a report, which all its output formats show.
+//! The data of a report, which all output formats show.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use tracewright::ops::OpClass;
 
-/// Everything known about a network before it runs.
+/// Everything that Tracewright knows about a network before you run it.
 ///
-/// The serialized form is a graph collection of Google's Model Explorer with further fields. The Model
-/// Explorer reads `label`, `graphs`, and for each node `id`, `label`, `namespace`, `incomingEdges`,
-/// `outputsMetadata`, `subgraphIds` and `attrs`. `docs/guides/inspect.md` describes all fields.
+/// The JSON form of a report is a graph collection of Google's Model Explorer, with additional
+/// fields. The Model Explorer reads `label` and `graphs`. For each node, it reads `id`, `label`,
+/// `namespace`, `incomingEdges`, `outputsMetadata`, `subgraphIds` and `attrs`. The guide
+/// `docs/guides/inspect.md` describes all fields.
 #[derive(Clone, Debug, Serialize)]
 pub struct NetworkReport {
     pub label: String,
-    /// Every function of every stage; a function comes before the functions that call it.
+    /// The graphs of every function at every stage. The graph of a function comes before the graphs
+    /// of its callers.
     pub graphs: Vec<FunctionGraph>,
     /// The sizes and types of the network.
     pub network: NetworkFacts,
-    /// The weights, sorted by key. The weights of repeated layers share an entry.
+    /// The weights of the network, sorted by key. The weights of repeated layers are a single item.
     pub parameters: Vec<ParameterGroup>,
-    /// The rewrite rules that found a match, with their equations.
+    /// The rewrite rules that matched a part of the trace, with the equations of the rules.
     pub rules: Vec<RuleFacts>,
-    /// The memory of the program.
+    /// The memory that the program needs.
     pub memory: MemoryFacts,
-    /// The attention masks, in each function that has a mask.
+    /// The attention masks of each function that has a mask.
     pub masks: Vec<MaskFacts>,
-    /// The frequencies of rotary embeddings, each listed once.
+    /// The frequencies of rotary embeddings; each list of frequencies occurs only once.
     pub rotary: Vec<RotaryFacts>,
-    /// The source lines of nodes and the lines around them, by file and line number.
+    /// The source lines that declare the nodes, and the lines around them, by file and line number.
     pub sources: BTreeMap<String, BTreeMap<u32, String>>,
-    /// The measured time of a call, if there is a profile.
+    /// The measured time of a call, if the report contains a profile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<ProfileFacts>,
 }
@@ -37,32 +39,33 @@ pub struct NetworkReport {
 /// The measured time of a call of an entry point.
 #[derive(Clone, Debug, Serialize)]
 pub struct ProfileFacts {
-    /// The name of the model that was measured.
+    /// The name of the model whose time was measured.
     pub model: String,
     /// The name of the measured case: `decode` or `prefill`.
     pub case: String,
     pub entry: String,
-    /// The options with which the network was built and measured, as words.
+    /// The options that were set when the network was built and measured, as words.
     pub variant: BTreeMap<String, String>,
     pub seconds: f64,
-    /// The seconds of all dispatches, measured in separate calls.
+    /// The total time of all dispatches in seconds, measured in separate calls.
     pub dispatched: f64,
-    /// The seconds of all dispatches that belong to no recorded node.
+    /// The total time in seconds of the dispatches that belong to no recorded node.
     pub elsewhere: f64,
-    /// The seconds by field path, with all layers together; the longest time comes first.
+    /// The time in seconds by field path, with all layers together; the path with the longest time
+    /// comes first.
     pub paths: Vec<PathTime>,
-    /// The seconds by dispatched function; the longest time comes first.
+    /// The time in seconds by dispatched function; the function with the longest time comes first.
     pub functions: Vec<FunctionTime>,
 }
 
-/// The time of the operations of a field.
+/// The time of the operations that one field of the network declares.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct PathTime {
-    /// The field path, with `*` for the layer.
+    /// The field path, with `*` in place of the layer's number.
     pub path: String,
-    /// The number of dispatches per call that compute a part of the field.
+    /// The number of dispatches per call that compute at least a part of the field.
     pub calls: f64,
-    /// The seconds of all layers together.
+    /// The time in seconds of all layers together.
     pub seconds: f64,
 }
 
@@ -70,13 +73,13 @@ pub struct PathTime {
 #[derive(Clone, Debug, Serialize)]
 pub struct FunctionTime {
     pub function: String,
-    /// The number of executions per call.
+    /// The number of executions of this function per call.
     pub calls: f64,
-    /// The seconds of all executions together.
+    /// The time in seconds of all executions together.
     pub seconds: f64,
-    /// The number of bytes that the executions read and write, if it is known.
+    /// The number of bytes that all executions read and write; `None` if unknown.
     pub bytes: Option<f64>,
-    /// The number of operations that the executions compute, if it is known.
+    /// The number of arithmetic operations that all executions compute; `None` if unknown.
     pub flops: Option<f64>,
     pub paths: BTreeSet<String>,
 }
@@ -84,57 +87,58 @@ pub struct FunctionTime {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stage {
-    /// The trace as the declaration records it.
+    /// The trace that Tracewright recorded from the declaration of the network.
     Traced,
     Simplified,
     Expanded,
 }
 
-/// The sizes and types for which a network was recorded.
+/// The sizes and types with which a network was recorded.
 #[derive(Clone, Debug, Serialize)]
 pub struct NetworkFacts {
-    /// The type of weights and activations.
+    /// The element type of weights and activations.
     pub element: String,
     pub context: usize,
-    /// The number of tokens of a sequence per prefill call.
+    /// The number of tokens per sequence in one prefill call.
     pub chunk: usize,
     pub batch: usize,
     pub rules: String,
-    /// The number of elements in all declared weights.
+    /// The number of elements of all declared weights together.
     pub parameters: usize,
-    /// The number of bytes of these weights in a checkpoint with this element type.
+    /// The number of bytes of all declared weights in a checkpoint with this element type.
     pub parameter_bytes: usize,
-    /// The bytes per second of the machine that the cost model describes.
+    /// The memory bandwidth in bytes per second of the machine that the cost model describes.
     pub bandwidth: f64,
-    /// The operations per second of the machine that the cost model describes.
+    /// The arithmetic operations per second of the machine that the cost model describes.
     pub flops: f64,
 }
 
-/// One function of the trace at one stage.
+/// The graph of one function of the trace at one stage.
 #[derive(Clone, Debug, Serialize)]
 pub struct FunctionGraph {
-    /// The stage and the name of the function: `traced/decode`.
+    /// The name of the stage and the name of the function: `traced/decode`.
     pub id: String,
     pub stage: Stage,
     pub function: String,
-    /// Whether the function can be called from outside.
+    /// Whether the function is an entry point, which callers of the program can call.
     pub entry: bool,
-    /// The prefix that calls replace in the keys of parameters.
+    /// The prefix in the keys of parameters that each call replaces by its own prefix.
     pub prefix: String,
-    /// The prefixes of the function's calls in order; each call is a layer.
+    /// The key prefixes of the calls of this function, in order. Each call is a layer of the
+    /// network.
     pub layers: Vec<String>,
-    /// The cost of a call, including the functions that it calls.
+    /// The cost of one call, including the cost of the functions that this function calls.
     pub cost: CostFacts,
-    /// How often each rewrite rule matched on the way from the previous stage.
+    /// How often each rewrite rule matched between the previous stage and this stage.
     pub fired: BTreeMap<String, usize>,
-    /// The nodes of the function; operands come before the nodes that use them.
+    /// The nodes of the function. The operands of a node come before the node.
     pub nodes: Vec<NodeFacts>,
     pub results: Vec<ResultFacts>,
-    /// The function in StableHLO, for the last stage only.
+    /// The StableHLO statements of the function; the list is empty except at the last stage.
     pub statements: Vec<StatementFacts>,
 }
 
-/// The cost of a node or function by the target's roofline.
+/// The cost of a node or of a function in the roofline model of the target.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct CostFacts {
     pub bytes: f64,
@@ -143,21 +147,21 @@ pub struct CostFacts {
     pub seconds: f64,
 }
 
-/// The class of a node, which decides its colour.
+/// The class of a node, which determines the node's colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NodeClass {
     Input,
     Parameter,
-    /// A value that is known when the network is recorded.
+    /// A constant, which is known when the network is recorded.
     Constant,
-    /// A matmul with a weight, or of two tensors.
+    /// A matmul with a weight, or a matmul of two activations.
     Product,
     Attention,
-    /// A norm, or another sum over an axis.
+    /// A norm, or another operation that sums along an axis.
     Reduction,
     Elementwise,
-    /// An operation that moves numbers and computes none.
+    /// An operation that moves numbers, and computes no new numbers.
     Movement,
     State,
     Call,
@@ -167,26 +171,27 @@ pub enum NodeClass {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeFacts {
-    /// The number of the node in its function.
+    /// The number of the node among the nodes of its function.
     pub id: String,
-    /// A short label of one or two words.
+    /// A label with one or two words.
     pub label: String,
-    /// The field path with slashes; the function's name if there is no path.
+    /// The field path, with slashes between its levels; without a field path, the name of the
+    /// function.
     pub namespace: String,
     pub incoming_edges: Vec<EdgeFacts>,
     /// The graphs of the function that the node calls.
     pub subgraph_ids: Vec<String>,
     pub attrs: Vec<AttributeFacts>,
-    /// The types of the node's results, for viewers.
+    /// The types of the node's results, in the form that graph viewers read.
     pub outputs_metadata: Vec<OutputFacts>,
     pub class: NodeClass,
     /// The node in the text form of a trace.
     pub text: String,
     pub types: Vec<TypeFacts>,
-    /// The cost of the node; for a call, the cost of the function that it calls.
+    /// The cost of the node; for a call, the cost of the called function.
     pub cost: CostFacts,
-    /// The measured seconds per call of the function; for a function with several calls, the mean of the
-    /// calls.
+    /// The measured seconds that the node takes per call of the function. If the function has
+    /// several calls, the number is the mean of all calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured: Option<f64>,
     pub path: String,
@@ -199,31 +204,31 @@ pub struct NodeFacts {
 pub struct EdgeFacts {
     /// The node that computes the operand.
     pub source_node_id: String,
-    /// The index of the result of this node.
+    /// The index of the operand among the results of this node.
     pub source_node_output_id: String,
     pub target_node_input_id: String,
 }
 
-/// An attribute that viewers show.
+/// An attribute of a node that graph viewers show.
 #[derive(Clone, Debug, Serialize)]
 pub struct AttributeFacts {
     pub key: String,
     pub value: String,
 }
 
-/// The facts about a result that viewers show.
+/// The facts about a result that graph viewers show.
 #[derive(Clone, Debug, Serialize)]
 pub struct OutputFacts {
     pub id: String,
     pub attrs: Vec<AttributeFacts>,
 }
 
-/// A type with the names of its axes.
+/// The type of a tensor, with the names of its axes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TypeFacts {
     pub element: String,
     pub shape: Vec<usize>,
-    /// The names of the axes; empty if the names are unknown.
+    /// The names of the axes; the list is empty if the names are unknown.
     pub axes: Vec<String>,
     pub bytes: usize,
 }
@@ -244,21 +249,22 @@ pub struct StatementFacts {
     pub line: u32,
 }
 
-/// The weights whose keys differ only in the layer.
+/// The weights whose keys differ only in the number of the layer.
 #[derive(Clone, Debug, Serialize)]
 pub struct ParameterGroup {
-    /// The key, with `*` for the layer.
+    /// The key of the weights, with `*` in place of the layer's number.
     pub key: String,
     pub keys: Vec<String>,
-    /// The type of each weight in the archive.
+    /// The type that each weight has in the archive.
     #[serde(rename = "type")]
     pub ty: TypeFacts,
-    /// The storage format in the archive.
+    /// The storage format of the weights in the archive.
     pub stored: String,
-    /// The recipe that computes the weight from the checkpoint's tensors; `None` if the weight is a tensor of
-    /// the checkpoint.
+    /// The recipe that computes the weight from tensors of the checkpoint; `None` if the weight
+    /// itself is a tensor of the checkpoint.
     pub recipe: Option<String>,
-    /// The tensors that the recipe reads, with `*` for the layer.
+    /// The tensors of the checkpoint that the recipe reads, with `*` in place of the layer's
+    /// number.
     pub sources: Vec<String>,
 }
 
@@ -266,30 +272,30 @@ pub struct ParameterGroup {
 pub struct RuleFacts {
     pub name: String,
     pub equation: String,
-    /// How often the rule matched, in all functions.
+    /// The number of matches of the rule in all functions.
     pub fired: usize,
 }
 
-/// The memory of the program, in bytes.
+/// The memory that the program needs, in bytes.
 #[derive(Clone, Debug, Serialize)]
 pub struct MemoryFacts {
-    /// The weights, by storage format.
+    /// The bytes of the weights, by storage format.
     pub weights: Vec<StoredFacts>,
-    /// The number of bytes of the copy of weights that is packed at load time.
+    /// The number of bytes of the weights that the program packs into a copy at load time.
     pub repacked: usize,
-    /// The number of bytes of the layers' state, by the kind of state.
+    /// The number of bytes of the layers' state, by the kind of state (such as keys and values).
     pub state: BTreeMap<String, usize>,
     /// The number of bytes of the activations of a call, by entry point.
     pub activations: BTreeMap<String, usize>,
-    /// The number of bytes of tables in the compiled module.
+    /// The number of bytes of the tables that the compiled module contains.
     pub constants: usize,
     /// The number of bytes that a running program needs.
     pub running: u64,
-    /// An estimate of the compiler's memory in bytes.
+    /// An estimate of the memory that the compiler needs, in bytes.
     pub compiling: usize,
 }
 
-/// The weights with one storage format.
+/// All weights with the same storage format.
 #[derive(Clone, Debug, Serialize)]
 pub struct StoredFacts {
     pub stored: String,
@@ -299,18 +305,18 @@ pub struct StoredFacts {
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MaskFacts {
-    /// The entry points that call the function.
+    /// The entry points that call the function with this mask.
     pub entries: Vec<String>,
     pub function: String,
-    /// The layers that are calls of the function.
+    /// The layers of the network that call the function with this mask.
     pub layers: Vec<String>,
-    /// The conditions that must all be true, in the text form.
+    /// The conditions of the mask that must all be true, in the text form of traces.
     pub terms: Vec<String>,
     /// The number of queries per call.
     pub queries: usize,
     pub keys: usize,
     pub scale: f64,
-    /// The soft bound on the attention scores.
+    /// The soft bound on the attention scores; `None` without a softcap.
     pub softcap: Option<f64>,
     /// The number of query heads per key head.
     pub groups: usize,
@@ -320,14 +326,14 @@ pub struct MaskFacts {
 pub struct RotaryFacts {
     pub layers: Vec<String>,
     pub positions: usize,
-    /// The factor by which cosine and sine are multiplied.
+    /// The factor for the cosine and the sine.
     pub scaling: f64,
-    /// For each pair of features, its angle at position 1 in radians.
+    /// For each pair of features, the angle at position 1 in radians.
     pub frequencies: Vec<f64>,
 }
 
 impl TypeFacts {
-    /// The type of the value as text, for example `bf16 [B 1, S 5, D 14]`.
+    /// The type as text, for example `bf16 [B 1, S 5, D 14]`.
     pub fn named(&self) -> String {
         let axis = |(i, extent): (usize, &usize)| match self.axes.get(i) {
             Some(name) if name != "_" && !name.contains('=') => format!("{name} {extent}"),
@@ -391,19 +397,20 @@ impl NodeClass {
 }
 
 impl NetworkReport {
-    /// The graph of a function at a stage.
+    /// The graph of a function at a compilation stage.
     pub fn graph(&self, stage: Stage, function: &str) -> Option<&FunctionGraph> {
         self.graphs.iter().find(|graph| graph.stage == stage && graph.function == function)
     }
 
-    /// The graph that is shown by default: the function that generates single tokens, or otherwise the last
-    /// entry point.
+    /// The graph that a report shows first: the function that decodes single tokens. Without such a
+    /// function, the graph is the last entry point.
     pub fn shown_first(&self, stage: Stage) -> Option<&FunctionGraph> {
         let entries = || self.stage(stage).filter(|graph| graph.entry);
         entries().find(|graph| graph.function == "decode").or_else(|| entries().next_back())
     }
 
-    /// The graphs of a stage; a function comes before the functions that call it.
+    /// The graphs of a compilation stage. The graph of a function comes before the graphs of its
+    /// callers.
     pub fn stage(&self, stage: Stage) -> impl DoubleEndedIterator<Item = &FunctionGraph> {
         self.graphs.iter().filter(move |graph| graph.stage == stage)
     }

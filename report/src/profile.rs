@@ -1,4 +1,4 @@
-//! Adds measured times to a report: to nodes, field paths, and dispatched functions.
+//! Adds measured times to the nodes, field paths and dispatched functions of a report.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,11 +7,12 @@ use instruments::profile::{Profile, ProfiledDispatch, ProfiledPlace};
 use crate::model::*;
 
 impl NetworkReport {
-    /// Adds the measured time of a call. [`Profile::check`] verifies that the profile belongs to this
-    /// network.
+    /// Adds the measured time of a call to the report. First call [`Profile::check`], which
+    /// verifies that the profile belongs to this network.
     ///
-    /// The time of a dispatch is divided among the places of its operations by their shares, and among the
-    /// nodes at one place by the cost model. The nodes of a function that several layers call get the mean of
+    /// A dispatch computes operations from several source places. The function divides the time of
+    /// the dispatch among these places by their shares, and among the nodes at a place by the cost
+    /// model. If several layers call a function, each node of the function gets the mean time of
     /// the layers.
     pub fn add_profile(&mut self, profile: Profile) {
         let mut elsewhere = 0.0;
@@ -24,7 +25,8 @@ impl NetworkReport {
         self.profile = Some(facts(profile, elsewhere));
     }
 
-    /// Sets the measured times of the nodes of a stage. Returns the seconds that were assigned to any node.
+    /// Sets the measured times of the nodes at a stage. Returns the seconds that the function
+    /// assigned to any node.
     fn place(&mut self, stage: Stage, profile: &Profile) -> f64 {
         let index = |name: &str| {
             let of = |graph: &FunctionGraph| graph.stage == stage && graph.function == name;
@@ -59,7 +61,7 @@ impl NetworkReport {
 }
 
 impl FunctionGraph {
-    /// The operations at a place, and the share of each operation in the place's time.
+    /// The operations at a source place, and the share of each operation in the time of the place.
     fn computed_at(&self, place: &ProfiledPlace, dispatch: &ProfiledDispatch) -> Vec<(usize, f64)> {
         let whole = place.path_in(dispatch.layer.as_deref());
         let is_there = |node: &NodeFacts| {

@@ -1,7 +1,8 @@
-//! Decides which nodes of a function get a box, and the text in each box.
+//! Decides which nodes of a function get a box in the drawing, and which text a box contains.
 //!
-//! Some nodes get no box. Weights, single numbers and states appear in the boxes of the nodes that read them,
-//! as do values that many nodes read. Consecutive calls of one function, such as layers, share a box.
+//! A weight, a single number, a state, or a value that many nodes read gets no box. Its name is in
+//! the boxes of the nodes that read the value. Consecutive calls of the same function, such as the
+//! layers of a network, share a box.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,19 +10,19 @@ use crate::model::{FunctionGraph, NetworkReport, NodeClass, NodeFacts, TypeFacts
 use crate::words::spans;
 
 pub(crate) struct NodeBox {
-    /// The nodes that the box represents. The first node gives the box its name.
+    /// The nodes that the box represents. The name of the box is the name of the first node.
     pub nodes: Vec<usize>,
     pub class: &'static str,
     pub title: String,
     pub lines: Vec<String>,
-    /// The function that the node calls.
+    /// The function that the nodes of the box call.
     pub calls: Option<String>,
-    /// The part of the field path whose cluster contains the box.
+    /// The part of the field path that identifies the cluster of the box.
     pub cluster: Option<String>,
     pub place: Place,
 }
 
-/// A rectangle, by its centre and its size.
+/// A rectangle in the drawing, with its centre and its size.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Place {
     pub x: f64,
@@ -33,42 +34,42 @@ pub(crate) struct Place {
 pub(crate) struct BoxEdge {
     pub from: usize,
     pub to: usize,
-    /// The index of the operand, if there are several.
+    /// The index of the operand, if the node has several operands.
     pub position: Option<String>,
     pub points: Vec<[f64; 2]>,
 }
 
-/// A value that more nodes than this number read appears in the boxes of these nodes.
+/// If more nodes than this number read a value, the boxes of these nodes mention the value.
 const READERS: usize = 5;
 
-/// The boxes and edges before layout.
+/// The boxes and edges before dagre computes their positions.
 pub(crate) struct Sketch<'a> {
     graph: &'a FunctionGraph,
     pub boxes: Vec<NodeBox>,
     pub edges: Vec<BoxEdge>,
-    /// For each node, the index of its box.
+    /// For each node, the index of the box that contains the node.
     home: Vec<Option<usize>>,
-    /// For each node without a box, the note in the boxes of the nodes that read it.
+    /// For each node without a box, the note in the boxes of the nodes that read this node.
     notes: BTreeMap<usize, Note>,
 }
 
-/// A note about a node in the box of a node that reads it.
+/// A note in the box of a node, about an operand that has no box.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Note {
-    /// The note names a weight and its type.
+    /// The note contains the name of a weight and its type.
     Weight(String),
-    /// The note contains a constant with the same number in every element.
+    /// The note contains the number that every element of a constant has.
     Number(String),
-    /// The note names a state that a node writes.
+    /// The note contains the name of a state that the node writes.
     Written(String),
     Shared(String),
-    /// The note names a state that a call reads and writes.
+    /// The note contains the name of a state that the call reads and writes.
     State(String),
     Unread,
 }
 
 impl Note {
-    /// The note that replaces a node's box; `None` if the node is drawn.
+    /// The note that replaces the box of a node; `None` if the node has a box.
     fn of(
         graph: &FunctionGraph,
         index: usize,
@@ -85,7 +86,7 @@ impl Note {
                 Some(Self::State(unnumbered(&node.label).to_owned()))
             }
             NodeClass::Input if readers.is_empty() => Some(Self::Unread),
-            // What is the same for all layers, and positions.
+            // These inputs are positions, or they are the same for all layers.
             NodeClass::Input if several && (name.is_some() || is_number(node)) => Some(Self::Shared(named())),
             NodeClass::Input if is_written(graph, index, readers) => Some(Self::Written(named())),
             NodeClass::Input | NodeClass::Result => None,
@@ -99,7 +100,7 @@ impl Note {
 }
 
 impl<'a> Sketch<'a> {
-    /// The boxes and edges of a function.
+    /// Computes the boxes and edges of a function.
     pub fn of(report: &'a NetworkReport, graph: &'a FunctionGraph) -> Self {
         let home = vec![None; graph.nodes.len()];
         let names = argument_names(report, graph);
@@ -110,7 +111,8 @@ impl<'a> Sketch<'a> {
         for (index, node) in graph.nodes.iter().enumerate() {
             let has_box = match sketch.notes.get(&index) {
                 None => true,
-                // What is computed is drawn where it is computed.
+                // A computed value keeps its box, although the boxes of its readers also contain
+                // its name.
                 Some(Note::Shared(_)) => node.class != NodeClass::Input,
                 Some(_) => false,
             };
@@ -142,7 +144,7 @@ impl<'a> Sketch<'a> {
         });
     }
 
-    /// Adds the result of a call to the call's box.
+    /// Adds a result of a call to the box of the call.
     fn result(&mut self, index: usize, node: &NodeFacts) {
         let call = operand_indices(node).next().and_then(|call| self.home[call]);
         self.home[index] = call;
@@ -151,8 +153,8 @@ impl<'a> Sketch<'a> {
         }
     }
 
-    /// Adds a call to the box of the previous call, if both call the same function and the second call reads
-    /// the result of the first.
+    /// Adds a call to the box of the previous call, if the two calls call the same function and the
+    /// second call reads the result of the first call.
     fn call(&mut self, index: usize, node: &NodeFacts) {
         let goes_on = operand_indices(node).find_map(|operand| {
             let home = self.home[operand]?;
@@ -173,7 +175,7 @@ impl<'a> Sketch<'a> {
         }
     }
 
-    /// Fills the boxes with text, and adds the edges.
+    /// Fills the boxes with text, and adds the edges between the boxes.
     fn fill(&mut self) {
         for index in 0..self.boxes.len() {
             let notes = self.notes_of(index);
@@ -184,7 +186,7 @@ impl<'a> Sketch<'a> {
         }
     }
 
-    /// The notes in a box about operands without boxes, each listed once.
+    /// The notes in a box about operands that have no box; each note occurs only once.
     fn notes_of(&self, index: usize) -> Vec<Note> {
         let members = self.boxes[index].nodes.iter().map(|&member| &self.graph.nodes[member]);
         let mut notes: Vec<Note> = Vec::new();
@@ -196,7 +198,8 @@ impl<'a> Sketch<'a> {
         notes
     }
 
-    /// Names a box. Layers are named by their numbers, and nodes with weights by their field.
+    /// Names a box. The box of layers gets their numbers as its name, and the box of a node with
+    /// weights gets the name of the weights' field.
     fn name(&mut self, index: usize, has_weights: bool) {
         let shape = &mut self.boxes[index];
         let Some(&main) = shape.nodes.first() else { return };
@@ -238,13 +241,13 @@ impl<'a> Sketch<'a> {
         lines
     }
 
-    /// The index of the operand of a node that has this note.
+    /// The index of the node's operand to which this note belongs.
     fn position(&self, node: &NodeFacts, note: &Note) -> usize {
         operand_indices(node).position(|operand| self.notes.get(&operand) == Some(note)).unwrap_or_default()
     }
 
-    /// Adds the edges that lead to a box. Numbers at the edges are the indices of operands, if there are
-    /// several operands.
+    /// Adds the edges that end at a box. If the box has several operands, the numbers at the edges
+    /// are the indices of the operands.
     fn connect(&mut self, to: usize) {
         let mut incoming: Vec<(usize, usize)> = Vec::new();
         for node in self.boxes[to].nodes.iter().map(|&member| &self.graph.nodes[member]) {
@@ -259,7 +262,8 @@ impl<'a> Sketch<'a> {
         self.edges.extend(incoming.into_iter().map(edge));
     }
 
-    /// Adds boxes for the function's results. States appear in the boxes of the nodes that write them.
+    /// Adds boxes for the results of the function. A state gets no box of its own; its name is in
+    /// the box of the node that writes the state.
     fn results(&mut self) {
         for result in self.graph.results.iter().filter(|result| !result.role.starts_with("state(")) {
             let Ok(node) = result.node.parse::<usize>() else { continue };
@@ -282,8 +286,8 @@ impl<'a> Sketch<'a> {
         }
     }
 
-    /// Fields with several boxes that do not contain all boxes. The boxes of such a field are drawn next to
-    /// each other.
+    /// The fields that have several boxes but do not contain all boxes of the drawing. The drawing
+    /// shows the boxes of such a field next to each other.
     pub fn clusters(&self) -> BTreeSet<String> {
         let mut sizes: BTreeMap<&String, usize> = BTreeMap::new();
         for name in self.boxes.iter().filter_map(|shape| shape.cluster.as_ref()) {
@@ -302,7 +306,7 @@ fn operand_indices(node: &NodeFacts) -> impl Iterator<Item = usize> {
     node.incoming_edges.iter().filter_map(|edge| edge.source_node_id.parse().ok())
 }
 
-/// For each node, the nodes that read it.
+/// For each node, the nodes that read the result of this node.
 fn readers(graph: &FunctionGraph) -> Vec<BTreeSet<usize>> {
     let mut readers = vec![BTreeSet::new(); graph.nodes.len()];
     for (index, node) in graph.nodes.iter().enumerate() {
@@ -315,7 +319,7 @@ fn is_number(node: &NodeFacts) -> bool {
     node.types.iter().all(|ty| ty.shape.is_empty())
 }
 
-/// Whether an argument is a state that a single node writes.
+/// Whether an argument is a state that only a single node writes.
 fn is_written(graph: &FunctionGraph, argument: usize, readers: &BTreeSet<usize>) -> bool {
     let writes = |reader: &NodeFacts| {
         reader.class == NodeClass::State && operand_indices(reader).next() == Some(argument)
@@ -323,7 +327,7 @@ fn is_written(graph: &FunctionGraph, argument: usize, readers: &BTreeSet<usize>)
     readers.len() == 1 && readers.iter().all(|&reader| writes(&graph.nodes[reader]))
 }
 
-/// The value of all elements of a constant, with the digits that f32 needs.
+/// The number that all elements of a constant have, with as many digits as f32 needs.
 fn splat(node: &NodeFacts) -> Option<String> {
     let (_, value) = node.text.split_once(" splat ")?;
     Some(match value.parse::<f64>() {
@@ -345,13 +349,13 @@ fn number(reader: &NodeFacts, position: usize, value: &str) -> String {
     format!("{sign} {value}")
 }
 
-/// The name of a state without its layer: `keys` for `keys3`.
+/// The name of a state without the number of its layer: `keys` for `keys3`.
 fn unnumbered(name: &str) -> &str {
     name.trim_end_matches(|c: char| c.is_ascii_digit())
 }
 
-/// The fields of the declaration whose weights a node multiplies, such as `q_proj`. A node has several if simplification merged
-/// their weights.
+/// The fields of the declaration whose weights a node multiplies, such as `q_proj`. A node has
+/// several fields if the simplification merged their weights.
 fn field(graph: &FunctionGraph, node: &NodeFacts) -> Option<String> {
     let merged = graph
         .operands(node)
@@ -365,21 +369,22 @@ fn field(graph: &FunctionGraph, node: &NodeFacts) -> Option<String> {
     }
 }
 
-/// A weight with its type, for example `weight [V 262144, D 1152]`.
+/// The name of a weight with its type, for example `weight [V 262144, D 1152]`.
 fn weight(node: &NodeFacts) -> String {
     let last = node.label.rsplit('.').next().unwrap_or(&node.label);
     let name = last.split('~').next().unwrap_or(last);
     node.types.first().map_or_else(|| name.to_owned(), |ty| format!("{name} {}", ty.named()))
 }
 
-/// The name of a value that many nodes read: `cos` for rows of a rotary table, otherwise the name of its
-/// operation.
+/// The name of a value that many nodes read: `cos` for the rows of a rotary table, and otherwise
+/// the name of the operation that computes the value.
 fn origin(graph: &FunctionGraph, node: &NodeFacts) -> String {
     let table = graph.operands(node).find_map(|operand| operand.label.strip_suffix(" table"));
     table.unwrap_or(&node.label).to_owned()
 }
 
-/// The names of a function's arguments in its first caller, by the argument's node.
+/// The names that the first caller of a function has for its arguments, by the node of the
+/// argument.
 fn argument_names(report: &NetworkReport, graph: &FunctionGraph) -> BTreeMap<usize, String> {
     let mut names = BTreeMap::new();
     let calls =

@@ -6,13 +6,13 @@ use crate::drawing::{Drawing, LINE, PADDING};
 use crate::model::{FunctionGraph, NetworkReport};
 use crate::sketch::{BoxEdge, NodeBox, Place};
 
-/// The colours for light and dark mode, and the shapes of graphs. The HTML page also uses these colours and
-/// shapes.
+/// The colours of graphs for light and dark mode, and the shapes of graphs. The HTML page of a
+/// report also uses these colours and shapes.
 pub(crate) const COLOURS: &str = include_str!("page/colours.css");
 pub(crate) const SHAPES: &str = include_str!("page/graph.css");
 
 impl NetworkReport {
-    /// Draws a function as an SVG picture.
+    /// Draws a function as a complete SVG picture.
     pub fn svg(&self, graph: &FunctionGraph) -> String {
         let drawing = Drawing::of(self, graph);
         let style = format!("<style>{COLOURS}{SHAPES}svg {{ background: var(--paper); }}</style>");
@@ -22,7 +22,7 @@ impl NetworkReport {
     }
 }
 
-/// Draws a function as an SVG element of an HTML page.
+/// Draws a function as an SVG element for an HTML page.
 pub(crate) fn element(graph: &FunctionGraph, drawing: &Drawing, style: &str) -> String {
     let Drawing { width, height, .. } = drawing;
     let mut out = format!(
@@ -62,7 +62,7 @@ fn draw_edge(edge: &BoxEdge, drawing: &Drawing, out: &mut String) {
     if let [.., before, tip] = edge.points[..] {
         let _ = write!(out, "<path class=\"tip\" d=\"{}\"/>", arrow(before, tip));
         if let Some(position) = &edge.position {
-            // Beside the arrow, and not on the box.
+            // The number is beside the arrow, and does not overlap the box.
             let (dx, dy) = (tip[0] - before[0], tip[1] - before[1]);
             let sideways = dx.abs() > dy.abs();
             let x = tip[0] + if sideways { -10.0 * dx.signum() - 3.0 } else { 6.0 };
@@ -73,7 +73,7 @@ fn draw_edge(edge: &BoxEdge, drawing: &Drawing, out: &mut String) {
     out.push_str("</g>");
 }
 
-/// A smooth line from the first point to the last point, which bends towards the points in between.
+/// A smooth line from the first point to the last point, which bends towards the other points.
 fn curve(points: &[[f64; 2]], out: &mut String) {
     let Some(([x, y], rest)) = points.split_first() else { return };
     let _ = write!(out, "M{x} {y}");
@@ -137,7 +137,7 @@ fn draw_box(shape: &NodeBox, graph: &FunctionGraph, out: &mut String) {
     out.push_str("</g>");
 }
 
-/// Escapes characters that have a special meaning in markup.
+/// Escapes the characters that have a special meaning in markup.
 pub(crate) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -1,6 +1,7 @@
-//! Short names of nodes, for narrow places.
+//! Short names of nodes, for places with little room.
 
-/// Abbreviates the keys of list elements: `model.layers.0–4, 6`. Keys without a number do not change.
+/// Abbreviates the keys of a list's elements: `model.layers.0–4, 6`. The function does not change
+/// keys without a number.
 pub fn spans(keys: &[String]) -> String {
     let mut found: Vec<(&str, Option<[usize; 2]>)> = Vec::new();
     for key in keys {

@@ -1,4 +1,4 @@
-//! A report agrees with its trace, and every form of it shows everything.
+//! Tests that a report agrees with its trace, and that every output format shows all data.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,7 +39,7 @@ fn report(name: &str) -> NetworkReport {
     NetworkReport::new(name, &plan, &trace, &source).unwrap()
 }
 
-/// The element of a page between these words.
+/// The part of a page between the texts `open` and `close`.
 fn between<'a>(page: &'a str, open: &str, close: &str) -> &'a str {
     page.split_once(open).unwrap().1.split_once(close).unwrap().0
 }
@@ -94,7 +94,7 @@ fn the_page_needs_nothing_beside_it() {
         assert!(!without_names.contains(never), "`{never}` is in the page");
     }
     assert!(page.starts_with("<!doctype html>") && page.trim_end().ends_with("</html>"));
-    // Once: what is filled in ends no element.
+    // Each end tag occurs only once, because the inserted data do not end an element.
     for once in ["</style>", "</html>", "</body>", "</head>"] {
         assert_eq!(page.matches(once).count(), 1, "{once}");
     }
@@ -102,7 +102,7 @@ fn the_page_needs_nothing_beside_it() {
     assert_eq!(page, report("gemma3-a").html(None), "the same input gave another page");
 }
 
-/// A network's words are data: no name of a key or a file ends the element it stands in.
+/// Tests that the name of a key or a file never ends the HTML element that contains the name.
 #[test]
 fn names_are_data_and_no_markup() {
     let (plan, trace) = fixture("llama-untied");
@@ -156,7 +156,8 @@ fn boxes_do_not_overlap_and_stand_for_every_node_that_is_drawn() {
     }
 }
 
-/// Facts about a node beyond the trace: the weight that it reads, its line, and its statements.
+/// Tests the facts about a node that the trace does not contain: its weight, its source line, and
+/// its statements.
 #[test]
 fn a_node_knows_what_it_costs_where_it_stands_and_what_it_becomes() {
     let report = report("llama-untied");
@@ -164,7 +165,8 @@ fn a_node_knows_what_it_costs_where_it_stands_and_what_it_becomes() {
     let up =
         layer.nodes.iter().find(|node| node.path.ends_with("up_proj") && node.label == "linear").unwrap();
     let [x, weight] = [0, 1].map(|operand| layer.operands(up).nth(operand).unwrap());
-    // A product reads both operands, writes its result, and multiplies and adds for each number of the weight.
+    // A matmul reads its two operands, writes its result, and multiplies and adds each number of
+    // the weight.
     let moved = x.types[0].bytes + weight.types[0].bytes + up.types[0].bytes;
     let tokens: usize = x.types[0].shape[..2].iter().product();
     let elements: usize = weight.types[0].shape.iter().product();
@@ -178,7 +180,7 @@ fn a_node_knows_what_it_costs_where_it_stands_and_what_it_becomes() {
         "{:?}",
         became.collect::<Vec<_>>()
     );
-    // Calls cost what they call, as often as they do.
+    // The cost of an entry point contains the cost of the called function once for each call.
     let entry = report
         .stage(Stage::Traced)
         .find(|graph| graph.nodes.iter().any(|n| n.label == layer.function))
@@ -243,7 +245,8 @@ fn weights_of_layers_stand_together_with_format_and_recipe() {
     assert!(report.parameters.iter().all(|group| !group.stored.is_empty()));
 }
 
-/// Google's Model Explorer takes a file with `label` and `graphs` as it is; namespaces make its hierarchy.
+/// Tests the fields that Google's Model Explorer reads: `label`, `graphs`, and the namespaces of
+/// its hierarchy.
 #[test]
 fn the_json_is_a_graph_collection_with_a_namespace_on_every_node() {
     let json: Value = serde_json::from_str(&report("llama-untied").json()).unwrap();
@@ -286,7 +289,8 @@ fn a_layer_for_graphviz() {
     expect_file![golden("layer.dot")].assert_eq(&report.dot(layer));
 }
 
-/// By hand: what two places of a layer took together, what the head took, and what nobody recorded.
+/// Tests a profile with known times: two places of a layer together, the head, and a dispatch
+/// without a recorded node.
 #[test]
 fn measured_times_are_shared_among_the_nodes_of_a_place() {
     let (plan, trace) = fixture("llama-untied");
@@ -344,7 +348,7 @@ fn measured_times_are_shared_among_the_nodes_of_a_place() {
     report.add_profile(profile);
     let took =
         |path: &str, label: &str| find(&report, path, label).measured.map(|seconds| (seconds * 1e9).round());
-    // The mean of two layers: 0.75 · (4 + 8) / 2 ms.
+    // The measured time is the mean of two layers: 0.75 · (4 + 8) / 2 ms.
     assert_eq!(took(&up, "linear"), Some(4_500_000.0));
     assert_eq!(took(&down, "linear"), Some(1_500_000.0));
     assert_eq!(took("lm_head", "linear"), Some(3_000_000.0));
@@ -359,7 +363,7 @@ fn measured_times_are_shared_among_the_nodes_of_a_place() {
     assert_eq!(shown["profile"]["entry"], "decode");
 }
 
-/// A page may be looked at wherever it is sent: a network of 26 layers and one of 126.
+/// Tests that the page of a network with 26 layers or with 126 layers stays small enough to send.
 #[test]
 fn pages_of_published_sizes_are_small() {
     for name in ["gemma-3-1b", "llama-3.1-405b"] {

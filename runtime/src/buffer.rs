@@ -1,4 +1,4 @@
-//! [`Buffer`]s are tensors in device memory.
+//! Declares [`Buffer`], which is a tensor in device memory.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,13 +9,14 @@ use crate::device::Runtime;
 use crate::error::RuntimeError;
 use crate::ffi;
 
-/// The largest alignment, in bytes, that kernels of any device expect of a tensor's first byte.
+/// The alignment in bytes that the first byte of a tensor needs. This alignment is sufficient for
+/// the kernels of every device.
 const ALIGNMENT: usize = 256;
 
-/// A tensor in the memory of the device, dense and row-major.
+/// A dense, row-major tensor in the memory of a device.
 ///
-/// `Buffer` does not implement `Clone`. A call may update its arguments in place, so the call consumes them
-/// and returns new buffers.
+/// `Buffer` does not implement `Clone`. A call may update its arguments in place, so the call
+/// consumes its arguments and returns new buffers.
 ///
 /// ```
 /// use ops::{ElementType, TensorType};
@@ -40,7 +41,8 @@ impl Buffer {
         Self::new(runtime, ty, None, "allocate")
     }
 
-    /// Uploads the little-endian bytes of a tensor. An `i1` takes one byte, and two `i4` share a byte.
+    /// Copies the little-endian bytes of a tensor to the device. Each `i1` element occupies one
+    /// byte, and two `i4` elements share one byte.
     pub fn from_bytes(runtime: &Runtime, ty: &TensorType, bytes: &[u8]) -> Result<Self, RuntimeError> {
         check_length(ty, bytes.len())?;
         let buffer = Self::new(runtime, ty, Some(bytes), "fill")?;
@@ -62,7 +64,8 @@ impl Buffer {
         Ok(Self { raw, ty: ty.clone(), runtime: runtime.clone() })
     }
 
-    /// Wraps a buffer that IREE created, if Tracewright supports its element type.
+    /// Wraps a buffer that IREE created. Returns `None` if Tracewright does not support the element
+    /// type of the buffer.
     pub(crate) fn from_raw(runtime: &Runtime, raw: ffi::Buffer) -> Option<Self> {
         let ty = TensorType::new(raw.element()?, raw.shape());
         Some(Self { raw, ty, runtime: runtime.clone() })
@@ -72,7 +75,7 @@ impl Buffer {
         &self.ty
     }
 
-    /// Copies the tensor on the device.
+    /// Copies the tensor to new memory on the same device.
     pub fn copied(&self) -> Result<Self, RuntimeError> {
         let copied = self.raw.copy(self.runtime.raw());
         let raw =
@@ -86,7 +89,8 @@ impl Buffer {
         Ok(bytes)
     }
 
-    /// Downloads the bytes of the tensor into a slice, which must have exactly their length.
+    /// Copies the bytes of the tensor from the device to `target`. The length of `target` must be
+    /// the size of the tensor.
     pub fn read_into(&self, target: &mut [u8]) -> Result<(), RuntimeError> {
         check_length(&self.ty, target.len())?;
         let read = self.raw.read(self.runtime.raw(), 0, target);
@@ -95,8 +99,8 @@ impl Buffer {
         Ok(())
     }
 
-    /// Downloads the bytes of one element, by its index in row-major order. The element must have at least a
-    /// byte.
+    /// Copies the bytes of one element from the device. The argument `index` is the position of the
+    /// element in row-major order. The element type of the tensor must have at least eight bits.
     ///
     /// # Errors
     /// Returns an error if the element does not exist, or if the device fails.
@@ -108,10 +112,10 @@ impl Buffer {
         Ok(bytes)
     }
 
-    /// Downloads a range of the tensor's bytes.
+    /// Copies a range of the tensor's bytes from the device.
     ///
     /// # Errors
-    /// Returns an error if the tensor has fewer bytes, or if the device fails.
+    /// Returns an error if the range is not inside the tensor, or if the device fails.
     pub fn read_range(&self, range: Range<usize>) -> Result<Vec<u8>, RuntimeError> {
         let mut bytes = vec![0; range.len()];
         let read = self.raw.read(self.runtime.raw(), range.start, &mut bytes);
@@ -120,10 +124,10 @@ impl Buffer {
         Ok(bytes)
     }
 
-    /// Replaces the bytes from `offset` on by the given bytes.
+    /// Replaces bytes of the tensor with `bytes`, beginning with the byte at `offset`.
     ///
     /// # Errors
-    /// Returns an error if the tensor is too short for these bytes, or if the device fails.
+    /// Returns an error if the bytes do not fit into the tensor, or if the device fails.
     pub fn write_range(&mut self, offset: usize, bytes: &[u8]) -> Result<(), RuntimeError> {
         let written = self.raw.write(self.runtime.raw(), offset, bytes);
         written.map_err(|status| RuntimeError::Buffer { action: "write", ty: self.ty.clone(), status })?;
@@ -131,12 +135,14 @@ impl Buffer {
         Ok(())
     }
 
-    /// Some rows of the first axis, from `first` on, as a separate tensor for a call. The tensor shares the
-    /// memory of the rows if their first byte has the alignment that kernels expect. Otherwise it is a copy.
-    /// [`put_rows`](Self::put_rows) ends its use.
+    /// Returns `count` rows of the first axis, beginning with the row `first`, as a separate
+    /// tensor. You can pass the returned tensor as an argument to a call. If the first row is
+    /// sufficiently aligned, the returned tensor shares the memory of the rows. Otherwise, the
+    /// returned tensor is a copy of the rows. After the call, pass the changed rows to
+    /// [`put_rows`](Self::put_rows).
     ///
     /// # Errors
-    /// Returns an error if there are fewer rows, or the device fails.
+    /// Returns an error if the tensor has too few rows, or if the device fails.
     pub fn rows(&mut self, first: usize, count: usize) -> Result<Self, RuntimeError> {
         let (ty, offset) = (self.ty.with_rows(count), self.ty.with_rows(first).bytes());
         let part = self.raw.part(&ty, offset);
@@ -145,11 +151,11 @@ impl Buffer {
         if offset.is_multiple_of(ALIGNMENT) { Ok(part) } else { part.separate() }
     }
 
-    /// Replaces the rows from `first` on with the rows that a call returned. If the call changed the rows in
-    /// place, nothing is copied.
+    /// Replaces rows of the first axis with the rows that a call returned, beginning with the row
+    /// `first`. If the call changed the rows in place, the function copies nothing.
     ///
     /// # Errors
-    /// Returns an error if there are fewer rows, or the device fails.
+    /// Returns an error if the tensor has too few rows, or if the device fails.
     pub fn put_rows(&mut self, first: usize, rows: Self) -> Result<(), RuntimeError> {
         let offset = self.ty.with_rows(first).bytes();
         let (allocation, start) = self.address();
@@ -160,8 +166,8 @@ impl Buffer {
         put.map_err(|status| RuntimeError::Buffer { action: "join", ty: self.ty.clone(), status })
     }
 
-    /// The address of the tensor: two buffers have the same address at different times if they use the same
-    /// memory.
+    /// Returns the address of the tensor's memory. If a call reuses the memory of an argument for a
+    /// result, the argument and the result have the same address.
     pub fn address(&self) -> (usize, usize) {
         self.raw.place()
     }
@@ -174,7 +180,7 @@ impl Buffer {
         self.raw
     }
 
-    /// Returns the same contents in memory that no other buffer shares.
+    /// Copies the tensor to memory that no other buffer uses.
     pub(crate) fn separate(self) -> Result<Self, RuntimeError> {
         let copied = self.raw.copy(self.runtime.raw());
         let raw =
@@ -198,7 +204,7 @@ fn check_length(ty: &TensorType, found: usize) -> Result<(), RuntimeError> {
     if found == expected { Ok(()) } else { Err(RuntimeError::Length { ty: ty.clone(), expected, found }) }
 }
 
-/// The size of a tensor in bytes; an error if the size overflows.
+/// Computes the size of a tensor in bytes. Returns an error if the size overflows.
 fn size(ty: &TensorType) -> Result<usize, RuntimeError> {
     let elements = ty.shape.iter().try_fold(1usize, |count, &extent| count.checked_mul(extent));
     let fits = elements.and_then(|count| count.checked_mul(ty.element.bits())).is_some();

@@ -1,4 +1,4 @@
-//! Runs child processes with a time limit, and ends them when this process ends.
+//! Runs child processes with a time limit. If this process ends, its child processes also end.
 
 use std::io;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The interval at which a running child is checked.
+/// The interval at which this process checks whether a child process has ended.
 const POLL: Duration = Duration::from_millis(5);
 
 pub(crate) enum Stopped {
-    /// The child process could not be started or waited for.
+    /// The operating system could not start the child process, or could not report its end.
     Io(io::Error),
     /// The child process ran longer than the limit.
     TimedOut,
@@ -18,8 +18,8 @@ pub(crate) enum Stopped {
     Interrupted,
 }
 
-/// Runs the command and its child processes until the command ends, the time limit is over, or `interrupt` is
-/// set.
+/// Runs a command. If the time limit is exceeded or `interrupt` is set, the function kills the
+/// process of the command and its child processes.
 pub(crate) fn run(
     command: &mut Command,
     limit: Duration,
@@ -41,8 +41,8 @@ pub(crate) fn run(
     }
 }
 
-/// A process group of a child process. The group ends the child and its children when this value is dropped,
-/// and when this process ends for any reason.
+/// A child process in a separate process group. When this value is dropped or this process ends for
+/// any reason, the child process and its own child processes are killed.
 struct Group {
     child: Child,
     #[cfg_attr(not(unix), allow(dead_code, reason = "only Unix has groups"))]
@@ -61,20 +61,20 @@ impl Group {
     }
 }
 
-/// Starts the command in a process group; the number `0` creates a new group.
+/// Makes a command start in the process group `number`. The number `0` creates a new process group.
 #[cfg_attr(not(unix), allow(unused_variables, reason = "only Unix has groups"))]
 fn in_group(command: &mut Command, number: u32) {
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(command, i32::try_from(number).unwrap_or(0));
 }
 
-/// A shell that waits for the end of this process and then kills its own process group, to which the child
-/// belongs from its start. Therefore the shell watches the child at every moment. After a SIGKILL, nothing
-/// else could end the child. A child is not notified when its parent ends, and Linux's mechanism for this
-/// does not reach the child's own children.
+/// A shell that waits for the end of this process, and then kills its own process group. The child
+/// process starts in the process group of the shell, so killing the process group also kills the
+/// child process. Without the shell, a SIGKILL of this process would leave the child running. Linux
+/// can notify a child when its parent ends, but cannot notify the child's own child processes.
 ///
-/// The shell waits for the end of its input, which the operating system closes together with this process. On
-/// systems without a shell, nothing watches the child.
+/// The shell reads from a pipe, which the operating system closes when this process ends. On
+/// systems without a shell, the child process can outlive this process.
 struct Watchman(Child);
 
 impl Watchman {

@@ -1,4 +1,4 @@
-//! Compiles the text of a module, with a cache.
+//! Compiles the text of a module, and stores the compiled module in a cache.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -9,32 +9,33 @@ use files::{ModuleCache, Scratch};
 use crate::compiler::{CompileError, CompileOptions, Compiler};
 use crate::{cpu, program};
 
-/// The version of the cache's keys and entries. Change the version when the meaning or the format of keys or
-/// entries changes.
+/// The version of the keys and files in the cache. Change this version when you change the meaning
+/// or the format of the keys or files.
 const KEY_VERSION: &str = "tracewright module 1";
 
 #[derive(Clone, Copy, Debug)]
 pub struct ModuleText<'a> {
     pub text: &'a str,
-    /// The text of the module without source locations, which do not affect the computation.
+    /// The text of the module without source locations. Source locations do not affect the
+    /// computation, so the key in the cache depends only on the text without source locations.
     pub text_without_locs: &'a str,
 }
 
 #[derive(Clone, Debug)]
 pub struct Compiled {
     pub vmfb: Vec<u8>,
-    /// Whether the module came from the cache.
+    /// Whether the compiled module was found in the cache.
     pub from_cache: bool,
-    /// The time that compiling the module or reading it from the cache took.
+    /// The time for compiling the module, or for reading the compiled module from the cache.
     pub wall: Duration,
-    /// The compiler's output of this run.
+    /// The messages that the compiler printed while compiling the module.
     pub log: String,
 }
 
-/// Compiles the module, or takes it from the cache.
+/// Compiles the module, or reads the compiled module from the cache.
 ///
-/// If the compiler fails, the compiler's log and the module stay in the cache's folder. The error contains
-/// the paths of these files.
+/// If the compiler fails, the folder of the cache contains the compiler's log and the text of the
+/// module. The error contains the path of the log.
 pub fn compile(
     compiler: &Compiler,
     module: &ModuleText,
@@ -82,7 +83,7 @@ pub fn compile(
     Ok(Compiled { vmfb, from_cache: false, wall: start.elapsed(), log })
 }
 
-/// The hash of everything on which the compiled module depends.
+/// Returns a hash of all inputs that affect the compiled module.
 fn key(module: &ModuleText, options: &CompileOptions, version: &str) -> String {
     let mut hasher = blake3::Hasher::new();
     // With its length in front, no part can pass for two.

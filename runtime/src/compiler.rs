@@ -1,4 +1,5 @@
-//! Finds `iree-compile`, and handles its flags and messages.
+//! Finds and runs `iree-compile`. This Rust module also creates the flags for the compiler, and
+//! parses the compiler's messages.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,13 +18,15 @@ use targets::{Backend, DeviceKind, Target};
 use crate::child::{self, Stopped};
 use crate::error::Status;
 
-/// The Python package with the compiler, in the same version as the runtime.
+/// The Python package that contains `iree-compile`. The version of the package is the same as the
+/// version of IREE's runtime.
 pub const WHEEL: &str = "iree-base-compiler==3.13.0";
 
-/// The folder of the compiler inside the package.
+/// The folder of the Python package that contains the compiler.
 const IN_WHEEL: &str = "iree/compiler/_mlir_libs";
 
-/// The compiler, which runs as a child process because an invalid target aborts it.
+/// The compiler `iree-compile`. The compiler runs as a child process, because an invalid target
+/// aborts the process of the compiler.
 ///
 /// ```no_run
 /// use tracewright_runtime::{CompileError, Compiler};
@@ -39,42 +42,44 @@ pub struct Compiler {
     pub timeout: Duration,
     /// A flag that another thread sets to end a running compilation.
     pub interrupt: Option<Arc<AtomicBool>>,
-    /// The version that the compiler reported. The version is stored, because starting the large program
-    /// takes time.
+    /// The version that the compiler reported. This field stores the version, because starting the
+    /// compiler only to get its version takes time.
     version: OnceLock<String>,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum CompileError {
     #[error(
-        "no `iree-compile` {}; install the compiler with `pip install {WHEEL}`, or name its path",
+        "Tracewright found no compiler `iree-compile` {}; install the compiler with `pip install {WHEEL}`, or name its path",
         searched(places)
     )]
     NotFound { places: Vec<PathBuf> },
     #[error("cannot run `{}`", path.display())]
     Spawn { path: PathBuf, source: io::Error },
-    /// The program does not print a version of `iree-compile`.
+    /// The program is not `iree-compile`, because the program prints no version of `iree-compile`.
     #[error("`{}` is not `iree-compile`: the program answers `--version` with `{answer}`", path.display())]
     NotACompiler { path: PathBuf, answer: String },
-    /// The compiler exceeded its time limit and was stopped.
+    /// The compilation exceeded the time limit and was stopped.
     #[error(
-        "`iree-compile` did not end within {} s and was stopped (its log is `{}`); raise the limit",
+        "`iree-compile` did not end within {} s and was stopped (its log is `{}`); raise the time limit",
         limit.as_secs_f64(), log.display()
     )]
     TimedOut { limit: Duration, log: PathBuf },
     #[error("the compilation was interrupted")]
     Interrupted,
-    /// A signal ended the compiler: it crashed, or the system was out of memory.
+    /// A signal killed the compiler. For example, the operating system kills the compiler if the
+    /// compiler crashes or if the memory is full.
     #[error("`iree-compile` was killed by signal {signal}; its log is `{}`: {diagnostics}", log.display())]
     Killed { signal: i32, log: PathBuf, diagnostics: String },
-    /// The compiler rejected the module, at the given place if the compiler reported a place.
+    /// The compiler rejected the module. The field `place` contains the source line of the error,
+    /// if the compiler reported a source line.
     #[error("`iree-compile` failed; its log is `{}`, and the module is in the same folder: {diagnostics}", log.display())]
     Failed { log: PathBuf, diagnostics: String, place: Option<Box<Place>> },
-    /// The compiler reported success, but its output is not a module.
+    /// The compiler reported success, but did not write a valid module.
     #[error("`{}` did not write a valid module (its log is `{}`, with the module's text in the same folder): \
         {status}", path.display(), log.display())]
     NoModule { path: PathBuf, log: PathBuf, status: Status },
-    /// The compiler does not know the target.
+    /// The compiler does not know the processor or the features of the target.
     #[error("unknown target ({target}): {reason}; name a processor and features that LLVM knows, or `host`")]
     UnknownTarget { target: String, reason: String },
     /// A file of the cache cannot be read or written.
@@ -83,8 +88,8 @@ pub enum CompileError {
 }
 
 impl CompileError {
-    /// Whether the error contains the path of a log file. If the error contains such a path, the function
-    /// sets it.
+    /// Replaces the path of the log file in this error with `path`. Returns false if the error
+    /// refers to no log file.
     pub(crate) fn keeps_log(&mut self, path: &Path) -> bool {
         match self {
             Self::TimedOut { log, .. }
@@ -108,7 +113,8 @@ fn unknown(target: &Target, reason: impl Into<String>) -> CompileError {
     CompileError::UnknownTarget { target: target.to_string(), reason: reason.into() }
 }
 
-/// Rejects targets that abort the compiler, or that the compiler does not support.
+/// Returns an error for targets that the compiler does not support, and for targets that abort the
+/// compiler.
 fn check(target: &Target) -> Result<(), CompileError> {
     let (here, there) = (std::env::consts::ARCH, target.architecture());
     if target.is_host() && there != here {
@@ -125,14 +131,16 @@ fn check(target: &Target) -> Result<(), CompileError> {
 #[derive(Clone, Debug, PartialEq)]
 pub struct CompileOptions {
     pub target: Target,
-    /// Whether weights are packed for the processor's instructions when the module is loaded, as a copy in
-    /// memory. Otherwise the program reads weights directly from the memory-mapped file.
+    /// Whether the compiled program packs its weights for the processor's instructions at its
+    /// start. The packed weights are a copy of the weights in memory. If the field is false, the
+    /// program reads weights directly from the memory-mapped file.
     pub tiled: bool,
-    /// Whether the compiler verifies its own work after each pass. Without verification, the compiler still
-    /// validates the input, takes two thirds of the time, and writes the same bytes for modules that pass. If
-    /// a compilation fails, Tracewright repeats it with verification to get a better message. Errors that
-    /// only verification finds are not noticed, so tests of single operations, kernels and legalizations
-    /// enable verification.
+    /// Whether the compiler verifies the module after each pass. If the field is false, the
+    /// compiler still validates the input, and takes two thirds of the time. For valid modules, the
+    /// verification does not change the compiled module. If a compilation without verification
+    /// fails, Tracewright repeats the compilation with verification to get a better message. Some
+    /// compiler bugs are found only by verification, so the tests of operations, kernels and
+    /// legalizations verify the module after each pass.
     pub verified: bool,
     /// Additional flags for `iree-compile`.
     pub flags: Vec<String>,
@@ -145,9 +153,10 @@ impl Default for CompileOptions {
 }
 
 impl CompileOptions {
-    /// Options with the flags that were fastest in measurements, followed by the flags of the target's
-    /// tuning. The optimization level avoids stack overflows in worker threads. Without the other flag,
-    /// weights that are not tiled would be transposed when they are loaded, and thus copied.
+    /// Creates options with the flags that were fastest in measurements, followed by the flags from
+    /// the target's tuning. The flag `--iree-opt-level=O1` avoids stack overflows in worker
+    /// threads. Another flag prevents the compiled program from transposing and copying weights at
+    /// its start.
     pub fn new(target: Target, tiled: bool) -> Self {
         let flags = ["--iree-opt-level=O1", "--iree-opt-aggressively-propagate-transposes"];
         let tuned = target.tuning.flags.iter().map(|flag| flag.flag());
@@ -155,13 +164,15 @@ impl CompileOptions {
         Self { target, tiled, verified: false, flags }
     }
 
-    /// The options to try after a failure. If tiling a matmul failed, the next attempt is without tiling.
-    /// After other failures, the next attempt is with verification to get a better message, unless the
-    /// compiler was killed.
+    /// Returns the options for another compilation after a failed compilation. If the compiler
+    /// could not tile a matmul, the returned options disable tiling. After other failures, the
+    /// returned options enable verification to get a better message. The result is `None` if the
+    /// system killed the compiler, or if verification was already enabled.
     ///
-    /// iree-compile 3.13 packs a small operand of a tiled matmul as one vector, and then rejects that vector.
-    /// An example on AVX2 is the heads of 8 tokens in a Llama with 8 heads of 64 features:
-    /// `vector<8x2x4x64xf32>` (docs/upstream/heads_side_by_side.mlir).
+    /// iree-compile 3.13 packs a small operand of a tiled matmul as one vector, and then rejects
+    /// this vector type. For example, the compiler rejects the type `vector<8x2x4x64xf32>` on AVX2.
+    /// A vector of the type `vector<8x2x4x64xf32>` contains the attention heads of 8 tokens in a
+    /// Llama with 8 heads of 64 features (docs/upstream/heads_side_by_side.mlir).
     pub(crate) fn instead_after(&self, error: &CompileError) -> Option<Self> {
         const KILLED: i32 = 9;
         match error {
@@ -178,12 +189,13 @@ impl CompileOptions {
         }
     }
 
-    /// Whether the compiler's output is a module, and not an intermediate form.
+    /// Whether the compiler writes a compiled module. With the flag `--compile-to`, the compiler
+    /// writes an intermediate representation instead.
     pub(crate) fn makes_module(&self) -> bool {
         !self.flags.iter().any(|flag| flag.starts_with("--compile-to="))
     }
 
-    /// All flags, in the order of the command line.
+    /// Returns all flags for `iree-compile`, in the order of the command line.
     pub fn all_flags(&self) -> Vec<String> {
         let mut flags = self.target.compiler_flags();
         flags.push(format!("--iree-opt-data-tiling={}", self.tiled));
@@ -194,7 +206,8 @@ impl CompileOptions {
 }
 
 impl Compiler {
-    /// Creates a compiler from the path of `iree-compile`, with a time limit of ten minutes.
+    /// Uses the program at `path` as the compiler, with a time limit of ten minutes per
+    /// compilation.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
@@ -204,9 +217,10 @@ impl Compiler {
         }
     }
 
-    /// Finds the compiler at `hint`, or otherwise the first compiler in `folders`, which can be the folders
-    /// of a search path. If a folder belongs to a Python environment, the function also searches the
-    /// environment's package.
+    /// Finds the compiler. If `hint` is set, the function uses the compiler at this path.
+    /// Otherwise, the function uses the first compiler in `folders`, such as the folders of the
+    /// search path `PATH`. If a folder belongs to a Python environment, the function also searches
+    /// the Python packages of this environment.
     pub fn find(hint: Option<&Path>, folders: &[PathBuf]) -> Result<Self, CompileError> {
         if let Some(hint) = hint {
             let places = vec![hint.to_owned()];
@@ -216,7 +230,8 @@ impl Compiler {
         found.map(Self::new).ok_or_else(|| CompileError::NotFound { places: folders.to_vec() })
     }
 
-    /// The version that the compiler prints: number and commit.
+    /// Returns the version that the compiler prints, which consists of a version number and a
+    /// commit.
     pub fn version(&self) -> Result<String, CompileError> {
         if let Some(version) = self.version.get() {
             return Ok(version.clone());
@@ -250,8 +265,9 @@ impl Compiler {
         })
     }
 
-    /// The fastest options for a module whose largest matmuls have the element type `element`. The target's
-    /// features are resolved. If weights are `packed`, kernels compute the matmuls.
+    /// Returns the fastest options for a module whose largest matmuls have the element type
+    /// `element`. The function also resolves the features of the target. If `packed` is set,
+    /// Tracewright's kernels compute the matmuls.
     pub fn options(
         &self,
         target: &Target,
@@ -263,7 +279,8 @@ impl Compiler {
         Ok(CompileOptions::new(target, tiled))
     }
 
-    /// Returns the same target with the features that its code may use.
+    /// Completes the list of features that the compiled code may use, and returns the changed
+    /// target.
     ///
     /// # Errors
     /// Returns an error if the compiler does not know the target.
@@ -275,9 +292,10 @@ impl Compiler {
         Ok(Target { features: Some(features), ..target.clone() })
     }
 
-    /// The features that code for this target may use, as the compiler reports them. For processors, the
-    /// features have LLVM's names. For other devices, the features are the types of computations and the
-    /// widths of storage, such as `fp16` and `b8`.
+    /// Asks the compiler for the features that code for the given target may use. For processors,
+    /// the result contains LLVM's names of the features. For other devices, the result contains the
+    /// number formats in which the device computes, such as `fp16`, and the widths of numbers that
+    /// the device can store, such as `b8`.
     pub fn features(&self, target: &Target) -> Result<Vec<String>, CompileError> {
         let folder = Scratch::new_in(&std::env::temp_dir())?;
         let flags = vec!["--compile-to=preprocessing".into()];
@@ -303,8 +321,8 @@ impl Compiler {
         Ok(features.into_iter().map(str::to_owned).collect())
     }
 
-    /// Compiles `text` into the file `output`. The compiler writes the module's text and the log into the
-    /// same folder, and the function returns the log.
+    /// Compiles `text` to the file `output`, and returns the compiler's log. The function also
+    /// writes the text of the module and the log into the same folder.
     pub(crate) fn run(
         &self,
         text: &str,
@@ -354,8 +372,8 @@ impl Compiler {
     }
 }
 
-/// The features that the compiler assumes for a graphics processor, from `compute = fp32|fp16, storage =
-/// b32|b16, subgroup = …`.
+/// Parses the features of a graphics processor in the compiler's output. The output has the form
+/// `compute = fp32|fp16, storage = b32|b16, subgroup = …`.
 fn device_features(text: &str) -> Vec<String> {
     let list = |name: &str| {
         let list = text.split_once(name).and_then(|(_, rest)| rest.split(',').next());
@@ -365,10 +383,11 @@ fn device_features(text: &str) -> Vec<String> {
     words.into_iter().filter(|word| !word.is_empty()).collect()
 }
 
-/// The compiler of the Python environment whose executables are in `folder`.
+/// Returns the compiler of a Python environment. The argument `folder` is the folder with the
+/// executables of this environment.
 ///
-/// The executable with the same name in `folder` is a Python script that starts this compiler, so this path
-/// starts faster.
+/// The environment's executable `iree-compile` is a Python script that starts the compiler.
+/// Starting the compiler directly is faster than starting the Python script.
 fn in_environment(folder: &Path) -> Option<PathBuf> {
     let root = folder.parent()?;
     let versions = fs::read_dir(root.join("lib")).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -381,7 +400,7 @@ fn executable(folder: &Path) -> Option<PathBuf> {
     path.is_file().then_some(path)
 }
 
-/// The line of the log that reports an unknown target.
+/// Returns the line of the compiler's log that reports an unknown target, if any.
 fn unknown_target(log: &str) -> Option<&str> {
     let signs = [
         "Unknown CPU for target architecture",
@@ -393,8 +412,9 @@ fn unknown_target(log: &str) -> Option<&str> {
     log.lines().find(|line| signs.iter().any(|sign| line.contains(sign))).map(str::trim)
 }
 
-/// The place of the first error for which the compiler reports a place. The compiler reports the file and
-/// line in the module's locations, whose names are field paths.
+/// Returns the source line of the first error for which the compiler reports a source line. The
+/// compiler takes the file and the line from the source locations in the module. The names of the
+/// source locations are field paths.
 fn place(diagnostics: &str, text: &str) -> Option<Place> {
     let located = diagnostics.lines().find_map(|said| {
         let (place, _) = said.split_once(": error: ")?;
@@ -408,7 +428,8 @@ fn place(diagnostics: &str, text: &str) -> Option<Place> {
     Some(Place { path: name.replace('/', "."), file: file.into(), line })
 }
 
-/// The first lines of the log that contain an error, or otherwise the first lines.
+/// Returns the first lines of the log that contain an error. If no line contains an error, the
+/// function returns the first lines of the log.
 fn diagnostics(log: &str) -> String {
     const LINES: usize = 5;
     const LENGTH: usize = 400;

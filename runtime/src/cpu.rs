@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use crate::ffi;
 
-/// The features of this machine's processor that a compiler may use, sorted by LLVM's names.
+/// Returns LLVM's names of the features that this machine's processor has, in alphabetical order.
 pub fn host_cpu_features() -> Vec<String> {
     known().into_iter().filter_map(|(name, has)| has.then_some(name)).collect()
 }
 
-/// The required features that this machine's processor lacks. Code that uses these features would crash on
-/// this machine. Features that cannot be detected are not in the list.
+/// Returns the required features that this machine's processor does not have. Code that uses a
+/// missing feature would crash on this machine. The result omits features that cannot be detected.
 pub fn missing_cpu_features(required: &[String]) -> Vec<String> {
     let known = known();
     required.iter().filter(|name| known.get(*name) == Some(&false)).cloned().collect()

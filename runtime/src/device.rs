@@ -1,4 +1,4 @@
-//! Devices that run programs.
+//! Creates the devices that run programs.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,23 +14,23 @@ pub enum Device {
     /// A pool of threads on this machine's CPU. The threads are not pinned to cores, because pinned threads
     /// lose most of their speed when another process needs a core.
     LocalTask {
-        /// The number of threads; 0 means as many threads as this process may use.
+        /// The number of threads. The number 0 selects as many threads as this process may use.
         workers: usize,
     },
     LocalSync,
-    /// A pool of threads that counts the functions that it executes, for [`Runtime::executed`]. Counting
-    /// takes time.
+    /// A pool of threads that counts and times each executed function, for [`Runtime::executed`].
+    /// Counting makes the executed functions slower.
     Watched {
-        /// The number of threads; 0 means as many threads as this process may use.
+        /// The number of threads. The number 0 selects as many threads as this process may use.
         workers: usize,
     },
-    /// A device other than the processor.
+    /// A device other than the CPU, such as a GPU.
     Driver(DeviceName),
 }
 
 impl Device {
-    /// Creates the device with this name. For the processor, the device is a pool of `workers` threads; 0
-    /// means as many threads as this process may use.
+    /// Selects the device with the given name. The name of the CPU selects a pool of `workers`
+    /// threads. If `workers` is 0, the pool has as many threads as this process may use.
     pub fn of(name: DeviceName, workers: usize) -> Self {
         match name.kind {
             DeviceKind::Cpu => Self::LocalTask { workers },
@@ -39,19 +39,20 @@ impl Device {
     }
 }
 
-/// The number of bytes that this library copied between host and device.
+/// The number of bytes that this crate copied between the host and a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Transfers {
-    /// The number of bytes uploaded by [`Buffer::from_bytes`](crate::Buffer::from_bytes).
+    /// The number of bytes that [`Buffer::from_bytes`](crate::Buffer::from_bytes) copied to the
+    /// device.
     pub host_to_device: u64,
-    /// The number of bytes downloaded by reading buffers.
+    /// The number of bytes that were copied from the device to read buffers.
     pub device_to_host: u64,
 }
 
-/// A device that all objects created on it share. A clone refers to the same device.
+/// A device, on which you can create buffers and load modules. A clone refers to the same device.
 ///
-/// A runtime and all objects created on it stay on one thread, because IREE's contexts do not support several
-/// threads. The device has its own worker threads.
+/// You can use a [`Runtime`], and all objects that it creates, only on one thread, because IREE's
+/// contexts do not support several threads. The device itself uses further worker threads.
 ///
 /// ```
 /// use tracewright_runtime::{Device, Runtime, RuntimeError};
@@ -97,7 +98,7 @@ impl Runtime {
         Self(Rc::new(Inner { raw, watched, transfers: Cell::default() }))
     }
 
-    /// The number of bytes copied so far.
+    /// Returns the number of bytes that were copied to and from this device so far.
     pub fn transfers(&self) -> Transfers {
         self.0.transfers.get()
     }
@@ -106,7 +107,7 @@ impl Runtime {
         &self.0.raw
     }
 
-    /// Whether the device counts the functions that it executes.
+    /// Whether the device counts and times each executed function.
     pub(crate) fn is_watched(&self) -> bool {
         self.0.watched
     }

@@ -1,4 +1,4 @@
-//! Devices other than the processor, and the facts that their drivers report.
+//! Lists the devices other than the CPU, and the properties that their drivers report.
 
 use std::collections::BTreeMap;
 
@@ -9,20 +9,22 @@ use crate::ffi;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// The name of the device on the command line.
+    /// The name with which you select the device on the command line.
     pub device: DeviceName,
-    /// The name that the manufacturer gave the device.
+    /// The name of the device's hardware, as given by the manufacturer.
     pub name: String,
-    /// A path that identifies the device to its driver, independent of other devices.
+    /// A path with which the driver identifies the device. The path of a device does not depend on
+    /// other devices in the machine.
     pub path: String,
-    /// The features of the device, in the words of its programming interface.
+    /// The names of the device's features in its programming interface, such as Vulkan.
     pub features: Vec<String>,
-    /// All other facts that the driver reports, by key.
+    /// All other properties that the driver reports, by key.
     pub about: BTreeMap<String, String>,
 }
 
 impl DeviceInfo {
-    /// Parses the output of IREE's drivers: lines of `key: value`, including `features: name=yes other=no`.
+    /// Parses the description of a device from an IREE driver. The description consists of lines
+    /// such as `key: value` and `features: name=yes other=no`.
     fn new(device: DeviceName, name: String, path: String, about: &str) -> Self {
         let pairs = about.lines().filter_map(|line| line.trim().split_once(": "));
         let about: BTreeMap<String, String> =
@@ -33,7 +35,7 @@ impl DeviceInfo {
         Self { device, name, path, features, about }
     }
 
-    /// The default target for programs on this device.
+    /// Returns the default target of programs for this device.
     pub fn target(&self) -> Target {
         match self.device.kind {
             DeviceKind::Vulkan => {
@@ -45,7 +47,8 @@ impl DeviceInfo {
     }
 }
 
-/// The shim's number of the driver, if this program was built with the driver.
+/// Returns the number that the C shim uses for a driver. Returns an error if this binary was built
+/// without the driver.
 pub(crate) fn code(kind: DeviceKind) -> Result<u32, RuntimeError> {
     match kind {
         DeviceKind::Vulkan if cfg!(feature = "vulkan") => Ok(1),
@@ -55,18 +58,19 @@ pub(crate) fn code(kind: DeviceKind) -> Result<u32, RuntimeError> {
     }
 }
 
-/// The error for a driver that does not start. IREE's message lists each path where it searched for the
-/// system library.
+/// Creates the error for a driver that does not start. The function shortens IREE's message,
+/// because the message lists all paths in which IREE searched.
 pub(crate) fn does_not_start(kind: DeviceKind, Status { code, message }: Status) -> RuntimeError {
     let said = message.split(" Tried: ").next().unwrap_or_default();
     let message = said.trim_end_matches(':').to_owned();
     RuntimeError::Driver { kind, status: Status { code, message } }
 }
 
-/// The devices of a kind, in the order of their numbers.
+/// Returns all devices of a kind, in the order of their numbers.
 ///
 /// # Errors
-/// Returns an error if this program was built without the driver, or the system library is missing.
+/// Returns an error if this binary was built without the driver, or if the system library of the
+/// driver is missing.
 pub fn devices(kind: DeviceKind) -> Result<Vec<DeviceInfo>, RuntimeError> {
     let found = ffi::devices(code(kind)?).map_err(|status| does_not_start(kind, status))?;
     let named = found.into_iter().enumerate().map(|(ordinal, (name, path, about))| {
@@ -75,10 +79,10 @@ pub fn devices(kind: DeviceKind) -> Result<Vec<DeviceInfo>, RuntimeError> {
     Ok(named.collect())
 }
 
-/// The device with this name.
+/// Returns the properties of the device with the given name.
 ///
 /// # Errors
-/// Returns the same errors as [`devices`], or an error if no device has this number.
+/// Returns the same errors as [`devices`], or an error if no device has the given name.
 pub fn device(wanted: DeviceName) -> Result<DeviceInfo, RuntimeError> {
     let mut all = devices(wanted.kind)?;
     match wanted.ordinal < all.len() {

@@ -1,4 +1,4 @@
-//! Errors of IREE and of its drivers.
+//! Declares the errors of IREE and of IREE's drivers.
 
 use std::fmt;
 use std::ops::Range;
@@ -29,7 +29,7 @@ pub enum StatusCode {
 }
 
 impl StatusCode {
-    /// The status codes in the order of their numbers, which begin at 1.
+    /// All status codes in the order of their numbers. The first status code has the number 1.
     const ALL: [Self; 18] = [
         Self::Cancelled,
         Self::Unknown,
@@ -52,7 +52,8 @@ impl StatusCode {
     ];
 }
 
-/// A failure that IREE reported: its code, and its message without source locations and stack traces.
+/// An error that IREE reported. A [`Status`] contains the status code of the error, and the message
+/// without source locations and stack traces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
     pub code: StatusCode,
@@ -60,8 +61,8 @@ pub struct Status {
 }
 
 impl Status {
-    /// Parses a status text of IREE: `FILE:LINE: CODE; message; message…`, with stack frames on separate
-    /// lines.
+    /// Parses the text of an IREE error, which has the form `FILE:LINE: CODE; message; message…`.
+    /// The text of an IREE error can also contain stack frames on separate lines.
     pub(crate) fn new(code: u32, text: &str) -> Self {
         let index = (code as usize).wrapping_sub(1);
         let code = StatusCode::ALL.get(index).copied().unwrap_or(StatusCode::Unknown);
@@ -72,7 +73,7 @@ impl Status {
         Self { code, message: message.trim_end_matches([';', ' ']).to_owned() }
     }
 
-    /// The status of a C function that reported success without a result.
+    /// Creates the error for a C function that reported success but returned no object.
     pub(crate) fn no_object() -> Self {
         Self { code: StatusCode::Internal, message: "no object was made".into() }
     }
@@ -85,54 +86,58 @@ impl fmt::Display for Status {
     }
 }
 
-/// A failure of a program at run time. The runtime and all other programs can still be used.
+/// An error while a program is loaded or called. After an error of the type [`RuntimeError`], you
+/// can still use the runtime and all other programs.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
-    /// The device cannot be created.
+    /// IREE cannot create the device.
     #[error("IREE cannot create the device: {0}")]
     Device(Status),
-    /// This program was built without the driver.
+    /// This binary was built without the driver for this kind of device.
     #[error(
-        "this program was built without the driver for {0} devices; build Tracewright with the cargo feature \
+        "this binary was built without the driver for {0} devices; build Tracewright with the cargo feature \
         `{0}`"
     )]
     DriverNotBuilt(DeviceKind),
-    /// This program can compile and export programs for such devices, but cannot run them.
+    /// Without the driver, this binary can compile and export programs for this kind of device, but
+    /// cannot run the programs.
     #[error(
-        "this program compiles and exports programs for {0} devices, but does not run them; run them with \
-        IREE's `iree-run-module`"
+        "this binary compiles and exports programs for {0} devices, but cannot run such programs; run the programs \
+        with IREE's `iree-run-module`"
     )]
     NotRun(DeviceKind),
-    /// The system library for such devices is missing, or the driver fails.
+    /// The driver for this kind of device fails, or the system library that the driver needs is
+    /// missing.
     #[error("the {kind} driver does not start ({needs}): {status}", needs = needs(*kind))]
     Driver { kind: DeviceKind, status: Status },
-    /// There is no device with this name.
+    /// The machine has no device with the given name.
     #[error("there is no device `{wanted}`: the {kind} driver finds {}", list(found), kind = wanted.kind)]
     NoDevice {
         wanted: DeviceName,
-        /// The names of the available devices, in order.
+        /// The names of all available devices of the same kind, in the order of the devices'
+        /// numbers.
         found: Vec<String>,
     },
     /// The device does not report the functions that it executed.
     #[error("cannot profile the device: {0}")]
     Watch(Status),
-    /// A buffer cannot be allocated, filled or read.
+    /// IREE cannot allocate, fill, read, write or copy a buffer.
     #[error("cannot {action} a buffer of type `{ty}`: {status}")]
     Buffer {
-        /// The action that failed: `allocate`, `fill`, `read`, `write` or `copy`.
+        /// The failed operation, which is `allocate`, `fill`, `read`, `write` or `copy`.
         action: &'static str,
         ty: TensorType,
         status: Status,
     },
     #[error("a buffer of type `{0}` does not fit into the address space")]
     TooLarge(TensorType),
-    /// The number of bytes differs from the number that the buffer's type takes.
+    /// The number of given bytes differs from the number of bytes that the tensor's type requires.
     #[error("a tensor of the type `{ty}` takes {expected} bytes, found {found}")]
     Length { ty: TensorType, expected: usize, found: usize },
     /// IREE rejected a scope of parameters.
     #[error("IREE cannot provide the parameters of the scope `{scope}`: {status}")]
     Parameters { scope: String, status: Status },
-    /// A parameter is outside of the archive's bytes.
+    /// The byte range of a parameter is outside of the archive.
     #[error(
         "the parameter `{name}` of the scope `{scope}` is at bytes {} to {} of an archive of {size} bytes; \
         the archive may be cut off", range.start, range.end
@@ -141,10 +146,10 @@ pub enum RuntimeError {
     /// The module reads a parameter that no scope contains.
     #[error("the module needs a parameter that no archive provides: {0}")]
     MissingParameter(Status),
-    /// A parameter has fewer bytes than the module reads.
+    /// The archive contains fewer bytes for a parameter than the module reads.
     #[error("a parameter is shorter than the module expects: {0}")]
     ShortParameter(Status),
-    /// The bytes are not a module, or only a part of a module.
+    /// The bytes are not a compiled module, or the module is truncated.
     #[error("the file is not a compiled module, or the file is cut off; compile the model again: {0}")]
     NotAModule(Status),
     /// The module was compiled for another version of IREE, or for another machine.
@@ -153,43 +158,45 @@ pub enum RuntimeError {
         with {wheel}: {0}", wheel = crate::WHEEL
     )]
     OtherVersion(Status),
-    /// The module cannot be loaded for another reason.
+    /// The module cannot be loaded for a reason that has no separate error.
     #[error("cannot load the module: {0}")]
     Load(Status),
-    /// The module exports no function with this name.
+    /// The module exports no function with the name `name`.
     #[error("the module has no function `{name}`; the module has {}", list(exports))]
     NoFunction {
         name: String,
         /// The names of the exported functions.
         exports: Vec<String>,
     },
-    /// The number of arguments differs from the function's.
+    /// The number of arguments in a call differs from the number that the function expects.
     #[error("function `{function}` takes {expected} arguments, found {found}: `{declaration}`")]
     Arity {
         function: String,
         expected: usize,
         found: usize,
-        /// The type of the function, in the compiler's notation.
+        /// The type of the function in MLIR notation, as the compiler writes it.
         declaration: String,
     },
-    /// A buffer and the program belong to different runtimes.
+    /// An argument of a call belongs to another runtime than the program.
     #[error("argument {index} of function `{function}` belongs to another runtime")]
     OtherRuntime { function: String, index: usize },
-    /// The call failed: a wrong type or shape, or a failure inside the function.
+    /// The call failed because an argument has a wrong type or shape, or because of an error inside
+    /// the function.
     #[error("call of `{function}` failed: {status}: `{declaration}`")]
     Call {
         function: String,
-        /// The status that IREE returned. In the status's message, `input2` is the third argument.
+        /// The error that IREE returned. IREE's message counts arguments from 0, so `input2` is the
+        /// third argument.
         status: Status,
-        /// The type of the function, in the compiler's notation.
+        /// The type of the function in MLIR notation, as the compiler writes it.
         declaration: String,
     },
-    /// The element type of a result is not supported.
+    /// A result has an element type that Tracewright does not support.
     #[error("result {index} of function `{function}` has an element type that is not supported")]
     ResultType { function: String, index: usize },
 }
 
-/// The system software that a driver needs.
+/// Names the system software that a driver needs.
 fn needs(kind: DeviceKind) -> &'static str {
     match kind {
         DeviceKind::Vulkan => {

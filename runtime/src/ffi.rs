@@ -1,7 +1,8 @@
-//! The interface to C: the declarations of `native/shim.h`, and an owner type for each kind of object.
+//! Calls the C shim. The module contains the declarations of `native/shim.h`, and an owner type for
+//! each kind of object that the shim creates.
 //!
-//! All functions of the owners are safe with all arguments of their types. Owners are neither `Send` nor
-//! `Sync`: IREE's contexts and lists belong to one thread at a time.
+//! All methods of the owner types are safe for all arguments. The owner types are neither `Send`
+//! nor `Sync`, because only one thread at a time may use IREE's contexts and lists.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_void};
@@ -14,7 +15,8 @@ use ops::{ElementType, TensorType};
 use crate::error::{RuntimeError, Status};
 use crate::parameters::{ParameterData, SharedBytes};
 
-/// Declares an opaque C type, and its owner, which releases the object exactly once.
+/// Declares an opaque C type and its owner type. A value of the owner type releases the C object
+/// exactly once.
 macro_rules! owner {
     ($(#[$doc:meta])* $owner:ident, $opaque:ident, $release:ident) => {
         #[repr(C)]
@@ -26,7 +28,7 @@ macro_rules! owner {
         pub(crate) struct $owner(NonNull<$opaque>);
 
         impl $owner {
-            /// Converts a C function's status and out parameter into a result.
+            /// Converts the status and the out parameter of a C function to a `Result`.
             fn take(status: *mut RawStatus, raw: *mut $opaque) -> Result<Self, Status> {
                 check(status)?;
                 NonNull::new(raw).map(Self).ok_or_else(Status::no_object)
@@ -48,7 +50,7 @@ struct RawStatus {
 }
 
 owner!(
-    /// A device, and the IREE objects that belong to it.
+    /// A device, and the IREE objects that belong to the device.
     Runtime, RawRuntime, tw_runtime_release
 );
 owner!(
@@ -56,24 +58,27 @@ owner!(
     Buffer, RawBuffer, tw_buffer_release
 );
 owner!(
-    /// One scope of named parameters.
+    /// A scope with named parameters.
     Parameters, RawParameters, tw_parameters_release
 );
 owner!(
-    /// A loaded module with its state.
+    /// A loaded module, together with its internal state.
     Program, RawProgram, tw_program_release
 );
 owner!(
-    /// One invocation: arguments in, results out.
+    /// One call of a function. The object first stores the arguments of the call, and later the
+    /// results.
     Call, RawCall, tw_call_release
 );
 
-/// A callback for each executed function. Its arguments are a pointer to the list, the function's name, the
-/// number of calls, and nanoseconds.
+/// The type of a callback that C calls for each executed function. The arguments are a pointer to
+/// the list, the name of the function, the length of the name, the number of calls, and the total
+/// time in nanoseconds.
 type TakeRow = extern "C" fn(*mut c_void, *const c_char, usize, u64, u64);
 
-/// A callback for each device of a driver. Its arguments are a pointer to the list, the device's name, its
-/// path, and the driver's description.
+/// The type of a callback that C calls for each device of a driver. The arguments are a pointer to
+/// the list, and the three texts of a [`RawDevice`]. The argument after each text is the length of
+/// the text.
 type TakeDevice =
     extern "C" fn(*mut c_void, *const c_char, usize, *const c_char, usize, *const c_char, usize);
 
@@ -215,7 +220,8 @@ unsafe extern "C" {
     fn tw_call_release(call: *mut RawCall);
 }
 
-/// The largest number of bytes of a status text that is stored. IREE's own texts have a few hundred bytes.
+/// The maximum length of a status text, in bytes. This crate truncates longer status texts. The
+/// status texts of IREE itself have a few hundred bytes.
 const STATUS_TEXT_LIMIT: usize = 4096;
 
 fn check(status: *mut RawStatus) -> Result<(), Status> {
@@ -231,7 +237,8 @@ fn check(status: *mut RawStatus) -> Result<(), Status> {
     Err(Status::new(code, text.trim_end_matches('\0')))
 }
 
-/// The CPU features that IREE can detect, in LLVM's names, and whether this CPU has them.
+/// Returns LLVM's names of all CPU features that IREE can detect. The Boolean next to a feature's
+/// name is true if this CPU has the feature.
 pub(crate) fn cpu_features() -> Vec<(String, bool)> {
     let mut text = vec![0u8; 4096];
     // SAFETY: `text` has the capacity that is given.
@@ -242,10 +249,11 @@ pub(crate) fn cpu_features() -> Vec<(String, bool)> {
     words.map(|(sign, name)| (name.to_owned(), sign == "+")).collect()
 }
 
-/// A device's name, its path, and the driver's description.
+/// The name and the path of a device, and the driver's description of the device.
 type RawDevice = (String, String, String);
 
-/// The devices of a driver, which is selected by the shim's number.
+/// Returns the devices of a driver. The argument `driver` is the number of the driver in the C
+/// shim.
 pub(crate) fn devices(driver: u32) -> Result<Vec<RawDevice>, Status> {
     let mut devices: Vec<RawDevice> = Vec::new();
     // SAFETY: `take_device` gets the list that is given with it.
@@ -253,7 +261,7 @@ pub(crate) fn devices(driver: u32) -> Result<Vec<RawDevice>, Status> {
     Ok(devices)
 }
 
-/// Stores a device in the list of `devices`.
+/// Appends a device to the list in [`devices`].
 extern "C" fn take_device(
     to: *mut c_void,
     name: *const c_char,
@@ -276,7 +284,7 @@ extern "C" fn take_device(
 }
 
 impl Runtime {
-    /// Opens a device of a driver, which is selected by the shim's number.
+    /// Opens a device of a driver. The argument `driver` is the number of the driver in the C shim.
     pub(crate) fn open(driver: u32, ordinal: usize) -> Result<Self, Status> {
         let mut raw = ptr::null_mut();
         // SAFETY: `raw` is an out parameter.
@@ -284,8 +292,9 @@ impl Runtime {
         Self::take(status, raw)
     }
 
-    /// Creates a local-task device with unpinned worker threads; with 0 workers, a local-sync device. If
-    /// `watched` is set, the device counts executed functions.
+    /// Creates IREE's device `local-task` with unpinned worker threads. If `workers` is 0, the
+    /// function creates the device `local-sync`. If `watched` is set, the device counts and times
+    /// executed functions.
     pub(crate) fn new(workers: usize, watched: bool) -> Result<Self, Status> {
         let mut raw = ptr::null_mut();
         // SAFETY: `raw` is an out parameter.
@@ -293,13 +302,14 @@ impl Runtime {
         Self::take(status, raw)
     }
 
-    /// Collects the counts of a device that counts executed functions.
+    /// Collects the counts and times of executed functions from the device.
     pub(crate) fn note(&self) -> Result<(), Status> {
         // SAFETY: the runtime is alive.
         check(unsafe { tw_runtime_note(self.0.as_ptr()) })
     }
 
-    /// Each function that the device executed: its name, its number of calls, and their total nanoseconds.
+    /// Returns the executed functions. For each function, the list contains the name, the number of
+    /// calls, and the total time in nanoseconds.
     pub(crate) fn executed(&self) -> Result<Vec<(String, u64, u64)>, Status> {
         let mut rows: Vec<(String, u64, u64)> = Vec::new();
         // SAFETY: the runtime is alive, and `take_row` gets the list that is given with it.
@@ -308,7 +318,7 @@ impl Runtime {
     }
 }
 
-/// Stores an entry in the list of `Runtime::executed`.
+/// Appends a function to the list in [`Runtime::executed`].
 extern "C" fn take_row(to: *mut c_void, name: *const c_char, length: usize, calls: u64, nanoseconds: u64) {
     // SAFETY: `to` is the list that `Runtime::executed` lent for the time of its call, and nothing else looks at it then;
     // the shim vouches for the name.
@@ -331,7 +341,8 @@ fn element_code(element: ElementType) -> u32 {
 }
 
 impl Buffer {
-    /// Creates a buffer of zeros, or a copy of `bytes`, whose length must match the type.
+    /// Creates a buffer. The buffer contains zeros, or a copy of `bytes`. The length of `bytes`
+    /// must match the type.
     pub(crate) fn new(runtime: &Runtime, ty: &TensorType, bytes: Option<&[u8]>) -> Result<Self, Status> {
         assert!(bytes.is_none_or(|bytes| bytes.len() == ty.bytes()), "the caller checked the length");
         let mut raw = ptr::null_mut();
@@ -351,22 +362,22 @@ impl Buffer {
         Self::take(status, raw)
     }
 
-    /// Fills `target` with the buffer's bytes from `offset` on.
+    /// Copies bytes of the buffer to `target`, beginning with the byte at `offset`.
     pub(crate) fn read(&self, runtime: &Runtime, offset: usize, target: &mut [u8]) -> Result<(), Status> {
         let (data, size) = (target.as_mut_ptr().cast(), target.len());
         // SAFETY: both objects are alive; IREE checks the range against the buffer's own length.
         check(unsafe { tw_buffer_read(runtime.0.as_ptr(), self.0.as_ptr(), offset, data, size) })
     }
 
-    /// Overwrites the buffer's bytes from `offset` on. No other code may use the buffer during the write,
-    /// which `&mut` ensures.
+    /// Overwrites bytes of the buffer, beginning with the byte at `offset`. No other code may use
+    /// the buffer while the method writes, so the method requires `&mut self`.
     pub(crate) fn write(&mut self, runtime: &Runtime, offset: usize, bytes: &[u8]) -> Result<(), Status> {
         let (data, size) = (bytes.as_ptr().cast(), bytes.len());
         // SAFETY: both objects are alive; IREE checks the range against the buffer's own length.
         check(unsafe { tw_buffer_write(runtime.0.as_ptr(), self.0.as_ptr(), offset, data, size) })
     }
 
-    /// Creates a separate buffer with the same type and contents.
+    /// Creates a new buffer with the same type and content.
     pub(crate) fn copy(&self, runtime: &Runtime) -> Result<Self, Status> {
         let mut raw = ptr::null_mut();
         // SAFETY: both objects are alive.
@@ -374,7 +385,8 @@ impl Buffer {
         Self::take(status, raw)
     }
 
-    /// The bytes of a tensor of this type from `offset` on, in the same memory.
+    /// Returns a tensor of the type `ty` that shares the memory of this buffer, beginning with the
+    /// byte at `offset`.
     pub(crate) fn part(&mut self, ty: &TensorType, offset: usize) -> Result<Self, Status> {
         let (mut raw, buffer) = (ptr::null_mut(), self.0.as_ptr());
         // SAFETY: the buffer is alive, rank and shape describe one slice, and IREE checks the range against the
@@ -384,13 +396,14 @@ impl Buffer {
         Self::take(status, raw)
     }
 
-    /// Overwrites the buffer's bytes from `offset` on with those of another buffer.
+    /// Overwrites bytes of the buffer with the bytes of another buffer, beginning with the byte at
+    /// `offset`.
     pub(crate) fn put(&mut self, runtime: &Runtime, offset: usize, part: &Self) -> Result<(), Status> {
         // SAFETY: all three objects are alive; IREE checks the range against the buffer's own length.
         check(unsafe { tw_buffer_put(runtime.0.as_ptr(), self.0.as_ptr(), offset, part.0.as_ptr()) })
     }
 
-    /// The element type, if Tracewright supports it.
+    /// Returns the element type of the buffer, if Tracewright supports this element type.
     pub(crate) fn element(&self) -> Option<ElementType> {
         // SAFETY: the buffer is alive.
         let code = unsafe { tw_buffer_element(self.0.as_ptr()) };
@@ -405,13 +418,15 @@ impl Buffer {
         }
     }
 
-    /// The allocation that contains the buffer, and the buffer's offset in this allocation.
+    /// Returns the allocation that contains the buffer, and the offset of the buffer in this
+    /// allocation.
     pub(crate) fn place(&self) -> (usize, usize) {
         // SAFETY: the buffer is alive.
         unsafe { (tw_buffer_allocation(self.0.as_ptr()), tw_buffer_offset(self.0.as_ptr())) }
     }
 
-    /// Whether the buffer's memory may be written. Constants and mapped parameters are read-only.
+    /// Whether the memory of the buffer is writable. The memory of constants and of memory-mapped
+    /// parameters is read-only.
     pub(crate) fn is_writable(&self) -> bool {
         // SAFETY: the buffer is alive.
         unsafe { tw_buffer_is_writable(self.0.as_ptr()) }
@@ -424,15 +439,15 @@ impl Buffer {
     }
 }
 
-/// Drops the reference that `Parameters::new` gave to C.
+/// Drops the reference to the bytes that [`Parameters::new`] passed to C.
 extern "C" fn release_bytes(owner: *mut c_void) {
     // SAFETY: `owner` is the box that `Parameters::new` made, and C calls this once.
     drop(unsafe { Box::from_raw(owner.cast::<SharedBytes>()) });
 }
 
 impl Parameters {
-    /// Creates a scope of parameters over shared bytes. IREE keeps the bytes alive as long as a program or
-    /// buffer uses them.
+    /// Creates a scope of parameters, which refer to ranges of shared bytes. The shared bytes stay
+    /// alive as long as a program or a buffer uses the bytes.
     pub(crate) fn new(parameters: &crate::Parameters) -> Result<Self, RuntimeError> {
         let scope = &parameters.scope;
         let refused = |status| RuntimeError::Parameters { scope: scope.clone(), status };
@@ -480,8 +495,8 @@ impl Parameters {
 }
 
 impl Program {
-    /// Loads a module, and runs its initializers. An error includes whether the bytes of the module are
-    /// complete.
+    /// Loads a module, and runs the initializers of the module. If loading fails, the Boolean in
+    /// the error is true if IREE had verified the bytes of the module before the failure.
     pub(crate) fn load(
         runtime: &Runtime,
         vmfb: &[u8],
@@ -514,14 +529,15 @@ impl Program {
         unsafe { self.text(tw_program_export_name, ordinal) }
     }
 
-    /// The type of the function in the compiler's notation; `None` if the module does not contain it.
+    /// Returns the type of the function in MLIR notation. The result is empty if the module does
+    /// not contain the type of the function.
     pub(crate) fn export_declaration(&self, ordinal: usize) -> Result<String, Status> {
         // SAFETY: the shim's function of this signature, which sets a text that the module owns.
         unsafe { self.text(tw_program_export_declaration, ordinal) }
     }
 
     /// # Safety
-    /// `get` must set a text that lives as long as the program.
+    /// The text that the function `get` returns must live as long as the program.
     unsafe fn text(
         &self,
         get: unsafe extern "C" fn(*const RawProgram, usize, *mut *const c_char, *mut usize) -> *mut RawStatus,
@@ -538,7 +554,7 @@ impl Program {
         Ok(String::from_utf8_lossy(bytes).into_owned())
     }
 
-    /// The numbers of arguments and of results of the function.
+    /// Returns the number of arguments and the number of results of the function.
     pub(crate) fn export_arity(&self, ordinal: usize) -> Result<(usize, usize), Status> {
         let (mut arguments, mut results) = (0, 0);
         // SAFETY: the program is alive; IREE checks the ordinal.
@@ -570,7 +586,7 @@ impl Call {
         check(unsafe { tw_call_push_i32(self.0.as_ptr(), value) })
     }
 
-    /// Runs the function until it ends, and returns its results.
+    /// Calls the function, waits for its end, and returns the results.
     pub(crate) fn invoke(self) -> Result<Vec<RawValue>, Status> {
         // SAFETY: the call is alive.
         check(unsafe { tw_call_invoke(self.0.as_ptr()) })?;

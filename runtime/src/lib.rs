@@ -1,10 +1,12 @@
-//! Compiles modules, and calls them through IREE.
+//! Compiles MLIR modules, and calls the compiled modules through IREE.
 //!
-//! The crate has two halves. The compiled module, a `.vmfb` file, connects the two halves.
+//! One part of the crate compiles modules to `.vmfb` files, and another part of the crate loads and
+//! runs these files.
 //!
-//! - [`compile`] runs `iree-compile` as a child process, with a time limit and a content [`ModuleCache`].
-//! - A [`Runtime`] loads the module as a [`VmModule`], with memory-mapped [`Parameters`]. A [`VmFunction`] of
-//!   the module takes and returns [`Buffer`]s.
+//! - [`compile`] runs `iree-compile` as a child process with a time limit, and stores compiled
+//!   modules in a [`ModuleCache`].
+//! - A [`Runtime`] loads a compiled module as a [`VmModule`]. The module reads memory-mapped
+//!   [`Parameters`]. Each [`VmFunction`] of the module takes and returns [`Buffer`]s.
 //!
 //! ```no_run
 //! use tracewright_runtime::*;
@@ -26,17 +28,19 @@
 //! # Ok(()) }
 //! ```
 //!
-//! This crate does not know what a module computes. The crate only handles bytes and types.
+//! This crate handles only bytes and types. The crate contains no knowledge about language models.
 //!
-//! **State is moved in and moved out.** A program may update an argument in place, so a call consumes its buffers,
-//! and you cannot clone a [`Buffer`]. The results of a call belong to the caller alone.
+//! **A call consumes its arguments.** A program may update an argument in place. Therefore,
+//! [`Buffer`] does not implement `Clone`, and a call takes ownership of its arguments. No other
+//! buffer shares memory with the results of a call.
 //!
 //! **A compiled module is native code.** Load only modules that you trust, as you would with executable files.
 //!
-//! Building this crate also builds IREE's runtime, which takes a minute or two. If you build many packages,
-//! set `TRACEWRIGHT_NATIVE` to the folder that an earlier build filled:
-//! `target/…/build/tracewright-runtime-…/out/native`. The build then links the libraries in this folder, and
-//! rejects a folder that was built from other sources or lacks a driver.
+//! Building this crate also builds IREE's runtime, which takes a minute or two. To reuse the
+//! libraries of an earlier build, set `TRACEWRIGHT_NATIVE` to its folder
+//! `target/…/build/tracewright-runtime-…/out/native`. The build then links the libraries of the
+//! earlier build. If the libraries in the folder were built from other sources or without a
+//! required driver, the build fails.
 
 mod buffer;
 mod child;

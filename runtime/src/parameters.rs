@@ -1,24 +1,27 @@
-//! [`Parameters`] are named weights that a program reads in place.
+//! Declares [`Parameters`], which are named weights that a program reads without a copy.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes that stay at their address as long as a reference exists: a mapped file, or a vector.
+/// Bytes that stay at the same address as long as a reference to the bytes exists. Examples are a
+/// memory-mapped file and a vector.
 pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
-/// The alignment in memory, in bytes, that lets IREE use a parameter in place.
+/// The alignment in bytes that a parameter needs in memory. IREE reads an aligned parameter without
+/// a copy.
 pub const PARAMETER_ALIGNMENT: usize = 64;
 
-/// One scope of named parameters in shared bytes.
+/// A scope with named parameters, whose data are in shared bytes.
 ///
-/// IREE uses an entry in place if its address is a multiple of [`PARAMETER_ALIGNMENT`] bytes, and copies the
-/// entry otherwise. The bytes are released together with the last program and buffer that use them.
+/// If the address of a parameter is a multiple of [`PARAMETER_ALIGNMENT`], IREE reads the parameter
+/// directly from the shared bytes. IREE copies a parameter with any other address. The shared bytes
+/// are released when no program and no buffer uses the bytes any more.
 #[derive(Clone)]
 pub struct Parameters {
     /// The name of the scope, as in `#flow.parameter.named<"scope"::"name">`.
     pub scope: String,
-    /// The bytes that contain the ranges of all parameters.
+    /// The bytes that contain the data of all parameters.
     pub bytes: SharedBytes,
     pub entries: BTreeMap<String, ParameterData>,
 }
@@ -27,16 +30,17 @@ pub struct Parameters {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ParameterData {
     Range(Range<usize>),
-    /// A repeated pattern, which replaces missing weights.
+    /// The content repeats a pattern instead of using data from the shared bytes.
     Splat {
         length: u64,
-        /// The pattern, of 1, 2, 4, 8 or 16 bytes.
+        /// The pattern, which has 1, 2, 4, 8 or 16 bytes.
         pattern: Vec<u8>,
     },
 }
 
 impl Parameters {
-    /// The entries that IREE copies because they are not aligned to [`PARAMETER_ALIGNMENT`] bytes.
+    /// Returns the names of the parameters that IREE copies. IREE copies a parameter if its data
+    /// are not aligned to [`PARAMETER_ALIGNMENT`] bytes.
     pub fn misaligned(&self) -> impl Iterator<Item = &str> {
         let base = (*self.bytes).as_ref().as_ptr() as usize;
         self.entries.iter().filter_map(move |(name, entry)| match entry {

@@ -1,4 +1,4 @@
-//! The time of functions that a device executed.
+//! Reports the times of the functions that a device executed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,22 +6,25 @@ use std::time::Duration;
 use crate::device::Runtime;
 use crate::error::RuntimeError;
 
-/// A function of compiled code that was executed.
+/// A compiled function that a device executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Executed {
-    /// The name of the function in the module: a kernel's name, or the compiler's name for fused operations.
+    /// The name of the function in the module. The field contains the name of a kernel, or a name
+    /// that the compiler generated for fused operations.
     pub name: String,
     pub calls: u64,
-    /// The total time of all calls; a call takes from its first workgroup to its last workgroup.
+    /// The total time of all calls of the function. A call begins with its first workgroup and ends
+    /// with its last workgroup.
     pub time: Duration,
 }
 
 impl Runtime {
-    /// The functions that a [watched](crate::Device::Watched) device has executed since it was opened, by
-    /// name. These times are IREE's own statistics.
+    /// Returns all functions that the device has executed since its creation, sorted by name. The
+    /// device must be a [`Device::Watched`](crate::Device::Watched). IREE measures the times of the
+    /// executed functions.
     ///
     /// # Errors
-    /// Returns an error if the device is not watched.
+    /// Returns an error if the device does not count and time functions.
     pub fn executed(&self) -> Result<Vec<Executed>, RuntimeError> {
         let mut executed: BTreeMap<String, (u64, Duration)> = BTreeMap::new();
         // One row for each executable that has a function of this name.

@@ -1,4 +1,4 @@
-//! [`VmModule`] is a compiled module that is loaded and ready for calls.
+//! Declares [`VmModule`], which is a loaded module whose functions can be called.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -28,7 +28,7 @@ struct Export {
 }
 
 impl VmModule {
-    /// Loads a compiled module, which reads its parameters from the given scopes.
+    /// Loads a compiled module. The module reads its parameters from the given scopes.
     pub fn load(
         runtime: &Runtime,
         vmfb: impl AsRef<[u8]>,
@@ -72,8 +72,9 @@ fn exports(raw: &ffi::Program) -> Result<Vec<Export>, Status> {
     Ok(exports)
 }
 
-/// Checks whether a module is complete. A module is also a zip file. IREE does not read the zip directory at
-/// the end of the file, so it would not notice that the last bytes are missing.
+/// Checks whether a module is complete. A module is also a zip file. The zip directory is at the
+/// end of the file. IREE does not read the directory, so IREE would not detect that the last bytes
+/// are missing.
 fn check_end(vmfb: &[u8]) -> Result<(), Status> {
     const END_RECORD: usize = 22;
     let end = vmfb.len().saturating_sub(END_RECORD);
@@ -83,7 +84,8 @@ fn check_end(vmfb: &[u8]) -> Result<(), Status> {
     Ok(())
 }
 
-/// Checks whether the bytes are a complete module, for any machine and any parameters.
+/// Checks whether the bytes are a complete module. The function also accepts modules for other
+/// machines and modules whose parameters are missing.
 pub(crate) fn check(vmfb: &[u8]) -> Result<(), Status> {
     check_end(vmfb)?;
     let runtime = ffi::Runtime::new(0, false)?;
@@ -94,7 +96,8 @@ pub(crate) fn check(vmfb: &[u8]) -> Result<(), Status> {
     }
 }
 
-/// Classifies a failure to load a module, by IREE's message.
+/// Converts IREE's error about loading a module. The text of IREE's message determines the kind of
+/// the new error.
 fn load_error((status, verified): (Status, bool)) -> RuntimeError {
     let says = |words: &[&str]| words.iter().any(|word| status.message.contains(word));
     if says(&[
@@ -119,10 +122,9 @@ fn load_error((status, verified): (Status, bool)) -> RuntimeError {
 /// An argument or a result of a call, as IREE's virtual machine represents it.
 #[derive(Debug)]
 pub enum VmValue {
-    /// A tensor. A call consumes its arguments, and the results share no memory.
+    /// A tensor. A call consumes its arguments, and no two results share memory.
     Buffer(Buffer),
-    /// An integer in host memory. If the host also needs a position, this form avoids a transfer from the
-    /// device.
+    /// An integer in host memory. Integers in host memory avoid transfers to and from the device.
     I32(i32),
 }
 
@@ -161,12 +163,13 @@ pub struct VmFunction {
 }
 
 impl VmFunction {
-    /// The type of the function in the compiler's notation; empty if the module does not contain it.
+    /// Returns the type of the function in MLIR notation. The result is empty if the module does
+    /// not contain the type of the function.
     pub fn declaration(&self) -> &str {
         &self.export().declaration
     }
 
-    /// Calls the function, and waits for its results.
+    /// Calls the function, and waits for the results.
     pub fn call(&self, arguments: Vec<VmValue>) -> Result<Vec<VmValue>, RuntimeError> {
         let Inner { raw, runtime, .. } = &*self.program.0;
         let Export { ordinal, name, declaration, arguments: expected } = self.export();
@@ -217,11 +220,12 @@ impl VmFunction {
     }
 }
 
-/// The memory that the results so far occupy.
+/// The memory ranges that the results of a call occupy.
 ///
-/// IREE returns one buffer several times if a function returns equal tensors. IREE also returns constants and
-/// memory-mapped parameters directly. A later call that updates such a buffer in place would overwrite the
-/// others. Therefore such results are copied, and each result belongs to the caller alone.
+/// If a function returns equal tensors, IREE can return the same buffer several times. IREE also
+/// returns constants and memory-mapped parameters without a copy. If two results share a buffer, a
+/// later call that updates one result in place would overwrite the other result. Therefore, this
+/// crate copies results that share memory with another result, a constant or a parameter.
 #[derive(Default)]
 struct Taken(HashMap<usize, Vec<Range<usize>>>);
 

@@ -237,7 +237,18 @@ async function models() {
   at("model").replaceChildren(...names.map((name) => new Option(name)));
 }
 
+const SAMPLES = 60;
+const rates = [];
 let before = null;
+
+/** Draws the speeds of the last two minutes as a line. */
+function plot() {
+  const most = Math.max(...rates, 1);
+  const from = SAMPLES - rates.length;
+  const points = rates.map((rate, i) => `${from + i},${(20 - (18 * rate) / most).toFixed(1)}`);
+  at("line").setAttribute("points", points.join(" "));
+  at("plot").ariaLabel = `Tokens per second in the last two minutes, at most ${most.toFixed(1)}`;
+}
 
 async function measure() {
   const response = await fetch("metrics", { headers: headers() });
@@ -246,10 +257,13 @@ async function measure() {
   const read = (name) => Number(new RegExp(`^tracewright_${name} (.*)$`, "m").exec(text)?.[1] ?? 0);
   const now = { at: performance.now(), tokens: read("generated_tokens_total") };
   const [open, slots] = [read("answers_open"), read("slots")];
-  at("slots").textContent = `${Math.min(open, slots)} of ${slots} slots in use, ${Math.max(open - slots, 0)} wait`;
+  at("slots").textContent = `${Math.min(open, slots)} of ${slots} slots in use, ${Math.max(open - slots, 0)} waiting`;
   at("busy").value = slots ? Math.min(open / slots, 1) : 0;
   const rate = before ? ((now.tokens - before.tokens) * 1000) / (now.at - before.at) : 0;
   at("speed").textContent = `${rate.toFixed(1)} tokens/s`;
+  if (before) rates.push(rate);
+  if (rates.length > SAMPLES) rates.shift();
+  plot();
   before = now;
 }
 

@@ -1,4 +1,4 @@
-//! Who may use the server: API keys, and the hosts and origins of requests.
+//! Checks the API key, the host name and the origin of each request.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,11 +10,11 @@ use files::read_stream;
 use crate::ServeError;
 use crate::failure::Failure;
 
-/// The largest size of a key file, in bytes.
+/// The largest size in bytes of a file with API keys.
 const MOST: u64 = 1 << 20;
 
-/// The API keys that clients can use. The server keeps only the hashes of keys, and no message or log
-/// contains a key.
+/// The API keys that clients can use. The server keeps only the hashes of keys. No message and no
+/// log contains a key.
 #[derive(Clone)]
 pub struct ApiKeys(Vec<blake3::Hash>);
 
@@ -41,8 +41,9 @@ impl ApiKeys {
         }
     }
 
-    /// Checks that a request has one of the keys. The time of the check does not depend on the key: the function
-    /// compares the request's hash with all stored hashes, each in constant time.
+    /// Checks that a request contains a valid key. The time of the check does not depend on the
+    /// key, because the function compares the key's hash with all stored hashes, each in constant
+    /// time.
     pub(crate) fn admit(&self, headers: &HeaderMap) -> Result<(), Failure> {
         let bearer = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
         let bearer = bearer.and_then(|value| value.split_at_checked(7));
@@ -64,9 +65,10 @@ impl fmt::Debug for ApiKeys {
     }
 }
 
-/// Rejects requests from web pages whose origin is not allowed. If only this machine can reach the server, the function also
-/// rejects requests whose `Host` header is a domain name other than `localhost`. This check stops DNS rebinding: a web page
-/// whose domain resolves to this machine.
+/// Rejects requests from web pages whose origin is not allowed. If only this machine can reach the
+/// server, the function also rejects requests whose `Host` header is a domain name other than
+/// `localhost`. The check of the `Host` header stops DNS rebinding, an attack by a web page whose
+/// domain name resolves to this machine.
 pub fn check_origin(headers: &HeaderMap, is_local: bool, allowed: &[String]) -> Result<(), Failure> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let host = text(header::HOST).unwrap_or_default();
@@ -84,8 +86,8 @@ pub fn check_origin(headers: &HeaderMap, is_local: bool, allowed: &[String]) -> 
     }
 }
 
-/// Whether a `Host` header contains an IP address or `localhost`. An empty header also passes, because browsers
-/// always send a host.
+/// Whether a `Host` header contains an IP address or `localhost`. The function also accepts an
+/// empty header, because a request without a host does not come from a browser.
 fn is_own_name(host: &str) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,

@@ -1,4 +1,4 @@
-//! [`Answers`] returns the parts of all answers to one request while the engine generates them.
+//! [`Answers`] returns pieces of all answers to one request while the engine generates the answers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,23 +16,26 @@ use crate::models::Loaded;
 use crate::reader::{AnswerReader, Reading};
 use crate::update::{AnswerEnd, EndReason, Update, Usage};
 
-/// The prompts of a request, and the options for answering them.
+/// The prompts of a request, and the options for the answers.
 pub struct Ask {
     pub loaded: Arc<Loaded>,
     pub prompts: Vec<Vec<u32>>,
     pub options: GenerateOptions,
-    /// The number of answers to each prompt. Each answer has its own seed.
+    /// The number of answers to each prompt. Each answer gets its own seed.
     pub count: usize,
-    /// Whether a slot may reuse the state of an earlier prompt that begins with the same tokens.
+    /// Whether a prompt may reuse the state of an earlier prompt that begins with the same tokens.
     pub reuse: bool,
     pub reading: Reading,
 }
 
-/// The answers to one request. If you drop this value, the generation stops, and the slots become free.
+/// The answers to one request. Dropping this value stops the generation, and other requests can use
+/// the slots of the batch.
 pub struct Answers {
     events: UnboundedReceiver<(usize, TextEvent)>,
     updates: VecDeque<(usize, Update)>,
     readers: Vec<AnswerReader>,
+    /// The number of pieces of text that the engine has sent for each answer.
+    pieces: Vec<usize>,
     /// The number of answers that have not ended.
     open: usize,
     /// The number of answers to each prompt.
@@ -48,7 +51,7 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Starts the generation. Returns an error if the request's options are invalid.
+    /// Starts to generate the answers. Returns an error if the options of the request are invalid.
     pub fn begin(ask: Ask, metrics: Arc<Metrics>, permit: OwnedSemaphorePermit) -> Result<Self, Failure> {
         let Ask { loaded, prompts, options, count, reuse, reading } = ask;
         let (send, events) = unbounded_channel();
@@ -73,6 +76,7 @@ impl Answers {
             events,
             updates: VecDeque::new(),
             readers: (0..open).map(|_| AnswerReader::new(reading.clone())).collect(),
+            pieces: vec![0; open],
             open,
             count,
             prompt_tokens: prompts.iter().map(Vec::len).sum(),
@@ -96,7 +100,8 @@ impl Answers {
         self.readers.len()
     }
 
-    /// Returns the next part of an answer, and the index of this answer; `None` after the end of all answers.
+    /// Waits for the next update of any answer, and returns the update and the index of the answer.
+    /// The result is `None` after all answers have ended.
     pub async fn next(&mut self) -> Option<Result<(usize, Update), Failure>> {
         loop {
             if let Some(update) = self.updates.pop_front() {
@@ -117,12 +122,16 @@ impl Answers {
         let gone = || Failure::from(tracewright::ModelError::Gone);
         let (index, event) = event.ok_or_else(gone)?;
         let reader = self.readers.get_mut(index).ok_or_else(gone)?;
+        let pieces = self.pieces.get_mut(index).ok_or_else(gone)?;
         let mut updates = Vec::new();
         match event {
             TextEvent::Piece(piece) => {
                 if std::mem::take(&mut self.is_first) {
                     self.metrics.first_token(self.start.elapsed());
                 }
+                // Each token sends a piece, and the end of the answer sends one more.
+                self.metrics.generated(usize::from(*pieces > 0));
+                *pieces += 1;
                 updates = reader.push(&piece);
             }
             TextEvent::Logprobs(logprobs) => updates.push(Update::Logprobs(logprobs)),
@@ -130,6 +139,8 @@ impl Answers {
             TextEvent::Done(completion) => {
                 updates = reader.finish();
                 let has_calls = reader.has_calls();
+                let counted = pieces.saturating_sub(1);
+                self.metrics.generated(completion.generated.tokens.len().saturating_sub(counted));
                 let end = self.end(index, &completion, has_calls);
                 self.metrics.answered(&end.usage, &completion.generated);
                 self.metrics.ended(1);
@@ -168,8 +179,8 @@ impl Answers {
         AnswerEnd { reason, usage }
     }
 
-    /// Returns the stop string that ended an answer. The tokens of the answer contain the stop string, and
-    /// its text does not.
+    /// Returns the stop string that ended an answer. The stop string is part of the answer's
+    /// tokens, but not of the answer's text.
     fn stop_string(&self, completion: &Completion) -> Option<String> {
         let tokenizer = self.loaded.model.tokenizer().filter(|_| completion.is_cut)?;
         let whole = tokenizer.decode(&completion.generated.tokens).ok()?;

@@ -12,7 +12,7 @@ use crate::metrics::Metrics;
 use crate::models::Models;
 use crate::{ServeOptions, body};
 
-/// The number of requests that the server renders and tokenizes in parallel.
+/// The number of requests for which the server renders and tokenizes the prompt in parallel.
 const PREPARED: usize = 8;
 
 /// The number of requests for embeddings that can run or wait for the engine at the same time.
@@ -50,7 +50,8 @@ impl App {
         body::read(headers, body, &self.options).await
     }
 
-    /// Runs slow work on another thread, so that the threads for network traffic do not block.
+    /// Runs slow work on another thread, because slow work must not block the threads for network
+    /// traffic.
     pub async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
@@ -58,8 +59,8 @@ impl App {
         place(&self.prepared, work).await
     }
 
-    /// Runs work that waits for the engine. This work has its own limit, so it does not delay requests that
-    /// prepare a prompt.
+    /// Computes embeddings on another thread. Requests for embeddings and requests for text have
+    /// separate limits, so embeddings do not delay requests for text.
     pub async fn embedding<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
@@ -68,7 +69,7 @@ impl App {
     }
 }
 
-/// Runs work on a thread that may block, after `places` grants a permit.
+/// Waits for a permit of the semaphore `places`, and then runs `work` on a thread that may block.
 async fn place<T: Send + 'static>(
     places: &Semaphore,
     work: impl FnOnce() -> Result<T, Failure> + Send + 'static,

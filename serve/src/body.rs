@@ -14,8 +14,8 @@ use crate::failure::Failure;
 pub async fn read(headers: &HeaderMap, body: Body, options: &ServeOptions) -> Result<Value, Failure> {
     let kind = headers.get(header::CONTENT_TYPE).map(|kind| String::from_utf8_lossy(kind.as_bytes()));
     let essence = kind.as_deref().and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
-    // Browsers let any web page send text to this server. For JSON, browsers first ask the server for
-    // permission.
+    // Browsers let any web page send plain text to this server. Before a web page sends JSON, the
+    // browser asks the server for permission.
     if !essence.eq_ignore_ascii_case("application/json") {
         let found = shortened(escaped(essence), 60);
         return Err(Failure::ContentType { found });
@@ -44,7 +44,8 @@ async fn collect(body: Body, most: usize) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-/// Converts a JSON value to a struct. An error contains the name of the invalid field.
+/// Converts a JSON value to a struct. If a field is invalid, the error contains the name of this
+/// field.
 pub fn fields<'a, T: Deserialize<'a>>(value: &'a Value) -> Result<T, Failure> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
@@ -65,7 +66,8 @@ pub fn fields<'a, T: Deserialize<'a>>(value: &'a Value) -> Result<T, Failure> {
     })
 }
 
-/// Converts the name of a Rust type to the name of a JSON type.
+/// Returns a description of a Rust type for users of JSON, such as "a whole number from 0" for
+/// `u64`.
 fn in_words(expected: &str) -> &str {
     match expected {
         "f32" | "f64" => "a number",
@@ -80,7 +82,7 @@ fn in_words(expected: &str) -> &str {
     }
 }
 
-/// Formats a value for an error message.
+/// Formats a JSON value for an error message.
 pub fn shown(value: &Value) -> String {
     format!("`{}`", escaped(&shortened(value.to_string(), 60)))
 }

@@ -1,4 +1,4 @@
-//! `POST /v1/chat/completions`.
+//! Implements `POST /v1/chat/completions`.
 
 use std::sync::Arc;
 
@@ -25,38 +25,44 @@ use crate::stream::{self, Events, Sent};
 use crate::tools::{self, OfferedTools};
 use crate::update::{EndReason, ToolCall, Update, Usage};
 
-/// The largest number of probabilities per token.
+/// The largest number of token probabilities that an answer contains per position.
 pub const TOP: u64 = 20;
 
 #[derive(Deserialize, JsonSchema)]
 pub struct ChatFields {
-    /// The name of the model; the default is the server's first model.
+    /// The name of the model. The default model is the server's first model.
     model: Option<String>,
-    /// Objects with a role (system, developer, user, assistant, tool) and a content: a text, or a list of texts in parts.
+    /// Messages with a role (system, developer, user, assistant, tool) and a content. The content
+    /// is a text, or a list of parts with texts.
     messages: Vec<Value>,
-    /// Whether the server streams the answer as server-sent events. The last event is `[DONE]`.
+    /// Whether the server streams the answer as server-sent events. The last event of a stream is
+    /// `[DONE]`.
     stream: Option<bool>,
     stream_options: Option<StreamFields>,
-    /// The largest number of new tokens. By default, an answer can fill the context.
+    /// The largest number of new tokens. Without a limit, an answer can fill the model's whole
+    /// context.
     max_tokens: Option<u64>,
-    /// The newer name of `max_tokens`.
+    /// This field is OpenAI's newer name for `max_tokens`.
     max_completion_tokens: Option<u64>,
-    /// Whether the answer contains the probability of each token.
+    /// Whether the answer contains the probability of each of its tokens.
     logprobs: Option<bool>,
-    /// The number of most likely tokens per position that the answer contains, with their probabilities: at
-    /// most 20.
+    /// The number of most likely tokens that the answer contains per position, with their
+    /// probabilities. The largest valid value of this field is 20.
     top_logprobs: Option<u64>,
-    /// Functions that the model can call. The server ignores tools of other types.
+    /// Functions that the model can call. The server ignores tools that are not functions.
     tools: Option<Vec<Value>>,
-    /// `auto`, `none`, `required`, or an object with the name of a function.
+    /// Whether the model calls a function: `auto`, `none`, `required`, or an object with the name
+    /// of a function to call.
     tool_choice: Option<Value>,
-    /// Whether an answer can contain several calls; the default is true.
+    /// Whether an answer can contain several function calls. By default, an answer can contain
+    /// several function calls.
     parallel_tool_calls: Option<bool>,
-    /// `text`, `json_object`, or a `json_schema` that the answer must follow.
+    /// The format of the answer: `text`, `json_object`, or a `json_schema` that the answer must
+    /// follow.
     response_format: Option<Value>,
     /// The variable `reasoning_effort` of the chat template.
     reasoning_effort: Option<String>,
-    /// With `none`, the content contains the reasoning.
+    /// With the value `none`, the content of the answer includes the reasoning.
     reasoning_format: Option<String>,
     /// Variables of the chat template, such as `enable_thinking`.
     chat_template_kwargs: Option<Map<String, Value>>,
@@ -64,7 +70,7 @@ pub struct ChatFields {
 
 #[derive(Clone, Copy, Deserialize, JsonSchema)]
 pub struct StreamFields {
-    /// Whether the stream contains the token counts before `[DONE]`.
+    /// Whether the stream contains an event with token counts before `[DONE]`.
     pub include_usage: Option<bool>,
 }
 
@@ -90,7 +96,7 @@ impl ChatFields {
         })
     }
 
-    /// Returns the number of probabilities per token that the client requests.
+    /// Returns the number of token probabilities per position that the client requests.
     fn logprobs(&self) -> Result<Option<usize>, Failure> {
         let top = self.top_logprobs.unwrap_or_default();
         match self.logprobs.unwrap_or_default() {
@@ -144,7 +150,7 @@ pub async fn apply_template(
     Ok(Json(json!({ "prompt": prompt })))
 }
 
-/// The fields that all parts of an answer contain.
+/// The fields that are the same in all events of a streamed answer.
 struct Head {
     loaded: Arc<Loaded>,
     id: String,
@@ -207,7 +213,8 @@ pub fn usage(usage: Usage) -> Value {
     })
 }
 
-/// Returns the last events of a stream: the token counts, if the client requested them, and the line `[DONE]`.
+/// Returns the last events of a streamed answer. If the client requested token counts, the first
+/// returned event contains the counts. The very last event of a streamed answer is `[DONE]`.
 pub fn last_events(chunk: Option<Value>, total: Usage) -> Vec<Sent> {
     let with_usage = chunk.map(|mut chunk| {
         chunk["usage"] = usage(total);
@@ -219,7 +226,7 @@ pub fn last_events(chunk: Option<Value>, total: Usage) -> Vec<Sent> {
 /// The state of one streamed answer.
 #[derive(Clone, Default)]
 struct StreamedChoice {
-    /// Text that the server holds back until the probabilities of its tokens arrive.
+    /// Text that the server holds back until the probabilities of the text's tokens arrive.
     held: String,
     calls: usize,
 }

@@ -1,4 +1,4 @@
-//! Collects whole answers for requests without streaming.
+//! Collects whole answers for requests that do not stream.
 
 use generate::TokenLogprobs;
 
@@ -16,7 +16,7 @@ pub struct Answer {
     pub reason: EndReason,
 }
 
-/// Waits for all answers, and returns the answers with their token counts.
+/// Waits for the end of all answers, and returns the answers and the total token counts.
 pub async fn collect(mut answers: Answers) -> Result<(Vec<Answer>, Usage), Failure> {
     let empty = Answer {
         reasoning: String::new(),

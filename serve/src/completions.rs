@@ -1,4 +1,4 @@
-//! `POST /v1/completions`: continues texts without a chat template.
+//! Implements `POST /v1/completions`, which continues texts without a chat template.
 
 use std::sync::Arc;
 
@@ -36,24 +36,25 @@ const USUAL: u64 = 16;
 
 #[derive(Deserialize, JsonSchema)]
 pub struct CompletionFields {
-    /// The name of the model; the default is the server's first model.
+    /// The name of the model. The default model is the server's first model.
     model: Option<String>,
-    /// A text, a list of texts, a list of token ids, or a list of such lists.
+    /// The prompts: a text, a list of texts, a list of token ids, or a list of lists of token ids.
     prompt: Value,
     stream: Option<bool>,
     stream_options: Option<StreamFields>,
-    /// The largest number of new tokens; the default is 16.
+    /// The largest number of new tokens. By default, an answer has at most 16 new tokens.
     max_tokens: Option<u64>,
-    /// The number of most likely tokens per position that the answer contains, with their probabilities: at
-    /// most 20.
+    /// The number of most likely tokens that the answer contains per position, with their
+    /// probabilities. The largest valid value of this field is 20.
     logprobs: Option<u64>,
-    /// Whether the text begins with the prompt.
+    /// Whether the text of the answer begins with the prompt.
     echo: Option<bool>,
-    /// Not supported: a text in this field is an error.
+    /// The server does not support the field `suffix`, and rejects a request with a text in this
+    /// field.
     suffix: Option<String>,
 }
 
-/// A prompt: its tokens, and its text if the text is known.
+/// The tokens of a prompt, and the text if the client sent text.
 struct Prompt {
     text: String,
     tokens: Vec<u32>,
@@ -133,7 +134,8 @@ impl CompletionFields {
     }
 }
 
-/// Reads the prompts of a request: a text, a list of texts, a list of tokens, or a list of such lists.
+/// Reads the prompts of a request: a text, a list of texts, a list of token ids, or a list of lists
+/// of token ids.
 fn prompts(loaded: &Loaded, given: &Value) -> Result<Vec<Prompt>, Failure> {
     let expected = "a text, a list of texts, or token ids";
     let refuse = || Failure::field("prompt", shown(given), expected);
@@ -166,19 +168,21 @@ fn prompts(loaded: &Loaded, given: &Value) -> Result<Vec<Prompt>, Failure> {
     list.into_iter().map(prompt).collect()
 }
 
-/// Reads a list of token ids, and checks that the model's vocabulary contains them.
+/// Reads a list of token ids. The result is `None` if the value is not a list of token ids, or if
+/// the model's vocabulary lacks one of the token ids.
 pub fn token_ids(given: &Value, loaded: &Loaded) -> Option<Vec<u32>> {
     let vocabulary = loaded.model.info().vocabulary as u64;
     let id = |id: &Value| id.as_u64().filter(|&id| id < vocabulary).map(|id| id as u32);
     given.as_array()?.iter().map(id).collect()
 }
 
-/// The fields that all parts of an answer contain.
+/// The data from which the server creates each event of an answer.
 struct Completion {
     loaded: Arc<Loaded>,
     id: String,
     created: u64,
-    /// The text before each prompt's answers: the prompt or nothing.
+    /// Contains, for each prompt, the text with which the answers to this prompt begin. If the
+    /// client sets `echo`, an answer begins with the prompt; otherwise the beginning is empty.
     echoes: Vec<String>,
     /// The number of answers to each prompt.
     count: usize,
@@ -203,7 +207,8 @@ impl Completion {
         json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": finish })
     }
 
-    /// Formats the probabilities of tokens. The first token begins at the given character of the text.
+    /// Formats the probabilities of tokens. `offset` is the number of characters before the first
+    /// token.
     fn logprobs(&self, logprobs: &[TokenLogprobs], mut offset: usize) -> Value {
         let text = |token| String::from_utf8_lossy(self.loaded.piece(token)).into_owned();
         let (mut tokens, mut chosen, mut top, mut offsets) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -223,8 +228,8 @@ impl Completion {
 /// Creates the events of a streamed answer.
 struct Chunks {
     head: Completion,
-    /// For each answer, text that waits for the probabilities of its tokens, and the number of characters
-    /// before this text.
+    /// For each answer, the text that the server holds back until the probabilities of the text's
+    /// tokens arrive. The integer is the number of characters in the answer before this text.
     texts: Vec<(String, usize)>,
     with_logprobs: bool,
     includes_usage: bool,

@@ -1,4 +1,4 @@
-//! `POST /v1/embeddings`.
+//! Implements `POST /v1/embeddings`.
 
 use std::sync::Arc;
 
@@ -23,13 +23,14 @@ const TEXTS: usize = 2048;
 
 #[derive(Deserialize, JsonSchema)]
 pub struct EmbeddingFields {
-    /// The name of the model; the default is the server's first model.
+    /// The name of the model. The default model is the server's first model.
     model: Option<String>,
-    /// A text, a list of texts, a list of token ids, or a list of such lists.
+    /// The texts: a text, a list of texts, a list of token ids, or a list of lists of token ids.
     input: Value,
-    /// `float` or `base64`.
+    /// The encoding of the embeddings: `float` or `base64`.
     encoding_format: Option<String>,
-    /// If set, this number must be the model's own number of dimensions.
+    /// The number of dimensions of the embeddings. If the client sets the number of dimensions, the
+    /// number must equal the model's own number.
     dimensions: Option<u64>,
     /// The name of one of the model's prompts, such as `query`.
     prompt_name: Option<String>,
@@ -80,7 +81,8 @@ pub async fn embed(
     Ok(Json(json!({ "object": "list", "data": data, "model": loaded.name, "usage": usage })))
 }
 
-/// Reads the tokens of a request's input: a text, a list of texts, a list of tokens, or a list of such lists.
+/// Reads the input of a request and returns the token ids. The input is a text, a list of texts, a
+/// list of token ids, or a list of lists of token ids.
 fn texts(loaded: &Loaded, request: &EmbeddingFields) -> Result<Vec<Vec<u32>>, Failure> {
     let given = &request.input;
     let expected = "a text, a list of texts, or token ids";

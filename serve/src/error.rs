@@ -11,26 +11,27 @@ pub enum ServeError {
     /// The server cannot listen on the address.
     #[error("the server cannot listen on `{address}`")]
     Listen {
-        /// The host and the port that the options set.
+        /// The host and the port of the address.
         address: String,
-        /// The error of the operating system, for example that another program uses the port.
+        /// The error of the operating system, which reports for example that another program uses
+        /// the port.
         source: io::Error,
     },
     /// A file cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
     /// The key file contains no key.
-    #[error("`{}` has no key, expected one on each line", .path.display())]
+    #[error("`{}` contains no API key, expected one API key on each line", .path.display())]
     NoKeys {
         /// Path of the key file.
         path: PathBuf,
     },
-    /// A key contains characters that a header cannot contain.
-    #[error("line {line} of `{}` is not a key, expected printable ASCII characters without spaces", .path.display())]
+    /// A key contains characters that are invalid in an HTTP header.
+    #[error("line {line} of `{}` is not an API key, expected printable ASCII characters without spaces", .path.display())]
     Key {
         /// Path of the key file.
         path: PathBuf,
-        /// The number of the line, from 1.
+        /// The number of the line in the key file, counted from 1.
         line: usize,
     },
     /// Two models have the same name.
@@ -40,6 +41,6 @@ pub enum ServeError {
         name: String,
     },
     /// The system cannot start the threads of the server.
-    #[error("the server's threads do not start")]
+    #[error("the server cannot start its threads")]
     Threads(#[source] io::Error),
 }

@@ -1,4 +1,5 @@
-//! [`Failure`] lists the reasons why a request fails, with status, code and message.
+//! [`Failure`] lists the reasons why a request fails. Each reason for a failure has an HTTP status,
+//! a code and a message.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -15,52 +16,53 @@ use tracewright::embed::EmbedError;
 /// The reason why a request fails.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Failure {
-    #[error("the body is not valid JSON: {why}")]
+    #[error("the body of the request is not valid JSON: {why}")]
     Json { why: String },
     /// A field of the body has a wrong type or an invalid value.
     #[error("`{param}` is {found}, expected {expected}")]
     Field { param: String, found: String, expected: String },
     #[error("`{param}` is missing, expected {expected}")]
     Missing { param: String, expected: String },
-    #[error("`{param}` is not supported; leave it out")]
+    #[error("`{param}` is not supported; leave out this parameter")]
     Unsupported { param: String },
-    #[error("the body has more than {most} bytes; send less")]
+    #[error("the body of the request has more than {most} bytes; send a smaller body")]
     TooLarge { most: usize },
-    #[error("the body did not arrive within {} s; send it faster", .limit.as_secs())]
+    #[error("the body of the request did not arrive within {} s; send the body faster", .limit.as_secs())]
     TooSlow { limit: Duration },
-    #[error("the body cannot be read: {why}")]
+    #[error("the body of the request cannot be read: {why}")]
     Body { why: String },
     #[error("the content type is `{found}`, expected `application/json`")]
     ContentType { found: String },
-    #[error("no API key is given; send it as `Authorization: Bearer KEY`")]
+    #[error("the request contains no API key; send the key as `Authorization: Bearer KEY`")]
     NoKey,
-    #[error("the API key is not known")]
+    #[error("the API key of the request is not known")]
     WrongKey,
-    #[error("the host is `{host}`, expected this machine's address or `localhost`")]
+    #[error("the header `Host` is `{host}`, expected this machine's address or `localhost`")]
     Host { host: String },
-    #[error("pages of `{origin}` may not use this server; allow the origin when you start it")]
+    #[error("web pages of `{origin}` may not use this server; allow this origin when you start the server")]
     Origin { origin: String },
-    #[error("there is nothing at `{path}`")]
+    #[error("the server has no endpoint `{path}`")]
     Path { path: String },
-    #[error("`{method}` is not possible here")]
+    #[error("the endpoint does not support the method `{method}`")]
     Method { method: String },
-    #[error("there is no model `{name}`, expected {}", names(.known))]
+    #[error("the server has no model `{name}`, expected {}", names(.known))]
     Model { name: String, known: Vec<String> },
     /// The prompt and one new token do not fit into the context.
     #[error(
-        "the prompt has {tokens} tokens, and the context of `{model}` holds {context}; shorten the prompt, or serve the \
-         model with a longer context"
+        "the prompt has {tokens} tokens, but the context of `{model}` has only {context} tokens; shorten the prompt, \
+         or serve the model with a longer context"
     )]
     Context { model: String, tokens: usize, context: usize },
-    #[error("`{model}` {does}, and cannot {asked}")]
+    #[error("the model `{model}` {does}, and cannot {asked}")]
     Kind { model: String, does: &'static str, asked: &'static str },
-    #[error("the chat template of `{model}` refuses the messages: {why}")]
+    #[error("the chat template of `{model}` rejects the messages: {why}")]
     Template { model: String, why: String },
-    #[error("{most} requests wait already; try again later")]
+    #[error("{most} requests are already waiting; send the request again later")]
     Busy { most: usize },
     #[error("the model `{name}` cannot be loaded: {why}")]
     Load { name: String, why: String },
-    /// Another error of the model. The request may be the cause.
+    /// The model reported an error for which `Failure` has no separate variant. The request may
+    /// have caused the model's error.
     #[error("{}", causes(.0.as_ref()))]
     Of(Arc<ModelError>),
     #[error("the server failed: {why}")]
@@ -96,7 +98,7 @@ impl From<GenerateError> for Failure {
 }
 
 impl Failure {
-    /// Creates the failure of a field with an invalid value.
+    /// Creates the failure for a request field with an invalid value.
     pub fn field(param: impl Into<String>, found: impl Into<String>, expected: impl Into<String>) -> Self {
         Self::Field { param: param.into(), found: found.into(), expected: expected.into() }
     }
@@ -117,7 +119,7 @@ impl Failure {
         }
     }
 
-    /// The type of the error, as in OpenAI's API.
+    /// Returns the type of the error in OpenAI's API.
     pub fn kind(&self) -> &'static str {
         match self.status() {
             StatusCode::UNAUTHORIZED => "authentication_error",
@@ -159,7 +161,7 @@ impl Failure {
         }
     }
 
-    /// The name of the invalid field.
+    /// Returns the name of the invalid field.
     pub fn param(&self) -> Option<String> {
         match self {
             Self::Field { param, .. } | Self::Missing { param, .. } | Self::Unsupported { param } => {
@@ -188,7 +190,7 @@ impl Failure {
         } })
     }
 
-    /// Creates a response with this body, and with the headers that the status requires.
+    /// Creates an HTTP response with this body, and with the headers that the status requires.
     pub fn respond(&self, body: Value) -> Response {
         let mut response = (self.status(), Json(body)).into_response();
         if self.status().is_server_error() {
@@ -214,7 +216,8 @@ impl IntoResponse for Failure {
     }
 }
 
-/// Whether the request causes this error, so that only a changed request can succeed.
+/// Whether the request, and not the server, causes an error of the model. If the request causes the
+/// error, the same request always fails.
 fn is_of_request(error: &ModelError) -> bool {
     match error {
         ModelError::Generate(error) => {

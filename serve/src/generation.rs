@@ -1,4 +1,5 @@
-//! [`ChatRequest`] is a conversation to answer. All interfaces for chats convert their requests to this type.
+//! [`ChatRequest`] is a conversation that the model must answer. The handlers of all chat APIs
+//! convert requests to a `ChatRequest`.
 
 use std::sync::Arc;
 
@@ -16,28 +17,29 @@ use crate::reader::{REASONING, Reading};
 use crate::sampling::SamplingFields;
 use crate::tools::OfferedTools;
 
-/// A conversation to answer, from any of the interfaces.
+/// A conversation that the model must answer; the request can come from any chat API.
 pub struct ChatRequest {
-    /// The messages, as chat templates expect them.
+    /// The messages, in the format that chat templates expect.
     pub messages: Vec<Value>,
     pub tools: OfferedTools,
-    /// Whether an answer can contain several calls.
+    /// Whether an answer can contain several function calls.
     pub parallel_calls: bool,
     pub variables: Map<String, Value>,
     /// The JSON Schema that the answer must follow.
     pub schema: Option<Value>,
-    /// The name of the field that limits the number of new tokens, and the limit.
+    /// The name of the request's field that limits the number of new tokens, and the value of this
+    /// field.
     pub max_tokens: (&'static str, Option<u64>),
     pub logprobs: Option<usize>,
     pub sampling: SamplingFields,
-    /// Additional stop strings.
+    /// The stop strings of the request, in addition to the server's stop strings.
     pub stop: Vec<String>,
-    /// Whether the content contains the reasoning.
+    /// Whether the content of the answer includes the reasoning.
     pub keeps_reasoning: bool,
 }
 
 impl ChatRequest {
-    /// Renders the text of the prompt.
+    /// Renders the text of the prompt with the chat template.
     pub fn render(&self, loaded: &Loaded) -> Result<String, Failure> {
         let Self { messages, tools, variables, .. } = self;
         let (messages, variables) = (messages.clone(), variables.clone());
@@ -73,7 +75,7 @@ impl ChatRequest {
         let schema = match (&self.schema, self.tools.is_forced, self.tools.offered.is_empty()) {
             (_, true, _) => Some(self.tools.schema()),
             (Some(schema), false, true) => Some(schema.clone()),
-            // The model chooses between a call and an answer that follows the schema.
+            // The model chooses between a function call and an answer that follows the schema.
             (Some(schema), false, false) => Some(json!({ "anyOf": [self.tools.schema(), schema] })),
             (None, false, _) => None,
         };
@@ -106,8 +108,9 @@ pub fn max_tokens(param: &str, given: Option<u64>, context: usize) -> Result<usi
     }
 }
 
-/// Returns the schema of a format with the type `text`, `json_object` or `json_schema`. The argument `schema` is the path
-/// of the schema inside the format.
+/// Reads a field that sets the format of an answer, and returns the JSON Schema for the answer. The
+/// field's `type` is `text`, `json_object` or `json_schema`. The argument `schema` is the path of
+/// the JSON Schema inside the field.
 pub fn schema(param: &str, format: Option<&Value>, schema: &str) -> Result<Option<Value>, Failure> {
     let Some(format) = format.filter(|format| !format.is_null()) else { return Ok(None) };
     match format.get("type").and_then(Value::as_str) {

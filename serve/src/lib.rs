@@ -1,7 +1,8 @@
-//! An HTTP server for open models. Clients of OpenAI's interface use it unchanged.
+//! An HTTP server for open models. Clients of OpenAI's API can use this server without changes.
 //!
-//! The server reads requests, renders chat templates, and turns events of the engine into answers. Each model's engine
-//! thread continues the texts of several requests in parallel; see [`tracewright::Model`].
+//! The server reads requests, renders chat templates, and converts events of the engine to answers.
+//! Each model has an engine thread, which generates the answers to several requests in parallel;
+//! see [`tracewright::Model`].
 
 mod access;
 mod answers;

@@ -15,10 +15,10 @@ use crate::app::App;
 use crate::models::Models;
 use crate::{ServeError, ServeOptions, ServedModel, routes};
 
-/// The largest number of connections at the same time. Further connections wait.
+/// The largest number of open connections. Additional connections wait.
 const CONNECTIONS: usize = 4096;
 
-/// The interval at which the server checks whether to stop.
+/// The server checks at this interval whether the caller wants to stop the server.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A server that listens on a port, but does not accept connections yet.
@@ -45,8 +45,8 @@ impl Server {
         self.address
     }
 
-    /// Answers requests until `stop` returns true. After that, the server waits for running answers, at most
-    /// [`ServeOptions::drain`].
+    /// Answers requests until `stop` returns true. After `stop` has returned true, the server waits
+    /// until the running answers end, at most for the time [`ServeOptions::drain`].
     ///
     /// # Errors
     /// Returns an error if the system cannot start threads.
@@ -65,7 +65,8 @@ impl Server {
             .build()
             .map_err(ServeError::Threads)?;
         let result = runtime.block_on(self.serve(Arc::new(app), stop));
-        // Some work may still run although no client waits for it, for example loading a model.
+        // Some threads may still run although no client waits for their results. For example, a
+        // thread may load a model.
         runtime.shutdown_timeout(Duration::from_secs(1));
         result
     }
@@ -108,7 +109,8 @@ impl Server {
     }
 }
 
-/// Accepts the next connection, as soon as the number of connections is below the limit.
+/// Accepts the next connection. If the number of open connections equals the limit, the function
+/// waits first.
 async fn accept(
     listener: &tokio::net::TcpListener,
     places: &Arc<Semaphore>,
@@ -116,14 +118,14 @@ async fn accept(
     let place = places.clone().acquire_owned().await.ok()?;
     match listener.accept().await {
         Ok((stream, _)) => {
-            // A packet with one token is small, so TCP would otherwise delay the packet to merge it with
-            // later packets.
+            // Without this option, TCP would delay a small packet with one token and merge the
+            // packet with later packets.
             let _ = stream.set_nodelay(true);
             Some((stream, place))
         }
         Err(error) => {
-            // For example, the process has too many open files. The server then waits until other connections
-            // close.
+            // For example, the process may have too many open files. The server waits until other
+            // connections close.
             tracing::warn!("a connection is not accepted: {error}");
             tokio::time::sleep(Duration::from_millis(100)).await;
             None

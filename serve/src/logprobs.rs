@@ -1,11 +1,11 @@
-//! Formats probabilities of tokens as OpenAI's API does.
+//! Formats probabilities of tokens in the format of OpenAI's API.
 
 use generate::{Logprob, TokenLogprobs};
 use serde_json::{Value, json};
 
 use crate::models::Loaded;
 
-/// Returns the entries of `logprobs.content` in a chat answer.
+/// Returns the list for the field `logprobs.content` of a chat answer.
 pub fn content(loaded: &Loaded, logprobs: &[TokenLogprobs]) -> Vec<Value> {
     let entry = |one: &TokenLogprobs| {
         let mut entry = token(loaded, &one.chosen);
@@ -20,8 +20,8 @@ fn token(loaded: &Loaded, one: &Logprob) -> Value {
     json!({ "token": String::from_utf8_lossy(bytes), "logprob": finite(one.logprob), "bytes": bytes })
 }
 
-/// JSON has no infinity. For a token with the probability 0, the function returns the lowest logarithm that
-/// clients know.
+/// Replaces minus infinity, the logarithm of the probability 0, by a finite number. JSON has no
+/// infinity, so the function uses the same finite number as OpenAI's API.
 pub fn finite(logprob: f64) -> f64 {
     if logprob.is_finite() { logprob } else { -9999.0 }
 }

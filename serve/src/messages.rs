@@ -1,4 +1,4 @@
-//! `POST /v1/messages`: Anthropic's interface.
+//! Implements `POST /v1/messages`, Anthropic's API for messages.
 
 use std::sync::Arc;
 
@@ -26,16 +26,18 @@ use crate::update::{EndReason, ToolCall, Update, Usage};
 #[derive(Deserialize, JsonSchema)]
 pub struct MessageFields {
     model: Option<String>,
-    /// Objects with a role and a content: a text, or a list of blocks.
+    /// Messages with a role and a content. The content is a text, or a list of content blocks.
     messages: Vec<Value>,
-    /// A system message: a text, or a list of texts in blocks.
+    /// The system message: a text, or a list of content blocks with texts.
     system: Option<Value>,
     max_tokens: Option<u64>,
     stop_sequences: Option<Vec<String>>,
     stream: Option<bool>,
-    /// Functions with an `input_schema`. The server ignores tools of other types.
+    /// Functions that the model can call, each with an `input_schema`. The server ignores tools
+    /// that are not functions.
     tools: Option<Vec<Value>>,
-    /// An object with the type `auto`, `any` or `none`, or with the type `tool` and a name.
+    /// Whether the model calls a function: an object with the type `auto`, `any` or `none`, or with
+    /// the type `tool` and the name of a function.
     tool_choice: Option<Value>,
     /// `{"type": "disabled"}` sets `enable_thinking` of the chat template to false.
     thinking: Option<Value>,
@@ -89,7 +91,7 @@ async fn respond(app: &Arc<App>, headers: &HeaderMap, body: Body) -> Result<Resp
     Ok(Json(message).into_response())
 }
 
-/// Formats the error as Anthropic's API does.
+/// Formats an error in the format of Anthropic's API.
 fn error(failure: &Failure) -> Value {
     let kind = match failure.kind() {
         "server_error" => "api_error",
@@ -127,7 +129,8 @@ impl MessageFields {
         })
     }
 
-    /// Returns the functions of a request. The function ignores tools that only Anthropic's servers define.
+    /// Returns the functions that a request offers to the model. Tools that only Anthropic's
+    /// servers define are ignored.
     fn tools(&self) -> Result<Vec<Value>, Failure> {
         let mut tools = Vec::new();
         for (i, one) in self.tools.iter().flatten().enumerate() {
@@ -162,7 +165,8 @@ impl MessageFields {
     }
 }
 
-/// Converts a message to the format of chat templates. Each result of a call becomes a separate message.
+/// Converts a message to the format of chat templates. Each result of a function call becomes a
+/// separate message.
 fn in_chat(message: &Value, at: &str, out: &mut Vec<Value>) -> Result<(), Failure> {
     let Some(blocks) = message.get("content").and_then(Value::as_array) else {
         out.push(message.clone());
@@ -201,7 +205,8 @@ fn in_chat(message: &Value, at: &str, out: &mut Vec<Value>) -> Result<(), Failur
     Ok(())
 }
 
-/// Formats token counts as Anthropic's API does: `input_tokens` excludes cached tokens.
+/// Formats token counts in the format of Anthropic's API, in which `input_tokens` excludes cached
+/// tokens.
 fn usage(usage: Usage) -> Value {
     json!({
         "input_tokens": usage.prompt - usage.cached,
@@ -211,7 +216,7 @@ fn usage(usage: Usage) -> Value {
     })
 }
 
-/// Returns the reason for the end of an answer, and the stop string.
+/// Returns the values of `stop_reason` and `stop_sequence` for the end of an answer.
 fn stop(reason: &EndReason) -> (Value, Value) {
     match reason {
         EndReason::Stop => (json!("end_turn"), Value::Null),
@@ -241,9 +246,10 @@ fn blocks(answer: &Answer) -> Vec<Value> {
 /// Creates the events of a streamed message.
 struct MessageEvents {
     message: Value,
-    /// The type of the open block.
+    /// The type of the content block that the server is sending.
     open: Option<&'static str>,
-    /// The index of the open block; without an open block, the index of the next block.
+    /// The index of the answer's content block that the server is sending. Between two content
+    /// blocks, `number` is the index of the next block.
     number: usize,
     usage: Usage,
     reason: EndReason,
@@ -259,7 +265,8 @@ impl MessageEvents {
         Sent::Named(kind, fields)
     }
 
-    /// Opens a block of this type, unless a block of this type is already open.
+    /// Begins a content block of this type, unless the server is already sending a block of this
+    /// type.
     fn open(&mut self, kind: &'static str, block: Value, out: &mut Vec<Sent>) {
         if self.open != Some(kind) {
             self.close(out);

@@ -12,10 +12,10 @@ use generate::Generated;
 use crate::models::Models;
 use crate::update::Usage;
 
-/// Upper bounds of the times to the first token, in seconds.
+/// Upper bounds of the histogram of times to the first token, in seconds.
 const BOUNDS: [f64; 12] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 
-/// The counters of a server.
+/// The counters that `GET /metrics` reports.
 #[derive(Default)]
 pub struct Metrics {
     requests: Mutex<BTreeMap<(String, u16), u64>>,
@@ -24,10 +24,10 @@ pub struct Metrics {
     completion: AtomicU64,
     drafted: AtomicU64,
     accepted: AtomicU64,
-    /// The number of answers that are generated or wait for a slot.
+    /// The number of running answers, including answers that wait for a slot of the batch.
     open: AtomicUsize,
-    /// A histogram of times to the first token: the number of times up to each bound, the total number, and the sum
-    /// in microseconds.
+    /// For each bound in `BOUNDS`, the number of answers whose first token arrived within this
+    /// time.
     first: [AtomicU64; BOUNDS.len()],
     firsts: AtomicU64,
     first_sum: AtomicU64,
@@ -57,17 +57,20 @@ impl Metrics {
         self.first_sum.fetch_add(time.as_micros() as u64, Relaxed);
     }
 
+    pub fn generated(&self, tokens: usize) {
+        self.completion.fetch_add(tokens as u64, Relaxed);
+    }
+
     pub fn answered(&self, usage: &Usage, generated: &Generated) {
         self.prompt.fetch_add(usage.prompt as u64, Relaxed);
         self.cached.fetch_add(usage.cached as u64, Relaxed);
-        self.completion.fetch_add(usage.completion as u64, Relaxed);
         self.drafted.fetch_add(generated.drafted as u64, Relaxed);
         self.accepted.fetch_add(generated.accepted as u64, Relaxed);
         self.prefill.fetch_add(generated.prefill.as_micros() as u64, Relaxed);
         self.decode.fetch_add(generated.decode.as_micros() as u64, Relaxed);
     }
 
-    /// Formats the counters as Prometheus expects.
+    /// Formats the counters in Prometheus' text format.
     pub fn text(&self, models: &Models) -> String {
         let mut out = String::new();
         let mut metric = |name: &str, kind: &str, help: &str, lines: &[(String, String)]| {

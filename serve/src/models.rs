@@ -1,4 +1,5 @@
-//! Finds models by name. The server loads a model when a request names the model for the first time.
+//! Finds models by name. The server loads a model when the first request with the model's name
+//! arrives.
 
 use std::error::Error;
 use std::sync::{Arc, OnceLock};
@@ -11,14 +12,14 @@ use crate::ServeError;
 use crate::failure::{Failure, causes};
 use crate::ids::now;
 
-/// A function that opens a model. The server calls this function on a thread that may block.
+/// A function that opens a model. The server calls `OpenModel` on a thread that may block.
 pub type OpenModel = Box<dyn Fn() -> Result<Model, Box<dyn Error + Send + Sync>> + Send + Sync>;
 
-/// A model that requests can name.
+/// A model of the server, which requests select by name.
 pub struct ServedModel {
     /// The name of the model in requests.
     pub name: String,
-    /// Opens the model.
+    /// The function that opens the model.
     pub open: OpenModel,
 }
 
@@ -31,7 +32,7 @@ pub fn check_names(names: &[String]) -> Result<(), ServeError> {
     again.map_or(Ok(()), |(_, name)| Err(ServeError::Name { name: name.clone() }))
 }
 
-/// A loaded model, with the data that answers need.
+/// A loaded model, and data that the server needs to create answers.
 pub struct Loaded {
     pub name: String,
     pub model: Model,
@@ -39,13 +40,13 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// The tokenizer. The server cannot serve a model without a tokenizer.
+    /// Returns the tokenizer, or an error if the model has no tokenizer.
     pub fn tokenizer(&self) -> Result<&Tokenizer, Failure> {
         let without = || self.kind("has no tokenizer", "read or write text");
         self.model.tokenizer().ok_or_else(without)
     }
 
-    /// Whether the model computes embeddings instead of text.
+    /// Whether the model computes embeddings and does not generate text.
     pub fn embeds(&self) -> bool {
         self.model.info().build.is_none()
     }
@@ -99,8 +100,8 @@ impl Models {
         self.entries.iter().filter_map(|entry| entry.loaded.get()).map(|loaded| &**loaded)
     }
 
-    /// Returns the model with this name, or the first model if the request names none. The first request for a model
-    /// waits while the model loads.
+    /// Returns the model with this name, or the server's first model if `name` is `None`. The first
+    /// request for a model waits until the model is loaded.
     pub async fn get(&self, name: Option<&str>) -> Result<Arc<Loaded>, Failure> {
         let entry = match name {
             None => self.entries.first(),
@@ -113,7 +114,7 @@ impl Models {
         if let Some(loaded) = entry.loaded.get() {
             return Ok(loaded.clone());
         }
-        // The model continues to load if the client disconnects.
+        // If the client disconnects, the server continues to load the model.
         let task = tokio::spawn(async move { entry.load().await });
         task.await.unwrap_or_else(|error| Err(Failure::Server { why: error.to_string() }))
     }

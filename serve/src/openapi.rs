@@ -1,4 +1,5 @@
-//! `GET /openapi.json`: the OpenAPI document of the server, generated from the Rust types of requests.
+//! Implements `GET /openapi.json`, which returns the OpenAPI document of the server. The document
+//! is generated from the Rust types of requests.
 
 use std::sync::Arc;
 
@@ -9,16 +10,16 @@ use serde_json::{Map, Value, json};
 
 use crate::app::App;
 
-/// A path of the server. If the server has keys, this path requires a key.
+/// A path of the server that requires an API key, if the server has API keys.
 pub struct Endpoint {
     pub path: &'static str,
     pub about: &'static str,
     pub route: MethodRouter<Arc<App>>,
-    /// The JSON Schemas of the body; the list is empty for `GET`.
+    /// The JSON Schemas of the request's body. For a path with the method `GET`, the list is empty.
     pub body: Vec<Schema>,
 }
 
-/// Creates the OpenAPI document of these paths.
+/// Creates the OpenAPI document of the given paths.
 pub fn document(endpoints: Vec<Endpoint>) -> Json<Value> {
     let paths: Map<String, Value> = endpoints.into_iter().map(path).collect();
     let error = json!({ "type": "object", "required": ["message", "type", "code", "param"], "properties": {

@@ -1,4 +1,4 @@
-//! [`ServeOptions`] is a plain struct with defaults.
+//! [`ServeOptions`] contains the options of a server.
 
 use std::time::Duration;
 
@@ -9,21 +9,24 @@ use crate::ApiKeys;
 /// Options of a [`Server`](crate::Server).
 #[derive(Clone)]
 pub struct ServeOptions {
-    /// The default generation options of requests.
+    /// The options for generating an answer. A request can override the server's options for
+    /// generating an answer.
     pub defaults: GenerateOptions,
-    /// The API keys that clients can use. With `None`, each client that can reach the port has access.
+    /// The API keys that clients can use. Without API keys, each client that can reach the port has
+    /// access.
     pub keys: Option<ApiKeys>,
     /// The origins whose web pages may use the server, such as `http://localhost:5173`; `*` allows all
     /// origins.
     pub allowed_origins: Vec<String>,
     /// The largest size of a request's body, in bytes.
     pub max_body: usize,
-    /// The largest number of requests that the server answers at the same time, including waiting requests.
-    /// Further requests get the status 503.
+    /// The largest number of requests that the server accepts at the same time, including waiting
+    /// requests. When the limit on requests is reached, further requests get the HTTP status 503.
     pub max_requests: usize,
-    /// The time limit for the headers of a request, and also for its body.
+    /// The time limit for receiving the headers of a request, and also for receiving the body.
     pub read_timeout: Duration,
-    /// The time that running answers have to end after the server stops accepting requests.
+    /// The longest time that the server waits for running answers after the server has stopped
+    /// accepting requests.
     pub drain: Duration,
 }
 

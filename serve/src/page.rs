@@ -1,19 +1,20 @@
-//! The chat page at `/`. The program contains the files of the page, and the page sends requests only to this
-//! server.
+//! Serves the web page for chats at the path `/`. The program contains the files of the web page,
+//! and the page sends requests only to this server.
 
 use axum::Router;
 use axum::http::header;
 use axum::response::IntoResponse;
 use axum::routing::get;
 
-/// The files: path, media type and content.
+/// The files of the page: path, media type and content.
 const FILES: [(&str, &str, &str); 3] = [
     ("/", "text/html; charset=utf-8", include_str!("../page/index.html")),
     ("/page.css", "text/css; charset=utf-8", include_str!("../page/page.css")),
     ("/page.js", "text/javascript; charset=utf-8", include_str!("../page/page.js")),
 ];
 
-/// The browser loads only files of this server, and no other web page can embed this page.
+/// The content security policy of the chat page. The policy allows the browser to load only files
+/// of this server, and forbids other web pages to embed the chat page.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'";
 
 pub fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {

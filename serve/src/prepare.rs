@@ -1,4 +1,4 @@
-//! Converts messages to the tokens of a prompt.
+//! Converts the messages of a conversation to the tokens of a prompt.
 
 use generate::{Chat, GenerateError};
 use serde_json::{Map, Value, json};
@@ -11,7 +11,7 @@ use crate::models::Loaded;
 /// The roles of messages that a client can send.
 const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
 
-/// A conversation, as chat templates expect it.
+/// A conversation, in the format that chat templates expect.
 #[derive(Clone, Debug, Default)]
 pub struct Dialogue {
     pub messages: Vec<Value>,
@@ -27,7 +27,8 @@ impl Dialogue {
             Err(error) => error,
         };
         let Some(why) = template_refusal(&refusal) else { return Err(refusal.into()) };
-        // Many templates accept a system message only at the beginning, or accept no system message.
+        // Many chat templates accept a system message only at the beginning of the conversation, or
+        // reject every system message.
         for arrange in [systems_first, systems_to_user] {
             if let Ok(text) = self.rendered(loaded, arrange) {
                 return Ok(text);
@@ -36,7 +37,7 @@ impl Dialogue {
         Err(Failure::Template { model: loaded.name.clone(), why })
     }
 
-    /// Renders the messages in the order that `arrange` returns.
+    /// Calls `arrange` to sort or join the messages, and renders the result with the chat template.
     fn rendered(&self, loaded: &Loaded, arrange: fn(&[Value]) -> Vec<Value>) -> Result<String, ModelError> {
         let mut chat = Chat {
             messages: self.messages.clone(),
@@ -47,7 +48,8 @@ impl Dialogue {
         };
         let uses_tools = chat.messages.iter().any(|message| message.get("tool_calls").is_some());
         if uses_tools && chat.tools.is_none() {
-            // Some templates render the calls of earlier messages only if tools are defined.
+            // Some chat templates render the function calls of earlier messages only if tools are
+            // defined.
             chat.tools = Some(Vec::new());
         }
         let mut unread = loaded.model.unread_by_template(&chat)?;
@@ -57,8 +59,8 @@ impl Dialogue {
                 chat.messages = without_tools(&chat.messages, chat.tools.take().as_deref());
             }
             match loaded.model.render(&Chat { messages: arrange(&chat.messages), ..chat.clone() }) {
-                // If a separate process renders the template, the process rejects a variable without effect
-                // and returns its name.
+                // If a separate process renders the template, this process rejects a variable
+                // without effect, and its error message contains the variable's name.
                 Err(ModelError::Template { message }) => match unread_name(&message) {
                     Some(name) if name == "tools" && chat.tools.is_some() => unread = vec![name],
                     Some(name) if chat.variables.remove(&name).is_some() => unread.clear(),
@@ -70,15 +72,16 @@ impl Dialogue {
     }
 }
 
-/// Returns the variable that the template does not read, from the error message of the process that renders
-/// the template.
+/// Parses an error message of the process that renders the template, and returns the variable that
+/// the template does not read.
 fn unread_name(message: &str) -> Option<String> {
     let (_, rest) = message.strip_prefix("error[TW0821]")?.split_once("does not use `")?;
     Some(rest.split_once('`')?.0.to_owned())
 }
 
-/// Returns the messages for a template that does not support tools: a system message describes the functions, calls are
-/// JSON, and the user sends the results of calls.
+/// Converts the messages for a chat template that does not support tools. A system message
+/// describes the functions, and function calls become JSON. The results of calls become messages of
+/// the user.
 fn without_tools(messages: &[Value], tools: Option<&[Value]>) -> Vec<Value> {
     let plain = |message: &Value| {
         let calls = message["tool_calls"].as_array();
@@ -116,11 +119,12 @@ pub fn check_length(loaded: &Loaded, tokens: usize) -> Result<(), Failure> {
     }
 }
 
-/// Returns the reason why the template rejects the messages; `None` for an error of another kind.
+/// Returns the reason why the chat template rejects the messages. The result is `None` if the
+/// template did not reject the messages.
 fn template_refusal(error: &ModelError) -> Option<String> {
     match error {
         ModelError::Generate(GenerateError::Template(error)) => Some(causes(error)),
-        // The error line of a separate process begins with the code of the error.
+        // The error message of the separate process begins with the code of the error.
         ModelError::Template { message } => {
             Some(message.split_once("]: ").map_or(message.as_str(), |(_, why)| why).to_owned())
         }
@@ -128,8 +132,8 @@ fn template_refusal(error: &ModelError) -> Option<String> {
     }
 }
 
-/// Converts the messages of a request to the format of chat templates: each content becomes one text, and each role
-/// becomes a role that templates support.
+/// Converts the messages of a request to the format of chat templates. Each content becomes one
+/// text, and each role becomes a role that chat templates support.
 pub fn messages(given: &[Value]) -> Result<Vec<Value>, Failure> {
     if given.is_empty() {
         return Err(Failure::field("messages", "empty", "at least one message"));
@@ -172,7 +176,7 @@ fn message(given: &Value, at: &str) -> Result<Value, Failure> {
     Ok(message.into())
 }
 
-/// Converts a call of an earlier answer. Templates expect the arguments as an object.
+/// Converts a function call of an earlier answer. Chat templates expect the arguments as an object.
 fn tool_call(given: &Value, at: &str) -> Result<Value, Failure> {
     let function = given.get("function").unwrap_or(&Value::Null);
     let name = function.get("name").and_then(Value::as_str);
@@ -190,7 +194,7 @@ fn tool_call(given: &Value, at: &str) -> Result<Value, Failure> {
     Ok(call)
 }
 
-/// Returns the text of a content, which is a text, a list of parts, or null.
+/// Returns the text of a message's content, which is a text, a list of parts, or null.
 pub fn content(given: Option<&Value>, at: &str) -> Result<String, Failure> {
     let parts = match given {
         None | Some(Value::Null) => return Ok(String::new()),
@@ -223,7 +227,7 @@ fn content_of(message: &Value) -> &str {
     message["content"].as_str().unwrap_or_default()
 }
 
-/// Joins all system messages to one message at the beginning.
+/// Joins all system messages to one message at the beginning of the conversation.
 fn systems_first(messages: &[Value]) -> Vec<Value> {
     let systems: Vec<&str> = messages.iter().filter(|one| is_system(one)).map(content_of).collect();
     let others = messages.iter().filter(|one| !is_system(one)).cloned();

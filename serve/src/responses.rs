@@ -1,4 +1,4 @@
-//! `POST /v1/responses`: OpenAI's newer interface.
+//! Implements `POST /v1/responses`, OpenAI's newer API for answers.
 
 use std::sync::Arc;
 
@@ -26,23 +26,25 @@ use crate::update::{EndReason, ToolCall, Update, Usage};
 #[derive(Deserialize, JsonSchema)]
 pub struct ResponseFields {
     model: Option<String>,
-    /// A text, or a list of messages, calls and results of calls.
+    /// The conversation: a text, or a list of messages, function calls and results of calls.
     input: Value,
-    /// A system message.
+    /// A system message at the beginning of the conversation.
     instructions: Option<String>,
     stream: Option<bool>,
     max_output_tokens: Option<u64>,
-    /// Functions that the model can call. The server ignores tools of other types.
+    /// Functions that the model can call. The server ignores tools that are not functions.
     tools: Option<Vec<Value>>,
     tool_choice: Option<Value>,
     parallel_tool_calls: Option<bool>,
     /// The format of the answer: `{"format": {"type": "json_schema", "schema": …}}`.
     text: Option<Value>,
-    /// The field `effort` sets a variable of the chat template.
+    /// An object with reasoning options. The field `effort` in `reasoning` sets the variable
+    /// `reasoning_effort` of the chat template.
     reasoning: Option<Value>,
-    /// Not supported, because the server stores no responses.
+    /// The server does not support the field `previous_response_id`, because the server stores no
+    /// responses.
     previous_response_id: Option<String>,
-    /// Not supported: only false is valid.
+    /// The server does not support the field `background`, and accepts only the value false.
     background: Option<bool>,
     metadata: Option<Value>,
 }
@@ -117,7 +119,8 @@ impl ResponseFields {
         })
     }
 
-    /// Returns the functions of a request. The function ignores tools that only OpenAI's servers run.
+    /// Returns the functions that a request offers to the model. Tools that only OpenAI's servers
+    /// run are ignored.
     fn tools(&self) -> Result<Vec<Value>, Failure> {
         let mut tools = Vec::new();
         for (i, one) in self.tools.iter().flatten().enumerate() {
@@ -131,7 +134,7 @@ impl ResponseFields {
     }
 }
 
-/// Converts an item of the input to messages for the chat template.
+/// Converts one item of the request's input to messages for the chat template.
 fn item(item: &Value, at: &str, messages: &mut Vec<Value>) -> Result<(), Failure> {
     let text = |key: &str| {
         let value = item.get(key).unwrap_or(&Value::Null);
@@ -168,7 +171,7 @@ fn item(item: &Value, at: &str, messages: &mut Vec<Value>) -> Result<(), Failure
     Ok(())
 }
 
-/// The fields that a response contains from its first event on.
+/// The fields that are the same in all events about the whole response.
 struct Head {
     fields: Map<String, Value>,
 }
@@ -211,7 +214,7 @@ impl Head {
         self.fields.clone().into()
     }
 
-    /// Formats the whole response.
+    /// Formats the whole response after the answer has ended.
     fn ended(&self, output: Vec<Value>, reason: &EndReason, usage: Usage) -> Value {
         let mut response = self.begun();
         let is_cut = *reason == EndReason::Length;
@@ -248,7 +251,7 @@ fn call_item(id: &str, status: &str, call: &ToolCall, arguments: &str) -> Value 
     json!({ "id": id, "type": "function_call", "status": status, "call_id": call_id, "name": name, "arguments": arguments })
 }
 
-/// The item that the server is sending.
+/// The output item that the server is currently sending.
 enum Open {
     Reasoning { id: String, text: String },
     Message { id: String, text: String },
@@ -257,7 +260,7 @@ enum Open {
 /// Creates the events of a streamed response.
 struct ResponseEvents {
     head: Head,
-    /// The items that are complete.
+    /// The output items that the server has sent completely.
     output: Vec<Value>,
     open: Option<Open>,
     number: u64,
@@ -278,7 +281,7 @@ impl ResponseEvents {
         Sent::Named(kind, fields)
     }
 
-    /// Creates an event about the current item.
+    /// Creates an event about the current output item.
     fn of_item(&mut self, kind: &'static str, mut fields: Value) -> Sent {
         fields["output_index"] = json!(self.output.len());
         self.event(kind, fields)
@@ -300,7 +303,7 @@ impl ResponseEvents {
         self.open = Some(Open::Reasoning { id, text: String::new() });
     }
 
-    /// Ends the current item.
+    /// Ends the current output item, and returns the events about this end.
     fn close(&mut self, out: &mut Vec<Sent>) {
         let item = match self.open.take() {
             None => return,

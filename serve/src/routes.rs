@@ -1,4 +1,4 @@
-//! Maps paths to handlers.
+//! Maps the paths of the server to functions that answer requests.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -42,7 +42,8 @@ pub fn router(app: &Arc<App>) -> Router {
     }
 }
 
-/// Lists all paths that require a key. The router and the OpenAPI document use this list.
+/// Lists all paths that require a key. The router and the OpenAPI document both use the list of
+/// paths that require a key.
 fn endpoints() -> Vec<Endpoint> {
     let of = |path, about, route, body| Endpoint { path, about, route, body };
     let sampled = |one| vec![one, schema::<SamplingFields>()];
@@ -94,7 +95,7 @@ fn endpoints() -> Vec<Endpoint> {
     ]
 }
 
-/// Generates the JSON Schema of a type, with all referenced types inline.
+/// Generates the JSON Schema of a type. The schema contains the schemas of all referenced types.
 fn schema<T: JsonSchema>() -> Schema {
     let settings = SchemaSettings::draft2020_12().with(|settings| {
         settings.inline_subschemas = true;
@@ -103,7 +104,7 @@ fn schema<T: JsonSchema>() -> Schema {
     settings.into_generator().into_root_schema_for::<T>()
 }
 
-/// Creates the CORS headers, with which web pages of these origins can read answers.
+/// Creates the CORS headers, which allow web pages of the given origins to read answers.
 fn cors(origins: &[String]) -> CorsLayer {
     let origin = match origins.iter().any(|origin| origin == "*") {
         true => AllowOrigin::any(),
@@ -169,7 +170,8 @@ async fn model(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result<
     }
 }
 
-/// Formats a model as OpenAI's API does, with its sizes if the model is loaded.
+/// Formats a model in the format of OpenAI's API. If the model is loaded, the result contains the
+/// sizes of the model.
 fn described(app: &App, name: &str) -> Value {
     let mut model =
         json!({ "id": name, "object": "model", "created": app.models.since, "owned_by": "tracewright" });

@@ -16,11 +16,11 @@ const STOPS: usize = 64;
 /// The largest number of answers to one request.
 const ANSWERS: u64 = 16;
 
-/// The fields of all requests that generate text.
+/// The fields that all requests for generated text share.
 #[derive(Deserialize, JsonSchema)]
 pub struct SamplingFields {
-    /// With 0, the sampler always takes the most likely token. The server's flags set the defaults of this
-    /// field and of the next fields.
+    /// The temperature. With the temperature 0, the sampler always takes the most likely token. The
+    /// server's flags set the default values of all sampling fields.
     temperature: Option<f32>,
     top_p: Option<f32>,
     top_k: Option<i64>,
@@ -28,22 +28,23 @@ pub struct SamplingFields {
     typical_p: Option<f32>,
     frequency_penalty: Option<f32>,
     presence_penalty: Option<f32>,
-    /// llama.cpp's name of `repetition_penalty`.
+    /// This field is llama.cpp's name for `repetition_penalty`.
     repeat_penalty: Option<f32>,
     repetition_penalty: Option<f32>,
-    /// The seed of the random numbers: requests with the same seed draw the same tokens. Without a seed, each
-    /// request uses another seed.
+    /// The seed of the random numbers. Requests with the same seed draw the same tokens. Without a
+    /// seed, the server chooses a new seed for each request.
     seed: Option<i64>,
-    /// A text or a list of texts. The answer ends before the first such text.
+    /// Stop strings: a text or a list of texts. The answer ends before the first stop string in its
+    /// text.
     stop: Option<Value>,
-    /// The number of answers: at most 16.
+    /// The number of answers to each prompt. The largest valid value of `n` is 16.
     n: Option<u64>,
-    /// Whether a slot can reuse the state of an earlier prompt that begins with the same tokens; the default
-    /// is true.
+    /// Whether the request can reuse the state of an earlier prompt that begins with the same
+    /// tokens. By default, the request can reuse the state of an earlier prompt.
     cache_prompt: Option<bool>,
-    /// Whether the answer continues after tokens that normally end an answer.
+    /// Whether the answer continues after the model's stop tokens.
     ignore_eos: Option<bool>,
-    /// Not supported: only an empty object is valid.
+    /// The server does not support the field `logit_bias`, and accepts only an empty object.
     logit_bias: Option<Value>,
 }
 
@@ -90,7 +91,7 @@ impl SamplingFields {
         list.iter().map(|stop| stop.as_str().map(str::to_owned).ok_or_else(|| refuse(stop))).collect()
     }
 
-    /// Converts these fields for an interface that returns one answer per request.
+    /// Sets the number of answers to one, for an API that returns one answer per request.
     pub fn single(self) -> Self {
         Self { n: None, ..self }
     }
@@ -103,13 +104,13 @@ impl SamplingFields {
         }
     }
 
-    /// Whether a slot can reuse the state of an earlier prompt.
+    /// Whether the request can reuse the state of an earlier prompt.
     pub fn reuses(&self) -> bool {
         self.cache_prompt.unwrap_or(true)
     }
 }
 
-/// Returns a different number for each call.
+/// Returns a random number, which differs in each call.
 pub fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }

@@ -13,31 +13,32 @@ use crate::answers::Answers;
 use crate::failure::Failure;
 use crate::update::Update;
 
-/// An event for the client.
+/// A server-sent event for the client.
 pub enum Sent {
-    /// A value in an event without a name.
+    /// A server-sent event without a name; the event's data is this value.
     Data(Value),
-    /// A value in an event with a name.
+    /// A server-sent event with this name; the event's data is this value.
     Named(&'static str, Value),
-    /// The line `[DONE]`.
+    /// The last event of OpenAI's streams, whose data is `[DONE]`.
     Done,
 }
 
-/// Converts updates of answers to the events of an interface.
+/// Converts the updates of answers to the events that an API defines.
 pub trait Events: Send + 'static {
-    /// Returns the events before the first update.
+    /// Returns the events that the server sends before the first update of an answer.
     fn begin(&mut self) -> Vec<Sent>;
-    /// Returns the events of one update.
+    /// Returns the events for one update of an answer.
     fn update(&mut self, index: usize, update: Update) -> Vec<Sent>;
-    /// Returns the events after the last update.
+    /// Returns the events that the server sends after the last update of the answers.
     fn finish(&mut self) -> Vec<Sent>;
-    /// Returns the events of a failure. A failure ends the stream.
+    /// Returns the events that report a failure. A failure ends the stream.
     fn fail(&mut self, failure: &Failure) -> Vec<Sent> {
         vec![Sent::Data(failure.json())]
     }
 }
 
-/// After this time without an event, the stream sends a comment, so that proxies do not close the connection.
+/// If the server has no event for this duration, the stream sends a comment. Some proxies would
+/// close a connection on which no data arrives.
 const SILENCE: Duration = Duration::from_secs(15);
 
 struct State<E> {
@@ -47,7 +48,7 @@ struct State<E> {
     is_over: bool,
 }
 
-/// Creates a response that sends events as soon as they exist. If the client closes the connection, the
+/// Creates a response that sends each event immediately. If the client closes the connection, the
 /// generation stops.
 pub fn respond<E: Events>(answers: Answers, mut events: E) -> Response {
     let ready = events.begin().into();

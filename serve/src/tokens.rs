@@ -1,4 +1,4 @@
-//! `POST /tokenize` and `POST /detokenize`, with the fields of llama.cpp and of vLLM.
+//! Implements `POST /tokenize` and `POST /detokenize`, with the fields of llama.cpp and of vLLM.
 
 use std::sync::Arc;
 
@@ -18,20 +18,20 @@ use crate::failure::Failure;
 #[derive(Deserialize, JsonSchema)]
 pub struct TokenizeFields {
     model: Option<String>,
-    /// The text, as in llama.cpp's API. By default, the tokens include no special tokens.
+    /// The text to tokenize, in llama.cpp's API. By default, the result includes no special tokens.
     content: Option<String>,
-    /// The text, as in vLLM's API. By default, the tokens include special tokens.
+    /// The text to tokenize, in vLLM's API. By default, the result includes special tokens.
     prompt: Option<String>,
-    /// Whether to add special tokens.
+    /// Whether the result contains special tokens.
     add_special: Option<bool>,
-    /// The name of `add_special` in vLLM's API.
+    /// This field is vLLM's name for `add_special`.
     add_special_tokens: Option<bool>,
 }
 
 #[derive(Deserialize, JsonSchema)]
 pub struct DetokenizeFields {
     model: Option<String>,
-    /// A list of token ids.
+    /// The token ids to convert to text.
     tokens: Value,
 }
 

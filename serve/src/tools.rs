@@ -1,31 +1,33 @@
-//! The functions that a request offers to the model, and the calls that the request requires.
+//! Reads the functions that a request offers to the model, and whether the model must call a
+//! function.
 
 use serde_json::{Map, Value, json};
 
 use crate::body::shown;
 use crate::failure::Failure;
 
-/// The functions that a request offers.
+/// The functions that a request offers to the model.
 #[derive(Clone, Debug, Default)]
 pub struct OfferedTools {
-    /// The functions that the prompt describes, as in OpenAI's API.
+    /// The functions that the prompt describes, in the format of OpenAI's API.
     pub offered: Vec<Value>,
-    /// Whether the answer must be a call of one of these functions.
+    /// Whether the answer must be a call of one of the offered functions.
     pub is_forced: bool,
 }
 
-/// The calls that a request allows or requires.
+/// Whether a request forbids, allows or requires function calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
     Auto,
     None,
     Required,
-    /// The answer must call this function.
+    /// The answer must call the function with this name.
     Named(String),
 }
 
 impl OfferedTools {
-    /// Returns the functions that remain after the choice. `param` is the name of the choice's field.
+    /// Selects the functions that `choice` allows. `param` is the name of the request's field that
+    /// contains `choice`.
     pub fn new(offered: Vec<Value>, choice: &Choice, param: &str) -> Result<Self, Failure> {
         let refuse = |found: &str, expected: &str| Err(Failure::field(param, found, expected));
         match choice {
@@ -46,7 +48,7 @@ impl OfferedTools {
         }
     }
 
-    /// Returns a JSON Schema that each call must follow.
+    /// Returns a JSON Schema that each function call must follow.
     pub fn schema(&self) -> Value {
         let call = |tool: &Value| {
             let function = &tool["function"];
@@ -68,14 +70,14 @@ impl OfferedTools {
         }
     }
 
-    /// Returns the functions for the chat template; `None` if the request offers no functions.
+    /// Returns the functions for the chat template, or `None` if the request offers no functions.
     pub fn for_template(&self) -> Option<Vec<Value>> {
         (!self.offered.is_empty()).then(|| self.offered.clone())
     }
 }
 
-/// Forbids properties that the schema of the arguments does not declare. Otherwise a model can add properties
-/// without end.
+/// Forbids properties that the JSON Schema of the arguments does not declare. If undeclared
+/// properties were allowed, a model could add properties without end.
 fn closed(schema: &Value) -> Value {
     const SAYS: [&str; 6] =
         ["additionalProperties", "patternProperties", "unevaluatedProperties", "allOf", "anyOf", "oneOf"];
@@ -100,8 +102,8 @@ fn closed(schema: &Value) -> Value {
     object.into()
 }
 
-/// Checks a function, and converts it to the format of OpenAI's chat API. `function` contains name, description
-/// and parameters.
+/// Checks a function, and converts the function to the format of OpenAI's chat API. `function`
+/// contains the name, the description and the parameters.
 pub fn tool(function: &Value, at: &str) -> Result<Value, Failure> {
     let name = function.get("name").unwrap_or(&Value::Null);
     if name.as_str().is_none_or(str::is_empty) {
@@ -122,12 +124,13 @@ pub fn tool(function: &Value, at: &str) -> Result<Value, Failure> {
     Ok(json!({ "type": "function", "function": kept }))
 }
 
-/// Logs a warning about a tool that only other servers run, such as a web search.
+/// Logs a warning about an ignored tool that only other servers can run, such as a web search.
 pub fn skip(kind: &Value) {
     tracing::warn!("a tool of the type {} is skipped, expected `function`", shown(kind));
 }
 
-/// Returns the functions of a chat request: `{"type": "function", "function": {…}}`.
+/// Returns the functions of a chat request. A function has the form `{"type": "function",
+/// "function": {…}}`.
 pub fn of_chat(given: Option<&[Value]>) -> Result<Vec<Value>, Failure> {
     let mut tools = Vec::new();
     for (i, one) in given.unwrap_or_default().iter().enumerate() {
@@ -145,7 +148,8 @@ pub fn of_chat(given: Option<&[Value]>) -> Result<Vec<Value>, Failure> {
     Ok(tools)
 }
 
-/// Reads `auto`, `none`, `required`, or an object with the name of a function, as in OpenAI's APIs.
+/// Reads the field `tool_choice` of OpenAI's APIs: `auto`, `none`, `required`, or an object with
+/// the name of a function.
 pub fn choice(given: Option<&Value>) -> Result<Choice, Failure> {
     let Some(given) = given else { return Ok(Choice::Auto) };
     let named = given.get("function").and_then(|function| function.get("name")).or(given.get("name"));

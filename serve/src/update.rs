@@ -1,21 +1,22 @@
-//! [`Update`] is a part of an answer. All interfaces create their events from updates.
+//! [`Update`] is a part of an answer. For each API, the server converts updates to events of the
+//! API.
 
 use generate::TokenLogprobs;
 
-/// A part of an answer.
+/// A part of an answer that the server can send immediately.
 #[derive(Clone, Debug)]
 pub enum Update {
-    /// Reasoning: text that the model writes before its answer.
+    /// Reasoning, which is text that the model writes before its answer.
     Reasoning(String),
     Content(String),
-    /// A complete call of a function.
+    /// A complete function call.
     Call(ToolCall),
-    /// Probabilities of the next tokens of the answer.
+    /// The probabilities of the next tokens of the answer.
     Logprobs(Vec<TokenLogprobs>),
     End(AnswerEnd),
 }
 
-/// A call of a function by the model.
+/// A function call that the model has written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolCall {
     pub id: String,
@@ -34,18 +35,18 @@ pub struct AnswerEnd {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndReason {
     Stop,
-    /// Like `Stop`, but a stop string of the request ended the text.
+    /// A stop string of the request ended the text.
     StopString(String),
     Length,
     ToolCalls,
 }
 
-/// Token counts of an answer. If a prompt has several answers, only the first answer counts the tokens of the
-/// prompt.
+/// The token counts of an answer. If a prompt has several answers, only the counts of the first
+/// answer include the tokens of the prompt.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
     pub prompt: usize,
-    /// The number of prompt tokens whose state a slot already contained.
+    /// The number of prompt tokens whose state was reused from an earlier prompt.
     pub cached: usize,
     pub completion: usize,
 }

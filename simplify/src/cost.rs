@@ -19,10 +19,11 @@ impl std::ops::AddAssign for Cost {
     }
 }
 
-/// The cost of a statement in seconds, so that fewer statements are better if the other costs are equal.
+/// The additional cost of each statement in seconds. It makes a program with fewer statements
+/// better if the other costs are equal.
 const STATEMENT: f64 = 1e-9;
 
-/// The cost of an operation that reads these operands.
+/// The cost of an operation with the given operands.
 pub fn cost(machine: &Machine, op: &Op, operands: &[CostOperand<'_>], ty: &TensorType) -> Cost {
     let OpWork { bytes, flops, dispatches } = op.work(operands, ty);
     let seconds =

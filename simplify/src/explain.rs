@@ -1,4 +1,4 @@
-//! Explains how rewrite rules turned a recorded node into its replacement.
+//! Explains by which rewrite rules the simplification replaced a recorded node.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -14,10 +14,10 @@ use crate::function::Saturated;
 use crate::rules::{Rule, RuleKind, Site, Tree};
 use crate::{Options, Rules, Term};
 
-/// The chain of rewrite rules from a recorded node to its replacement.
+/// The chain of rewrite rules that leads from a recorded node to the node that replaces it.
 #[derive(Clone, Debug)]
 pub struct Explanation {
-    /// The recorded node, in the trace before simplification.
+    /// The recorded node, from the trace before simplification.
     pub recorded: String,
     pub steps: Vec<Step>,
 }
@@ -26,31 +26,33 @@ pub struct Explanation {
 pub struct Step {
     pub rule: &'static str,
     pub equation: String,
-    /// The term of the node after this step.
+    /// The expression for the node after this step.
     pub term: String,
     pub ty: TensorType,
-    /// Whether the term computes the same values as the recorded node.
+    /// Whether the expression computes the same values as the recorded node.
     pub check: Check,
 }
 
-/// The result of evaluating a step on random inputs, compared with the values of the recorded node.
+/// The comparison between the values of an expression on random inputs and the values of the
+/// recorded node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Check {
     Equal,
     Different,
-    /// The values differ by rounding, which approximate rules allow; the field is the largest difference
-    /// relative to the largest value.
+    /// The values differ by rounding errors, which approximate rules allow. The field is the
+    /// largest difference, divided by the largest value.
     Rounded(f64),
-    /// The reference evaluator would take too long; the field is the number of multiplications and additions.
+    /// The reference evaluator would take too long for a comparison. The field is the number of
+    /// multiplications and additions.
     TooLarge(f64),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExplainError {
-    /// The trace has no function of this name.
-    #[error("the trace has no function `{name}`; there are {known:?}")]
+    /// The trace has no function with this name.
+    #[error("the trace has no function `{name}`; its functions are {known:?}")]
     Function { name: String, known: Vec<String> },
-    /// The function has no node with this number.
+    /// The simplified function has no node with this number.
     #[error("the simplified function `{function}` has no node %{node}; the function has {count} nodes")]
     Node { function: String, node: usize, count: usize },
 }
@@ -78,13 +80,14 @@ impl fmt::Display for Explanation {
     }
 }
 
-/// The largest number of arithmetic operations that the evaluator may compute per explanation.
+/// The largest number of arithmetic operations that the evaluator may compute for one explanation.
 const FLOPS: f64 = 3e8;
 
-/// The chain of rewrite rules that led to node `node` of function `function` in the simplified trace.
+/// Returns the chain of rewrite rules that led to the node `node` of the function `function` in the
+/// simplified trace.
 ///
 /// # Errors
-/// Returns an error if the function or the node does not exist.
+/// Returns an error if the trace does not have the function or the node.
 pub fn explain(
     trace: &Trace,
     options: &Options,
@@ -111,7 +114,8 @@ pub fn explain(
         return Err(ExplainError::Node { function: function.into(), node, count });
     }
     let explainer = Explainer { saturated, graph: saturated.graph(), rules: &rules };
-    // What a rule made on the way belongs to the next node that was recorded, which is then the one explained.
+    // A node that a rule created has no recorded node. The function then explains the next node
+    // after it that has a recorded node.
     let mut at = node;
     while explainer.recorded(classes[at]).is_none() {
         let users = made.ids().skip(at + 1).filter(|&id| made.operands(id).contains(&NodeId::new(at)));
@@ -130,13 +134,13 @@ struct Explainer<'a> {
 }
 
 impl Explainer<'_> {
-    /// The oldest recorded node of a class of equal terms.
+    /// The oldest recorded node in a class of equal expressions.
     fn recorded(&self, class: Id) -> Option<usize> {
         let class = self.graph.find(class);
         self.saturated.classes.iter().position(|of| of.is_some_and(|id| self.graph.find(id) == class))
     }
 
-    /// The term of a recorded node.
+    /// The expression for a recorded node.
     fn term(&self, node: usize) -> Term {
         let id = NodeId::new(node);
         let function = self.saturated.function;
@@ -161,7 +165,8 @@ impl Explainer<'_> {
             made.operands(NodeId::new(node)).iter().map(|o| self.graph.find(classes[o.index()])).collect();
         let goal = Term::new(kind.clone(), operands);
         let recorded = format!("%{first} = {}", self.show(&start, 1));
-        // A recipe is no term of the e-graph: it stands for one.
+        // A parameter with a recipe is no expression of the e-graph; it replaces such an
+        // expression.
         let stored = match kind {
             NodeKind::Parameter(Parameter { recipe: Some(_), .. }) => start.kind != goal.kind,
             _ => false,
@@ -181,8 +186,8 @@ impl Explainer<'_> {
         Explanation { recorded, steps: steps.collect() }
     }
 
-    /// The shortest chain of rewrite rules from one term of a class to another; without a goal, to any term
-    /// that `bake` can compute.
+    /// The shortest chain of rewrite rules from the expression `start` of a class to the expression
+    /// `goal`. If `goal` is `None`, the chain ends at any expression that `bake` can compute.
     fn path(&self, class: Id, start: &Term, goal: Option<&Term>) -> Vec<(&'static str, String, Term)> {
         let mut from: HashMap<Term, (Term, &'static str, String)> = HashMap::new();
         let mut queue = VecDeque::from([start.clone()]);
@@ -204,7 +209,7 @@ impl Explainer<'_> {
         let mut steps = Vec::new();
         let mut at = match (end, goal) {
             (Some(end), _) => end,
-            // Found through a class that is one with this by now.
+            // The expression was in another class, which was later merged with this class.
             (None, Some(goal)) => {
                 return vec![("congruence", "its operands are equal".into(), goal.clone())];
             }
@@ -218,7 +223,7 @@ impl Explainer<'_> {
         steps
     }
 
-    /// The terms that one application of a rewrite rule produces.
+    /// The expressions that one application of a rewrite rule produces from `term`.
     fn neighbours(&self, class: Id, term: &Term) -> Vec<(&'static str, String, Term)> {
         let mut found = Vec::new();
         let mut add = |rule: &Rule, tree: &Tree| match self.resolve(tree) {
@@ -227,7 +232,8 @@ impl Explainer<'_> {
             {
                 found.push((rule.name, rule.equation(), next));
             }
-            // The result is one of the operands: what was recorded there is in this class now.
+            // The rule replaces the operation by one of its operands. The recorded nodes of this
+            // operand are in the same class now.
             Some(Resolved::Class(same)) if same == class => {
                 let nodes = (0..self.saturated.classes.len()).filter(|&node| {
                     self.saturated.classes[node].is_some_and(|id| self.graph.find(id) == class)
@@ -282,8 +288,8 @@ impl Explainer<'_> {
         }
     }
 
-    /// A term as text, for example `narrow axis=2 start=0 length=4 (linear (%3, …))`. The text refers to
-    /// recorded nodes by number.
+    /// Prints an expression, for example `narrow axis=2 start=0 length=4 (linear (%3, …))`. The
+    /// text contains the number of each recorded node.
     fn show(&self, term: &Term, depth: usize) -> String {
         let mut text = String::new();
         match &*term.kind {
@@ -317,7 +323,7 @@ enum Resolved {
     Term(Term),
 }
 
-/// Whether a match of a pattern refers to this term.
+/// Whether a match of the pattern `left` in a class is a match of the expression `term`.
 fn fits(left: &egg::Pattern<Term>, term: &Term, found: &egg::Subst) -> bool {
     let ENodeOrVar::ENode(root) = &left.ast[left.ast.root()] else { return true };
     root.kind == term.kind
@@ -340,7 +346,7 @@ fn instantiate(right: &egg::Pattern<Term>, at: Id, found: &egg::Subst) -> Tree {
     }
 }
 
-/// The values that the classes of one function have on random inputs.
+/// The values on random inputs that the classes of one function have.
 struct Values<'a> {
     explainer: &'a Explainer<'a>,
     terms: HashMap<Id, Term>,
@@ -368,7 +374,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// The value of a term; `None` if the evaluation takes too long.
+    /// The value of an expression; `None` if the evaluation takes too long.
     fn value(&mut self, term: &Term, ty: &TensorType) -> Option<Value> {
         match &*term.kind {
             NodeKind::Op(op) => {
@@ -382,7 +388,7 @@ impl<'a> Values<'a> {
                 if self.flops > FLOPS {
                     return None;
                 }
-                // Inferred again: a rule must not have changed what the operation is.
+                // The type is inferred again, to check that the rule has not changed it.
                 let inferred = op.infer(&types).ok()?;
                 Some(op.eval(&operands, &inferred))
             }
@@ -410,7 +416,8 @@ impl<'a> Values<'a> {
     }
 
     fn class(&mut self, class: Id) -> Option<Value> {
-        // Operands first, in a list of their own: a graph may be deeper than the stack.
+        // The loop computes operands first. It uses a list and no recursion, because the graph can
+        // be deeper than the stack.
         let class = self.explainer.graph.find(class);
         let mut pending = vec![class];
         while let Some(&at) = pending.last() {
@@ -431,8 +438,9 @@ impl<'a> Values<'a> {
     }
 }
 
-/// One term per class, chosen so that no class depends on itself: the oldest recorded node, or otherwise the
-/// first term whose operands already have a term.
+/// Chooses one expression for each class so that no class depends on itself. The expression is the
+/// oldest recorded node, or the first expression for whose operands the function has already chosen
+/// expressions.
 fn founded(explainer: &Explainer<'_>) -> HashMap<Id, Term> {
     let graph = explainer.graph;
     let mut terms: HashMap<Id, Term> = HashMap::new();
@@ -463,7 +471,8 @@ fn mix(state: u64, byte: u8) -> u64 {
     z ^ (z >> 27)
 }
 
-/// Random values: floats around zero, and small positive integers, because integers are positions and tokens.
+/// Random values: floats around zero, and small positive integers, because integers represent
+/// positions and token ids.
 fn random(ty: &TensorType, seed: u64) -> Value {
     let mut state = seed;
     let element = ty.element;

@@ -1,13 +1,16 @@
-//! Chooses one term for each class of equal terms, with a low total cost. The cost of a term counts once,
-//! even if the term is used twice.
+//! Chooses one expression for each class of equal expressions, so that the total cost is low. The
+//! cost of an expression counts only once, even if several operations use the expression.
 //!
-//! egg's own extractor computes the cost of a tree: a layer that is used twice counts twice, and the cost
-//! doubles with each layer. This search starts from the original function and makes only moves that lower the
-//! total cost, so the result is never worse. A class costs something while it is in use, and it is in use
-//! while another class in use refers to it. Logic synthesis calls this counting of references the maximum
-//! fanout-free cone (Mishchenko, Chatterjee, Brayton, "DAG-Aware AIG Rewriting", 2006). The search has two
-//! kinds of moves. Either one class changes to another of its terms, or all classes that could refer to a
-//! class change together. Sharing may pay off only if several classes take part.
+//! The extractor of egg computes the cost of a tree. For example, the cost of a layer counts twice
+//! if two operations use its result, so the cost doubles with each layer. This search starts from
+//! the original function, and changes its choice only if the total cost becomes lower. So the
+//! result never costs more than the original function. The total cost contains the cost of each
+//! class in use. A class is in use if another class in use refers to it. In logic synthesis, the
+//! method of counting these references has the name *maximum fanout-free cone* (Mishchenko,
+//! Chatterjee, Brayton, "DAG-Aware AIG Rewriting", 2006). The search makes changes of two kinds.
+//! Either the search chooses another expression for one class, or for all classes together that
+//! could refer to the same class. Such changes are necessary because several classes that share an
+//! expression can cost less, although each single change costs more.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -15,23 +18,25 @@ use std::sync::Arc;
 use egg::Id;
 use trace::NodeKind;
 
-/// A class of equal terms in the e-graph. The operands of a term are indices into a list of classes.
+/// A class of equal expressions in the e-graph. The operands of an expression are indices in a list
+/// of classes.
 pub(crate) struct Class {
-    /// The class's id in the e-graph.
+    /// The id of the class in the e-graph.
     pub id: Id,
-    /// The terms in the e-graph's order, followed by terms that the archive could store.
+    /// The expressions in the order of the e-graph, followed by expressions whose results the
+    /// archive could store.
     pub terms: Vec<Candidate>,
 }
 
-/// A term that can be chosen for a class.
+/// An expression that the search can choose for a class.
 pub(crate) struct Candidate {
     pub kind: Arc<NodeKind>,
-    /// The class indices of the term's operands.
+    /// The indices of the classes of the operands.
     pub operands: Vec<usize>,
     pub cost: f64,
 }
 
-/// The chosen term of each class.
+/// The expression that the search has chosen for each class.
 pub(crate) struct Extraction<'a> {
     pub classes: &'a [Class],
     pub chosen: Vec<usize>,
@@ -39,12 +44,13 @@ pub(crate) struct Extraction<'a> {
     total: f64,
 }
 
-/// A class, and the term that is chosen for this class.
+/// A class, and the expression that the search chooses for this class.
 type Move = (usize, usize);
 
 impl<'a> Extraction<'a> {
-    /// Searches for the cheapest choice, starting from the choice `start`, which has no cycles. The classes
-    /// in `roots` are always in use.
+    /// Searches for the choice with the lowest cost. The search begins with the choice `start`,
+    /// which has no cycles. The classes in `roots` are always in use, because they are the results
+    /// of the function.
     pub fn search(classes: &'a [Class], start: Vec<usize>, roots: &[usize]) -> Self {
         let references = vec![0; classes.len()];
         let mut extraction = Self { classes, chosen: start, references, total: 0.0 };
@@ -58,7 +64,7 @@ impl<'a> Extraction<'a> {
     }
 
     fn improve(&mut self) {
-        // Who may refer to whom.
+        // For each class, the expressions of other classes that have this class as an operand.
         let mut users: Vec<Vec<Move>> = vec![Vec::new(); self.classes.len()];
         for (class, of) in self.classes.iter().enumerate() {
             for (at, candidate) in of.terms.iter().enumerate() {
@@ -91,7 +97,7 @@ impl<'a> Extraction<'a> {
                     improved.extend(moves.iter().map(|(user, _)| *user));
                 }
             }
-            // What is around a change may have become worth changing.
+            // After a change, a change of a neighbouring class can also lower the cost.
             for changed in improved {
                 let around = users[changed].iter().map(|(user, _)| *user);
                 let below = self.classes[changed].terms.iter().flat_map(|term| term.operands.iter().copied());
@@ -105,11 +111,11 @@ impl<'a> Extraction<'a> {
         }
     }
 
-    /// Makes the moves if they lower the total cost together and create no cycle.
+    /// Makes the changes `moves` if they lower the total cost together and create no cycle.
     fn accept(&mut self, moves: &[Move]) -> bool {
         let before = (self.chosen.clone(), self.references.clone(), self.total);
         self.take(moves);
-        // Below the sum's own rounding nothing is gained.
+        // A smaller difference could be a rounding error of the sum.
         let better = self.total < before.2 * (1.0 - 1e-12) && !self.cyclic(moves);
         if !better {
             (self.chosen, self.references, self.total) = before;
@@ -118,7 +124,9 @@ impl<'a> Extraction<'a> {
     }
 
     fn take(&mut self, moves: &[Move]) {
-        // New operands first, so that what both need stays in use. A cycle keeps itself in use; it is undone.
+        // The function acquires the new operands before it releases the old operands, so that
+        // common operands stay in use. The function `accept` undoes a cycle, which would keep
+        // itself in use.
         let old: Vec<Move> = moves.iter().map(|&(class, _)| (class, self.chosen[class])).collect();
         for &(class, at) in moves {
             self.chosen[class] = at;
@@ -155,7 +163,7 @@ impl<'a> Extraction<'a> {
         }
     }
 
-    /// Whether a class would depend on itself after the moves.
+    /// Whether a class would depend on itself after the changes `moves`.
     fn cyclic(&self, moves: &[Move]) -> bool {
         let mut seen = vec![0u32; self.classes.len()];
         moves.iter().enumerate().any(|(mark, &(start, at))| {

@@ -1,4 +1,4 @@
-//! The facts about a class of equal terms: its type, its constant value, its origin.
+//! The facts about a class of equal expressions: its type, its constant value, its origin.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,34 +10,35 @@ use trace::NodeKind;
 
 use crate::Term;
 
-/// The name and equation of constant folding, which evaluates an operation on constants. Constant folding is
-/// not a row of a table.
+/// The name and the equation of constant folding, which evaluates an operation whose operands are
+/// constants. The tables of rules do not contain constant folding.
 pub(crate) const FOLDING: (&str, &str) = ("constant folding", "f(constants) = a constant");
 
 pub type Graph = EGraph<Term, Context>;
 
-/// Types that cannot be inferred from operations, and limits of the rules.
+/// Types that operations do not determine, and limits for the rules.
 #[derive(Clone, Debug, Default)]
 pub struct Context {
     pub inputs: Vec<TensorType>,
-    /// The result types of every function of the trace.
+    /// For each function of the trace, the types of its results.
     pub results: Vec<Arc<[TensorType]>>,
-    /// The index of the node that is being inserted, if it is a node of the function.
+    /// The index of the node that is being inserted into the e-graph, if it is a node of the
+    /// function.
     pub inserting: Option<u32>,
-    /// The number of folded constants.
+    /// The number of constants that constant folding has computed.
     pub folded: usize,
-    /// The largest number of terms, if there is a limit. A single application of a rule can find more terms
-    /// than fit into memory.
+    /// The largest number of expressions in the e-graph, if there is a limit. A limit is necessary
+    /// because a single application of a rule can find more expressions than fit into memory.
     pub limit: Option<usize>,
-    /// Whether rules may change the rounding of a result. If rules may do so, two ways to compute a constant
-    /// can have different results.
+    /// Whether rules may change the rounding of a result. If rules may change the rounding, two
+    /// expressions for the same constant can have different results.
     pub approximate: bool,
-    /// The storage formats of weights, by the patterns of their keys.
+    /// The storage formats of weights, by the patterns of the weights' keys.
     pub formats: Arc<BTreeMap<String, WeightFormat>>,
 }
 
 impl Context {
-    /// Whether the e-graph has room for more terms.
+    /// Whether the e-graph contains fewer expressions than its limit.
     pub(crate) fn has_room(graph: &Graph) -> bool {
         graph.analysis.limit.is_none_or(|limit| graph.total_size() <= limit)
     }
@@ -45,41 +46,43 @@ impl Context {
 
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// The type of the class; a call has several types.
+    /// The type of the class. A class that contains a call has one type for each result of the
+    /// call.
     pub types: Arc<[TensorType]>,
     /// The value of the class, if the value is constant.
     pub constant: Option<Literal>,
-    /// The origin of the class.
+    /// The node of the function from which the class originates.
     pub origin: Origin,
 }
 
-/// The node of the function from which a class originates.
+/// The node of the function from which a class of equal expressions originates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
     Node(u32),
-    /// A rewrite rule derived the class from this node.
+    /// A rewrite rule derived the class from the node with this index.
     Near(u32),
-    /// A rewrite rule created the class without a node.
+    /// A rewrite rule created the class, and no node of the function belongs to it.
     Nowhere,
 }
 
 impl Facts {
-    /// The type of a class that is not a call.
+    /// The type of a class that contains no call.
     pub fn ty(&self) -> &TensorType {
         &self.types[0]
     }
 
-    /// The common value of all elements, if the value is known and all elements are equal.
+    /// The value of all elements, if the class is a constant whose elements are all equal.
     pub fn splat(&self) -> Option<f64> {
         let literal = self.constant.as_ref()?;
         Some(literal.ty().element.decode(literal.as_splat()?))
     }
 }
 
-/// The largest number of elements of a constant that is folded, unless all elements are equal.
+/// Constant folding computes a constant with at most this number of elements, or a constant whose
+/// elements are all equal.
 const FOLDED: usize = 4096;
-/// The largest number of elements of a constant that becomes a separate term, unless all elements are equal.
-/// Larger constants would be stored instead of computed.
+/// A constant becomes an expression of its own if it has at most this number of elements, or if all
+/// its elements are equal. A larger constant would be stored in the module and not computed.
 const STORED: usize = 64;
 
 impl Analysis<Term> for Context {
@@ -149,7 +152,7 @@ impl Analysis<Term> for Context {
     }
 }
 
-/// The value of an operation on constants.
+/// The value of an operation whose operands are constants.
 fn fold(op: &Op, operands: &[&Facts], ty: &TensorType) -> Option<Literal> {
     if let Op::Constant(constant) = op {
         return Some(constant.value.clone());
@@ -160,7 +163,8 @@ fn fold(op: &Op, operands: &[&Facts], ty: &TensorType) -> Option<Literal> {
             let values: Vec<Value> = known.iter().map(|literal| literal.to_value()).collect();
             op.eval(&values.iter().collect::<Vec<_>>(), ty)
         }
-        // Elementwise operations on equal elements give equal elements, however many there are.
+        // If all elements of the operands are equal, an elementwise operation computes equal
+        // elements, so one element is enough.
         false => {
             if !op.is_map() && !op.is_view() && !matches!(op, Op::Permute(_)) {
                 return None;

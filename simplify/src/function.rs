@@ -1,4 +1,4 @@
-//! Inserts a function into the e-graph, and extracts the simplified function.
+//! Inserts a function into an e-graph, and extracts the simplified function.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -15,13 +15,14 @@ use crate::facts::{Context, FOLDING, Graph, Origin};
 use crate::recipes::{recipes, stored};
 use crate::{Options, Rules, Term};
 
-/// The largest number of iterations of all rules. Models need three or four iterations.
+/// The largest number of iterations, each of which applies all rules. The functions of models need
+/// three or four iterations.
 const ITERATIONS: usize = 12;
-/// The largest number of terms that rules add to a function.
+/// The largest number of expressions that the rules add to a function.
 const TERMS: usize = 20_000;
 
-/// Runs all rules in every iteration, whereas egg would delay rules with many matches. The rules themselves
-/// limit the number of terms.
+/// Applies all rules in every iteration. The default scheduler of egg would delay rules that have
+/// many matches. The rules themselves limit the number of expressions.
 struct Bounded;
 
 impl RewriteScheduler<Term, Context> for Bounded {
@@ -35,17 +36,17 @@ impl RewriteScheduler<Term, Context> for Bounded {
     }
 }
 
-/// A function, and all terms that the rules found to be equal to its nodes.
+/// A function, and all expressions that the rules found to be equal to its nodes.
 pub(crate) struct Saturated<'a> {
     pub function: &'a Function,
     runner: Runner<Term, Context>,
-    /// The class of every node that a result needs.
+    /// The class of each node; `None` for a node that no result of the function needs.
     pub classes: Vec<Option<Id>>,
 }
 
 impl<'a> Saturated<'a> {
-    /// Applies the rules to a function until they find nothing new, or a limit is reached. `approximate` must
-    /// be set if some of the rules change the rounding of results.
+    /// Applies the rules to a function until the rules find no new expressions, or until the search
+    /// reaches a limit. Set `approximate` if some of the rules change the rounding of results.
     pub fn new(
         function: &'a Function,
         results: &[Arc<[TensorType]>],
@@ -90,12 +91,12 @@ impl<'a> Saturated<'a> {
         &self.runner.egraph
     }
 
-    /// Whether the search reached a limit before the rules had found everything.
+    /// Whether the search reached a limit before the rules had found all expressions.
     pub fn limited(&self) -> bool {
         !matches!(self.runner.stop_reason, Some(StopReason::Saturated))
     }
 
-    /// How often each rule found a new term.
+    /// How often each rule found a new expression.
     pub fn fired(&self) -> Vec<(String, usize)> {
         let mut fired: Vec<(String, usize)> = vec![(FOLDING.0.into(), self.graph().analysis.folded)];
         for iteration in &self.runner.iterations {
@@ -105,7 +106,8 @@ impl<'a> Saturated<'a> {
         fired
     }
 
-    /// The cheapest function without the recipes whose keys are `banned`, and the class of each of its nodes.
+    /// Returns the function with the lowest cost, and the class of each of its nodes. The function
+    /// does not use recipes whose keys are in `banned`.
     pub fn extract(&self, options: &Options, banned: &BTreeSet<String>) -> (Function, Vec<Id>) {
         let graph = self.graph();
         let roots: Vec<Id> = self
@@ -116,7 +118,7 @@ impl<'a> Saturated<'a> {
             .map(|id| graph.find(id))
             .collect();
 
-        // The classes that a result could need, in a list of their own.
+        // The loop finds the classes that a result could need.
         let mut ids: BTreeSet<Id> = BTreeSet::new();
         let mut pending = roots.clone();
         while let Some(id) = pending.pop() {
@@ -166,9 +168,10 @@ impl<'a> Saturated<'a> {
         self.rebuild(&extraction, &roots)
     }
 
-    /// The choice of terms with which the search starts. Classes of the function's nodes start with the
-    /// oldest such node. Other classes start with the term whose most expensive path is cheapest. This choice
-    /// has no cycle, because an oldest node depends only on older nodes.
+    /// The choice of expressions with which the search begins. For a class that contains nodes of
+    /// the function, the choice is the oldest of these nodes. For another class, the choice is the
+    /// expression whose most expensive path through the operands costs least. This choice has no
+    /// cycle, because the oldest node of a class depends only on older nodes.
     fn start(&self, classes: &[Class], places: &HashMap<Id, usize>) -> Vec<usize> {
         let graph = self.graph();
         let mut chosen: Vec<Option<usize>> = vec![None; classes.len()];
@@ -220,7 +223,8 @@ impl<'a> Saturated<'a> {
                 classes.extend(self.classes[id.index()]);
             }
         }
-        // Operands before users; what a rule made from nothing comes from where its user comes from.
+        // The loop creates operands before the nodes that use them. A node that a rule created
+        // without an origin gets the origin of its user.
         let mut pending: Vec<(usize, u32, bool)> = Vec::new();
         for (root, output) in roots.iter().zip(&old.outputs) {
             pending.push((*root, output.node.index() as u32, false));
@@ -267,7 +271,7 @@ impl<'a> Saturated<'a> {
     }
 }
 
-/// The cost of one call of a function, without the functions that it calls.
+/// The cost of one call of a function, without the cost of the functions that it calls.
 pub(crate) fn function_cost(machine: &Machine, function: &Function) -> Cost {
     let mut sum = Cost::default();
     for (id, live) in function.ids().zip(function.live()) {

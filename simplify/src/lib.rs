@@ -1,9 +1,10 @@
-//! Simplifies a trace: the result has a lower cost and computes the same values.
+//! Simplifies a trace. The simplified trace has a lower cost and computes the same values.
 //!
-//! Each function becomes an e-graph (Willsey et al., "egg: Fast and Extensible Equality Saturation", 2021),
-//! the [rules](Rules) add terms that equal its nodes, and the cheapest terms become the new function. A
-//! computation that depends only on weights becomes the recipe of a parameter, and `bake` evaluates this
-//! recipe once, when it writes the archive.
+//! Each function becomes an e-graph (Willsey et al., "egg: Fast and Extensible Equality
+//! Saturation", 2021). The [rules](Rules) add expressions that are equal to nodes of the function,
+//! and the expressions with the lowest total cost become the new function. If a computation depends
+//! only on weights, it becomes the recipe of a parameter. The crate `bake` evaluates a recipe once,
+//! when it writes the archive.
 
 mod cost;
 mod explain;
@@ -51,13 +52,13 @@ use function::{Saturated, function_cost};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     pub rules: Rules,
-    /// The machine on which the cost model minimizes the time.
+    /// The machine for which the cost model minimizes the time of a call.
     pub machine: Machine,
-    /// Whether computations on weights alone may become recipes that `bake` evaluates. Set this option to
-    /// false if there is no archive.
+    /// Whether computations that depend only on weights may become recipes, which `bake` evaluates.
+    /// Set this option to false if the program has no archive.
     pub recipes: bool,
-    /// The formats of quantized weights, by the patterns of their keys. The rules do not merge weights of
-    /// different formats.
+    /// The formats of quantized weights, by the patterns of the weights' keys. The rules do not
+    /// merge weights that have different formats.
     pub formats: Arc<BTreeMap<String, WeightFormat>>,
 }
 
@@ -78,7 +79,7 @@ impl Options {
         }
     }
 
-    /// Options that leave the trace unchanged.
+    /// Options with which the trace does not change.
     pub fn off() -> Self {
         Self { rules: Rules::Off, ..Self::default() }
     }
@@ -86,29 +87,31 @@ impl Options {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
-    /// The changes of each function.
+    /// The changes in each function of the trace.
     pub functions: Vec<Change>,
-    /// How often each rule found a new term.
+    /// How often each rule found a new expression.
     pub fired: BTreeMap<&'static str, usize>,
 }
 
-/// The change of one function.
+/// The changes in one function of the trace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
     pub name: String,
     pub nodes: [usize; 2],
     pub cost: [Cost; 2],
-    /// How often each rule found a new term in this function.
+    /// How often each rule found a new expression in this function.
     pub fired: BTreeMap<&'static str, usize>,
-    /// Whether the number of iterations or terms reached a limit before the rules had found everything.
+    /// Whether the search reached the limit of iterations or expressions before the rules had found
+    /// all expressions.
     pub limited: bool,
 }
 
-/// The largest fraction by which recipes may enlarge an archive.
+/// The largest fraction by which recipes may increase the size of an archive.
 const GROWTH: f64 = 0.01;
 
-/// Returns the cheapest trace that the search found. The simplified trace computes the same bits, unless you
-/// selected approximate rules. If the search finds nothing, it returns the input.
+/// Returns the trace with the lowest cost that the search found. The simplified trace computes the
+/// same bits as the recorded trace, unless you selected approximate rules. If the search finds no
+/// better trace, the function returns the input.
 pub fn simplify(trace: &Trace, options: &Options) -> (Trace, Report) {
     if options.rules == Rules::Off {
         return (trace.clone(), Report::default());
@@ -135,7 +138,8 @@ pub fn simplify(trace: &Trace, options: &Options) -> (Trace, Report) {
     (simplified, report)
 }
 
-/// All terms of every function, the cheapest choice, and the keys of recipes that the choice must not use.
+/// All expressions of every function, the choice with the lowest cost, and the keys of recipes that
+/// the choice must not use.
 fn saturate<'a>(trace: &'a Trace, options: &Options) -> (Vec<Saturated<'a>>, Trace, BTreeSet<String>) {
     let results: Vec<Arc<[TensorType]>> =
         trace.functions.iter().map(|f| f.output_types().into_iter().cloned().collect()).collect();
@@ -145,8 +149,8 @@ fn saturate<'a>(trace: &'a Trace, options: &Options) -> (Vec<Saturated<'a>>, Tra
     };
     let saturate = |function| Saturated::new(function, &results, rewrites, options);
     let saturated: Vec<Saturated<'_>> = trace.functions.iter().map(saturate).collect();
-    // What two functions read must be stored once: a recipe that would store a tensor again is not used anywhere.
-    // What the trace had before is not ours to undo.
+    // The archive must store a tensor only once, even if two functions read the tensor. So the loop
+    // bans a recipe that would store a tensor again, but keeps recipes of the recorded trace.
     let recorded: BTreeSet<&str> = derived(trace).map(|parameter| parameter.key.as_str()).collect();
     let mut banned: BTreeSet<String> = BTreeSet::new();
     loop {
@@ -160,14 +164,15 @@ fn saturate<'a>(trace: &'a Trace, options: &Options) -> (Vec<Saturated<'a>>, Tra
     }
 }
 
-/// The parameters of a trace that have a recipe.
+/// The parameters of a trace that are computed by a recipe.
 fn derived(trace: &Trace) -> impl Iterator<Item = &Parameter> {
     let parameters = trace.functions.iter().flat_map(|function| function.parameters());
     parameters.filter(|parameter| parameter.recipe.is_some())
 }
 
-/// The key of a recipe to remove, among those that were not `recorded`. A recipe is removed if its key equals
-/// the key of another recipe, if it stores a tensor twice, or if it makes the archive grow too much.
+/// The key of a recipe that the trace must not use. Recipes whose keys are in `recorded` always
+/// stay. The function returns a recipe if another recipe has the same key, if the recipe stores a
+/// tensor twice, or if it makes the archive too large.
 fn worst_recipe(trace: &Trace, recorded: &BTreeSet<&str>) -> Option<String> {
     derived(trace).next()?;
     let reads = match trace.reads() {
@@ -185,8 +190,8 @@ fn worst_recipe(trace: &Trace, recorded: &BTreeSet<&str>) -> Option<String> {
             before += if *uses == 1 { size(ty) } else { 0.0 };
         }
     }
-    // Of each recipe in all its calls by how much the archive is larger for it, and whether it stores again what is
-    // stored elsewhere.
+    // For each recipe in all its calls: the bytes by which the archive becomes larger, and whether
+    // the recipe stores a tensor again.
     let mut recipes: BTreeMap<&str, (f64, bool)> = BTreeMap::new();
     for Read { parameter, origins } in reads.values().filter(|read| read.parameter.recipe.is_some()) {
         let (mut excess, mut shares) = (size(&parameter.ty), false);

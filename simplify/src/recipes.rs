@@ -1,4 +1,5 @@
-//! Finds terms that `bake` can compute when it writes the archive, and gives these terms names.
+//! Finds expressions that `bake` can compute when it writes the archive, and names these
+//! expressions.
 
 use egg::Id;
 use ops::{Attribute as _, Form, Op, Real, TensorType};
@@ -8,11 +9,12 @@ use trace::{NodeKind, Parameter, Recipe};
 use crate::Term;
 use crate::facts::Graph;
 
-/// The largest number of operations in a recipe. A recipe is a tree, so an operation that is used twice
-/// counts twice.
+/// The largest number of operations in one recipe. A recipe is a tree, so an operation counts twice
+/// if two operations use its result.
 const OPERATIONS: usize = 64;
 
-/// The recipe of every class that depends only on weights and constants, if `bake` can compute the recipe.
+/// The recipe of every class that depends only on weights and constants, if `bake` can compute this
+/// recipe.
 pub(crate) fn recipes(graph: &Graph) -> HashMap<Id, Recipe> {
     let mut known: HashMap<Id, Recipe> = HashMap::new();
     let mut ids: Vec<Id> = graph.classes().map(|class| class.id).collect();
@@ -66,8 +68,8 @@ fn recipe(graph: &Graph, known: &HashMap<Id, Recipe>, term: &Term) -> Option<Rec
     (sources > 0 && count < OPERATIONS).then(|| Recipe::Op(op.clone(), operands))
 }
 
-/// The parameter for a recipe, if it is worth storing. Recipes that only repeat or rename elements are not
-/// worth storing.
+/// The parameter for a recipe, if the archive should store the result of the recipe. A recipe that
+/// only repeats or renames elements is not worth storing.
 pub(crate) fn stored(recipe: &Recipe) -> Option<Parameter> {
     match recipe {
         Recipe::Op(op, _) if op.form() == Form::Primitive && !op.is_view() => {
@@ -78,9 +80,10 @@ pub(crate) fn stored(recipe: &Recipe) -> Option<Parameter> {
     }
 }
 
-/// The key of the first source, and a description of the operations: `…q_proj.weight` and
-/// `+k_proj.weight+v_proj.weight`. Numbers and computed operands are in brackets. Operands before the first
-/// source are written before the operation: `norm.weight~(1.0)subtract`.
+/// Returns the key of the first source tensor, and a description of the operations:
+/// `…q_proj.weight` and `+k_proj.weight+v_proj.weight`. Numbers and computed operands are in
+/// brackets. If an operation has operands before the first source tensor, the description has them
+/// before the operation: `norm.weight~(1.0)subtract`.
 fn describe(recipe: &Recipe) -> Option<(String, String)> {
     let (op, operands) = match recipe {
         Recipe::Source(key, _) => return Some((key.clone(), String::new())),
@@ -101,7 +104,7 @@ fn describe(recipe: &Recipe) -> Option<(String, String)> {
             }
             format!("({})", value.replace(' ', "."))
         }
-        // Nothing but constants: the graph has folded it.
+        // All operands are constants, and constant folding has already computed the result.
         (None, _) => "()".to_owned(),
     };
     let separator = match op {
@@ -129,7 +132,7 @@ fn describe(recipe: &Recipe) -> Option<(String, String)> {
     Some((first, text))
 }
 
-/// `key` without the levels that it shares with `first`.
+/// Removes from `key` the levels that `key` and `first` have in common.
 fn relative<'a>(key: &'a str, first: &str) -> &'a str {
     let shared = key.bytes().zip(first.bytes()).take_while(|(a, b)| a == b).count();
     let level = key[..shared].rfind('.').map_or(0, |dot| dot + 1);

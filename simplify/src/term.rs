@@ -1,4 +1,4 @@
-//! [`Term`] represents a node of a trace in the e-graph.
+//! A [`Term`] represents a node of a trace in the e-graph.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use egg::{FromOp, Id, Language};
 use ops::{Op, Reader};
 use trace::NodeKind;
 
-/// The kind of a node, and the classes of the node's operands. One type represents all operations, because
-/// egg only needs to compare them.
+/// The kind of a node, and the classes of equal expressions to which the node's operands belong. A
+/// single type represents all operations, because egg only needs to compare operations.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Term {
     pub kind: Arc<NodeKind>,
@@ -27,7 +27,7 @@ impl Term {
         }
     }
 
-    /// The name of the operation, or the name of another kind of node.
+    /// The name of the operation; for other nodes, a name for the kind of node.
     pub fn name(&self) -> &'static str {
         match &*self.kind {
             NodeKind::Op(op) => op.name(),
@@ -56,7 +56,8 @@ impl Language for Term {
     }
 }
 
-/// Prints one token, as egg's patterns require: blanks become commas.
+/// Prints a single token without blanks, as the patterns of egg require: a comma replaces each
+/// blank.
 impl fmt::Display for Term {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = String::new();
@@ -71,8 +72,8 @@ impl fmt::Display for Term {
     }
 }
 
-/// Parses the name of an operation in a rule: `add` is `binary kind=add`, `convert,to=f32` is `convert
-/// to=f32`.
+/// Parses the name of an operation in the equation of a rule: `add` means `binary kind=add`, and
+/// `convert,to=f32` means `convert to=f32`.
 impl FromOp for Term {
     type Error = String;
 

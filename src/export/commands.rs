@@ -1,4 +1,4 @@
-//! Prints the commands of IREE's own tools that compile and run the same files with the same results.
+//! Formats command lines of IREE's own tools, with which you can compile and run the same files.
 
 use std::path::Path;
 
@@ -12,8 +12,9 @@ fn line<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
     shlex::try_join(words).unwrap_or_default()
 }
 
-/// The command that compiles the text of a module into `vmfb`. The command reads the module from standard
-/// input, because the path of a file would become part of the compiled module.
+/// Returns the command that compiles the module text in the file `text` to the file `vmfb`. The
+/// command reads the text from standard input, because the path of the file would become part of
+/// the compiled module.
 pub fn compile(compiler: &Compiler, options: &CompileOptions, text: &Path, vmfb: &Path) -> String {
     let [program, text, vmfb] =
         [compiler.path.as_path(), text, vmfb].map(|path| path.to_string_lossy().into_owned());
@@ -23,8 +24,8 @@ pub fn compile(compiler: &Compiler, options: &CompileOptions, text: &Path, vmfb:
     format!("{} < {}", line(words), line([text.as_str()]))
 }
 
-/// Returns the command that calls an entry point once, at the beginning of a text. The call takes as many of
-/// the given tokens as the entry point accepts.
+/// Returns the command that calls an entry point once, at the beginning of a text. The command
+/// passes as many of the given tokens as fit into one call.
 pub fn call(vmfb: &Path, archive: &Path, entry: &Signature, tokens: &[u32]) -> String {
     let mut words = vec![
         "iree-run-module".to_owned(),
@@ -43,8 +44,8 @@ pub fn call(vmfb: &Path, archive: &Path, entry: &Signature, tokens: &[u32]) -> S
     line(words.iter().map(String::as_str))
 }
 
-/// Formats an argument for `iree-run-module`. For numbers that the command does not list, `iree-run-module`
-/// uses zero.
+/// Formats an argument for `iree-run-module`. If numbers are missing on the command line,
+/// `iree-run-module` uses zero.
 fn input(argument: &Argument, entry: &Signature, tokens: &[u32]) -> String {
     let room = entry.arguments.iter().find(|argument| argument.role == Role::Tokens);
     let room = room.and_then(|argument| argument.ty.shape.last()).copied().unwrap_or_default();

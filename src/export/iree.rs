@@ -1,6 +1,6 @@
-//! An export for IREE: a folder with the module text, the compiled module, the archive, tokenizer files and a
-//! manifest. The export folder runs without Python and without a compiler, through this crate or through
-//! `iree-run-module`.
+//! Writes and opens exports for IREE. An export is a folder with the module text, the compiled
+//! module, the archive of weights, tokenizer files and a manifest. The crate `tracewright` or the
+//! tool `iree-run-module` runs the export without Python and without a compiler.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,11 +28,11 @@ pub enum ExportError {
     /// The output folder cannot be replaced.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// The manifest is damaged, or its hash differs from the module's hash.
+    /// The manifest is damaged, or the hash in the manifest differs from the module's hash.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
     /// The archive belongs to another export.
-    #[error("`{}` is not the archive that the manifest lists (its table has blake3 {found}, expected \
+    #[error("`{}` is not the archive that the manifest lists (its table has the blake3 hash {found}, expected \
         {expected}); export the model again", .path.display())]
     Archive {
         /// Path of the archive file.
@@ -48,7 +48,7 @@ pub enum ExportError {
         /// Path of the export folder.
         path: PathBuf,
     },
-    /// The module targets another processor architecture.
+    /// The module was compiled for another processor architecture.
     #[error(
         "the module was compiled for {expected}, but this machine is {found}; export the model again for \
         this machine"
@@ -65,12 +65,12 @@ pub enum ExportError {
         machine lacks; export the model again for this machine"
     )]
     Cpu {
-        /// Name of the processor that the module targets.
+        /// Name of the processor for which the module was compiled.
         cpu: String,
-        /// The features that this processor lacks.
+        /// The processor features that the module needs and this machine lacks.
         missing: Vec<String>,
     },
-    /// The plan cannot be recorded or lowered.
+    /// The network of the plan cannot be recorded or lowered.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// The version of the compiler cannot be determined.
@@ -87,7 +87,8 @@ pub enum ExportError {
     Load(#[from] LoadError),
 }
 
-/// The manifest of an export whose archive is not written yet.
+/// Creates the manifest of an export. The manifest lacks the hash of the archive, because the
+/// archive is not written yet.
 fn manifest_of(
     plan: &Plan,
     build: &Build<'_, '_>,
@@ -127,10 +128,12 @@ fn manifest_of(
     })
 }
 
-/// Checks that this machine's processor can run the module. Modules for other kinds of devices always pass.
+/// Checks that this machine's processor can run the module. For other kinds of devices, such as
+/// GPUs, the function checks nothing.
 ///
 /// # Errors
-/// Returns an error about the processor's architecture, or about features that the processor lacks.
+/// Returns an error if the processor has another architecture, or lacks features that the module
+/// needs.
 pub fn check_cpu(manifest: &IreeManifest) -> Result<(), ExportError> {
     if manifest.device()? != DeviceKind::Cpu {
         return Ok(());
@@ -146,31 +149,33 @@ pub fn check_cpu(manifest: &IreeManifest) -> Result<(), ExportError> {
     }
 }
 
-/// The files of an export, and the duration of each step of the export.
+/// Describes the files of a written export, and the duration of each step of the export.
 pub struct Exported {
     /// The module text that was compiled.
     pub module: Module,
     /// The options of the compiler.
     pub options: CompileOptions,
-    /// The compiled module, and the time it took.
+    /// The compiled module, and the time that the compilation took.
     pub compiled: Compiled,
-    /// Statistics of baking the weights.
+    /// Statistics about writing the archive of weights.
     pub baked: Baked,
     /// The time that Tracewright took to write the folder.
     pub wrote: Duration,
 }
 
-/// Lowers `plan`, compiles the module, bakes the weights, and writes the export folder `out`. The folder also
-/// gets the tokenizer files of `model`, a folder or a GGUF file. The tensors of `checkpoint` must have [the
-/// model's names](Plan::named).
+/// Lowers `plan`, compiles the module, converts the weights, and writes the export folder `out`.
+/// The function also copies the tokenizer files of `model`, which is a folder or a GGUF file. The
+/// tensors of `checkpoint` must have [the model's names](Plan::named).
 ///
-/// Until the module is compiled, the folder `out` does not change. If a later step fails, `out` is no longer
-/// an export, and Tracewright removes a new folder. The function removes all files of a previous export in
-/// `out`; other files stay.
+/// The function does not change the folder `out` before the module is compiled. If a step after the
+/// compilation fails, `out` is no longer an export. If a step fails and the function has created
+/// the folder, the function removes the folder again. If `out` contains a previous export, the
+/// function removes all files of the previous export, and keeps all other files.
 ///
 /// # Errors
-/// Returns all differences between the checkpoint and the network's parameters before the slow compilation
-/// begins, or the error of the first stage that fails.
+/// Returns the error of the first stage that fails. If the checkpoint does not match the network's
+/// parameters, the function returns an error before the slow compilation begins. The error lists
+/// all differences between the checkpoint and the parameters.
 pub fn export(
     plan: Plan,
     model: &Path,
@@ -207,8 +212,8 @@ pub fn export(
     Ok(Exported { module: lowered.module, options, compiled, baked, wrote: start.elapsed() })
 }
 
-/// Creates the tokenizer files of an export from the metadata of a GGUF file. Returns the text of each file
-/// by file name; `None` if the model is a folder.
+/// Creates the tokenizer files of an export from the metadata of a GGUF file. Returns a map from
+/// file names to texts, or `None` if the model is a folder.
 fn made_of(model: &Path) -> Result<Option<BTreeMap<&'static str, String>>, ExportError> {
     if !Gguf::is_at(model) {
         return Ok(None);
@@ -222,11 +227,11 @@ fn made_of(model: &Path) -> Result<Option<BTreeMap<&'static str, String>>, Expor
     Ok(Some(made))
 }
 
-/// Copies the configuration, the tokenizer and the chat template of a model into a folder. For a GGUF file,
-/// the function creates these files from the metadata.
+/// Copies the configuration, the tokenizer and the chat template of a model into a folder. If the
+/// model is a GGUF file, the function creates the tokenizer files from the metadata.
 ///
 /// # Errors
-/// Returns an error if one of these files cannot be read or written.
+/// Returns an error if a file of the model cannot be read, or a copy cannot be written.
 pub fn put_model_files(model: &Path, out: &Path) -> Result<(), ExportError> {
     match made_of(model)? {
         Some(made) => made.iter().try_for_each(|(name, text)| dir::put(out, name, text.as_bytes()))?,
@@ -235,8 +240,9 @@ pub fn put_model_files(model: &Path, out: &Path) -> Result<(), ExportError> {
     Ok(())
 }
 
-/// Opens an export directory: checks the processor, the module's hash, and the archive against the module.
-/// The function also returns the archive, for callers that need more information about the weights.
+/// Opens an export folder. The function checks that the processor can run the module, that the
+/// module has the hash in the manifest, and that the archive contains the module's parameters. The
+/// function also returns the archive, for callers that need more information about the weights.
 ///
 /// # Errors
 /// Returns an error about the first check that fails.
@@ -254,8 +260,8 @@ pub fn open(
     Ok((program, archive))
 }
 
-/// Verifies all hashes of an export folder: the hashes of the module, of the archive's table, and of each
-/// tensor.
+/// Verifies the hashes of the module, of the archive's table and of each tensor in an export
+/// folder.
 ///
 /// # Errors
 /// Returns an error if the folder is not an export, or a hash differs.
@@ -266,7 +272,8 @@ pub fn verify(folder: &Path, watch: Option<Watch<'_>>) -> Result<Verified, Expor
     Ok(archive(folder, &manifest)?.verify_content(watch).map_err(LoadError::from)?)
 }
 
-/// The archive that the manifest lists. The function reads only the archive's table.
+/// Opens the archive of an export, and compares the hash of the archive's table with the manifest.
+/// The function reads only the table of the archive, and no weights.
 fn archive(folder: &Path, manifest: &IreeManifest) -> Result<Archive, ExportError> {
     let path = folder.join(names::ARCHIVE);
     let archive = Archive::open(&path).map_err(LoadError::from)?;

@@ -1,7 +1,9 @@
-//! Exports: folders that run elsewhere, with IREE or with XLA.
+//! Writes and opens exports. An export is a folder with a compiled or lowered network, which IREE
+//! or XLA can run on another machine.
 //!
-//! [`manifest`] declares the contents of `manifest.json`. [`xla`] writes exports for XLA. With the feature
-//! `iree` this module writes, opens and verifies exports for IREE.
+//! The module [`manifest`] declares the contents of `manifest.json`. The module [`xla`] writes
+//! exports for XLA. With the feature `iree`, this crate also writes, opens and verifies exports for
+//! IREE.
 
 #[cfg(feature = "iree")]
 pub mod commands;

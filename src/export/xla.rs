@@ -1,6 +1,7 @@
-//! An export for XLA: a module for each entry point, and a manifest. The manifest describes each argument,
-//! how the argument is partitioned over devices, and the place of each weight in the checkpoint.
-//! `python/tracewright_xla` runs the export.
+//! Writes exports for XLA. An export is a folder with a module for each entry point, and a
+//! manifest. The manifest describes each argument, how devices partition the argument, and the file
+//! and offset of each weight. The Python package in `python/tracewright_xla` runs an export for
+//! XLA.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -23,33 +24,36 @@ use trace::{Argument, Parameter, Trace};
 
 use crate::{DevicePartition, Expanded, Plan, PlanError};
 
-/// A program for XLA: the text of its modules, and how arguments and results are partitioned.
+/// Contains the text of the modules of a program for XLA, and the partitioning of arguments and
+/// results.
 pub struct XlaProgram {
     /// A module for each entry point.
     pub modules: Vec<Module>,
-    /// All weights that any entry point takes, sorted by key.
+    /// The weights of all entry points, sorted by key.
     pub parameters: Vec<Parameter>,
-    /// How tensors are partitioned; `None` without a mesh.
+    /// The partitioning of tensors over the mesh, or `None` if there is no mesh.
     pub shards: Option<Shards>,
 }
 
 /// The reason why an export for XLA cannot be planned, written or used.
 #[derive(Debug, thiserror::Error)]
 pub enum XlaError {
-    /// The plan stores weights in a format that only kernels read.
-    #[error("XLA cannot read quantized weights, only IREE can; export for XLA without quantization")]
+    /// The plan stores weights in a format that only Tracewright's kernels read.
+    #[error(
+        "XLA cannot read quantized weights; export the model for XLA without quantization, or export the model for IREE"
+    )]
     Quantized,
     /// The model is a GGUF file, whose weights are in quantized blocks that XLA cannot read.
     #[error("`{}` is a GGUF file, but XLA reads only safetensors; name a model directory", .0.display())]
     Gguf(PathBuf),
-    /// The folder's path is not UTF-8, so a manifest cannot contain it.
+    /// The folder's path is not UTF-8, so the manifest cannot contain this path.
     #[error("the path `{}` is not valid UTF-8, but the manifest contains the checkpoint's path; rename the \
         checkpoint", .0.display())]
     Unnamed(PathBuf),
-    /// The plan cannot be recorded or lowered.
+    /// The network of the plan cannot be recorded or lowered.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The rules cannot partition a tensor.
+    /// The sharding rules cannot partition a tensor.
     #[error(transparent)]
     Shard(#[from] ShardError),
     /// The output folder cannot be replaced.
@@ -64,18 +68,18 @@ pub enum XlaError {
     /// A checkpoint or an archive is damaged.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// The archive lacks a weight that the export computes by a recipe.
-    #[error("`{key}` was not written to `{}`", .path.display())]
+    /// The archive lacks a weight that Tracewright computes from the checkpoint.
+    #[error("the archive `{}` lacks the weight `{key}`", .path.display())]
     Lost {
         /// Key of the weight in the archive.
         key: String,
         /// Path of the archive file.
         path: PathBuf,
     },
-    /// The manifest is damaged, or its hash differs from the hash of a module.
+    /// The manifest is damaged, or a hash in the manifest differs from the hash of a module.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
-    /// A computed weight has another offset than the manifest declares.
+    /// The offset of a computed weight in the archive differs from the offset in the manifest.
     #[error("the checkpoint `{}` has `{key}` at byte {found}, but the manifest expects byte {expected}; \
         export the model again", .path.display())]
     Moved {
@@ -90,16 +94,18 @@ pub enum XlaError {
     },
 }
 
-/// Whether a folder is an export for XLA. The function reads only the kind of export from the manifest, and
-/// checks no other part of the manifest.
+/// Whether a folder is an export for XLA. The function reads only the kind of the export from the
+/// manifest, and checks nothing else.
 pub fn is_export(folder: &Path) -> bool {
     files::read_text(&folder.join(MANIFEST), limits::CONFIG).is_ok_and(|text| is_xla(&text))
 }
 
-/// Changes a plan into a plan for XLA, with weights in the format of the checkpoint. Kernels exist only [for CUDA](for_cuda).
+/// Changes a plan so that XLA can compile the plan's network. In a plan for XLA, the weights keep
+/// the format of the checkpoint. If XLA runs a network, Tracewright's kernels are available only
+/// [for CUDA](for_cuda).
 ///
 /// # Errors
-/// Returns an error if the plan asks for quantized weights.
+/// Returns an error if the plan contains quantized weights.
 pub fn planned(plan: Plan) -> Result<Plan, XlaError> {
     if plan.weights.quantize.rounds() {
         return Err(XlaError::Quantized);
@@ -108,8 +114,9 @@ pub fn planned(plan: Plan) -> Result<Plan, XlaError> {
     Ok(Plan { target: Target::xla(), weights, ..plan })
 }
 
-/// Changes a plan for XLA ([`planned`]) into a plan for one device of XLA's CUDA platform. If the plan has
-/// kernels, kernels for NVIDIA GPUs compute the calls with few tokens in bf16.
+/// Changes a plan for XLA ([`planned`]) so that the network runs on one CUDA device. If the plan
+/// uses kernels, Tracewright's kernels for NVIDIA GPUs compute the calls that have few tokens and
+/// use bf16.
 pub fn for_cuda(plan: Plan) -> Plan {
     Plan { target: Target { device: DeviceKind::Cuda, ..plan.target }, ..plan }
 }
@@ -122,8 +129,8 @@ pub fn check_model(model: &Path) -> Result<(), XlaError> {
     if Gguf::is_at(model) { Err(XlaError::Gguf(model.to_owned())) } else { Ok(()) }
 }
 
-/// Returns the rules that partition tensors over the axes of a mesh: the rules in `asked`, and the network's
-/// own rules for all other axes.
+/// Returns the rules that partition tensors over the axes of a mesh. The rules in `asked` take
+/// precedence over the network's own rules.
 pub fn shard_rules(recorded: &Traced, mesh: &Mesh, asked: &[ShardRule]) -> Vec<ShardRule> {
     let known = lower::divisible_axes(&recorded.trace);
     let is_asked = |axis: &str| asked.iter().any(|rule| rule.axes.iter().any(|asked| asked == axis));
@@ -135,8 +142,8 @@ pub fn shard_rules(recorded: &Traced, mesh: &Mesh, asked: &[ShardRule]) -> Vec<S
     declared.filter(|rule| !rule.axes.is_empty()).chain(asked.iter().cloned()).collect()
 }
 
-/// The memory and operations of each device in a plan for XLA ([`planned`]). Without a mesh there is one
-/// device.
+/// Returns the memory and the number of operations of each device for a plan for XLA ([`planned`]).
+/// If no mesh is given, the plan uses one device.
 ///
 /// ```
 /// use tracewright::Plan;
@@ -153,7 +160,8 @@ pub fn shard_rules(recorded: &Traced, mesh: &Mesh, asked: &[ShardRule]) -> Vec<S
 /// ```
 ///
 /// # Errors
-/// Returns an error if the trace cannot be lowered, or the [rules](shard_rules) cannot partition it.
+/// Returns an error if the trace cannot be lowered, or if the [rules](shard_rules) cannot partition
+/// the trace.
 pub fn partition(plan: &Plan, mesh: Option<&Mesh>, asked: &[ShardRule]) -> Result<DevicePartition, XlaError> {
     let recorded = plan.record(&plan.steps())?;
     let shards = match mesh {
@@ -164,11 +172,12 @@ pub fn partition(plan: &Plan, mesh: Option<&Mesh>, asked: &[ShardRule]) -> Resul
 }
 
 impl XlaProgram {
-    /// Lowers a recorded trace for XLA, partitioned over the devices of `mesh` if a mesh is given. `expanded` is the
-    /// trace after expansion for the target of [`planned`]. The function reads no weights.
+    /// Lowers a recorded trace for XLA. If `mesh` is given, the function partitions the program
+    /// over the devices of the mesh. `expanded` is the recorded trace, expanded to primitive
+    /// operations for the target of [`planned`]. The function reads no weights.
     ///
     /// # Errors
-    /// Returns an error if the trace cannot be lowered, or the rules cannot partition it.
+    /// Returns an error if the trace cannot be lowered, or if the rules cannot partition the trace.
     pub fn new(
         expanded: &Expanded,
         recorded: &Trace,
@@ -234,8 +243,8 @@ impl XlaProgram {
     }
 }
 
-/// For each axis of a tensor, the mesh axes that partition the axis; the list is empty for an axis that is
-/// not partitioned.
+/// Returns, for each axis of a tensor, the mesh axes that partition this axis. If no mesh axis
+/// partitions an axis, the list for this axis is empty.
 fn names(sharding: Option<&Sharding>, rank: usize) -> Vec<Vec<String>> {
     let of_axis = |axes: &Vec<targets::MeshAxis>| axes.iter().map(|axis| axis.name.clone()).collect();
     sharding.map_or(vec![Vec::new(); rank], |sharding| sharding.0.iter().map(of_axis).collect())
@@ -247,14 +256,16 @@ fn values(arguments: &[Argument], shardings: &[Sharding]) -> Vec<ManifestValue> 
     values.map(|(at, argument)| ManifestValue::new(argument, Some(sharding(at, argument)))).collect()
 }
 
-/// Writes the export folder `out` of a plan for XLA ([`planned`]), with the tokenizer files of `model`. The
-/// [rules](shard_rules) decide how a mesh partitions tensors. Weights stay in the checkpoint, whose tensors
-/// must have [the model's names](Plan::named); the export contains only weights that a recipe computes.
+/// Writes the export folder `out` of a plan for XLA ([`planned`]), with the tokenizer files of
+/// `model`. The [rules](shard_rules) decide how a mesh partitions tensors. Weights stay in the
+/// checkpoint; the checkpoint's tensors must have [the model's names](Plan::named). The export
+/// contains only weights that Tracewright computes from the checkpoint.
 ///
 /// # Errors
-/// If the checkpoint does not match the network's parameters, returns all differences before anything is
-/// written. The function also returns an error if the mesh does not fit, or if a file cannot be written. If
-/// an error occurs while files are written, `out` is not an export, and the function removes a new folder.
+/// Returns an error if the mesh cannot partition the network, or if a file cannot be written. If
+/// the checkpoint does not match the network's parameters, the error lists all differences and no
+/// file is written. If an error occurs while the function writes files, `out` is not an export. If
+/// writing fails and the function has created the folder, the function removes the folder again.
 pub fn export(
     plan: &Plan,
     model: &Path,
@@ -263,7 +274,8 @@ pub fn export(
     out: &Path,
     watch: Option<Watch<'_>>,
 ) -> Result<XlaManifest, XlaError> {
-    // Checks the output folder before the slow stages. The names of the modules are not known yet.
+    // Checks the output folder before the slow stages. The names of the module files are not known
+    // yet.
     ExportFolder::new(model, out, [])?;
     check_model(model)?;
     if model.canonicalize().is_ok_and(|path| path.to_str().is_none()) {
@@ -308,7 +320,7 @@ pub fn export(
     })
 }
 
-/// The place of a weight in the checkpoint.
+/// Describes the file and the offset of a weight in the checkpoint.
 fn stored_weight(
     checkpoint: &Checkpoint,
     parameter: &Parameter,
@@ -331,8 +343,8 @@ fn stored_weight(
     })
 }
 
-/// Verifies all hashes of an export for XLA: the hashes of the modules and of computed weights. The
-/// checkpoint's own weights have no hashes.
+/// Verifies all hashes in an export for XLA. The modules and the computed weights have hashes, but
+/// the weights in the checkpoint have no hashes.
 ///
 /// # Errors
 /// Returns an error if the folder is not an export for XLA, or a hash differs.
@@ -375,7 +387,7 @@ pub fn verify(folder: &Path, watch: Option<Watch<'_>>) -> Result<Verified, XlaEr
     Ok(verified)
 }
 
-/// The place of a computed weight in the export's archive.
+/// Describes the offset of a computed weight in the export's archive.
 fn made_weight(
     archive: &Archive,
     parameter: &Parameter,
@@ -393,7 +405,7 @@ fn made_weight(
     })
 }
 
-/// The offset of a computed weight in the archive, in bytes.
+/// Returns the offset of a computed weight in the archive, in bytes.
 fn offset(archive: &Archive, key: &str) -> Result<usize, XlaError> {
     match archive.get(key).map(|entry| &entry.data) {
         Some(EntryData::Range(range)) => Ok(range.start),

@@ -1,4 +1,4 @@
-//! A conversation with a model, over several turns.
+//! Manages a conversation with a model over several turns.
 
 use generate::{Chat, Finish, GenerateOptions, SavedFault, SavedSequence};
 use serde::Deserialize;
@@ -8,9 +8,9 @@ use super::{Completion, Model, ModelError, Pieces, assistant, user};
 
 /// A conversation with a model. A clone is an independent conversation that begins with the same messages.
 ///
-/// A turn computes only the tokens that the chat template adds. Some templates rewrite earlier messages, for
-/// example to remove old reasoning. After such a change, the turn recomputes all tokens from the first
-/// difference on.
+/// In each turn, the network computes only the new tokens that the chat template adds. Some chat
+/// templates rewrite earlier messages, for example to remove old reasoning. If the template changes
+/// an earlier message, the network computes all tokens after the first difference again.
 ///
 /// ```no_run
 /// use tracewright::Model;
@@ -25,16 +25,16 @@ use super::{Completion, Model, ModelError, Pieces, assistant, user};
 #[derive(Clone)]
 pub struct Conversation {
     model: Model,
-    /// The messages so far: they are JSON objects with `role` and `content`.
+    /// The messages so far, which are JSON objects with `role` and `content`.
     pub messages: Vec<Value>,
-    /// The functions that the model may call, as descriptions for the chat template. `None` offers no
-    /// functions.
+    /// Descriptions of the functions that the model may call, for the chat template. With `None`,
+    /// the conversation offers no functions.
     pub tools: Option<Vec<Value>>,
     /// Additional variables for the chat template, by name.
     pub variables: Map<String, Value>,
-    /// The generation options for all further turns.
+    /// The options with which the model generates all further answers.
     pub options: GenerateOptions,
-    /// The text that consists of exactly these `tokens`, if the text is known.
+    /// A text that the tokenizer encodes as exactly `tokens`, if such a text is known.
     shown: Option<String>,
     tokens: Vec<u32>,
 }
@@ -73,7 +73,7 @@ impl Conversation {
         self.begin(prepared)
     }
 
-    /// Renders a message to the tokens of its prompt. The function computes no tokens yet.
+    /// Renders and tokenizes the prompt for a message. The function does not run the network yet.
     ///
     /// # Errors
     /// Returns the same errors as [`Model::chat`].
@@ -92,7 +92,8 @@ impl Conversation {
         Ok(PreparedTurn { messages: chat.messages, text, prompt })
     }
 
-    /// Copies the messages and the state of their tokens, so that [`resume`](Self::resume) can continue them.
+    /// Copies the messages of the conversation, and the state after the tokens of these messages.
+    /// [`resume`](Self::resume) can continue the copied conversation.
     ///
     /// # Errors
     /// Returns an error if the device fails.
@@ -101,11 +102,12 @@ impl Conversation {
         Ok(self.model.save(&self.tokens)?.with_notes(notes))
     }
 
-    /// Continues a saved conversation without computing its tokens again.
+    /// Replaces this conversation by a saved conversation. The network does not compute the saved
+    /// tokens again.
     ///
     /// # Errors
-    /// Returns an error if the saved sequence belongs to another model or another format, or is not a
-    /// conversation.
+    /// Returns an error if `saved` belongs to another model or to weights in another format, or if
+    /// `saved` is not a conversation.
     pub fn resume(&mut self, saved: SavedSequence) -> Result<(), ModelError> {
         let notes: Notes = match serde_json::from_value(saved.notes().clone()) {
             Ok(notes) => notes,
@@ -128,7 +130,7 @@ impl Conversation {
     }
 }
 
-/// The messages and tokens of a saved conversation, which are stored together with its state.
+/// The messages and tokens that a saved conversation contains in addition to the state.
 #[derive(Deserialize)]
 struct Notes {
     messages: Vec<Value>,
@@ -143,7 +145,7 @@ pub struct PreparedTurn {
     prompt: Vec<u32>,
 }
 
-/// An answer in a conversation: an iterator over pieces of text.
+/// An iterator over the pieces of an answer in a conversation.
 pub struct Turn<'a> {
     conversation: &'a mut Conversation,
     pieces: Pieces,
@@ -151,14 +153,14 @@ pub struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// Ends the answer after the next token, as [`Pieces::cancel`] does.
+    /// Ends the answer after the next token, like [`Pieces::cancel`].
     pub fn cancel(&self) {
         self.pieces.cancel();
     }
 
-    /// Adds the message and its answer to the conversation. If you did not take all pieces, or a piece was an
-    /// error, the conversation does not change and the result is `None`. The result is also `None` if you
-    /// cancelled the answer before its first piece.
+    /// Adds the message and its answer to the conversation. If you did not take all pieces, or if a
+    /// piece was an error, the conversation does not change and the result is `None`. If you
+    /// cancelled the answer before its first piece, the conversation does not change either.
     pub fn finish(self) -> Option<Completion> {
         let Self { conversation, pieces, prepared: PreparedTurn { mut messages, text, prompt } } = self;
         let completion = pieces.into_completion()?;
@@ -168,8 +170,9 @@ impl Turn<'_> {
         messages.push(assistant(&completion.text));
         conversation.messages = messages;
         let tokens = &completion.generated.tokens;
-        // The chat template writes the answer with the same tokens only if the answer contains no special tokens and
-        // was not cut or cancelled.
+        // In the next prompt, the chat template renders this answer to the same tokens under two
+        // conditions: the answer contains no special tokens, and no stop string or cancellation
+        // ended the answer.
         let tokenizer = conversation.model.tokenizer();
         let is_known = tokenizer.is_some_and(|all| !tokens.iter().any(|&token| all.is_special(token)))
             && !completion.is_cut

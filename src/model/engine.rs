@@ -1,5 +1,6 @@
-//! Runs a model on the engine thread, which owns the runtime and the network. Requests arrive on a channel,
-//! and each request receives pieces of text on its own channel.
+//! Runs a model on the engine thread, which owns the runtime and the network. Requests arrive on a
+//! channel of the engine thread. Each request has a listener, which receives the pieces of the
+//! text.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
@@ -23,7 +24,7 @@ use super::{ModelError, OpenOptions, Speculation};
 use crate::embed::{Embedder, check_texts, length_for};
 use crate::xla::StartedPlugins;
 
-/// A job that a handle sends to the engine.
+/// A job that a [`Model`](super::Model) sends to the engine thread.
 pub(super) enum Job {
     Generate(Box<GenerateJob>),
     Score(Vec<u32>, Sender<Result<Vec<Vec<f32>>, ModelError>>),
@@ -32,16 +33,16 @@ pub(super) enum Job {
     Embed(Vec<Vec<u32>>, Sender<Result<Embedded, ModelError>>),
 }
 
-/// A text that the engine continues, and the channel that receives the pieces.
+/// A text that the engine continues, and the listener that receives the pieces.
 pub(super) struct GenerateJob {
     pub prompt: Vec<u32>,
     pub options: TokenOptions,
     pub stop: Vec<String>,
-    /// Whether the text can reuse the state of a prefix that a slot has already computed.
+    /// Whether the text can reuse the state of an earlier text that begins with the same tokens.
     pub continues: bool,
-    /// Another thread sets this flag to end the text.
+    /// Another thread sets this flag to end the generation of the text.
     pub cancelled: Arc<AtomicBool>,
-    /// Special tokens that the text shows by their names.
+    /// The special tokens whose names appear in the generated text.
     pub shown: Vec<String>,
     pub listener: Listener,
 }
@@ -51,64 +52,66 @@ pub(super) type Listener = Box<dyn FnMut(TextEvent) -> bool + Send>;
 
 /// An event of a text that the engine generates.
 pub enum TextEvent {
-    /// Text that no later token can change. The text can be empty.
+    /// A new piece of text that no later token can change. A piece of text can be empty.
     Piece(String),
-    /// The probabilities of the tokens that the sampler has chosen since the last event, if the options
-    /// request probabilities.
+    /// The probabilities of the tokens that the sampler has chosen since the last event with
+    /// probabilities, if the options request probabilities.
     Logprobs(Vec<TokenLogprobs>),
     /// The text has ended.
     Done(Box<Completion>),
-    /// The text has failed.
+    /// Generating the text has failed.
     Failed(ModelError),
 }
 
-/// A text whose generation has ended.
+/// A text that the model has generated completely.
 #[derive(Clone, Debug)]
 pub struct Completion {
     /// The generated text. Without a tokenizer, the text consists of token ids separated by spaces.
     pub text: String,
-    /// The tokens, the reason for the end, and timings.
+    /// The tokens of the text, the reason for the end, and timings.
     pub generated: Generated,
-    /// Whether a stop string ended the text. In this case, the tokens decode to a longer text than `text`.
+    /// Whether a stop string ended the text. If a stop string ended the text, the text of all
+    /// tokens is longer than `text`.
     pub is_cut: bool,
-    /// Number of tokens in the prompt, including the tokens that a slot had already computed.
+    /// Number of tokens in the prompt, including the tokens whose state was reused.
     pub prompt_tokens: usize,
-    /// The time from the assignment of a slot to the first token.
+    /// The time until the first token, beginning when the text got a slot of the batch.
     pub first_token: Option<Duration>,
-    /// The bytes copied between host and device during the generation. The number includes the bytes of texts
-    /// in other slots.
+    /// The number of bytes copied between host and device during the generation. The number of
+    /// bytes includes the bytes of other texts that ran at the same time.
     pub transfers: Transfers,
 }
 
-/// Embeddings, and the time that their computation took.
+/// Contains the embeddings of texts, and the time that the computation took.
 #[derive(Clone, Debug, Default)]
 pub struct Embedded {
     /// One embedding per text, each a list of f32 numbers.
     pub embeddings: Vec<Vec<f32>>,
-    /// The time that the calls took.
+    /// The total time of the network calls that computed the embeddings.
     pub time: Duration,
-    /// How the network of these embeddings was built; `None` if an earlier call built it.
+    /// Information about building the network for these embeddings, or `None` if an earlier call
+    /// built the network.
     pub build: Option<BuildInfo>,
 }
 
 /// Properties of an open model.
 #[derive(Clone, Debug)]
 pub struct ModelInfo {
-    /// The largest number of tokens in a sequence, prompt and answer together. For an embedding model, this
-    /// is the largest number of tokens in a text.
+    /// The largest number of tokens in a sequence, prompt and answer together. For an embedding
+    /// model, the limit applies to each text.
     pub context: usize,
-    /// The number of token ids.
+    /// The number of token ids in the vocabulary.
     pub vocabulary: usize,
-    /// The number of sequences that the model continues in parallel.
+    /// The number of texts that the model continues in parallel.
     pub slots: usize,
-    /// How the network was built. `None` for an embedding model, because its networks are built later for the
-    /// length of the texts.
+    /// Information about building the network. For an embedding model the field is `None`, because
+    /// Tracewright builds its networks when the length of the texts is known.
     pub build: Option<BuildInfo>,
     /// Warnings about the model's files.
     pub warnings: Vec<OpenWarning>,
 }
 
-/// The inputs of a network that is not built yet.
+/// The inputs for building a network.
 pub(super) struct Unbuilt {
     pub path: PathBuf,
     pub source: Source,
@@ -124,7 +127,8 @@ pub(super) struct DraftSource {
     pub options: OpenOptions,
 }
 
-/// Builds the network, sends the result to `tell`, and then processes jobs until all handles are dropped.
+/// Builds the network, sends the result to `tell`, and then processes jobs until all handles of the
+/// model are dropped.
 pub(super) fn run(network: Unbuilt, tell: &Sender<Result<ModelInfo, ModelError>>, jobs: &Receiver<Job>) {
     let Unbuilt { path, source, tokenizer, options, draft } = network;
     let plugins = StartedPlugins::default();
@@ -147,7 +151,7 @@ pub(super) fn run(network: Unbuilt, tell: &Sender<Result<ModelInfo, ModelError>>
     }
 }
 
-/// The slots of a network, and the source of its draft tokens.
+/// Creates the batch of a network, with a drafter that proposes draft tokens.
 fn batch<'a>(
     network: &'a AnyNetwork,
     options: &OpenOptions,
@@ -173,12 +177,13 @@ impl DraftSource {
     }
 }
 
-/// A network with an executor of any kind.
+/// A network that IREE or XLA runs.
 type AnyNetwork = Network<AnyExecutor>;
 
 enum Engine {
     Text(Box<BuildInfo>, Box<AnyNetwork>),
-    /// An embedding network, whose programs are built for the length of their texts.
+    /// An embedding network. Tracewright builds a separate embedding program for each padded length
+    /// of texts.
     Embedding(Box<dyn Architecture>),
 }
 
@@ -224,7 +229,7 @@ fn as_network(Ready { program, build }: Ready) -> Result<(AnyNetwork, BuildInfo)
     Ok((program.into_network()?, build))
 }
 
-/// The engine for a network that continues texts.
+/// Runs a network that continues texts.
 struct Texts<'a> {
     path: &'a Path,
     options: &'a OpenOptions,
@@ -233,14 +238,14 @@ struct Texts<'a> {
     network: &'a AnyNetwork,
     tokenizer: Option<&'a Tokenizer>,
     batch: Batch<'a, AnyExecutor>,
-    /// The text that occupies each slot.
+    /// The text in each slot of the batch.
     running: Vec<Option<Running<'a>>>,
     waiting: VecDeque<Box<GenerateJob>>,
-    /// The network that computes scores, if the main network has no entry point for scores.
+    /// A second network that computes scores, if the main network has no entry point for scores.
     scorer: Option<AnyNetwork>,
 }
 
-/// A text in a slot.
+/// A text that occupies a slot of the batch.
 struct Running<'a> {
     reply: Reply<'a>,
     listener: Listener,
@@ -306,7 +311,7 @@ impl<'a> Texts<'a> {
         Ok(self.batch.load(&self.fingerprint()?, saved)?)
     }
 
-    /// The fingerprint of the weights in their storage format.
+    /// Returns a fingerprint of the weights in their storage format.
     fn fingerprint(&self) -> Result<String, ModelError> {
         match self.options.plugin {
             None => Ok(Archive::open(&self.build.archive)?.table_blake3()),
@@ -314,7 +319,7 @@ impl<'a> Texts<'a> {
         }
     }
 
-    /// The fingerprint of the checkpoint's files, and of the archive with the computed weights.
+    /// Returns a fingerprint of the checkpoint's files and of the archive with computed weights.
     fn fingerprint_of_files(&self) -> Result<String, ModelError> {
         let mut hasher = blake3::Hasher::new();
         hasher.update(Checkpoint::open(self.path)?.content_blake3().as_bytes());
@@ -348,8 +353,8 @@ impl<'a> Texts<'a> {
         }
     }
 
-    /// Ends the texts that were cancelled before their first token. All other cancelled texts end at their
-    /// next token.
+    /// Ends the texts that were cancelled before their first token. A cancelled text that already
+    /// has a token ends at its next token.
     fn leave(&mut self) {
         for slot in 0..self.running.len() {
             let leaves = |text: &Running| text.first_token.is_none() && text.is_cancelled();
@@ -361,7 +366,7 @@ impl<'a> Texts<'a> {
         }
     }
 
-    /// Runs one decode step for all texts in slots.
+    /// Runs one decode step for all texts in the batch.
     fn step(&mut self) {
         let running = &mut self.running;
         let ended = self.batch.step(|slot, token| match &mut running[slot] {
@@ -404,7 +409,8 @@ impl<'a> Texts<'a> {
                     let ready = build_checkpoint(self.path, model, self.options, true, self.plugins)?;
                     ready.program.into_network()?
                 }
-                // An export contains a fixed list of entry points, so the function cannot build another one.
+                // An export contains a fixed list of entry points, so the function cannot build an
+                // additional entry point.
                 _ => return Ok(Session::new(network).score(tokens)?),
             },
         };
@@ -414,14 +420,15 @@ impl<'a> Texts<'a> {
     }
 }
 
-/// Creates the error for a request that asks a text-generating network for embeddings.
+/// Creates the error for a request for embeddings if the network generates text.
 pub(super) fn continues_text(path: &Path) -> ModelError {
     ModelError::Kind { path: path.into(), does: "continues text", asked: "embed it" }
 }
 
 impl Running<'_> {
-    /// Adds a token, and sends the part of the text that no later token can change. Returns `Break` if the
-    /// receiver does not exist any more, or if a stop string is complete.
+    /// Adds a token, and sends new text to the listener as soon as no later token can change this
+    /// text. Returns `Break` if the listener ends the generation, or if the text contains a stop
+    /// string.
     fn push(&mut self, token: u32) -> ControlFlow<()> {
         self.first_token.get_or_insert_with(|| self.start.elapsed());
         let told = self.reply.push(token).map(|piece| (self.listener)(TextEvent::Piece(piece)));
@@ -475,13 +482,14 @@ impl Running<'_> {
     }
 }
 
-/// The engine for a network that computes embeddings.
+/// Runs a network that computes embeddings.
 struct Embeddings<'a> {
     path: PathBuf,
     options: &'a OpenOptions,
     model: &'a dyn Architecture,
     plugins: StartedPlugins,
-    /// The programs built so far, keyed by the longest text that each program takes.
+    /// The programs that were built so far. The key of a program is the largest number of tokens
+    /// per text that the program can process.
     programs: BTreeMap<usize, Ready>,
 }
 

@@ -44,22 +44,23 @@ pub enum ModelError {
     /// The `config.json` cannot be read, or has invalid values.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A name on the Hugging Face hub could not be resolved to a model.
+    /// The name of a model on the Hugging Face hub could not be resolved.
     #[error(transparent)]
     Hub(#[from] HubError),
-    /// The weights have other sizes than the configuration declares.
+    /// The shapes of the weights differ from the shapes that the configuration declares.
     #[error(transparent)]
     Sizes(#[from] OtherSizes),
     /// The checkpoint cannot be read.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// The archive in the cache is damaged. Delete the archive: the next start bakes a new archive.
+    /// The archive in the cache is damaged. If you delete the damaged archive, Tracewright writes a
+    /// new archive at the next start.
     #[error(transparent)]
     Cached(ArchiveError),
-    /// The options ask for sizes that the model cannot have.
+    /// The options set sizes that the model does not support, such as a context that is too long.
     #[error(transparent)]
     Plan(Box<PlanError>),
-    /// Compiling, baking or loading the network failed.
+    /// Compiling the network, converting the weights or loading the network failed.
     #[error(transparent)]
     Load(#[from] LoadError),
     /// The network cannot be lowered for XLA, or the checkpoint does not fit the network.
@@ -68,7 +69,7 @@ pub enum ModelError {
     /// XLA or its plugin failed.
     #[error(transparent)]
     Plugin(#[from] PjrtError),
-    /// The plugin is for another kind of device than the selected device.
+    /// The platform of the PJRT plugin and the selected device are different kinds of devices.
     #[error(
         "the plugin's platform is `{platform}`, but the device is `{device}`; name a plugin for this device"
     )]
@@ -86,7 +87,7 @@ pub enum ModelError {
         /// The mesh in the options.
         mesh: Mesh,
     },
-    /// The options set a mesh and the number of a device.
+    /// The options set a mesh, and also select a device with a number.
     #[error(
         "the device is `{device}`, but the mesh `{mesh}` begins at the first device; leave out the device's number"
     )]
@@ -96,9 +97,9 @@ pub enum ModelError {
         /// The device in the options.
         device: DeviceName,
     },
-    /// A rule partitions axes, but the options set no mesh.
+    /// A sharding rule partitions axes, but the options set no mesh.
     #[error(
-        "the rule `{rule}` divides axes over a mesh, but there is no mesh; set a mesh, or leave out the rule"
+        "the sharding rule `{rule}` divides axes over a mesh, but no mesh is set; set a mesh, or leave out the rule"
     )]
     NoMesh {
         /// The first rule in the options.
@@ -113,40 +114,40 @@ pub enum ModelError {
     /// The tokenizer, the chat template, the sampling options or the network failed.
     #[error(transparent)]
     Generate(#[from] GenerateError),
-    /// A call of the network failed. The error ended all texts that were running.
+    /// A call of the network failed. The failed call ended all running texts.
     #[error(transparent)]
     Failed(Arc<GenerateError>),
     /// An embedding cannot be computed.
     #[error(transparent)]
     Embed(#[from] EmbedError),
-    /// The embedding model has no prompt of this name.
+    /// The embedding model has no prompt with this name.
     #[error(transparent)]
     Prompt(#[from] UnknownPrompt),
     /// The model does not support this kind of request.
     #[error("the model `{}` {does}, and cannot {asked}", .path.display())]
     Kind {
-        /// Path of the folder or file.
+        /// Path of the model's folder or file.
         path: PathBuf,
         /// The kind of request that the model supports.
         does: &'static str,
-        /// The kind of request that was made.
+        /// The kind of request that the caller made.
         asked: &'static str,
     },
     /// The request contains text, but the model has no tokenizer.
     #[error("`{}` has no `tokenizer.json`; use token ids instead of text", .path.display())]
     NoTokenizer {
-        /// Path of the folder or file.
+        /// Path of the model's folder or file.
         path: PathBuf,
     },
-    /// The draft model has another tokenizer, so its token ids mean other texts.
+    /// The tokenizer of the draft model differs from the tokenizer of the large model.
     #[error(
         "the draft model `{}` has another tokenizer than `{}`, so the two models use different token ids; \
         choose a draft model of the same family", .draft.display(), .path.display()
     )]
     DraftTokenizer {
-        /// The draft model.
+        /// The path of the draft model.
         draft: PathBuf,
-        /// The model that verifies the draft tokens.
+        /// The path of the large model, which verifies the draft tokens.
         path: PathBuf,
     },
     /// An option differs from the value in the export.
@@ -157,12 +158,12 @@ pub enum ModelError {
     AsExported {
         /// Name of the option in [`OpenOptions`](super::OpenOptions).
         option: &'static str,
-        /// The value that was asked for.
+        /// The value that the options set.
         asked: String,
-        /// The value that the model was exported with.
+        /// The value that the export contains.
         exported: String,
     },
-    /// The option affects compiling, but an export is already compiled.
+    /// The option affects the compilation, but an export is already compiled.
     #[error(
         "`{option}` changes the compilation, but an export is already compiled; leave the option out, or \
         export the model again with this option"
@@ -171,16 +172,16 @@ pub enum ModelError {
         /// Name of the option in [`OpenOptions`](super::OpenOptions).
         option: &'static str,
     },
-    /// The target is for another kind of device than the selected device.
+    /// The compilation target and the selected device are different kinds of devices.
     #[error("the target is for {target}, but the device is {device}; name a target for this device")]
     Target {
-        /// The kind of device of the target.
+        /// The kind of device that the target describes.
         target: DeviceKind,
         /// The kind of the selected device.
         device: DeviceKind,
     },
-    /// No cache folder is set, and the system has no default.
-    #[error("there is no home folder for the cache; set `cache` to a folder")]
+    /// No cache folder is set, and the user has no home folder.
+    #[error("the system has no home folder for the cache; set `cache` to a folder")]
     NoCache,
     /// The program that renders chat templates cannot be started.
     #[error("the system cannot start the program that renders chat templates")]
@@ -191,7 +192,8 @@ pub enum ModelError {
         /// The program's output on stderr.
         message: String,
     },
-    /// The system ended the program that renders chat templates, because it exceeded a limit.
+    /// The chat template exceeded a limit of time or memory, so the operating system ended the
+    /// program that renders chat templates.
     #[error("the model's chat template takes more memory or time than the limit allows")]
     TemplateLimit,
     /// The thread of the engine cannot be started.

@@ -34,15 +34,16 @@ pub use source::{BuildInfo, choose_target};
 
 pub use crate::tuning::TuningSource;
 
-/// Stack size in bytes of threads that parse or render untrusted input, which may be deeply nested. The
-/// operating system allocates only the part of the stack that a thread uses.
+/// Stack size in bytes of threads that parse or render untrusted input, which may be deeply nested.
+/// The operating system allocates only the part of a stack that the thread really uses.
 const STACK: usize = 256 << 20;
 
 /// An open model.
 ///
-/// A clone is another handle to the same model. Several threads can use handles at the same time. An engine
-/// thread runs the network and continues up to [`OpenOptions::slots`] texts in parallel. Further texts wait
-/// for a slot. The engine thread ends when the last handle and the last [`Pieces`] are dropped.
+/// A clone of a `Model` is another handle to the same model. Several threads can use handles of the
+/// same model at the same time. An engine thread runs the network and continues up to
+/// [`OpenOptions::slots`] texts in parallel. Additional texts wait until a slot of the batch is
+/// free. The engine thread ends after the last handle and the last [`Pieces`] were dropped.
 ///
 /// ```no_run
 /// use tracewright::{Model, user};
@@ -58,26 +59,26 @@ pub struct Model {
     inner: Arc<Inner>,
 }
 
-/// The data that all handles share.
+/// The data that all handles of a model share.
 struct Inner {
     text: ModelText,
     info: ModelInfo,
-    /// The channel to the engine; `None` once the last handle is dropped.
+    /// The channel to the engine thread, or `None` after the last handle was dropped.
     jobs: Mutex<Option<Sender<Job>>>,
     engine: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// A message with the role `user`, for [`Model::chat`].
+/// Creates a message with the role `user`, for [`Model::chat`].
 pub fn user(content: impl Into<String>) -> Value {
     message("user", content)
 }
 
-/// A message with the role `system`, which tells the model how to behave.
+/// Creates a message with the role `system`, which tells the model how to behave.
 pub fn system(content: impl Into<String>) -> Value {
     message("system", content)
 }
 
-/// A message with the role `assistant`: an earlier answer of the model.
+/// Creates a message with the role `assistant`, which is an earlier answer of the model.
 pub fn assistant(content: impl Into<String>) -> Value {
     message("assistant", content)
 }
@@ -87,12 +88,13 @@ fn message(role: &str, content: impl Into<String>) -> Value {
 }
 
 impl Model {
-    /// Opens a Hugging Face folder, a GGUF file, a folder of `tracewright export`, or a name on the Hugging Face
-    /// hub such as `HuggingFaceTB/SmolLM2-135M-Instruct`, with default options.
+    /// Opens a model with default options. `path` is a Hugging Face folder, a GGUF file, a folder
+    /// of `tracewright export`, or a name on the Hugging Face hub such as
+    /// `HuggingFaceTB/SmolLM2-135M-Instruct`.
     ///
-    /// The first call bakes the weights and compiles the modules, which takes seconds to minutes. The cache
-    /// keeps the baked weights and the modules for later calls. You need `iree-compile` for all models except
-    /// exports.
+    /// The first call converts the weights and compiles the modules, which takes seconds to
+    /// minutes. The cache keeps the converted weights and the modules for later calls. You need
+    /// `iree-compile` for all models except exports.
     ///
     /// # Errors
     /// Returns an error if a file is missing or damaged, or the model is not supported.
@@ -103,24 +105,24 @@ impl Model {
     /// Opens a model like [`open`](Self::open), with the given options.
     ///
     /// # Errors
-    /// Returns the same errors as [`open`](Self::open), and an error if an option differs from the export's
-    /// value.
+    /// Returns the same errors as [`open`](Self::open). For an export, the function also returns an
+    /// error if an option differs from the export's value.
     pub fn open_with(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self, ModelError> {
         Opening::read(path, options)?.build()
     }
 
-    /// Properties of the model: the context length, the vocabulary size, the number of slots, and how the
-    /// model was built.
+    /// Returns the properties of the model: the context length, the vocabulary size, the number of
+    /// slots, and information about the build.
     pub fn info(&self) -> &ModelInfo {
         &self.inner.info
     }
 
-    /// The model's tokenizer; `None` if the model's folder contains no tokenizer.
+    /// Returns the model's tokenizer, or `None` if the model has no tokenizer.
     pub fn tokenizer(&self) -> Option<&Tokenizer> {
         self.inner.text.tokenizer.as_deref()
     }
 
-    /// The ids of the tokens that end a generated text.
+    /// Returns the ids of the tokens that end a generated text.
     pub fn stop_tokens(&self) -> &[u32] {
         &self.inner.text.stop_tokens
     }
@@ -138,12 +140,13 @@ impl Model {
         Ok(self.continue_tokens(self.inner.text.tokenizer()?.encode_plain(&text)?))
     }
 
-    /// Starts a conversation with several turns. Each turn computes only its new tokens.
+    /// Starts a conversation with several turns. In each turn of the conversation, the network
+    /// computes only the new tokens.
     pub fn conversation(&self) -> Conversation {
         Conversation::new(self.clone())
     }
 
-    /// Continues the text `prompt`, without a chat template.
+    /// Creates a request that continues the text `prompt`, without a chat template.
     ///
     /// # Errors
     /// Returns an error if the model has no tokenizer.
@@ -151,16 +154,17 @@ impl Model {
         Ok(self.continue_tokens(self.inner.text.tokenizer()?.encode(prompt)?))
     }
 
-    /// Continues a sequence of token ids.
+    /// Creates a request that continues a sequence of token ids.
     pub fn continue_tokens(&self, prompt: impl Into<Vec<u32>>) -> Request {
         let (model, options) = (self.inner.clone(), GenerateOptions::default());
         Request { model, prompt: prompt.into(), options, continues: false, shown: Vec::new() }
     }
 
-    /// The text of a conversation, rendered by the model's chat template.
+    /// Renders a conversation with the model's chat template, and returns the text.
     ///
-    /// The template is an untrusted program that comes with the model. The template runs under limits, in a
-    /// thread of this process or in the process that [`OpenOptions::template_program`] sets.
+    /// A chat template is an untrusted program that comes with the model. Tracewright renders the
+    /// template under limits, in this process or with the program that
+    /// [`OpenOptions::template_program`] sets.
     ///
     /// # Errors
     /// Returns an error if there is no chat template, or if the template fails or rejects the conversation.
@@ -168,8 +172,9 @@ impl Model {
         self.inner.text.renderer.render(chat)
     }
 
-    /// The parts of a conversation that the chat template does not read: `tools`, or names of variables. The
-    /// list is empty if [`OpenOptions::template_program`] renders the template.
+    /// Lists the inputs of a conversation that the chat template does not read: `tools`, or names
+    /// of variables. The returned list is empty if [`OpenOptions::template_program`] renders the
+    /// template.
     ///
     /// # Errors
     /// Returns the same errors as [`render`](Self::render).
@@ -179,7 +184,8 @@ impl Model {
 
     /// Computes the logits after each token of `tokens`, as f32 [tokens, vocabulary].
     ///
-    /// The first call builds the entry point for scores, unless you set [`OpenOptions::score`].
+    /// The first call of `score` builds the entry point for scores, unless you set
+    /// [`OpenOptions::score`].
     ///
     /// # Errors
     /// Returns an error if `tokens` is longer than the context, or if the call fails.
@@ -189,7 +195,8 @@ impl Model {
         scored.recv().map_err(|_| ModelError::Gone)?
     }
 
-    /// Copies the longest prefix of `tokens` that a slot has already computed, with its state.
+    /// Copies the longest prefix of `tokens` that the model has already computed, together with the
+    /// state after this prefix.
     ///
     /// # Errors
     /// Returns an error if the device fails, or the model does not continue text.
@@ -199,20 +206,22 @@ impl Model {
         saved.recv().map_err(|_| ModelError::Gone)?
     }
 
-    /// Puts a saved sequence into a free slot. A later request that [reuses state](Request::reuse) and begins
-    /// with the tokens of the saved sequence does not compute these tokens.
+    /// Puts a saved sequence into a free slot of the batch. If a later request [reuses
+    /// state](Request::reuse) and begins with the saved tokens, the network does not compute these
+    /// tokens again.
     ///
     /// # Errors
-    /// Returns an error if the sequence belongs to another model or another format, or all slots are
-    /// occupied.
+    /// Returns an error if the sequence belongs to another model or to weights in another format,
+    /// or if all slots are occupied.
     pub fn load(&self, saved: SavedSequence) -> Result<(), ModelError> {
         let (answer, loaded) = channel();
         self.inner.ask(Job::Load(Box::new(saved), answer))?;
         loaded.recv().map_err(|_| ModelError::Gone)?
     }
 
-    /// Computes embeddings of texts, as f32 [texts, features]. `prompt_name` selects one of the model's
-    /// prompts, such as `query`; `None` selects the model's default prompt.
+    /// Computes embeddings of texts, as f32 [texts, features]. `prompt_name` selects one of the
+    /// model's prompts, such as `query`. If `prompt_name` is `None`, the function uses the model's
+    /// default prompt.
     ///
     /// # Errors
     /// Returns an error if the model does not compute embeddings or has no prompt with this name, or if a
@@ -221,10 +230,11 @@ impl Model {
         Ok(self.embed_tokens(self.embedding_prompts(texts, prompt_name)?)?.embeddings)
     }
 
-    /// The tokens of texts as [`embed`](Self::embed) reads them: with the model's prompt and special tokens.
+    /// Returns the tokens from which [`embed`](Self::embed) computes the embeddings of texts. The
+    /// returned tokens include the model's prompt and special tokens.
     ///
     /// # Errors
-    /// Returns an error if the model does not compute embeddings, or has no such prompt.
+    /// Returns an error if the model does not compute embeddings, or has no prompt with this name.
     pub fn embedding_prompts(
         &self,
         texts: &[&str],
@@ -239,7 +249,7 @@ impl Model {
         Ok(tokens.collect::<Result<Vec<_>, _>>()?)
     }
 
-    /// Computes embeddings of texts that are given as token ids, including special tokens.
+    /// Computes embeddings of texts. Each text is a list of token ids, including special tokens.
     ///
     /// # Errors
     /// Returns an error if the model does not compute embeddings, or a text is empty or too long.
@@ -258,7 +268,7 @@ impl Inner {
 }
 
 impl Drop for Inner {
-    /// Ends the engine thread, and waits until the device is released.
+    /// Ends the engine thread, and waits until the thread has released the device.
     fn drop(&mut self) {
         drop(self.jobs.get_mut().unwrap_or_else(PoisonError::into_inner).take());
         if let Some(engine) = self.engine.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
@@ -268,7 +278,7 @@ impl Drop for Inner {
     }
 }
 
-/// Runs `work` on a thread with a large stack, for input that may be deeply nested.
+/// Runs `work` on a thread with a large stack, because the input of `work` may be deeply nested.
 fn with_room<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, ModelError> {
     thread::scope(|scope| {
         let worker = thread::Builder::new().name("text".into()).stack_size(STACK).spawn_scoped(scope, work);

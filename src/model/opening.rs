@@ -20,13 +20,15 @@ use crate::Plan;
 use crate::build::BuildStep;
 use crate::export::IreeManifest;
 
-/// A model whose configuration, tokenizer and stop tokens are loaded, but whose network is not built yet.
-/// Errors in the model's files are reported here, before the slow compilation begins.
+/// A model whose configuration, tokenizer and stop tokens are loaded, but whose network is not
+/// built yet. [`read`](Self::read) reports errors in the model's files before the slow compilation
+/// begins.
 ///
-/// [`Model::open`] reads the files and builds the network in one call. Use `Opening` if your program chooses
-/// options from the files, for example the context from the length of a prompt.
+/// [`Model::open`] reads the files and builds the network in one call. Use `Opening` if your
+/// program chooses options from the files, for example a context that fits the length of a prompt.
 pub struct Opening {
-    /// The options for the model. You can change these options before you build the network.
+    /// The options for the model. You can change the options for the model before you build the
+    /// network.
     pub options: OpenOptions,
     source: Source,
     text: ModelText,
@@ -34,13 +36,15 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// Reads the files of a model. If the name is the name of a repository, such as `ORG/NAME`, the function finds
-    /// the model in the Hugging Face cache, or downloads the model into the cache. For a folder
-    /// `models--ORG--NAME` of the Hugging Face cache, the function reads the files of the current snapshot.
+    /// Reads the files of a model. If `path` is the name of a repository, such as `ORG/NAME`, the
+    /// function finds the model in the Hugging Face cache, or downloads the model into the cache.
+    /// If `path` is a folder `models--ORG--NAME` of the Hugging Face cache, the function reads the
+    /// files of the current snapshot.
     ///
     /// # Errors
-    /// Returns an error if a file is missing or damaged, a name cannot be downloaded, the model is not
-    /// supported, or an option differs from the export's.
+    /// Returns an error if a file is missing or damaged, or if the model cannot be downloaded or is
+    /// not supported. For an export, the function also returns an error if an option differs from
+    /// the export's value.
     pub fn read(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self, ModelError> {
         options.check_mesh()?;
         let path = located(path.as_ref(), &options)?;
@@ -49,17 +53,17 @@ impl Opening {
         Ok(Self { options, source, text, warnings })
     }
 
-    /// The model's tokenizer; `None` if the model's folder contains no tokenizer.
+    /// Returns the model's tokenizer, or `None` if the model has no tokenizer.
     pub fn tokenizer(&self) -> Option<&Tokenizer> {
         self.text.tokenizer.as_deref()
     }
 
-    /// The ids of the tokens that end a generated text.
+    /// Returns the ids of the tokens that end a generated text.
     pub fn stop_tokens(&self) -> &[u32] {
         &self.text.stop_tokens
     }
 
-    /// Warnings about the model's files.
+    /// Returns warnings about the model's files.
     pub fn warnings(&self) -> &[OpenWarning] {
         &self.warnings
     }
@@ -69,7 +73,7 @@ impl Opening {
         matches!(self.source, Source::Export(..))
     }
 
-    /// The manifest, if the model is an export.
+    /// Returns the manifest, if the model is an export.
     pub fn manifest(&self) -> Option<&IreeManifest> {
         match &self.source {
             Source::Export(manifest, _) => Some(manifest),
@@ -77,7 +81,8 @@ impl Opening {
         }
     }
 
-    /// The model's own limit of tokens in a sequence; `None` if an export lacks its `config.json`.
+    /// Returns the model's own limit of tokens in a sequence, or `None` if an export lacks its
+    /// `config.json`.
     pub fn max_context(&self) -> Option<usize> {
         match &self.source {
             Source::Export(_, longest) => *longest,
@@ -85,7 +90,8 @@ impl Opening {
         }
     }
 
-    /// The longest sequence, in tokens, of the network that [`build`](Self::build) creates.
+    /// Returns the largest number of tokens in a sequence of the network that
+    /// [`build`](Self::build) creates.
     pub fn context(&self) -> usize {
         match &self.source {
             Source::Export(manifest, _) => manifest.context,
@@ -96,7 +102,8 @@ impl Opening {
         }
     }
 
-    /// The number of token ids; `None` if an export lacks its `config.json`.
+    /// Returns the number of token ids in the vocabulary, or `None` if an export lacks its
+    /// `config.json`.
     pub fn vocabulary(&self) -> Option<usize> {
         match &self.source {
             Source::Export(..) => None,
@@ -104,7 +111,7 @@ impl Opening {
         }
     }
 
-    /// The architecture of the network; `None` for an export.
+    /// Returns the architecture of the network, or `None` for an export.
     pub fn network(&self) -> Option<&dyn Architecture> {
         match &self.source {
             Source::Export(..) => None,
@@ -112,13 +119,13 @@ impl Opening {
         }
     }
 
-    /// The settings with which an embedding model prepares texts, such as its prompts; `None` for other
-    /// models.
+    /// Returns the settings with which an embedding model prepares texts, such as its prompts. The
+    /// result is `None` for models that do not compute embeddings.
     pub fn sentence(&self) -> Option<&SentenceConfig> {
         self.source.sentence()
     }
 
-    /// Checks that the model supports these options.
+    /// Checks that the model supports the given options for generating text.
     ///
     /// # Errors
     /// Returns an error if a setting is out of range, a schema or a grammar is not supported, or an option
@@ -127,7 +134,7 @@ impl Opening {
         self.text.token_options(options).map(drop)
     }
 
-    /// The text of a conversation, rendered by the chat template; see [`Model::render`].
+    /// Renders a conversation with the chat template; see [`Model::render`].
     ///
     /// # Errors
     /// Returns the same errors as [`Model::render`].
@@ -135,16 +142,17 @@ impl Opening {
         self.text.renderer.render(chat)
     }
 
-    /// Chooses a context for at least `tokens` tokens, unless the options set a context. The chosen context
-    /// is a power of two, so that only few different modules exist in the cache. The context never exceeds
-    /// the model's own limit. For an export, the function does not change the context.
+    /// Chooses a context for at least `tokens` tokens, unless the options set a context. The chosen
+    /// context is a power of two, so that Tracewright compiles only a few different modules. The
+    /// chosen context never exceeds the model's own limit. For an export, the function does not
+    /// change the context.
     pub fn fit_context(&mut self, tokens: usize) {
         if let (Source::Checkpoint(model), None) = (&self.source, self.options.context) {
             self.options.context = Some(Plan::context_for(tokens, model.max_context()));
         }
     }
 
-    /// The draft model, if the options set one.
+    /// Opens the draft model, if the options set a draft model.
     fn draft(&self) -> Result<Option<DraftSource>, ModelError> {
         let Speculation::Draft(draft) = &self.options.speculate else { return Ok(None) };
         let draft = located(draft, &self.options)?;
@@ -168,8 +176,8 @@ impl Opening {
     /// Builds the network, and starts the engine thread.
     ///
     /// # Errors
-    /// Returns an error if the network or the network of the draft model does not fit into memory, or cannot
-    /// be compiled, baked or loaded.
+    /// Returns an error if the network or the network of the draft model does not fit into memory,
+    /// or cannot be compiled or loaded.
     pub fn build(self) -> Result<Model, ModelError> {
         let draft = self.draft()?;
         let Self { options, source, text, warnings } = self;
@@ -179,8 +187,8 @@ impl Opening {
         let (tell, built) = channel();
         let thread = thread::Builder::new().name("engine".into()).stack_size(STACK);
         let engine = thread.spawn(move || engine::run(unbuilt, &tell, &asked)).map_err(ModelError::Thread)?;
-        // The channel closes without a result only if the engine thread panics. The panic prints its own
-        // message.
+        // The channel closes without a result only if the engine thread panics. The panic hook
+        // prints the message of the panic.
         let info = built.recv().map_err(|_| ModelError::Gone)??;
         let info = ModelInfo { warnings, ..info };
         let (jobs, engine) = (Mutex::new(Some(jobs)), Mutex::new(Some(engine)));
@@ -189,9 +197,9 @@ impl Opening {
     }
 }
 
-/// Returns the local path of a model. If `model` is a name on the hub and not a local path, the function
-/// returns the path of the downloaded model. For a folder `models--ORG--NAME`, the function returns the path
-/// of its snapshot.
+/// Returns the local path of a model. If `path` is a name on the hub and not a local path, the
+/// function returns the path of the downloaded model. For a folder `models--ORG--NAME`, the
+/// function returns the path of the current snapshot.
 fn located(path: &Path, options: &OpenOptions) -> Result<PathBuf, ModelError> {
     if let Some(hub) = HubFolder::at(path) {
         return Ok(hub.snapshot()?.to_owned());

@@ -1,4 +1,4 @@
-//! [`OpenOptions`] is a plain struct with defaults.
+//! [`OpenOptions`] contains the options for opening a model.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -15,17 +15,18 @@ use ops::ElementType;
 use ops::format::ActivationBits;
 use runtime::Compiler;
 use simplify::Rules;
-use targets::{DeviceName, Mesh, ShardRule, Target};
+use targets::{DeviceName, Mesh, Numerics, ShardRule, Target};
 use trace::KvFormat;
 
 use super::{ModelError, TemplateProgram};
 use crate::build::BuildStep;
 use crate::tuning::TuningSource;
 
-/// Options of [`Model::open_with`](super::Model::open_with). `None` always means the default.
+/// Options of [`Model::open_with`](super::Model::open_with). A field with the value `None` selects
+/// the default value.
 ///
-/// An export contains the options that it was compiled with. An option with another value than the export's
-/// value is an error.
+/// An export contains the options with which the export was compiled. An option that differs from
+/// the export's value is an error.
 ///
 /// ```
 /// use tracewright::OpenOptions;
@@ -35,74 +36,91 @@ use crate::tuning::TuningSource;
 /// ```
 #[derive(Clone)]
 pub struct OpenOptions {
-    /// Type of weights and activations: f32, f16 or bf16. The default is the type in the checkpoint.
+    /// Type of weights and activations: f32, f16 or bf16. The default type is the type in the
+    /// checkpoint.
     pub dtype: Option<ElementType>,
-    /// The longest sequence in tokens, prompt and answer together. The default is 4096 tokens, or the model's
-    /// own limit if the limit is smaller. For embedding models the default is the model's own limit.
+    /// The largest number of tokens in a sequence, prompt and answer together. The default context
+    /// is 4096 tokens, or the model's own limit if this limit is smaller. For embedding models, the
+    /// default context is the model's own limit.
     pub context: Option<usize>,
-    /// Tokens per prefill call. The default is 128, or the value that [`tuning`](Self::tuning) measured.
+    /// The number of tokens per prefill call. By default, a prefill call processes 128 tokens, or
+    /// the number that [`tuning`](Self::tuning) measured.
     pub chunk: Option<usize>,
-    /// The number of sequences that the model continues in parallel. Further sequences wait for a free slot.
-    /// The default number is 1.
+    /// The number of texts that the model continues in parallel. Additional texts wait until one of
+    /// the running texts ends. By default, the model continues one text at a time.
     pub slots: usize,
-    /// The storage format of weights. The default is the checkpoint's own format.
+    /// The storage format of weights. The default format is the checkpoint's own format.
     pub quantize: Option<Quantization>,
-    /// The integer type to which matmuls with quantized weights round their inputs. The default type has 8
-    /// bits. Integers of 16 bits reduce the error, but make prefill slower.
+    /// The integer type to which matmuls with quantized weights round their inputs. By default,
+    /// matmuls round their inputs to 8-bit integers. Rounding inputs to 16-bit integers reduces the
+    /// error, but makes prefill slower.
     pub activations: Option<ActivationBits>,
-    /// Whether Tracewright's kernels compute matmuls and attention. By default, kernels compute them if the
-    /// processor supports kernels.
+    /// Whether Tracewright's kernels compute matmuls and attention. By default, Tracewright uses
+    /// kernels if the processor supports kernels.
     pub kernels: Option<bool>,
-    /// The storage format of cached keys and values. The default is the element type of the network.
+    /// The storage format of cached keys and values. By default, keys and values have the element
+    /// type of the network.
     pub kv: Option<KvFormat>,
-    /// The rules that simplify the network. By default, only rules apply that do not change any bit of the
-    /// results.
+    /// The rules that simplify the network. By default, Tracewright applies only rules that keep
+    /// every bit of the results.
     pub rules: Option<Rules>,
-    /// The device that runs the network. The default is the processor, or the device that the export targets.
+    /// The device that runs the network. The default device is the CPU, or the device for which the
+    /// export was compiled.
     pub device: Option<DeviceName>,
-    /// The target of the compiler. The default target follows from the device's own description.
+    /// The target for which the network is compiled. By default, the compiler builds the network
+    /// for the selected device on this machine.
     pub target: Option<Target>,
-    /// Path of a PJRT plugin, whose XLA runs the network on the plugin's device. The plugin's code runs in
-    /// this process. By default, IREE runs the network instead of XLA.
+    /// Whether, on processors with AMX, the bits of logits may depend on the number of tokens per
+    /// call.
+    pub numerics: Numerics,
+    /// Path of a PJRT plugin. If you set a plugin, the plugin's XLA compiles and runs the network
+    /// on the plugin's device. The plugin's code runs in this process. By default, IREE runs the
+    /// network.
     pub plugin: Option<PathBuf>,
-    /// The value of the environment variable `XLA_FLAGS`, which the plugin reads. The cache key of an executable
-    /// contains these flags. The default is an empty value.
+    /// The value of the environment variable `XLA_FLAGS`, which the plugin reads. The cache key of
+    /// an executable contains the XLA flags. By default, the string of XLA flags is empty.
     pub xla_flags: String,
-    /// The devices of the plugin over which XLA partitions the network, as a grid with named axes. The mesh begins
-    /// at the plugin's first device. By default, the network runs on one device.
+    /// A grid of the plugin's devices with named axes, over which XLA partitions the network. The
+    /// mesh begins with the plugin's first device. By default, the network runs on one device.
     pub mesh: Option<Mesh>,
-    /// The rules that divide axes of the network along axes of the mesh. These rules override or extend the
-    /// rules in the network's declaration.
+    /// The rules that divide axes of tensors along axes of the mesh. The rules in this list
+    /// override or extend the rules in the network's declaration.
     pub shard: Vec<ShardRule>,
-    /// The number of worker threads; 0 means one thread per core. XLA ignores this number.
+    /// The number of worker threads. With 0 worker threads, Tracewright uses one thread per core.
+    /// XLA ignores the number of worker threads.
     pub threads: usize,
-    /// The source of the kernels' tile sizes. By default, the measurements of `tracewright tune` on this
-    /// machine are used.
+    /// The source of the tile sizes of kernels. By default, Tracewright uses the measurements of
+    /// `tracewright tune` on this machine.
     pub tuning: Option<TuningSource>,
-    /// Whether to build the entry point for [`score`](super::Model::score) together with the other entry
-    /// points. Otherwise the first call of `score` builds it.
+    /// Whether to build the entry point for [`score`](super::Model::score) together with the other
+    /// entry points. If `score` is false, the first call of [`score`](super::Model::score) builds
+    /// the entry point for scores.
     pub score: bool,
-    /// The source of draft tokens; one call of the model verifies several draft tokens.
+    /// The method that proposes draft tokens. One call of the model verifies several draft tokens.
     pub speculate: Speculation,
-    /// Whether to compare all weights with the hashes in their archive before loading.
+    /// Whether to compare all weights with the hashes in the archive before loading the weights.
     pub verify: bool,
-    /// Keys that `config.json` may contain although Tracewright does not use them.
+    /// Unknown keys of `config.json` that Tracewright ignores. Unknown keys that are not in this
+    /// list are errors.
     pub allow_config_keys: Vec<String>,
-    /// The function that reads a configuration. You can replace this function to add your own architectures.
+    /// The function that reads a configuration. To add your own architectures, you can set another
+    /// function.
     pub read: ReadModel,
-    /// The compiler. By default, Tracewright uses `iree-compile` on the `PATH`. An export needs no compiler.
+    /// The compiler. By default, Tracewright runs `iree-compile` from the `PATH`. An export needs
+    /// no compiler.
     pub compiler: Option<Compiler>,
-    /// The folder for compiled modules and baked archives. The default is `tracewright` in the user's cache
-    /// folder.
+    /// The cache folder for compiled modules and archives of converted weights. By default, the
+    /// cache folder is `tracewright` in the user's cache folder.
     pub cache: Option<PathBuf>,
-    /// The cache of the Hugging Face hub, and the hub from which models are downloaded. The default is
-    /// `huggingface/hub` in the user's cache folder, and the public hub without a token.
+    /// The Hugging Face hub from which Tracewright downloads models, and the cache of the hub. By
+    /// default, Tracewright uses the public hub without a token, and the cache `huggingface/hub` in
+    /// the user's cache folder.
     pub hub: Option<Hub>,
-    /// A program that renders chat templates in a separate process. By default, this process renders
-    /// templates, under the limits of the template engine alone.
+    /// A program that renders chat templates in a separate process. By default, Tracewright renders
+    /// chat templates in this process, under the limits of the template engine.
     pub template_program: Option<TemplateProgram>,
-    /// A function that receives each slow step of opening a model, and can stop the opening. By default, no
-    /// function receives the steps.
+    /// A function that receives each slow step of opening a model, and can stop these steps. By
+    /// default, no function receives the steps of opening a model.
     pub watch: Option<WatchOpen>,
 }
 
@@ -116,11 +134,11 @@ pub struct OpenOptions {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Speculation {
-    /// No draft tokens: each call generates one token.
+    /// No method proposes draft tokens, and each call of the network generates one token.
     #[default]
     Off,
-    /// Draft tokens are copied from the text: the tokens that followed the same tokens earlier in the prompt
-    /// or the answer.
+    /// Draft tokens are copied from the text. If the last tokens also occur earlier in the prompt
+    /// or the answer, the drafter proposes the tokens after the earlier occurrence.
     Lookup,
     /// A smaller model with the same tokenizer proposes draft tokens.
     Draft(PathBuf),
@@ -154,21 +172,23 @@ impl fmt::Display for Speculation {
 #[error("`{0}` is not a drafting method, expected `off`, `lookup` or `draft=MODEL`")]
 pub struct UnknownSpeculation(String);
 
-/// A function that receives each step of opening a model, from the thread that runs the step.
+/// A function that receives each step of opening a model. The thread that runs a step calls the
+/// function that receives the step.
 #[derive(Clone)]
 pub struct WatchOpen(Arc<Mutex<WatchStep>>);
 
 type WatchStep = dyn FnMut(BuildStep) -> ControlFlow<()> + Send;
 
 impl WatchOpen {
-    /// Wraps a function that receives the steps. The function returns [`ControlFlow::Break`] to stop opening
-    /// the model.
+    /// Wraps a function that receives the steps of opening a model. To stop opening the model, the
+    /// wrapped function returns [`ControlFlow::Break`].
     pub fn new(watch: impl FnMut(BuildStep) -> ControlFlow<()> + Send + 'static) -> Self {
         Self(Arc::new(Mutex::new(watch)))
     }
 
     pub(super) fn tell(&self, step: BuildStep) -> ControlFlow<()> {
-        // If the function panicked before, the lock is poisoned. The function is called again nevertheless.
+        // If the function panicked in an earlier step, the lock is poisoned. Tracewright ignores
+        // the poisoned lock and calls the function again.
         let mut watch = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         watch(step)
     }
@@ -180,8 +200,8 @@ impl fmt::Debug for WatchOpen {
     }
 }
 
-/// The default folder for compiled modules and baked archives, in the user's cache folder. Returns `None` if
-/// there is no home folder.
+/// Returns the default folder for compiled modules and archives of converted weights, which is in
+/// the user's cache folder. Returns `None` if the user has no home folder.
 pub fn cache_folder() -> Option<PathBuf> {
     Some(etcetera::choose_base_strategy().ok()?.cache_dir().join("tracewright"))
 }
@@ -200,6 +220,7 @@ impl Default for OpenOptions {
             rules: None,
             device: None,
             target: None,
+            numerics: Numerics::default(),
             plugin: None,
             xla_flags: String::new(),
             mesh: None,
@@ -221,7 +242,7 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// The hub that the options set, or the public hub with the user's cache.
+    /// Returns the hub that the options set, or the public hub with the user's cache.
     pub(super) fn hub(&self) -> Result<Hub, HubError> {
         let cache = || Some(etcetera::choose_base_strategy().ok()?.cache_dir());
         match &self.hub {
@@ -230,18 +251,18 @@ impl OpenOptions {
         }
     }
 
-    /// The compiler that the options set, or the compiler on the `PATH`.
+    /// Returns the compiler that the options set, or the compiler on the `PATH`.
     pub(super) fn compiler(&self) -> Compiler {
         self.compiler.clone().unwrap_or_else(|| Compiler::new("iree-compile"))
     }
 
-    /// The folder for compiled modules and baked archives.
+    /// Returns the cache folder for compiled modules and archives of converted weights.
     pub(super) fn cache_folder(&self) -> Result<PathBuf, ModelError> {
         self.cache.clone().or_else(cache_folder).ok_or(ModelError::NoCache)
     }
 
-    /// Checks the options of a mesh. A mesh needs XLA, and begins with the first device, so the options
-    /// cannot select another device.
+    /// Checks the options for running a network on a mesh of devices. Only XLA can run a network on
+    /// a mesh. A mesh begins with the first device, so the options must not select another device.
     pub(super) fn check_mesh(&self) -> Result<(), ModelError> {
         let Some(mesh) = &self.mesh else {
             return match self.shard.first() {
@@ -256,11 +277,13 @@ impl OpenOptions {
         }
     }
 
-    /// Returns the options for the draft model: the same engine and device as for the large model, and one slot.
+    /// Returns the options for the draft model, which uses the same engine and device as the large
+    /// model, and one slot.
     pub(super) fn of_draft(&self) -> Self {
         Self {
             device: self.device,
             target: self.target.clone(),
+            numerics: self.numerics,
             plugin: self.plugin.clone(),
             xla_flags: self.xla_flags.clone(),
             threads: self.threads,
@@ -274,19 +297,19 @@ impl OpenOptions {
         }
     }
 
-    /// A function that forwards steps to [`watch`](Self::watch).
+    /// Creates a function that passes each build step to the function in [`watch`](Self::watch).
     pub(super) fn watch_steps(&self) -> impl FnMut(BuildStep) -> ControlFlow<()> + '_ {
         |step| self.watch.as_ref().map_or(ControlFlow::Continue(()), |watch| watch.tell(step))
     }
 }
 
-/// A cache of the last options, converted to tokens. Converting a schema or a grammar is slow, and the turns
-/// of a chat usually have the same schema or grammar.
+/// Caches the result of the last conversion of options to token ids. The conversion of a schema or
+/// a grammar is slow, and the turns of a chat usually use the same schema or grammar.
 #[derive(Clone, Default)]
 pub(super) struct TokenOptionsCache(Arc<Mutex<Option<(GenerateOptions, TokenOptions)>>>);
 
 impl TokenOptionsCache {
-    /// The options, converted to token ids.
+    /// Returns the options after their conversion to token ids.
     pub fn get(
         &self,
         options: &GenerateOptions,

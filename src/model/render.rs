@@ -1,4 +1,5 @@
-//! Renders chat templates, which are untrusted programs, in this process or in a separate process.
+//! Renders chat templates in this process or in a separate process. Chat templates are untrusted
+//! programs.
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -12,33 +13,36 @@ use serde_json::{Map, Value};
 
 use super::{ModelError, with_room};
 
-/// A program that renders a model's chat template. The last argument of the program is the model's path. The
-/// program reads a [`TemplateRequest`] as JSON from stdin and prints the rendered text. The program exits
-/// with 0, or with 1 and a message on stderr. `tracewright prompt --limited` is such a program; it runs under
-/// memory and time limits of the operating system.
+/// A program that renders a model's chat template. The last argument of the program is the model's
+/// path. The program reads a [`TemplateRequest`] as JSON from stdin, and prints the rendered text
+/// on stdout. If rendering succeeds, the program's exit code is 0. If rendering fails, the program
+/// prints a message on stderr, and the exit code is 1. An example is the command `tracewright
+/// prompt --limited`, which runs under memory and time limits of the operating system.
 #[derive(Clone, Debug)]
 pub struct TemplateProgram {
     /// Path or name of the executable.
     pub program: PathBuf,
-    /// Arguments before the model's path.
+    /// The program's arguments before the model's path.
     pub arguments: Vec<OsString>,
-    /// Environment variables of this process that the program does not inherit.
+    /// The names of environment variables that the template program does not inherit from this
+    /// process.
     pub without: Vec<OsString>,
 }
 
 /// The input of a [`TemplateProgram`].
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct TemplateRequest {
-    /// The messages: they are JSON objects with `role` and `content`.
+    /// The messages of the conversation, which are JSON objects with `role` and `content`.
     pub messages: Vec<Value>,
-    /// Descriptions of the functions that the model may call. `None` offers no functions.
+    /// Descriptions of the functions that the model may call. With `None`, the request offers no
+    /// functions.
     pub tools: Option<Vec<Value>>,
     /// Additional variables for the template, by name.
     pub variables: Map<String, Value>,
 }
 
 impl TemplateRequest {
-    /// The conversation as a chat that the model can answer.
+    /// Converts the request to a chat that the model can answer.
     pub fn chat(self) -> Chat {
         let Self { messages, tools, variables } = self;
         Chat { messages, tools, variables, add_generation_prompt: true, now: None }
@@ -66,8 +70,8 @@ impl Renderer {
         Ok(with_room(|| template.render(chat).map_err(GenerateError::from))??)
     }
 
-    /// Returns the parts of a conversation that the template does not read. The list is empty if a separate
-    /// program renders the template.
+    /// Lists the inputs of a conversation that the chat template does not read. The returned list
+    /// is empty if a separate program renders the template.
     pub fn unread(&self, chat: &Chat) -> Result<Vec<String>, ModelError> {
         if self.program.is_some() {
             return Ok(Vec::new());
@@ -88,7 +92,7 @@ impl Renderer {
 }
 
 impl TemplateProgram {
-    /// The text of a conversation, rendered by the template of `model`.
+    /// Renders a conversation with the chat template of `model`, and returns the text.
     pub fn render(&self, model: &Path, chat: &Chat) -> Result<String, ModelError> {
         let Chat { messages, tools, variables, .. } = chat.clone();
         let request = serde_json::to_vec(&TemplateRequest { messages, tools, variables });
@@ -101,8 +105,8 @@ impl TemplateProgram {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = command.spawn().map_err(ModelError::Program)?;
         if let Some(mut stdin) = process.stdin.take() {
-            // If the program ends early, its output explains the reason, so the error of the closed pipe is
-            // ignored.
+            // If the program ends early, the program's output explains the reason. Therefore the
+            // error of the closed pipe is ignored.
             let _ = stdin.write_all(&request);
         }
         let output = process.wait_with_output().map_err(ModelError::Program)?;

@@ -1,4 +1,4 @@
-//! [`Request`] describes a text to generate, and [`Pieces`] iterates over its parts.
+//! [`Request`] describes a text to generate, and [`Pieces`] iterates over the pieces of this text.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,16 +11,16 @@ use generate::{Follow, GenerateOptions};
 use super::engine::{Completion, GenerateJob, Job, Listener, TextEvent};
 use super::{Inner, ModelError};
 
-/// A request for a text, with options. [`into_iter`](IntoIterator::into_iter) starts the generation and
-/// returns an iterator over pieces of text. [`text`](Self::text) and [`complete`](Self::complete) wait for
-/// the whole text.
+/// A request to generate a text, with options. [`into_iter`](IntoIterator::into_iter) starts the
+/// generation and returns an iterator over pieces of text. [`text`](Self::text) and
+/// [`complete`](Self::complete) wait for the whole text.
 #[must_use = "a request does nothing until it is iterated over, or its text is asked for"]
 #[derive(Clone)]
 pub struct Request {
     pub(super) model: Arc<Inner>,
     pub(super) prompt: Vec<u32>,
     pub(super) options: GenerateOptions,
-    /// Whether the text can reuse the state of a prefix that its slot has already computed.
+    /// Whether the text can reuse the state of an earlier text that begins with the same tokens.
     pub(super) continues: bool,
     pub(super) shown: Vec<String>,
 }
@@ -32,8 +32,9 @@ impl Request {
         self
     }
 
-    /// Reuses the state of the longest prefix of the prompt that a slot has computed, instead of computing
-    /// this prefix again.
+    /// Allows the model to reuse the state of an earlier text that begins with the same tokens as
+    /// the prompt. If the state of an earlier text is reused, the network computes only the rest of
+    /// the prompt.
     pub fn reuse(mut self) -> Self {
         self.continues = true;
         self
@@ -45,20 +46,21 @@ impl Request {
         self
     }
 
-    /// Sets the temperature of the sampling. 0 always takes the most likely token.
+    /// Sets the temperature of the sampler. With the temperature 0, the sampler always takes the
+    /// most likely token.
     pub fn temperature(mut self, temperature: f32) -> Self {
         self.options.sampling.temperature = temperature;
         self
     }
 
-    /// Sets the seed of the sampling. The same seed draws the same tokens.
+    /// Sets the seed of the sampler. With the same seed, the sampler draws the same tokens.
     pub fn seed(mut self, seed: u64) -> Self {
         self.options.sampling.seed = seed;
         self
     }
 
-    /// Ends the generation before this text appears. You can call this method several times to set several
-    /// texts.
+    /// Sets a stop string: the generation ends before this text appears. To set several stop
+    /// strings, you can call this method several times.
     pub fn stop(mut self, text: impl Into<String>) -> Self {
         self.options.stop.push(text.into());
         self
@@ -70,14 +72,14 @@ impl Request {
         self
     }
 
-    /// Shows the names of these special tokens in the text, such as `[TOOL_CALLS]` before a call. By default, special
-    /// tokens have no text.
+    /// Includes the names of the given special tokens in the text, such as `[TOOL_CALLS]` before a
+    /// function call. By default, special tokens have no text.
     pub fn show(mut self, special_tokens: Vec<String>) -> Self {
         self.shown = special_tokens;
         self
     }
 
-    /// The token ids of the prompt.
+    /// Returns the token ids of the prompt.
     pub fn prompt_tokens(&self) -> &[u32] {
         &self.prompt
     }
@@ -92,9 +94,10 @@ impl Request {
         Ok(Pieces { events: Some(events), completion: None, running })
     }
 
-    /// Starts the generation. `listener` receives the events of the text on the engine's thread, and returns
-    /// whether the generation continues. The listener must not block, because all texts of the model wait for
-    /// it, and it must not own the model. Dropping the result stops the generation.
+    /// Starts the generation. `listener` receives the events of the text on the engine's thread,
+    /// and returns whether the generation continues. The listener must not block, because all texts
+    /// of the model wait for the listener. The listener must not own a handle of the model.
+    /// Dropping the result stops the generation.
     ///
     /// # Errors
     /// Returns the same errors as [`stream`](Self::stream).
@@ -136,7 +139,8 @@ impl IntoIterator for Request {
     type Item = Result<String, ModelError>;
     type IntoIter = Pieces;
 
-    /// Starts the generation. If the model does not support an option, the iterator's only item is the error.
+    /// Starts the generation. If the model does not support an option, the iterator yields only the
+    /// error.
     fn into_iter(self) -> Pieces {
         let model = self.model.clone();
         self.stream().unwrap_or_else(|error| {
@@ -149,15 +153,17 @@ impl IntoIterator for Request {
     }
 }
 
-/// An iterator over pieces of a text as they are generated. Each piece is a `String` that is not empty.
-/// Dropping the iterator stops the generation.
+/// An iterator over the pieces of a text, which yields each piece as soon as the model has
+/// generated the piece. Each piece is a `String` that is not empty. Dropping the iterator stops the
+/// generation.
 pub struct Pieces {
     events: Option<Receiver<TextEvent>>,
     completion: Option<Completion>,
     running: Running,
 }
 
-/// A text that is generated or waits for a slot. Dropping this value stops the generation.
+/// A text that the model is generating, or that waits for a slot of the batch. Dropping this value
+/// stops the generation.
 pub struct Running {
     cancelled: Arc<AtomicBool>,
     /// Keeps the engine alive while the text is generated.
@@ -178,14 +184,15 @@ impl Drop for Running {
 }
 
 impl Pieces {
-    /// Ends the generation after the next token. The iterator still returns the text that exists by then, and
-    /// [`completion`](Self::completion) reports [`Finish::Cancelled`](generate::Finish::Cancelled).
+    /// Ends the generation after the next token. The iterator still returns the text up to the last
+    /// token, and [`completion`](Self::completion) reports
+    /// [`Finish::Cancelled`](generate::Finish::Cancelled).
     pub fn cancel(&self) {
         self.running.cancel();
     }
 
-    /// Returns the next item of the iterator, or `Pending` if no item arrives within `time`. After `Pending`,
-    /// the caller can do other work and call this function again.
+    /// Returns the next item of the iterator, or `Pending` if no item arrives within `time`. If the
+    /// result is `Pending`, the caller can do other work and then call this function again.
     pub fn next_within(&mut self, time: Duration) -> Poll<Option<Result<String, ModelError>>> {
         loop {
             let Some(events) = &self.events else { return Poll::Ready(None) };
@@ -199,11 +206,11 @@ impl Pieces {
         }
     }
 
-    /// Returns the item of an event, or `Pending` for an event without an item. A missing event means that
-    /// the engine has stopped.
+    /// Converts an event of the engine to an item of the iterator, or to `Pending` if the event
+    /// contains no item. If `event` is `None`, the engine has stopped.
     fn take(&mut self, event: Option<TextEvent>) -> Poll<Option<Result<String, ModelError>>> {
         match event {
-            // After some tokens, no new text is complete yet.
+            // An event with probabilities contains no text.
             Some(TextEvent::Logprobs(_)) => Poll::Pending,
             Some(TextEvent::Piece(piece)) if piece.is_empty() => Poll::Pending,
             Some(TextEvent::Piece(piece)) => Poll::Ready(Some(Ok(piece))),
@@ -223,12 +230,13 @@ impl Pieces {
         }
     }
 
-    /// The same tokens and timings as [`completion`](Self::completion), by value.
+    /// Returns the same value as [`completion`](Self::completion), and consumes the iterator.
     pub fn into_completion(self) -> Option<Completion> {
         self.completion
     }
 
-    /// The tokens and timings after the iterator has ended without an error; `None` before the end.
+    /// Returns the tokens and timings of the text after the iterator has ended without an error.
+    /// Before the iterator has ended, the result is `None`.
     pub fn completion(&self) -> Option<&Completion> {
         self.completion.as_ref()
     }

@@ -1,4 +1,5 @@
-//! Loads the network at a path. An export is loaded directly, and a checkpoint is first baked and compiled.
+//! Loads the network at a path. Tracewright loads an export directly, but first converts the
+//! weights and compiles the network of a checkpoint.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -13,7 +14,7 @@ use lower::{Module, Quantization, Shards, Weights};
 use models::fit::{self, OpenWarning};
 use models::{Architecture, SentenceConfig};
 use runtime::{CompileOptions, Device, Runtime, device};
-use targets::{DeviceKind, DeviceName, Mesh, Target};
+use targets::{DeviceKind, DeviceName, Mesh, Numerics, Target};
 use trace::Signature;
 
 use super::{ModelError, OpenOptions, Speculation};
@@ -24,50 +25,52 @@ use crate::tuning::{TuningSource, Tunings};
 use crate::xla::{StartedPlugins, XlaBuild, XlaTools};
 use crate::{Plan, Program};
 
-/// The default of [`OpenOptions::context`], in tokens.
+/// The default value of [`OpenOptions::context`], in tokens.
 pub(super) const CONTEXT: usize = 4096;
 
-/// The kind of model at a path.
+/// The two kinds of models that a path can contain: an export or a checkpoint.
 pub(super) enum Source {
-    /// An export, and the maximum context of its model if the export contains the configuration.
+    /// An export, and the maximum context of the model if the export contains the model's
+    /// configuration.
     Export(Box<IreeManifest>, Option<usize>),
     /// A checkpoint.
     Checkpoint(Box<dyn Architecture>),
 }
 
-/// A program that IREE has loaded, and facts about the build.
+/// A loaded program, and information about its build.
 pub(super) struct Ready {
     pub program: Program,
     pub build: BuildInfo,
 }
 
-/// Facts about how a network was built and loaded.
+/// Information about building and loading a network.
 #[derive(Clone, Debug)]
 pub struct BuildInfo {
-    /// The time for compiling the module, or for reading the module from the cache. For an export, the time
-    /// is zero.
+    /// The time for compiling the module, or for reading the module from the cache. The compilation
+    /// time of an export is zero.
     pub compile: Duration,
     /// The time that loading the program took.
     pub load: Duration,
-    /// The module text; `None` for an export, and for a network of XLA.
+    /// The module text, or `None` for an export and for a network that XLA runs.
     pub module: Option<Module>,
-    /// The options of IREE's compiler; `None` for an export, and for a network of XLA.
+    /// The options of IREE's compiler, or `None` for an export and for a network that XLA runs.
     pub options: Option<CompileOptions>,
-    /// Path of the archive with the weights. For a network of XLA without computed weights, this is the path
-    /// of the model.
+    /// Path of the archive with the weights. If XLA runs the network without computed weights, the
+    /// field contains the path of the model.
     pub archive: PathBuf,
-    /// Statistics of the bake; `None` if the archive already existed.
+    /// Statistics about writing the archive, or `None` if the archive already existed.
     pub baked: Option<Baked>,
-    /// How tensors are partitioned over a mesh of devices; `None` for a network on one device.
+    /// The partitioning of tensors over a mesh of devices, or `None` for a network on one device.
     pub shards: Option<Shards>,
     /// The arguments and results of each entry point.
     pub signatures: Vec<Signature>,
-    /// Damaged files with the tuner's measurements, which are ignored.
+    /// The paths of damaged files with the tuner's measurements; Tracewright ignores these files.
     pub damaged: Vec<PathBuf>,
 }
 
 impl Source {
-    /// Reads the kind of model at a path, and warnings about its files.
+    /// Determines the kind of model at a path. The function also returns warnings about the model's
+    /// files.
     pub fn read(path: &Path, options: &OpenOptions) -> Result<(Self, Vec<OpenWarning>), ModelError> {
         if !Gguf::is_at(path) {
             is_folder(path).with_path("open the model directory", path)?;
@@ -81,8 +84,8 @@ impl Source {
         Ok((Self::Checkpoint(fitted.network), fitted.warnings))
     }
 
-    /// How the model prepares a text before the network embeds it; `None` for a model that computes no
-    /// embeddings.
+    /// Returns the settings with which an embedding model prepares texts. The result is `None` for
+    /// a model that computes no embeddings.
     pub fn sentence(&self) -> Option<&SentenceConfig> {
         match self {
             Self::Export(..) => None,
@@ -135,8 +138,8 @@ pub(super) fn open_export(
     Ok(Ready { program, build })
 }
 
-/// Bakes, compiles and loads a checkpoint. If the options ask for scores, the entry point for scores is
-/// included.
+/// Converts the weights of a checkpoint, and compiles and loads its network. If the options request
+/// scores, the program contains the entry point for scores.
 pub(super) fn build_checkpoint(
     path: &Path,
     model: Box<dyn Architecture>,
@@ -160,7 +163,8 @@ pub(super) fn build_checkpoint(
     Ok(Ready { build: BuildInfo { damaged, ..ready.build }, ..ready })
 }
 
-/// Compiles a checkpoint's network with a plugin, and copies the weights to its devices.
+/// Compiles a checkpoint's network with a PJRT plugin, and copies the weights to the plugin's
+/// devices.
 fn build_in_xla(
     path: &Path,
     model: Box<dyn Architecture>,
@@ -171,7 +175,8 @@ fn build_in_xla(
     let quantize = options.quantize.clone().unwrap_or(Quantization::Computed);
     let plan = xla::planned(planned(model, options, Some(quantize))?)?;
     let mut entries = entries(&plan, options, score);
-    // On a mesh, devices can store different sequences, so a call for only some sequences is not possible.
+    // The devices of a mesh can store different sequences of the batch. So every call on a mesh
+    // must compute all sequences.
     let mesh = options.mesh.as_ref();
     if mesh.is_none() {
         entries = entries.into_iter().flat_map(EntryPoint::in_parts).collect();
@@ -180,7 +185,7 @@ fn build_in_xla(
     let checkpoint = plan.model.weights(Checkpoint::open(path)?)?;
     let (cache, mut watch) = (options.cache_folder()?, options.watch_steps());
     let rules = mesh.map_or(Vec::new(), |mesh| xla::shard_rules(&traced, mesh, &options.shard));
-    // The function checks the mesh before the plugin starts.
+    // Tracewright checks the mesh before the plugin starts.
     mesh.map(|mesh| Shards::new(&traced.trace, mesh, &rules)).transpose().map_err(XlaError::from)?;
     let plugin = plugins.get(plugin, mesh.map_or(1, Mesh::devices), &options.xla_flags)?;
     let plan = plugin.plan(plan, mesh);
@@ -203,7 +208,8 @@ fn build_in_xla(
     Ok(Ready { program: built.program, build })
 }
 
-/// The plan that follows from the options, for the processor. `quantize` is the storage format of weights.
+/// Creates the plan of a network from a model and the options. `quantize` is the storage format of
+/// weights.
 pub(super) fn planned(
     model: Box<dyn Architecture>,
     options: &OpenOptions,
@@ -225,7 +231,7 @@ pub(super) fn planned(
     })
 }
 
-/// The entry points that follow from the options.
+/// Returns the entry points that the options require.
 pub(super) fn entries(plan: &Plan, options: &OpenOptions, score: bool) -> Vec<EntryPoint> {
     let mut entries = if score { plan.entry_points() } else { plan.steps() };
     if options.speculate != Speculation::Off {
@@ -234,8 +240,8 @@ pub(super) fn entries(plan: &Plan, options: &OpenOptions, score: bool) -> Vec<En
     entries
 }
 
-/// Bakes, compiles and loads a network. If the options request it, the function compares the weights with
-/// their hashes.
+/// Converts the weights of a network, and compiles and loads the network. If the options request
+/// verification, the function compares the weights with the hashes in the archive.
 fn build(
     options: &OpenOptions,
     traced: &Traced,
@@ -273,14 +279,14 @@ fn build(
     Ok(Ready { program: built.program, build })
 }
 
-/// Compares the weights with the hashes in their archive.
+/// Compares the weights with the hashes in the archive.
 fn verify(archive: &Archive, options: &OpenOptions) -> Result<(), ArchiveError> {
     let mut steps = options.watch_steps();
     let mut watch = |progress| steps(BuildStep::Verify(progress));
     archive.verify_content(Some(&mut watch)).map(drop)
 }
 
-/// The target of the compiler: the given target, or the device's own description.
+/// Returns the compiler's target: the given target, or a description of the device on this machine.
 ///
 /// # Errors
 /// Returns an error if the target is for another kind of device, or if the device is missing.
@@ -297,20 +303,22 @@ pub fn choose_target(name: DeviceName, target: Option<&Target>) -> Result<Target
 
 impl OpenOptions {
     fn chosen_target(&self) -> Result<Target, ModelError> {
-        choose_target(self.device.unwrap_or(DeviceName::CPU), self.target.as_ref())
+        let target = choose_target(self.device.unwrap_or(DeviceName::CPU), self.target.as_ref())?;
+        Ok(Target { numerics: self.numerics, ..target })
     }
 
-    /// The settings of kernels for a target.
+    /// Reads the tile sizes and other settings of kernels for a target.
     fn tunings(&self, target: &Target) -> Result<Tunings, ModelError> {
         let source = self.tuning.as_ref().unwrap_or(&TuningSource::Measured);
         Ok(source.read(target, (&self.compiler(), &self.cache_folder()?))?)
     }
 }
 
-/// Rejects options whose values differ from the values in the export.
+/// Returns an error if an option differs from the value in the export.
 fn check_as_exported(manifest: &IreeManifest, asked: &OpenOptions) -> Result<(), ModelError> {
     let given = [
         ("target", asked.target.is_some()),
+        ("numerics", asked.numerics != Numerics::default()),
         ("tuning", asked.tuning.is_some()),
         ("activations", asked.activations.is_some()),
         ("plugin", asked.plugin.is_some()),

@@ -1,4 +1,5 @@
-//! The parts of a model that handle text: tokenizer, chat template, and stop tokens.
+//! Loads the parts of a model that handle text: the tokenizer, the chat template and the stop
+//! tokens.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,12 +12,12 @@ use super::render::Renderer;
 use super::source::Source;
 use super::{ModelError, OpenOptions, with_room};
 
-/// All parts of a model except its network.
+/// The tokenizer, the chat template and the stop tokens of a model.
 pub(super) struct ModelText {
     pub path: PathBuf,
     pub tokenizer: Option<Arc<Tokenizer>>,
     pub stop_tokens: Vec<u32>,
-    /// How an embedding model prepares its texts.
+    /// The settings with which an embedding model prepares texts.
     pub sentence: Option<SentenceConfig>,
     pub renderer: Renderer,
     token_options: TokenOptionsCache,
@@ -32,12 +33,12 @@ impl ModelText {
         Ok(Self { path, tokenizer, stop_tokens, sentence, renderer, token_options })
     }
 
-    /// The tokenizer, or an error if the model has none.
+    /// Returns the tokenizer, or an error if the model has no tokenizer.
     pub fn tokenizer(&self) -> Result<&Tokenizer, ModelError> {
         self.tokenizer.as_deref().ok_or_else(|| ModelError::NoTokenizer { path: self.path.clone() })
     }
 
-    /// The options, converted to tokens.
+    /// Converts options with strings to options with token ids.
     pub fn token_options(&self, options: &GenerateOptions) -> Result<TokenOptions, GenerateError> {
         self.token_options.get(options, self.tokenizer.as_deref(), &self.stop_tokens)
     }

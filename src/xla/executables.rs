@@ -14,11 +14,11 @@ use super::XlaPlugin;
 use crate::build::LoadError;
 use crate::model::ModelError;
 
-/// The version of the cache's format. If you change the meaning or the format of keys or entries, change the
-/// version.
+/// The version of the cache's format. If you change the format of cache keys or cached files,
+/// change this version too.
 const KEY_VERSION: &str = "tracewright executable 1";
 
-/// Compiles modules for some devices, or loads their executables from the cache.
+/// Compiles modules for the devices of a program, or loads the executables from the cache.
 pub(super) struct Executables<'a> {
     client: &'a Client,
     devices: Range<usize>,
@@ -39,9 +39,9 @@ impl<'a> Executables<'a> {
         Ok(Self { client: &plugin.client, devices, options, cache, shared })
     }
 
-    /// Returns the executable of a module. If a cache entry cannot be read or loaded, the function compiles
-    /// the module and replaces the entry. If the plugin cannot store executables, the function writes no
-    /// entry.
+    /// Returns the executable of a module. If the cached executable cannot be read or loaded, the
+    /// function compiles the module and replaces the file in the cache. Some plugins cannot store
+    /// executables; then the function writes no file.
     pub fn get(&self, module: &Module) -> Result<Executable, ModelError> {
         let key = self.key(module);
         let stored = self.cache.load(&key).ok().flatten();
@@ -65,7 +65,8 @@ impl<'a> Executables<'a> {
     /// Returns a hash of all inputs on which the executable depends.
     fn key(&self, module: &Module) -> String {
         let mut hasher = blake3::Hasher::new();
-        // The length before each part ensures that different lists of parts have different hashes.
+        // The function hashes the length of each part of the key before the part itself. So
+        // different lists of parts have different hashes.
         for part in self.shared.iter().chain([&module.text_without_locs]) {
             hasher.update(&(part.len() as u64).to_le_bytes());
             hasher.update(part.as_bytes());
@@ -74,9 +75,10 @@ impl<'a> Executables<'a> {
     }
 }
 
-/// Returns the parts of the cache key that are the same for all modules. The key contains the size and the
-/// modification time of the plugin's file, because some plugins report the same version for different builds.
-/// A hash of a plugin with several hundred megabytes takes too long.
+/// Returns the parts of the cache key that are the same for all modules. The cache key contains the
+/// size and the modification time of the plugin's file, because some plugins report the same
+/// version for different builds. Hashing the content of a plugin with several hundred megabytes
+/// would take too long.
 fn shared_parts(
     XlaPlugin { plugin, client, flags }: &XlaPlugin,
     devices: &Range<usize>,
@@ -97,8 +99,8 @@ fn shared_parts(
         format!("{options:?}"),
         flags.clone(),
     ];
-    // XLA compiles for the processor of this machine. Machines with other processors can share the cache
-    // folder.
+    // XLA compiles for the processor of this machine, but machines with other processors can share
+    // the cache folder. So the cache key contains the processor.
     if client.platform() == "cpu" {
         parts.push(format!("{:?}", host_features()));
     }

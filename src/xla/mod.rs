@@ -1,4 +1,4 @@
-//! Builds programs that XLA runs, through a PJRT plugin.
+//! Builds programs that XLA runs. A PJRT plugin contains XLA.
 
 mod executables;
 
@@ -24,12 +24,14 @@ use crate::model::ModelError;
 use crate::{DevicePartition, Expanded, Footprint, Memory, Plan, PlanError, Program};
 use executables::Executables;
 
-/// XLA's CPU backend converts bf16 weights to f32 before it multiplies them. Its scheduler for many idle
-/// cores converts the weights of all layers before the first matmul, which needs twice the memory of the
-/// weights. The scheduler that this setting selects converts a weight shortly before its use.
+/// XLA's CPU backend converts bf16 weights to f32 before a matmul. XLA's default scheduler, which
+/// optimizes for many cores, converts the weights of all layers before the first matmul. Converting
+/// all bf16 weights at once needs twice the memory of the weights. `CPU_SETTINGS` selects a
+/// scheduler that converts each weight shortly before the matmul.
 const CPU_SETTINGS: [(&str, &str); 1] = [("xla_cpu_scheduler_type", "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED")];
 
-/// A plugin that runs in this process, and its devices. A clone refers to the same devices.
+/// A PJRT plugin that runs in this process, and the devices of the plugin. A clone of an
+/// `XlaPlugin` refers to the same devices.
 #[derive(Clone)]
 pub struct XlaPlugin {
     plugin: Plugin,
@@ -38,9 +40,9 @@ pub struct XlaPlugin {
 }
 
 impl XlaPlugin {
-    /// Loads the plugin at a path, and starts the plugin's platform with at least this number of devices. The
-    /// plugin's code runs in this process. `flags` is the value of the environment variable `XLA_FLAGS`. The
-    /// cache key of an executable contains these flags.
+    /// Loads the PJRT plugin at a path, and starts the plugin's platform with at least `devices`
+    /// devices. The plugin's code runs in this process. `flags` is the value of the environment
+    /// variable `XLA_FLAGS`. The cache key of an executable contains the XLA flags.
     ///
     /// # Errors
     /// Returns an error if the file is not a plugin, or the platform does not start.
@@ -50,27 +52,28 @@ impl XlaPlugin {
         Ok(Self { plugin, client, flags: flags.to_owned() })
     }
 
-    /// Returns the client, which owns the devices.
+    /// Returns the PJRT client, which owns the devices.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Adapts a plan [for XLA](crate::export::xla::planned) to this plugin's platform. Only modules for a single
-    /// device can call kernels.
+    /// Adapts a plan [for XLA](crate::export::xla::planned) to the platform of this plugin. If a
+    /// mesh is given, the plan uses no kernels, because only modules for a single device can call
+    /// kernels.
     pub fn plan(&self, plan: Plan, mesh: Option<&Mesh>) -> Plan {
         let is_cuda = self.client.platform() == "cuda" && mesh.is_none();
         if is_cuda { for_cuda(plan) } else { plan }
     }
 }
 
-/// The plugins that all networks of one thread share. On a GPU, a second client would find the memory
-/// occupied by the first client.
+/// The running plugins, which all networks of one thread share. Networks share a plugin's client,
+/// because the first client of a GPU occupies the GPU's memory.
 #[derive(Default)]
 pub(crate) struct StartedPlugins(RefCell<Vec<(PathBuf, XlaPlugin)>>);
 
 impl StartedPlugins {
-    /// Returns the plugin at a path with at least this number of devices. If the plugin is not running, the
-    /// function starts the plugin.
+    /// Returns the plugin at a path with at least `devices` devices. If the plugin is not running,
+    /// the function starts the plugin.
     pub fn get(&self, path: &Path, devices: usize, flags: &str) -> Result<XlaPlugin, ModelError> {
         let has = |plugin: &XlaPlugin| plugin.client.devices().count() >= devices;
         let known = self.0.borrow().iter().find(|(known, plugin)| known == path && has(plugin)).cloned();
@@ -83,19 +86,22 @@ impl StartedPlugins {
     }
 }
 
-/// The settings of a build for XLA: the devices, the cache, and the function that observes the build.
+/// The devices and the cache folder of a build for XLA, and a function that receives each step of
+/// the build.
 pub struct XlaTools<'a> {
     /// The plugin, which must be started with enough devices.
     pub plugin: &'a XlaPlugin,
-    /// The device that runs the program; `None` for the first device. A mesh begins at this device.
+    /// The device that runs the program. By default, the first device runs the program. If XLA uses
+    /// a mesh, the mesh begins with the selected device.
     pub device: Option<DeviceName>,
     /// The cache folder for executables, and for archives of computed weights.
     pub cache: &'a Path,
-    /// Receives each step of the build and can stop the build; `None` builds without reports.
+    /// A function that receives each step of the build and can stop the build. With `None`, the
+    /// build reports no steps.
     pub watch: Option<WatchSteps<'a>>,
 }
 
-/// A program that XLA has compiled, and statistics of its build.
+/// A program that XLA has compiled, and statistics about the build.
 pub struct BuiltXla {
     /// The program, ready for calls.
     pub program: Program,
@@ -103,13 +109,15 @@ pub struct BuiltXla {
     pub compile: Duration,
     /// The time for copying the weights to the devices.
     pub load: Duration,
-    /// The archive of the computed weights; `None` if all weights come directly from the checkpoint.
+    /// The archive of the computed weights, or `None` if the checkpoint contains all weights in the
+    /// right format.
     pub archive: Option<Archive>,
-    /// How tensors are partitioned over the mesh; `None` without a mesh.
+    /// The partitioning of tensors over the mesh, or `None` if there is no mesh.
     pub shards: Option<Shards>,
 }
 
-/// A network with a checked checkpoint and written modules. Up to this stage, no plugin is needed.
+/// A network whose checkpoint is checked and whose modules are lowered to text. Checking the
+/// checkpoint and lowering the network need no plugin.
 pub struct XlaBuild<'a> {
     program: XlaProgram,
     expanded: &'a Expanded,
@@ -118,14 +126,15 @@ pub struct XlaBuild<'a> {
 }
 
 impl<'a> XlaBuild<'a> {
-    /// Lowers a recorded trace for XLA. If `mesh` is given, the function partitions the program over the devices of
-    /// the mesh. `expanded` is the trace after expansion [for XLA](crate::export::xla::planned). The tensors of
-    /// `checkpoint` must have the names of the network. `ignorable` lists additional tensors that the checkpoint can
-    /// contain.
+    /// Lowers a recorded trace for XLA. If `mesh` is given, the function partitions the program
+    /// over the devices of the mesh. `expanded` is the recorded trace, expanded to primitive
+    /// operations [for XLA](crate::export::xla::planned). The tensors of `checkpoint` must have the
+    /// names that the network declares. `ignorable` lists additional tensors that the checkpoint
+    /// may contain.
     ///
     /// # Errors
-    /// Returns an error if the trace cannot be lowered or partitioned. If the checkpoint does not match the trace's
-    /// parameters, the error lists all differences.
+    /// Returns an error if the trace cannot be lowered or partitioned. If the checkpoint does not
+    /// match the parameters of the trace, the error lists all differences.
     pub fn new(
         expanded: &'a Expanded,
         recorded: &Trace,
@@ -141,7 +150,9 @@ impl<'a> XlaBuild<'a> {
         Ok(Self { program, expanded, checkpoint, ignorable })
     }
 
-    /// Compiles the modules with a plugin, or loads executables from the cache, and copies the weights to the devices.
+    /// Compiles the modules with a plugin, and copies the weights to the devices. If the cache
+    /// contains the executable of a module, the function loads this executable instead of compiling
+    /// the module.
     ///
     /// # Errors
     /// Returns the error of the first stage that fails.
@@ -188,7 +199,8 @@ impl<'a> XlaBuild<'a> {
     }
 }
 
-/// Checks that the network fits into the machine's memory. All devices of a CPU share this memory.
+/// Checks that the network fits into the machine's memory. All devices of XLA's CPU platform share
+/// the machine's memory.
 fn check_memory(expanded: &Expanded, shards: Option<&Shards>, memory: Memory) -> Result<(), ModelError> {
     let checked = match shards {
         Some(shards) => {
@@ -203,12 +215,12 @@ fn check_memory(expanded: &Expanded, shards: Option<&Shards>, memory: Memory) ->
 /// The devices on which a program stores its tensors.
 struct Places<'a> {
     devices: Range<usize>,
-    /// How tensors are partitioned. `None` for a program on one device.
+    /// The partitioning of tensors over a mesh, or `None` for a program on one device.
     shards: Option<&'a Shards>,
 }
 
 impl<'a> Places<'a> {
-    /// The devices of the mesh, or the single device that the options select.
+    /// Selects the devices of the mesh, or the single device that the options select.
     fn new(
         client: &Client,
         device: Option<DeviceName>,
@@ -243,8 +255,8 @@ impl<'a> Places<'a> {
     }
 }
 
-/// Returns the index of the device with this name. Without a name, the function returns the first device of
-/// the plugin.
+/// Returns the index of the plugin's device with this name. If no name is given, the function
+/// returns the index of the plugin's first device.
 fn ordinal(client: &Client, device: Option<DeviceName>) -> Result<usize, ModelError> {
     let Some(DeviceName { kind, ordinal }) = device else { return Ok(0) };
     let platform = match kind {
@@ -259,7 +271,7 @@ fn ordinal(client: &Client, device: Option<DeviceName>) -> Result<usize, ModelEr
     }
 }
 
-/// The weights on the devices, by name.
+/// Maps the name of each weight to the weight's tensor on the devices.
 type Weights<'a> = HashMap<&'a str, Rc<PjrtBuffer>>;
 
 /// Copies the weights of a checkpoint to devices.
@@ -271,9 +283,10 @@ struct Uploads<'a> {
 }
 
 impl Uploads<'_> {
-    /// Copies all weights to the devices, and returns the archive with the computed weights. If the checkpoint
-    /// stores a weight in the network's type, the function copies the weight directly from the memory-mapped
-    /// file. All other weights are in an archive in the cache.
+    /// Copies all weights to the devices, and returns the archive with the computed weights. If the
+    /// checkpoint stores a weight in the network's type, the function copies the weight directly
+    /// from the memory-mapped file. If a weight must be computed, the function computes the weight
+    /// once and stores the result in an archive in the cache.
     fn all<'p>(
         &self,
         parameters: &'p [Parameter],
@@ -290,7 +303,7 @@ impl Uploads<'_> {
             Ok(())
         };
         for parameter in stored {
-            put(parameter, checkpoint.data(&parameter.key)?)?;
+            checkpoint.read_once(&parameter.key, |bytes| put(parameter, bytes))??;
         }
         if made.is_empty() {
             return Ok((weights, None));
@@ -309,13 +322,13 @@ impl Uploads<'_> {
                 expected: parameter.ty.to_string(),
                 found: "missing".into(),
             };
-            put(parameter, archive.data(&parameter.key).ok_or_else(missing)?)?;
+            archive.read_once(&parameter.key, |bytes| put(parameter, bytes))?.ok_or_else(missing)??;
         }
         Ok((weights, Some(archive)))
     }
 }
 
-/// Whether the checkpoint contains exactly the bytes of the parameter.
+/// Whether the checkpoint contains the bytes of the parameter without any conversion.
 fn is_stored(checkpoint: &Checkpoint, parameter: &Parameter) -> bool {
     let tensor = checkpoint.get(&parameter.key);
     parameter.recipe.is_none()

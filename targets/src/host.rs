@@ -1,15 +1,15 @@
-//! Detects the features of this machine's processor.
+//! Detects the features of the processor in this machine.
 
-/// The features that Rust's standard library can detect, with LLVM's names, and whether this machine's
-/// processor has them.
+/// The processor features that Rust's standard library can detect, by LLVM's name, and whether this
+/// machine's processor has each feature.
 pub fn host_features() -> Vec<(&'static str, bool)> {
     let mut features = detected();
     features.sort_unstable();
     features
 }
 
-/// Detects features of the processor with the standard library. An entry contains LLVM's name of the feature,
-/// and Rust's name if it differs.
+/// Detects processor features with Rust's standard library. Each item contains LLVM's name of the
+/// feature, and Rust's name if it is different.
 macro_rules! detect {
     ($detected:ident: $($llvm:tt $(= $rust:tt)?,)*) => {
         vec![$(($llvm, detect!(@one $detected $llvm $($rust)?)),)*]
@@ -33,10 +33,10 @@ fn detected() -> Vec<(&'static str, bool)> {
     features
 }
 
-/// Detects tile registers (AMX), which stable Rust cannot detect. The processor must have these registers
-/// (CPUID leaf 7), and the system must save them: the size of the saved state (leaf 13, `EBX`) must reach the
-/// end of the tiles (subleaf 18). Source: Intel, "64 and IA-32 Architectures Software Developer's Manual",
-/// volume 2, `CPUID`.
+/// Detects tile registers (AMX), which stable Rust cannot detect. The processor must have these
+/// registers (CPUID leaf 7), and the operating system must save their content. It does so if the
+/// size of the saved state (leaf 13, `EBX`) includes the end of the tile data (subleaf 18). Source:
+/// Intel, "64 and IA-32 Architectures Software Developer's Manual", volume 2, `CPUID`.
 #[cfg(target_arch = "x86_64")]
 fn tiles() -> [(&'static str, bool); 3] {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
@@ -69,7 +69,7 @@ fn detected() -> Vec<(&'static str, bool)> {
 mod tests {
     use super::*;
 
-    /// Compares the detected features with the features that Linux lists for its programs.
+    /// Compares the detected features with the features that Linux lists for this machine.
     #[test]
     fn tiles_are_what_linux_lists() {
         let Ok(listed) = std::fs::read_to_string("/proc/cpuinfo") else { return };

@@ -1,5 +1,5 @@
-//! [`Target`] describes the machine and the compiler of a program. Every compilation stage reads this
-//! description.
+//! A [`Target`] describes the machine and the compiler for which Tracewright generates a program.
+//! Every compilation stage reads the target.
 
 mod device;
 mod host;
@@ -17,7 +17,7 @@ pub use mesh::{Mesh, MeshAxis, MeshError, ShardRule};
 pub use parse::TargetError;
 pub use tuning::{CompilerFlag, Tiling, Tuning};
 
-/// The platform, processor and compiler of a program.
+/// The platform, the processor and the compiler of a program.
 ///
 /// ```
 /// use tracewright_targets::Target;
@@ -32,49 +32,51 @@ pub use tuning::{CompilerFlag, Tiling, Tuning};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Target {
     pub backend: Backend,
-    /// The platform in LLVM's notation, such as `aarch64-linux-gnu`. `None` means the platform of this
-    /// machine.
+    /// The name of the platform in LLVM's notation, such as `aarch64-linux-gnu`. `None` selects the
+    /// platform of this machine.
     pub triple: Option<String>,
-    /// The processor in LLVM's notation; `host` means the processor of this machine. For other devices, this
-    /// is the name that the compiler uses, such as `sm_80`.
+    /// The name of the processor in LLVM's notation; `host` selects the processor of this machine.
+    /// For devices other than the CPU, this is the name that the compiler uses, such as `sm_80`.
     pub processor: String,
-    /// Changes to the processor's features in LLVM's notation, such as `+sve,-sve2`. For other devices, this
-    /// text lists all features beyond the compiler's baseline.
+    /// Changes to the processor's features in LLVM's notation, such as `+sve,-sve2`. For devices
+    /// other than the CPU, this text lists all features beyond the compiler's baseline.
     pub changes: Option<String>,
-    /// The features that the code may use, sorted by LLVM's names. For other devices, the list contains the
-    /// types of computations and the widths of storage, such as `fp16` and `b8`. `None` means that only the
-    /// compiler knows the features.
+    /// The processor features that the compiled code may use, by LLVM's name and sorted. For
+    /// devices other than the CPU, the list contains the types for computations and the widths for
+    /// storage, such as `fp16` and `b8`. With `None`, only the compiler knows the features.
     pub features: Option<Vec<String>>,
     /// The kind of device that runs the program.
     pub device: DeviceKind,
     pub machine: Machine,
-    /// Settings that were faster than the defaults in measurements on this machine. The settings are empty
-    /// unless you set them.
+    /// The settings that were faster than the defaults in measurements on this machine. These
+    /// settings are empty unless you set them.
     pub tuning: Tuning,
+    /// Whether kernels may use instructions that add products in another order for many rows.
+    pub numerics: Numerics,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
     Iree3_13,
-    /// The reference interpreter of StableHLO, which follows the specification.
+    /// The reference interpreter of StableHLO, which follows StableHLO's specification.
     Interpreter,
-    /// XLA with a PJRT plugin, for one or several devices.
+    /// XLA with a PJRT plugin, for one device or for several devices.
     Xla,
 }
 
-/// The way in which a module expresses operations that StableHLO does not have.
+/// How a module contains weights and large constants, and which arguments are integers on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
-    /// Weights are parameters in the scope `model`, large constants are globals, and an `i32[]` argument is
-    /// an integer on the host.
+    /// Weights are parameters in the scope `model`, large constants are globals, and each `i32[]`
+    /// argument is an integer on the host.
     IreeGlobals,
-    /// Weights are arguments after the function's own arguments, constants are inline, and every argument is
-    /// a tensor.
+    /// Weights are additional arguments at the end, constants are inline, and every argument is a
+    /// tensor.
     Arguments,
 }
 
 impl Backend {
-    /// The dialect of modules for this compiler.
+    /// The dialect of the modules that this compiler reads.
     pub fn dialect(self) -> Dialect {
         match self {
             Self::Iree3_13 => Dialect::IreeGlobals,
@@ -82,8 +84,8 @@ impl Backend {
         }
     }
 
-    /// Whether a program reads its weights from an archive that is baked for the program. Otherwise the
-    /// program reads its weights from the checkpoint.
+    /// Whether a program reads its weights from an archive, which Tracewright bakes for the
+    /// program. With XLA, the program reads its weights from the checkpoint.
     pub fn has_archive(self) -> bool {
         self != Self::Xla
     }
@@ -107,6 +109,7 @@ impl Target {
             device: DeviceKind::Cpu,
             machine: Machine::CPU,
             tuning: Tuning::default(),
+            numerics: Numerics::default(),
         }
     }
 
@@ -114,17 +117,18 @@ impl Target {
         Self { backend: Backend::Interpreter, ..Self::host() }
     }
 
-    /// The target for XLA, on any devices that XLA finds.
+    /// The target for XLA, with all devices that XLA finds.
     pub fn xla() -> Self {
         Self { backend: Backend::Xla, machine: Machine::GPU, ..Self::processor("generic") }
     }
 
-    /// Whether the code depends on the processor of the machine that compiles it.
+    /// Whether the compiled code depends on the processor of the machine that runs the compiler.
     pub fn is_host(&self) -> bool {
         self.device == DeviceKind::Cpu && self.processor == "host"
     }
 
-    /// Rust's name of the architecture, which differs from LLVM's name in one case.
+    /// Rust's name for the processor architecture of the target. LLVM's name is different for only
+    /// one architecture.
     pub fn architecture(&self) -> &str {
         match self.triple.as_deref().and_then(|triple| triple.split('-').next()) {
             Some("arm64") => "aarch64",
@@ -133,7 +137,7 @@ impl Target {
         }
     }
 
-    /// Whether programs for the target use system calls of Linux.
+    /// Whether programs for this target can use the system calls of Linux.
     pub fn is_linux(&self) -> bool {
         match &self.triple {
             Some(triple) => triple.contains("linux"),
@@ -141,12 +145,12 @@ impl Target {
         }
     }
 
-    /// Whether the compiler packs weights of an element type at load time, for matmuls without a kernel. The
-    /// program then needs memory for a packed copy of the weights.
+    /// Whether the program packs weights of an element type at load time, for matmuls without a
+    /// kernel. The program then needs memory for this packed copy of its weights.
     ///
-    /// IREE 3.13 has no efficient code for packed bf16 on processors without bf16 instructions. On such
-    /// processors, a matmul of 128 rows was 60 times slower than without packing (a row of 2048 × 8192 on
-    /// AVX-512 without `avx512bf16`).
+    /// IREE 3.13 has no efficient code for packed bf16 weights on processors without bf16
+    /// instructions. On such a processor, a matmul of 128 rows takes 60 times as long with packed
+    /// weights as without (the weight is 2048 × 8192, on AVX-512 without `avx512bf16`).
     pub fn repacks(&self, bf16: bool) -> bool {
         self.device == DeviceKind::Cpu && (!bf16 || self.has_bf16() == Some(true))
     }
@@ -157,6 +161,17 @@ impl Target {
         let features = self.features.as_ref()?;
         Some(features.iter().any(|feature| BF16.contains(&feature.as_str())))
     }
+}
+
+/// Whether the bits of logits may depend on the number of tokens per call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Numerics {
+    /// On processors with AMX, the bits may depend on whether a call computes more than 16 tokens, because AMX's
+    /// tile instructions add products in another order than other instructions do.
+    #[default]
+    Fast,
+    /// The bits depend only on the tokens of the sequence: kernels do not use AMX.
+    Invariant,
 }
 
 impl Default for Target {

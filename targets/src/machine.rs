@@ -1,51 +1,54 @@
-//! Rooflines of machines, and a list of machines with names.
+//! The rooflines of machines, and a list of named machines.
 
 use std::borrow::Cow;
 use std::str::FromStr;
 
-/// The limits of a machine's speed, for a roofline model.
+/// The speed limits of a machine, for a roofline model.
 ///
-/// Williams, Waterman, Patterson, "Roofline: An Insightful Visual Performance Model" (2009).
+/// Source: Williams, Waterman, Patterson, "Roofline: An Insightful Visual Performance Model"
+/// (2009).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Machine {
     /// The number of bytes that the machine reads or writes per second.
     pub bandwidth: f64,
     /// The number of multiplications and additions per second.
     pub flops: f64,
-    /// The seconds that starting a dispatch takes.
+    /// The time in seconds for starting a dispatch.
     pub dispatch: f64,
 }
 
 impl Machine {
-    /// The roofline of two cores of a server.
+    /// The roofline of two cores in a server.
     pub const CPU: Self = Self { bandwidth: 15e9, flops: 100e9, dispatch: 5e-6 };
-    /// The roofline of one accelerator of a server.
+    /// The roofline of one accelerator in a server.
     pub const GPU: Self = Self { bandwidth: 3e12, flops: 200e12, dispatch: 5e-6 };
 }
 
-/// A machine with a name, used alone or linked with other machines of its kind.
+/// A named machine, which you can use alone or linked with other machines of the same kind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NamedMachine {
-    /// The name of the machine on the command line. A machine without a name has its rates as its name.
+    /// The name of the machine on the command line. If a machine has no name, its rates are its
+    /// name.
     pub name: Cow<'static, str>,
     pub machine: Machine,
-    /// The number of bytes per second that the machine sends to other machines, in one direction over all
-    /// links. The machine receives at the same rate.
+    /// The number of bytes per second that the machine sends to other machines over all its links.
+    /// The machine receives the same number of bytes per second.
     pub link: f64,
-    /// The number of bytes of memory, if it is known.
+    /// The number of bytes of memory; `None` if the number is unknown.
     pub memory: Option<u64>,
-    /// The source of the machine's numbers.
+    /// The source of the numbers for this machine.
     pub source: &'static str,
 }
 
-/// The bytes per second over Ethernet with 10 Gbit/s.
+/// The number of bytes per second over an Ethernet link with 10 Gbit/s.
 const ETHERNET: f64 = 1.25e9;
 
 impl NamedMachine {
-    /// The ways to name a machine on the command line.
+    /// The forms in which you can specify a machine on the command line.
     pub const FORMS: &str = "cpu|gpu|h100|mi300x|tpu-v5e|BYTES:FLOPS[:LINK]";
 
-    /// The machines that have names. The numbers of operations are for bf16 without sparsity.
+    /// The machines that have names. The numbers of arithmetic operations are for bf16 without
+    /// sparsity.
     pub const ALL: &[Self] = &[
         Self {
             name: Cow::Borrowed("cpu"),
@@ -87,11 +90,11 @@ impl NamedMachine {
     ];
 }
 
-/// The text is not the name of a machine.
+/// The text is not a machine's name and does not have the form of rates.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{}` is not a machine; expected {}, or BYTES:OPERATIONS per second, such as 100e9:2e12, or with the \
-    bytes per second over its links, such as 100e9:2e12:10e9",
+    "`{}` is not a machine; expected {}, or BYTES:OPERATIONS per second, such as 100e9:2e12, or \
+    BYTES:OPERATIONS:LINK_BYTES per second, such as 100e9:2e12:10e9",
     .0, names()
 )]
 pub struct MachineError(pub String);
@@ -100,7 +103,7 @@ fn names() -> String {
     NamedMachine::ALL.iter().map(|machine| &*machine.name).collect::<Vec<_>>().join(", ")
 }
 
-/// Parses a machine's name, or `BYTES:FLOPS[:LINK]` per second.
+/// Parses the name of a machine, or `BYTES:FLOPS[:LINK]` per second.
 impl FromStr for NamedMachine {
     type Err = MachineError;
 

@@ -1,9 +1,10 @@
-//! [`Mesh`] is a grid of devices with named axes; rules partition the axes of a network over this grid.
+//! A [`Mesh`] is a grid of devices with named axes. Sharding rules partition the axes of a network
+//! over this grid.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A grid of devices. The numbers of the devices count along the last axis first.
+/// A grid of devices with named axes. The device numbers increase along the last axis first.
 ///
 /// ```
 /// use tracewright_targets::Mesh;
@@ -24,35 +25,35 @@ pub struct MeshAxis {
     pub size: usize,
 }
 
-/// A rule that partitions axes of a network over a mesh axis, such as `K,F,V=model`, or that partitions no
-/// axis, such as `V=none`.
+/// A rule that partitions axes of a network over a mesh axis, such as `K,F,V=model`. A rule can
+/// also exclude axes, such as `V=none`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardRule {
     pub axes: Vec<String>,
-    /// The mesh axis, or [`ShardRule::NONE`].
+    /// The name of the mesh axis, or [`ShardRule::NONE`] to exclude the axes.
     pub over: String,
 }
 
 impl ShardRule {
-    /// The word that a rule uses for axes that are not partitioned.
+    /// The word with which a rule excludes axes from the partition.
     pub const NONE: &str = "none";
 }
 
-/// The reason why a mesh or a rule cannot be parsed.
+/// The reason why a text is not a valid mesh or rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MeshError {
-    /// A part of the text is not an axis of a mesh.
+    /// A part of the text is not a mesh axis.
     #[error(
         "`{0}` is not an axis of a mesh; expected NAME=DEVICES with at least one device, such as `model=4`"
     )]
     Axis(String),
-    /// A mesh axis occurs twice.
+    /// The text contains the same mesh axis twice.
     #[error("the mesh has two axes with the name `{0}`")]
     Twice(String),
     /// The mesh has too many devices.
     #[error("the mesh `{0}` has more than {most} devices", most = Mesh::MOST)]
     Large(String),
-    /// A part of the text is not a rule.
+    /// A part of the text is not a sharding rule.
     #[error("`{0}` is not a sharding rule; expected AXES=MESH_AXIS, such as `K,F,V=model`")]
     Rule(String),
 }
@@ -70,7 +71,7 @@ impl Mesh {
     }
 }
 
-/// Whether a text can be a name in a StableHLO module.
+/// Whether a text is allowed as a name in a StableHLO module.
 fn is_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }

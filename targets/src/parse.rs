@@ -1,10 +1,10 @@
-//! Parses a target from the command line.
+//! Parses a target as you specify it on the command line.
 
 use std::str::FromStr;
 
 use crate::{DeviceKind, Target};
 
-/// The ways to name a target on the command line.
+/// The forms in which you can specify a target on the command line.
 const FORMS: &str = "`host`, a processor that LLVM knows, PLATFORM:PROCESSOR[:FEATURES], as \
                      `aarch64-linux-gnu:generic:+neon`, or DEVICE[:PROCESSOR[:FEATURES]], as `cuda:sm_80`";
 
@@ -15,15 +15,15 @@ pub enum TargetError {
     Empty,
     #[error("the target `{target}` has no {part}; expected {FORMS}")]
     Missing { target: String, part: &'static str },
-    /// A feature of the target has neither `+` nor `-`.
+    /// A feature of the target begins with neither `+` nor `-`.
     #[error(
         "the target `{target}` has the feature `{feature}`; expected `+NAME` or `-NAME`, separated by commas"
     )]
     Feature { target: String, feature: String },
 }
 
-/// Parses `host`, `PROCESSOR` or `PLATFORM:PROCESSOR[:FEATURES]`. A [kind of device](DeviceKind) can replace
-/// the platform in the last of these.
+/// Parses a target in the form `host`, `PROCESSOR` or `PLATFORM:PROCESSOR[:FEATURES]`. In the last
+/// form, a [kind of device](DeviceKind) can replace the platform.
 impl FromStr for Target {
     type Err = TargetError;
 

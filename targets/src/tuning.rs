@@ -1,4 +1,4 @@
-//! [`Tuning`] contains the settings that were fastest in measurements on a machine.
+//! A [`Tuning`] contains the settings that were fastest in measurements on a machine.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -67,7 +67,7 @@ impl CompilerFlag {
     pub const ALL: [Self; 4] =
         [Self::LoopVectorization, Self::SlpVectorization, Self::LoopUnrolling, Self::AggressiveFusion];
 
-    /// The text of the flag on the command line of `iree-compile`.
+    /// The flag as you write it on the command line of `iree-compile`.
     pub fn flag(self) -> &'static str {
         match self {
             Self::LoopVectorization => "--iree-llvmcpu-loop-vectorization",

@@ -1,4 +1,4 @@
-//! Targets as the command line names them, and what they answer.
+//! Tests targets in the form of the command line, and the properties of these targets.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use tracewright_targets::{Backend, Dialect, Machine, Mesh, ShardRule, Target, TargetError};

@@ -1,21 +1,22 @@
-//! The arguments of Jinja's filters, which templates can pass by position or by name.
+//! Arranges the arguments of Jinja's filters. Templates can pass arguments by position or by name.
 
 use minijinja::value::Kwargs;
 use minijinja::{Error, ErrorKind, Value};
 
-/// How a filter takes its arguments.
+/// How a minijinja filter takes its arguments.
 #[derive(Clone, Copy)]
 pub enum Takes {
     /// The filter takes arguments by position or by name, as the template passes them.
     Any,
-    /// The filter takes all arguments by position; these are their names.
+    /// The filter takes all arguments by position. The list contains the names of the arguments.
     Places(&'static [&'static str]),
-    /// The filter takes all arguments by name; these are their names.
+    /// The filter takes all arguments by name. The list contains the names of the arguments.
     Names(&'static [&'static str]),
 }
 
 impl Takes {
-    /// Arranges the arguments in the order that the filter expects. The filtered value comes first.
+    /// Arranges the arguments in the order that the filter expects. The first argument is the value
+    /// that the filter processes.
     pub fn arrange(self, arguments: Vec<Value>) -> Result<Vec<Value>, Error> {
         let (Self::Places(names) | Self::Names(names)) = self else { return Ok(arguments) };
         let mut places = arguments;
@@ -42,7 +43,8 @@ impl Takes {
                     places.push(Kwargs::from_iter(given).into());
                 }
             }
-            // A missing argument is undefined: the filter then uses its default or refuses it.
+            // A missing argument becomes undefined. The filter then uses its default or reports an
+            // error.
             _ => places.extend(given.into_iter().map(Option::unwrap_or_default)),
         }
         Ok(places)

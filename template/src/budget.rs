@@ -1,4 +1,4 @@
-//! Limits the size of values, and checks operations that enlarge values.
+//! Limits the size of a template's values, and checks operations that enlarge values.
 
 use std::borrow::Cow;
 
@@ -9,10 +9,11 @@ use minijinja::{Error, Value};
 use crate::generator::Generator;
 use crate::{globals, invalid};
 
-/// The limits on the size of a value.
+/// The limits on the size of a template's value.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
-    /// The largest number of bytes of strings, including strings within lists and dictionaries.
+    /// The largest total number of bytes in a value's strings. The total includes strings within
+    /// lists and dictionaries.
     pub bytes: usize,
 }
 
@@ -26,7 +27,7 @@ impl Budget {
         }
     }
 
-    /// Checks that a list can be joined with a separator of `between` bytes.
+    /// Checks that joining a list with a separator of `between` bytes stays within the limits.
     pub fn check_join(self, list: &Value, between: usize) -> Result<(), Error> {
         self.bounded(list.clone())?;
         let items = Generator::rest(list).map(|rest| rest.len()).or(list.len());
@@ -34,8 +35,8 @@ impl Budget {
         if items > self.bytes { Err(invalid("a list becomes too long as a text")) } else { Ok(()) }
     }
 
-    /// Checks that a formatted string is within the limits, and that its keys are ASCII. minijinja 3.0.5
-    /// panics within characters outside of ASCII, even for a key without an end.
+    /// Checks that a formatted string stays within the limits, and that the format's keys are
+    /// ASCII. minijinja 3.0.5 panics at keys with characters outside of ASCII.
     pub fn check_format(self, text: &str, values: &[Value]) -> Result<(), Error> {
         let without_signs = text.replace("%%", "");
         let mut keys = without_signs.split("%(").skip(1).filter_map(|rest| rest.split(')').next());
@@ -43,7 +44,8 @@ impl Budget {
             let message = format!("a key in a format is not ASCII, which is not supported: `{key}`");
             return Err(invalid(message));
         }
-        // All the widths that it names, and all the values wherever it may name one.
+        // The check adds all widths in the format. The check also multiplies the size of all values
+        // by the number of placeholders, because each placeholder could insert every value.
         let numbers = text.split(|c: char| !c.is_ascii_digit()).filter(|number| !number.is_empty());
         let wide = numbers.map(|number| number.parse().unwrap_or(usize::MAX)).fold(0, usize::saturating_add);
         check_width(wide)?;
@@ -56,9 +58,9 @@ impl Budget {
         }
     }
 
-    /// Checks that replacing each occurrence of a string keeps the limits.
+    /// Checks that replacing each occurrence of `from` by `to` stays within the limits.
     pub fn check_replace(self, text: &str, from: &str, to: &str) -> Result<(), Error> {
-        // Nothing stands between any two characters, and at both ends.
+        // The empty string occurs between any two characters and at the two ends.
         let count = if from.is_empty() { text.len() + 1 } else { text.matches(from).count() };
         match count.saturating_mul(to.len()) > self.bytes {
             true => Err(invalid("a text becomes too long where a part is replaced")),
@@ -67,7 +69,8 @@ impl Budget {
     }
 }
 
-/// Subtracts the size of a value from the limits; `None` if it exceeds them.
+/// Subtracts the size of a value from the remaining limits. Returns `None` if the value exceeds the
+/// limits.
 fn takes(value: &Value, depth: usize, bytes: &mut usize, items: &mut usize) -> Option<()> {
     *items = items.checked_sub(1)?;
     if let Some(text) = value.as_str() {
@@ -97,8 +100,8 @@ fn takes(value: &Value, depth: usize, bytes: &mut usize, items: &mut usize) -> O
     Some(())
 }
 
-/// A separator or a replacement, converted to text. The function rejects lists and dictionaries, because
-/// their text can be endless.
+/// Converts a separator or a replacement to text. The function rejects lists and dictionaries,
+/// because their text can be endless.
 pub fn as_text(value: &Value) -> Result<Cow<'_, str>, Error> {
     match value.kind() {
         ValueKind::String => Ok(value.as_str().unwrap_or_default().into()),
@@ -109,7 +112,8 @@ pub fn as_text(value: &Value) -> Result<Cow<'_, str>, Error> {
     }
 }
 
-/// The number of bytes of `join`'s separator, which follows the list in its arguments.
+/// The number of bytes of `join`'s separator. `arguments` contains the arguments of `join` after
+/// the list.
 pub fn joiner(arguments: &[Value]) -> Result<usize, Error> {
     let joiner = match arguments.first() {
         Some(named) if named.is_kwargs() => {
@@ -120,8 +124,8 @@ pub fn joiner(arguments: &[Value]) -> Result<usize, Error> {
     joiner.map_or(Ok(0), |joiner| Ok(as_text(&joiner)?.len()))
 }
 
-/// Checks the arguments of Jinja's `slice` and `batch`, which create as many lists or items as the arguments
-/// request.
+/// Checks the first argument of Jinja's `slice` and `batch`. The first argument of `slice` is a
+/// number of lists, and the first argument of `batch` is a number of items.
 pub fn check_count(arguments: &[Value]) -> Result<(), Error> {
     let is_large =
         |count: &Value| i64::try_from(count.clone()).is_ok_and(|count| count > limits::TEMPLATE_ITEMS as i64);
@@ -131,29 +135,30 @@ pub fn check_count(arguments: &[Value]) -> Result<(), Error> {
     }
 }
 
-/// A string of `count` blanks, if it is within the limits.
+/// A string of `count` spaces. Returns an error if the string exceeds the limits.
 pub fn blanks(count: usize) -> Result<String, Error> {
     repeated(" ", count)
 }
 
-/// A string repeated `count` times, if it is within the limits.
+/// A string repeated `count` times. Returns an error if the result exceeds the limits.
 pub fn repeated(text: &str, count: usize) -> Result<String, Error> {
     check_width(text.len().saturating_mul(count))?;
     Ok(text.repeat(count))
 }
 
-/// Checks that padding a string with this number of bytes keeps the limits.
+/// Checks that a padded string of `bytes` bytes is within the limits.
 pub fn check_width(bytes: usize) -> Result<(), Error> {
     if bytes as u64 > limits::PROMPT { Err(invalid("a text becomes too wide")) } else { Ok(()) }
 }
 
-/// The items, if there are not too many.
+/// Collects the items of an iterator. Returns an error if the number of items exceeds the limit.
 pub fn items(items: impl Iterator<Item = Value>) -> Result<Vec<Value>, Error> {
     let items: Vec<_> = items.take(limits::TEMPLATE_ITEMS + 1).collect();
     if items.len() > limits::TEMPLATE_ITEMS { Err(invalid("a list becomes too long")) } else { Ok(items) }
 }
 
-/// A list of the items, if there are not too many.
+/// Collects the items of an iterator to a list value. Returns an error if the number of items
+/// exceeds the limit.
 pub fn list(items: impl Iterator<Item = Value>) -> Result<Value, Error> {
     self::items(items).map(Value::from)
 }

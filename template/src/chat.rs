@@ -1,4 +1,4 @@
-//! [`Chat`] is a conversation, and [`ChatTemplate`] renders it as text.
+//! [`Chat`] is a conversation, and [`ChatTemplate`] renders a conversation as text.
 
 use std::collections::BTreeMap;
 use std::error::Error as _;
@@ -17,13 +17,15 @@ use crate::source::{self, Source};
 use crate::strftime::strftime;
 use crate::{TemplateError, engine, invalid};
 
-/// The names under which templates read the reasoning of a message. The first of these is the standard name.
+/// The keys from which templates read the reasoning in a message. The first key in the list is the
+/// standard name.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 /// A conversation, and additional variables for the template.
 #[derive(Debug, Clone, Default)]
 pub struct Chat {
-    /// The messages of the conversation: objects with `role` and `content`.
+    /// The messages of the conversation. Each message is an object with the keys `role` and
+    /// `content`.
     pub messages: Vec<Json>,
     /// JSON schemas of the functions that the model may call.
     pub tools: Option<Vec<Json>>,
@@ -31,18 +33,20 @@ pub struct Chat {
     pub add_generation_prompt: bool,
     /// Additional variables for the template, by name.
     pub variables: Map<String, Json>,
-    /// The time for `strftime_now`; `None` means the time of rendering.
+    /// The time that `strftime_now` formats. `None` selects the time of rendering.
     pub now: Option<Zoned>,
 }
 
 /// A model's chat template with its special tokens.
 ///
-/// A template is an untrusted program that comes with the model. Limits stop templates that grow, recurse or
-/// loop. The limits apply to steps, to operators in a tag, to the sizes of named values, and to the output.
-/// These limits stop all known attacks, but they do not prove that rendering is safe, because the engine
-/// itself does not limit memory. For example, comparing a list that contains itself can still exhaust the
-/// stack. A filter such as `sort` on a long list can take much time and memory. If you render templates from
-/// unknown authors, use a separate process with limits of the operating system, as `tracewright prompt` does.
+/// A template is an untrusted program that comes with the model. Limits stop a template that
+/// creates huge values, recurses deeply or loops forever. Tracewright limits the number of executed
+/// instructions, the number of operators in a tag, the sizes of named values, and the size of the
+/// output. The limits stop all known attacks with a template. However, the limits do not prove that
+/// rendering is safe, because minijinja itself does not limit memory. For example, comparing a list
+/// that contains itself can still exhaust the stack. A filter such as `sort` on a long list can
+/// take much time and memory. If you render templates from unknown authors, use a separate process
+/// with limits of the operating system, as `tracewright prompt` does.
 ///
 /// ```
 /// use serde_json::{Map, json};
@@ -62,12 +66,13 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// The name of the template for all conversations that have no template of their own.
+    /// The name of the default template, which applies to all conversations that have no special
+    /// template.
     pub const DEFAULT: &str = source::DEFAULT;
 
-    /// Creates templates from a file, each with its name. `tool_use` is the template for conversations with
-    /// tools, and `default` is the template for all other conversations. `special_tokens` maps names such as
-    /// `bos_token` to texts.
+    /// Creates the named templates of a file. The template `tool_use` applies to conversations with
+    /// tools, and the template `default` applies to all other conversations. `special_tokens` maps
+    /// names such as `bos_token` to texts.
     pub fn from_file(
         path: PathBuf,
         templates: Vec<(String, String)>,
@@ -95,11 +100,11 @@ impl ChatTemplate {
             rewritten.push(translated.text);
             sources.push(source);
         }
-        // One tag joins a text with itself as often as it has operators.
+        // A tag can join a text with itself once for each operator in the tag.
         let tags = sources.iter().flat_map(|source| &source.tags);
         let operators = 1 + tags.map(|tag| tag.operators).max().unwrap_or(0) as u64;
         let budget = Budget { bytes: (limits::TEMPLATE_MEMORY / operators).min(limits::PROMPT) as usize };
-        // Each step may write what stands between two tags.
+        // Each step can write the text between two tags.
         let steps = (limits::TEMPLATE_MEMORY / (1 + between as u64)).min(limits::TEMPLATE_STEPS as u64);
         let mut environment = engine::environment(budget, steps)
             .map_err(|error| TemplateError::Syntax { at: Box::default(), why: source::why(&error) })?;
@@ -111,7 +116,8 @@ impl ChatTemplate {
         Ok(ChatTemplate { environment, sources, special_tokens })
     }
 
-    /// The template for a conversation, which depends on whether there are tools.
+    /// Selects the template for a conversation, which depends on whether the conversation has
+    /// tools.
     fn chosen(&self, chat: &Chat) -> Result<Template<'_, '_>, TemplateError> {
         let template = match self.environment.get_template("tool_use") {
             Ok(template) if chat.tools.is_some() => Ok(template),
@@ -121,7 +127,8 @@ impl ChatTemplate {
         template.map_err(|_| TemplateError::NoDefault { names: source::words(&names()) })
     }
 
-    /// The inputs of a conversation that its template does not read: `tools`, or names of variables.
+    /// Returns the names of the conversation's inputs that the template does not read: `tools`, or
+    /// names of variables.
     ///
     /// # Errors
     /// Returns an error if the model has no template for the conversation.
@@ -133,7 +140,8 @@ impl ChatTemplate {
         Ok(given.filter(|name| source.is_some_and(|source| !source.reads(name))).collect())
     }
 
-    /// The variables that a conversation's template reads, sorted, without functions and special tokens.
+    /// The names of the variables that a conversation's template reads, in alphabetical order. The
+    /// list contains no functions and no special tokens.
     ///
     /// # Errors
     /// Returns an error if the model has no template for the conversation.
@@ -150,7 +158,8 @@ impl ChatTemplate {
         Ok(names)
     }
 
-    /// Renders a conversation. The text contains the special tokens, so encode it with `encode_plain`.
+    /// Renders a conversation. The rendered text contains the special tokens, so encode the text
+    /// with `encode_plain`.
     pub fn render(&self, chat: &Chat) -> Result<String, TemplateError> {
         let template = self.chosen(chat)?;
         if chat.messages.is_empty() {
@@ -160,7 +169,8 @@ impl ChatTemplate {
         let messages = messages.collect::<Result<Vec<_>, _>>()?;
         let now = chat.now.clone();
         let strftime_now = move |format: &str| strftime(now.clone().unwrap_or_else(Zoned::now), format);
-        // A variable of the conversation hides a special token of the same name, and nothing else.
+        // A variable of the conversation replaces a special token of the same name. A variable
+        // cannot replace `messages` and the other names below.
         let tokens_and_variables = self.special_tokens.iter().chain(&chat.variables);
         let mut seen = BTreeMap::from([("documents", Value::from(()))]);
         seen.extend(tokens_and_variables.map(|(name, value)| (name.as_str(), Value::from(Serde(value)))));
@@ -188,7 +198,8 @@ impl ChatTemplate {
     }
 }
 
-/// A text with at most as many bytes as a prompt may have.
+/// A buffer for a rendered text. Writing fails if the text becomes longer than the largest allowed
+/// prompt.
 pub struct Bounded(pub Vec<u8>);
 
 impl io::Write for Bounded {
@@ -206,8 +217,8 @@ impl io::Write for Bounded {
     }
 }
 
-/// A message as templates expect it: without keys that are null, and with its reasoning under every known
-/// name.
+/// Prepares a message for templates. The result contains no keys with the value null. The result
+/// contains the message's reasoning under every key from which templates read the reasoning.
 pub fn prepared(index: usize, message: &Json) -> Result<Map<String, Json>, TemplateError> {
     let Json::Object(message) = message else {
         return Err(TemplateError::Message { index, found: source::words(&message.to_string()) });
@@ -221,7 +232,8 @@ pub fn prepared(index: usize, message: &Json) -> Result<Map<String, Json>, Templ
     Ok(out)
 }
 
-/// A template's message to `raise_exception`, which passes through the engine as an error.
+/// The message that a template passes to `raise_exception`. minijinja returns this message as the
+/// source of an error.
 #[derive(Debug)]
 struct Raised(String);
 

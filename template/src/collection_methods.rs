@@ -1,4 +1,4 @@
-//! Methods of Python's dictionaries, lists and generators that the engine lacks.
+//! Methods of Python's dictionaries, lists and generators that minijinja lacks.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ const OF_DICT: [&str; 11] =
 const OF_LIST: [&str; 11] =
     ["append", "clear", "copy", "count", "extend", "index", "insert", "pop", "remove", "reverse", "sort"];
 
-/// Whether a value can have a method with this name. In Jinja, `x.items` is the method, even if the
-/// dictionary has a key with this name.
+/// Whether a value has a Python method with this name. In Jinja, `x.items` is the method even if
+/// the dictionary has a key `items`.
 pub fn has_method(value: &Value, name: &str) -> bool {
     match value.kind() {
         ValueKind::String => str_methods::is_method(name),
@@ -26,12 +26,13 @@ pub fn has_method(value: &Value, name: &str) -> bool {
     }
 }
 
-/// Whether any kind of value has a method with this name.
+/// Whether any kind of value has a Python method with this name.
 pub fn is_method(name: &str) -> bool {
     str_methods::is_method(name) || OF_DICT.contains(&name) || OF_LIST.contains(&name)
 }
 
-/// Jinja's function `dict`, which takes a dictionary or pairs, and named arguments.
+/// Jinja's function `dict`, which creates a dictionary from a dictionary or a list of pairs, and
+/// from named arguments.
 pub fn dict(from: Option<Value>, options: Kwargs) -> Result<Value, Error> {
     let mut pairs = Vec::new();
     match from {
@@ -59,29 +60,31 @@ pub fn dict(from: Option<Value>, options: Kwargs) -> Result<Value, Error> {
     Ok(Value::from_pairs(pairs))
 }
 
-/// Whether a value is a dictionary. The engine treats namespaces, loops and macros like dictionaries.
+/// Whether a value is a dictionary. minijinja also treats namespaces, loops and macros like
+/// dictionaries.
 pub fn is_dict(value: &Value) -> bool {
     let engines_own = |name: &str| name.starts_with("minijinja::vm::") || name.ends_with("::Namespace");
     value.kind() == ValueKind::Map && value.as_object().is_some_and(|object| !engines_own(object.type_name()))
 }
 
-/// Whether a value is the result of `namespace`.
+/// Whether a value is the result of Jinja's function `namespace`.
 pub fn is_namespace(value: &Value) -> bool {
     value.as_object().is_some_and(|object| object.type_name().ends_with("::Namespace"))
 }
 
-/// Whether a value is a list or a tuple. The engine treats iterators like lists.
+/// Whether a value is a list or a tuple. minijinja also treats iterators like lists.
 pub fn is_list(value: &Value) -> bool {
     let iterates = value.downcast_object_ref::<Generator>().is_some() || View::of(value).is_some();
     matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) && !iterates
 }
 
-/// Whether a value is a tuple. `groupby` returns a list of tuples whose type is specific to the engine.
+/// Whether a value is a tuple. Jinja's `groupby` returns a list of tuples, for which minijinja has
+/// a special type.
 pub fn is_tuple(value: &Value) -> bool {
     value.is_tuple() || value.as_object().is_some_and(|object| object.type_name().ends_with("::GroupTuple"))
 }
 
-/// Evaluates Jinja's `x.name`, without a call.
+/// Evaluates Jinja's `x.name` without a call of the result.
 pub fn attribute(value: &Value, name: &str) -> Result<Value, Error> {
     match has_method(value, name) {
         true => Ok(Value::from_object(Method(name.to_owned()))),
@@ -89,7 +92,8 @@ pub fn attribute(value: &Value, name: &str) -> Result<Value, Error> {
     }
 }
 
-/// A method that the template does not call. The method exists and has no other properties.
+/// The value of `x.name` for a method that the template does not call. The value of an uncalled
+/// method is defined, but has no attributes.
 #[derive(Debug)]
 struct Method(String);
 
@@ -103,7 +107,8 @@ impl Object for Method {
     }
 }
 
-/// The error for a value that has no text. Python would print the memory address of such a value.
+/// The error message for a value that has no text. Python would print the memory address of a value
+/// without a text.
 pub fn without_text(value: &Value) -> String {
     if let Some(Method(name)) = value.downcast_object_ref() {
         return format!("the method `{name}` is not called, as in `{name}()`, and has no text");
@@ -114,11 +119,11 @@ pub fn without_text(value: &Value) -> String {
     }
 }
 
-/// The result of a dictionary's methods `keys()`, `values()` and `items()`. The result is not a list, and
-/// prints with its name.
+/// The result of a dictionary's methods `keys()`, `values()` and `items()`. As in Python, the
+/// result is not a list, and the printed text contains a name such as `dict_keys`.
 #[derive(Debug)]
 pub struct View {
-    /// The name that Python prints for the view.
+    /// The name that Python prints for a dictionary view, such as `dict_keys`.
     pub name: &'static str,
     pub list: Value,
 }
@@ -128,7 +133,7 @@ impl View {
         Value::from_object(Self { name, list: items.collect() })
     }
 
-    /// The view in a value, if the value is a view.
+    /// The dictionary view in a value, or `None` if the value is not a view.
     pub fn of(value: &Value) -> Option<&Self> {
         value.downcast_object_ref()
     }
@@ -139,7 +144,8 @@ impl Object for View {
         ObjectRepr::Iterable
     }
 
-    /// The engine would return an item by its index; Jinja finds no item.
+    /// minijinja would return the item with this index, but in Jinja a dictionary view has no items
+    /// by index.
     fn get_value(self: &Arc<Self>, _: &Value) -> Option<Value> {
         Some(Value::UNDEFINED)
     }
@@ -157,7 +163,8 @@ impl Object for View {
     }
 }
 
-/// Calls a method of a dictionary. As in Jinja's sandbox, methods that modify the dictionary are missing.
+/// Calls a method of a dictionary. As in Jinja's sandbox, templates cannot call methods that modify
+/// the dictionary.
 pub fn call_of_dict(dict: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     let keys = || Ok::<_, Error>(dict.try_iter()?.collect::<Vec<_>>());
     match method {
@@ -189,7 +196,8 @@ pub fn call_of_dict(dict: &Value, method: &str, args: &[Value]) -> Result<Value,
     }
 }
 
-/// Calls a method of a list or a tuple. As in Jinja's sandbox, methods that modify the list are missing.
+/// Calls a method of a list or a tuple. As in Jinja's sandbox, templates cannot call methods that
+/// modify the list.
 pub fn call_of_list(list: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     match method {
         "count" => {

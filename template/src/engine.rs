@@ -1,4 +1,5 @@
-//! The template engine, configured with limits and like Jinja in transformers.
+//! Configures minijinja, the template engine. The configuration sets limits, and otherwise follows
+//! Jinja in HF transformers.
 
 use files::limits;
 use minijinja::functions::Function;
@@ -11,18 +12,19 @@ use crate::budget::{self, Budget};
 use crate::generator::Generator;
 use crate::{collection_methods, globals, invalid, jinja, markup, repr_json, rewrite, str_methods};
 
-/// The key under which the engine counts the output of a rendering.
+/// The key under which the environment counts the bytes of a rendering's output.
 const WRITES: &str = "written";
 
-/// Creates an environment for parsing templates, without filters and functions.
+/// Creates an environment that only parses templates. The environment has no filters and no
+/// functions.
 pub fn plain() -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     Ok(environment)
 }
 
-/// Creates an environment without templates. `budget` limits the size of named values, and `steps` limits the
-/// run time.
+/// Creates an environment with all filters and functions, but without templates. `budget` limits
+/// the size of named values, and `steps` limits the run time.
 pub fn environment(budget: Budget, steps: u64) -> Result<Environment<'static>, Error> {
     let mut environment = plain()?;
     environment.set_auto_escape_callback(|_| AutoEscape::None);
@@ -69,7 +71,7 @@ pub fn environment(budget: Budget, steps: u64) -> Result<Environment<'static>, E
     environment.add_test("sequence", jinja::is_sequence);
     environment.add_test("iterable", jinja::is_iterable);
     environment.add_test("mapping", collection_methods::is_dict);
-    // What the engine has and Jinja has not.
+    // minijinja has these filters, but Jinja does not.
     for name in ["bool", "chain", "lines", "pprint", "split", "zip"] {
         environment.remove_filter(name);
     }
@@ -100,7 +102,7 @@ fn add_filters(environment: &mut Environment<'static>, budget: Budget) {
     environment.add_filter("replace", move |state: &mut State, arguments: Rest<ValueOrKwargs>| {
         jinja::replace(budget, state, &replace, &arguments.into_values())
     });
-    // Items that come one by one.
+    // These filters return generators.
     let items = |made: Value| Generator::of(&made);
     let batch = Takes::Places(&["linecount", "fill_with"]);
     let slice = Takes::Places(&["slices", "fill_with"]);
@@ -162,7 +164,7 @@ fn add_filters(environment: &mut Environment<'static>, budget: Budget) {
     environment.add_filter("wordcount", jinja::wordcount);
 }
 
-/// Adds a filter whose arguments follow Jinja's rules.
+/// Adds a filter that takes its arguments by Jinja's rules.
 fn taking<F, Rv, Args>(environment: &mut Environment<'static>, named: (&'static str, Takes), filter: F)
 where
     F: Function<Rv, Args>,
@@ -172,7 +174,8 @@ where
     checked(environment, named, filter, |_| Ok(()), Ok);
 }
 
-/// Adds a filter that rejects values beyond the limits, and otherwise returns the results of Jinja's filter.
+/// Adds a filter that rejects values beyond the limits. For values within the limits, the filter
+/// returns the results of Jinja's filter.
 fn checked<F, Rv, Args>(
     environment: &mut Environment<'static>,
     (name, takes): (&'static str, Takes),

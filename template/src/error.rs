@@ -4,16 +4,16 @@ use std::path::PathBuf;
 
 #[derive(Debug, thiserror::Error)]
 pub enum TemplateError {
-    /// There are several chat templates, and no template is named `default`.
-    #[error("the model has the chat templates `{names}`, expected one to be named `default`")]
+    /// The model has several chat templates, but no template has the name `default`.
+    #[error("the model has the chat templates `{names}`, expected a template with the name `default`")]
     NoDefault {
         /// The names of the templates, separated by commas.
         names: String,
     },
-    /// The chat template cannot be parsed.
+    /// The chat template is not valid Jinja.
     #[error("the chat template{} is not valid Jinja{}: {why}", .at.of(), .at.line())]
     Syntax { at: Box<TemplatePlace>, why: String },
-    /// The chat template failed on this conversation.
+    /// The chat template caused an error for this conversation.
     #[error("the chat template{} failed{}: {why}", .at.of(), .at.line())]
     Render { at: Box<TemplatePlace>, why: String },
     /// The chat template rejected this conversation with `raise_exception`.
@@ -21,7 +21,7 @@ pub enum TemplateError {
     Raised { message: String },
     #[error("the conversation is empty, expected at least one message")]
     Empty,
-    /// A message is not an object.
+    /// A message of the conversation is not a JSON object.
     #[error("message {index} of the conversation is `{found}`, expected an object with `role` and `content`")]
     Message {
         /// The index of the message, from 0.
@@ -36,9 +36,9 @@ pub struct TemplatePlace {
     pub file: Option<PathBuf>,
     /// The name of the template, unless it is the default template.
     pub name: Option<String>,
-    /// The number of the line, from 1, if the error belongs to a line.
+    /// The line number in the template, from 1, if the error belongs to a line.
     pub line: Option<usize>,
-    /// The tag that failed or the beginning of the tag, as written in the template.
+    /// The tag with the error, as in the original template, shortened if the tag is long.
     pub tag: Option<String>,
 }
 

@@ -1,4 +1,5 @@
-//! The results of Jinja's filters that produce their items one by one.
+//! Generators, which are the results of Jinja filters such as `map`. A generator produces its items
+//! one by one.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,18 +8,19 @@ use std::vec::IntoIter;
 use minijinja::value::{Enumerator, Object, ObjectRepr};
 use minijinja::{Error, Value};
 
-/// A generator can be read only once, has no length, and is true even if it is empty.
+/// A generator, which a template can read only once, as in Python. A generator has no length, and
+/// is true even if it has no items.
 #[derive(Debug)]
 pub struct Generator(Mutex<IntoIter<Value>>);
 
 impl Generator {
-    /// Creates a generator of the items of a list.
+    /// Creates a generator that produces the items of a list.
     pub fn of(list: &Value) -> Result<Value, Error> {
         let items: Vec<Value> = list.try_iter()?.collect();
         Ok(Value::from_object(Self(Mutex::new(items.into_iter()))))
     }
 
-    /// The remaining items of a value, if the value is a generator.
+    /// The remaining items of a generator, or `None` if the value is not a generator.
     pub fn rest(value: &Value) -> Option<Vec<Value>> {
         let Self(items) = value.downcast_object_ref()?;
         Some(items.lock().unwrap_or_else(PoisonError::into_inner).as_slice().to_vec())
@@ -30,7 +32,8 @@ impl Object for Generator {
         ObjectRepr::Iterable
     }
 
-    /// The engine would consume items to return one by its index; Jinja finds no item.
+    /// minijinja would consume items to return the item with this index. In Jinja, a generator has
+    /// no items by index.
     fn get_value(self: &Arc<Self>, _: &Value) -> Option<Value> {
         Some(Value::UNDEFINED)
     }

@@ -1,4 +1,4 @@
-//! Objects of Jinja's globals that the engine does not have: `joiner` and `cycler`.
+//! Jinja's global functions `joiner` and `cycler`, which minijinja does not have.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,14 +9,16 @@ use minijinja::{Error, ErrorKind, State, Value};
 
 use crate::invalid;
 
-/// Jinja's `joiner`, a function that returns nothing at its first call, and a separator at later calls.
+/// Jinja's function `joiner`, which returns a callable object. The object returns an empty text at
+/// the first call, and the separator at later calls.
 pub fn joiner(separator: Option<Value>, options: Kwargs) -> Result<Value, Error> {
     let separator = separator.or(options.get("sep")?).unwrap_or_else(|| Value::from(", "));
     options.assert_all_used()?;
     Ok(Value::from_object(Joiner { separator, used: AtomicBool::new(false) }))
 }
 
-/// Jinja's `cycler`, an object that returns its values one after the other, in a cycle.
+/// Jinja's function `cycler`, which returns an object that returns its values one after another.
+/// After the last value, the object begins again with the first value.
 pub fn cycler(items: Rest<Value>) -> Result<Value, Error> {
     match items.0.as_slice() {
         [] => Err(invalid("`cycler` has no items to give")),
@@ -25,7 +27,7 @@ pub fn cycler(items: Rest<Value>) -> Result<Value, Error> {
     }
 }
 
-/// The values that such an object contains.
+/// The values that a `joiner` or a `cycler` contains.
 pub fn inside(value: &Value) -> Option<Vec<Value>> {
     if let Some(joiner) = value.downcast_object_ref::<Joiner>() {
         return Some(vec![joiner.separator.clone()]);

@@ -1,4 +1,5 @@
-//! Functions and filters of Jinja that the engine does not have, or that behave differently in the engine.
+//! Functions and filters of Jinja that minijinja does not have, or that behave differently in
+//! minijinja.
 
 use minijinja::formatting::{self, FormatStyle};
 use minijinja::tests::is_divisibleby;
@@ -31,7 +32,7 @@ pub fn slice(value: &Value, args: &[Value]) -> Result<Value, Error> {
     }
 }
 
-/// Evaluates Python's `text % value`, where a tuple contains several values.
+/// Evaluates Python's `text % value`. If `value` is a tuple, each item is a value for the format.
 pub fn percent(state: &mut State, value: &Value, args: &[Value]) -> Result<Value, Error> {
     let (argument,): (Value,) = from_args(args)?;
     let mut all = vec![value.clone()];
@@ -60,14 +61,15 @@ pub fn format(budget: Budget, text: &str, values: Rest<Value>, named: &Kwargs) -
     formatting::format(FormatStyle::Printf, &text, &values)
 }
 
-/// Replaces each `%r` and `%a`, which the engine does not support, by `%s`, and the value by Python's text
-/// for this value.
+/// Replaces each `%r` and `%a` in a format by `%s`, because minijinja does not support `%r` and
+/// `%a`. The function also replaces the value by Python's `repr` or `ascii` text for this value.
 fn with_reprs(format: &str, values: &mut [Value]) -> Result<String, Error> {
     let mut out = String::with_capacity(format.len());
     let mut index = 0;
     let mut rest = format;
     while let Some((before, after)) = rest.split_once('%') {
-        // A key in brackets is of a dictionary, whose values are left to the engine.
+        // A key in brackets names a value of a dictionary. The function does not change such
+        // values.
         let is_keyed = after.starts_with('(');
         let settings = after.find(|c: char| !"#0- +.123456789hlL".contains(c)).unwrap_or(after.len());
         let (settings, conversion) = after.split_at(settings);
@@ -85,7 +87,7 @@ fn with_reprs(format: &str, values: &mut [Value]) -> Result<String, Error> {
         index += usize::from(!is_keyed && kind != Some('%'));
         rest = conversion.as_str();
     }
-    // What is not used is an error, but for one list or dictionary.
+    // An unused value is an error, unless the only value is a list or a dictionary.
     match values {
         [one] if collection_methods::is_dict(one) || collection_methods::is_list(one) => Ok(out + rest),
         _ if index < values.len() => Err(invalid("not all arguments converted during string formatting")),
@@ -93,7 +95,8 @@ fn with_reprs(format: &str, values: &mut [Value]) -> Result<String, Error> {
     }
 }
 
-/// The list that a loop iterates over. The engine cannot detect the last character of a string.
+/// Converts the value that a loop iterates over. A string becomes a list of characters, because
+/// minijinja cannot detect the last character of a string.
 pub fn looped(list: Value) -> Result<Value, Error> {
     match list.as_str() {
         Some(text) => budget::list(text.chars().map(Value::from)),
@@ -102,7 +105,7 @@ pub fn looped(list: Value) -> Result<Value, Error> {
     }
 }
 
-/// The test `sequence`, which is true for values with a length and items.
+/// Jinja's test `sequence`, which is true for values that have a length and items.
 pub fn is_sequence(value: &Value) -> bool {
     is_iterable(value)
         && (collection_methods::is_list(value)
@@ -114,8 +117,8 @@ pub fn is_iterable(value: &Value) -> bool {
     iterates.contains(&value.kind()) || collection_methods::is_dict(value)
 }
 
-/// The test `divisibleby`. minijinja 3.0.5 panics at a division by 0, and if the smallest integer is divided
-/// by −1.
+/// Jinja's test `divisibleby`. minijinja 3.0.5 panics at a division by 0, and at a division of the
+/// smallest integer by −1.
 pub fn is_divisible(value: &Value, by: &Value) -> Result<bool, Error> {
     match i128::try_from(by.clone()) {
         Ok(0) => Err(invalid("division by zero")),
@@ -124,17 +127,18 @@ pub fn is_divisible(value: &Value, by: &Value) -> Result<bool, Error> {
     }
 }
 
-/// Jinja's filter `length`. An undefined value has length 0.
+/// Jinja's filter `length`, which returns 0 for an undefined value.
 pub fn length(value: &Value) -> Result<usize, Error> {
     if value.is_undefined() { Ok(0) } else { filters::length(value) }
 }
 
-/// Jinja's filter `first`. An undefined value has no first item.
+/// Jinja's filter `first`, whose result is undefined for an undefined value.
 pub fn first(value: &Value) -> Result<Value, Error> {
     if value.is_undefined() { Ok(Value::UNDEFINED) } else { filters::first(value) }
 }
 
-/// Jinja's filter `last`. An undefined value has no last item, and the last item of a generator is unknown.
+/// Jinja's filter `last`. For an undefined value, the result is undefined. For a generator, the
+/// filter returns an error.
 pub fn last(value: Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::Undefined => Ok(Value::UNDEFINED),
@@ -144,7 +148,7 @@ pub fn last(value: Value) -> Result<Value, Error> {
     }
 }
 
-/// Jinja's filter `items`. An undefined value has no items.
+/// Jinja's filter `items`, which returns no items for an undefined value.
 pub fn items(value: &Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::Undefined => Generator::of(&Value::from(Vec::<Value>::new())),
@@ -166,20 +170,20 @@ pub fn reverse(value: &Value) -> Result<Value, Error> {
     if is_generator { Ok(list) } else { Generator::of(&list) }
 }
 
-/// Jinja's `attr`, which ignores the items of a dictionary.
+/// Jinja's filter `attr`, which ignores the keys of a dictionary.
 pub fn attr(value: &Value, name: &str) -> Result<Value, Error> {
     let is_item = collection_methods::is_dict(value) && !collection_methods::has_method(value, name);
     if is_item { Ok(Value::UNDEFINED) } else { collection_methods::attribute(value, name) }
 }
 
-/// Jinja's `escape`, which does not change a `safe` string.
+/// Jinja's filter `escape`, which does not change a string that is already marked as `safe`.
 pub fn escape(budget: Budget, value: &Value) -> Result<Value, Error> {
     if value.is_safe() { Ok(value.clone()) } else { force_escape(budget, value) }
 }
 
 pub fn force_escape(budget: Budget, value: &Value) -> Result<Value, Error> {
     let mut text = repr_json::str(value)?.into_owned();
-    // The ampersand first: the others have one.
+    // The ampersand comes first, because the other escaped texts contain an ampersand.
     for (c, escaped) in [("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("'", "&#39;"), ("\"", "&#34;")] {
         budget.check_replace(&text, c, escaped)?;
         text = text.replace(c, escaped);
@@ -187,7 +191,7 @@ pub fn force_escape(budget: Budget, value: &Value) -> Result<Value, Error> {
     Ok(Value::from_safe_string(text))
 }
 
-/// Jinja's `string`, which does not change a string.
+/// Jinja's filter `string`, which converts a value to a string.
 pub fn string(budget: Budget, value: &Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::String => Ok(value.clone()),
@@ -195,7 +199,8 @@ pub fn string(budget: Budget, value: &Value) -> Result<Value, Error> {
     }
 }
 
-/// Jinja's filter `replace`. Without a count, the function calls the engine's own filter.
+/// Jinja's filter `replace`. Without the argument `count`, the function calls minijinja's filter
+/// `replace`.
 pub fn replace(budget: Budget, state: &mut State, all: &Value, arguments: &[Value]) -> Result<Value, Error> {
     let (text, from, to, count, options): (&Value, Option<Value>, Option<Value>, Option<i64>, Kwargs) =
         from_args(arguments)?;
@@ -214,8 +219,9 @@ pub fn replace(budget: Budget, state: &mut State, all: &Value, arguments: &[Valu
     }
 }
 
-/// Jinja's filter `map`: an attribute of each item, or the result of a filter for each item. The engine finds
-/// attributes, but does not pass named arguments to filters.
+/// Jinja's filter `map`, which returns an attribute of each item, or the result of a filter for
+/// each item. The filter `map` of minijinja finds attributes, but does not pass named arguments to
+/// filters.
 pub fn map(state: &mut State, attributes: &Value, arguments: &[Value]) -> Result<Value, Error> {
     let made = match arguments {
         [items, filter, rest @ ..] if let Some(filter) = filter.as_str() => {
@@ -227,7 +233,7 @@ pub fn map(state: &mut State, attributes: &Value, arguments: &[Value]) -> Result
     Generator::of(&made)
 }
 
-/// Jinja's `title`, in which words also begin after brackets and hyphens.
+/// Jinja's filter `title`, in which words also begin after brackets and hyphens.
 pub fn title(value: &Value) -> Result<String, Error> {
     let separates = |c: char| "-({[<".contains(c) || is_space(c);
     let text = repr_json::str(value)?;
@@ -248,7 +254,7 @@ pub fn trim(value: &Value, chars: Option<&str>) -> Result<String, Error> {
     Ok(str_methods::strip(&repr_json::str(value)?, chars).to_owned())
 }
 
-/// Jinja's `int`, with a default for values that are not numbers.
+/// Jinja's filter `int`, which returns `default` for a value that is not a number.
 pub fn int(value: &Value, default: Value, base: Option<u32>) -> Result<Value, Error> {
     let number = match value.kind() {
         ValueKind::Bool => return Ok(Value::from(i64::from(value.is_true()))),
@@ -259,7 +265,7 @@ pub fn int(value: &Value, default: Value, base: Option<u32>) -> Result<Value, Er
             if let Some(whole) = whole_number(text, base.unwrap_or(10))? {
                 return Ok(Value::from(whole));
             }
-            // What has no end as a text has the default.
+            // If the text is an infinite number, the filter returns the default.
             real_number(text).filter(|number| number.is_finite())
         }
         ValueKind::Undefined => return Err(Error::from(ErrorKind::UndefinedError)),
@@ -273,7 +279,7 @@ pub fn int(value: &Value, default: Value, base: Option<u32>) -> Result<Value, Er
     }
 }
 
-/// Jinja's `float`, with a default for values that are not numbers.
+/// Jinja's filter `float`, which returns `default` for a value that is not a number.
 pub fn float(value: &Value, default: Value) -> Result<Value, Error> {
     let number = match value.kind() {
         ValueKind::Bool => Some(f64::from(u8::from(value.is_true()))),
@@ -286,8 +292,8 @@ pub fn float(value: &Value, default: Value) -> Result<Value, Error> {
     Ok(number.map_or(default, Value::from))
 }
 
-/// Prepares a text to be parsed as a number: removes white space at both ends. Digits outside of ASCII are an
-/// error, because Python's tables for these digits are not available here.
+/// Removes white space at the two ends of a text, to parse the text as a number. Digits outside of
+/// ASCII are an error, because this crate does not contain Python's tables of such digits.
 fn number_text(text: &str) -> Result<&str, Error> {
     let text = str_methods::strip(text, None);
     match text.is_ascii() {
@@ -296,14 +302,15 @@ fn number_text(text: &str) -> Result<&str, Error> {
     }
 }
 
-/// Removes underscores, which may be between any two digits.
+/// Removes the underscores between digits. Returns `None` if an underscore is not between two
+/// digits.
 fn digits(text: &str, is_digit: impl Fn(char) -> bool) -> Option<String> {
     let parts: Vec<_> = text.split('_').collect();
     let stands_between = |pair: &[&str]| pair[0].ends_with(&is_digit) && pair[1].starts_with(&is_digit);
     parts.windows(2).all(stands_between).then(|| parts.concat())
 }
 
-/// Python's `int(text, base)`; `None` if it fails.
+/// Python's `int(text, base)`. Returns `None` if the text is not an integer.
 fn whole_number(text: &str, base: u32) -> Result<Option<i128>, Error> {
     if !(2..=36).contains(&base) {
         return Err(invalid(format!("the base is {base}, expected one from 2 to 36")));
@@ -323,7 +330,7 @@ fn whole_number(text: &str, base: u32) -> Result<Option<i128>, Error> {
     i128::from_str_radix(&format!("{sign}{digits}"), base).map(Some).map_err(too_large)
 }
 
-/// Python's `float(text)`; `None` if it fails.
+/// Python's `float(text)`. Returns `None` if the text is not a number.
 fn real_number(text: &str) -> Option<f64> {
     digits(text, |c| c.is_ascii_digit())?.parse().ok()
 }
@@ -332,7 +339,8 @@ pub fn center(value: &Value, width: Option<i64>) -> Result<Value, Error> {
     str_methods::center(&repr_json::str(value)?, width.unwrap_or(80))
 }
 
-/// Jinja's `indent`, which keeps a final line end.
+/// Jinja's filter `indent`, which indents the lines of a text. The filter keeps a line end at the
+/// end of the text.
 pub fn indent(
     text: &str,
     width: Option<Value>,
@@ -351,7 +359,7 @@ pub fn indent(
     };
     let text = format!("{text}\n").replace("\r\n", "\n");
     let mut lines: Vec<_> = text.split(LINE_ENDS).enumerate().map(line).collect();
-    lines.pop(); // what follows the line end that we put there
+    lines.pop(); // the empty text after the added line end
     Ok(lines.join("\n"))
 }
 
@@ -380,7 +388,7 @@ pub fn wordcount(value: &Value) -> Result<usize, Error> {
     Ok(words.filter(|word| !word.is_empty()).count())
 }
 
-/// The indices that Python's slice selects from `len` items.
+/// The indices that the Python slice `start:stop:step` selects from `len` items.
 fn steps(len: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> impl Iterator<Item = usize> {
     let len = i64::try_from(len).unwrap_or(i64::MAX);
     let (lower, upper) = if step > 0 { (0, len) } else { (-1, len - 1) };

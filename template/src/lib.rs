@@ -1,8 +1,10 @@
-//! Renders chat templates in the same way as `apply_chat_template` of transformers.
+//! Renders chat templates in the same way as `apply_chat_template` of HF transformers.
 //!
-//! The environment follows `utils/chat_template_utils.py` of transformers: Jinja with `trim_blocks`,
-//! `lstrip_blocks` and loop controls, `raise_exception`, `strftime_now`, a `tojson` that is `json.dumps`, and
-//! `{% generation %}` blocks. This crate reads no files: the caller passes the text of a template and the
+//! The environment of a template is the same as in `utils/chat_template_utils.py` of HF
+//! transformers. The environment has the settings `trim_blocks`, `lstrip_blocks` and loop controls.
+//! The environment has the functions `raise_exception` and `strftime_now`, a filter `tojson` that
+//! is `json.dumps`, and `{% generation %}` blocks. minijinja, a Jinja engine in Rust, evaluates the
+//! templates. This crate reads no files, so the caller passes the text of a template and the
 //! special tokens.
 
 mod arguments;
@@ -26,7 +28,7 @@ mod tests;
 pub use chat::{Chat, ChatTemplate};
 pub use error::{TemplateError, TemplatePlace};
 
-/// An error of the engine with only the given message.
+/// A minijinja error with the given message.
 fn invalid(what: impl Into<std::borrow::Cow<'static, str>>) -> minijinja::Error {
     minijinja::Error::new(minijinja::ErrorKind::InvalidOperation, what)
 }

@@ -1,11 +1,12 @@
-//! Jinja's `striptags`, which removes markup from a text.
+//! Jinja's filter `striptags`, which removes HTML markup from a text.
 
 use minijinja::{Error, Value};
 
 use crate::str_methods::is_space;
 use crate::{invalid, repr_json};
 
-/// Names of characters that HTML also accepts without a semicolon: the names of U+00A0 to U+00FF, in order.
+/// The names of the characters U+00A0 to U+00FF, in order. HTML does not require a semicolon after
+/// the name of a character from U+00A0 to U+00FF.
 const LATIN: &str = "nbsp iexcl cent pound curren yen brvbar sect uml copy ordf laquo not shy reg macr deg plusmn sup2 \
     sup3 acute micro para middot cedil sup1 ordm raquo frac14 frac12 frac34 iquest Agrave Aacute Acirc \
     Atilde Auml Aring AElig Ccedil Egrave Eacute Ecirc Euml Igrave Iacute Icirc Iuml ETH Ntilde Ograve \
@@ -13,7 +14,7 @@ const LATIN: &str = "nbsp iexcl cent pound curren yen brvbar sect uml copy ordf 
     acirc atilde auml aring aelig ccedil egrave eacute ecirc euml igrave iacute icirc iuml eth ntilde \
     ograve oacute ocirc otilde ouml divide oslash ugrave uacute ucirc uuml yacute thorn yuml";
 
-/// The other names of characters that HTML accepts without a semicolon.
+/// The other character names that HTML accepts without a semicolon.
 const SHORT: [(&str, char); 10] = [
     ("AMP", '&'),
     ("COPY", '\u{a9}'),
@@ -27,8 +28,8 @@ const SHORT: [(&str, char); 10] = [
     ("quot", '"'),
 ];
 
-/// Names of characters in HTML 4 that need a semicolon, each with its code point. Source: the table of named
-/// character references in the HTML standard, section 13.5.
+/// The character names of HTML 4 that need a semicolon. The code point of the character follows
+/// each name. Source: the table of named character references in the HTML standard, section 13.5.
 const LONG: &str = "apos 27 OElig 152 oelig 153 Scaron 160 scaron 161 Yuml 178 fnof 192 circ 2c6 tilde 2dc Alpha 391 \
     Beta 392 Gamma 393 Delta 394 Epsilon 395 Zeta 396 Eta 397 Theta 398 Iota 399 Kappa 39a Lambda 39b Mu \
     39c Nu 39d Xi 39e Omicron 39f Pi 3a0 Rho 3a1 Sigma 3a3 Tau 3a4 Upsilon 3a5 Phi 3a6 Chi 3a7 Psi 3a8 \
@@ -46,7 +47,8 @@ const LONG: &str = "apos 27 OElig 152 oelig 153 Scaron 160 scaron 161 Yuml 178 f
     2297 perp 22a5 sdot 22c5 lceil 2308 rceil 2309 lfloor 230a rfloor 230b lang 27e8 rang 27e9 loz 25ca \
     spades 2660 clubs 2663 hearts 2665 diams 2666";
 
-/// Jinja's `striptags`: removes comments and tags, collapses blanks, and decodes references such as `&lt;`.
+/// Jinja's filter `striptags`, which removes comments and tags, collapses white space, and decodes
+/// character references such as `&lt;`.
 pub fn striptags(value: &Value) -> Result<String, Error> {
     let text = repr_json::str(value)?;
     let words = without_tags(&text);
@@ -54,7 +56,8 @@ pub fn striptags(value: &Value) -> Result<String, Error> {
     unescape(&words.join(" "))
 }
 
-/// Removes tags from a text, up to the first tag that has no end.
+/// Removes tags from a text. If a tag has no end, the function keeps this tag and the text after
+/// the tag.
 fn without_tags(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -83,7 +86,7 @@ fn unescape(text: &str) -> Result<String, Error> {
     Ok(out + rest)
 }
 
-/// Decodes a numeric reference, and returns the text after it.
+/// Decodes a numeric character reference such as `60;`, and returns the text after the reference.
 fn numbered<'a>(text: &'a str, out: &mut String) -> &'a str {
     let (base, digits) = match text.strip_prefix(['x', 'X']) {
         Some(digits) => (16, digits),
@@ -95,7 +98,7 @@ fn numbered<'a>(text: &'a str, out: &mut String) -> &'a str {
         out.push_str("&#");
         return text;
     }
-    /// The characters that browsers use for the numbers from 128 on, as in Windows-1252.
+    /// Browsers decode references with numbers from 128 to 159 to these characters of Windows-1252.
     const WINDOWS: &str = "€\u{81}‚ƒ„…†‡ˆ‰Š‹Œ\u{8d}Ž\u{8f}\u{90}‘’“”•–—˜™š›œ\u{9d}žŸ";
     match u32::from_str_radix(number, base).unwrap_or(u32::MAX) {
         0 => out.push('\u{fffd}'),
@@ -107,7 +110,7 @@ fn numbered<'a>(text: &'a str, out: &mut String) -> &'a str {
     behind.strip_prefix(';').unwrap_or(behind)
 }
 
-/// Decodes a named reference, and returns the text after it.
+/// Decodes a named character reference such as `lt;`, and returns the text after the reference.
 fn named<'a>(text: &'a str, out: &mut String) -> Result<&'a str, Error> {
     let ends = |c: char| "\t\n\u{c} <&#;".contains(c);
     let end = text.char_indices().enumerate().find(|(i, (_, c))| *i == 32 || ends(*c));
@@ -117,13 +120,14 @@ fn named<'a>(text: &'a str, out: &mut String) -> Result<&'a str, Error> {
         out.push(c);
         return Ok(behind);
     }
-    // The longest name that it begins with; no name has more than six letters.
+    // The text can begin with a name that needs no semicolon. The function takes the longest such
+    // name, which has at most six letters.
     let starts = (2..=name.len().min(6)).rev().filter_map(|end| Some((end, short(name.get(..end)?)?)));
     if let Some((end, c)) = starts.max_by_key(|(end, _)| *end) {
         out.push(c);
         return Ok(&text[end..]);
     }
-    // HTML has some 2,000 more, all of them two or more letters and digits.
+    // HTML has about 2,000 further names. Each name consists of at least two letters or digits.
     if behind.is_some() && name.len() > 1 && name.chars().all(|c| c.is_ascii_alphanumeric()) {
         let message = format!("`striptags` does not know the character reference `&{name};`");
         return Err(invalid(message));
@@ -132,7 +136,7 @@ fn named<'a>(text: &'a str, out: &mut String) -> Result<&'a str, Error> {
     Ok(text)
 }
 
-/// The character of a name that needs no semicolon.
+/// The character for a name that needs no semicolon.
 fn short(name: &str) -> Option<char> {
     let latin = LATIN.split(' ').position(|latin| latin == name);
     latin.and_then(|at| char::from_u32(0xa0 + at as u32)).or_else(|| {
@@ -141,7 +145,7 @@ fn short(name: &str) -> Option<char> {
     })
 }
 
-/// The character of a name that needs a semicolon.
+/// The character for a name that needs a semicolon.
 fn long(name: &str) -> Option<char> {
     let mut words = LONG.split(' ');
     words.find(|word| *word == name)?;

@@ -1,5 +1,5 @@
-//! Formats values in Python's notation: `repr`, and `json.dumps`, which templates call as the filter
-//! `tojson`.
+//! Formats values like Python's functions `repr` and `json.dumps`. Templates call `json.dumps` as
+//! the filter `tojson`.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,8 @@ use crate::budget::blanks;
 use crate::collection_methods::{self, View};
 use crate::invalid;
 
-/// `json.dumps` with `ensure_ascii=False`. Jinja's own filter escapes text for HTML; this filter does not.
+/// Python's `json.dumps` with `ensure_ascii=False`. Jinja's filter `tojson` escapes text for HTML,
+/// but the filter `tojson` of HF transformers does not.
 pub fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
     let option = |name: &str| options.get::<Option<Value>>(name);
     let indent = match option("indent")? {
@@ -145,8 +146,8 @@ pub fn str(value: &Value) -> Result<Cow<'_, str>, Error> {
     }
 }
 
-/// Python's `repr` of a value and the values inside it. With `ascii`, the function escapes every character
-/// outside of ASCII.
+/// Python's `repr` of a value, including the values inside lists and dictionaries. With `ascii`,
+/// the function escapes every character outside of ASCII.
 pub fn repr(value: &Value, ascii: bool) -> Result<String, Error> {
     let mut out = String::new();
     write_repr(value, ascii, 0, &mut out)?;
@@ -202,8 +203,8 @@ fn write_items(
     Ok(())
 }
 
-/// Formats a string in quotes. The function escapes characters that cannot be printed and, with `ascii`,
-/// characters outside of ASCII.
+/// Formats a string in quotes. The function escapes characters that are not printable. With
+/// `ascii`, the function also escapes characters outside of ASCII.
 fn quoted(text: &str, ascii: bool, out: &mut String) {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     out.push(quote);
@@ -223,8 +224,9 @@ fn quoted(text: &str, ascii: bool, out: &mut String) {
     out.push(quote);
 }
 
-/// Whether `repr` prints a character without an escape. Rust uses the same Unicode categories, but escapes
-/// combining characters unless a character comes before.
+/// Whether `repr` prints a character without an escape. Rust uses the same Unicode categories as
+/// Python, but escapes a combining character at the beginning of a text. Therefore the function
+/// puts a letter before each tested character.
 fn is_printable(c: char) -> bool {
     String::from_iter(['a', c]).escape_debug().count() == 2
 }
@@ -237,7 +239,8 @@ fn bounded(depth: usize, out: &str) -> Result<(), Error> {
     }
 }
 
-/// Formats a number in Python's notation. NaN and infinities have the given names.
+/// Formats a number in Python's notation. The array contains the names of NaN, of infinity and of
+/// minus infinity.
 fn number(value: &Value, [nan, infinity, minus_infinity]: [&str; 3]) -> Result<String, Error> {
     if value.is_integer() {
         return Ok(value.to_string());
@@ -247,7 +250,8 @@ fn number(value: &Value, [nan, infinity, minus_infinity]: [&str; 3]) -> Result<S
         let infinity = if number > 0.0 { infinity } else { minus_infinity };
         return Ok(if number.is_nan() { nan } else { infinity }.to_string());
     }
-    // Rust's debug form changes to exponents where Python does, but writes `1e16` for `1e+16` and `1e-5` for `1e-05`.
+    // Rust's debug format writes exponents for the same numbers as Python, but writes `1e16`
+    // instead of `1e+16` and `1e-5` instead of `1e-05`.
     let text = format!("{number:?}");
     Ok(match text.split_once('e') {
         None => text,

@@ -1,31 +1,32 @@
-//! Rewrites a template for the engine: statements, operators and slices that the engine does not support are
-//! replaced by equivalents.
+//! Rewrites a template for minijinja. The function replaces statements, operators and slices that
+//! minijinja does not support by equivalent code.
 
 use std::ops::Range;
 
 use crate::{collection_methods, str_methods};
 
-/// The method that replaces a slice with a step. The engine panics when it evaluates `""[::-1]`.
+/// The method that replaces a slice with a step. minijinja panics when it evaluates `""[::-1]`.
 pub const SLICE: &str = "__slice__";
 
-/// The method that replaces `'…' % x`. The engine supports `%` only for numbers.
+/// The method that replaces `'…' % x`. minijinja supports `%` only for numbers.
 pub const PERCENT: &str = "__mod__";
 
-/// The method that replaces `x.items` without a call. The engine finds only a dictionary's own key with this
-/// name.
+/// The method that replaces `x.items` without a call. For `x.items`, minijinja looks only for a key
+/// `items` in the dictionary.
 pub const ATTRIBUTE: &str = "__getattr__";
 
-/// The method that replaces `loop.cycle(…)`. The engine panics if the call has no arguments.
+/// The method that replaces `loop.cycle(…)`. minijinja panics if the call has no arguments.
 pub const CYCLE: &str = "__cycle__";
 
-/// The filter that is applied to every named value. The filter rejects values beyond the limits.
+/// The filter that the rewritten template applies to every named value. The filter rejects values
+/// beyond the limits.
 pub const BOUNDED: &str = "__bounded__";
 
-/// The filter that is applied to the list of a loop. In the engine, `none` is an empty list, and a string has
-/// no length.
+/// The filter that the rewritten template applies to the list of a loop. In minijinja loops, `none`
+/// is an empty list, and a string has no length.
 pub const LOOPED: &str = "__looped__";
 
-/// A rewritten template that the engine can read.
+/// A rewritten template that minijinja can read.
 pub struct Translated {
     pub text: String,
     /// The largest number of bytes between two tags.
@@ -39,32 +40,36 @@ pub struct Tag {
     pub to: Range<usize>,
     /// The line number of the tag, from 1.
     pub line: usize,
-    /// The number of operators in the tag. The engine recurses for each operator, and each operator can
-    /// enlarge a text.
+    /// The number of operators in the tag. minijinja recurses for each operator, and each operator
+    /// can enlarge a text.
     pub operators: usize,
-    /// A part of the tag that the engine would interpret differently, and that cannot be rewritten.
+    /// The reason why minijinja would interpret the tag differently from Jinja, if no rewriting can
+    /// prevent the difference.
     pub unknown: Option<String>,
 }
 
-/// Rewrites the tags of a template, and returns the old and new position of each tag:
-/// - `{% generation %}` … `{% endgeneration %}`, which marks the model's own words for training, becomes the plain
-///   scope `{% with %}` … `{% endwith %}`;
-/// - `x[a:b:c]` becomes `x.__slice__(a, b, c)`;
-/// - `'…' % x` becomes `'…'.__mod__(x)`;
-/// - `x.items` becomes `x.__getattr__('items')` if it is not called. The same rule applies to every name of a
-///   Python method;
-/// - the list of a `for` is passed through [`LOOPED`];
-/// - a `raw` block keeps its text, and gets trim signs so that the engine trims it like Jinja, see [`Raw`];
-/// - named values, and results of operators within brackets, are passed through [`BOUNDED`]. The engine does
-///   not limit concatenation. A value that doubles repeatedly must get a name in between, or be an argument
-///   or an item.
+/// Rewrites the tags of a template, and returns the old and new position of each tag. The function
+/// makes these changes:
+/// - `{% generation %}` … `{% endgeneration %}`, which marks the model's answers for training,
+///   becomes the scope `{% with %}` … `{% endwith %}`.
+/// - `x[a:b:c]` becomes `x.__slice__(a, b, c)`.
+/// - `'…' % x` becomes `'…'.__mod__(x)`.
+/// - `x.items` without a call becomes `x.__getattr__('items')`. Every other name of a Python method
+///   is rewritten in the same way as `items`.
+/// - The list of a `for` gets the filter [`LOOPED`].
+/// - A `raw` block keeps its text. A `raw` block gets trim signs with which minijinja trims the
+///   text like Jinja; see [`Raw`].
+/// - Named values, and results of operators within brackets, get the filter [`BOUNDED`]. minijinja
+///   does not limit concatenation. Only a named value, an argument or an item of a list can double
+///   repeatedly, so the filter checks each value that can double.
 pub fn translate(source: &str) -> (Translated, Vec<Tag>) {
     let mut out = String::with_capacity(source.len());
     let (mut at, mut between, mut line) = (0, 0, 1);
     let lines = |text: &str| text.matches('\n').count();
     let mut tags = Vec::new();
     let begins = |text: &str| ["{{", "{%", "{#"].iter().any(|tag| text.starts_with(tag));
-    // One look for all of them: a look for each would go to the end for what is not there, once for each tag.
+    // The loop searches for all three kinds of tags together. A separate search for a missing kind
+    // would read the rest of the template once for each tag.
     while let Some((before, _)) =
         source[at..].match_indices('{').find(|(before, _)| begins(&source[at + before..]))
     {
@@ -89,7 +94,8 @@ pub fn translate(source: &str) -> (Translated, Vec<Tag>) {
         match name {
             "generation" => out.push_str(&tag.replacen("generation", "with", 1)),
             "endgeneration" => out.push_str(&tag.replacen("endgeneration", "endwith", 1)),
-            // Jinja ends a comment that is empty at the end of a template, as it ends a `raw` block.
+            // At the end of a template, Jinja accepts an empty comment without an end, like a `raw`
+            // block without an end.
             _ if matches!(tag.strip_suffix('\n').unwrap_or(tag), "{#" | "{#-" | "{#+") => {
                 out.push_str(&format!("{} #}}", tag.trim_end()));
             }
@@ -115,8 +121,8 @@ pub fn translate(source: &str) -> (Translated, Vec<Tag>) {
     (Translated { text: out, between: between.max(source.len() - at) }, tags)
 }
 
-/// Whether a tag may read a variable: the variable's name occurs outside of strings, and is neither an
-/// attribute nor a filter nor the target of `set`.
+/// Whether a tag can read a variable. A tag can read a variable if the variable's name occurs
+/// outside of strings, and if the name is no attribute, no filter and no target of `set`.
 pub fn reads(tag: &str, name: &str) -> bool {
     if tag.starts_with("{#") || Raw::at(tag).is_some() {
         return false;
@@ -137,8 +143,8 @@ pub fn reads(tag: &str, name: &str) -> bool {
     false
 }
 
-/// The default of a macro's argument that refers to another argument. The engine evaluates defaults before
-/// arguments.
+/// Returns an error message if the default of a macro's argument refers to another argument.
+/// minijinja evaluates defaults before arguments.
 fn unknown_default(statement: &str) -> Option<String> {
     let (keyword, rest) = statement.split_once(char::is_whitespace)?;
     let (_, arguments) = rest.split_once('(').filter(|_| keyword == "macro")?;
@@ -151,7 +157,7 @@ fn unknown_default(statement: &str) -> Option<String> {
             '(' | '[' | '{' if code => depth += 1,
             ')' | ']' | '}' if code => depth -= 1,
             ',' if code && depth == 0 => parts.push(String::new()),
-            // What stands in a text is no name.
+            // Characters within a string are no names.
             _ if let Some(part) = parts.last_mut() => part.push(if code { c } else { '"' }),
             _ => {}
         }
@@ -166,17 +172,17 @@ fn unknown_default(statement: &str) -> Option<String> {
     Some(format!("the default of `{name}` is made of the argument `{other}`, which is not supported"))
 }
 
-/// A `raw` block of a template. Jinja trims the block's text if its tags have a `-`, and trims blanks before
-/// an `endraw` at the beginning of a line. Unlike after other tags, Jinja keeps a line end after the first
-/// tag.
+/// A `raw` block of a template. Jinja trims the text of the block at a tag with a `-`. Jinja also
+/// removes white space before an `endraw` at the beginning of a line. Jinja keeps a line end after
+/// the tag `raw`, but removes a line end after other tags.
 struct Raw<'a> {
-    /// The trim sign of the first tag for the text before it: `-`, `+` or nothing.
+    /// The trim sign of the tag `raw` for the text before the block: `-`, `+` or nothing.
     before: &'a str,
     /// The trimmed text of the block, or the reason why Jinja rejects the block.
     text: Result<&'a str, &'static str>,
-    /// The trim sign of the second tag for the text after it: `-`, `+` or nothing.
+    /// The trim sign of the tag `endraw` for the text after the block: `-`, `+` or nothing.
     behind: &'a str,
-    /// The number of bytes from the first tag to the second tag.
+    /// The number of bytes of the block, including the two tags.
     len: usize,
 }
 
@@ -194,7 +200,8 @@ impl<'a> Raw<'a> {
             "-" => inner.trim_start_matches(str_methods::is_space),
             _ => inner,
         };
-        // Jinja ends a block that is empty at the end of a template, whose last line end does not count.
+        // At the end of a template, Jinja accepts an empty block without an `endraw`. A single line
+        // end is also empty.
         if matches!(inner, "" | "\n") {
             return Some(Self { before, text: Ok(""), behind: "", len: source.len() });
         }
@@ -216,7 +223,7 @@ impl<'a> Raw<'a> {
         Some(Self { before, text: Ok(text), behind, len: source.len() - rest.len() })
     }
 
-    /// The block as the engine reads it, with signs that prevent trimming.
+    /// The rewritten block, with signs that prevent minijinja from trimming.
     fn translated(&self) -> String {
         let Self { before, behind, .. } = self;
         let text = self.text.unwrap_or_default();
@@ -229,8 +236,8 @@ fn after_sign(text: &str) -> (&str, &str) {
     text.split_at(usize::from(text.starts_with(['-', '+'])))
 }
 
-/// The number of operators in a tag, including operators that are words, and of other constructs for which
-/// the engine recurses: calls, filters, attributes.
+/// The number of constructs in a tag for which minijinja recurses. Such constructs are operators,
+/// including words such as `and`, and also calls, filters and attributes.
 fn operators_in(tag: &str) -> usize {
     let mut scan = Scan::default();
     let (mut count, mut word) = (0, String::new());
@@ -251,14 +258,14 @@ fn statement(inner: &str) -> String {
     let text = inner.trim_matches(['-', '+']).trim();
     let Some((keyword, rest)) = text.split_once(char::is_whitespace) else { return expression(inner) };
     if keyword == "set" && assignment(rest).is_none() {
-        return inner.to_owned(); // up to `endset`, of what may be an attribute
+        return inner.to_owned(); // a block up to `endset`, whose target can be an attribute
     }
     let rewritten = match (keyword, assignment(rest)) {
         ("set", Some(equals)) if !rest[equals + 1..].trim().is_empty() => {
             let (target, value) = (&rest[..equals], rest[equals + 1..].trim());
             format!("{target}= ({})|{BOUNDED}", expression(value))
         }
-        // As arguments of a call.
+        // The assignments of a `with` have the same syntax as the arguments of a call.
         ("with", Some(_)) => {
             let arguments = expression(&format!("({rest})"));
             arguments[1..arguments.len() - 1].to_owned()
@@ -274,7 +281,8 @@ fn statement(inner: &str) -> String {
     format!("{}{rewritten}{}", &inner[..at], &inner[at + rest.len()..])
 }
 
-/// The position of the list in a `for`: after the first `in`, and before `if` or `recursive`.
+/// The position of the list in a `for` tag. The list is after the first `in`, and before `if` or
+/// `recursive`.
 fn list_of_loop(text: &str) -> Option<Range<usize>> {
     let mut scan = Scan::inside();
     let (mut depth, mut word, mut start) = (0, None, None);
@@ -294,7 +302,7 @@ fn list_of_loop(text: &str) -> Option<Range<usize>> {
     Some(start?..text.len())
 }
 
-/// The position of the `=` in an assignment.
+/// The position of the `=` in an assignment, or `None` if the text is no assignment.
 fn assignment(text: &str) -> Option<usize> {
     let mut scan = Scan::inside();
     let (mut depth, mut before) = (0, ' ');
@@ -312,7 +320,7 @@ fn assignment(text: &str) -> Option<usize> {
     None
 }
 
-/// The change of the nesting depth after a character.
+/// Returns by how much a character changes the depth of brackets.
 fn nesting(c: char) -> i32 {
     i32::from("([{".contains(c)) - i32::from(")]}".contains(c))
 }
@@ -335,19 +343,20 @@ struct Bracket {
     at: usize,
     kind: char,
     colons: Vec<usize>,
-    /// The position after the bracket's last comma.
+    /// The position after the last comma in the bracket.
     part: usize,
-    /// Whether the part after the last comma contains an operator.
+    /// Whether the text after the last comma contains an operator.
     joins: bool,
 }
 
 impl Bracket {
-    /// Passes the last part through [`BOUNDED`] if the part contains operators.
+    /// Adds the filter [`BOUNDED`] to the text after the last comma if this text contains
+    /// operators.
     fn bound(&mut self, out: &mut String) {
         let part = &out[self.part..];
         let is_slice = self.kind == '[' && !self.colons.is_empty();
         if std::mem::take(&mut self.joins) && !is_slice && !part.trim_start().starts_with('*') {
-            // Behind the name of an argument, or behind a key.
+            // The value follows the name of an argument or a dictionary key.
             let named = match self.kind {
                 '(' => assignment(part),
                 '{' => self.colons.iter().find(|colon| **colon >= self.part).map(|colon| colon - self.part),
@@ -361,8 +370,8 @@ impl Bracket {
     }
 }
 
-/// Rewrites the slices and formats of an expression, the innermost first, and limits results of operators
-/// within brackets.
+/// Rewrites the slices and `%` operators of an expression, and adds the filter [`BOUNDED`] to
+/// results of operators within brackets. The innermost brackets come first.
 fn expression(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut scan = Scan::inside();
@@ -439,7 +448,8 @@ fn expression(text: &str) -> String {
     out
 }
 
-/// The length of the operand of `%`: a bracket, a string or a word, and everything that is attached to it.
+/// The length of the right operand of `%`. The operand is a bracket, a string or a word, with the
+/// attributes, filters and calls that follow directly.
 fn operand_len(text: &str) -> usize {
     let mut scan = Scan::inside();
     let (mut depth, mut seen, mut gap) = (0, false, false);
@@ -457,7 +467,7 @@ fn operand_len(text: &str) -> usize {
                 continue;
             }
             '.' | '|' => {
-                (seen, gap) = (false, false); // the name that follows belongs to it
+                (seen, gap) = (false, false); // the name that follows belongs to the operand
                 continue;
             }
             '-' | '+' if !seen => continue,
@@ -469,7 +479,7 @@ fn operand_len(text: &str) -> usize {
     text.len()
 }
 
-/// Distinguishes code from strings, and counts the open braces of dictionaries.
+/// Scans a tag to distinguish code from strings, and counts the open braces of dictionaries.
 #[derive(Default)]
 struct Scan {
     quote: Option<char>,
@@ -478,13 +488,13 @@ struct Scan {
 }
 
 impl Scan {
-    /// Creates a scan that begins inside a tag, where every brace belongs to a dictionary.
+    /// Creates a scan that begins inside a tag. Every brace inside a tag belongs to a dictionary.
     fn inside() -> Self {
         Self { depth: 1, ..Self::default() }
     }
 
-    /// Reads the next character, and returns whether the character is outside of strings. Closing braces
-    /// count before the result is computed.
+    /// Reads the next character, and returns whether the character is outside of strings. For the
+    /// brace that ends the tag, the function returns `false`.
     fn is_code(&mut self, c: char) -> bool {
         if let Some(quote) = self.quote {
             let ends = c == quote && !self.escaped;

@@ -1,5 +1,5 @@
-//! The original text of a template. Error messages show parts of the original template, and not of the
-//! rewritten template.
+//! The original text of a template. Error messages show parts of the original template instead of
+//! parts of the rewritten template.
 
 use std::error::Error as _;
 use std::iter::successors;
@@ -15,26 +15,27 @@ use crate::{TemplateError, TemplatePlace, engine};
 /// The name of the default template.
 pub const DEFAULT: &str = "default";
 
-/// The number of characters of a tag that an error message shows.
+/// An error message shows at most this number of characters of a tag.
 const TAG: usize = 80;
 
-/// The number of characters of a message from the engine or the template that an error shows.
+/// An error message shows at most this number of characters of a message from minijinja or the
+/// template.
 const WHY: usize = 300;
 
-/// A template and its origin.
+/// A template together with its name and its file.
 #[derive(Debug)]
 pub struct Source {
     /// The file of the template, if the template came from a file.
     file: Option<PathBuf>,
-    /// The name of the template within the model.
+    /// The name of the template among the model's templates.
     pub name: String,
     text: String,
-    /// The tags, with their positions in the rewritten template.
+    /// The tags of the template, with the positions in the original and the rewritten template.
     pub tags: Vec<Tag>,
 }
 
 impl Source {
-    /// Reads a template, and rewrites it for the engine.
+    /// Reads a template, and rewrites the template for minijinja.
     pub fn read(
         file: Option<PathBuf>,
         name: String,
@@ -42,7 +43,7 @@ impl Source {
     ) -> Result<(Self, Translated), TemplateError> {
         let mut source = Self { file, name, text: String::new(), tags: Vec::new() };
         if text.len() as u64 > limits::TEMPLATE {
-            let why = format!("it has {} bytes, at most {} are read", text.len(), limits::TEMPLATE);
+            let why = format!("it has {} bytes, expected at most {}", text.len(), limits::TEMPLATE);
             return Err(TemplateError::Syntax { at: source.whole().into(), why });
         }
         source.text = text.replace("\r\n", "\n").replace('\r', "\n");
@@ -52,7 +53,7 @@ impl Source {
             let why = match &tag.unknown {
                 _ if tag.operators > limits::TEMPLATE_OPERATORS => {
                     let most = limits::TEMPLATE_OPERATORS;
-                    format!("a tag has {} operators, at most {most} are read", tag.operators)
+                    format!("a tag has {} operators, expected at most {most}", tag.operators)
                 }
                 Some(unknown) => words(unknown),
                 None => continue,
@@ -62,12 +63,12 @@ impl Source {
         Ok((source, translated))
     }
 
-    /// Whether any tag may read a variable.
+    /// Whether any tag can read a variable.
     pub fn reads(&self, name: &str) -> bool {
         self.tags.iter().any(|tag| rewrite::reads(&self.text[tag.from.clone()], name))
     }
 
-    /// The place of the whole template, without a tag.
+    /// The place of an error that concerns the whole template and no single tag.
     pub fn whole(&self) -> TemplatePlace {
         let name = (self.name != DEFAULT).then(|| one_line(&self.name, TAG));
         TemplatePlace { file: self.file.clone(), name, line: None, tag: None }
@@ -78,11 +79,11 @@ impl Source {
         TemplatePlace { tag: Some(text), ..self.at_byte(tag.from.start) }
     }
 
-    /// The place to which an error of the engine refers.
+    /// The place in the original template to which a minijinja error refers.
     pub fn place(&self, error: &Error) -> TemplatePlace {
         let Some(line) = error.line() else { return self.whole() };
         let start = error.range().map(|range| range.start);
-        // Of some errors the engine knows only the line, on which there may be several tags.
+        // For some errors, minijinja knows only the line, which can contain several tags.
         let behind = |tag: &Tag| start.map_or(tag.line > line, |start| tag.to.start > start);
         let Some(before) = self.tags.partition_point(|tag| !behind(tag)).checked_sub(1) else {
             return TemplatePlace { line: Some(line), ..self.whole() };
@@ -90,7 +91,7 @@ impl Source {
         let (tag, earlier) = (&self.tags[before], &self.tags[..before]);
         match start {
             Some(start) if start < tag.to.end => self.at(tag),
-            // What stands between tags is as it was.
+            // The rewriting does not change the text between tags.
             Some(start) => self.at_byte(tag.from.end + (start - tag.to.end)),
             None if earlier.last().is_some_and(|other| other.line == tag.line) => {
                 self.at_byte(tag.from.start)
@@ -99,8 +100,10 @@ impl Source {
         }
     }
 
-    /// The error for a template that the engine rejects. The error contains the engine's message about the
-    /// original template, if this message is about the same tag. Users do not know the rewritten template.
+    /// The error for a template that minijinja rejects. Users do not know the rewritten template,
+    /// so the error contains minijinja's message about the original template. If the message about
+    /// the original template concerns another tag, the error contains the message about the
+    /// rewritten template.
     pub fn syntax_error(&self, error: &Error) -> TemplateError {
         let at = self.place(error);
         let plain = engine::plain().and_then(|engine| engine.template_from_str(&self.text).map(drop)).err();
@@ -119,7 +122,8 @@ impl Source {
     }
 }
 
-/// The engine's message without its place, because the place refers to the rewritten template.
+/// minijinja's error message without the place of the error, because this place refers to the
+/// rewritten template.
 pub fn why(error: &Error) -> String {
     let said = |error: &Error| match (error.kind(), error.detail()) {
         (ErrorKind::InvalidOperation, Some(detail)) => detail.to_owned(),
@@ -133,12 +137,12 @@ pub fn why(error: &Error) -> String {
     one_line(&all.join(": "), WHY)
 }
 
-/// An untrusted text for a message, escaped and shortened.
+/// Escapes and shortens an untrusted text for an error message.
 pub fn words(text: &str) -> String {
     escaped(&shortened(text.to_owned(), WHY))
 }
 
-/// An untrusted text on one line, with at most `most` characters.
+/// Formats an untrusted text on one line with at most `most` characters.
 fn one_line(text: &str, most: usize) -> String {
     let words: Vec<_> = text.split_whitespace().collect();
     escaped(&shortened(words.join(" "), most))

@@ -5,13 +5,13 @@ use minijinja::{Error, ErrorKind, Value};
 use crate::budget::{self, Budget};
 use crate::invalid;
 
-/// The names of all methods of `str`, including methods that [`call`] does not support.
+/// The names of all methods of Python's `str`, including methods that [`call`] does not support.
 const METHODS: &str = "capitalize casefold center count encode endswith expandtabs find format format_map index isalnum \
     isalpha isascii isdecimal isdigit isidentifier islower isnumeric isprintable isspace istitle isupper \
     join ljust lower lstrip maketrans partition removeprefix removesuffix replace rfind rindex rjust \
     rpartition rsplit rstrip split splitlines startswith strip swapcase title translate upper zfill";
 
-/// Whether `str` has a method with this name.
+/// Whether Python's `str` has a method with this name.
 pub fn is_method(name: &str) -> bool {
     METHODS.split(' ').any(|method| method == name)
 }
@@ -89,7 +89,7 @@ pub fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }
 
-/// Python's `str.strip`, which removes the given characters or white space.
+/// Python's `str.strip`, which removes `chars` or white space at the two ends of a text.
 pub fn strip<'a>(text: &'a str, chars: Option<&str>) -> &'a str {
     trim(text, chars, true, true)
 }
@@ -110,7 +110,8 @@ fn of_none<T: Into<Value>>(args: &[Value], made: impl FnOnce() -> T) -> Result<V
     Ok(made().into())
 }
 
-/// Whether all characters belong to a class; an error if the class of a character is unknown.
+/// Whether all characters of a text belong to a character class. Returns an error if `is` returns
+/// `None` for a character, which means that Python's class of this character is unknown.
 fn each(text: &str, args: &[Value], is: fn(char) -> Option<bool>) -> Result<Value, Error> {
     let () = from_args(args)?;
     if text.is_empty() || text.chars().any(|c| is(c) == Some(false)) {
@@ -122,8 +123,8 @@ fn each(text: &str, args: &[Value], is: fn(char) -> Option<bool>) -> Result<Valu
     }
 }
 
-/// Whether Python treats a character as a letter. Rust's class of letters is larger, so the answer is known
-/// only for these alphabets.
+/// Whether Python treats a character as a letter. Rust's class of letters is larger than Python's
+/// class, so the function returns an answer only for some alphabets.
 fn is_letter(c: char) -> Option<bool> {
     match c {
         'A'..='Z' | 'a'..='z' => Some(true),
@@ -136,12 +137,14 @@ fn is_letter(c: char) -> Option<bool> {
     }
 }
 
-/// Whether Python treats a character as a digit. Rust has only a larger class of numbers.
+/// Whether Python treats a character as a digit. Rust has only the larger class of numbers, so the
+/// result is `None` for numbers outside of ASCII.
 fn is_digit(c: char) -> Option<bool> {
     if c.is_ascii() || !c.is_numeric() { Some(c.is_ascii_digit()) } else { None }
 }
 
-/// Whether Python treats a character as a number, which includes some East Asian characters.
+/// Whether Python treats a character as a number. Some East Asian characters are numbers in Python,
+/// so the result is `None` for letters from East Asian scripts.
 fn is_number(c: char) -> Option<bool> {
     if c >= '\u{2e80}' && c.is_alphabetic() { None } else { Some(c.is_numeric()) }
 }
@@ -150,8 +153,9 @@ fn is_letter_or_number(c: char) -> Option<bool> {
     if c.is_numeric() { Some(true) } else { is_letter(c) }
 }
 
-/// The part of a text between two positions, the number of characters before this part, and the text to
-/// search for. The function returns `None` if the positions are beyond the text.
+/// Reads the arguments of a method such as `find`. Returns the number of characters before the
+/// start position, the part of the text between the positions, and the text to search for. Returns
+/// `None` if the positions are beyond the text.
 fn within<'a>(text: &'a str, args: &[Value]) -> Result<Option<(usize, &'a str, String)>, Error> {
     let (what, start, end): (&str, Option<i64>, Option<i64>) = from_args(args)?;
     Ok(part(text, start, end).map(|(at, part)| (at, part, what.to_owned())))
@@ -165,7 +169,8 @@ fn part(text: &str, start: Option<i64>, end: Option<i64>) -> Option<(usize, &str
     (start <= end).then(|| (start as usize, &text[byte(start)..byte(end)]))
 }
 
-/// The position of a text in a part of another text, counted in characters of the whole text.
+/// Finds a text in a part of another text. The position is a number of characters from the
+/// beginning of the searched text.
 fn position(
     text: &str,
     args: &[Value],
@@ -179,7 +184,8 @@ fn found(at: Option<usize>) -> Result<Value, Error> {
     at.map(Value::from).ok_or_else(|| invalid("substring not found"))
 }
 
-/// Whether a part of a text begins or ends with another text, or with one of the texts of a tuple.
+/// Whether a part of a text begins or ends with another text. If the argument is a tuple, any text
+/// of the tuple may match.
 fn affix(text: &str, args: &[Value], has: impl Fn(&str, &str) -> bool) -> Result<Value, Error> {
     let (what, start, end): (Value, Option<i64>, Option<i64>) = from_args(args)?;
     let all = if what.is_tuple() { what.try_iter()?.collect() } else { vec![what] };
@@ -192,7 +198,7 @@ fn affix(text: &str, args: &[Value], has: impl Fn(&str, &str) -> bool) -> Result
     Ok(Value::from(any))
 }
 
-/// The string in a value, or an error.
+/// The string in a value. Returns an error if the value is not a string.
 fn expect_text(value: &Value) -> Result<&str, Error> {
     value.as_str().ok_or_else(|| invalid(format!("expected a text, found a {}", value.kind())))
 }
@@ -216,7 +222,7 @@ fn replace(budget: Budget, text: &str, args: &[Value]) -> Result<Value, Error> {
     budget.check_replace(text, from, to)?;
     Ok(Value::from(match usize::try_from(count.unwrap_or(-1)) {
         Ok(count) => text.replacen(from, to, count),
-        Err(_) => text.replace(from, to), // a count below 0 stands for all
+        Err(_) => text.replace(from, to), // a negative count replaces all occurrences
     }))
 }
 
@@ -236,13 +242,13 @@ fn check_separator(separator: &str) -> Result<(), Error> {
     if separator.is_empty() { Err(invalid("empty separator")) } else { Ok(()) }
 }
 
-/// Python's `split` and `rsplit`, with a separator or at white space.
+/// Python's `split` and `rsplit`, which split a text at a separator or at white space.
 fn split(text: &str, args: &[Value], from_end: bool) -> Result<Value, Error> {
     let (separator, most, options): (Option<&str>, Option<i64>, Kwargs) = from_args(args)?;
     let separator = separator.or(options.get("sep")?);
     let most = most.or(options.get("maxsplit")?).unwrap_or(-1);
     options.assert_all_used()?;
-    // A number below 0 stands for as many as there are.
+    // With a negative number, the number of parts has no limit.
     let parts = usize::try_from(most).map_or(usize::MAX, |most| most.saturating_add(1));
     match (separator, from_end) {
         (Some(separator), false) => {
@@ -261,8 +267,8 @@ fn split(text: &str, args: &[Value], from_end: bool) -> Result<Value, Error> {
     }
 }
 
-/// The words of a text, beginning from one end. If the number of parts is limited, the last part is the rest
-/// of the text.
+/// The words of a text, read from the beginning or from the end. If the number of parts is limited,
+/// the last part is the rest of the text.
 struct Pieces<'a> {
     rest: &'a str,
     parts: usize,
@@ -304,7 +310,8 @@ fn splitlines(text: &str, args: &[Value]) -> Result<Value, Error> {
     }))
 }
 
-/// Pads a text to a width with a character. `left` returns the number of padding characters before the text.
+/// Pads a text with a character to a given width. `left` returns the number of padding characters
+/// before the text.
 fn justify(text: &str, args: &[Value], left: impl Fn(usize, usize) -> usize) -> Result<Value, Error> {
     let (width, fill): (i64, Option<&str>) = from_args(args)?;
     let fill = fill.unwrap_or(" ");
@@ -322,7 +329,7 @@ fn half(missing: usize, width: usize) -> usize {
     missing / 2 + (missing & width & 1)
 }
 
-/// Python's `str.center`, with blanks.
+/// Python's `str.center`, which pads a text with spaces at the two sides.
 pub fn center(text: &str, width: i64) -> Result<Value, Error> {
     justify(text, &[Value::from(width)], half)
 }
@@ -357,7 +364,7 @@ fn expandtabs(text: &str, args: &[Value]) -> Result<Value, Error> {
     Ok(Value::from(out))
 }
 
-/// Whether a character is a titlecase letter, such as ǅ and ᾈ.
+/// Whether a character is a titlecase letter, such as ǅ or ᾈ.
 fn is_titlecase(c: char) -> bool {
     matches!(c, 'ǅ' | 'ǈ' | 'ǋ' | 'ǲ' | 'ᾈ'..='ᾏ' | 'ᾘ'..='ᾟ' | 'ᾨ'..='ᾯ' | 'ᾼ' | 'ῌ' | 'ῼ')
 }
@@ -384,8 +391,8 @@ fn is_title(text: &str) -> bool {
     any
 }
 
-/// Maps the characters of a text; each character is passed with its lower case. The lower case of a sigma
-/// depends on its neighbours.
+/// Calls `write` for each character of a text. The second argument of `write` is the character in
+/// lower case. The lower case of a sigma depends on the neighbouring characters.
 fn recased(text: &str, mut write: impl FnMut(char, &str, &mut String)) -> String {
     let (lower, mut out) = (text.to_lowercase(), String::with_capacity(text.len()));
     let mut rest = &*lower;
@@ -397,14 +404,14 @@ fn recased(text: &str, mut write: impl FnMut(char, &str, &mut String)) -> String
     out
 }
 
-/// The titlecase form of a character.
+/// Converts a character to its titlecase form.
 fn title_of(c: char) -> String {
     let own = match c {
         'Ǆ'..='ǆ' => 'ǅ',
         'Ǉ'..='ǉ' => 'ǈ',
         'Ǌ'..='ǌ' => 'ǋ',
         'Ǳ'..='ǳ' => 'ǲ',
-        // Georgian has capitals, but none at the beginning of a word.
+        // Georgian has capital letters, but a word does not begin with a capital letter.
         'ა'..='ჺ' | 'ჽ'..='ჿ' => c,
         'ᾀ'..='ᾇ' | 'ᾐ'..='ᾗ' | 'ᾠ'..='ᾧ' => char::from_u32(u32::from(c) + 8).unwrap_or(c),
         'ᾳ' => 'ᾼ',
@@ -415,7 +422,7 @@ fn title_of(c: char) -> String {
         _ => {
             let mut upper = c.to_uppercase();
             let first = upper.next().unwrap_or(c);
-            // An iota that stands below a vowel stays there.
+            // An iota below a vowel stays below the vowel.
             let rest = upper.flat_map(|rest| match rest {
                 'Ι' => '\u{345}'.to_lowercase(),
                 rest => rest.to_lowercase(),

@@ -1,13 +1,14 @@
-//! Python's `strftime`, for templates that print the date.
+//! Python's `strftime`, which templates call to print the date.
 
 use jiff::Zoned;
 use minijinja::Error;
 
 use crate::invalid;
 
-/// Python's `datetime.now().strftime(format)`, in the locale `C`. The time has no time zone.
+/// Python's `datetime.now().strftime(format)`, in the locale `C`. The formatted time has no time
+/// zone.
 pub fn strftime(now: Zoned, format: &str) -> Result<String, Error> {
-    /// The directives that jiff formats in the same way as C.
+    /// The directives that jiff formats in the same way as C's `strftime`.
     const SAME: &str = "aAbBCdDeFgGhHIjklmMnpPRStTuUVwWyY%";
     let cannot = |why: String| invalid(format!("`strftime_now` cannot format `{format}`: {why}"));
     let mut text = String::new();

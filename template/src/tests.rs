@@ -1,4 +1,4 @@
-//! Tests of whole templates: the result, or the error.
+//! Tests of whole templates, which compare the result or the error message.
 
 use jiff::Zoned;
 use serde_json::{Map, Value as Json, json};
@@ -33,7 +33,7 @@ fn what_divides_is_not_zero() {
     }
 }
 
-/// The engine, version 3.0.5, computes a remainder by the number of arguments, which must not be zero.
+/// minijinja 3.0.5 divides by the number of arguments, which must not be zero.
 #[test]
 fn what_cycles_is_something() {
     let source =
@@ -116,7 +116,7 @@ fn said_of(source: &str, expected: &str) {
     let error = render(source, json!({})).unwrap_err();
     let shown = errors::WithCauses(&error).to_string();
     assert_eq!(shown, expected);
-    // The engine was given other words, which nobody wrote.
+    // The rewritten template contains names with `__`, which the error message must not show.
     assert!(!shown.contains("__"), "{shown}");
 }
 
@@ -135,7 +135,7 @@ fn an_error_shows_the_tag_as_it_was_written() {
         "{% set x = [1] %}\r\n{{ x[::0] }}",
         &format!("{failed} 2, `{{{{ x[::0] }}}}`: slice step cannot be zero"),
     );
-    // In lines that the engine did not see, since they are within a tag that became others.
+    // minijinja did not see these lines, because they are within a tag that was rewritten.
     said_of(
         "{% set x = [\n1 + 1,\n2\n] %}\n{{ 'a' %\n1 }}",
         &format!("{failed} 5, `{{{{ 'a' % 1 }}}}`: not all arguments converted during string formatting"),
@@ -170,7 +170,7 @@ fn an_error_shows_the_tag_as_it_was_written() {
     );
     said_of(
         &format!("\n{{{{ 0{} }}}}", "+1".repeat(2000)),
-        &format!("{syntax} 2, `{{{{ 0{}…`: a tag has 2002 operators, at most 1000 are read", "+1".repeat(38)),
+        &format!("{syntax} 2, `{{{{ 0{}…`: a tag has 2002 operators, expected at most 1000", "+1".repeat(38)),
     );
     said_of(
         "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
@@ -216,14 +216,15 @@ fn an_endless_template_ends() {
     assert!(matches!(render(source, json!({})), Err(TemplateError::Render { .. })));
 }
 
-/// Templates that would exhaust resources are stopped quickly, on a thread with an ordinary stack.
+/// Tracewright quickly stops templates that would exhaust resources. The test runs on a thread with
+/// an ordinary stack.
 #[cfg(unix)]
 #[test]
 fn a_template_that_repeats_nests_or_squares_ends() {
     use rustix::time::{ClockId, clock_gettime};
     use std::time::Duration;
 
-    // Of this thread alone, however many others compute.
+    // The clock measures only this thread, however many other threads compute.
     let processor_time = || {
         let time = clock_gettime(ClockId::ThreadCPUTime);
         Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
@@ -253,7 +254,7 @@ fn a_template_that_repeats_nests_or_squares_ends() {
         "{{ [1]|slice(10000000000) }}".to_owned(),
         "{{ [1]|batch(10000000000, 0) }}".to_owned(),
         "{{ ('a' * 99999999) ~ 'a' }}".to_owned(),
-        // What doubles.
+        // These templates double a value in each step.
         loops("'aaaaaaaa'", "n.x ~ n.x", "n.x|length"),
         loops("'aaaaaaaa'", "n.x + n.x", "n.x|length"),
         loops("'aaaaaaaa'", "n.x|replace('a', n.x)", "n.x|length"),
@@ -274,17 +275,17 @@ fn a_template_that_repeats_nests_or_squares_ends() {
         "{% macro m(x) %}{{ m(x ~ x) }}{% endmacro %}{{ m('aaaaaaaa') }}".to_owned(),
         nested("{% for x in [x ~ x, x ~ x] %}", "{% endfor %}", "{{ x|length }}"),
         format!("{{% set x = 'aaaaaaaa' %}}{}", nested("{% with x = x ~ x %}", "{% endwith %}", "{{ x }}")),
-        // What contains itself.
+        // These templates create a value that contains itself.
         "{% set n = namespace() %}{% set n.x = n %}{{ n }}".to_owned(),
         "{% set n = namespace() %}{% set n.x = [n] %}{{ n.x|tojson }}".to_owned(),
         "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}".to_owned(),
-        // What does not end, and writes.
+        // These templates loop almost forever, with or without output.
         "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}".to_owned(),
         format!(
             "{{% for i in range(99999) %}}{{% for j in range(99999) %}}{long}{{% endfor %}}{{% endfor %}}"
         ),
         format!("{{% set x %}}{{% for i in range(99999) %}}{long}{{% endfor %}}{{% endset %}}"),
-        // What nests.
+        // These templates nest expressions deeply.
         format!("{{{{ 1{} }}}}", "+1".repeat(20_000)),
         format!("{{{{ 1{} }}}}", "+1".repeat(200_000)),
         format!("{{{{ {}1 }}}}", "not ".repeat(20_000)),
@@ -303,7 +304,7 @@ fn a_template_that_repeats_nests_or_squares_ends() {
     }
 }
 
-/// A thousand long messages are not an attack.
+/// A conversation with a thousand long messages stays within the limits.
 #[test]
 fn a_long_conversation_is_rendered() {
     let source = "{% set ns = namespace(seen=[], text='') %}{% for message in messages %}\

@@ -1,6 +1,8 @@
-//! Chat templates × conversations, rendered as transformers' `apply_chat_template` did: no difference.
+//! Renders each chat template of a corpus with each conversation, and compares the result with
+//! transformers' `apply_chat_template`.
 //!
-//! `tests/oracle/chat.py` writes the corpus, and its README explains the keys.
+//! `tests/oracle/chat.py` writes the corpus, and `tests/oracle/README.md` explains the keys of the
+//! corpus.
 
 use std::fs;
 use std::io;
@@ -18,7 +20,8 @@ fn corpus() -> io::Result<(Value, Zoned)> {
     Ok((corpus, now.to_zoned(TimeZone::UTC)))
 }
 
-/// Jinja's results for Python's methods, its own filters and tests, including which of them are errors.
+/// Compares the results and errors of expressions with Jinja. The expressions call Python's
+/// methods, Jinja's filters and Jinja's tests.
 #[test]
 fn the_expressions_have_no_difference() {
     let (corpus, now) = corpus().unwrap();

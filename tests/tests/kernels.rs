@@ -15,7 +15,7 @@ use ops::ops::{
 use ops::{Bound, ElementType, InferError, Op, Real, TensorType, Value, WeightFormat};
 use runtime::{CompileOptions, Device, ParameterData, Parameters};
 use support::{Built, compile, compiler, one_round_less, parameter};
-use targets::{Target, host_features};
+use targets::{Numerics, Target, host_features};
 use trace::{Builder, NodeId, NodeKind, functions};
 use tracewright_tests::calls::{Calls, CheckedCall, examples_of, random, wire};
 use tracewright_tests::emulator::Emulator;
@@ -736,6 +736,21 @@ fn attention_by_tiles() {
     {
         let found = violations_emulated(&small, [&target, &target], &|text| text.replace(right, wrong));
         assert!(!found.is_empty(), "{target}: {wrong} in place of {right} is not found");
+    }
+}
+
+/// With [`Numerics::Invariant`], kernels for a processor with AMX are the kernels for the same processor without AMX.
+#[test]
+fn invariant_numerics_use_no_tiles() {
+    let (fast, _) = tiled_target();
+    let invariant = Target { numerics: Numerics::Invariant, ..fast.clone() };
+    let plain = Target { changes: Some("+avx512vnni,+avx512bf16".into()), ..Target::processor("x86-64-v4") };
+    let plain = compiler().resolve(&plain).unwrap();
+    for format in [WeightFormat::Bf16, WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Q4K] {
+        let calls = tiled(format, 1);
+        let [fast, invariant, plain] =
+            [&fast, &invariant, &plain].map(|target| lower::lower(&calls.trace, target).unwrap().text);
+        assert!(fast.contains("tmm1") && invariant == plain, "{format:?}");
     }
 }
 

@@ -122,7 +122,7 @@ fn without_kernels_it_is_refused() {
     let golden = Golden::shipped("demo").unwrap();
     let weights = Weights { quantize: Quantization::Computed, kernels: false, ..Weights::default() };
     let refused = build(&golden.model, &BuildOptions { weights, ..sizes(&golden) }, STEPS, Ok).err().unwrap();
-    assert!(refused.to_string().contains("which only kernels can read"), "{refused}");
+    assert!(refused.to_string().contains("only kernels can read a KV cache in 8 bits"), "{refused}");
 }
 
 #[test]

@@ -243,6 +243,6 @@ fn mistakes_are_told_before_anything_slow() {
     );
     told(
         OpenOptions { shard: vec!["V=none".parse().unwrap()], ..options(&plugin, None) },
-        "the rule `V=none` divides axes over a mesh, but there is no mesh; set a mesh, or leave out the rule",
+        "the sharding rule `V=none` divides axes over a mesh, but no mesh is set; set a mesh, or leave out the rule",
     );
 }

@@ -178,7 +178,7 @@ impl Check for Translates<'_> {
     fn check<E: Executor>(&self, network: &Network<E>, bound: f32) {
         let mut session = Session::new(network);
         let unfilled = session.feed(&[1]).unwrap_err().to_string();
-        assert!(unfilled.contains("reads a memory that no call has filled"), "{unfilled}");
+        assert!(unfilled.contains("but no call has run the encoder"), "{unfilled}");
         for source in [&[3, 1, 4][..], &[9, 2, 6, 5, 8, 7]] {
             session.encode(source).unwrap();
             assert!(session.tokens().is_empty());
@@ -187,7 +187,7 @@ impl Check for Translates<'_> {
             }
         }
         let long = session.encode(&[1; SOURCE + 1]).unwrap_err().to_string();
-        assert!(long.contains("the text has 7 tokens, but the context has only 6"), "{long}");
+        assert!(long.contains("the text has 7 tokens, but the context has only 6 tokens"), "{long}");
 
         // Texts of a batch have sources of their own, also where one joins beside others.
         let sources = [&[3, 1, 4][..], &[9, 2, 6, 5, 8, 7], &[2]];
@@ -205,7 +205,7 @@ impl Check for Translates<'_> {
         let mut batch = Batch::new(network);
         let options = TokenOptions::default();
         let refused = |error: GenerateError| error.to_string();
-        assert!(refused(batch.join(&[5], &options).unwrap_err()).contains("memory that no call has filled"));
+        assert!(refused(batch.join(&[5], &options).unwrap_err()).contains("but no call has run the encoder"));
         let adapted = SequenceInput { adapter: 1, ..inputs[0].clone() };
         assert_eq!(
             refused(batch.join_input(&adapted, &options).unwrap_err()),
@@ -287,7 +287,10 @@ impl Check for Sees<'_> {
         session.truncate(4);
         near(&session.feed(&TOKENS[4..6]).unwrap(), &scores[5], bound);
         let wrong = session.feed_features(&[0.0; 7], 0).unwrap_err().to_string();
-        assert_eq!(wrong, "the source has 7 feature values, expected a multiple of 6, one position's");
+        assert_eq!(
+            wrong,
+            "the source for the encoder has 7 feature values, expected a multiple of 6, one position's"
+        );
 
         // A token after each position is what stepping chooses.
         let mut session = Session::new(network);

@@ -329,7 +329,7 @@ fn explanations_evaluate_every_step() {
     }
     assert!(rules.contains("linears of one input") && rules.contains("reshape reshape"), "{rules:?}");
     let error = explain(&trace, &options, "nothing", 0).unwrap_err().to_string();
-    assert!(error.contains("the trace has no function `nothing`; there are [\"layer\""), "{error}");
+    assert!(error.contains("the trace has no function `nothing`; its functions are [\"layer\""), "{error}");
     let error = explain(&trace, &options, "decode", 9999).unwrap_err().to_string();
     assert!(error.contains("`decode` has no node %9999"), "{error}");
 }

@@ -169,8 +169,8 @@ model! {
 #[test]
 fn a_state_that_is_not_declared_right_is_an_error() {
     for (layers, expected) in [
-        (1, "layer 0 has no state of the kind `Recurrent` without a name; `cache` declares a layer's state"),
-        (2, "layer 0 declares `conv0` twice; give one of the states another name"),
+        (1, "layer 0 has no state of the kind `Recurrent` without a name; declare the state in `cache`"),
+        (2, "layer 0 declares two states with the name `conv0`; give one of the states another name"),
     ] {
         let error = Wrong::<F32>::trace(&Config { layers }, &EntryPoint::all(1, 4, CONTEXT)).unwrap_err();
         assert!(error.to_string().starts_with(expected), "{error}");

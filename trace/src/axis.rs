@@ -1,17 +1,19 @@
-//! Names of axes, including axes that combine several axes.
+//! The names of axes. One name can combine the names of several axes.
 
 use std::borrow::Cow;
 
 use ops::{Attribute as _, ParseError, Reader};
 
-/// The name of an axis, for messages, dumps and sharding. Operations refer to axes by index.
+/// The name of an axis in error messages, in the text of traces and in sharding rules. Operations
+/// do not use names, and refer to axes by index.
 ///
 /// An axis of a weight can combine several axes of the network, such as the heads and features of a
-/// projection. The name of the combined axis lists these axes with their extents: `K=2*G=3*E=32`.
+/// projection. The name of a combined axis lists the names of these axes with their extents:
+/// `K=2*G=3*E=32`.
 pub type AxisName = Cow<'static, str>;
 
-/// The name of an axis that combines several axes, where the first axis varies slowest. A single axis keeps
-/// its own name.
+/// The name of an axis that combines the given axes, where the first of these axes varies slowest.
+/// The name of a single axis does not change.
 ///
 /// ```
 /// assert_eq!(tracewright_trace::joined_axis(&[("K", 2), ("E", 32)]), "K=2*E=32");
@@ -26,8 +28,8 @@ pub fn joined_axis(axes: &[(&'static str, usize)]) -> AxisName {
     }
 }
 
-/// Splits a combined axis into its parts, given the name and the extent of the combined axis. The first part
-/// varies slowest.
+/// Splits the name of a combined axis into the names and extents of its parts. The first part is
+/// the axis that varies slowest.
 ///
 /// ```
 /// use tracewright_trace::axis_factors;
@@ -42,7 +44,7 @@ pub fn axis_factors(name: &str, extent: usize) -> Vec<(&str, usize)> {
         .collect()
 }
 
-/// Parses the name of an axis, which can combine several axes.
+/// Parses the name of an axis. The name can combine the names of several axes.
 pub(crate) fn parse(reader: &mut Reader<'_>) -> Result<AxisName, ParseError> {
     let mut name = reader.word()?.to_owned();
     while reader.eat("=") {

@@ -1,26 +1,26 @@
-//! The reference evaluator. The evaluator computes every node with the `eval` function of its operation, in
-//! order.
+//! The reference evaluator. The evaluator computes the nodes of a trace in order, and calls the
+//! function `eval` of each node's operation.
 
 use ops::{TensorType, Value};
 
 use crate::{Function, NodeKind, Provenance, Trace, resolve_key};
 
-/// The reason why a trace cannot be evaluated.
+/// The reason why the evaluator cannot evaluate a trace.
 #[derive(Debug, thiserror::Error)]
 pub enum EvaluateError {
-    /// The trace has no entry point of this name.
-    #[error("the trace has no entry point `{name}`; there are {entries:?}")]
+    /// The trace has no entry point with this name.
+    #[error("the trace has no entry point `{name}`; its entry points are {entries:?}")]
     NoEntry { name: String, entries: Vec<String> },
-    /// The arguments have other types than the inputs.
+    /// The types of the arguments differ from the types of the inputs.
     #[error("`{function}` takes arguments of the types ({}), found ({})", list(.expected), list(.found))]
     Arguments {
         function: String,
-        /// The types of the inputs.
+        /// The types of the entry point's inputs.
         expected: Vec<TensorType>,
         found: Vec<TensorType>,
     },
-    /// A weight is missing or has another type.
-    #[error("there is no value of the type `{ty}` for the parameter `{key}`")]
+    /// A weight is missing, or it has another type than the trace declares.
+    #[error("the parameter `{key}` has no value of the type `{ty}`")]
     Parameter { key: String, ty: TensorType },
 }
 
@@ -30,20 +30,20 @@ fn list(types: &[TensorType]) -> String {
 
 type Watch<'a> = dyn FnMut(&Provenance, &str, &Value) + 'a;
 
-/// The inputs of an evaluation in addition to the arguments.
+/// Everything that an evaluation needs in addition to the arguments.
 pub struct Evaluation<'a> {
-    /// Returns the value of a parameter for the parameter's key in the checkpoint.
+    /// Returns the value of a parameter, given the parameter's key in the checkpoint.
     pub parameters: &'a dyn Fn(&str) -> Option<Value>,
-    /// The callback for each value of each operation. The callback also receives the parameter prefix of the
-    /// current call.
+    /// The callback that receives the value of each operation. The callback also receives the key
+    /// prefix of the current call.
     pub watch: Option<&'a mut Watch<'a>>,
 }
 
-/// Evaluates the entry point `name` for `arguments`, and returns its results.
+/// Evaluates the entry point `name` with the arguments `arguments`, and returns the results.
 ///
 /// # Errors
-/// Returns an error if there is no such entry point, or if an argument or a parameter does not have the
-/// declared type.
+/// Returns an error if the trace has no such entry point, or if an argument or a parameter does not
+/// have the declared type.
 pub fn evaluate(
     trace: &Trace,
     name: &str,

@@ -1,4 +1,5 @@
-//! [`Function`] is a DAG of nodes. Each edge contains the index of an operand.
+//! A [`Function`] is a directed acyclic graph (DAG) of nodes. Each edge of the graph contains the
+//! index of an operand.
 
 use std::sync::Arc;
 
@@ -11,14 +12,15 @@ use crate::Parameter;
 use crate::axis::AxisName;
 use crate::signature::{Argument, Role, Signature};
 
-/// A node of one function. Its index is also its position in topological order.
+/// The index of a node in its function. The index of a node is also the position of the node in
+/// topological order.
 pub type NodeId = NodeIndex<u32>;
 
-/// The index of a function in its trace.
+/// The index of a function in the trace's list of functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FunctionId(pub u32);
 
-/// The origin of a node.
+/// The field of the network, and the line of Rust code, that declare a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Provenance {
     /// The field path in the model: `model.layers.*.self_attn.q_proj`.
@@ -36,7 +38,7 @@ impl Provenance {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum NodeKind {
-    /// An argument of the function.
+    /// The node is an argument of the function.
     Input {
         index: usize,
         name: String,
@@ -45,13 +47,14 @@ pub enum NodeKind {
     },
     Parameter(Parameter),
     Op(Op),
-    /// A call of another function of the trace. The operands of the call are its arguments.
+    /// The node is a call of another function of the trace. The operands of this node are the
+    /// arguments of the call.
     Call {
         function: FunctionId,
-        /// The prefix of the parameters' keys in this call.
+        /// The prefix of the parameters' keys for this call.
         prefix: String,
     },
-    /// One result of a call; the call is the only operand of this node.
+    /// The node is one result of a call. The call is the only operand of this node.
     Result {
         index: usize,
     },
@@ -63,11 +66,12 @@ impl NodeKind {
     }
 }
 
-/// A node: its kind, its type, and its origin.
+/// A node of a function: its kind, its type, and the place that declares the node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
     pub kind: NodeKind,
-    /// The types of the node's results: one type, or for a call one type per result.
+    /// The types of the node's results. A call has one type for each result, and any other node has
+    /// one type.
     pub types: Vec<TensorType>,
     /// The names of the axes; the list is empty if the names are unknown.
     pub axes: Vec<AxisName>,
@@ -75,7 +79,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// The type of a node that is not a call.
+    /// The type of the node's result, if the node is not a call.
     pub fn ty(&self) -> &TensorType {
         &self.types[0]
     }
@@ -95,16 +99,17 @@ impl Output {
     }
 }
 
-/// A function: its arguments, a DAG of nodes, and its results.
+/// A function of a trace: its arguments, a DAG of nodes, and its results.
 #[derive(Clone, Debug)]
 pub struct Function {
     pub name: String,
-    /// The prefix that calls replace in the parameters' keys, such as `model.layers.*`. For an entry point,
-    /// the prefix is empty.
+    /// The prefix of parameters' keys that each call replaces by its own prefix, such as
+    /// `model.layers.*`. For an entry point, the prefix is empty.
     pub prefix: String,
     pub outputs: Vec<Output>,
-    /// The graph of the function's nodes. The weight of an edge is the index of the operand. The index is
-    /// necessary because petgraph lists edges in reverse order of insertion.
+    /// The graph of the function's nodes. The weight of an edge in this graph is the index of the
+    /// operand. The index of the operand is necessary because petgraph lists edges in reverse order
+    /// of insertion.
     graph: DiGraph<Node, u32>,
 }
 
@@ -121,8 +126,8 @@ impl Function {
         Self { name: name.into(), prefix: prefix.into(), outputs: Vec::new(), graph: DiGraph::new() }
     }
 
-    /// Appends a node. The operands of the node must already exist, so that the order of nodes is
-    /// topological.
+    /// Appends a node. The function must already contain the operands of the node, so that the
+    /// order of nodes is topological.
     pub fn push(&mut self, node: Node, operands: &[NodeId]) -> NodeId {
         let id = self.graph.add_node(node);
         for (position, &operand) in operands.iter().enumerate() {
@@ -139,7 +144,7 @@ impl Function {
         self.len() == 0
     }
 
-    /// All nodes of the function. Operands come before the nodes that use them.
+    /// All nodes of the function. The operands of a node come before the node.
     pub fn ids(&self) -> impl DoubleEndedIterator<Item = NodeId> + use<> {
         (0..self.len()).map(NodeId::new)
     }
@@ -148,17 +153,17 @@ impl Function {
         &self.graph[id]
     }
 
-    /// A mutable reference to a node, for renaming.
+    /// A mutable reference to a node, which you can use to rename the node.
     pub fn node_mut(&mut self, id: NodeId) -> &mut Node {
         &mut self.graph[id]
     }
 
-    /// Whether any operand of a node satisfies `is_like`.
+    /// Whether `is_like` returns true for any operand of a node.
     pub fn any_operand(&self, id: NodeId, is_like: impl FnMut(NodeId) -> bool) -> bool {
         self.graph.neighbors_directed(id, Incoming).any(is_like)
     }
 
-    /// The operands of a node in their order.
+    /// The operands of a node, in the order of the operation's operands.
     pub fn operands(&self, id: NodeId) -> Vec<NodeId> {
         let edges = self.graph.edges_directed(id, Incoming);
         let mut operands = vec![NodeId::end(); edges.clone().count()];
@@ -166,7 +171,8 @@ impl Function {
         operands
     }
 
-    /// The operand indices on the edges into a node, in ascending order. In a valid function, these are 0, 1, ….
+    /// The operand indices at the edges that lead to a node, in ascending order. In a valid
+    /// function, these indices are 0, 1, ….
     pub(crate) fn positions(&self, id: NodeId) -> Vec<u32> {
         let mut positions: Vec<u32> = self.graph.edges_directed(id, Incoming).map(|e| *e.weight()).collect();
         positions.sort_unstable();
@@ -198,7 +204,7 @@ impl Function {
         })
     }
 
-    /// For each node, whether a result of the function depends on it.
+    /// For each node, whether a result of the function depends on the node.
     pub fn live(&self) -> Vec<bool> {
         let mut live = vec![false; self.len()];
         self.outputs.iter().for_each(|o| live[o.node.index()] = true);
@@ -234,7 +240,7 @@ impl Function {
     }
 }
 
-/// Appends nodes that all have the same origin.
+/// Appends nodes that are all declared at the same place.
 ///
 /// ```
 /// use ops::ops::{Unary, UnaryKind};
@@ -253,7 +259,7 @@ impl Function {
 #[derive(Debug)]
 pub struct Builder<'a> {
     pub function: &'a mut Function,
-    /// The origin of the nodes.
+    /// The place in the network that declares the nodes.
     pub provenance: Provenance,
 }
 
@@ -261,7 +267,7 @@ impl Builder<'_> {
     /// Appends an operation.
     ///
     /// # Errors
-    /// Returns an error if the operands' types are invalid.
+    /// Returns an error if the operation rejects the types of its operands.
     pub fn op(&mut self, op: impl Into<Op>, operands: &[NodeId]) -> Result<NodeId, InferError> {
         let op = op.into();
         let types: Vec<&TensorType> = operands.iter().map(|&o| self.function.node(o).ty()).collect();

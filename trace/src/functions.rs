@@ -1,4 +1,5 @@
-//! Functions that are composed of several operations, and therefore need no primitive of their own.
+//! Functions that consist of several operations, and therefore do not need primitive operations of
+//! their own.
 
 use ops::ops::{
     Binary, BinaryKind, BroadcastInDim, Constant, Convert, Erf, Narrow, Reduce, ReduceKind, Unary, UnaryKind,
@@ -8,23 +9,24 @@ use ops::{ElementType, InferError, Literal};
 use crate::{Builder, NodeId};
 
 impl Builder<'_> {
-    /// An elementwise function of one operand.
+    /// Appends an elementwise function of one operand.
     pub fn unary(&mut self, kind: UnaryKind, x: NodeId) -> Result<NodeId, InferError> {
         self.op(Unary { kind }, &[x])
     }
 
-    /// An elementwise function of two operands of one type.
+    /// Appends an elementwise function of two operands, which have the same type.
     pub fn binary(&mut self, kind: BinaryKind, a: NodeId, b: NodeId) -> Result<NodeId, InferError> {
         self.op(Binary { kind }, &[a, b])
     }
 
-    /// A tensor with the type of `like` in which every element is `value`.
+    /// Appends a tensor in which every element is `value`, with the type of `like`.
     pub fn splat(&mut self, like: NodeId, value: f64) -> Result<NodeId, InferError> {
         let value = Literal::splat(self.ty(like).clone(), value);
         self.op(Constant { value }, &[])
     }
 
-    /// The elementwise function of `x` and the number `value`, which is the right operand.
+    /// Appends an elementwise function whose left operand is `x` and whose right operand is the
+    /// number `value`.
     pub fn with_scalar(&mut self, kind: BinaryKind, x: NodeId, value: f64) -> Result<NodeId, InferError> {
         let value = self.splat(x, value)?;
         self.binary(kind, x, value)
@@ -47,10 +49,11 @@ impl Builder<'_> {
     }
 }
 
-/// exp(x − max) / Σ exp(x − max) along `axis`, computed in f32 and rounded once, as in `torch.softmax`.
+/// Computes exp(x − max) / Σ exp(x − max) along `axis` in f32, and rounds the result once, as
+/// `torch.softmax` does.
 ///
 /// # Errors
-/// Returns an error if `x` has no axis `axis`, or if `x` is not a float.
+/// Returns an error if `x` has no axis `axis`, or if the elements of `x` are not floats.
 pub fn softmax(b: &mut Builder<'_>, x: NodeId, axis: usize) -> Result<NodeId, InferError> {
     let element = b.ty(x).element;
     let x = b.convert(x, ElementType::F32)?;
@@ -62,11 +65,11 @@ pub fn softmax(b: &mut Builder<'_>, x: NodeId, axis: usize) -> Result<NodeId, In
     b.convert(quotient, element)
 }
 
-/// x · logistic(x), computed in f32 and rounded once, as `torch.nn.functional.silu` does.
-/// Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), §2.
+/// Computes x · logistic(x) in f32, and rounds the result once, as `torch.nn.functional.silu` does.
+/// Source: Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), §2.
 ///
 /// # Errors
-/// Returns an error if `x` is not a float.
+/// Returns an error if the elements of `x` are not floats.
 pub fn silu(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     let element = b.ty(x).element;
     let wide = b.convert(x, ElementType::F32)?;
@@ -75,11 +78,11 @@ pub fn silu(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     b.convert(product, element)
 }
 
-/// Applies an activation to the first half of the last axis, and multiplies the result by the second half.
-/// Use this function if one matmul computes both gate and up.
+/// Applies an activation function to the first half of the last axis, and multiplies the result by
+/// the second half. Use this function if a single matmul computes gate and up together.
 ///
 /// # Errors
-/// Returns an error if `halves` has no axis, or if the activation rejects its operand.
+/// Returns an error if `halves` has no axis, or if the activation function rejects its operand.
 pub fn gated(
     b: &mut Builder<'_>,
     halves: NodeId,
@@ -94,12 +97,12 @@ pub fn gated(
     b.binary(BinaryKind::Multiply, gate, up)
 }
 
-/// 0.5 · x · (1 + tanh(√(2/π) · (x + 0.044715 · x³))), computed in f32 and rounded once, as
-/// `torch.nn.functional.gelu(approximate="tanh")` does.
-/// Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), §2.
+/// Computes 0.5 · x · (1 + tanh(√(2/π) · (x + 0.044715 · x³))) in f32, and rounds the result once,
+/// as `torch.nn.functional.gelu(approximate="tanh")` does. Source: Hendrycks and Gimpel, "Gaussian
+/// Error Linear Units" (2016), §2.
 ///
 /// # Errors
-/// Returns an error if `x` is not a float.
+/// Returns an error if the elements of `x` are not floats.
 pub fn gelu_tanh(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     let element = b.ty(x).element;
     let x = b.convert(x, ElementType::F32)?;
@@ -115,11 +118,11 @@ pub fn gelu_tanh(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     b.convert(product, element)
 }
 
-/// x/2 · (1 + erf(x/√2)), computed in f32 and rounded once, as `torch.nn.functional.gelu` does.
-/// Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), §2.
+/// Computes x/2 · (1 + erf(x/√2)) in f32, and rounds the result once, as `torch.nn.functional.gelu`
+/// does. Source: Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), §2.
 ///
 /// # Errors
-/// Returns an error if `x` is not a float.
+/// Returns an error if the elements of `x` are not floats.
 pub fn gelu(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     let element = b.ty(x).element;
     let x = b.convert(x, ElementType::F32)?;
@@ -131,10 +134,10 @@ pub fn gelu(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     b.convert(product, element)
 }
 
-/// Splits `x` along `axis` into pieces of the given lengths, with a `narrow` for each piece.
+/// Splits `x` along `axis` into pieces of the given lengths. Each piece is a `narrow` operation.
 ///
 /// # Errors
-/// Returns an error if the lengths exceed the extent of the axis.
+/// Returns an error if the sum of the lengths exceeds the extent of the axis.
 pub fn split(
     b: &mut Builder<'_>,
     x: NodeId,

@@ -1,13 +1,13 @@
-//! Inlines all calls in a trace.
+//! Inlines all function calls in a trace.
 
 use std::collections::HashMap;
 
 use crate::{Function, Node, NodeId, NodeKind, Output, Provenance, Trace, resolve_key};
 
 impl Trace {
-    /// The same entry points, with the body of the called function in place of every call. The number of
-    /// parameters and paths, and the length of the text, grow with the depth of the network. Each entry point
-    /// still has one node per weight.
+    /// Returns the same entry points, in which the body of the called function replaces each call.
+    /// The number of parameters, the number of field paths and the length of the text then grow
+    /// with the number of layers. Each entry point still has one node for each weight.
     pub fn inlined(&self) -> Self {
         let inlined = |function: &Function| {
             let into = Function::new(function.name.clone(), "");
@@ -30,8 +30,9 @@ struct Inliner<'a> {
 }
 
 impl Inliner<'_> {
-    /// Appends the nodes of a function, and returns its results. `prefix` replaces the function's prefix.
-    /// `arguments` replace the function's inputs; without `arguments`, the inputs stay inputs.
+    /// Appends the nodes of a function, and returns the nodes of its results. In the keys of
+    /// parameters, `prefix` replaces the prefix of the function. `arguments` replace the inputs of
+    /// the function. Without `arguments`, the inputs stay inputs.
     fn body(&mut self, function: &Function, prefix: &str, arguments: Option<&[NodeId]>) -> Vec<NodeId> {
         // The new nodes for each old node: several nodes for a call, one node otherwise.
         let mut values: Vec<Vec<NodeId>> = Vec::with_capacity(function.len());

@@ -1,8 +1,10 @@
-//! [`Trace`] is a program as a DAG of operations. You can print, parse, verify and evaluate it.
+//! A [`Trace`] represents a program as a DAG of operations. You can print, parse, verify and
+//! evaluate a trace.
 //!
-//! A [`Trace`] is a list of [`Function`]s. A repeated layer is one function, and each layer is a *call* of
-//! this function with its own prefix for the parameters. Therefore the text of the trace does not grow with
-//! the depth of the network. Functions that can be called from outside are entry points.
+//! A [`Trace`] is a list of [`Function`]s. If a network repeats a layer, the layer is one function
+//! of the trace. Each repetition is a *call* of this function with its own prefix for the keys of
+//! parameters. Therefore the length of the trace's text does not grow with the number of layers.
+//! The entry points are the functions that the host can call.
 
 mod axis;
 mod evaluate;

@@ -1,4 +1,5 @@
-//! [`Parameter`] is a weight, and the recipe that computes the weight from the checkpoint's tensors.
+//! A [`Parameter`] is a weight. It can have a recipe that computes the weight from tensors of the
+//! checkpoint.
 
 use std::sync::Arc;
 
@@ -6,8 +7,8 @@ use ops::Attribute as _;
 use ops::ops::{Concatenate, Permute, Reshape};
 use ops::{Form, InferError, Op, ParseError, Reader, TensorType, Value, print_string};
 
-/// A weight: its key and its type. In the body of a repeated block, the key starts with the function's
-/// prefix, `model.layers.*`, which each call replaces.
+/// A weight, with its key and its type. In the body of a repeated layer, the key starts with the
+/// prefix of the function, such as `model.layers.*`. Each call replaces this prefix.
 ///
 /// ```
 /// use ops::{ElementType, TensorType};
@@ -22,27 +23,28 @@ use ops::{Form, InferError, Op, ParseError, Reader, TensorType, Value, print_str
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Parameter {
-    /// The key of the weight in the archive. Without a recipe, this is also the key in the checkpoint.
+    /// The key of the weight in the archive. If the weight has no recipe, this is also the key in
+    /// the checkpoint.
     pub key: String,
     pub ty: TensorType,
-    /// The recipe that computes the weight from the checkpoint's tensors; `None` if the weight itself is a
-    /// tensor of the checkpoint.
+    /// The recipe that computes the weight from tensors of the checkpoint; `None` if the weight
+    /// itself is a tensor of the checkpoint.
     pub recipe: Option<Arc<Recipe>>,
 }
 
-/// A computation that `bake` runs once, when it writes the archive.
+/// A computation that the crate `bake` runs once, when it writes the archive.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Recipe {
-    /// A tensor of the checkpoint, with its key and its declared type.
+    /// A tensor of the checkpoint: its key, and the type that the network declares.
     Source(String, TensorType),
     Op(Op, Vec<Recipe>),
 }
 
-/// The largest nesting depth of operations in a recipe's text. Simplification creates recipes of about ten
-/// nested operations.
+/// The largest number of nested operations in the text of a recipe. Simplification creates recipes
+/// with about ten nested operations.
 const DEEPEST: usize = 256;
 
-/// The key of a parameter in a call that replaces `prefix` by `replacement`.
+/// Returns the key of a parameter in a call that replaces `prefix` by `replacement`.
 pub fn resolve_key(key: &str, prefix: &str, replacement: &str) -> String {
     match key.strip_prefix(prefix) {
         Some(rest) if !prefix.is_empty() && (rest.is_empty() || rest.starts_with('.')) => {
@@ -52,23 +54,23 @@ pub fn resolve_key(key: &str, prefix: &str, replacement: &str) -> String {
     }
 }
 
-/// The pattern of a key: `*` replaces each index of a list. For example, `model.layers.3.mlp` becomes
-/// `model.layers.*.mlp`.
+/// The pattern of a parameter's key. In the pattern, `*` replaces each index of a list. For
+/// example, `model.layers.3.mlp` becomes `model.layers.*.mlp`.
 pub fn key_pattern(key: &str) -> String {
     let part = |part| if str::parse::<usize>(part).is_ok() { "*" } else { part };
     key.split('.').map(part).collect::<Vec<_>>().join(".")
 }
 
 impl Parameter {
-    /// Creates a parameter that is a tensor of the checkpoint.
+    /// Creates a parameter that is a tensor of the checkpoint and has no recipe.
     pub fn new(key: impl Into<String>, ty: TensorType) -> Self {
         Self { key: key.into(), ty, recipe: None }
     }
 
-    /// Creates a parameter for a matrix that the checkpoint stores transposed.
+    /// Creates a parameter for a matrix whose transpose is in the checkpoint.
     ///
     /// # Errors
-    /// Returns an error if the type is not a matrix of floats.
+    /// Returns an error if `ty` is not the type of a matrix of floats.
     pub fn transposed(key: impl Into<String>, ty: TensorType) -> Result<Self, InferError> {
         let key = key.into();
         let stored = TensorType::new(ty.element, ty.shape.iter().rev().copied().collect::<Vec<_>>());
@@ -76,12 +78,12 @@ impl Parameter {
         Self::derived(key, Recipe::Op(Permute { order: vec![1, 0] }.into(), vec![source]))
     }
 
-    /// Creates a parameter whose slices along the first axis are tensors of the checkpoint. In the key of a
-    /// slice, its index replaces the `*` of `pattern`.
+    /// Creates a parameter whose slices along the first axis are separate tensors of the
+    /// checkpoint. In the key of a slice, the index of the slice replaces the `*` of `pattern`.
     ///
     /// # Errors
-    /// Returns an error if the pattern has no `*`, or the type has no axis or an element type that recipes
-    /// don't support.
+    /// Returns an error if `pattern` has no `*`, if `ty` has no axis, or if recipes don't support
+    /// the element type.
     pub fn stacked(pattern: impl Into<String>, ty: TensorType) -> Result<Self, InferError> {
         let pattern = pattern.into();
         let Some((&count, slice)) = ty.shape.split_first() else {
@@ -104,13 +106,13 @@ impl Parameter {
     /// Creates a parameter that a recipe computes.
     ///
     /// # Errors
-    /// Returns an error if an operation of the recipe rejects its operands, or if recipes don't support the
-    /// operation.
+    /// Returns an error if an operation of the recipe rejects its operands, or if recipes don't
+    /// support one of the operations.
     pub fn derived(key: impl Into<String>, recipe: Recipe) -> Result<Self, InferError> {
         Ok(Self { key: key.into(), ty: recipe.ty()?, recipe: Some(Arc::new(recipe)) })
     }
 
-    /// The parameter in a call that replaces `prefix` by `replacement`.
+    /// Returns the parameter in a call that replaces `prefix` by `replacement`.
     pub fn resolved(&self, prefix: &str, replacement: &str) -> Self {
         Self {
             key: resolve_key(&self.key, prefix, replacement),
@@ -119,13 +121,13 @@ impl Parameter {
         }
     }
 
-    /// Whether the weight is stored in the memory layout that kernels read.
+    /// Whether the archive stores the weight in the memory layout that kernels read.
     pub fn is_packed(&self) -> bool {
         matches!(self.recipe.as_deref(), Some(Recipe::Op(Op::Pack(_), _)))
     }
 
-    /// The key and the type of every tensor of the checkpoint that the recipe reads. A tensor that the recipe
-    /// reads twice occurs twice.
+    /// The key and the type of every tensor of the checkpoint that the recipe reads. If the recipe
+    /// reads a tensor twice, the list contains the tensor twice.
     pub fn sources(&self) -> Vec<(&str, &TensorType)> {
         match &self.recipe {
             None => vec![(&self.key, &self.ty)],
@@ -133,11 +135,11 @@ impl Parameter {
         }
     }
 
-    /// The value of the parameter, computed from the values of the checkpoint's tensors.
+    /// Computes the value of the parameter from the values of the checkpoint's tensors.
     ///
     /// # Errors
-    /// Returns an error if a tensor is missing or has another type. The error contains the tensor's key and
-    /// its declared type.
+    /// Returns an error if a tensor is missing or has another type than the network declares. The
+    /// error contains the key of the tensor and the declared type.
     pub fn value(&self, of: &dyn Fn(&str) -> Option<Value>) -> Result<Value, (String, TensorType)> {
         match &self.recipe {
             None => source(&self.key, &self.ty, of),
@@ -155,8 +157,9 @@ fn source(
 }
 
 impl Recipe {
-    /// Whether a recipe may contain an operation with operands of these types. The condition is that `bake`
-    /// can compute any piece of the result from bounded pieces of the operands.
+    /// Whether a recipe may contain the operation `op` with operands of these types. The crate
+    /// `bake` must be able to compute any part of the result from parts of the operands with a
+    /// bounded size.
     pub fn can(op: &Op, operands: &[&TensorType]) -> bool {
         op.bakes() && operands.iter().all(|ty| ty.element.is_float())
     }
@@ -171,7 +174,8 @@ impl Recipe {
     /// The type of the recipe's result.
     ///
     /// # Errors
-    /// Returns an error if an operation rejects its operands, or recipes don't support it.
+    /// Returns an error if an operation rejects its operands, or if recipes don't support the
+    /// operation.
     pub fn ty(&self) -> Result<TensorType, InferError> {
         match self {
             Self::Source(_, ty) => Ok(ty.clone()),
@@ -230,7 +234,8 @@ impl Recipe {
         }
     }
 
-    /// Appends the recipe as text, for example `concatenate axis=0 ("a" : f32[2], "b" : f32[3])`.
+    /// Appends the text form of the recipe, for example `concatenate axis=0 ("a" : f32[2], "b" :
+    /// f32[3])`.
     pub fn print(&self, out: &mut String) {
         match self {
             Self::Source(key, ty) => {
@@ -250,10 +255,10 @@ impl Recipe {
         }
     }
 
-    /// Parses the output of [`Recipe::print`].
+    /// Parses a recipe in the form that [`Recipe::print`] writes.
     ///
     /// # Errors
-    /// Returns an error if the text is not a recipe, or nests operations too deeply.
+    /// Returns an error if the text is not a recipe, or if it nests too many operations.
     pub fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
         Self::parse_within(reader, DEEPEST)
     }

@@ -35,7 +35,8 @@ impl FromStr for Trace {
 
 struct Parser<'a> {
     reader: Reader<'a>,
-    /// The paths and file names in the text. The parser stores each of them once, because they repeat.
+    /// The field paths and file names in the text. The parser stores each path and each file name
+    /// only once, because the text repeats them often.
     strings: HashMap<String, Arc<str>>,
 }
 

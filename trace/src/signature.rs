@@ -1,4 +1,5 @@
-//! [`Signature`] lists the arguments and results of an entry point, with their roles for the caller.
+//! A [`Signature`] lists the arguments and results of an entry point, and the role of each argument
+//! and result for the caller.
 
 use std::fmt;
 
@@ -7,50 +8,53 @@ use ops::{Attribute as _, ElementType, ParseError, Reader, TensorType};
 use crate::axis::AxisName;
 use crate::state::{Part, StateName};
 
-/// The role of an argument or a result. Roles are the protocol between the network in a program and the code
-/// that runs the program.
+/// The role of an argument or a result of an entry point. By these roles, the code that runs a
+/// program knows which argument or result contains what.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
-    /// The tensor has no special role.
+    /// The argument or result has no special role.
     #[default]
     Plain,
-    /// The token ids `i32[B,S]`: S new tokens of each sequence.
+    /// The ids of the new tokens, `i32[B,S]`: S new tokens for each sequence.
     Tokens,
-    /// The vectors `[B,S,D]` that replace the tokens' embeddings: S new positions of each sequence.
+    /// Vectors `[B,S,D]` that replace the embeddings of tokens: S new positions for each sequence.
     Features,
-    /// The number of tokens that a sequence already has, which is the position of its first new token:
-    /// `i32[]` for a single sequence, otherwise `i32[B]`.
+    /// The number of tokens that a sequence already has. This number is also the position of the
+    /// sequence's first new token. The type is `i32[]` for a single sequence, and otherwise
+    /// `i32[B]`.
     Start {
-        /// The largest number of tokens in a sequence.
+        /// The largest number of tokens that a sequence can have.
         context: usize,
     },
-    /// The number of a sequence's new tokens that are real, from 0 to S. All further tokens are padding. The
-    /// type is `i32[B]`, or `i32[]` for a single sequence.
+    /// The number of real tokens among the S new tokens of a sequence, from 0 to S. The new tokens
+    /// after the real tokens are padding. The type is `i32[]` for a single sequence, and otherwise
+    /// `i32[B]`.
     Count,
-    /// The state of a layer. An argument contains the state before the call, and a result contains the state
-    /// after the call.
+    /// A tensor of the state that a layer keeps between calls. As an argument, the tensor contains
+    /// the state before the call; as a result, it contains the state after the call.
     State {
         layer: usize,
-        /// The tensor of the state, and the kind of state.
+        /// The name of the state's tensor, and the kind of state.
         part: Part,
     },
-    /// The output of an encoder for a layer. The entry point that runs the encoder returns this output. All
-    /// other entry points only take this output as an argument.
+    /// The output of an encoder, which a layer reads. The entry point that runs the encoder returns
+    /// this output as a result. All other entry points only take the output as an argument.
     Memory {
         layer: usize,
-        /// The tensor's name, unique among the encoder outputs of the layer.
+        /// The name of the tensor, which is unique among the encoder outputs for the layer.
         name: StateName,
     },
-    /// The index of the running sequence for each row of the batch, `i32[B]`.
+    /// For each slot of the batch, the index of the sequence that runs in this slot, `i32[B]`.
     Sequence,
-    /// The index of the adapter for each row of the batch, `i32[B]`. Index 0 means no adapter.
+    /// For each slot of the batch, the index of the adapter, `i32[B]`. Index 0 selects no adapter.
     Adapter,
-    /// The logits over the vocabulary: `f32[B,V]` after the last real token, or `f32[B,S,V]` after each token.
+    /// The logits of all tokens in the vocabulary. The type is `f32[B,V]` after the last real
+    /// token, or `f32[B,S,V]` after each new token.
     Logits,
-    /// The token with the largest logit, or the lowest id among equal logits: `i32[B]` after the last real
-    /// token, or `i32[B,S]` after each token.
+    /// The token with the largest logit, or the lowest id among tokens with equal logits. The type
+    /// is `i32[B]` after the last real token, or `i32[B,S]` after each new token.
     Token,
-    /// The embedding of each text in the batch, `f32[B,O]`.
+    /// The embedding of each text in the batch, as `f32[B,O]`.
     Embedding,
 }
 
@@ -70,7 +74,7 @@ impl Role {
     /// Parses the output of `Display`: `tokens`, `state(kv.keys, layer 3)`.
     ///
     /// # Errors
-    /// Returns an error if the text is not a role.
+    /// Returns an error if the text is not the name of a role.
     pub fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
         if reader.eat("start(") {
             reader.expect("context")?;
@@ -129,8 +133,9 @@ pub struct Argument {
 }
 
 impl Argument {
-    /// Whether the argument is passed as an `i32` in host memory. The host computes offsets from this
-    /// argument. If the argument were on the device, the host would have to read it back in every call.
+    /// Whether the caller passes the argument as an `i32` in host memory. The host computes offsets
+    /// in tensors from this argument. If the argument were in device memory, the host would have to
+    /// read it from the device in every call.
     pub fn is_host_scalar(&self) -> bool {
         let position = matches!(self.role, Role::Start { .. } | Role::Count);
         position && self.ty.rank() == 0 && self.ty.element == ElementType::I32

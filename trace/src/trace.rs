@@ -1,4 +1,4 @@
-//! [`Trace`] is a whole program.
+//! A [`Trace`] represents a whole program.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +8,8 @@ use ops::TensorType;
 
 use crate::{Function, FunctionId, NodeKind, Parameter};
 
-/// A program: a list of functions in which callees come before callers, and the functions that are entry points.
+/// A program: a list of functions, and the functions that are entry points. A function comes before
+/// the functions that call it.
 ///
 /// ```
 /// use tracewright_trace::Trace;
@@ -30,36 +31,39 @@ use crate::{Function, FunctionId, NodeKind, Parameter};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trace {
-    /// All functions. A function calls only earlier functions in this list.
+    /// All functions of the program. A function can call only earlier functions in this list.
     pub functions: Vec<Function>,
-    /// The functions that can be called from outside.
+    /// The entry points, which are the functions that the host can call.
     pub entries: Vec<FunctionId>,
 }
 
-/// A parameter key that is declared with two types.
+/// The error for a parameter key that the trace declares with two types.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the parameter `{key}` is declared as `{first}` and as `{second}`, or with two different recipes")]
 pub struct ParameterConflict {
     pub key: String,
     pub first: TensorType,
     pub second: TensorType,
-    /// The parameter's keys in the functions that declare it, before calls replace the prefix of each key.
+    /// The keys of the parameter in the functions that declare it, before a call replaces the
+    /// prefix of a key.
     pub origins: BTreeSet<String>,
 }
 
-/// A parameter that a function reads directly or through a call.
+/// A parameter that a function reads directly or through the functions that it calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Read {
-    /// The parameter, with its key in the function.
+    /// The parameter, with the key that it has in the function.
     pub parameter: Parameter,
-    /// The parameter's keys in the functions that declare it, before calls replace the prefix of each key.
+    /// The keys of the parameter in the functions that declare it, before a call replaces the
+    /// prefix of a key.
     pub origins: Arc<BTreeSet<String>>,
 }
 
-/// The parameters that a trace reads, by key, with calls expanded.
+/// The parameters that a trace reads, by key. Each call replaces the prefix of its parameters'
+/// keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reads {
-    /// For each function, the parameters that the function and its callees read.
+    /// For each function, the parameters that the function and the functions that it calls read.
     pub functions: Vec<BTreeMap<String, Read>>,
     /// The parameters that any entry point reads.
     pub entries: BTreeMap<String, Read>,
@@ -69,7 +73,8 @@ pub struct Reads {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub functions: usize,
-    /// The number of nodes. A function counts once, even if several calls use it.
+    /// The number of nodes in all functions. A function counts only once, even if several calls use
+    /// the function.
     pub nodes: usize,
     pub parameters: usize,
     pub parameter_elements: usize,
@@ -85,7 +90,8 @@ impl Trace {
         self.entries.iter().map(|&id| self.function(id)).find(|f| f.name == name)
     }
 
-    /// A trace with only the named entry points, and with the functions that they call.
+    /// Returns a trace with only the named entry points and the functions that these entry points
+    /// call.
     pub fn with_entries(&self, names: &[&str]) -> Self {
         let keep = |id: &&FunctionId| names.contains(&self.function(**id).name.as_str());
         let entries: Vec<FunctionId> = self.entries.iter().filter(keep).copied().collect();
@@ -115,10 +121,10 @@ impl Trace {
         Self { functions, entries }
     }
 
-    /// The parameters that functions and entry points read.
+    /// The parameters that each function and each entry point reads.
     ///
     /// # Errors
-    /// Returns an error if a key is declared with two types.
+    /// Returns an error if the trace declares a key with two types.
     pub fn reads(&self) -> Result<Reads, ParameterConflict> {
         // The loop resolves the parameters of each function once. Each caller then renames them.
         let mut of: Vec<BTreeMap<String, Read>> = Vec::with_capacity(self.functions.len());
@@ -146,18 +152,19 @@ impl Trace {
         Ok(Reads { functions: of, entries })
     }
 
-    /// Every parameter that any entry point reads, with calls expanded, sorted by key.
+    /// Every parameter that any entry point reads, sorted by key. Each call replaces the prefix of
+    /// its parameters' keys.
     ///
     /// # Errors
-    /// Returns an error if a key is declared with two types.
+    /// Returns an error if the trace declares a key with two types.
     pub fn parameters(&self) -> Result<Vec<Parameter>, ParameterConflict> {
         Ok(self.reads()?.entries.into_values().map(|read| read.parameter).collect())
     }
 
-    /// The size of the trace.
+    /// Counts the parts of the trace.
     ///
     /// # Errors
-    /// Returns an error if a key is declared with two types.
+    /// Returns an error if the trace declares a key with two types.
     pub fn counts(&self) -> Result<Counts, ParameterConflict> {
         let parameters = self.parameters()?;
         Ok(Counts {

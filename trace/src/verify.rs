@@ -12,17 +12,17 @@ pub enum VerifyError {
     Infer {
         function: String,
         node: usize,
-        /// The origin of the node.
+        /// The place in the network that declares the node.
         provenance: Provenance,
         source: Box<InferError>,
     },
-    /// A node has another type than its operation returns.
+    /// The type of a node differs from the type that its operation returns.
     #[error("the node %{node} of `{function}` ({}, {}:{}) has the type `{found}`, expected `{expected}`",
         .provenance.path, .provenance.file, .provenance.line)]
     Type {
         function: String,
         node: usize,
-        /// The origin of the node.
+        /// The place in the network that declares the node.
         provenance: Provenance,
         expected: String,
         found: String,
@@ -32,16 +32,17 @@ pub enum VerifyError {
     /// Two functions have the same name.
     #[error("two functions have the name `{0}`")]
     DuplicateFunction(String),
-    /// An entry point reads an encoder's output, but no entry point fills this output with the same type.
+    /// An entry point reads an output of an encoder, but no entry point returns this output with
+    /// the same type.
     #[error("the entry point `{reader}` reads `{memory}`, {}", other_filler(.filler))]
     Memory {
-        /// The entry point that reads the output.
+        /// The entry point that reads the encoder's output.
         reader: String,
         memory: String,
-        /// The entry point that fills the output with a different type, and this type.
+        /// The entry point that returns the output with a different type, and this type.
         filler: Option<(String, String)>,
     },
-    /// A parameter is declared with two types.
+    /// The trace declares a parameter with two different types.
     #[error(transparent)]
     Parameter(#[from] ParameterConflict),
 }
@@ -54,10 +55,11 @@ fn other_filler(filler: &Option<(String, String)>) -> String {
 }
 
 impl Trace {
-    /// Checks everything on which later stages rely: types, operand positions, order, calls, names.
+    /// Checks all properties on which later stages rely: types, operand indices, the order of
+    /// nodes, calls, names.
     ///
     /// # Errors
-    /// Returns an error about the first failed check.
+    /// Returns an error for the first check that fails.
     pub fn verify(&self) -> Result<(), VerifyError> {
         for (i, function) in self.functions.iter().enumerate() {
             if self.functions[..i].iter().any(|f| f.name == function.name) {
@@ -92,8 +94,8 @@ impl Trace {
         self.verify_memory()
     }
 
-    /// Checks each encoder output that an entry point reads: another entry point must fill the output with
-    /// the same type.
+    /// Checks each encoder output that an entry point reads: another entry point must return this
+    /// output with the same type.
     fn verify_memory(&self) -> Result<(), VerifyError> {
         let entries: Vec<Signature> = self.entries.iter().map(|&id| self.function(id).signature()).collect();
         let is_memory = |argument: &&Argument| matches!(argument.role, Role::Memory { .. });

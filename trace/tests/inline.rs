@@ -1,9 +1,10 @@
-//! A trace without calls means the same.
+//! Tests that a trace computes the same values after all calls are inlined.
 
 use ops::{ElementType, TensorType, Value};
 use tracewright_trace::*;
 
-/// A block in a block: `outer` calls `inner` once under a prefix of its own, and reads one weight for all.
+/// A trace with nested blocks: `outer` calls `inner` once with another prefix, and reads a weight
+/// that all calls share.
 const TEXT: &str = r#"function @inner prefix="blocks.*.parts.*" {
   %0 = input 0 "x" () : f32[2] {D} from "blocks.*.parts.*" at "f.rs":1
   %1 = parameter "blocks.*.parts.*.w" () : f32[2] {D} from "blocks.*.parts.*.w" at "f.rs":2

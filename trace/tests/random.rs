@@ -1,4 +1,5 @@
-//! Random sound traces over the whole list of operations: they verify, and print and read back equal.
+//! Tests random valid traces with all operations: the traces pass the verification, and their
+//! printed text parses to equal traces.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use ops::{Attribute as _, Op, Reader, TensorType};
@@ -29,7 +30,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..24)
 }
 
-/// A node of this type that is there already, or a new input or weight.
+/// Selects an existing node of this type, or creates a new input or weight.
 fn operand(function: &mut Function, ty: &TensorType, pick: usize, step: &Step) -> NodeId {
     let is_value = |id: &NodeId| !matches!(function.node(*id).kind, NodeKind::Call { .. });
     let fits: Vec<NodeId> =
@@ -104,7 +105,8 @@ proptest! {
             trace.functions.push(function);
         }
         trace.entries = vec![FunctionId(bodies.len() as u32 - 1)];
-        // Calls with prefixes made of any text may give one key two types: then that is what is wrong.
+        // With random prefixes, calls can declare the same key with two types. This is the only
+        // error that the test allows.
         match trace.verify() {
             Ok(()) | Err(VerifyError::Parameter(_)) => {}
             Err(error) => panic!("{error}"),
@@ -114,7 +116,7 @@ proptest! {
         prop_assert_eq!(&again, &trace);
         prop_assert_eq!(again.to_string(), text);
 
-        // Another type on any node is noticed.
+        // The verification notices a wrong type of any node.
         let victim = bodies[0][0].picks[2] % trace.functions[0].len();
         let node = trace.functions[0].node_mut(NodeId::new(victim));
         node.types[0].shape.push(3);

@@ -1,4 +1,4 @@
-//! Sound traces, and the errors of others.
+//! Tests that the verification accepts valid traces, and reports the errors of invalid traces.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use errors::WithCauses;
@@ -16,7 +16,7 @@ fn f32s(shape: &[usize]) -> TensorType {
 
 const FROM: &str = r#"from "p" at "f.rs":7"#;
 
-/// One entry point `@main`; `FROM` stands behind every node.
+/// A trace with the entry point `@main`, in which `FROM` is the provenance of every node.
 fn main_of(nodes: &str) -> Trace {
     let lines = nodes.lines().map(str::trim).filter(|line| !line.is_empty());
     let lines = lines.map(|line| match line.starts_with('%') {
@@ -26,7 +26,7 @@ fn main_of(nodes: &str) -> Trace {
     parse(&format!("{LAYER}entry @main {{\n{}}}\n", lines.collect::<String>()))
 }
 
-/// y = x · w of the layer.
+/// The layer computes y = x · w.
 const LAYER: &str = r#"function @layer prefix="layers.*" {
   %0 = input 0 "x" () : f32[2] from "layers.*" at "f.rs":1
   %1 = parameter "layers.*.w" () : f32[2] from "layers.*" at "f.rs":2
@@ -43,7 +43,7 @@ fn every_kind_of_broken_trace_is_refused() {
             r#"%0 = input 0 "x" () : f32[2]
                %1 = input 1 "y" () : f32[3]
                %2 = binary kind=add (%0, %1) : f32[2]"#,
-            "the node %2 of `main` (p, f.rs:7) is not valid\n  because: `add`: operands must have one type: `f32[2]` against `f32[3]`",
+            "the node %2 of `main` (p, f.rs:7) is not valid\n  because: `add`: operands must have one type, found `f32[2]` and `f32[3]`",
         ),
         (
             r#"%0 = input 0 "x" () : f32[2]
@@ -154,7 +154,7 @@ fn broken_graphs_that_no_text_can_say_are_refused() {
     no_such_result.functions[1].outputs.push(Output::new("y", NodeId::new(9)));
     refuse(&no_such_result, "the node %9 of `main`: a result is no node");
 
-    // A call of a function that comes later, or of itself.
+    // A function must not call itself or a later function.
     for callee in [1, 2, 77] {
         let mut recursive = sound.clone();
         let call = NodeKind::Call { function: FunctionId(callee), prefix: String::new() };
@@ -163,12 +163,12 @@ fn broken_graphs_that_no_text_can_say_are_refused() {
     }
 }
 
-/// The positions of operands are theirs, in whatever order petgraph lists the edges.
+/// Tests that a node keeps the order of its operands, in whatever order petgraph lists the edges.
 #[test]
 fn s8_operand_order_survives_any_order_of_edges() {
     let ty = f32s(&[1]);
     let provenance = Provenance::new("p", "f.rs", 7);
-    // Six operands in every one of the 720 orders, some of them given twice.
+    // The test passes six operands in each of the 720 orders, and passes two operands twice.
     let mut orders: Vec<Vec<usize>> = vec![vec![]];
     for i in 0..6 {
         let insert = |order: &Vec<usize>, at: usize| [&order[..at], &[i], &order[at..]].concat();
@@ -186,7 +186,7 @@ fn s8_operand_order_survives_any_order_of_edges() {
         let node = builder.op(ops::ops::Concatenate { axis: 0 }, &operands).unwrap();
         assert_eq!(builder.function.operands(node), operands);
     }
-    // Through the text too, and in what it means: a − b, b − a, a − a.
+    // The order must also survive the text form, and the evaluation of a − b, b − a and a − a.
     let (a, b) = (inputs[0], inputs[1]);
     let results = [(a, b), (b, a), (a, a)]
         .map(|(x, y)| builder.op(Binary { kind: BinaryKind::Subtract }, &[x, y]).unwrap());
@@ -204,7 +204,8 @@ fn s8_operand_order_survives_any_order_of_edges() {
     }
 }
 
-/// x · w₃ · w₅ − (x · w₃): the layer is one function, its weights are those of each call.
+/// The trace computes x · w₃ · w₅ − (x · w₃). The layer is a single function, and each call has its
+/// own weights.
 const CALLS: &str = r#"
     %0 = input 0 "x" () : f32[2]
     %1 = call @layer prefix="layers.3" (%0) : [f32[2],f32[2]]
@@ -260,16 +261,16 @@ fn what_cannot_be_evaluated_is_an_error() {
     let x = value(f32s(&[2]));
     assert_eq!(
         attempt("layer", vec![], f32s(&[2])),
-        "the trace has no entry point `layer`; there are [\"main\"]"
+        "the trace has no entry point `layer`; its entry points are [\"main\"]"
     );
     assert_eq!(attempt("main", vec![], f32s(&[2])), "`main` takes arguments of the types (f32[2]), found ()");
     assert_eq!(
         attempt("main", vec![value(f32s(&[3]))], f32s(&[2])),
         "`main` takes arguments of the types (f32[2]), found (f32[3])"
     );
-    let lacks = "there is no value of the type `f32[2]` for the parameter";
-    assert_eq!(attempt("main", vec![x.clone()], f32s(&[2])), format!("{lacks} `layers.5.w`"));
-    assert_eq!(attempt("main", vec![x], f32s(&[5])), format!("{lacks} `layers.3.w`"));
+    let lacks = |key: &str| format!("the parameter `{key}` has no value of the type `f32[2]`");
+    assert_eq!(attempt("main", vec![x.clone()], f32s(&[2])), lacks("layers.5.w"));
+    assert_eq!(attempt("main", vec![x], f32s(&[5])), lacks("layers.3.w"));
 }
 
 #[test]

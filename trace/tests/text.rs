@@ -1,4 +1,5 @@
-//! The text form: what is printed reads back equal, and what cannot be read says where.
+//! Tests the text form: printed text parses to an equal trace, and an error contains the position
+//! in the text.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use ops::{ElementType, Literal, Real, RopePart, RopeTable, TensorType};
@@ -8,7 +9,8 @@ fn parse(text: &str) -> Trace {
     text.parse().unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
-/// A layer that is called twice, constants of every form, names that need escapes.
+/// A trace with two calls of a layer, with constants of every form, and with names that need
+/// escapes.
 const EVERYTHING: &str = r#"function @layer prefix="layers.*" {
   %0 = input 0 "x" () : bf16[2,3] {B,D} from "layers.*" at "models/src/llama.rs":10
   %1 = parameter "layers.*.w" () : bf16[4,3] {_,D} from "layers.*.proj" at "models/src/llama.rs":11
@@ -60,7 +62,7 @@ fn what_is_printed_reads_back() {
     assert_eq!(constant(10), Literal::rope_table(ElementType::F32, table));
 }
 
-/// One character of a sound trace changed, and what the error must say.
+/// Changes one piece of a valid trace, and checks the error message.
 #[test]
 fn errors_give_line_and_column() {
     let cases = [
@@ -96,7 +98,8 @@ fn errors_give_line_and_column() {
     }
 }
 
-/// Any text cut off anywhere is refused with a place, or is a shorter trace; it never ends the program.
+/// Tests text that is cut off anywhere. The parser returns an error with a position or a shorter
+/// trace, and never panics.
 #[test]
 fn truncated_text_is_refused() {
     for end in (0..EVERYTHING.len()).filter(|&i| EVERYTHING.is_char_boundary(i)) {

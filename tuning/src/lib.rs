@@ -1,6 +1,6 @@
-//! Stores the tuner's measurements on disk. Each machine has a folder, with a file for each fused operation
-//! of a kernel and for each network. Every command that builds a network reads these files. The tuner itself,
-//! which writes the files, is in the crate `instruments`.
+//! Stores the tuner's measurements on disk. Each machine has a folder, which contains a file for
+//! each network and for each fused operation. Every command that builds a network reads the files
+//! with measurements. The tuner, which is in the crate `instruments`, writes the files.
 
 mod settings;
 
@@ -18,29 +18,34 @@ use targets::{Target, Tiling, Tuning};
 
 pub use settings::BuildSettings;
 
-/// The version of the format of records. Change the version when the meaning of records changes.
+/// The version of the file format for measurements. Change this version when the meaning of a file
+/// changes.
 const FORM: &str = "tracewright tuning 2";
 
-/// The folder that contains the records of all machines.
+/// The name of the folder that contains the measurements of all machines.
 const FOLDER: &str = "tuning";
 
 const EXTENSION: &str = "tuning";
 
-/// The largest ratio to the default settings' time at which a setting counts as faster. Both the median of
-/// pairs and the shortest times must reach this ratio, and three quarters of the pairs must be below 1. Other
-/// processes can make runs longer, but never shorter.
+/// The largest ratio at which a setting is faster than the default settings. A ratio is the time
+/// with a setting, divided by the time with the default settings. The ratio of the shortest times
+/// and the median ratio of all pairs of measurements must be at most [`FASTER`]. In addition, the
+/// ratio must be below 1 in three quarters of the pairs of measurements. The shortest times are
+/// important because other processes can make runs longer, but never shorter.
 pub const FASTER: f64 = 0.97;
 
-/// The result of measuring a setting.
+/// The result of a trial, which measures one setting.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// The results are correct, and the ratio to the default settings' time is known.
+    /// The program computes correct results. Each field contains a ratio: the time with the
+    /// measured setting divided by the time with the default settings.
     Ratio {
         median: f64,
-        /// The upper quartile of the pairs' ratios.
+        /// The upper quartile of the ratios of all pairs of measurements.
         upper_quartile: f64,
-        /// The ratio of the shortest times.
+        /// The shortest time with the measured setting, divided by the shortest time with the
+        /// default settings.
         shortest: f64,
     },
     Wrong(String),
@@ -48,7 +53,8 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// The ratio to the default settings' time, if it is clearly below 1.
+    /// If the setting is clearly faster than the default settings, returns the time with this
+    /// setting divided by the time with the default settings.
     pub fn faster(&self) -> Option<f64> {
         match *self {
             Self::Ratio { median, upper_quartile, shortest } => {
@@ -59,27 +65,29 @@ impl Verdict {
     }
 }
 
-/// The tuner's measurements of a machine on disk.
+/// The folder that contains the tuner's measurements of one machine.
 ///
-/// A record is a file with two lines: a hash, and the content that the hash protects. The file appears under
-/// its final name only when it is complete. Therefore parallel or killed runs never leave partial records.
+/// Each record of measurements is a file with two lines. The second line of the file is the
+/// content, and the first line is the hash of the content. The tuner first writes a temporary file
+/// and then renames the temporary file. Therefore, parallel or killed runs never leave partial
+/// records.
 pub struct TuningCache {
     folder: PathBuf,
 }
 
-/// The measurements of a fused operation with several [`Tiling`]s, or of a network with several
-/// [`BuildSettings`].
+/// The measurements of one fused operation or one network with different settings. For a fused
+/// operation, the settings are [`Tiling`]s. For a network, the settings are [`BuildSettings`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record<Way = Tiling> {
-    /// The name of the fused operation, or of the network.
+    /// The name of the fused operation, or the name of the network.
     pub name: String,
-    /// The default settings, with which all other settings are compared.
+    /// The default settings. All measured times are divided by the time with the default settings.
     pub usual: Way,
     pub tried: Vec<TrialRecord<Way>>,
 }
 
-/// A setting, and the result of measuring it.
+/// Contains a setting, and the result of the trial that measured this setting.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrialRecord<Way = Tiling> {
@@ -96,11 +104,12 @@ enum Written {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TuningDb {
-    /// Records of kernels, by the name of the fused operation.
+    /// The records of fused operations, by the name of the fused operation.
     pub kernels: BTreeMap<String, Record<Tiling>>,
-    /// Records of networks, by the name of the network.
+    /// The records of networks, by the name of the network.
     pub networks: BTreeMap<String, Record<BuildSettings>>,
-    /// Files that are not valid records, because they were truncated or changed. These files are ignored.
+    /// The paths of truncated or changed files in the folder of measurements. Tracewright ignores
+    /// these damaged files.
     pub damaged: Vec<PathBuf>,
 }
 
@@ -109,33 +118,36 @@ impl<Way: Clone + PartialEq> Record<Way> {
         Self { name: name.into(), usual, tried: Vec::new() }
     }
 
-    /// The record with this name, if it exists and has the same default settings. With other default
-    /// settings, the ratios have no meaning.
+    /// Returns the record with the given name and the given default settings. If `records` contains
+    /// no record with the given name and default settings, the function returns an empty record.
+    /// Measurements with other default settings are not comparable.
     pub fn known(records: &BTreeMap<String, Self>, name: &str, usual: Way) -> Self {
         let found = records.get(name).filter(|record| record.usual == usual);
         found.cloned().unwrap_or_else(|| Self::new(name, usual))
     }
 
-    /// The fastest correct setting, and its ratio to the default settings' time; `None` if no setting is
-    /// faster than the default.
+    /// Returns the fastest correct setting, and the time with this setting divided by the time with
+    /// the default settings. The result is `None` if no setting is faster than the default
+    /// settings.
     pub fn best(&self) -> Option<(&Way, f64)> {
         let faster = self.tried.iter().filter_map(|tried| Some((&tried.way, tried.verdict.faster()?)));
         faster.min_by(|a, b| a.1.total_cmp(&b.1))
     }
 
-    /// The fastest correct setting, which can be the default setting.
+    /// Returns the fastest correct setting. The fastest setting can be the default setting.
     pub fn fastest(&self) -> &Way {
         self.best().map_or(&self.usual, |(best, _)| best)
     }
 
-    /// All settings that were measured, and the default settings.
+    /// Returns the default settings and all settings that were measured.
     pub fn seen(&self) -> impl Iterator<Item = &Way> {
         once(&self.usual).chain(self.tried.iter().map(|tried| &tried.way))
     }
 }
 
 impl TuningDb {
-    /// The tuning for the network with this name. `None` selects the tuning for any other network.
+    /// Returns the tuned settings for the network with the given name. If the name is `None`, the
+    /// result contains only the settings of kernels.
     pub fn tuning(&self, network: Option<&str>) -> Tuning {
         let best = |record: &Record| Some((record.name.clone(), *record.best()?.0));
         let kernels = self.kernels.values().filter_map(best).collect();
@@ -149,7 +161,8 @@ impl TuningDb {
 }
 
 impl TuningCache {
-    /// The tuner's measurements for a target with known features, on this machine, with this compiler.
+    /// Selects the folder with measurements for this machine, the given target and the given
+    /// compiler. The features of the target must be known.
     pub fn new(cache: &Path, target: &Target, compiler: &str) -> Self {
         let threads = thread::available_parallelism().map_or(1, usize::from);
         let mut hasher = blake3::Hasher::new();
@@ -175,7 +188,7 @@ impl TuningCache {
     /// Reads all records.
     ///
     /// # Errors
-    /// Returns an error if a file exists but cannot be read.
+    /// Returns an error if the folder or a file exists but cannot be read.
     pub fn read(&self) -> Result<TuningDb, FileError> {
         let mut known = TuningDb::default();
         let files = match fs::read_dir(&self.folder) {
@@ -211,7 +224,7 @@ impl TuningCache {
         Ok(known)
     }
 
-    /// Writes a record to disk. The new record replaces a record with the same name.
+    /// Writes a record to disk, and replaces an existing record with the same name.
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.
@@ -227,26 +240,28 @@ impl TuningCache {
     }
 }
 
-/// Parses the record in a file, if the hash of the record is right.
+/// Parses the content of a record file. Returns `None` if the hash is wrong or the content is
+/// invalid.
 fn record(bytes: &[u8]) -> Option<Written> {
     let (hash, json) = std::str::from_utf8(bytes).ok()?.strip_suffix('\n')?.split_once('\n')?;
     let written = blake3::hash(json.as_bytes()).to_hex().as_str() == hash;
     written.then(|| serde_json::from_str(json).ok())?
 }
 
-/// The reason why a tuning file cannot be read.
+/// The reason why a file with tuned settings cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TuningFileError {
     #[error(transparent)]
     File(#[from] FileError),
-    #[error("`{}` does not contain tuning results; expected JSON like the key `tuning` of a manifest", .path.display())]
+    #[error("`{}` does not contain tuning results; expected the same JSON as the key `tuning` of a manifest", .path.display())]
     Syntax { path: PathBuf, source: serde_json::Error },
 }
 
-/// Reads a tuning from a separate file, in the format of a manifest.
+/// Reads tuned settings from a file. The format of the file is the same as the format of the key
+/// `tuning` in a manifest.
 ///
 /// # Errors
-/// Returns an error if the file cannot be read or does not contain a tuning.
+/// Returns an error if the file cannot be read or does not contain valid settings.
 pub fn read_tuning(path: &Path) -> Result<Tuning, TuningFileError> {
     let bytes = files::read(path, limits::CONFIG)?;
     let tuning = serde_json::from_slice(&bytes);
@@ -269,7 +284,7 @@ mod tests {
         Verdict::Ratio { median, upper_quartile, shortest }
     }
 
-    /// A record with `count` trials, the last of which is the fastest.
+    /// Creates a record with `count` trials. In the created record, the last trial is the fastest.
     fn tried(product: &str, count: usize) -> Record {
         let verdict = |i: usize| ratio(0.9 / i as f64, 0.9, 0.1);
         let tried = (1..=count).map(|i| TrialRecord { way: tiling(i), verdict: verdict(i) });

@@ -1,4 +1,4 @@
-//! The settings of a network that the tuner measures.
+//! Declares the settings of a network that the tuner can change.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use serde::{Deserialize, Serialize};
 use targets::CompilerFlag;
 
-/// The settings with which a network is built.
+/// The settings that the tuner can change in the build of a network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BuildSettings {

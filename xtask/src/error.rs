@@ -1,4 +1,4 @@
-//! The error of a chore.
+//! Declares the error that a chore returns.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,18 +11,18 @@ pub enum Error {
     /// A required program or library is missing.
     #[error("{what} is missing ({tried}); install it: {how}")]
     Missing { what: &'static str, tried: String, how: &'static str },
-    /// A step ended with a status other than 0.
+    /// A command of a chore ended with a status other than 0.
     #[error(
         "step `{step}` failed ({status}): the messages of the step are above; fix the problem and run this command again"
     )]
     Failed { step: String, status: ExitStatus },
     /// Some test programs ended with a status other than 0.
-    #[error("step `{step}` failed: {}. Their messages are above; fix the problem and run this again", failed.join(", "))]
+    #[error("step `{step}` failed: {}. The messages of these tests are above; fix the problem and run this command again", failed.join(", "))]
     Tests { step: String, failed: Vec<String> },
-    /// Cargo built no test programs for a step that needs test programs.
-    #[error("step `{step}` has no programs to run; list them in `xtask/src/chores.rs`")]
+    /// Cargo built no test programs, although the chore needs test programs.
+    #[error("step `{step}` has no test programs; list the test programs in `xtask/src/chores.rs`")]
     NoTests { step: String },
-    /// A step without output ended with an error status.
+    /// A command that writes its output to a log file ended with an error status.
     #[error("{what} failed ({status}); the last lines of `{log}`:\n{tail}", log = log.display())]
     Quiet { what: String, status: ExitStatus, log: PathBuf, tail: String },
     /// pip reported success, but a pinned package is missing.
@@ -44,7 +44,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// The exit code: 130 for an interrupt, and 1 for all other errors. clap uses 2 for wrong arguments.
+    /// Returns the exit code of this program. The exit code is 130 after an interrupt, and 1 for
+    /// all other errors. If the arguments of `cargo xtask` are wrong, clap uses the exit code 2.
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Error::Interrupted => ExitCode::from(130),

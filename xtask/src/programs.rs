@@ -1,6 +1,6 @@
-//! Runs cargo's test programs, two at a time. cargo runs one program after the other, so half of the machine
-//! waits for a single long test. The tool cargo-nextest would help too, but building it takes longer than the
-//! time that it saves.
+//! Runs cargo's test programs, two programs at a time. `cargo test` runs one program after another,
+//! so many cores are idle while a single long test runs. The tool cargo-nextest would also solve
+//! this problem, but building cargo-nextest takes longer than the time that it saves.
 
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,8 @@ use serde_json::Value as Json;
 use crate::error::Error;
 use crate::step::{Step, check, human, start_error};
 
-/// The number of programs that run at the same time. These programs share the processors.
+/// The number of test programs that run at the same time. The test programs that run in parallel
+/// share the cores of the machine.
 pub const AT_ONCE: usize = 2;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -28,7 +29,8 @@ pub struct TestProgram {
 }
 
 impl TestProgram {
-    /// The test program in a line of cargo's messages.
+    /// Parses a line of cargo's messages. Returns the test program if the line reports that cargo
+    /// built a test program.
     fn named(line: &str) -> Option<Self> {
         let message: Json = serde_json::from_str(line).ok()?;
         let text = |pointer: &str| message.pointer(pointer)?.as_str();
@@ -39,7 +41,8 @@ impl TestProgram {
         Some(Self { name, path, folder, arguments: Vec::new(), envs: Vec::new() })
     }
 
-    /// A copy of the test program with a variable set and some tests left out.
+    /// Returns a copy of the test program that runs with an environment variable and skips some
+    /// tests.
     pub fn with(&self, (variable, value): (&'static str, &str), skipped: &[&str]) -> Self {
         Self {
             name: format!("{} on {value}", self.name),
@@ -49,7 +52,8 @@ impl TestProgram {
         }
     }
 
-    /// The command that runs the test program in the same way as cargo.
+    /// Returns the command that runs the test program with the same folder and variables as
+    /// `cargo test`.
     fn command(&self, start: &dyn Fn(&Path) -> Command) -> Command {
         let mut command = start(&self.path);
         command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
@@ -58,7 +62,8 @@ impl TestProgram {
         command
     }
 
-    /// The number of tests in the program; 0 if the program does not report the number.
+    /// Returns the number of tests in the program. The result is 0 if the program does not report
+    /// the number.
     fn tests(&self, start: &dyn Fn(&Path) -> Command) -> usize {
         let listed = self.command(start).args(["--list", "--format=terse"]).output();
         listed.map_or(0, |output| output.stdout.split(|&byte| byte == b'\n').count())
@@ -82,7 +87,8 @@ impl TestProgram {
     }
 }
 
-/// Builds the test programs that `cargo`, a `cargo test` of some packages, would run.
+/// Builds the test programs that the command `cargo` would run. The command is a `cargo test` of
+/// some packages.
 pub fn build(name: &str, cargo: &mut Command) -> Result<Vec<TestProgram>, Error> {
     cargo.args(["--no-run", "--message-format=json-render-diagnostics"]);
     let step = Step::begin(name, cargo);
@@ -91,9 +97,9 @@ pub fn build(name: &str, cargo: &mut Command) -> Result<Vec<TestProgram>, Error>
     Ok(String::from_utf8_lossy(&output.stdout).lines().filter_map(TestProgram::named).collect())
 }
 
-/// Runs all test programs, `at_once` of them in parallel, beginning with the programs that have the most
-/// tests. The function reports the end of each program, and prints the whole output of a program that failed.
-/// `start` is the command that starts a program.
+/// Runs all test programs, `at_once` programs in parallel. The programs with the most tests run
+/// first. The function reports the end of each program, and prints the whole output of a failed
+/// program. The callback `start` returns the command that starts a program.
 pub fn run(
     name: &str,
     at_once: usize,
@@ -135,7 +141,7 @@ pub fn run(
 mod tests {
     use super::*;
 
-    /// A script that prints its arguments, used instead of a test program.
+    /// Creates a script that a test runs instead of a test program.
     fn script(name: &str, text: &str) -> TestProgram {
         TestProgram {
             name: name.into(),

@@ -1,4 +1,5 @@
-//! Installs pinned Python packages once in a separate folder, with pip and without root.
+//! Installs pinned Python packages into a separate folder. The installation uses pip, and does not
+//! need root permissions.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -13,9 +14,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::error::Error;
 use crate::step::{check, human, start_error};
 
-/// A copy of the requirements, which the installation writes at its end. The copy of the requirements is
-/// removed before the first change. A folder without the copy is unfinished, and a folder with another
-/// content of the copy is out of date.
+/// The name of a file that contains a copy of the requirements. An installation removes this copy
+/// at the beginning, and writes the copy at the end. If the copy is missing, the installation was
+/// not finished. If the copy differs from the requirements, the folder is out of date.
 const STAMP: &str = "installed.txt";
 
 const HOW_PYTHON: &str =
@@ -27,18 +28,20 @@ pub struct Python {
 }
 
 impl Python {
-    /// The folder that contains the packages. Run the programs inside the packages, because the scripts in
-    /// `bin` first start Python, and contain the absolute path of the checkout.
+    /// Returns the folder that contains the packages. If a package contains an executable program,
+    /// run this program directly. The scripts in `bin` are slower because the scripts start Python.
+    /// The scripts also contain the absolute path of the checkout.
     pub fn packages(&self) -> &Path {
         &self.packages
     }
 
-    /// The folders that contain the packages' programs.
+    /// Returns the folders that contain the scripts of the packages.
     pub fn bin(&self) -> [PathBuf; 2] {
         [self.dir.join("bin"), self.packages.join("bin")]
     }
 
-    /// A command that runs `python3` with the packages, from a virtual environment or from a plain folder.
+    /// Returns a command that runs `python3` with the installed packages. The installed packages
+    /// are in a virtual environment or in a plain folder.
     pub fn command(&self) -> Command {
         let own = self.dir.join("bin/python3");
         let mut python = Command::new(if own.exists() { own } else { "python3".into() });
@@ -47,13 +50,15 @@ impl Python {
     }
 }
 
-/// Creates the folder `dir` with the packages that the file `requirements` pins. The function installs the
-/// packages if any of them is missing. `size` is the size of the download in the message to the user.
+/// Creates the folder `dir` with the packages that the file `requirements` pins. The function
+/// installs the packages only if a package is missing. The argument `size` is the size of the
+/// download, which a message reports to the user.
 pub fn install(dir: &Path, requirements: &Path, size: &str) -> Result<Python, Error> {
     install_for(None, dir, requirements, size)
 }
 
-/// Installs packages for another platform, in pip's notation, or for this machine.
+/// Installs packages for the given platform, which is a name in pip's notation. If the platform is
+/// `None`, the function installs packages for this machine.
 pub fn install_for(
     platform: Option<&str>,
     dir: &Path,
@@ -87,14 +92,14 @@ pub fn install_for(
     Ok(python)
 }
 
-/// The folder, if its copy of the requirements contains the same pins.
+/// Returns the installed packages if the folder's copy of the requirements is equal to `pins`.
 fn current(dir: &Path, pins: &str) -> Option<Python> {
     let stamp = fs::read_to_string(dir.join(STAMP)).ok()?;
     (stamp == pins).then(|| find(dir)).flatten()
 }
 
-/// The folder, if it contains every pinned package. pip writes `INSTALLER` after all other files of a
-/// package.
+/// Returns the installed packages if the folder contains every pinned package. The function
+/// searches for the file `INSTALLER`, which pip writes after all other files of a package.
 fn complete(dir: &Path, pins: &[Pin]) -> Result<Python, Error> {
     let missing = |pin: &Pin| Error::Incomplete { pin: pin.to_string(), dir: dir.to_path_buf() };
     let [first, ..] = pins else {
@@ -108,8 +113,8 @@ fn complete(dir: &Path, pins: &[Pin]) -> Result<Python, Error> {
     }
 }
 
-/// The folder `lib/python3*/site-packages`, which also contains packages that were installed without a
-/// virtual environment.
+/// Finds the folder `lib/python3*/site-packages`. The folder `site-packages` contains the packages,
+/// with and without a virtual environment.
 fn find(dir: &Path) -> Option<Python> {
     let versions = fs::read_dir(dir.join("lib")).ok()?;
     let mut packages = versions.filter_map(|entry| Some(entry.ok()?.path().join("site-packages")));
@@ -117,13 +122,14 @@ fn find(dir: &Path) -> Option<Python> {
     Some(Python { dir: dir.to_path_buf(), packages })
 }
 
-/// The packages of an installed folder.
+/// Returns the folder with the packages of a finished installation.
 pub fn find_packages(dir: &Path) -> Result<PathBuf, Error> {
     let pin = || Error::Incomplete { pin: "site-packages".into(), dir: dir.to_path_buf() };
     find(dir).map(|python| python.packages).ok_or_else(pin)
 }
 
-/// The `python3` of a fresh environment in `dir` with a wheel. It also finds the packages in the folder `packages`.
+/// Creates a virtual environment in `dir`, installs a wheel, and returns the path of the
+/// environment's `python3`. This `python3` also finds the packages in the folder `packages`.
 pub fn environment_with(dir: &Path, wheel: &Path, packages: &Path) -> Result<PathBuf, Error> {
     let (lock, log) = (lock(dir)?, dir.with_extension("log"));
     let mut venv = Command::new("python3");
@@ -179,8 +185,9 @@ fn pip(
     run(&mut pip, &format!("installing {} ({size})", requirements.display()), &log, lock)
 }
 
-/// A Python statement that succeeds if pip can install for another Python than its own (22.3 and newer). In
-/// this case an environment needs no pip, and copying pip would take seconds.
+/// A Python statement that succeeds if pip can install packages into another Python environment.
+/// The pip versions from 22.3 on can install packages into another environment. With one of these
+/// versions, a new environment needs no copy of pip, which would take seconds to install.
 const INSTALLS_FOR_OTHERS: &str =
     "import venv, pip; assert tuple(map(int, pip.__version__.split('.')[:2])) >= (22, 3)";
 
@@ -190,7 +197,7 @@ fn pip_of(python: impl AsRef<OsStr>) -> Command {
     pip
 }
 
-/// Whether `python3` can run a statement without an error.
+/// Whether `python3` runs a statement without an error.
 fn asks(statement: &str) -> Result<bool, Error> {
     let mut python = Command::new("python3");
     python.args(["-c", statement]).stdout(Stdio::null()).stderr(Stdio::null());
@@ -205,9 +212,9 @@ fn asks(statement: &str) -> Result<bool, Error> {
     }
 }
 
-/// Runs a child process without its output: a spinner on a terminal, plain lines elsewhere, and the child's
-/// output in `log`. The lock, an empty file, is the child's stdin. Therefore the child holds the lock as long
-/// as it runs, even if this program is killed.
+/// Runs a child process and writes its output to the file `log`. On a terminal, the function
+/// displays a spinner. The child process inherits the lock file as its stdin. Therefore, the child
+/// process holds the lock until the child process ends, even if this program is killed.
 pub fn run(command: &mut Command, what: &str, log: &Path, lock: &File) -> Result<(), Error> {
     let output = File::create(log).with_path("create", log)?;
     let errors = output.try_clone().with_path("open", log)?;
@@ -238,8 +245,8 @@ pub fn run(command: &mut Command, what: &str, log: &Path, lock: &File) -> Result
     Ok(())
 }
 
-/// A lock that is held during an installation. The operating system releases the lock when the processes that
-/// hold it end for any reason.
+/// Locks a folder during an installation. The operating system releases the lock when all processes
+/// that hold the lock have ended.
 pub fn lock(dir: &Path) -> Result<File, Error> {
     let path = dir.with_extension("lock");
     let parent = path.parent().unwrap_or(dir);
@@ -253,15 +260,16 @@ pub fn lock(dir: &Path) -> Result<File, Error> {
     Ok(file)
 }
 
-/// A line `NAME==VERSION` of the requirements, optionally with the `--hash` of the only wheel that pip then
-/// accepts.
+/// A line `NAME==VERSION` of the requirements. If the line also contains a `--hash`, pip accepts
+/// only the wheel with this hash.
 struct Pin {
     name: String,
     version: String,
 }
 
 impl Pin {
-    /// The folder with the metadata of an installed package; in the folder's name, `_` replaces `-` and `.`.
+    /// Returns the name of the folder that contains the metadata of the installed package. In the
+    /// name of the folder, `_` replaces `-` and `.`.
     fn dist_info(&self) -> String {
         format!("{}-{}.dist-info", self.name.to_lowercase().replace(['-', '.'], "_"), self.version)
     }
@@ -273,7 +281,8 @@ impl std::fmt::Display for Pin {
     }
 }
 
-/// Parses exact pins, so that the same packages are installed on any day.
+/// Parses the requirements. Each line of the requirements must contain an exact version, so an
+/// installation has the same result on any day.
 fn parse(path: &Path, text: &str) -> Result<Vec<Pin>, Error> {
     let lines =
         text.lines().enumerate().map(|(i, line)| (i + 1, line.split('#').next().unwrap_or("").trim()));

@@ -1,4 +1,5 @@
-//! A step is a child process with a name, and the step's time is reported.
+//! Runs the commands of a chore. Each command is one step of the chore. A step has a name and runs
+//! as a child process. The module reports the time of each step.
 
 use std::ffi::OsStr;
 use std::io;
@@ -8,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use crate::error::Error;
 
-/// The step that is running, with its start time.
+/// A running step of a chore, with the time at which the step started.
 pub struct Step<'a> {
     name: &'a str,
     begun: Instant,
 }
 
 impl<'a> Step<'a> {
-    /// Prints the command of the step on stderr before the command runs.
+    /// Prints the command of the step on stderr. Call this function before you run the command.
     pub fn begin(name: &'a str, command: &Command) -> Self {
         eprintln!("==> {name}: {}", line(command));
         Self { name, begun: Instant::now() }
@@ -38,25 +39,25 @@ pub fn step(name: &str, command: &mut Command) -> Result<(), Error> {
     step.end(command.status().map_err(|source| start_error(command, source))?)
 }
 
-/// If a child process was interrupted, this program ends as interrupted, too.
+/// Returns [`Error::Interrupted`] if a child process was interrupted.
 pub fn check(status: ExitStatus) -> Result<(), Error> {
     const SIGINT: i32 = 2;
     let interrupted = status.signal() == Some(SIGINT) || status.code() == Some(130);
     if interrupted { Err(Error::Interrupted) } else { Ok(()) }
 }
 
-/// Starts `program` to see whether it is there.
+/// Runs `program --version` to check that the program can be started.
 pub fn starts(program: impl AsRef<OsStr>) -> io::Result<()> {
     let mut command = Command::new(program);
     command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().map(drop)
 }
 
-/// The error of a command that did not start.
+/// Creates the error for a command that did not start.
 pub fn start_error(command: &Command, source: io::Error) -> Error {
     Error::Start { program: command.get_program().to_string_lossy().into_owned(), source }
 }
 
-/// Formats a duration for people: `8.3 s`, `4 min 07 s`.
+/// Formats a duration for messages, such as `8.3 s` or `4 min 07 s`.
 pub fn human(time: Duration) -> String {
     match time.as_secs() {
         0..60 => format!("{:.1} s", time.as_secs_f64()),
@@ -64,7 +65,8 @@ pub fn human(time: Duration) -> String {
     }
 }
 
-/// The command as a user would type it, with `cargo` instead of the path of cargo.
+/// Formats a command as a user would type it, for example with `cargo` instead of the path of
+/// cargo.
 fn line(command: &Command) -> String {
     let program = command.get_program();
     let program = std::path::Path::new(program).file_name().unwrap_or(program);

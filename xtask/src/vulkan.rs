@@ -1,5 +1,6 @@
-//! Installs a Vulkan driver that needs no graphics processor: the driver of Mesa, from Debian's packages,
-//! unpacked into a folder without root.
+//! Installs a Vulkan driver that needs no graphics processor. The program downloads Mesa's driver
+//! from Debian's packages, and unpacks the packages into a folder. The installation does not need
+//! root permissions.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,19 +11,22 @@ use errors::WithPath as _;
 use crate::error::Error;
 use crate::python::{lock, run};
 
-/// The Debian package of the driver, which also installs its dependencies.
+/// The Debian package that contains the driver. The program also installs all Debian packages that
+/// the driver's package depends on.
 const DRIVER: &str = "mesa-vulkan-drivers";
 
 const HOW: &str = "`dnf install mesa-vulkan-drivers vulkan-loader`, `pacman -S vulkan-swrast vulkan-icd-loader` or the like";
 
-/// The name of a file that is written at the end of the installation. A folder without this file is
-/// unfinished.
+/// The name of a file that the program writes at the end of the installation. If the file is
+/// missing, the installation of the driver was not finished.
 const STAMP: &str = "installed.txt";
 
-/// The environment variables for a driver; empty if the system's loader finds a driver.
+/// The environment variables with which programs find the Vulkan driver. The list is empty if the
+/// Vulkan loader of the system already finds a driver.
 pub type Variables = Vec<(&'static str, PathBuf)>;
 
-/// Finds a driver: the system's driver, or an unpacked driver, which is installed if it is missing.
+/// Finds the Vulkan driver of the system. If the system has no driver, the function installs a
+/// driver into the checkout.
 pub fn install(root: &Path) -> Result<Variables, Error> {
     if system_has_one() {
         return Ok(Variables::new());
@@ -74,8 +78,8 @@ fn unpack(dir: &Path, held: &fs::File) -> Result<(), Error> {
     Ok(())
 }
 
-/// The folder of libraries in an unpacked root directory. The name of this folder contains the machine's
-/// architecture.
+/// Returns the folder of libraries in an unpacked root directory. The name of the folder of
+/// libraries contains the architecture of the machine.
 fn libraries(root: &Path) -> Result<PathBuf, Error> {
     let lib = root.join("usr/lib");
     let folders = fs::read_dir(&lib).with_path("read", &lib)?.flatten().map(|entry| entry.path());
@@ -88,7 +92,8 @@ fn libraries(root: &Path) -> Result<PathBuf, Error> {
     })
 }
 
-/// The packages of the driver, its loader, and the libraries that these need and the system lacks.
+/// Returns the Debian packages that the program must install. The packages contain the driver, the
+/// Vulkan loader, and required libraries that the system does not have.
 fn missing_packages() -> Result<Vec<String>, Error> {
     let none = |tried: &str| Error::Missing { what: "a driver for Vulkan", tried: tried.into(), how: HOW };
     let mut ask = Command::new("apt-cache");

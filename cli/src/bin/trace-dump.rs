@@ -1,4 +1,4 @@
-//! The binary `trace-dump`, for the network families in the library.
+//! The program `trace-dump` supports the network families of the crate `models`.
 
 use std::process::ExitCode;
 

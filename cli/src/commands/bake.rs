@@ -1,4 +1,4 @@
-//! `tracewright bake` writes a checkpoint as an IREE parameter archive.
+//! `tracewright bake` writes the weights of a checkpoint into an IREE parameter archive.
 
 use std::path::{Path, PathBuf};
 
@@ -17,16 +17,17 @@ use crate::{Invocation, progress};
 
 #[derive(Args)]
 pub struct Arguments {
-    /// Model directory or GGUF file whose weights `bake` checks and writes as the module reads them, or a
-    /// .safetensors file that `bake` copies tensor by tensor
+    /// Model directory or GGUF file, whose weights `bake` stores in the layout that the compiled
+    /// module reads, or a .safetensors file, whose tensors `bake` copies unchanged or converts with
+    /// `--dtype`
     pub checkpoint: PathBuf,
     /// Archive file to write
     #[arg(short, long, value_name = "FILE.irpa")]
     pub out: PathBuf,
-    /// Write no types and hashes into the archive, like IREE's own tool
+    /// Write an archive without types and hashes, like the archives of IREE's own tool
     #[arg(long)]
     pub no_metadata: bool,
-    /// Print on stderr the commands of IREE's own tools that have the same result
+    /// Print the equivalent commands of IREE's own tools on stderr
     #[arg(long)]
     pub print_commands: bool,
     #[command(flatten)]
@@ -85,7 +86,8 @@ impl Arguments {
     }
 }
 
-/// Rejects options about a network if the checkpoint is a file of tensors without a configuration.
+/// Rejects options for a network if the checkpoint is a single file of tensors, which has no
+/// configuration.
 fn check(model: &ModelArguments) -> Result<(), Error> {
     let ModelArguments { network, context, chunk, kv } = model;
     let option = match () {
@@ -103,7 +105,7 @@ fn check(model: &ModelArguments) -> Result<(), Error> {
     Err(usage(what).into())
 }
 
-/// The command of IREE's own tools that writes the same archive.
+/// Returns the command of IREE's own tools that writes the same archive as `bake`.
 fn converts(checkpoint: &Path, archive: &Path) -> String {
     let words = [
         "iree-convert-parameters".to_owned(),

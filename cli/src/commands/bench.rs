@@ -14,26 +14,26 @@ use crate::arguments::{CompileArguments, DeviceArguments, EngineArguments, Tunin
 
 #[derive(Subcommand)]
 pub enum Arguments {
-    /// Measure decode: calls that compute one token per sequence
+    /// Measure decode calls, which compute one new token per sequence
     Decode(DecodeBench),
-    /// Measure prefill: from the prompt to the first new token
+    /// Measure prefill: the time from the prompt to the first new token
     Prefill(PrefillBench),
-    /// Measure a matmul with a weight: [M, K] times [N, K] gives [M, N]
+    /// Measure a matmul of an [M, K] input with an [N, K] weight matrix
     Matmul(MatmulBench),
     /// Measure causal attention over cached keys and values
     Attention(AttentionBench),
-    /// Measure the compilation of prefill and decode, with an empty cache
+    /// Measure the time to compile prefill and decode with an empty cache
     Compile(ModelBench),
-    /// Measure how long Tracewright records, simplifies and expands a network and writes its module text
+    /// Measure the time to record, simplify and expand a network, and to write its module text
     Trace(ModelBench),
-    /// Measure how long Tracewright writes the archive of a checkpoint
+    /// Measure the time to write the weights of a checkpoint into an archive
     Bake(ModelBench),
-    /// Measure everything about a model: prefill, decode, trace, compile, bake
+    /// Run five benchmarks of a model: prefill, decode, trace, compile and bake
     Suite(ModelBench),
 }
 
 impl Arguments {
-    /// The path of the model if the benchmark measures a model.
+    /// The path of the model, or `None` if the benchmark measures a single operation.
     pub fn model(&mut self) -> Option<&mut PathBuf> {
         match self {
             Self::Decode(DecodeBench { of, .. }) | Self::Prefill(PrefillBench { of, .. }) => {
@@ -47,7 +47,8 @@ impl Arguments {
 
 #[derive(Args)]
 pub struct DecodeBench {
-    /// Number of tokens in the KV cache before the first measured token; separate several with commas
+    /// Number of tokens in the KV cache before the first measured token; separate several values
+    /// with commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "0")]
     pub depth: Vec<usize>,
     /// Number of tokens to decode per round
@@ -66,7 +67,7 @@ pub struct DecodeBench {
 
 #[derive(Args)]
 pub struct PrefillBench {
-    /// Number of tokens in the prompt; separate several with commas
+    /// Number of tokens in the prompt; separate several values with commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "128")]
     pub tokens: Vec<usize>,
     #[command(flatten)]
@@ -80,7 +81,8 @@ pub struct PrefillBench {
 /// A model, and the options of its measurement.
 #[derive(Args)]
 pub struct ModelBench {
-    /// Hugging Face model directory, GGUF file, or a config.json, for which `bench` uses random weights
+    /// Hugging Face model directory, GGUF file, or config.json; with a config.json, `bench` uses
+    /// random weights
     pub model: PathBuf,
     #[command(flatten)]
     pub variants: VariantArguments,
@@ -90,23 +92,23 @@ pub struct ModelBench {
 
 #[derive(Args)]
 pub struct MatmulBench {
-    /// Number of rows M of the input matrix; separate several with commas
+    /// Number of rows M of the input matrix; separate several values with commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1")]
     pub m: Vec<usize>,
-    /// Number of outputs N of the weight matrix
+    /// Number of output features N of the weight matrix
     #[arg(long, value_name = "N")]
     pub n: usize,
-    /// Number of inputs K of the weight matrix, the axis that the matmul sums over
+    /// Number of input features K of the weight matrix, which the matmul sums over
     #[arg(long, value_name = "N")]
     pub k: usize,
-    /// Types in which the matmul is computed: f32, f16, bf16; separate several with commas
+    /// Element types of the matmul: f32, f16, bf16; separate several values with commas
     #[arg(long, value_name = "TYPES", value_delimiter = ',', default_value = "bf16")]
     pub dtype: Vec<ElementType>,
-    /// Formats of the weight matrix: none, q8, q4, q4_k; separate several with commas
+    /// Formats of the weight matrix: none, q8, q4, q4_k; separate several values with commas
     #[arg(long, value_name = "FORMATS", value_delimiter = ',')]
     pub quant: Vec<Quantization>,
-    /// Compute the matmul with Tracewright's kernels (on), with code of IREE's compiler (off), or with both
-    /// (on,off)
+    /// Compute the matmul with Tracewright's kernels (on), with code that IREE's compiler generates
+    /// (off), or measure the two variants (on,off)
     #[arg(long, value_name = "on|off", value_delimiter = ',', default_value = "on")]
     pub kernels: Vec<KernelUse>,
     #[command(flatten)]
@@ -127,17 +129,18 @@ pub struct AttentionBench {
     /// Number of features per head
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub features: usize,
-    /// Number of positions in the KV cache; separate several with commas
+    /// Number of positions in the KV cache; separate several values with commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "512")]
     pub context: Vec<usize>,
-    /// Position of the first query [default: the last position that leaves room for all queries]
+    /// Position of the first query in the KV cache [default: the last position at which all queries
+    /// fit]
     #[arg(long, value_name = "N")]
     pub depth: Option<usize>,
-    /// Types in which attention is computed: f32, f16, bf16; separate several with commas
+    /// Element types of the attention: f32, f16, bf16; separate several values with commas
     #[arg(long, value_name = "TYPES", value_delimiter = ',', default_value = "bf16")]
     pub dtype: Vec<ElementType>,
-    /// Compute attention with Tracewright's kernels (on), with code of IREE's compiler (off), or with both
-    /// (on,off)
+    /// Compute attention with Tracewright's kernels (on), with code that IREE's compiler generates
+    /// (off), or measure the two variants (on,off)
     #[arg(long, value_name = "on|off", value_delimiter = ',', default_value = "on")]
     pub kernels: Vec<KernelUse>,
     #[command(flatten)]
@@ -147,42 +150,48 @@ pub struct AttentionBench {
 /// The option that writes the time of each dispatch to a file.
 #[derive(Args)]
 pub struct ProfileArguments {
-    /// Write the time of each dispatch of one variant to a file, for Perfetto, chrome://tracing and
-    /// `trace-dump --profile`
+    /// Write the time of each dispatch to a file, which Perfetto, chrome://tracing and
+    /// `trace-dump --profile` can show; the benchmark must have a single variant
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
 }
 
-/// The options that define the variants of a model. The benchmark measures each combination of their values.
+/// The options that define the variants of a model. A benchmark of a model measures each
+/// combination of the values that these options have.
 #[derive(Args)]
 pub struct VariantArguments {
-    /// Types of weights and activations: f32, f16, bf16; separate several with commas [default: the checkpoint's]
+    /// Element types of weights and activations: f32, f16, bf16; separate several values with
+    /// commas [default: the checkpoint's type]
     #[arg(long, value_name = "TYPES", value_delimiter = ',')]
     pub dtype: Vec<ElementType>,
-    /// Formats of the weights of matmuls: none, q8, q4, q4:pure, q4_k, q4_k:pure; separate several with commas [default: none]
+    /// Formats of the weight matrices: none, q8, q4, q4:pure, q4_k, q4_k:pure; separate several
+    /// values with commas [default: none]
     #[arg(long, value_name = "FORMATS", value_delimiter = ',')]
     pub quant: Vec<Quantization>,
-    /// Compute matmuls with Tracewright's kernels (on), with code of IREE's compiler (off), or with both
-    /// (on,off)
+    /// Compute matmuls with Tracewright's kernels (on), with code that IREE's compiler generates
+    /// (off), or measure the two variants (on,off)
     #[arg(long, value_name = "on|off", value_delimiter = ',', default_value = "on")]
     pub kernels: Vec<KernelUse>,
-    /// Rewrite rules that simplify the network: off, exact, approximate; separate several with commas
+    /// Rewrite rules that simplify the network: off, exact, approximate; separate several values
+    /// with commas
     #[arg(long, value_name = "RULES", value_delimiter = ',', default_value = "exact")]
     pub simplify: Vec<Rules>,
-    /// Kernel settings, as for `generate`: on, off, or the path of a file; separate several with commas
+    /// Kernel settings, as for `generate --tuning`: on, off, or the path of a file; separate
+    /// several values with commas
     #[arg(long, value_name = "on|off|FILE", value_delimiter = ',', default_value = "on")]
     pub tuning: Vec<TuningSource>,
     /// Formats of the KV cache: computed (the type of the activations), q8, or both (computed,q8)
     #[arg(long, value_name = "FORMATS", value_delimiter = ',', value_parser = kv_format, default_value = "computed")]
     pub kv: Vec<KvFormat>,
-    /// Maximum length of a sequence in tokens; separate several with commas [default: 512, or the model's
-    /// limit if that is shorter]
+    /// Maximum length of a sequence in tokens; separate several values with commas [default: 512,
+    /// or a lower limit of the model]
     #[arg(long, value_name = "N", value_delimiter = ',')]
     pub context: Vec<usize>,
-    /// Number of sequences in parallel; separate several with commas
+    /// Number of sequences that a call computes in parallel; separate several values with commas
     #[arg(long, value_name = "N", value_parser = batch, value_delimiter = ',', default_value = "1")]
     pub batch: Vec<NonZeroUsize>,
-    /// Number of prompt tokens that the model reads per call; separate several with commas [default: 128]
+    /// Number of prompt tokens that the model reads per call; separate several values with commas
+    /// [default: 128]
     #[arg(long, value_name = "N", value_delimiter = ',')]
     pub chunk: Vec<usize>,
     #[command(flatten)]
@@ -206,7 +215,7 @@ pub struct BenchArguments {
     /// Write all measurements as JSON to a file; docs/reference/json.md describes the format
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Draw the measurements as a picture and write this file
+    /// Draw a chart of the measurements, and write the chart to an SVG file
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<PathBuf>,
     #[command(flatten)]

@@ -13,9 +13,9 @@ pub struct Arguments {
     /// Token ids that the model reads, such as 5,17,3
     #[arg(long, value_name = "IDS", value_delimiter = ',', required = true)]
     pub tokens: Vec<u32>,
-    /// Variant to compare the compiled model with: the reference evaluator, the same model without
-    /// simplification, kernels or quantization, or a file of transformers' activations by
-    /// tests/oracle/activations.py
+    /// Variant that the compiled model is compared with: the reference evaluator, or the same model
+    /// without simplification, without kernels or without quantization. A FILE contains activations
+    /// that the library transformers computed, and that tests/oracle/activations.py wrote
     #[arg(
         long,
         value_name = "evaluator|unsimplified|no-kernels|dense|FILE.safetensors",
@@ -146,7 +146,7 @@ mod run {
             report(&BisectReport { names: [engine, name], calls: &calls, compared: &compared }, self.json)
         }
 
-        /// The plugin that the arguments select; `None` for IREE.
+        /// The path of XLA's plugin, or `None` if the arguments select IREE.
         fn plugin(&self) -> Result<Option<PathBuf>, Error> {
             let for_iree = [
                 ("--tuning", self.build.tuning.source.is_some()),
@@ -156,7 +156,8 @@ mod run {
             plugins::plugin(&self.engine, &self.device, for_iree.into_iter().chain(network))
         }
 
-        /// Compares the plan's network, compiled with IREE, by `compare`.
+        /// Prepares IREE as the engine for the network of `plan`, and calls `compare` with this
+        /// engine.
         fn in_iree(
             &self,
             plan: &Plan,
@@ -179,7 +180,7 @@ mod run {
         }
     }
 
-    /// The plan with weights in the network's element type, unless the arguments ask for another format.
+    /// Returns the plan with unquantized weights, unless `--quant` sets a format.
     fn unrounded(plan: Plan, network: &NetworkArguments) -> Result<Plan, Error> {
         let quantize = network.quantization().map_err(PlanError::from)?.unwrap_or(Quantization::Computed);
         Ok(Plan { weights: Weights { quantize, ..plan.weights }, ..plan })
@@ -201,7 +202,8 @@ mod run {
         }
     }
 
-    /// The activations that transformers computed for the same tokens.
+    /// Reads a file with activations that the library transformers computed. Returns an error if
+    /// the activations belong to other tokens than `tokens`.
     fn activations(path: &Path, tokens: &[u32]) -> Result<Activations, Error> {
         let activations = Activations::open(path)?;
         match activations.tokens() {

@@ -27,10 +27,10 @@ pub struct Arguments {
         default_value_t = 1024
     )]
     pub max_tokens: usize,
-    /// Stop an answer before this text appears; may be repeated
+    /// End an answer before this text; may be repeated
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["json_schema", "grammar"])]
     pub stop: Vec<String>,
-    /// Keep the chat and its state in this file, and continue the chat the next time
+    /// Save the chat and the KV cache in this file; the next run with this file continues the chat
     #[arg(long, value_name = "FILE")]
     pub session: Option<PathBuf>,
     /// Do not save a history of the lines that you type
@@ -72,7 +72,7 @@ mod run {
     /// The default context of a chat, in tokens.
     const ROOM: usize = 4096;
 
-    /// The commands that begin with a slash, and their descriptions.
+    /// The slash commands of a chat, and their descriptions.
     const COMMANDS: [(&str, &str); 6] = [
         ("/help", "list the commands"),
         ("/reset", "begin a new chat, with the same system message"),
@@ -210,8 +210,8 @@ mod run {
             self.system = message;
         }
 
-        /// Answers a message of the user. An error about this message alone is printed, and the chat
-        /// continues without the message.
+        /// Answers a message of the user. If an error concerns only the user's message, the
+        /// function prints the error, and the chat continues without the message.
         fn answer(&mut self, message: &str) -> Result<(), Error> {
             self.interrupt.clear();
             let Err(error) = self.generate(message) else { return Ok(()) };
@@ -249,7 +249,7 @@ mod run {
             Ok(())
         }
 
-        /// Text that recommends a larger context.
+        /// Returns a text that recommends a new chat or a larger context.
         fn room(&self) -> String {
             let raised = self.limit.raised().map(|raised| format!("; {raised}"));
             format!("/reset begins a new chat{}", raised.unwrap_or_default())
@@ -281,7 +281,8 @@ mod run {
     }
 
     enum Input {
-        /// A terminal with a history of typed lines, and the file of that history if there is one.
+        /// A terminal with a history of typed lines. The path is the path of the history file, or
+        /// `None` if the chat saves no history.
         Terminal(Box<DefaultEditor>, Option<PathBuf>),
         Lines(io::Stdin),
     }
@@ -373,17 +374,17 @@ mod run {
     /// The largest number of messages in the history file.
     const REMEMBERED: usize = 1000;
 
-    /// The path of the history file. The history file is in the user's state folder. If the system has no
-    /// state folder, the history file is in the data folder. The function returns `None` if there is no home
-    /// folder.
+    /// The path of the history file. The history file is in the user's state folder. If the system
+    /// has no state folder, the history file is in the data folder. The function returns `None` if
+    /// the user has no home folder.
     fn history_file() -> Option<PathBuf> {
         let strategy = etcetera::choose_base_strategy().ok()?;
         let folder = strategy.state_dir().unwrap_or_else(|| strategy.data_dir());
         Some(folder.join("tracewright").join("chat-history"))
     }
 
-    /// Appends the last message to the history file, which only its owner can read. Parallel chats do not
-    /// lose each other's messages.
+    /// Appends the last message to the history file, which only its owner can read. If two chats
+    /// run in parallel, the history file contains the messages of the two chats.
     fn keep(editor: &mut DefaultEditor, path: &Path) -> Result<(), Box<dyn std::error::Error>> {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;

@@ -12,7 +12,7 @@ use crate::error::Error;
 
 #[derive(Args)]
 pub struct Arguments {
-    /// Shell for which the script completes commands
+    /// Name of the shell that will run the script
     shell: Shell,
 }
 

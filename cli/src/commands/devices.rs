@@ -6,7 +6,8 @@ use clap::Args;
 
 #[derive(Args)]
 pub struct Arguments {
-    /// PJRT plugin of XLA to list in addition to the plugins in Python packages
+    /// Path of a PJRT plugin of XLA, to list in addition to the plugins in installed Python
+    /// packages
     #[arg(long, value_name = "PATH", env = "TRACEWRIGHT_PLUGIN")]
     plugin: Option<PathBuf>,
     /// Print one JSON object on stdout instead of a line for each device

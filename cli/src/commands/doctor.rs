@@ -32,12 +32,12 @@ mod run {
     use crate::error::Error;
     use crate::interrupt::Interrupt;
 
-    /// The result of one check.
+    /// The result of one check of `doctor`.
     struct Finding {
         what: &'static str,
-        /// The text of a successful check, or the problem.
+        /// A description of what the check found: a working component (`Ok`), or a problem (`Err`).
         found: Result<String, String>,
-        /// The remedy for the problem.
+        /// Instructions for the user to fix the problem.
         help: Option<String>,
         value: Value,
     }
@@ -113,7 +113,7 @@ mod run {
         Ok((Finding { what, found, help: (!is_pinned).then_some(install), value }, target))
     }
 
-    /// Checks the features of this processor, and the kernels that can use these features.
+    /// Reports the features of this machine's processor, and the kernels that use these features.
     fn processor(target: Option<Target>) -> Finding {
         let detected =
             || host_features().into_iter().filter(|(_, has)| *has).map(|(name, _)| name.to_owned());
@@ -155,7 +155,7 @@ mod run {
         }
     }
 
-    /// Checks that files can be written to the cache folder, and how much space is free.
+    /// Checks that the cache folder is writable, and reports the free space on its disk.
     fn cache(arguments: &Arguments) -> Finding {
         let what = "cache";
         let other = Some("`--cache DIR` or TRACEWRIGHT_CACHE names another folder".to_owned());
@@ -179,7 +179,8 @@ mod run {
         Finding { what, help: if found.is_err() { other } else { None }, found, value }
     }
 
-    /// The free bytes on the disk of a folder, or of its nearest existing parent.
+    /// Returns the number of free bytes on the disk of a folder. If the folder does not exist, the
+    /// function uses the nearest parent folder that exists.
     fn room(folder: &Path) -> Option<u64> {
         #[cfg(unix)]
         {
@@ -194,7 +195,7 @@ mod run {
         }
     }
 
-    /// The memory of the machine, or the limit of its container.
+    /// Reports the memory of the machine, or the memory limit of its container.
     fn memory() -> Finding {
         let memory = Memory::of_machine();
         Finding {

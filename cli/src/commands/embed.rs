@@ -16,20 +16,21 @@ pub struct Arguments {
     /// Text to embed; may be repeated
     #[arg(short = 'p', long = "text", group = "input", value_name = "TEXT")]
     pub texts: Vec<String>,
-    /// File with one text per line, embedded after the others
+    /// File with one text per line, to embed after the texts of `--text`
     #[arg(short, long, group = "input", value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// Token ids of a single text, including special tokens, such as 2,17,1
     #[arg(long, group = "input", value_name = "IDS", value_delimiter = ',', conflicts_with_all = ["texts", "file", "prompt_name"])]
     pub tokens: Option<Vec<u32>>,
-    /// Name of the model's prompt to put before each text [default: the model's default prompt]
+    /// Name of one of the model's prompts, which `embed` adds before each text [default: the
+    /// model's default prompt]
     #[arg(long, value_name = "NAME")]
     pub prompt_name: Option<String>,
     /// Maximum number of tokens per text; longer texts are cut [default: the length of the longest text, up
     /// to the model's limit]
     #[arg(long, value_name = "N")]
     pub length: Option<usize>,
-    /// Number of texts per call
+    /// Number of texts that a call embeds in parallel
     #[arg(long, value_name = "N", value_parser = batch, default_value = "1")]
     pub batch: NonZeroUsize,
     /// Number of worker threads; 0 uses all cores
@@ -132,7 +133,7 @@ mod run {
         }
     }
 
-    /// The tokens of the texts, and the largest number of tokens that the model takes.
+    /// The tokens of the texts, and the maximum number of tokens per text that the model supports.
     fn prepare(opening: &Opening, arguments: &Arguments) -> Result<(Texts, usize), Error> {
         let Some(network) = opening.network() else {
             let path = arguments.model.clone();
@@ -142,7 +143,7 @@ mod run {
         Ok((Texts::read(arguments, opening.tokenizer(), sentence)?, sentence.max_tokens))
     }
 
-    /// Reads the model's files.
+    /// Reads the files of the model, and selects the engine and the device.
     fn read(arguments: &Arguments, invocation: &Invocation) -> Result<Opening, Error> {
         let &Invocation { read, ref interrupt } = invocation;
         let Arguments { model, network, batch, threads, .. } = arguments;
@@ -170,10 +171,10 @@ mod run {
         Ok(opening)
     }
 
-    /// The texts as token ids, as the network takes them.
+    /// The token ids of the texts to embed.
     struct Texts {
         tokens: Vec<Vec<u32>>,
-        /// For each text that was cut, its original number of tokens.
+        /// The original number of tokens of each text, or `None` if the text was not cut.
         cut_from: Vec<Option<usize>>,
     }
 
@@ -219,7 +220,7 @@ mod run {
             self.tokens.iter().map(Vec::len).max().unwrap_or_default()
         }
 
-        /// Reports on stderr which texts the command cut.
+        /// Reports on stderr which texts were cut to the maximum length.
         fn tell_cut(&self) {
             for (number, (tokens, cut_from)) in zip(1.., zip(&self.tokens, &self.cut_from)) {
                 if let Some(whole) = cut_from {

@@ -12,7 +12,7 @@ use clap::Args;
 use tracewright::targets::Target;
 
 use crate::Invocation;
-use crate::arguments::{BuildArguments, Engine, MeshArguments, batch};
+use crate::arguments::{BuildArguments, Engine, MeshArguments, NumericsArguments, batch};
 use crate::error::Error;
 
 #[derive(Args)]
@@ -22,18 +22,20 @@ pub struct Arguments {
     /// Directory to write
     #[arg(short, long, value_name = "DIR")]
     pub out: PathBuf,
-    /// Target to compile for: `host`, a processor that LLVM knows, PLATFORM:PROCESSOR[:FEATURES] such as
-    /// `aarch64-linux-gnu:generic:+neon`, or DEVICE[:PROCESSOR[:FEATURES]] such as `vulkan`, `cuda:sm_86`, `hip:gfx942` or
-    /// `metal`
+    /// Target to compile for: `host` for this machine, a processor name of LLVM,
+    /// PLATFORM:PROCESSOR[:FEATURES] such as `aarch64-linux-gnu:generic:+neon`, or
+    /// DEVICE[:PROCESSOR[:FEATURES]] such as `vulkan`, `cuda:sm_86`, `hip:gfx942` or `metal`
     #[arg(long, default_value = "host")]
     pub target: Target,
+    #[command(flatten)]
+    pub numerics: NumericsArguments,
     /// Engine that runs the export: IREE, or XLA on one or more devices with the Python package `tracewright_xla`
     #[arg(long, value_enum, default_value = "iree")]
     pub engine: Engine,
     /// Print one JSON object on stdout instead of a summary on stderr
     #[arg(long)]
     pub json: bool,
-    /// Print on stderr the commands of IREE's own tools that have the same result
+    /// Print the equivalent commands of IREE's own tools on stderr
     #[arg(long)]
     pub print_commands: bool,
     #[command(flatten)]
@@ -46,7 +48,7 @@ pub struct Arguments {
 pub struct XlaArguments {
     #[command(flatten)]
     pub mesh: MeshArguments,
-    /// For XLA: number of sequences in parallel [default: 1]
+    /// For XLA: number of sequences that a call computes in parallel [default: 1]
     #[arg(long, value_name = "N", value_parser = batch)]
     pub batch: Option<NonZeroUsize>,
 }

@@ -18,7 +18,7 @@ pub struct Arguments {
     /// File with the text to continue
     #[arg(short, long, group = "input", value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// Message to answer; the model's chat template formats it
+    /// Message to answer, which the model's chat template formats
     #[arg(long, group = "input", value_name = "TEXT")]
     pub chat: Option<String>,
     /// Token ids that the model continues, such as 5,17,3
@@ -38,30 +38,32 @@ pub struct Arguments {
         default_value_t = 128
     )]
     pub max_tokens: usize,
-    /// Continue after the model's end-of-text tokens
+    /// Continue the text after an end-of-text token of the model
     #[arg(long, conflicts_with_all = ["json_schema", "grammar"])]
     pub ignore_eos: bool,
-    /// Stop before this text appears; may be repeated
+    /// End the output before this text; may be repeated
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["json_schema", "grammar"])]
     pub stop: Vec<String>,
-    /// Keep the tokens and their state in this file, so that the next run computes only the tokens that are
-    /// new
+    /// Save the tokens and the KV cache in this file; the next run with this file computes only new
+    /// tokens
     #[arg(long, value_name = "FILE")]
     pub prompt_cache: Option<PathBuf>,
     /// Print one JSON object on stdout instead of the text
     #[arg(long)]
     pub json: bool,
-    /// Write the logits from which each token was chosen, as f32 `logits` [steps, vocab]
+    /// Write the logits from which each new token was chosen, as an f32 tensor `logits` of shape
+    /// [steps, vocab]
     #[arg(long, value_name = "FILE.safetensors")]
     pub save_logits: Option<PathBuf>,
-    /// With --save-logits: also write the prompt's logits, as `prompt_logits` [prompt, vocab]
+    /// With --save-logits: also write the logits of the prompt, as a tensor `prompt_logits` of
+    /// shape [prompt, vocab]
     #[arg(long, requires = "save_logits")]
     pub all_positions: bool,
     /// With --json: list the N most likely tokens at each position, computed from the model's logits before
     /// sampling
     #[arg(long, value_name = "N", requires = "json")]
     pub logprobs: Option<usize>,
-    /// Print on stderr the commands of IREE's own tools that have the same result
+    /// Print the equivalent commands of IREE's own tools on stderr
     #[arg(long)]
     pub print_commands: bool,
     #[command(flatten)]
@@ -172,7 +174,8 @@ mod run {
         }
     }
 
-    /// The prompt's tokens and the options, checked against the tokenizer.
+    /// Returns the tokens of the prompt and the generation options. The function checks whether the
+    /// tokenizer supports the options.
     fn prepare(opening: &Opening, arguments: &Arguments) -> Result<(Vec<u32>, GenerateOptions), Error> {
         let prompt = prompt(opening, arguments)?;
         let options = GenerateOptions {
@@ -187,7 +190,8 @@ mod run {
         Ok((prompt, options))
     }
 
-    /// Prints an answer piece by piece, unless `quiet` is set. Ctrl-C ends the answer after the next token.
+    /// Prints the pieces of an answer as the model generates them, unless `quiet` is set. Ctrl-C
+    /// ends the answer after the next token.
     pub fn stream(mut pieces: Pieces, quiet: bool, interrupt: &Interrupt) -> Result<Completion, Error> {
         while let Some(piece) = pieces.next() {
             let piece = piece?;
@@ -222,7 +226,7 @@ mod run {
         json
     }
 
-    /// Creates a new file, after a check that the path is not a file of the model in `folder`.
+    /// Creates a new file at `path`. Returns an error if `path` is a file of the model in `folder`.
     fn begin(folder: &Path, path: &Path) -> Result<NewFile, Error> {
         check_output(folder, path)?;
         Ok(NewFile::begin(path, output::LOGITS)?)
@@ -262,8 +266,8 @@ mod run {
         if prompt.is_empty() { Err(GenerateError::EmptyPrompt.into()) } else { Ok(prompt) }
     }
 
-    /// A safetensors file with the logits from which each token was chosen, and the logits after each token
-    /// of the prompt.
+    /// Returns the bytes of a safetensors file. The file contains the logits from which each token was
+    /// chosen, and the logits after each token of the prompt.
     fn logits_file(logits: &[Vec<f32>], scored: Option<&[Vec<f32>]>) -> Result<Vec<u8>, SafeTensorError> {
         let mut tensors: Vec<(&str, Vec<usize>, Vec<u8>)> = Vec::new();
         for (name, rows) in [("logits", Some(logits)), ("prompt_logits", scored)] {
@@ -278,7 +282,8 @@ mod run {
         safetensors::serialize(views, None)
     }
 
-    /// The most likely tokens at each position, in the format that OpenAI and llama.cpp use for `logprobs`.
+    /// Lists the most likely tokens at each position, in the format that OpenAI and llama.cpp use for
+    /// `logprobs`.
     fn logprobs(logprobs: &[TokenLogprobs], tokenizer: Option<&Tokenizer>) -> Value {
         let pieces = tokenizer.map(Tokenizer::pieces).unwrap_or_default();
         let one = |Logprob { token, logprob }: &Logprob| {

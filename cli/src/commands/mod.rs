@@ -1,5 +1,5 @@
-//! The commands of the command line. Each command is a file with its arguments and its `run` function, and an
-//! entry in the list below.
+//! The commands of the command line. Each command is a file that contains the arguments and the
+//! `run` function of the command. The list `commands!` below contains all commands.
 
 mod bake;
 mod bench;
@@ -42,8 +42,8 @@ pub struct Arguments {
     pub log: Option<String>,
 }
 
-/// Declares the list of commands: name and help, file, the argument that is a model, and whether it needs
-/// IREE.
+/// Declares the list of commands. Each command has a help text, a name, a file and the argument
+/// with the model's path. The word `iree` marks the commands that need IREE.
 macro_rules! commands {
     ($($(#[$about:meta])+ $command:ident: $file:ident($($model:tt)*) $($iree:ident)?;)+) => {
         #[derive(Subcommand)]
@@ -58,7 +58,7 @@ macro_rules! commands {
                 }
             }
 
-            /// Runs the selected command. The function first resolves the path of the command's model.
+            /// Resolves the path of the command's model, and then runs the command.
             pub fn run(mut self, invocation: &Invocation) -> Result<(), Error> {
                 if let Some(model) = self.model() {
                     *model = models::resolved(model, &invocation.interrupt)?;
@@ -99,23 +99,24 @@ commands! {
     Generate: generate(model) iree;
     /// Chat with a model
     Chat: chat(model) iree;
-    /// Answer requests over HTTP, as OpenAI's servers do
+    /// Answer HTTP requests, with the interfaces of OpenAI and Anthropic
     Serve: serve() iree;
-    /// Print the text that the model's chat template produces from a chat
+    /// Print a chat as text, rendered by the model's chat template
     Prompt: prompt(model) iree;
-    /// Print the tokens that the model's tokenizer makes from texts
+    /// Split texts into tokens with the model's tokenizer, and print the tokens
     Tokenize: tokenize(model) iree;
     /// Compute embeddings of texts
     Embed: embed(model) iree;
-    /// Write a directory that runs without Python and without a compiler
+    /// Write a compiled model to a directory; the compiled model runs without Python and without a
+    /// compiler
     Export: export(model);
-    /// Write the parameters of a checkpoint as an IREE parameter archive
+    /// Write the weights of a checkpoint into an IREE parameter archive
     Bake: bake(checkpoint);
-    /// Compare an archive or an export directory with the hashes inside it
+    /// Compare the files of an archive or an export directory with the stored hashes
     Verify: verify();
-    /// Run two variants of a model side by side, and print the first operation whose outputs diverge
+    /// Run two variants of a model, and print the first operation whose outputs diverge
     Bisect: bisect(model) iree;
-    /// Compare a weight format with full precision on a text: KL divergence, share of equal tokens,
+    /// Measure the effect of a weight format on a text: KL divergence, share of equal tokens and
     /// perplexity
     Quality: quality(model) iree;
     /// Write a model directory with quantized weights, calibrated on a text
@@ -130,7 +131,7 @@ commands! {
     Tune: tune(model) iree;
     /// Write a model with random weights for a configuration
     Random: random(config);
-    /// List the models in the Hugging Face cache, or download models into it
+    /// List the models in the Hugging Face cache, or download models into this cache
     Models: models();
     /// Check the installation: compiler, processor, runtime, cache and memory
     Doctor: doctor() iree;
@@ -144,8 +145,8 @@ commands! {
     Man: man();
 }
 
-/// The command line of `tracewright`. Each flag has an environment variable: `--top-p` is
-/// `TRACEWRIGHT_TOP_P`.
+/// The command line of `tracewright`. Each flag can also be set by an environment variable:
+/// `TRACEWRIGHT_TOP_P` sets `--top-p`.
 pub fn command() -> clap::Command {
     with_variables(Arguments::command())
 }

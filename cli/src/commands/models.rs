@@ -1,4 +1,5 @@
-//! `tracewright models` lists the models of the Hugging Face cache, and downloads models into it.
+//! `tracewright models` lists the models of the Hugging Face cache, and downloads models into this
+//! cache.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -57,7 +58,8 @@ pub fn resolved(model: &Path, interrupt: &Interrupt) -> Result<PathBuf, Error> {
     }
 }
 
-/// Downloads a model, with a progress bar. After Ctrl-C, the next run continues an interrupted download.
+/// Downloads a model, with a progress bar. If Ctrl-C interrupts a download, the next run continues
+/// the download.
 fn download(name: &ModelName, newest: bool, interrupt: &Interrupt) -> Result<PathBuf, Error> {
     let hub = hub()?;
     let bar = progress::bytes("downloading", 0);

@@ -18,16 +18,16 @@ use crate::error::Error;
 
 #[derive(Args)]
 pub struct Arguments {
-    /// Hugging Face model directory, its config.json, a GGUF file, or the name of a published size (`trace-dump presets`
-    /// lists them)
+    /// Hugging Face model directory, config.json, GGUF file, or the name of a published model size;
+    /// `trace-dump presets` lists the names
     pub model: PathBuf,
     #[command(flatten)]
     pub mesh: MeshArguments,
-    /// For XLA: machine of each device, to estimate the time of a call: a name, or memory bytes/s, FLOP/s and link bytes/s,
-    /// such as 3e12:200e12:300e9
+    /// For XLA: speed of each device, from which `plan` estimates the time of a call: a name, or
+    /// memory bytes/s, FLOP/s and link bytes/s, such as 3e12:200e12:300e9
     #[arg(long, value_name = NamedMachine::FORMS)]
     pub machine: Option<NamedMachine>,
-    /// Number of sequences in parallel
+    /// Number of sequences that a call computes in parallel
     #[arg(long, value_name = "N", value_parser = batch, default_value = "1")]
     pub batch: NonZeroUsize,
     /// Print one JSON object on stdout instead of a table
@@ -59,7 +59,7 @@ impl Arguments {
     }
 }
 
-/// Prints the memory and work of each device of a mesh.
+/// Prints the memory and the number of operations of each device of a mesh.
 fn partitioned(arguments: &Arguments, plan: Plan) -> Result<(), Error> {
     let mesh = arguments.mesh.rules()?;
     check_model(&arguments.model)?;

@@ -20,13 +20,14 @@ pub struct Arguments {
     /// System message of the chat
     #[arg(long, value_name = "TEXT", conflicts_with = "messages")]
     pub system: Option<String>,
-    /// File with the whole chat, `-` for stdin: a JSON list of objects with `role` and `content`, which `/save` in `chat`
-    /// writes
+    /// File with the whole chat, or `-` for stdin: a JSON list of objects with `role` and
+    /// `content`, which the command `/save` of `tracewright chat` writes
     #[arg(long, value_name = "FILE", conflicts_with = "chat")]
     pub messages: Option<PathBuf>,
     #[command(flatten)]
     pub template: TemplateArguments,
-    /// Render in this process; the system ends the process at the limits of time and memory
+    /// Render the template in this process; the operating system ends the process if the template
+    /// takes too much time or memory
     #[arg(long, hide = true)]
     pub limited: bool,
 }
@@ -74,7 +75,7 @@ mod run {
         }
     }
 
-    /// Renders the request that stdin contains.
+    /// Reads a chat from stdin, and renders the chat template.
     fn render(model: &Path) -> Result<String, Error> {
         // Messages, tools, documents and variables, each as long as any may be.
         let text = read_from(io::stdin().lock(), 4 * limits::PROMPT).with_path("read", Path::new("-"))?;
@@ -95,7 +96,8 @@ mod run {
         serde_json::from_str(&text).map_err(|source| Error::Messages { path: path.to_owned(), source })
     }
 
-    /// Sets limits on memory and time; the system ends this process if it exceeds a limit.
+    /// Limits the memory and the time of this process. The operating system ends the process if the
+    /// process exceeds a limit.
     fn limit() {
         #[cfg(unix)]
         {

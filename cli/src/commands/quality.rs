@@ -11,20 +11,21 @@ use crate::arguments::RunArguments;
 pub struct Arguments {
     /// Hugging Face model directory, GGUF file or export
     pub model: PathBuf,
-    /// File with the text, `-` for stdin
+    /// File with the text, or `-` for stdin
     #[arg(short, long, value_name = "FILE")]
     pub file: PathBuf,
-    /// Reference for the comparison: a format of the same model, or another model with the same tokens,
-    /// computed in f32
+    /// Reference for the comparison: a weight format of the same model, or a model with the same
+    /// tokenizer; unless the reference is an export, Tracewright computes the reference in f32
     #[arg(long, value_name = "none|q8|q4[:pure]|q4_k[:pure]|MODEL", default_value = "none")]
     pub against: String,
     /// Number of tokens per window; only the second half of each window is measured
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(4..))]
     pub window: u32,
-    /// Maximum number of windows [default: as many windows as the text fills]
+    /// Maximum number of windows [default: all windows of the text]
     #[arg(long, value_name = "N")]
     pub windows: Option<usize>,
-    /// Also measure the effect of each matrix: the model with only this matrix quantized, in all layers
+    /// Also measure the effect of each weight matrix, with a model in which only this matrix is
+    /// quantized in all layers
     #[arg(long)]
     pub layers: bool,
     /// Print one JSON object on stdout instead of lines of text
@@ -35,7 +36,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// The reference model, and its format if that differs from the model's own format.
+    /// Returns the path and the weight format of the reference model.
     #[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "models are compared by running them"))]
     fn reference(&self) -> (PathBuf, Quantization) {
         match self.against.parse() {
@@ -114,7 +115,8 @@ mod run {
         }
     }
 
-    /// The formats of the quantized matrices of a model, keyed by the patterns of the matrices' names.
+    /// Returns the formats of a model's quantized matrices. The keys of the map are patterns of
+    /// weight names.
     fn matrices(model: &Model) -> BTreeMap<String, WeightFormat> {
         let module = model.info().build.as_ref().and_then(|build| build.module.as_ref());
         let parameters = module.map_or(&[][..], |module| &module.parameters);

@@ -15,23 +15,24 @@ pub struct Arguments {
     /// The model directory to write
     #[arg(short, long, value_name = "DIR")]
     pub out: PathBuf,
-    /// Text that is similar to the texts that the model will read; `-` reads stdin. The network reads this
-    /// text, and Tracewright rounds the weights so that the activations change little
+    /// File with a text that is similar to the model's future inputs, or `-` for stdin. Tracewright
+    /// rounds the weights in such a way that the activations for this text change little
     #[arg(long, value_name = "FILE")]
     pub calibrate: Option<PathBuf>,
-    /// Importance matrix written by llama.cpp's `llama-imatrix`, used instead of a text
+    /// Importance matrix that llama.cpp's `llama-imatrix` wrote, to use instead of a calibration
+    /// text
     #[arg(long, value_name = "FILE.gguf", conflicts_with = "calibrate")]
     pub imatrix: Option<PathBuf>,
     /// Formats of the weight matrices: q8, q4, q4_k, q4:pure, q4_k:pure
     #[arg(long, value_name = "FORMAT", default_value = "q4_k")]
     pub quant: Quantization,
-    /// Formats for some weight matrices, as for `generate`
+    /// JSON file with the formats of some weight matrices, as for `generate --quant-map`
     #[arg(long, value_name = "FILE.json")]
     pub quant_map: Option<PathBuf>,
-    /// Number of tokens per window of the text
+    /// Number of tokens in each window of the calibration text
     #[arg(long, value_name = "N", default_value = "512", requires = "calibrate")]
     pub window: NonZeroUsize,
-    /// Maximum number of windows to read
+    /// Maximum number of windows of the calibration text
     #[arg(long, value_name = "N", default_value = "128", requires = "calibrate")]
     pub windows: NonZeroUsize,
     /// Number of worker threads; 0 uses all cores
@@ -146,7 +147,8 @@ mod run {
         }
     }
 
-    /// The formats of the matrices that are stored quantized, keyed by the patterns of the matrices' names.
+    /// Returns the formats of the quantized matrices. The keys of the map are patterns of weight
+    /// names.
     fn formats(plan: &Plan) -> Result<BTreeMap<String, WeightFormat>, Error> {
         let expanded = plan.expand(&plan.record(&plan.steps())?.trace)?;
         let footprint = Footprint::of(&expanded).map_err(PlanError::from)?;

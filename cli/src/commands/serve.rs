@@ -11,29 +11,31 @@ use crate::sampling::SamplingArguments;
 
 #[derive(Args, Clone)]
 pub struct Arguments {
-    /// Hugging Face model directory, GGUF file, export, or name on the hub. The first model is loaded now, the others when a
-    /// request names them. `NAME=` in front of it sets the name for requests
+    /// Hugging Face model directory, GGUF file, export, or name of a model on the Hugging Face hub.
+    /// The server loads the first model when the server starts, and each other model when a request
+    /// names the model. `NAME=` before a model sets the name that requests use
     #[arg(required = true, value_name = "[NAME=]MODEL")]
     pub models: Vec<NamedModel>,
-    /// Address to listen on; 0.0.0.0 stands for all addresses of this machine
+    /// Address to listen on; 0.0.0.0 selects all addresses of this machine
     #[arg(long, default_value = "127.0.0.1")]
     pub host: String,
-    /// Port to listen on; 0 stands for any free one
+    /// Port to listen on; 0 selects any free port
     #[arg(long, default_value_t = 8080)]
     pub port: u16,
-    /// Answers that each model generates in parallel; further requests wait
+    /// Number of answers that each model generates in parallel; further requests wait
     #[arg(long, visible_alias = "parallel", value_name = "N", value_parser = batch, default_value = "4")]
     pub slots: NonZeroUsize,
-    /// File with one API key on each line; requests need one of them
+    /// File with one API key on each line; the server rejects requests without one of these keys
     #[arg(long, value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,
-    /// Let web pages of this origin use the server, such as `http://localhost:5173`, or `*` for all; may be repeated
+    /// Allow web pages of this origin to use the server, such as `http://localhost:5173`, or `*`
+    /// for all origins; may be repeated
     #[arg(long, value_name = "ORIGIN")]
     pub allow_origin: Vec<String>,
-    /// Largest body of a request, in MiB
+    /// Maximum size of the body of a request, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub max_body: u32,
-    /// Render chat templates in processes of their own, for models that you do not trust
+    /// Render each chat template in a separate process, for models that you do not trust
     #[arg(long)]
     pub isolate_templates: bool,
     #[command(flatten)]
@@ -42,7 +44,7 @@ pub struct Arguments {
     pub run: RunArguments,
 }
 
-/// A model, and perhaps a name for it.
+/// The path of a model, and optionally the name that requests use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedModel {
     name: Option<String>,
@@ -121,7 +123,7 @@ mod run {
             Ok(opening)
         }
 
-        /// A model that the first request for it opens.
+        /// A model that the server opens when a request names the model.
         fn on_demand(&self, model: &NamedModel, invocation: &Invocation) -> ServedModel {
             let (arguments, named) = (self.clone(), model.clone());
             let invocation = invocation.clone();
@@ -136,7 +138,7 @@ mod run {
     }
 
     impl NamedModel {
-        /// The name for requests.
+        /// The name that requests use for the model.
         fn name(&self) -> String {
             if let Some(name) = &self.name {
                 return name.clone();
@@ -151,7 +153,8 @@ mod run {
         }
     }
 
-    /// The options of requests that set none, checked before anything slow begins.
+    /// Returns the default options of requests. The function checks the options before the slow
+    /// compilation begins.
     fn prepare(opening: &Opening, arguments: &Arguments) -> Result<GenerateOptions, Error> {
         let model: &Path = &arguments.models[0].path;
         let options = arguments.sampling.options(model, opening.tokenizer())?;

@@ -11,11 +11,11 @@ pub struct Arguments {
     /// Texts to tokenize
     #[arg(value_name = "TEXT", required_unless_present = "file")]
     texts: Vec<String>,
-    /// File with one text, `-` for stdin
+    /// File with a single text, or `-` for stdin
     #[arg(short, long, value_name = "FILE", conflicts_with = "texts")]
     file: Option<PathBuf>,
-    /// Add no special tokens, such as the token that begins a text; special tokens that the text contains
-    /// stay
+    /// Add no special tokens, such as the beginning-of-text token; special tokens inside a text are
+    /// kept
     #[arg(long)]
     plain: bool,
     /// Print one JSON object on stdout instead of a line for each token
@@ -57,7 +57,7 @@ mod run {
     /// A text, and the ids of its tokens.
     type Tokenized = (String, Vec<u32>);
 
-    /// The tokens of each text, and the bytes of each token in the model's vocabulary.
+    /// Returns the tokens of each text, and the bytes of each token in the model's vocabulary.
     fn tokenize(
         model: &Path,
         texts: Vec<String>,

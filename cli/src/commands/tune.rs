@@ -13,7 +13,7 @@ use crate::arguments::CompileArguments;
 pub struct Arguments {
     /// Hugging Face model directory, its config.json, or a GGUF file
     pub model: PathBuf,
-    /// Stop tuning after this time; the next run continues from this point
+    /// Stop tuning after this time; the next run of `tune` continues with the remaining candidates
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = time)]
     pub budget: Duration,
     /// Print the measurements of earlier runs, and measure nothing
@@ -50,7 +50,7 @@ mod run {
     use crate::build;
     use crate::error::Error;
 
-    /// The seed of random numbers, which is the same for all runs.
+    /// The seed of the random numbers, which is the same in all runs of `tune`.
     const SEED: u64 = 0;
 
     impl Arguments {

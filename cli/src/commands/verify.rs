@@ -1,4 +1,4 @@
-//! `tracewright verify` compares archives and exports with their hashes.
+//! `tracewright verify` compares the content of archives and exports with the stored hashes.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -25,7 +25,7 @@ pub struct Arguments {
     pub json: bool,
 }
 
-/// How many names of entries without a hash are printed.
+/// The maximum number of tensors without a hash whose names `verify` prints.
 const NAMED: usize = 3;
 
 impl Arguments {
@@ -83,7 +83,8 @@ fn shown<T>(interrupt: &Interrupt, verify: impl FnOnce(Watch<'_>) -> T) -> T {
     verified
 }
 
-/// The result as a line of text: `the program and 15 tensors, 485520 bytes: as they were written (3.1 GB/s)`.
+/// The result of `verify` as a line of text:
+/// `the program and 15 tensors, 485520 bytes: as they were written (3.1 GB/s)`.
 fn line(arguments: &Arguments, verified: &Verified, seconds: f64) -> String {
     let Verified { entries, bytes, without_hash } = verified;
     let program = if arguments.path.is_dir() { "the program and " } else { "" };
@@ -98,7 +99,8 @@ fn line(arguments: &Arguments, verified: &Verified, seconds: f64) -> String {
     line
 }
 
-/// The result as JSON. After an error, the number of verified bytes is unknown, so its value is null.
+/// Returns the result of `verify` as JSON. After an error, the number of verified bytes is unknown,
+/// and is null in the JSON.
 fn json(arguments: &Arguments, verified: Result<&Verified, &Error>, seconds: f64) -> Value {
     let (verified, error) = (verified.ok(), verified.err());
     let damage = |damage: &Damage| {
@@ -118,7 +120,7 @@ fn json(arguments: &Arguments, verified: Result<&Verified, &Error>, seconds: f64
     })
 }
 
-/// The damaged tensors that an error lists.
+/// Returns the damaged tensors that an error lists.
 fn damaged(error: &Error) -> &[Damage] {
     match error.library().and_then(AnyCoded::find) {
         Some(ArchiveError::Content { damaged, .. }) => damaged,

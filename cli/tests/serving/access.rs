@@ -40,7 +40,7 @@ fn keys_give_access_and_are_in_no_log() {
     assert_eq!(serving.get("/metrics").status, 401);
     let log = serving.err.lock().unwrap().clone();
     assert!(log.contains("GET /v1/models 200") && !log.contains("secret-"), "{log}");
-    for (content, words) in [("# none\n", "has no key"), ("one two\n", "line 1 of")] {
+    for (content, words) in [("# none\n", "contains no API key"), ("one two\n", "line 1 of")] {
         fs::write(&file, content).unwrap();
         refused(
             &mut tracewright(&["serve", text(&demo()), "--api-key-file", text(&file)]),

@@ -92,7 +92,7 @@ fn a_prompt_that_does_not_fit_is_an_error_with_both_numbers() {
     let error = DEMO.bad(PATH, &json!({ "messages": messages }), 400);
     assert_eq!(error["code"], "context_length_exceeded");
     let message = error["message"].as_str().unwrap();
-    assert!(message.contains("the prompt has 6") && message.contains("holds 512"), "{message}");
+    assert!(message.contains("the prompt has 6") && message.contains("has only 512 tokens"), "{message}");
     // A limit beyond the context is none: the answer ends where the context does.
     let answer = DEMO.good(PATH, &ask(json!({ "max_tokens": 1_000_000, "stop": ["soup"] })));
     assert_eq!(answer["choices"][0]["finish_reason"], "stop");
@@ -121,7 +121,7 @@ fn errors_name_the_field() {
     }
     let error = DEMO.bad(PATH, &ask(json!({ "model": "gpt-4" })), 404);
     assert_eq!(error["code"], "model_not_found");
-    assert_eq!(error["message"], "there is no model `gpt-4`, expected `demo`");
+    assert_eq!(error["message"], "the server has no model `gpt-4`, expected `demo`");
 }
 
 #[test]

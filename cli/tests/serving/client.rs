@@ -35,8 +35,13 @@ pub static DEMO: LazyLock<Serving> = LazyLock::new(|| Serving::until_the_end(&[t
 impl Serving {
     /// Serves with these arguments on any free port.
     pub fn of(arguments: &[&str]) -> Self {
+        Self::of_sizes(arguments, &SIZES)
+    }
+
+    /// Serves with sizes other than those of most tests.
+    pub fn of_sizes(arguments: &[&str], sizes: &[&str]) -> Self {
         let mut command = tracewright(&["serve", "--port", "0"]);
-        command.args(arguments).args(SIZES);
+        command.args(arguments).args(sizes);
         Self::start(command)
     }
 

@@ -59,17 +59,34 @@ fn langchain() {
     python("langchain");
 }
 
+/// The folder of npm's packages, if `node` exists and the package is installed.
+fn node_package(name: &str) -> Option<PathBuf> {
+    let folder = root().join(".tracewright/clients-js");
+    let has_node = Command::new("node").arg("--version").output().is_ok_and(|output| output.status.success());
+    if has_node && folder.join("node_modules").join(name).is_dir() {
+        return Some(folder);
+    }
+    eprintln!("{name} is left out: `cargo xtask setup --clients` installs it if node exists");
+    None
+}
+
 #[test]
 fn openai_javascript() {
-    let package = root().join(".tracewright/clients-js/node_modules/openai");
-    let has_node = Command::new("node").arg("--version").output().is_ok_and(|output| output.status.success());
-    if !has_node || !package.is_dir() {
-        eprintln!(
-            "the JavaScript client is left out: `cargo xtask setup --clients` installs it where node is"
-        );
-        return;
-    }
+    let Some(folder) = node_package("openai") else { return };
     let mut command = Command::new("node");
-    command.arg(root().join("cli/tests/serving/clients.mjs")).arg(package).arg(BOTH.port.to_string());
-    assert_eq!(succeed(&mut command).out, "good\n");
+    command.arg(root().join("cli/tests/serving/clients.mjs")).arg(folder.join("node_modules/openai"));
+    assert_eq!(succeed(command.arg(BOTH.port.to_string())).out, "good\n");
+}
+
+/// The chat page in a browser: `page.mjs` lists the checks.
+#[test]
+fn the_page_chats_in_a_browser() {
+    let Some(folder) = node_package("@sparticuz/chromium") else { return };
+    let serving = Serving::of(&[text(&demo())]);
+    let mut command = Command::new("node");
+    command.arg(root().join("cli/tests/serving/page.mjs")).arg(&folder).arg(serving.port.to_string());
+    // The package unpacks the browser into the temporary folder once.
+    let browser = folder.join("browser");
+    fs::create_dir_all(&browser).unwrap();
+    assert_eq!(succeed(command.env("TMPDIR", browser)).out, "good\n");
 }

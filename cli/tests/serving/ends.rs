@@ -78,3 +78,34 @@ fn a_client_that_leaves_frees_its_slot() {
     serving.signal("-TERM");
     assert_eq!(serving.end(), Some(0));
 }
+
+/// The disk is full when a request needs a second model: the request gets the reason, and the first model still answers.
+#[cfg(unix)]
+#[test]
+fn a_full_disk_stops_one_request_only() {
+    let (cache, other) = (folder(), copied_demo());
+    edit_config(other.path(), |config| {
+        config.insert("rms_norm_eps".into(), json!(1e-4));
+    });
+    let second = format!("other={}", text(other.path()));
+    let serve = |models: &[&str]| {
+        let mut command = tracewright(&["serve", "--port", "0"]);
+        command.args(models).args(SIZES).env("TRACEWRIGHT_CACHE", cache.path());
+        command
+    };
+    let demo = demo();
+    // The cache has all files of the first model.
+    drop(Serving::start(serve(&[text(&demo)])));
+    let files = listing(cache.path());
+    let serving = Serving::start(limited(&serve(&[text(&demo), &second]), 100));
+    let ask = |model: &str| json!({ "model": model, "prompt": "Once", "max_tokens": 2 });
+    for _ in 0..2 {
+        let error = serving.bad("/v1/completions", &ask("other"), 500);
+        assert_eq!(error["code"], "model_not_loaded");
+        assert!(error["message"].as_str().unwrap().contains(text(cache.path())), "{error}");
+        serving.good("/v1/completions", &ask("demo"));
+    }
+    assert_eq!(listing(cache.path()), files);
+    serving.signal("-TERM");
+    assert_eq!(serving.end(), Some(0));
+}

@@ -120,9 +120,9 @@ fn embeddings_are_those_of_the_golden() {
         &json!({ "model": "embedder", "messages": [{ "role": "user", "content": "Hi" }] }),
         400,
     );
-    assert_eq!(error["message"], "`embedder` computes embeddings, and cannot continue text");
+    assert_eq!(error["message"], "the model `embedder` computes embeddings, and cannot continue text");
     let error = serving.bad("/v1/embeddings", &json!({ "input": "Hi" }), 400);
-    assert_eq!(error["message"], "`demo` continues text, and cannot compute embeddings");
+    assert_eq!(error["message"], "the model `demo` continues text, and cannot compute embeddings");
     for body in [
         json!({ "model": "embedder" }),
         json!({ "model": "embedder", "input": 5 }),

@@ -145,7 +145,7 @@ fn bodies_that_are_no_objects() {
     ]);
     bodies.extend((1..whole.len()).map(|end| whole.as_bytes()[..end].to_vec()));
     let mut random = 1_u64;
-    for _ in 0..300 {
+    for _ in 0..if is_long() { 7000 } else { 300 } {
         let mut body = whole.clone().into_bytes();
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let at = (random >> 33) as usize % body.len();

@@ -1,5 +1,5 @@
-//! The AST of a `model!` declaration, before any checks. [`check`](super::check) decides whether the
-//! declaration is valid.
+//! The AST of a `model!` declaration, before any checks. The module [`check`](super::check) decides
+//! whether the declaration is valid.
 
 use proc_macro2::Group;
 use syn::ext::IdentExt as _;
@@ -7,7 +7,7 @@ use syn::{
     Attribute, GenericParam, Generics, Ident, Lit, LitInt, LitStr, Path, Token, Type, TypePath, Visibility,
 };
 
-/// A whole declaration; the first block is the root.
+/// A whole declaration in `model!`. The first block of the declaration is the root block.
 pub struct Model {
     pub blocks: Vec<Block>,
 }
@@ -17,10 +17,11 @@ pub struct Block {
     pub attrs: Vec<Attribute>,
     pub vis: Visibility,
     pub name: Ident,
-    /// The block's own generic parameters, or the root's parameters.
+    /// The block's own generic parameters. A block without its own parameters has the parameters of
+    /// the root block.
     pub generics: Generics,
     pub config: Option<Type>,
-    /// The trait that its `forward` implements.
+    /// The trait that the block implements with its function `forward`.
     pub role: Option<Path>,
     pub dims: Vec<Dims>,
     pub caches: Vec<Cache>,
@@ -35,23 +36,24 @@ pub struct Dims {
     pub dims: Vec<Dim>,
 }
 
-/// One entry of `dims`, for example `E = head_dim or D / H`.
+/// One dim in `dims { … }`, for example `E = head_dim or D / H`.
 pub struct Dim {
     pub name: Ident,
     pub value: Extent,
 }
 
-/// The right-hand side of an entry of `dims`.
+/// The extent on the right-hand side of a dim, for example `D / H` in `E = D / H`.
 pub enum Extent {
-    /// A key of the configuration; it begins with a lower-case letter.
+    /// A key of the configuration. The name of a key begins with a lower-case letter.
     Key(Ident),
-    /// An earlier dim; it begins with an upper-case letter.
+    /// An earlier dim in `dims { … }`. The name of a dim begins with an upper-case letter.
     Dim(Ident),
     Integer(LitInt),
     Sum(Box<Extent>, Box<Extent>),
     Product(Box<Extent>, Box<Extent>),
     Quotient(Box<Extent>, Box<Extent>),
-    /// `key or …`, for a key that is an `Option`.
+    /// An extent with a default, for example `head_dim or D / H`. The expression after `or` applies
+    /// if the configuration's key is `None`.
     Or(Ident, Box<Extent>),
 }
 
@@ -73,41 +75,41 @@ pub struct ShardRule {
     pub over: Ident,
 }
 
-/// A state of all layers, or of the layers that a condition selects.
+/// Declares a state of all layers, or only of the layers that a condition selects.
 pub struct LayerState {
     pub layers: Ident,
     pub name: Option<Ident>,
     /// The name of the state's type in `dsl::nn::states`.
     pub kind: Ident,
-    /// The state's element type, if it differs from the model's.
+    /// The state's element type, if it differs from the model's element type.
     pub element: Option<Type>,
     pub axes: Vec<StateAxis>,
-    /// The configuration's method that returns the window of a layer.
+    /// The method of the configuration that returns the size of a layer's attention window.
     pub window: Option<Ident>,
-    /// The configuration's method that decides whether a layer has this state.
+    /// The method of the configuration that decides whether a layer has this state.
     pub condition: Option<Ident>,
 }
 
 impl LayerState {
-    /// All axes that the declaration names.
+    /// All axes that the declaration of the state names.
     pub fn named_axes(&self) -> impl Iterator<Item = &Ident> {
         std::iter::once(&self.layers)
             .chain(self.axes.iter().flat_map(|axis| std::iter::once(&axis.name).chain(&axis.extent)))
     }
 }
 
-/// An axis of a state, for example `K`, or `K = W` with the extent of the axis `W`.
+/// An axis of a state. For example, `K = W` declares the axis `K` with the extent of the dim `W`.
 pub struct StateAxis {
     pub name: Ident,
     pub extent: Option<Ident>,
 }
 
-/// One field, for example `name: type at "key" = tied(path) if key`.
+/// One field of a block, for example `name: type at "key" = tied(path) if key`.
 pub struct Field {
     pub attrs: Vec<Attribute>,
     pub name: Ident,
     pub ty: FieldType,
-    /// The key in the checkpoint, if it differs from the field's name.
+    /// The field's key in the checkpoint, if the key differs from the field's name.
     pub at: Option<LitStr>,
     pub tied: Option<Tied>,
 }
@@ -116,7 +118,8 @@ pub enum FieldType {
     Leaf(Box<Leaf>),
     /// A block that this `model!` declares.
     Here(Ident),
-    /// A block declared outside this `model!`: a path, a type with generic arguments, or a type parameter.
+    /// A block declared outside this `model!`. The type is a path, has generic arguments, or is a
+    /// type parameter.
     Elsewhere(TypePath),
     /// An array of blocks, for example `[Layer; L]`.
     Array(Box<FieldType>, Ident),
@@ -125,16 +128,18 @@ pub enum FieldType {
 /// A built-in leaf, for example `Linear<F32>[D -> V](bias if key)`.
 pub struct Leaf {
     pub name: Ident,
-    /// The leaf's element type, if it differs from the model's.
+    /// The leaf's element type, if it differs from the model's element type.
     pub element: Option<Type>,
-    /// The axes before the arrow, or all axes if there is no arrow.
+    /// The axes before the arrow. If the declaration has no arrow, the list contains all axes of
+    /// the leaf.
     pub axes: Vec<Ident>,
-    /// The arrow and the axes after it.
+    /// The arrow and the output axes after the arrow.
     pub outputs: Option<(Token![->], Vec<Ident>)>,
     pub settings: Vec<Setting>,
 }
 
-/// One setting in parentheses: `bias`, `bias if attention_bias`, `bias = false`, or `eps = rms_norm_eps`.
+/// One setting of a leaf, in parentheses after the axes: `bias`, `bias if attention_bias`, `bias =
+/// false`, or `eps = rms_norm_eps`.
 pub struct Setting {
     pub name: Ident,
     pub value: SettingValue,
@@ -161,7 +166,7 @@ pub struct Function {
     pub receiver: Option<Token![self]>,
     pub arguments: Vec<Argument>,
     pub output: Option<SignatureType>,
-    /// The body, including its braces.
+    /// The body of the function, including the braces.
     pub body: Group,
 }
 
@@ -173,7 +178,7 @@ pub struct Argument {
 
 pub enum SignatureType {
     Tensor(TensorType),
-    /// The type `&T[…]`, which is always an error.
+    /// A reference to a tensor, `&T[…]`. The macro always rejects a reference to a tensor.
     TensorReference(Token![&], TensorType),
     Tuple(Vec<SignatureType>),
     Rust(Type),
@@ -203,7 +208,8 @@ impl Model {
         self.dims().any(|dim| dim.name == *axis)
     }
 
-    /// The checkpoint key of the field at the end of `path`, which starts in `block`.
+    /// Returns the checkpoint key of a field. The field path `path` leads from `block` to the
+    /// field.
     pub fn key(&self, block: &Block, path: &[Ident]) -> String {
         let mut block = Some(block);
         let level = |name: &Ident| {
@@ -219,7 +225,7 @@ impl Model {
 }
 
 impl Block {
-    /// The element type, which is the first generic parameter.
+    /// The name of the element type, which is the block's first generic parameter.
     pub fn element(&self) -> Option<&Ident> {
         match self.generics.params.first() {
             Some(GenericParam::Type(parameter)) => Some(&parameter.ident),
@@ -237,19 +243,20 @@ impl Block {
 }
 
 impl Field {
-    /// The field's part of the checkpoint key.
+    /// The part of the checkpoint key that this field adds to the key of its block.
     pub fn key(&self) -> String {
         self.at.as_ref().map_or_else(|| self.name.unraw().to_string(), LitStr::value)
     }
 
-    /// Whether the key is a pattern for several tensors, as in `experts.*.w1.weight`.
+    /// Whether the key is a pattern that matches several tensors, as in `experts.*.w1.weight`.
     pub fn is_stacked(&self) -> bool {
         self.key().split('.').any(|level| level == "*")
     }
 }
 
 impl FieldType {
-    /// Changes a type that names a generic parameter to a block that is declared elsewhere.
+    /// Changes `Here` to `Elsewhere` if the type is the name of a generic parameter. A generic
+    /// parameter can be a block outside this `model!`.
     pub fn resolve(&mut self, generics: &Generics) {
         match self {
             FieldType::Here(name) if generics.type_params().any(|parameter| parameter.ident == *name) => {
@@ -260,7 +267,8 @@ impl FieldType {
         }
     }
 
-    /// The type itself, or the element type of an array.
+    /// The type of an array's elements. For a field that is not an array, the method returns the
+    /// field's type.
     pub fn element(&self) -> &FieldType {
         match self {
             FieldType::Array(element, _) => element.element(),
@@ -270,7 +278,8 @@ impl FieldType {
 }
 
 impl Leaf {
-    /// The axes of the stored weight in their order. A linear layer stores its output axes first.
+    /// The axes of the weight in the order of the checkpoint. A linear layer stores the output axes
+    /// first.
     pub fn stored(&self) -> Vec<&Ident> {
         let outputs = self.outputs.iter().flat_map(|(_, outputs)| outputs);
         outputs.chain(&self.axes).collect()
@@ -282,7 +291,7 @@ impl Leaf {
 }
 
 impl Function {
-    /// All tensor types in the signature.
+    /// All tensor types in the function's signature.
     pub fn tensors(&self) -> Vec<&TensorType> {
         let mut found = Vec::new();
         for ty in self.arguments.iter().map(|argument| &argument.ty).chain(&self.output) {
@@ -302,7 +311,7 @@ impl SignatureType {
     }
 }
 
-/// Whether a name in `dims` is an axis. Otherwise the name is a key of the configuration.
+/// Whether a name in `dims` is an axis. A name that is no axis is a key of the configuration.
 pub fn is_axis_name(name: &Ident) -> bool {
     name.to_string().starts_with(char::is_uppercase)
 }

@@ -53,8 +53,9 @@ impl Generator<'_> {
         }
     }
 
-    /// The optional functions of `CausalLm` that the root block declares. Each function takes tokens or
-    /// features, then a `Position` or a count, then the cache.
+    /// The optional functions of `CausalLm` that the root block declares, such as `encode`. Each
+    /// optional function takes three arguments: tokens or features, a `Position` or a count, and
+    /// the cache.
     fn optional(&self, root: &Block) -> Vec<TokenStream> {
         let (dsl, name, element) = (&self.dsl, &root.name, self.element());
         let (_, arguments, _) = root.generics.split_for_impl();
@@ -94,7 +95,7 @@ impl Generator<'_> {
         written.collect()
     }
 
-    /// Generates statements that add the states of each layer.
+    /// Generates the statements of `CausalLm::states` that list the states of each layer.
     fn states(&self, cache: &Cache) -> Vec<TokenStream> {
         let (dsl, element) = (&self.dsl, self.element());
         let extent = |axis: &Ident| {

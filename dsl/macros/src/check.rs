@@ -1,4 +1,5 @@
-//! Finds errors in a parsed declaration. Every check covers the whole model, so one run reports all errors.
+//! Finds errors in a parsed declaration of `model!`. Each check covers the whole model, so one
+//! compilation reports all errors.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
@@ -14,7 +15,8 @@ use super::leaf::{Axes, ELEMENTS, LEAVES, LeafKind, SettingKind, leaf_kind};
 /// Names that the macro gives to generated members of every block.
 pub const RESERVED: &[&str] = &["scope", "config", "dims", "forward", "build", "new", "record", "dim"];
 
-/// The largest number of elements of a tuple that implements `TraceArg`.
+/// The largest number of arguments of a function. The limit is the length of the longest tuple for
+/// which the dsl crate implements `TraceArg`.
 const MOST_ARGUMENTS: usize = 8;
 
 pub fn check(model: &Model, errors: &mut Errors) {
@@ -39,7 +41,7 @@ pub fn check(model: &Model, errors: &mut Errors) {
     usage(model, errors);
 }
 
-/// Checks the clauses that only the root block has, and the clauses that every block needs.
+/// Checks the configuration's type, the element type, and the clauses `dims`, `cache` and `shard`.
 fn headers(model: &Model, errors: &mut Errors) {
     let root = model.root();
     let name = &root.name;
@@ -117,7 +119,8 @@ fn headers(model: &Model, errors: &mut Errors) {
     }
 }
 
-/// Checks that no name occurs twice or collides with a generated member.
+/// Checks that no name of a block, field or function occurs twice or collides with a generated
+/// member.
 fn names(model: &Model, errors: &mut Errors) {
     unique("block", model.blocks.iter().map(|block| &block.name), errors);
     unique("dim", model.dims().map(|dim| &dim.name), errors);
@@ -357,8 +360,8 @@ fn signature(model: &Model, block: &Block, function: &Function, errors: &mut Err
     }
 }
 
-/// The name of the element type that is nearest to a misspelt name. `float32` is considered near to `f32`,
-/// and `int8` near to `i8`.
+/// Suggests the element type that the user probably meant by a misspelt name. For example, an error
+/// message suggests `f32` for `float32`, and `i8` for `int8`.
 fn nearest_element(name: &Ident, elements: &[&str]) -> String {
     let short = name.to_string().replace("bfloat", "bf").replace("float", "f").replace("int", "i");
     match elements.contains(&&*short) {
@@ -439,7 +442,7 @@ fn usage(model: &Model, errors: &mut Errors) {
 
     misspelt_axes(model, &scans, errors);
 
-    // A misspelt name leaves the right one unused: one message is enough.
+    // A misspelt name leaves the right name unused, and one error message is enough.
     if !errors.is_empty() {
         return;
     }
@@ -482,7 +485,7 @@ fn usage(model: &Model, errors: &mut Errors) {
             errors.at(&dim.name, format!("the dim `{name}` is declared and never used"));
         }
     }
-    // One with a trait stands for the parameter of another block.
+    // A block that implements a trait can be the argument for another block's type parameter.
     for block in model.blocks[1..].iter().filter(|block| block.role.is_none()) {
         if !types.contains(&block.name.to_string()) {
             errors
@@ -491,9 +494,9 @@ fn usage(model: &Model, errors: &mut Errors) {
     }
 }
 
-/// Reports misspelt names of dims. Free axes need no declaration, so an unknown axis can be legal. The macro
-/// treats an unknown axis as a misspelt dim if only one place names the axis, no body uses it, and a dim has
-/// nearly the same name.
+/// Reports misspelt names of dims. Free axes need no declaration, so an unknown axis can be legal.
+/// The macro treats an unknown axis as misspelt if only one tensor type names the axis, no body
+/// uses the axis, and a dim has nearly the same name.
 fn misspelt_axes(model: &Model, scans: &[Scan], errors: &mut Errors) {
     let functions = model.blocks.iter().flat_map(|block| &block.functions);
     let axes: Vec<&Ident> = functions.flat_map(Function::tensors).flat_map(|tensor| &tensor.axes).collect();
@@ -513,7 +516,8 @@ fn misspelt_axes(model: &Model, scans: &[Scan], errors: &mut Errors) {
     }
 }
 
-/// Whether two names differ only in case or, if both have at least four letters, in one letter.
+/// Whether two names differ only in the case of letters. Two names with at least four letters may
+/// also differ in one letter.
 fn is_misspelt(name: &str, known: &str) -> bool {
     let letters = |name: &str| name.replace(|c: char| c.is_ascii_digit(), "");
     let long = name.len().min(known.len()) >= 4;
@@ -521,15 +525,15 @@ fn is_misspelt(name: &str, known: &str) -> bool {
     name.eq_ignore_ascii_case(known) || near
 }
 
-/// The names in a function's body. The scan reads only tokens, so it also finds names in the arguments of
-/// macros.
+/// The names in a function's body. The scan reads tokens instead of a syntax tree, so the scan also
+/// finds names in the arguments of macros.
 #[derive(Default)]
 struct Scan {
-    /// Each `name` in an expression `self.name`.
+    /// Each field or method `name` in an expression `self.name`.
     own: HashSet<String>,
-    /// Each `name` in an expression `other.name`.
+    /// Each field or method `name` in an expression `other.name`.
     foreign: HashSet<String>,
-    /// Every identifier in the body.
+    /// All identifiers in the function's body.
     words: HashSet<String>,
 }
 
@@ -558,7 +562,7 @@ impl Scan {
 }
 
 impl Extent {
-    /// Collects the dims that an extent names.
+    /// Adds to `found` the dims that the extent names.
     fn dims<'a>(&'a self, found: &mut Vec<&'a Ident>) {
         match self {
             Extent::Dim(name) => found.push(name),

@@ -5,8 +5,9 @@ use std::fmt::Display;
 use proc_macro2::TokenStream;
 use quote::ToTokens;
 
-/// Every error so far, each with the user's tokens that caused it. You must call [`check`](Errors::check) at
-/// the end: an error that is never reported would let a wrong network compile.
+/// The errors so far, each with the location of the user's tokens that caused the error. You must
+/// call [`check`](Errors::check) after the last check of a declaration. Without a call of `check`,
+/// the macro would report no error, and a wrong network would compile.
 #[derive(Default)]
 pub struct Errors {
     found: Vec<syn::Error>,
@@ -20,17 +21,17 @@ impl Drop for Errors {
 }
 
 impl Errors {
-    /// Adds an error whose location is the given tokens.
+    /// Adds an error at the location of `tokens`.
     pub fn at(&mut self, tokens: impl ToTokens, message: impl Display) {
         self.found.push(syn::Error::new_spanned(tokens, message));
     }
 
-    /// Adds an error of the parser.
+    /// Adds a syntax error that the parser `syn` returned.
     pub fn push(&mut self, error: syn::Error) {
         self.found.push(error);
     }
 
-    /// Whether no error was found.
+    /// Whether this list contains no errors.
     pub fn is_empty(&self) -> bool {
         self.found.is_empty()
     }
@@ -45,7 +46,8 @@ impl Errors {
     }
 }
 
-/// The text `; did you mean …?` if a known name is similar, or otherwise the list of known names.
+/// The end of an error message about an unknown name. If a known name is similar, the text is `;
+/// did you mean …?`. Otherwise the text lists the known names.
 pub fn suggestion<'a>(unknown: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let known: Vec<&str> = known.into_iter().collect();
     let distance = |name: &str| strsim::damerau_levenshtein(&unknown.to_lowercase(), &name.to_lowercase());
@@ -58,7 +60,7 @@ pub fn suggestion<'a>(unknown: &str, known: impl IntoIterator<Item = &'a str>) -
     }
 }
 
-/// Joins names for a message: `` `a`, `b` and `c` ``.
+/// Joins names for an error message: `` `a`, `b` and `c` ``.
 pub fn list(names: &[&str]) -> String {
     let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
     match quoted.split_last() {

@@ -1,5 +1,5 @@
-//! `#[derive(TraceArg)]`: flattens fields in their order. For an enum, the index of the variant comes before
-//! the fields.
+//! Generates the code for `#[derive(TraceArg)]`, which flattens the fields in the order of their
+//! declaration. For an enum, the generated code adds the index of the variant before the fields.
 
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};

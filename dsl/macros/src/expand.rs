@@ -1,11 +1,12 @@
-//! Expands the tokens of a `model!` to Rust code, or to its compile errors.
+//! Expands the tokens of a `model!` to Rust code or, if the declaration is invalid, to compile
+//! errors.
 
 use proc_macro2::TokenStream;
 use quote::quote;
 
 use super::{check, context, generate, parse, skeleton};
 
-/// The expansion of `model! { tokens }`.
+/// Expands `model! { tokens }` to Rust code.
 pub fn model(tokens: TokenStream) -> TokenStream {
     let mut errors = context::Errors::default();
     let model = parse::parse(tokens, &mut errors);

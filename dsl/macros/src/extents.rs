@@ -1,4 +1,4 @@
-//! Generates code that computes the extents of `dims`.
+//! Generates code that computes the extents of the axes in `dims { … }`.
 
 use proc_macro2::TokenStream;
 use quote::quote;
@@ -7,7 +7,8 @@ use super::ast::*;
 use super::generate::{Generator, config, local};
 
 impl Generator<'_> {
-    /// Generates the expression for the extent of a dim, within `__dims`.
+    /// Generates the Rust expression for the extent of a dim. The generated expression is part of
+    /// the function `__dims`.
     pub(super) fn extent(&self, extent: &Extent) -> TokenStream {
         let dsl = &self.dsl;
         match extent {
@@ -51,7 +52,7 @@ impl Generator<'_> {
         }
     }
 
-    /// An extent as text in terms of configuration keys, for messages.
+    /// Formats an extent for error messages, and replaces dims by the configuration's keys.
     pub(super) fn text(&self, extent: &Extent) -> String {
         let factor = |extent: &Extent| match extent {
             Extent::Sum(..) | Extent::Product(..) | Extent::Quotient(..) | Extent::Or(..) => {
@@ -62,7 +63,7 @@ impl Generator<'_> {
         match extent {
             Extent::Key(key) => key.to_string(),
             Extent::Dim(name) => {
-                // Of a wrong declaration, which may go round in circles, this is asked too.
+                // The dims of an invalid declaration can form a cycle, so this loop is limited.
                 let mut name = name;
                 for _ in self.model.dims() {
                     match self.model.dims().find(|dim| dim.name == *name).map(|dim| &dim.value) {

@@ -22,8 +22,8 @@ pub(super) struct Generator<'a> {
 }
 
 impl Generator<'_> {
-    /// The path of the dsl crate, with the span of the user's token, so that rustc's errors refer to this
-    /// token.
+    /// The path of the dsl crate, with the span `here` of the user's token. rustc's errors then
+    /// refer to this token.
     pub(super) fn dsl_at(&self, here: Span) -> TokenStream {
         let respanned = self.dsl.clone().into_iter().map(|mut token| {
             token.set_span(here);
@@ -32,12 +32,12 @@ impl Generator<'_> {
         respanned.collect()
     }
 
-    /// The struct of a block and its methods.
+    /// Generates the struct of a block, the block's methods and the implementation of `Block`.
     fn block(&self, block: &Block) -> TokenStream {
         let Self { model, dsl } = self;
         let root = model.root();
         let (name, attrs, config) = (&block.name, &block.attrs, &root.config);
-        // An inner block is as visible as the root, unless it says otherwise.
+        // An inner block without its own visibility is as visible as the root block.
         let vis = match &block.vis {
             Visibility::Inherited => &root.vis,
             own => own,
@@ -112,7 +112,8 @@ impl Generator<'_> {
         }
     }
 
-    /// An implementation of the block's role trait, which calls its `forward`.
+    /// Generates the implementation of the trait that the block declares. The method of the trait
+    /// calls the block's function `forward`.
     fn role(&self, block: &Block) -> Option<TokenStream> {
         let (role, forward, name) = (block.role.as_ref()?, block.function("forward")?, &block.name);
         let (generics, arguments, bounds) = block.generics.split_for_impl();
@@ -127,12 +128,12 @@ impl Generator<'_> {
         })
     }
 
-    /// The function that computes the extents.
+    /// The name of the generated function that computes the extents.
     pub(super) fn extents(&self) -> Ident {
         format_ident!("__dims_of_{}", self.model.root().name)
     }
 
-    /// Whether the configuration's type is a generic parameter of the root.
+    /// Whether the type of the configuration is a generic parameter of the root block.
     fn config_is_generic(&self) -> bool {
         let (root, named) = (self.model.root(), |path: &syn::TypePath| path.path.get_ident().cloned());
         let config = root.config.as_ref().and_then(|config| match config {
@@ -142,7 +143,8 @@ impl Generator<'_> {
         config.is_some_and(|config| root.generics.type_params().any(|parameter| parameter.ident == config))
     }
 
-    /// Generates code for the root block alone: the extents, `new`, and `CausalLm` if there is a cache.
+    /// Generates the code that only the root block needs: the extents, `new`, and `CausalLm` if
+    /// there is a cache.
     fn root(&self) -> TokenStream {
         let Self { model, dsl } = self;
         let root = model.root();
@@ -175,7 +177,8 @@ impl Generator<'_> {
 
             #[allow(dead_code, clippy::all)]
             impl #generics #name #arguments #bounds {
-                /// Builds the model for a configuration, with the keys of the checkpoint.
+                /// Builds the model for a configuration. The model names each weight by the
+                /// weight's checkpoint key.
                 ///
                 /// # Errors
                 /// Returns an error if an extent from the configuration contradicts `dims`.
@@ -183,7 +186,8 @@ impl Generator<'_> {
                     <Self as #dsl::Block>::build(#dsl::Scope::root(""), &::std::rc::Rc::new(::core::clone::Clone::clone(config)))
                 }
 
-                /// Begins a recording of the model for a configuration. The recording reads no weights.
+                /// Builds the model for a configuration, and starts to record the model's entry
+                /// points. Tracewright reads no weights during the recording.
                 ///
                 /// # Errors
                 /// Returns an error if an extent from the configuration contradicts `dims`.
@@ -197,7 +201,8 @@ impl Generator<'_> {
         }
     }
 
-    /// The rules of `shard`, as pairs of axes and mesh axis.
+    /// The rules of the `shard` clause. Each rule of `shard` is a pair of the partitioned axes and
+    /// the mesh axis.
     pub(super) fn shards(&self) -> TokenStream {
         let rules = self.model.root().shards.iter().flat_map(|section| &section.rules).map(|rule| {
             let axes = rule.axes.iter().map(Ident::to_string);
@@ -207,13 +212,14 @@ impl Generator<'_> {
         quote!(&[#(#rules),*])
     }
 
-    /// The name of a function, with the span where the user wrote it. The caller has checked that this function exists.
+    /// The name of a function, with the span of the user's code. The caller has checked that
+    /// `block` declares the function.
     pub(super) fn named(&self, block: &Block, function: &str) -> Ident {
         let written = block.function(function).map(|function| function.name.clone());
         written.unwrap_or_else(|| Ident::new(function, Span::call_site()))
     }
 
-    /// The name of the element type's parameter.
+    /// The name of the type parameter for the element type.
     pub(super) fn element(&self) -> &Ident {
         match self.model.root().element() {
             Some(element) => element,
@@ -247,7 +253,7 @@ impl Generator<'_> {
         }
     }
 
-    /// The expression that builds a field, within `build`.
+    /// Generates the expression that builds a field in the function `build`.
     fn build(&self, block: &Block, field: &Field) -> TokenStream {
         let key = field.key();
         match &field.ty {
@@ -272,7 +278,8 @@ impl Generator<'_> {
         let block = self.field_type(ty);
         match ty {
             FieldType::Elsewhere(path) => {
-                // At the user's path, where rustc then reports a configuration that lacks its `Project`.
+                // With this span, rustc reports a missing implementation of `Project` at the user's
+                // path.
                 let here = path.path.segments.last().map_or_else(Span::call_site, |last| last.ident.span());
                 let dsl = self.dsl_at(here);
                 quote_spanned! {here=>{
@@ -335,7 +342,8 @@ impl Generator<'_> {
         }
     }
 
-    /// Generates the method behind `self.field(x)`, for leaves and blocks of this `model!`.
+    /// Generates the method with the name of a field, such as `self.norm(x)`. Only leaves and
+    /// blocks of this `model!` have a method with the name of their field.
     fn call(&self, field: &Field) -> TokenStream {
         let (dsl, name) = (&self.dsl, &field.name);
         let docs = format!("Applies [`{name}`](Self#structfield.{name}).");
@@ -360,7 +368,8 @@ impl Generator<'_> {
                 }
             }
             FieldType::Here(block) => {
-                // A block without `forward` is called by the functions that it has.
+                // If a block has no function `forward`, the caller names one of the block's other
+                // functions.
                 let Some(forward) = self.model.block(block).and_then(|block| block.function("forward"))
                 else {
                     return TokenStream::new();
@@ -379,8 +388,10 @@ impl Generator<'_> {
         }
     }
 
-    /// Generates two Rust functions for each declared function. The public function checks arguments and
-    /// results, and reuses the recording of an equal element. The private function contains the body.
+    /// Generates a public and a private Rust function for each declared function. The generated
+    /// public function checks arguments and results, and reuses a recording if an equal element of
+    /// a block array was recorded before. The generated private function contains the body of the
+    /// declared function.
     fn function(&self, block: &Block, function: &Function) -> TokenStream {
         let Function { attrs, name, .. } = function;
         let title = format!("{}::{name}", block.name);
@@ -432,7 +443,7 @@ impl Generator<'_> {
         let result = function.output.as_ref().map(|ty| {
             self.checked(&signature, ty, None, quote!(#returned)).unwrap_or_else(|| quote!(#returned))
         });
-        // At the function's name, which is the line that a call node then bears.
+        // With the span of the function's name, the call node gets the line of this name.
         let here = name.span();
         let dsl = self.dsl_at(here);
         let run = quote_spanned! {here=>
@@ -487,7 +498,8 @@ impl Generator<'_> {
         axes.iter().map(constant).collect()
     }
 
-    /// The parameter list, such as `x: Tensor<T>, at: &Attend<T>`. Only the private function contains `mut`.
+    /// The parameter list of a generated function, such as `x: Tensor<T>, at: &Attend<T>`. Only the
+    /// private function's parameters can be `mut`.
     fn parameters(&self, function: &Function, with_mut: bool) -> TokenStream {
         let parameters = function.arguments.iter().map(|argument| {
             let (name, ty) = (&argument.name, self.signature_type(&argument.ty));
@@ -524,9 +536,9 @@ impl Generator<'_> {
         }
     }
 
-    /// Generates code that compares the tensors in a value with their declared axes. The value is the
-    /// argument `name` or the result. The function returns `None` if the signature declares no axes for the
-    /// value.
+    /// Generates code that compares the tensors in a value with their declared axes. The value is
+    /// an argument with the name `name`, or the result of the function. If the signature declares
+    /// no axes for the value, this method returns `None`.
     fn checked(
         &self,
         signature: &Ident,
@@ -557,17 +569,18 @@ impl Generator<'_> {
     }
 }
 
-/// The name of a local variable that cannot collide with a constant of the user.
+/// The name of a local variable. The prefix `__` prevents a collision with the user's constants.
 pub(super) fn local(name: &Ident) -> Ident {
     format_ident!("__{}", name)
 }
 
-/// The expression that reads a key of the configuration, with the span of the user's token.
+/// Generates an expression, with the span of the user's token, that reads a key of the
+/// configuration.
 pub(super) fn config(key: &Ident) -> TokenStream {
     quote_spanned!(key.span()=> config.#key)
 }
 
-/// Generates a doc comment for an item without documentation.
+/// Generates a doc comment if the user's item has none.
 fn default_docs(attrs: &[Attribute], text: impl FnOnce() -> String) -> Option<TokenStream> {
     let documented = attrs.iter().any(|attr| attr.path().is_ident("doc"));
     (!documented).then(|| {

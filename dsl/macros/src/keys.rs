@@ -1,4 +1,4 @@
-//! Checks the checkpoint keys of fields, and ties between fields.
+//! Checks the checkpoint keys of fields, and the fields that share a weight by `tied`.
 
 use quote::ToTokens as _;
 use syn::Ident;
@@ -7,8 +7,8 @@ use super::ast::*;
 use super::context::{Errors, suggestion};
 use super::leaf::leaf_kind;
 
-/// Checks that `tied` names another leaf of this block, or of a block within it, that stores a matrix of the
-/// same shape.
+/// Checks that `tied` names another leaf that stores a matrix of the same shape. The leaf that
+/// `tied` names must be in the block that contains the tied field, or in a nested block.
 pub fn ties(model: &Model, block: &Block, errors: &mut Errors) {
     for field in &block.fields {
         let Some(tied) = &field.tied else { continue };
@@ -104,12 +104,12 @@ fn matrix(leaf: &Leaf) -> String {
     }
 }
 
-/// Checks that each key is possible in a checkpoint, and that no two leaves share one.
+/// Checks that each key is possible in a checkpoint, and that no two leaves have the same key.
 pub fn keys(block: &Block, errors: &mut Errors) {
     for (index, field) in block.fields.iter().enumerate() {
         let Some(at) = &field.at else { continue };
         let is_leaf = |field: &Field| matches!(field.ty, FieldType::Leaf(_));
-        // Of two keys that are written, the second is the wrong one.
+        // If two fields set the same key with `at`, the error refers to the second field.
         let twin = block.fields.iter().enumerate().find(|(other, twin)| {
             is_leaf(twin) && twin.key() == field.key() && (*other < index || twin.at.is_none())
         });

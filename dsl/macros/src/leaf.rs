@@ -1,24 +1,27 @@
-//! The table of built-in leaves, with one line for each leaf. The macro has no other information about the
-//! leaves.
+//! The table of built-in leaves, such as `Linear`, with one line for each leaf. The macro takes all
+//! information about leaves from the table.
 
 /// The syntax of a built-in leaf.
 pub struct LeafKind {
-    /// The name of the leaf's type in the dsl.
+    /// The name of the leaf's type in the dsl crate.
     pub name: &'static str,
-    /// The axes in its brackets.
+    /// The axes in the brackets after the leaf's name.
     pub axes: Axes,
-    /// The argument of its call method.
+    /// The argument of the method that applies the leaf.
     pub argument: Argument,
-    /// Whether the weight may be tied to the weight of another leaf, in either direction.
+    /// Whether `tied` may occur in this leaf's declaration, and whether another leaf's `tied` may
+    /// name this leaf.
     pub ties: bool,
-    /// The settings in its parentheses: the name of a builder method, and the kind of its argument.
+    /// The settings that may occur in the parentheses after the axes. Each pair contains the name
+    /// of a builder method and the kind of that method's argument.
     pub settings: &'static [(&'static str, SettingKind)],
 }
 
 pub enum Axes {
-    /// The leaf has inputs and outputs, as in `[D -> V]`.
+    /// The leaf has input axes and output axes, as in `[D -> V]`.
     Arrow,
-    /// The leaf has exactly these axes, as in `[V, D]`. The names of the axes appear in error messages.
+    /// The leaf has one axis for each name in the list, as in `[V, D]`. The names in the list
+    /// appear only in error messages.
     Listed(&'static [&'static str]),
     /// The leaf has one or more axes, as in `[K, E]`.
     Several,
@@ -40,7 +43,7 @@ pub enum SettingKind {
     Flag,
     /// A number, which is a configuration key or a literal: `eps = key` or `eps = 1e-6`.
     Number,
-    /// A variant of an enum in the dsl, as in `style = one_plus`.
+    /// A variant of an enum of the dsl crate, as in `style = one_plus`.
     Word(&'static str, &'static [(&'static str, &'static str)]),
 }
 
@@ -62,12 +65,13 @@ pub fn leaf_kind(name: &syn::Ident) -> Option<&'static LeafKind> {
     LEAVES.iter().find(|kind| name == kind.name)
 }
 
-/// The element types that a signature may name in addition to the model's own type, and their Rust types.
+/// The element types that a signature may name in addition to the model's element type. Each pair
+/// contains the name in a signature and the name of the Rust type.
 pub const ELEMENTS: &[(&str, &str)] =
     &[("f32", "F32"), ("f16", "F16"), ("bf16", "Bf16"), ("i32", "I32"), ("i8", "I8"), ("bool", "Bool")];
 
 impl LeafKind {
-    /// An example of the brackets of a leaf, for messages.
+    /// An example of a leaf with its brackets, for error messages.
     pub fn example(&self) -> String {
         let axes = match self.axes {
             Axes::Arrow => "D -> V".to_owned(),

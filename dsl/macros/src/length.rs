@@ -1,15 +1,16 @@
-//! Limits the length of declarations. Parsers of Rust recurse as deeply as types and expressions are nested,
-//! so a long input could overflow the compiler's stack.
+//! Limits the length of declarations. A Rust parser recurses for each nested type and expression,
+//! so a long declaration could overflow the compiler's stack.
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use syn::{Error, Result};
 
-/// The largest number of tokens between two commas, including enclosing tokens. Real declarations have about
-/// a dozen tokens between two commas.
+/// The largest number of tokens between two commas. For tokens in brackets, the number also
+/// includes the tokens before the opening bracket. Real declarations have about a dozen tokens
+/// between two commas.
 const LONGEST: usize = 256;
 
-/// Checks that all parts of a declaration are short enough to parse. Bodies of functions are exempt, because
-/// the macro does not parse them.
+/// Checks that a declaration is short enough to parse. The macro does not parse the bodies of
+/// functions, so a body can have any length.
 ///
 /// # Errors
 /// Returns an error at the first token beyond the limit.
@@ -17,7 +18,7 @@ pub fn check(tokens: TokenStream) -> Result<()> {
     within(tokens, 0)
 }
 
-/// Checks the tokens within a group that follows `before` tokens outside of the group.
+/// Checks the tokens of a group. `before` is the number of tokens that precede the group.
 fn within(tokens: TokenStream, before: usize) -> Result<()> {
     let (mut length, mut angles, mut is_function) = (before, 0_usize, false);
     let mut tokens = tokens.into_iter().peekable();
@@ -37,14 +38,14 @@ fn within(tokens: TokenStream, before: usize) -> Result<()> {
                     ('<', _) => angles += 1,
                     ('>', before) if before != '-' => angles = angles.saturating_sub(1),
                     (',' | ';', _) if angles == 0 => (length, is_function) = (before, false),
-                    // However much documentation there is.
+                    // Doc comments and other attributes do not count, so they can have any length.
                     ('#', _) if tokens.next_if(is_brackets).is_some() => length -= 1,
                     _ => {}
                 }
                 last = punct.as_char();
                 continue;
             }
-            // Within `<…>` it is a constant of a type, no body.
+            // Braces within `<…>` contain a constant argument and not the body of a block.
             TokenTree::Group(group) if group.delimiter() == Delimiter::Brace && angles == 0 => {
                 if !is_function {
                     within(group.stream(), length)?;

@@ -1,8 +1,9 @@
 //! The macros `model!` and `#[derive(TraceArg)]`. You use these macros through the dsl crate, which
 //! re-exports them.
 //!
-//! Modules refer to each other with `super`, because `tracewright-fuzz` includes the same files as its own
-//! modules. A proc-macro crate can export nothing but macros.
+//! A proc-macro crate can export only macros, so the crate `tracewright-fuzz` includes the files of
+//! this crate as modules. The files refer to each other with `super`, which is valid in this crate
+//! and in `tracewright-fuzz`.
 
 mod ast;
 
@@ -48,26 +49,30 @@ use proc_macro::TokenStream;
 /// }
 /// ```
 ///
-/// The first block of the declaration is the root block. Its first type parameter is the element type, which
-/// all blocks share. The type in parentheses is the configuration, and the *keys* below are its fields. The
-/// macro gives the root a function `new(&Config)`.
+/// The first block of the declaration is the root block. The first type parameter of the root block
+/// is the element type, which all blocks share. The type in parentheses is the type of the
+/// configuration. A *key* is a field of the configuration. The macro generates a function
+/// `new(&Config)` for the root block.
 ///
-/// **`dims`** names axes and sets their extents. An extent is a key, an integer, an earlier dim, a sum, a
-/// product, an exact quotient, or `key or …` if the key is an `Option`. Names of axes begin with an
-/// upper-case letter.
+/// **`dims`** names axes and sets their extents. An extent is a key, an integer, an earlier dim, a
+/// sum, a product, or an exact quotient. If the key is an `Option`, the extent can also be `key or
+/// …`. Names of axes begin with an upper-case letter.
 ///
-/// **Fields** are leaves, blocks of this `model!`, arrays of blocks, and blocks from elsewhere. The leaves
-/// are `Linear[D -> V]`, `Embedding[V, D]`, `RmsNorm[D]` over one or more axes, `LayerNorm[D]` and
-/// `Weight[D]`. `RmsNorm[D](eps = key, style = one_plus)` multiplies by 1 + w; the other styles are `scale`
-/// and `wide`. A `LayerNorm` has a bias unless you write `LayerNorm[D](bias = false)`. A leaf can have an
-/// element type of its own: `Linear<F32>[…]`. You write a block from elsewhere with a path or with its
-/// element type. If this block's configuration has another type, implement `Project`. If the sizes of an
-/// array's elements differ, also implement its function `project_at`. You call leaves and blocks of this `model!` as methods, `self.norm(x)`. You call blocks from elsewhere, type parameters and
-/// elements of arrays with `.forward`. `tied(a.b)` uses the weight of the leaf at the path `a.b`, relative to
-/// the block that contains the field.
+/// **Fields** are leaves (built-in layers), blocks of this `model!`, arrays of blocks, and blocks
+/// that are declared elsewhere. The leaves are `Linear[D -> V]`, `Embedding[V, D]`, `RmsNorm[D]`
+/// over one or more axes, `LayerNorm[D]` and `Weight[D]`. `RmsNorm[D](eps = key, style = one_plus)`
+/// multiplies by 1 + w, where w is the weight. The other styles of an `RmsNorm` are `scale` and
+/// `wide`. A `LayerNorm` has a bias unless you write `LayerNorm[D](bias = false)`. A leaf can have
+/// another element type than the model: `Linear<F32>[…]`. To use a block that is declared
+/// elsewhere, write its path or its generic arguments, as in `other::Mlp<T>`. If the configuration
+/// of a block from elsewhere has another type, implement `Project`. If the sizes differ between the
+/// elements of a block array, also implement `Project::project_at`. You call leaves and blocks of
+/// this `model!` as methods, as in `self.norm(x)`. You call the function `forward` of blocks from
+/// elsewhere, of type parameters and of array elements, as in `self.mlp.forward(x)`. `tied(a.b)`
+/// uses the weight of the leaf at the path `a.b`, relative to the block that contains the field.
 ///
-/// **Keys.** The path of a field is its checkpoint key, and its name in messages and dumps. If the checkpoint
-/// uses another name, add `at`:
+/// **Keys.** The path of a field is also the key of the field's weight in the checkpoint, and the
+/// name of the field in messages and dumps. If the checkpoint uses another key, add `at`:
 ///
 /// ```text
 /// query: Linear[D -> H, E](bias) at "self.query",
@@ -75,12 +80,13 @@ use proc_macro::TokenStream;
 /// layers: [Layer; L] at "encoder.layer",
 /// ```
 ///
-/// - *Transposed:* `Linear[D -> F](transposed)` or `(transposed if key)` reads a matrix whose first axis is
-///   the inputs, like GPT-2's `Conv1D`. The shape of a square matrix does not reveal the order of its axes:
-///   without `transposed`, the weight loads but the results are wrong. Only the code that wrote the
-///   checkpoint shows which order is right.
-/// - *One weight, many tensors:* `w1: Weight[X, F, D] at "experts.*.w1.weight"`. The `*` is replaced by the
-///   index along the first axis. The archive contains one stacked tensor.
+/// - *Transposed:* `Linear[D -> F](transposed)` or `(transposed if key)` reads a matrix whose first
+///   axis is the axis of the inputs, like GPT-2's `Conv1D`. The shape of a square matrix does not
+///   reveal the order of the axes. If you forget `transposed`, a square weight loads, but the
+///   results are wrong. Only the code that wrote the checkpoint shows the order of the axes.
+/// - *One weight, many tensors:* `w1: Weight[X, F, D] at "experts.*.w1.weight"`. Tracewright
+///   replaces the `*` by the index along the first axis. In the IRPA archive, all tensors that
+///   match the pattern form one stacked tensor.
 /// - *Many weights, one tensor:* declare a dim that is a sum, and call `split` in the body of the function.
 ///
 ///   ```text
@@ -90,39 +96,49 @@ use proc_macro::TokenStream;
 ///   let (q, k, v) = (q.rename(P, H), k.rename(P, K), v.rename(P, K));
 ///   ```
 ///
-/// If the tensor interleaves the weights by head (`[H, 3, E]`), write `Linear[D -> H, P, E]` with `P = 3`.
+/// If the tensor interleaves the query, key and value weights of each head (`[H, 3, E]`), write
+/// `Linear[D -> H, P, E]` with `P = 3`.
 ///
-/// **Functions** take and return tensors (`T[B, S, D]`, `f32[B]`, `i32[]`) and Rust types that implement
-/// `TraceArg`. Tracing the body checks the axes of the tensors. Values of other types are passed by value, by
-/// `&`, or by `&mut` for state. An axis that `dims` does not declare is free: the first argument with this
-/// axis sets its extent. (The macro rejects a free axis if only one place names it and its name is almost
-/// that of a dim.) `T[.., D]` may have any axes before D. In the body of the function, every axis is a
-/// constant, `self.dim(D)` is its extent, and `self` is the block. The macro does not change the body.
+/// **Functions** take and return tensors (`T[B, S, D]`, `f32[B]`, `i32[]`) and Rust types that
+/// implement `TraceArg`. Tracewright checks the axes of the tensors when it traces the body. You
+/// pass a tensor by value, a state that the function changes by `&mut`, and any other value by
+/// value or by `&`. An axis that `dims` does not declare is free. The first argument with a free
+/// axis sets the extent of this axis. The macro rejects a free axis as misspelt if only one tensor
+/// type names the axis and a dim has almost the same name. A tensor of the type `T[.., D]` may have
+/// any axes before D. In the body of a function, every axis is a constant, `self.dim(D)` is the
+/// extent of the axis D, and `self` is the block. The macro does not change the bodies of
+/// functions.
 ///
-/// Each function can become an entry point: `Net::<F32>::record(&config)?.entry("predict", Net::predict,
-/// [("B", 8)])`.
+/// You can record each function of a block as an entry point of the compiled module:
+/// `Net::<F32>::record(&config)?.entry("predict", Net::predict, [("B", 8)])`.
 ///
-/// **`cache`** declares the state of each layer. A root with a `cache`, a function `forward` (tokens to
-/// features) and a function `logits` (features to logits) implements `CausalLm`. `cache { L of [H, E] within
-/// window }` declares keys and values with H heads and E features. The configuration's method `window(i) ->
-/// Option<usize>` returns the number of positions that layer i sees, and the cache of that layer stores no
-/// more than it needs. In `cache { L of [H, E] if attends, L of recurrent [C, D] if recurs }`, the
-/// configuration's methods `attends(i)` and `recurs(i)` decide whether layer i has keys and values or a
-/// recurrent state. The general form is `L of name: Kind<Element>[axes]`, where the kind is a type in
-/// `nn::states`: `cache { L of delta: Recurrent<F32>[H, E], L of latent: Slots[R] }`. In `forward`,
-/// `cache.state(i)` is the state of layer i without a name, and `cache.named(i, "delta")` is a state with a
-/// name. If layers of two kinds have heads of different sizes, `L of [K = W, E = J] if …` gives the axes K and
-/// E the extents of the dims W and J. A layer that attends to keys and values of layer j takes `&Kv<T>`,
-/// gets `cache.state(j)`, and calls `Kv::read`.
+/// **`cache`** declares the state of each layer. The root block implements `CausalLm` if it has a
+/// `cache`, a function `forward` (tokens to features) and a function `logits` (features to logits).
+/// `cache { L of [H, E] within window }` declares a KV cache with H heads and E features for each
+/// of L layers. The configuration's method `window(i) -> Option<usize>` returns the number of
+/// positions that layer i sees. The cache of layer i stores only the positions that the window of
+/// layer i needs. In `cache { L of [H, E] if attends, L of recurrent [C, D] if recurs }`, the
+/// configuration's methods `attends(i)` and `recurs(i)` decide whether layer i has a KV cache or a
+/// recurrent state. The full syntax of a state is `L of name: Kind<Element>[axes]`. `Kind` is a
+/// type in `nn::states`: `cache { L of delta: Recurrent<F32>[H, E], L of latent: Slots[R] }`. In
+/// `forward`, `cache.state(i)` returns the state of layer i that has no name. `cache.named(i,
+/// "delta")` returns the state of layer i with the name `delta`. Layers of two kinds can have heads
+/// of different sizes. For example, `L of [K = W, E = J] if …` gives the axes K and E the extents
+/// of the dims W and J. A layer can also attend to the keys and values of another layer j. To read
+/// the keys and values of layer j, the function of the attending layer takes a `&Kv<T>` and calls
+/// `Kv::read`. The function `forward` passes `cache.state(j)` to the attending layer.
 ///
-/// **`shard`** declares which axes are partitioned over the axes of a device mesh: `shard { K, F, V over
-/// model; B over data }`. The rule partitions every weight, state, argument and result that has one of these
-/// axes. If a mesh has no axis `model` or `data`, the rule for this axis has no effect.
+/// **`shard`** declares which axes are partitioned over the axes of a device mesh: `shard { K, F, V
+/// over model; B over data }`. In this example, Tracewright partitions every weight, state,
+/// argument and result that has the axis K, F, V or B. A rule of `shard` has no effect on a mesh
+/// without the rule's mesh axis.
 ///
-/// **Parameters.** A block can take other blocks as type parameters after the element type. A trait bound
-/// declares what such a block must offer. A block declares the trait that its `forward` implements after its
-/// own name. An inner block has the root's parameters, unless it declares its own. The configuration can also
-/// be a type parameter if its bounds lead to the keys by `Deref`.
+/// **Parameters.** A block can take other blocks as type parameters after the element type. A trait
+/// bound on a type parameter declares the functions that the block must have. If a block's function
+/// `forward` implements a trait, write this trait after the name and parameters of the block. An
+/// inner block without its own parameters has the parameters of the root block. The type of the
+/// configuration can also be a type parameter. The bounds of the configuration's type parameter
+/// must include a `Deref` to a struct that has the keys as fields.
 ///
 /// ```text
 /// pub trait Maps<T: Float>: Block<Config = Config> { fn forward(&self, x: Tensor<T>) -> Tensor<T>; }
@@ -141,8 +157,9 @@ pub fn model(tokens: TokenStream) -> TokenStream {
     expand::model(tokens.into()).into()
 }
 
-/// Derives `TraceArg` for a struct or enum whose fields all implement `TraceArg`. Tensors become inputs of a
-/// recorded body. Plain data becomes part of the key that decides whether two calls share one body.
+/// Derives `TraceArg` for a struct or enum whose fields all implement `TraceArg`. The tensors in a
+/// value of the derived type become inputs of a recorded function body. The plain data in the value
+/// becomes part of the key that decides whether two calls share one recorded body.
 #[proc_macro_derive(TraceArg)]
 pub fn trace_arg(tokens: TokenStream) -> TokenStream {
     let input = syn::parse_macro_input!(tokens as syn::DeriveInput);

@@ -1,5 +1,5 @@
-//! Parses the tokens of `model!` to the AST. After an error, the parser skips the current item and parses the
-//! following items.
+//! Parses the tokens of `model!` to the AST. After an error, the parser skips the current item and
+//! continues with the next item, to report further errors.
 
 use proc_macro2::{Delimiter, Group, TokenTree};
 use syn::ext::IdentExt;
@@ -38,7 +38,8 @@ pub fn parse(tokens: proc_macro2::TokenStream, errors: &mut Errors) -> Model {
         }
         Ok(())
     };
-    // After a mistake, syn also objects to what was left unread behind it.
+    // After a syntax error, syn also reports an error about the tokens that the parser did not
+    // read.
     if let Err(error) = read.parse2(tokens)
         && errors.is_empty()
     {
@@ -136,7 +137,7 @@ fn layer_state(input: ParseStream) -> Result<LayerState> {
     if name.is_some() {
         input.parse::<Token![:]>()?;
     }
-    // Keys and values need no word.
+    // A state of keys and values needs no word for its type.
     let (kind, element) = match input.peek(Bracket) {
         true => (Ident::new("Kv", input.span()), None),
         false => {
@@ -182,7 +183,8 @@ fn state_axes(input: ParseStream) -> Result<Vec<StateAxis>> {
     }
 }
 
-/// The name of the state's type for a lower-case word: `recurrent` becomes `Recurrent`.
+/// Converts a word in `cache` to the name of a state's Rust type. For example, `recurrent` becomes
+/// `Recurrent`.
 fn kind_of_state(word: &Ident) -> Ident {
     let text = word.to_string();
     let mut chars = text.chars();
@@ -307,7 +309,7 @@ fn field_type(input: ParseStream) -> Result<FieldType> {
     }
 }
 
-/// The element type after the name of a leaf or of a kind of state.
+/// Parses the element type in angle brackets after the name of a leaf or state type.
 fn own_element(arguments: &PathArguments) -> Result<Option<syn::Type>> {
     match arguments {
         PathArguments::None => Ok(None),
@@ -393,7 +395,7 @@ fn function(attrs: Vec<Attribute>, input: ParseStream) -> Result<Function> {
     Ok(Function { attrs, name, receiver, arguments, output, body: input.parse::<Group>()? })
 }
 
-/// Parses an optional `self` before the arguments, in any of its forms.
+/// Parses an optional `self`, `&self` or `&mut self` before the arguments.
 fn receiver(input: ParseStream) -> Result<Option<Token![self]>> {
     let ahead = input.fork();
     ahead.parse::<Option<Token![&]>>()?;
@@ -452,7 +454,7 @@ fn tensor_type(input: ParseStream) -> Result<TensorType> {
     Ok(TensorType { element, rest, axes })
 }
 
-/// Parses axes up to an arrow or the end.
+/// Parses a list of axes up to an arrow or the end of the brackets.
 fn axes(input: ParseStream) -> Result<Vec<Ident>> {
     let mut axes = Vec::new();
     while input.peek(Ident) {
@@ -487,7 +489,8 @@ fn at_end(input: ParseStream) -> Result<()> {
     if input.is_empty() { Ok(()) } else { Err(input.error("unexpected token")) }
 }
 
-/// Skips tokens up to and including a token that ends an item, or up to the beginning of the next item.
+/// Skips the rest of an invalid item. The function stops after a token for which `ends` is true, or
+/// before a position for which `begins` is true.
 fn skip(input: ParseStream, ends: impl Fn(&TokenTree) -> bool, begins: impl Fn(ParseStream) -> bool) {
     while !input.is_empty() && !begins(input) {
         match input.parse::<TokenTree>() {

@@ -1,11 +1,11 @@
-//! Finds the path of the dsl crate in the crate that calls a macro.
+//! Finds the path by which the user's crate refers to the dsl crate.
 
 use proc_macro_crate::{FoundCrate, crate_name};
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::quote;
 
-/// The path of the dsl crate: `tracewright-dsl` if the caller depends on it, otherwise a module of the facade
-/// crate.
+/// The path of the dsl crate. If the user's crate depends on `tracewright-dsl`, the path names
+/// `tracewright-dsl`. Otherwise the path names the module `dsl` of the crate `tracewright`.
 pub fn dsl() -> TokenStream {
     let named = |name: &str| Ident::new(name, Span::call_site());
     match crate_name("tracewright-dsl") {
@@ -13,7 +13,7 @@ pub fn dsl() -> TokenStream {
             let name = named(&name);
             return quote!(::#name);
         }
-        // The crate's tests and examples know it by this name, and so does the crate itself.
+        // The tests and examples of the dsl crate, and the dsl crate itself, use this name.
         Ok(FoundCrate::Itself) => return quote!(::tracewright_dsl),
         Err(_) => {}
     }

@@ -1,5 +1,5 @@
-//! Expands an invalid declaration to its types, so that rustc reports no additional errors where these types
-//! are used.
+//! Expands an invalid declaration to structs and function signatures. Without the structs of a
+//! declaration, rustc would report an additional error wherever the user's code names a block.
 
 use proc_macro2::{Delimiter, Group, TokenStream};
 use quote::{format_ident, quote};
@@ -11,8 +11,9 @@ use super::check::RESERVED;
 use super::generate::generate;
 use super::leaf::{ELEMENTS, leaf_kind};
 
-/// The structs and signatures of a declaration, as far as the macro can parse them. The bodies of these
-/// functions never run. The result is empty if the header of the root block cannot be parsed.
+/// The structs and function signatures of a declaration, as far as the macro can parse the
+/// declaration. The bodies of the generated functions never run. The result is empty if the root
+/// block has no configuration type or no element type.
 pub fn skeleton(mut model: Model) -> TokenStream {
     let Some(element) = header(&model) else { return TokenStream::new() };
     mend(&mut model, &element);
@@ -29,13 +30,14 @@ pub fn skeleton(mut model: Model) -> TokenStream {
     quote!(#file)
 }
 
-/// The name of the element type's parameter, if the first block is a root.
+/// The name of the type parameter for the element type; `None` if the first block is not a valid
+/// root block.
 fn header(model: &Model) -> Option<Ident> {
     model.blocks.first().filter(|root| root.config.is_some())?.element().cloned()
 }
 
-/// Removes the items for which the macro cannot generate code, or about which rustc would report another
-/// error.
+/// Removes each item that would prevent the macro from generating code or cause an additional error
+/// of rustc.
 fn mend(model: &mut Model, element: &Ident) {
     let mut names = HashSet::new();
     model.blocks.retain(|block| names.insert(block.name.to_string()));
@@ -88,7 +90,7 @@ fn stands(model: &Model, block: &Block, ty: &FieldType) -> bool {
     }
 }
 
-/// Whether the block `outer` is `wanted` or contains it.
+/// Whether the block `outer` is the block `wanted` or contains the block `wanted`.
 fn contains<'a>(model: &'a Model, outer: &'a Ident, wanted: &Ident, seen: &mut Vec<&'a Ident>) -> bool {
     if outer == wanted {
         return true;
@@ -105,7 +107,7 @@ fn contains<'a>(model: &'a Model, outer: &'a Ident, wanted: &Ident, seen: &mut V
     inner.any(|name| contains(model, name, wanted, seen))
 }
 
-/// Replaces unknown element types by the model's own.
+/// Replaces unknown element types in a signature by the model's element type.
 fn known_elements(ty: &mut SignatureType, own: &Ident) {
     match ty {
         SignatureType::Tensor(tensor) | SignatureType::TensorReference(_, tensor) => {

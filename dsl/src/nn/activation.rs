@@ -10,7 +10,7 @@ use crate::element::Float;
 use crate::tensor::{Place, axes};
 use crate::{Axis, Dim, Tensor, TraceErrorKind};
 
-/// exp(x − max) / Σ exp(x − max) along an axis.
+/// The softmax exp(x − max) / Σ exp(x − max) along an axis.
 #[track_caller]
 pub fn softmax<T: Float>(x: Tensor<T>, axis: Axis) -> Tensor<T> {
     let place = Location::caller();
@@ -22,7 +22,7 @@ pub fn softmax<T: Float>(x: Tensor<T>, axis: Axis) -> Tensor<T> {
     })
 }
 
-/// x · logistic(x), also called swish.
+/// SiLU: x · logistic(x), also called swish.
 #[track_caller]
 pub fn silu<T: Float>(x: Tensor<T>) -> Tensor<T> {
     elementwise(x, functions::silu, Location::caller())
@@ -40,7 +40,7 @@ pub fn gelu_tanh<T: Float>(x: Tensor<T>) -> Tensor<T> {
     elementwise(x, functions::gelu_tanh, Location::caller())
 }
 
-/// The larger of x and 0; NaN if x is NaN.
+/// ReLU: the larger of x and 0. The result is NaN if x is NaN.
 #[track_caller]
 pub fn relu<T: Float>(x: Tensor<T>) -> Tensor<T> {
     x.maximum(0.0)
@@ -54,7 +54,8 @@ fn elementwise<T: Float>(
     x.apply(place, |t, raw, ty| t.build(&[raw], &axes(&ty.dims), place, |b, x| function(b, x[0])))
 }
 
-/// x / √(mean(x²) + ε) over these axes together: a root mean square norm without a weight.
+/// A root mean square norm without a weight: x / √(mean(x²) + ε). The mean covers all axes in
+/// `over` together.
 #[track_caller]
 pub fn rms_norm<T: Float>(x: Tensor<T>, over: &[Axis], epsilon: f64) -> Tensor<T> {
     let place = Location::caller();

@@ -1,4 +1,4 @@
-//! Attention and its settings.
+//! The attention function [`attend`] and its settings [`Attend`].
 
 use std::panic::Location;
 
@@ -12,50 +12,51 @@ use crate::tensor::{axes, permuted};
 use crate::tracer::{Place, Raw, Tracer};
 use crate::{Axis, NamedType, Tensor, TraceErrorKind};
 
-/// The settings of attention: positions and rotary tables of the queries, mask, scale and softcap.
+/// The settings of an attention: the queries' positions, the rotary tables, the mask, the scale and
+/// the softcap.
 #[derive(Clone, Debug)]
 pub struct Attend<T: Float> {
     /// The axis of the queries.
     pub queries: Axis,
     /// The positions of the queries in their sequences.
     pub at: Position,
-    /// The cosines for the queries' positions: `[S, R]`, or `[B, S, R]` if each sequence has its own
-    /// position. With `None`, the queries are not rotated.
+    /// The cosines for the queries' positions: `[S, R]`, or `[B, S, R]` if each sequence has its
+    /// own position. With `None`, the attention has no rotary embedding.
     pub cos: Option<Tensor<T>>,
-    /// Sines for the queries' positions, with the axes of `cos`.
+    /// The sines for the queries' positions, with the same axes as `cos`.
     pub sin: Option<Tensor<T>>,
-    /// The pairs of features that are rotated together.
+    /// The pairs of features that the rotary embedding rotates together.
     pub layout: RopeLayout,
-    /// The keys that each query may see.
+    /// The mask, which selects the keys that each query may see.
     pub mask: Mask<T>,
     /// The factor by which the attention scores are multiplied. `None` selects 1/√E, where E is the number of
     /// features of a head.
     pub scale: Option<f64>,
-    /// The factor on the queries of each position: `[S]`, or `[B, S]` if each sequence has its own position.
-    /// `None` means 1.
+    /// The factor by which the queries of each position are multiplied: `[S]`, or `[B, S]` if each
+    /// sequence has its own position. `None` selects the factor 1.
     pub temperature: Option<Tensor<T>>,
-    /// An additional score for each query head. The softmax includes this score, but no value belongs to it.
-    /// `None` means no such score.
+    /// An additional score for each query head. The softmax treats the additional score like the
+    /// score of a key whose value vector is 0. With `None`, the attention has no additional score.
     pub sinks: Option<Tensor<T>>,
-    /// The bound on the attention scores, which become `softcap · tanh(score / softcap)`. With `None`, the
-    /// scores have no bound.
+    /// The bound on the absolute value of the attention scores. Each score becomes `softcap ·
+    /// tanh(score / softcap)`. With `None`, the attention scores have no bound.
     pub softcap: Option<f64>,
 }
 
-/// The angular frequencies of a rotary embedding and the factor on its tables.
+/// The angular frequencies of a rotary embedding, and a factor for the cosine and sine tables.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeFrequencies {
     /// One frequency for each pair of features, in radians per position. Each frequency is exactly
     /// representable in f32.
     pub inv_freq: Vec<f64>,
-    /// The factor by which cosine and sine are multiplied. The factor is 1 except for the yarn and longrope
-    /// variants.
+    /// The factor by which cosine and sine are multiplied. The factor differs from 1 only for the
+    /// variants yarn and longrope.
     pub scaling: f64,
 }
 
 impl<T: Float> Attend<T> {
-    /// Causal attention without rotary embedding. The queries are on the axis `queries`, and have the
-    /// positions `at`.
+    /// Creates settings of causal attention without a rotary embedding. The queries are on the axis
+    /// `queries` and have the positions `at`.
     pub fn causal(at: Position, queries: Axis) -> Self {
         let layout = RopeLayout::HalfSplit;
         Self {
@@ -72,8 +73,8 @@ impl<T: Float> Attend<T> {
         }
     }
 
-    /// Causal attention with rotary embedding. The `length` queries are on the axis `queries`, and have the
-    /// positions `at`. The rotary tables cover `context` positions.
+    /// Creates settings of causal attention with a rotary embedding. The axis `queries` has
+    /// `length` queries with the positions `at`. The rotary tables cover `context` positions.
     #[track_caller]
     pub fn rotary(
         at: Position,
@@ -87,7 +88,8 @@ impl<T: Float> Attend<T> {
             let table = RopeTable { part, positions: context, scaling: Real(rope.scaling), inv_freq };
             Literal::rope_table(T::TYPE, table)
         };
-        // Outside of the closure, because inside it the nodes would record a line of the closure as their source.
+        // These nodes are created outside the closure. In the closure, they would record a line of
+        // this file as their source.
         let axes = [queries, Axis("R")];
         let cos = Tensor::<T>::constant(table(RopePart::Cos), &axes);
         let sin = Tensor::<T>::constant(table(RopePart::Sin), &axes);
@@ -95,13 +97,15 @@ impl<T: Float> Attend<T> {
         Self { cos: Some(cos), sin: Some(sin), ..Self::causal(at, queries) }
     }
 
-    /// Also restricts attention to the keys that `mask` allows.
+    /// Adds the conditions of `mask` to these settings. A query then sees a key only if the
+    /// previous mask and `mask` allow the key.
     pub fn within(mut self, mask: Mask<T>) -> Self {
         self.mask &= mask;
         self
     }
 
-    /// Restricts each query to its own position and the previous `width` − 1 positions. `None` changes nothing.
+    /// Restricts each query to its own position and the previous `width` − 1 positions. With
+    /// `None`, the method changes nothing.
     pub fn windowed(self, width: Option<usize>) -> Self {
         match width {
             Some(width) => self.within(Mask::window(width)),
@@ -109,8 +113,9 @@ impl<T: Float> Attend<T> {
         }
     }
 
-    /// Rotates the features 2i and 2i + 1 together. The default is i and i + R/2, where R is the number of
-    /// rotated features.
+    /// Selects the rotary layout that rotates the features 2i and 2i + 1 together. The default
+    /// layout rotates the features i and i + R/2 together, where R is the number of rotated
+    /// features.
     pub fn interleaved(self) -> Self {
         Self { layout: RopeLayout::Interleaved, ..self }
     }
@@ -125,19 +130,21 @@ impl<T: Float> Attend<T> {
         Self { temperature: Some(factors), ..self }
     }
 
-    /// Adds a score for each query head. The softmax includes this score, but no value belongs to it. The
-    /// axes of `sinks` are the axes of the query heads, in the order in which [`attend`] finds them.
+    /// Adds a score for each query head. The softmax treats the additional score like the score of
+    /// a key whose value vector is 0. `sinks` has the axes of the query heads, in the order of
+    /// [`attend`]: first the key heads, then the query heads of each group.
     pub fn with_sinks(self, sinks: Tensor<T>) -> Self {
         Self { sinks: Some(sinks), ..self }
     }
 
-    /// Bounds the scores to `softcap · tanh(score / softcap)`. `None` changes nothing.
+    /// Replaces each score by `softcap · tanh(score / softcap)`, which is at most `softcap`. With
+    /// `None`, the attention scores have no bound.
     pub fn capped(self, softcap: Option<f64>) -> Self {
         Self { softcap, ..self }
     }
 
-    /// Applies the rotary position embedding to `x`. The positions are on the queries' axis of `x`, and the
-    /// features are on the last axis.
+    /// Applies the rotary position embedding to `x`. The axis `queries` of `x` contains the
+    /// positions, and the last axis contains the features.
     #[track_caller]
     pub fn rope(&self, x: Tensor<T>) -> Tensor<T> {
         let place = Location::caller();
@@ -152,13 +159,14 @@ impl<T: Float> Attend<T> {
     }
 }
 
-/// Computes attention of queries `[…, S, …, E]` over keys `[…, N, E]` and values `[…, N, E]` or `[…, N, W]`.
-/// The mask, scale and softcap come from `at`.
+/// Computes attention of queries `[…, S, …, E]` over keys `[…, N, E]` and values `[…, N, E]` or
+/// `[…, N, W]`. The settings `at` contain the mask, the scale and the softcap.
 ///
-/// Axes that q and k share are batch axes, except the features, which are the last axis of k. The remaining
-/// axis of k is the axis of keys. If this axis is [`RING`], the keys are in a ring buffer. The remaining axes
-/// of q are the queries, and optionally an axis that groups query heads. The result has the axes of q, with
-/// the features of v.
+/// The last axis of k is the axis of features. Except for the axis of features, all axes that q and
+/// k share are batch axes. The one axis of k that q lacks is the axis of keys. If the axis of keys
+/// is [`RING`], the keys are in a ring buffer. The axes of q that k lacks are the axis of queries
+/// and, optionally, an axis for the query heads that share a key head. The result has the axes of
+/// q, except that the last axis has the features of v.
 #[track_caller]
 pub fn attend<T: Float>(q: Tensor<T>, k: Tensor<T>, v: Tensor<T>, at: &Attend<T>) -> Tensor<T> {
     let place = Location::caller();
@@ -231,7 +239,8 @@ pub fn attend<T: Float>(q: Tensor<T>, k: Tensor<T>, v: Tensor<T>, at: &Attend<T>
     })
 }
 
-/// Arranges sinks in the order of the query head axes `heads`. The sinks have only the last of these axes.
+/// Reorders the axes of the sinks to the order of the query head axes `heads`. The sinks have all
+/// axes in `heads`, or only the last axes in `heads`.
 fn of_heads(t: &mut Tracer, raw: Raw, heads: &[Axis], place: Place) -> Raw {
     let Some(ty) = t.named_type(raw, place) else { return Raw::POISON };
     let own = heads.iter().copied().filter(|axis| ty.position(*axis).is_some());
@@ -242,8 +251,8 @@ fn of_heads(t: &mut Tracer, raw: Raw, heads: &[Axis], place: Place) -> Raw {
     }
 }
 
-/// Reorders and reshapes a tensor so that it broadcasts to the axes `order` from the last axis. The tensor
-/// must have some of these axes.
+/// Reorders and reshapes a tensor to the last axes of `order`. Axes that the tensor lacks get the
+/// extent 1, so the tensor broadcasts. Every axis of the tensor must be in `order`.
 fn placed(t: &mut Tracer, raw: Raw, order: &[Axis], place: Place) -> Raw {
     let Some(ty) = t.named_type(raw, place) else { return Raw::POISON };
     if let Some(d) = ty.dims.iter().find(|d| !order.contains(&d.axis)) {

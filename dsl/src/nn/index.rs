@@ -12,7 +12,7 @@ use crate::tracer::{self, Raw};
 use crate::{Axis, Dim, Tensor, TraceErrorKind};
 
 impl<T: Element> Tensor<T> {
-    /// The integers 0, 1, 2, … along a new axis.
+    /// Creates the integers 0, 1, 2, … along a new axis.
     #[track_caller]
     pub fn iota(axis: Axis, extent: usize) -> Self {
         let place = Location::caller();
@@ -22,7 +22,7 @@ impl<T: Element> Tensor<T> {
         )
     }
 
-    /// The same elements in row-major order, with other axes.
+    /// Returns a tensor with the same elements in row-major order and the axes `dims`.
     #[track_caller]
     pub fn reshape(self, dims: &[Dim]) -> Self {
         let place = Location::caller();
@@ -31,8 +31,8 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Selects rows of the first axis. The axes of `indices` replace the first axis of this tensor in the
-    /// result.
+    /// Selects slices along the first axis by `indices`. In the result, the axes of `indices`
+    /// replace the first axis of this tensor.
     #[track_caller]
     pub fn rows(self, indices: Tensor<I32>) -> Self {
         let place = Location::caller();
@@ -43,8 +43,9 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Selects one element along an axis, and removes the axis. The program computes the index at run time. If
-    /// `index` shares axes with this tensor, such as `[B]`, each element along these axes has its own index.
+    /// Selects one element along an axis, and removes the axis. The program computes the index at
+    /// run time. If `index` shares an axis such as B with this tensor, each element along B has its
+    /// own index.
     #[track_caller]
     pub fn at(self, axis: Axis, index: Tensor<I32>) -> Self {
         let place = Location::caller();
@@ -60,9 +61,9 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Selects elements of `axis` by `indices`. Indices out of range are clamped. Along axes that `indices`
-    /// and this tensor share, each element has its own indices. The other axes of `indices` replace `axis` in
-    /// the result.
+    /// Selects elements along `axis` by `indices`. The program clamps an index that is out of
+    /// range. If `indices` shares another axis such as B with this tensor, each element along B has
+    /// its own indices. In the result, the remaining axes of `indices` replace `axis`.
     #[track_caller]
     pub fn take(self, axis: Axis, indices: Tensor<I32>) -> Self {
         let place = Location::caller();
@@ -98,14 +99,15 @@ impl<T: Element> Tensor<T> {
         picked.permute(&axes(&place_of_axis.collect::<Vec<_>>()))
     }
 
-    /// Repeats the tensor along the axes of `dims` that it lacks, in the order of `dims`.
+    /// Repeats this tensor along each axis in `dims` that this tensor lacks. The result has exactly
+    /// the axes `dims`.
     #[track_caller]
     pub(crate) fn over(self, dims: &[Dim]) -> Self {
         let place = Location::caller();
         self.apply(place, |t, raw, ty| broadcast(t, raw, &ty, dims, place))
     }
 
-    /// Applies `join` to each pair of an element of this tensor and an element of `other`. The result has the
+    /// Applies `join` to every pair of elements from this tensor and `other`. The result has the
     /// axes of `other`, then the axes of this tensor.
     #[track_caller]
     pub(super) fn outer<U: Element>(
@@ -120,7 +122,7 @@ impl<T: Element> Tensor<T> {
 }
 
 impl Tensor<I32> {
-    /// x mod `divisor`, for numbers above −2³⁰.
+    /// The remainder x mod `divisor` for each element x. The elements must be larger than −2³⁰.
     #[track_caller]
     pub(super) fn modulo(self, divisor: usize) -> Self {
         // Adding a multiple of the divisor makes the dividend positive without overflow.

@@ -1,4 +1,4 @@
-//! The largest elements along an axis, and their indices.
+//! Functions that find the largest elements along an axis and the indices of these elements.
 
 use std::panic::Location;
 
@@ -8,8 +8,9 @@ use crate::element::{Bool, Float, I32};
 use crate::tensor::{Raw, axes, extents};
 use crate::{Axis, Tensor, TraceErrorKind};
 
-/// The index of the largest element along an axis, which the function removes. As in `torch.argmax`, the
-/// index is the first NaN if there is one, and the lowest index if several elements are equal.
+/// Returns the index of the largest element along an axis, and removes this axis. As in
+/// `torch.argmax`, a NaN is the largest element. If several elements are equal to the largest, the
+/// function returns the lowest index.
 #[track_caller]
 pub fn argmax<T: Float>(x: Tensor<T>, axis: Axis) -> Tensor<I32> {
     let place = Location::caller();
@@ -25,9 +26,9 @@ pub fn argmax<T: Float>(x: Tensor<T>, axis: Axis) -> Tensor<I32> {
     is_largest.select(index, nowhere).min(axis)
 }
 
-/// The `k` largest elements along an axis in descending order, and their indices. The axis gets the extent
-/// `k`. Among equal elements, the lowest index comes first. NaN is larger than any number, as in
-/// `torch.topk`.
+/// The `k` largest elements along an axis in descending order, and the indices of these elements.
+/// The axis gets the extent `k`. Among equal elements, the element with the lowest index comes
+/// first. NaN is larger than any number, as in `torch.topk`.
 ///
 /// The function searches `k` times for the largest remaining element. Use this function for a small `k`, such
 /// as the number of active experts.

@@ -1,4 +1,4 @@
-//! Attention masks: the keys that a query may see.
+//! Attention masks, which select the keys that a query may see.
 
 use std::ops::{BitAnd, BitAndAssign};
 
@@ -8,16 +8,17 @@ use crate::argument::trace_arg;
 use crate::element::{Float, I32};
 use crate::{Axis, Tensor};
 
-/// The axis of slots in a ring buffer: see [`trace::RingState`].
+/// The axis of the slots in a ring buffer of keys and values; see [`trace::RingState`].
 pub const RING: Axis = Axis(trace::RingState::AXIS);
 
-/// The keys that a query may see, as a list of conditions that must all be true. `&` combines two masks.
+/// The keys that a query may see. A mask is a list of conditions, and a query sees a key only if
+/// all conditions are true. The operator `&` combines two masks.
 #[derive(Clone, Debug)]
 pub struct Mask<T: Float> {
     pub(super) terms: Vec<MaskTerm>,
-    /// The operands of terms with lengths, in the order of the terms.
+    /// The tensor of lengths for each condition with lengths, in the order of `terms`.
     pub(super) lengths: Vec<Tensor<I32>>,
-    /// The operands of additive terms, in the order of the terms.
+    /// The tensor of scores for each condition that adds scores, in the order of `terms`.
     pub(super) added: Vec<Tensor<T>>,
 }
 
@@ -31,7 +32,7 @@ impl<T: Float> Mask<T> {
         Self { terms: vec![term], ..Self::all() }
     }
 
-    /// Creates a mask that hides all keys after the query.
+    /// Creates a mask that hides all keys at later positions than the query.
     pub fn causal() -> Self {
         Self::term(MaskTerm::Causal)
     }
@@ -42,26 +43,26 @@ impl<T: Float> Mask<T> {
         Self::term(MaskTerm::Window(width))
     }
 
-    /// Splits the positions into chunks of `length`, and allows only keys in the query's own chunk (as in
-    /// Llama 4).
+    /// Splits the positions into chunks of `length` positions, and hides all keys outside the
+    /// query's chunk (as in Llama 4).
     pub fn chunk(length: usize) -> Self {
         Self::term(MaskTerm::Chunk(length))
     }
 
-    /// Creates a mask that hides the first `lengths` keys. `lengths` is `[]`, or `[B]` if each sequence has
-    /// its own number.
+    /// Creates a mask that hides the first `lengths` keys. `lengths` has the shape `[]`, or `[B]`
+    /// with a number for each sequence.
     pub fn padding(lengths: Tensor<I32>) -> Self {
         Self { lengths: vec![lengths], ..Self::term(MaskTerm::Padding) }
     }
 
-    /// Creates a causal mask in which the first `lengths` positions also see each other. `lengths` is `[]`,
-    /// or `[B]`.
+    /// Creates a causal mask in which the first `lengths` positions also see each other. `lengths`
+    /// has the shape `[]`, or `[B]` with a number for each sequence.
     pub fn prefix(lengths: Tensor<I32>) -> Self {
         Self { lengths: vec![lengths], ..Self::term(MaskTerm::Prefix) }
     }
 
-    /// Adds `scores` to the attention scores. The axes of `scores` are some of batch, heads, queries and
-    /// keys.
+    /// Adds `scores` to the attention scores. `scores` can have any of the attention scores' axes:
+    /// batch, heads, queries and keys.
     pub fn additive(scores: Tensor<T>) -> Self {
         Self { added: vec![scores], ..Self::term(MaskTerm::Additive) }
     }

@@ -29,9 +29,10 @@ pub(crate) use state::StateTensor;
 pub use state::states::{self, *};
 pub use state::{Cache, HasAxes, LayerState, MatrixTokens, State, StateArguments, Windowed};
 
-/// Multiplies two tensors and sums over the axis `contracted`. Axes that both tensors have are batch axes.
-/// The result has the batch axes, then the other axes of `a`, then the other axes of `b`. Products of f16 and
-/// bf16 are summed in f32 and rounded once.
+/// Multiplies two tensors and sums over the axis `contracted`. Except for `contracted`, all axes
+/// that the two tensors share are batch axes. The result has the batch axes, then the axes that
+/// only `a` has, then the axes that only `b` has. For f16 and bf16, the function sums the products
+/// in f32 and rounds the sum once.
 #[track_caller]
 pub fn dot<T: Float>(a: Tensor<T>, b: Tensor<T>, contracted: Axis) -> Tensor<T> {
     let place = Location::caller();

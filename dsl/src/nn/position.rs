@@ -1,11 +1,11 @@
-//! [`Position`]: the positions of new tokens in their sequences.
+//! [`Position`] contains the positions of a call's new tokens in their sequences.
 
 use crate::argument::trace_arg;
 use crate::element::{Bool, Element, I32};
 use crate::{Axis, Tensor};
 
-/// The positions that one call of an entry point computes: `count` real tokens of each sequence, from
-/// position `start` on.
+/// The positions that one call of an entry point computes. For each sequence, the call computes
+/// `count` real tokens from position `start` on.
 ///
 /// For a single sequence, `start` and `count` have the shape `[]`. For several sequences, `start` and `count`
 /// have the shape `[B]`, because each sequence has its own position.
@@ -13,7 +13,7 @@ use crate::{Axis, Tensor};
 pub struct Position {
     /// The position of the first token, from 0.
     pub start: Tensor<I32>,
-    /// The number of real tokens. Further tokens are padding of the chunk.
+    /// The number of real tokens. The chunk's tokens after the real tokens are padding.
     pub count: Tensor<I32>,
 }
 
@@ -34,15 +34,15 @@ impl Position {
     }
 
     /// Whether each of `length` tokens on the axis `tokens` is real: `[S]`, or `[B, S]` if sequences have
-    /// different positions. Code that writes a state without `append` must skip tokens that are not real.
+    /// different positions. Code that writes a state without `append` must skip padding tokens.
     #[track_caller]
     pub fn real(self, tokens: Axis, length: usize) -> Tensor<Bool> {
         Tensor::iota(tokens, length).outer(self.count, |token, count| token.less(count))
     }
 
-    /// Selects the rows of `table` for the positions of `length` tokens. The first axis of the table is the
-    /// position. The result is `[S, …]`, or `[B, S, …]` if sequences have different positions. S is the axis
-    /// `tokens`.
+    /// Selects the row of `table` for each position of `length` tokens. The first axis of the table
+    /// is the position. The result is `[S, …]`, or `[B, S, …]` if sequences have different
+    /// positions. In the result's shape, S is the axis `tokens`.
     #[track_caller]
     pub fn pick<T: Element>(self, table: Tensor<T>, tokens: Axis, length: usize) -> Tensor<T> {
         match (self.is_by_row(), length) {

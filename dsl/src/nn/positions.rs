@@ -1,11 +1,11 @@
-//! Tables with a row for each position, such as learned position embeddings.
+//! Checks tables that have a row for each position, such as learned position embeddings.
 
 use std::panic::Location;
 
 use crate::{Dim, TraceErrorKind, tracer};
 
-/// Fails the trace if a position table with these rows has fewer rows than `context` has positions. Otherwise
-/// a lookup beyond the table would silently return the last row.
+/// Fails the trace if a table of position embeddings has fewer than `context` rows. An unchecked
+/// lookup beyond the table would silently return the last row of the table.
 #[track_caller]
 pub fn positions_within(rows: Dim, context: usize) {
     let place = Location::caller();

@@ -1,5 +1,5 @@
-//! Arguments and results of every kind, including a renamed axis, axes that only a signature names, and keywords as
-//! names.
+//! Tests of all kinds of arguments and results. The tests include a renamed axis, axes that only a
+//! signature names, and keywords as names.
 
 use tracewright_dsl::{Axis, Cache, CausalLm, EntryPoint, F32, Float, Position, Tensor, TraceArg};
 use tracewright_dsl::{dot, model, softmax};
@@ -10,7 +10,7 @@ struct Config {
     layers: usize,
 }
 
-/// Tensors and plain data, by name.
+/// A struct with tensors and plain data.
 #[derive(Clone, TraceArg)]
 struct Context<T: Float> {
     shift: Tensor<T>,

@@ -1,4 +1,5 @@
-//! Blocks of another model as fields: with the same configuration, with another one, and repeated.
+//! Tests of fields that are blocks of another model, with the same or another configuration, and in
+//! arrays.
 
 use tracewright_dsl::{Cache, CausalLm, EntryPoint, F32, Position, Project};
 
@@ -28,7 +29,7 @@ mod base {
             }
         }
 
-        /// A block that others may use.
+        /// A block that other models use as a field.
         pub Mlp {
             up: Linear[D -> F](bias if bias),
             down: Linear[F -> D],
@@ -81,7 +82,7 @@ mod wide {
         }
 
         Last {
-            // Its own configuration, given on as it is.
+            // This block passes its configuration to the field without a conversion.
             same: Same<T>,
             fn forward(x: T[.., D]) -> T[.., V] { self.same.forward(x) }
         }
@@ -109,7 +110,7 @@ fn blocks_of_another_network() {
     for key in ["first.up.bias", "first.down.weight", "layers.*.up.weight", "last.same.head.weight"] {
         assert!(text.contains(key), "{key}: {text}");
     }
-    // Layers of two sizes, in programs of two shapes.
+    // The layers have two sizes, and the entry points have two shapes.
     assert_eq!(traced.body_runs, 4);
     let parameters = traced.trace.parameters().unwrap_or_else(|error| panic!("{error}"));
     let of = |key: &str| parameters.iter().find(|one| one.key == key).map(|one| one.ty.shape.to_vec());

@@ -1,5 +1,6 @@
-//! Keys that are no field names, transposed and stacked weights, many weights in one tensor: the parameters that a
-//! trace asks for, and how they are made.
+//! Tests the parameters of a trace and the tensors from which parameters are built. The networks
+//! have keys that differ from field names, transposed and stacked weights, and several weights in
+//! one tensor.
 
 use tracewright_dsl::{Attend, Cache, CausalLm, EntryPoint, F32, Float, Kv, Position, attend, dot, model};
 

@@ -1,4 +1,4 @@
-//! A network in the shape of Llama: every kind of field, dim, setting and argument.
+//! A network like Llama, with every kind of field, dim, setting and argument.
 
 use tracewright_dsl::{
     Attend, Bf16, BuildError, Cache, CausalLm, EntryPoint, F32, Float, Kv, Position, attend,
@@ -121,7 +121,7 @@ fn a_small_llama() {
     is_argument::<Kv<F32>>();
     let entries = EntryPoint::all(2, 3, 9);
     let traced = Small::<Bf16>::trace(&config(), &entries).unwrap_or_else(|error| panic!("{error}"));
-    // Prefill and score share the body of their layers; decode has another extent of S.
+    // `prefill` and `score` share a recorded body of the layers. `decode` has another extent of S.
     assert_eq!(traced.body_runs, 2);
     let text = traced.trace.to_string();
     assert!(text.contains("model.embed_tokens.weight"), "{text}");

@@ -1,4 +1,4 @@
-//! Networks that are declared rightly, and what is recorded of them.
+//! Valid declarations of networks, and tests of the recorded traces.
 
 mod arguments;
 mod elsewhere;

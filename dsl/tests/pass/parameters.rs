@@ -1,4 +1,4 @@
-//! Blocks made around others: two that differ in one part, and an array of a part.
+//! Tests of blocks with other blocks as type parameters.
 
 use tracewright_dsl::{Block, F32, Float, Tensor, model};
 
@@ -26,14 +26,15 @@ model! {
         }
     }
 
-    /// Has the root's parameters.
+    /// This block has the type parameters of the root block.
     Around {
         inner: Y,
         norm: RmsNorm[D],
         fn forward(x: T[B, D]) -> T[B, D] { self.inner.forward(self.norm(x)) }
     }
 
-    /// Has its own, one of them with a block of this declaration for a default.
+    /// This block declares its own type parameters. The default of a parameter is a block of this
+    /// declaration.
     pub Residual<T: Float, M: Maps<T> = Narrow<T>>: Maps<T> {
         half: M,
         plain: Narrow,

@@ -1,4 +1,4 @@
-//! An error of a forward body has the line of the declaration where it stands.
+//! Tests that an error in a function body has the line of the code that caused the error.
 
 use tracewright_dsl::{Cache, CausalLm, EntryPoint, F32, Float, Position, TraceErrorKind, model};
 

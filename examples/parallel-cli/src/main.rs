@@ -1,5 +1,5 @@
-//! The network of `examples/parallel`, with the same command line as `tracewright`: `generate`, `export`,
-//! `bake`, `random`.
+//! A command-line program for the network of `examples/parallel`. The program has the commands
+//! `generate`, `export`, `bake` and `random`, with the same options as in `tracewright`.
 
 // A link to that example's `main.rs`.
 #[allow(dead_code, reason = "the program there is another one")]

@@ -1,15 +1,16 @@
-//! The tokens of a model in the form that llguidance needs.
+//! Passes the tokens of a model to the library llguidance.
 
 use llguidance::toktrie::{TokTrie, TokenId, TokenizerEnv};
 
 use crate::Tokenizer;
 
-/// The bytes of all tokens, and the tokenizer, which splits texts that a grammar forces into tokens.
+/// The bytes of all tokens, and the tokenizer. If the grammar requires a text, the tokenizer
+/// encodes this text.
 pub struct Vocabulary {
     trie: TokTrie,
     tokenizer: Tokenizer,
-    /// Whether the vocabulary contains a token for every byte. Otherwise some texts have no tokens, and the
-    /// model itself must choose the tokens.
+    /// Whether the vocabulary contains a token for every byte. Without a token for every byte, some
+    /// texts cannot be encoded, and the model itself must choose the tokens.
     has_all_bytes: bool,
 }
 
@@ -25,9 +26,10 @@ impl TokenizerEnv for Vocabulary {
         &self.trie
     }
 
-    /// Splits bytes into the tokenizer's own tokens, if these tokens decode to exactly these bytes. The
-    /// tokenizer may add a space in front, or interpret the name of a special token. The function then uses
-    /// the longest token that fits at each position.
+    /// Encodes bytes with the tokenizer if the tokens decode to exactly these bytes. The tokens
+    /// decode to other bytes if the tokenizer adds a space in front, or interprets the name of a
+    /// special token. If the tokens decode to other bytes, the function uses the longest matching
+    /// token at each position.
     fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<TokenId> {
         let text = std::str::from_utf8(bytes).ok();
         let tokens = text.and_then(|text| self.tokenizer.encode_plain(text).ok());

@@ -1,13 +1,13 @@
-//! Removes whitespace between JSON tokens from schemas. By default llguidance allows any amount of
-//! whitespace, and small models then write only whitespace.
+//! Changes JSON schemas so that an answer contains no whitespace outside strings. By default
+//! llguidance allows any amount of whitespace, and small models then write only whitespace.
 
 use serde_json::{Value, json};
 
-/// The key of llguidance's options inside a schema.
+/// The key under which a schema contains options of llguidance.
 const OPTIONS: &str = "x-guidance";
 
-/// Forbids whitespace between the tokens of JSON, unless the schema's own options set `whitespace_flexible`
-/// or `whitespace_pattern`.
+/// Forbids whitespace outside strings, unless the schema's own options set `whitespace_flexible` or
+/// `whitespace_pattern`.
 pub fn compact(schema: &mut Value) {
     if *schema == Value::Bool(true) {
         *schema = json!({});
@@ -18,8 +18,8 @@ pub fn compact(schema: &mut Value) {
     }
 }
 
-/// Rewrites the grammar so that every schema in it forbids whitespace; `None` if the grammar contains no
-/// schema.
+/// Changes every JSON schema inside a grammar to forbid whitespace. The result is `None` if the
+/// grammar contains no schema.
 pub fn compact_in_grammar(grammar: &str) -> Option<String> {
     let (mut written, mut rest, mut has_schema) = (String::new(), grammar, false);
     while let Some(at) = rest.find(['"', '/', '#', '%']) {
@@ -49,7 +49,8 @@ pub fn compact_in_grammar(grammar: &str) -> Option<String> {
     has_schema.then(|| written + rest)
 }
 
-/// The length of a string or regular expression at the start of `text`, including its delimiters.
+/// Returns the length of the string or regular expression at the start of `text`, including the
+/// delimiters.
 fn delimited(text: &str) -> Option<usize> {
     let mark = text.chars().next()?;
     let mut characters = text.char_indices().skip(1);
@@ -63,7 +64,7 @@ fn delimited(text: &str) -> Option<usize> {
     None
 }
 
-/// The JSON value at the start of `text`, and its length.
+/// Parses the JSON value at the start of `text`, and returns the value and the length of its text.
 fn json_prefix(text: &str) -> Option<(Value, usize)> {
     let mut values = serde_json::Deserializer::from_str(text).into_iter();
     let value = values.next()?.ok()?;

@@ -6,17 +6,19 @@ use std::cmp::Ordering;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Candidate {
     pub token: u32,
-    /// The logit as f64, because a small temperature can exceed the range of f32.
+    /// The logit is an f64 number, because the division by a small temperature can exceed the range
+    /// of f32.
     pub logit: f64,
 }
 
-/// Sorts tokens by descending logit; among equal logits the lower token id is first, as in the greedy choice.
+/// Sorts tokens by descending logit. If two tokens have the same logit, the token with the lower id
+/// comes first, as in the greedy choice.
 pub(super) fn likely_first(a: &Candidate, b: &Candidate) -> Ordering {
     b.logit.total_cmp(&a.logit).then(a.token.cmp(&b.token))
 }
 
-/// The logarithms of the candidates' probabilities. `libm` computes these logarithms, so that they are equal
-/// on every machine.
+/// Returns the logarithms of the candidates' probabilities. The crate `libm` makes the results
+/// equal on every machine.
 pub(super) fn log_softmax(candidates: &[Candidate]) -> Vec<f64> {
     let max = candidates.iter().map(|candidate| candidate.logit).fold(f64::NEG_INFINITY, f64::max);
     let sum: f64 = candidates.iter().map(|candidate| libm::exp(candidate.logit - max)).sum();
@@ -24,7 +26,7 @@ pub(super) fn log_softmax(candidates: &[Candidate]) -> Vec<f64> {
     candidates.iter().map(|candidate| candidate.logit - max - log).collect()
 }
 
-/// The probabilities of the candidates. `libm` computes these probabilities, so that they are equal on every
+/// Returns the probabilities of the candidates. The crate `libm` makes the results equal on every
 /// machine.
 pub(super) fn softmax(candidates: &[Candidate]) -> Vec<f64> {
     let max = candidates.iter().map(|candidate| candidate.logit).fold(f64::NEG_INFINITY, f64::max);

@@ -1,9 +1,10 @@
-//! Sampling steps that remove unlikely tokens. Each step keeps at least one token.
+//! Sampling steps that remove unlikely tokens. Each sampling step in this file keeps at least one
+//! token.
 
 use super::candidates::{Candidate, likely_first, log_softmax, softmax};
 
-/// Keeps the k most likely tokens, like `TopKLogitsWarper` of transformers. The step also keeps tokens whose
-/// logits equal the k-th logit, whereas llama.cpp does not.
+/// Keeps the k most likely tokens, like `TopKLogitsWarper` of Hugging Face transformers. Unlike
+/// llama.cpp, the function also keeps tokens whose logits equal the k-th largest logit.
 pub(super) fn keep_top_k(candidates: &mut Vec<Candidate>, k: usize) {
     if k == 0 || k >= candidates.len() {
         return;
@@ -13,8 +14,9 @@ pub(super) fn keep_top_k(candidates: &mut Vec<Candidate>, k: usize) {
     candidates.retain(|candidate| candidate.logit >= least);
 }
 
-/// Keeps the most likely tokens with a total probability of p, like `TopPLogitsWarper` of transformers. The
-/// step removes tokens beginning with the least likely, as long as their total probability is at most 1 − p.
+/// Keeps the most likely tokens with a total probability of p, like `TopPLogitsWarper` of Hugging
+/// Face transformers. The function removes the least likely tokens first, as long as the removed
+/// tokens have a total probability of at most 1 − p.
 pub(super) fn keep_top_p(candidates: &mut Vec<Candidate>, p: f32) {
     candidates.sort_unstable_by(likely_first);
     let mut cumulative = 0.0;
@@ -26,8 +28,8 @@ pub(super) fn keep_top_p(candidates: &mut Vec<Candidate>, p: f32) {
     candidates.truncate(keep.max(1));
 }
 
-/// Keeps tokens with at least p times the probability of the most likely token, like `MinPLogitsWarper` of
-/// transformers.
+/// Keeps tokens with at least p times the probability of the most likely token, like
+/// `MinPLogitsWarper` of Hugging Face transformers.
 pub(super) fn keep_min_p(candidates: &mut Vec<Candidate>, p: f32) {
     let probabilities = softmax(candidates);
     let least = f64::from(p) * probabilities.iter().copied().fold(0.0, f64::max);
@@ -35,9 +37,10 @@ pub(super) fn keep_min_p(candidates: &mut Vec<Candidate>, p: f32) {
     candidates.retain(|_| probabilities.next().is_some_and(|probability| probability >= least));
 }
 
-/// Keeps typical tokens (Meister et al., "Locally Typical Sampling", 2022), like `TypicalLogitsWarper` of
-/// transformers. These are the tokens whose surprise is nearest to the entropy, up to a total probability of
-/// `mass`. The step can remove the most likely token.
+/// Keeps typical tokens (Meister et al., "Locally Typical Sampling", 2022), like
+/// `TypicalLogitsWarper` of Hugging Face transformers. Typical tokens are the tokens whose surprise
+/// is nearest to the entropy, up to a total probability of `mass`. Typical sampling can remove the
+/// most likely token.
 pub(super) fn keep_typical(candidates: &mut Vec<Candidate>, mass: f32) {
     let logs = log_softmax(candidates);
     let entropy: f64 = logs.iter().map(|&log| -log * libm::exp(log)).sum();

@@ -1,7 +1,7 @@
-//! DRY ("don't repeat yourself"): penalties for tokens that would continue a repetition.
+//! DRY ("don't repeat yourself") penalizes tokens that would continue a repetition.
 //!
-//! The author of the method is p-e-w (text-generation-webui, 2024). This implementation has the same results
-//! as llama.cpp's sampler.
+//! The author of DRY is p-e-w (text-generation-webui, 2024). Tracewright's implementation of DRY
+//! has the same results as llama.cpp's sampler.
 
 use std::collections::BTreeMap;
 
@@ -9,19 +9,21 @@ use super::candidates::Candidate;
 use super::penalties::last;
 use crate::{GenerateError, Tokenizer};
 
-/// The settings of DRY. Let n be the length of the longest suffix of the text that also occurs earlier,
-/// followed by the token t. Then the logit of t is reduced by `multiplier` · `base`^(n − `allowed_length`).
+/// The settings of DRY. Let n be the length of the longest suffix of the text that also occurs
+/// earlier and is followed by the token t there. DRY reduces the logit of t by `multiplier` ·
+/// `base`^(n − `allowed_length`).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dry {
     /// The strength of the penalty; 0 turns DRY off.
     pub multiplier: f32,
-    /// The factor by which each further repeated token raises the penalty.
+    /// The factor by which each additional repeated token multiplies the penalty.
     pub base: f32,
     /// The shortest repetition that is penalized, in tokens.
     pub allowed_length: usize,
-    /// The number of last tokens that DRY searches for repetitions; `None` for all tokens.
+    /// The number of last tokens in which DRY searches for repetitions. With `None`, DRY searches
+    /// all tokens.
     pub last_n: Option<usize>,
-    /// Texts that interrupt a repetition.
+    /// Texts that interrupt a repetition; DRY ignores repetitions across these texts.
     pub breakers: Breakers,
 }
 
@@ -37,25 +39,26 @@ impl Default for Dry {
     }
 }
 
-/// Texts that interrupt a repetition, stored as the token sequences that can represent them.
+/// Texts that interrupt a repetition, called breakers. Each breaker is stored as the token
+/// sequences that can represent the text.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Breakers {
-    /// For each token that begins a breaker, the tokens that must follow it.
+    /// For each token that begins a breaker, the sequences of tokens that must follow this token.
     pub(super) sequences: BTreeMap<u32, Vec<Vec<u32>>>,
 }
 
 impl Breakers {
-    /// The default breakers, which are also llama.cpp's.
+    /// The default breakers, which are the same as in llama.cpp.
     pub const USUAL: [&str; 4] = ["\n", ":", "\"", "*"];
 
-    /// Finds tokens that contain one of `texts`, and tokens that end with the beginning of one of `texts`.
-    /// After a token with only the beginning, the missing tokens must follow as the tokenizer encodes them.
-    /// Empty texts are ignored.
+    /// Finds tokens that contain one of `texts`, and tokens that end with the beginning of one of
+    /// `texts`. If a token ends with the beginning of a text, the function stores the tokens of the
+    /// rest of this text. Empty texts are ignored.
     ///
     /// # Errors
-    /// Returns an error if the tokenizer cannot encode the missing tokens.
+    /// Returns an error if the tokenizer cannot encode the rest of a text.
     pub fn new(tokenizer: &Tokenizer, texts: &[impl AsRef<str>]) -> Result<Self, GenerateError> {
-        /// The largest number of tokens that must follow after a token.
+        /// The largest number of tokens that must follow the first token of a breaker.
         const FOLLOW: usize = 20;
         let mut sequences: BTreeMap<u32, Vec<Vec<u32>>> = BTreeMap::new();
         let pieces = tokenizer.pieces();
@@ -84,7 +87,7 @@ impl Breakers {
         Ok(Self { sequences })
     }
 
-    /// The number of tokens after the last breaker in the text.
+    /// Returns the number of tokens after the last breaker in the text.
     pub(super) fn free(&self, seen: &[u32]) -> usize {
         for (at, token) in seen.iter().enumerate().rev() {
             let Some(tails) = self.sequences.get(token) else { continue };
@@ -132,8 +135,9 @@ impl Dry {
     }
 }
 
-/// Returns, for each token, the length of the longest repetition that the token would continue, within the
-/// last `free` tokens. The function ignores repetitions shorter than `least`.
+/// Searches the last `free` tokens for repetitions. Returns, for each token, the length of the
+/// longest repetition that the token would continue. The function ignores repetitions shorter than
+/// `least` tokens.
 fn repeated(seen: &[u32], free: usize, least: usize) -> BTreeMap<u32, usize> {
     let back: Vec<u32> = seen.iter().rev().copied().collect();
     let mut longest = BTreeMap::new();
@@ -148,8 +152,9 @@ fn repeated(seen: &[u32], free: usize, least: usize) -> BTreeMap<u32, usize> {
     longest
 }
 
-/// For each position in the list, the length of the longest common prefix with the whole list: the Z-function
-/// (Gusfield, "Algorithms on Strings, Trees, and Sequences", 1997, § 1.4). The computation takes linear time.
+/// Computes the Z-function of a list in linear time (Gusfield, "Algorithms on Strings, Trees, and
+/// Sequences", 1997, § 1.4). The Z-function of a position is the length of the longest common
+/// prefix of the whole list and the list from this position on.
 pub(super) fn common_with_begin(list: &[u32]) -> Vec<usize> {
     let mut lengths = vec![0; list.len()];
     // The range from `left` to `right` is known to equal the beginning of the list.

@@ -1,12 +1,12 @@
-//! Mirostat keeps enough tokens to hold the surprise of the text near a target (Basu et al., "Mirostat: A
-//! Neural Text Decoding Algorithm that Directly Controls Perplexity", 2020).
+//! Mirostat keeps as many tokens as needed to hold the surprise of the text near a target (Basu et
+//! al., "Mirostat: A Neural Text Decoding Algorithm that Directly Controls Perplexity", 2020).
 
 use super::candidates::{Candidate, likely_first, softmax};
 
 /// The settings of Mirostat, which controls how surprising the text is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mirostat {
-    /// Version 1 or 2 of the algorithm.
+    /// Selects version 1 or 2 of the Mirostat algorithm.
     pub version: MirostatVersion,
     /// The target surprise of a token in bits; τ in the paper.
     pub target: f32,
@@ -17,21 +17,21 @@ pub struct Mirostat {
 /// The version of the Mirostat algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MirostatVersion {
-    /// The version in the paper: a top-k whose k is computed from the exponent of Zipf's law, which is
-    /// estimated from the most likely tokens.
+    /// The version of the Mirostat paper. The sampler estimates the exponent of Zipf's law from the
+    /// most likely tokens, computes k from this exponent, and keeps the k most likely tokens.
     One,
-    /// The simpler version: it removes tokens whose surprise exceeds a limit.
+    /// The simpler version of Mirostat. The sampler removes tokens whose surprise exceeds a limit.
     Two,
 }
 
-/// The number of most likely tokens from which Zipf's exponent is estimated.
+/// The number of most likely tokens from which the sampler estimates the exponent of Zipf's law.
 const LIKELIEST: usize = 100;
 
 /// The state that Mirostat carries from token to token.
 #[derive(Debug, Clone)]
 pub(super) struct Surprise {
     settings: Mirostat,
-    /// The surprise in bits that is allowed; μ in the paper.
+    /// The largest allowed surprise of a token in bits; μ in the paper.
     pub allowed: f64,
 }
 
@@ -40,7 +40,7 @@ impl Surprise {
         Self { settings: settings.clone(), allowed: 2.0 * f64::from(settings.target) }
     }
 
-    /// Removes tokens that are too unlikely, for a vocabulary of this size.
+    /// Removes tokens that are too unlikely. `vocabulary` is the size of the vocabulary.
     pub fn cut(&self, candidates: &mut Vec<Candidate>, vocabulary: usize) {
         candidates.sort_unstable_by(likely_first);
         let probabilities = softmax(candidates);
@@ -54,7 +54,8 @@ impl Surprise {
         candidates.truncate(keep.max(1));
     }
 
-    /// The number k of the paper's algorithm 1, computed from probabilities in descending order.
+    /// Computes the number k of the paper's algorithm 1. The probabilities must be in descending
+    /// order.
     fn top_k(&self, probabilities: &[f64], vocabulary: usize) -> usize {
         let (mut product, mut square) = (0.0, 0.0);
         for (i, pair) in probabilities.windows(2).take(LIKELIEST - 1).enumerate() {
@@ -65,11 +66,12 @@ impl Surprise {
         let exponent = product / square;
         let epsilon = exponent - 1.0;
         let ratio = epsilon * libm::pow(2.0, self.allowed) / (1.0 - libm::pow(vocabulary as f64, -epsilon));
-        // For a single token, the result is NaN. NaN becomes 0, and one token remains.
+        // For a single token, the result is NaN. The cast converts NaN to 0, and one token remains.
         libm::pow(ratio, 1.0 / exponent) as usize
     }
 
-    /// Updates the state with the probability that the chosen token had among the remaining tokens.
+    /// Updates Mirostat's state with the probability of the chosen token among the remaining
+    /// tokens.
     pub fn observe(&mut self, probability: f64) {
         let error = -libm::log2(probability) - f64::from(self.settings.target);
         self.allowed -= f64::from(self.settings.rate) * error;

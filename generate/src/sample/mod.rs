@@ -1,10 +1,12 @@
 //! The sampler, which chooses the next token.
 //!
-//! Each sampling step has a source file. A step gives the same results as its class in transformers
-//! (`generation/logits_process.py`), or otherwise as llama.cpp. The default order is the order of llama.cpp
-//! ([`SamplingStep::ORDER`]): penalties, then steps that remove tokens, then the temperature. The temperature
-//! comes last so that it does not affect which tokens are removed. transformers applies the temperature
-//! earlier; set [`Sampling::order`] to do the same. After all steps, the sampler draws one token.
+//! Each sampling step has a separate source file. A sampling step gives the same results as Hugging
+//! Face transformers (`generation/logits_process.py`). If Hugging Face transformers lacks a
+//! sampling step, the step gives the same results as llama.cpp. By default, the sampler runs the
+//! steps in the order of llama.cpp ([`SamplingStep::ORDER`]): penalties, then steps that remove
+//! tokens, then the temperature. The temperature comes last, because then the temperature does not
+//! affect which tokens are removed. Hugging Face transformers applies the temperature earlier;
+//! [`Sampling::order`] can set this order. After all steps, the sampler draws one token.
 
 mod candidates;
 mod cuts;
@@ -30,19 +32,21 @@ use mirostat::Surprise;
 /// The settings of the sampler. By default, the sampler is greedy and always takes the most likely token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampling {
-    /// The temperature by which logits are divided. 0 takes the most likely of the remaining tokens.
+    /// The temperature by which the sampler divides logits. With the temperature 0, the sampler
+    /// takes the most likely of the remaining tokens.
     pub temperature: f32,
-    /// The sampler keeps the `k` most likely tokens; 0 keeps all.
+    /// The sampler keeps this number of most likely tokens; 0 keeps all tokens.
     pub top_k: usize,
-    /// The sampler keeps the most likely tokens whose total probability is this value; 1 keeps all.
+    /// The sampler keeps the most likely tokens up to this total probability; 1 keeps all tokens.
     pub top_p: f32,
-    /// The sampler keeps tokens with at least this fraction of the largest probability; 0 keeps all.
+    /// The sampler keeps tokens with at least this fraction of the largest probability; 0 keeps all
+    /// tokens.
     pub min_p: f32,
-    /// The sampler keeps the tokens whose surprise is nearest to the average, up to this total probability; 1
-    /// keeps all.
+    /// The sampler keeps the tokens whose surprise is nearest to the average, up to this total
+    /// probability; 1 keeps all tokens.
     pub typical_p: f32,
-    /// The sampler keeps tokens whose logits are at most this many standard deviations below the largest
-    /// logit; 0 or less keeps all.
+    /// The sampler keeps tokens whose logits are at most this many standard deviations below the
+    /// largest logit. Values of 0 or less keep all tokens.
     pub top_n_sigma: f32,
     /// Penalties for tokens that the text already contains.
     pub penalties: Penalties,
@@ -53,9 +57,11 @@ pub struct Sampling {
     /// The settings of Mirostat, which keeps the text near a target surprise. As in llama.cpp, Mirostat
     /// replaces all other steps except the temperature.
     pub mirostat: Option<Mirostat>,
-    /// The sampling steps in their order. A step that is not in the list is skipped.
+    /// The sampling steps in their order. The sampler skips each sampling step that is not in this
+    /// list.
     pub order: Vec<SamplingStep>,
-    /// The seed of the random numbers. The same seed draws the same tokens on every machine.
+    /// The seed of the random numbers. With the same seed, the sampler draws the same tokens on
+    /// every machine.
     pub seed: u64,
 }
 
@@ -78,7 +84,7 @@ impl Default for Sampling {
     }
 }
 
-/// A sampling step, which changes or removes logits.
+/// A sampling step, which changes logits or removes tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SamplingStep {
     /// The step that [`Sampling::penalties`] configures.
@@ -115,7 +121,7 @@ impl SamplingStep {
         Self::Temperature,
     ];
 
-    /// The name of the step, as in llama.cpp.
+    /// Returns the name of the step in llama.cpp.
     pub fn word(self) -> &'static str {
         match self {
             Self::Penalties => "penalties",
@@ -132,8 +138,8 @@ impl SamplingStep {
 }
 
 impl Sampling {
-    /// Whether these settings always choose the most likely token. The program can then choose the token,
-    /// without logits on the host.
+    /// Whether these settings always choose the most likely token. If the most likely token is
+    /// always chosen, the compiled program chooses the token, and the host needs no logits.
     pub(crate) fn takes_the_likeliest(&self) -> bool {
         if self.temperature != 0.0 {
             return false;
@@ -149,7 +155,7 @@ impl Sampling {
         order.contains(&SamplingStep::Temperature) && order.iter().all(keeps_the_likeliest)
     }
 
-    /// The sampling steps that are not skipped.
+    /// Returns the sampling steps that the sampler runs.
     fn steps(&self) -> &[SamplingStep] {
         match self.mirostat {
             Some(_) => &[SamplingStep::Temperature],
@@ -220,12 +226,14 @@ impl Sampler {
         })
     }
 
-    /// Counts a token that the program chose, so that the sampler numbers later tokens correctly.
+    /// Counts a token that the compiled program chose. The sampler's error messages contain the
+    /// number of the token.
     pub(crate) fn pass(&mut self) {
         self.step += 1;
     }
 
-    /// Chooses a token from the logits of one position. `seen` contains the tokens before this position.
+    /// Chooses a token from the logits of one position. `seen` contains the tokens before the
+    /// position of the chosen token.
     ///
     /// # Errors
     /// Returns an error if a logit is NaN or plus infinity, or if all logits are minus infinity.
@@ -233,8 +241,8 @@ impl Sampler {
         self.choose_among(seen, logits, |_| true)
     }
 
-    /// Chooses a token like [`choose`](Self::choose), among the tokens for which `allowed` returns true. The
-    /// sampler removes all other tokens before the first step.
+    /// Chooses a token like [`choose`](Self::choose), among the tokens for which `allowed` returns
+    /// true. The sampler removes all other tokens before the first sampling step.
     ///
     /// # Errors
     /// Returns an error if a logit is NaN or plus infinity, or if all allowed logits are minus infinity.
@@ -255,7 +263,8 @@ impl Sampler {
         let tokens = (0..).zip(logits).filter(|&(_, &logit)| logit > f32::NEG_INFINITY);
         let tokens = tokens.filter(|&(token, _)| allowed(token));
         if self.sampling.takes_the_likeliest() {
-            // Among equal logits, the lowest token id wins, as in `torch.argmax`.
+            // If several tokens have the largest logit, the token with the lowest id wins, as in
+            // `torch.argmax`.
             let best = tokens.reduce(|best, next| if next.1 > best.1 { next } else { best });
             return best.map(|(token, _)| token).ok_or(GenerateError::NothingAllowed { step });
         }
@@ -318,13 +327,13 @@ impl Sampler {
     }
 }
 
-/// A random number in [0, 1) with 53 bits.
+/// Returns a random number in [0, 1) with 53 bits.
 fn fraction(random: &mut ChaCha8Rng) -> f64 {
     (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// Divides the logits by the temperature. At 0, only the largest logit remains; among equal logits, the
-/// lowest token id remains.
+/// Divides the logits by the temperature. With the temperature 0, only the token with the largest
+/// logit remains. If several tokens have the largest logit, the token with the lowest id remains.
 fn heat(candidates: &mut Vec<Candidate>, temperature: f32) {
     if temperature > 0.0 {
         candidates.iter_mut().for_each(|candidate| candidate.logit /= f64::from(temperature));
@@ -342,9 +351,9 @@ pub struct Logprob {
     pub logprob: f64,
 }
 
-/// The chosen token and the most likely tokens at one position. The probabilities follow from the model's own
-/// logits, before [`Sampling`] or a constraint changes them. OpenAI's `logprobs` and llama.cpp's `n_probs` do
-/// the same.
+/// The chosen token and the most likely tokens at one position. The probabilities are computed from
+/// the model's own logits, before [`Sampling`] or a constraint changes these logits. OpenAI's
+/// `logprobs` and llama.cpp's `n_probs` use the same logits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenLogprobs {
     /// The token that the sampler chose.
@@ -354,7 +363,8 @@ pub struct TokenLogprobs {
 }
 
 impl TokenLogprobs {
-    /// The `count` most likely tokens in the logits of one position, and the chosen token.
+    /// Finds the `count` most likely tokens in the logits of one position, and adds the chosen
+    /// token.
     pub(crate) fn of(logits: &[f32], chosen: u32, count: usize) -> Self {
         let candidate = |(token, &logit): (u32, &f32)| Candidate { token, logit: logit.into() };
         let candidates: Vec<_> = (0..).zip(logits).map(candidate).collect();

@@ -4,19 +4,22 @@ use super::candidates::Candidate;
 
 /// Penalties on the logits of tokens that occur among the last tokens of the text, including the prompt.
 ///
-/// The repetition penalty follows transformers' `RepetitionPenaltyLogitsProcessor` (Keskar et al., "CTRL",
-/// 2019). The other two penalties follow OpenAI's API. The penalties apply in the order repetition,
-/// frequency, presence, as in llama.cpp.
+/// The repetition penalty equals `RepetitionPenaltyLogitsProcessor` of Hugging Face transformers
+/// (Keskar et al., "CTRL", 2019). The frequency penalty and the presence penalty are defined as in
+/// OpenAI's API. The sampler applies the repetition penalty first, then the frequency penalty and
+/// the presence penalty, like llama.cpp.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Penalties {
-    /// The number of last tokens that count; `None` counts all tokens, like transformers.
+    /// The number of last tokens that the penalties consider. With `None`, the penalties consider
+    /// all tokens, as in Hugging Face transformers.
     pub last_n: Option<usize>,
-    /// The repetition penalty: positive logits are divided by it, and other logits are multiplied by it. 1
-    /// changes nothing.
+    /// The repetition penalty. The sampler divides positive logits by this number, and multiplies
+    /// all other logits by this number. A penalty of 1 changes no logit.
     pub repeat: f32,
-    /// The frequency penalty, subtracted for each occurrence of the token.
+    /// The frequency penalty. The sampler subtracts this number once for each occurrence of the
+    /// token.
     pub frequency: f32,
-    /// The presence penalty, subtracted once if the token occurs.
+    /// The presence penalty. The sampler subtracts this number once if the token occurs.
     pub presence: f32,
 }
 
@@ -53,7 +56,7 @@ impl Penalties {
     }
 }
 
-/// The last `n` tokens; `None` selects all tokens.
+/// Returns the last `n` tokens, or all tokens if `n` is `None`.
 pub(super) fn last(seen: &[u32], n: Option<usize>) -> &[u32] {
     &seen[seen.len() - n.unwrap_or(seen.len()).min(seen.len())..]
 }

@@ -1,5 +1,5 @@
-//! Compares sampling steps with values computed by hand, and with the results of transformers and llama.cpp for the
-//! same logits.
+//! Compares sampling steps with values computed by hand, and with the results of Hugging Face
+//! transformers and llama.cpp for the same logits.
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +18,7 @@ fn kept(logits: &[f32], keep: impl Fn(&mut Vec<Candidate>)) -> Vec<u32> {
     tokens
 }
 
-/// Logits whose softmax is the list `probabilities`.
+/// Returns logits whose softmax is the list `probabilities`.
 fn of(probabilities: &[f32]) -> Vec<f32> {
     probabilities.iter().map(|p| p.ln()).collect()
 }
@@ -95,7 +95,8 @@ fn min_p_is_a_share_of_the_best() {
     assert_eq!(kept(&logits, |c| cuts::keep_min_p(c, 1.0)), [0]);
 }
 
-/// The lowest index of the largest value.
+/// Returns the index of the largest value. If several values are equal, the function returns the
+/// lowest index.
 fn likeliest(logits: &[f32]) -> u32 {
     (0..logits.len()).min_by(|&a, &b| logits[b].total_cmp(&logits[a])).unwrap() as u32
 }
@@ -160,7 +161,8 @@ proptest! {
     }
 }
 
-/// Results of transformers and llama.cpp (`tests/oracle/sampling.py`).
+/// Reads the results of Hugging Face transformers and llama.cpp that `tests/oracle/sampling.py` has
+/// recorded.
 fn golden() -> Value {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/sampling.json");
     serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap()
@@ -170,7 +172,8 @@ fn numbers(value: &Value) -> Vec<f32> {
     value.as_array().unwrap().iter().map(|x| x.as_f64().unwrap() as f32).collect()
 }
 
-/// The settings of a test case, in the order of the file.
+/// Reads the settings of a test case. The order of the keys in the file is the order of the
+/// sampling steps.
 fn settings(case: &Value) -> Sampling {
     let mut sampling = Sampling { order: Vec::new(), ..Sampling::default() };
     for (name, x) in case["settings"].as_object().unwrap() {
@@ -184,7 +187,7 @@ fn settings(case: &Value) -> Sampling {
                 sampling.penalties = Penalties { last_n, repeat, frequency, presence };
                 SamplingStep::Penalties
             }
-            // transformers applies the penalty to the whole text.
+            // transformers applies the repetition penalty to the whole text.
             "repeat" => {
                 sampling.penalties = Penalties { last_n: None, repeat: whole, ..Penalties::default() };
                 SamplingStep::Penalties
@@ -339,20 +342,20 @@ fn dry_as_computed_by_hand() {
     // 1). Token 1 would continue the repetition of `9`, with the penalty 0.5 · 2^0.
     let seen = [8, 9, 0, 7, 9, 1, 8, 9];
     assert_eq!(penalized(of(&[]), &seen), [0.0, 0.5, 1.0]);
-    // The breaker 8 leaves a repetition of one token, and the breaker 9 leaves no repetition. A breaker whose
-    // further tokens do not follow has no effect.
+    // The breaker 8 leaves a repetition of one token, and the breaker 9 leaves no repetition. A
+    // breaker of several tokens has no effect if only its first token occurs.
     assert_eq!(penalized(of(&[(8, &[])]), &seen), [0.5, 0.5, 1.0]);
     assert_eq!(penalized(of(&[(9, &[])]), &seen), [1.0, 1.0, 1.0]);
     assert_eq!(penalized(of(&[(8, &[9])]), &seen), [1.0, 1.0, 1.0]);
     assert_eq!(penalized(of(&[(8, &[7])]), &seen), [0.0, 0.5, 1.0]);
     // A token that is a breaker gets no penalty.
     assert_eq!(penalized(of(&[(0, &[])]), &seen), [1.0, 0.5, 1.0]);
-    // In a loop of one token, the penalty for the length would exceed an f32.
+    // If one token repeats many times, the penalty without a limit would exceed the range of f32.
     let scores = penalized(of(&[]), &[0; 400]);
     assert!(scores[0] < -1e37 && scores[0] > -f64::from(f32::MAX), "{scores:?}");
 }
 
-/// Uses the demo's tokenizer, to which `fox:` is two tokens.
+/// Uses the demo model's tokenizer, which encodes `fox:` as two tokens.
 #[test]
 fn a_breaker_is_found_however_it_is_cut_into_tokens() {
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo");

@@ -1,9 +1,10 @@
-//! XTC ("exclude top choices"): sometimes removes the most likely tokens.
+//! XTC ("exclude top choices") sometimes removes the most likely tokens.
 
 use super::candidates::{Candidate, likely_first, softmax};
 
-/// The settings of XTC (p-e-w, text-generation-webui, 2024; implemented as in llama.cpp). With a given
-/// probability, XTC removes all tokens above a threshold except the least likely of them.
+/// The settings of XTC (p-e-w, text-generation-webui, 2024; implemented as in llama.cpp). With a
+/// configured probability, XTC removes the tokens above a threshold, but keeps the least likely of
+/// these tokens.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Xtc {
     /// The probability with which XTC removes tokens, from 0 to 1; 0 turns XTC off.
@@ -25,7 +26,7 @@ impl Xtc {
         self.probability <= 0.0 || self.threshold > 0.5
     }
 
-    /// Removes the likely tokens with the configured probability. `random` returns a number in [0, 1).
+    /// Decides at random whether to remove the likely tokens. `random` returns a number in [0, 1).
     pub(super) fn cut(&self, candidates: &mut Vec<Candidate>, random: impl FnOnce() -> f64) {
         if candidates.len() < 2 || random() >= f64::from(self.probability) {
             return;

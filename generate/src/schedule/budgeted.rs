@@ -1,28 +1,30 @@
-//! Keeps calls short while a text waits for its next token.
+//! A schedule that keeps calls short while texts are generating.
 
 use super::{RowWork, Schedule};
 
-/// Each call processes all texts that are generating, and a piece of one prompt. So a text waits for at most one piece, and
-/// prompts are read one after another.
+/// Each call processes the unprocessed tokens of all generating texts, and one chunk of one prompt.
+/// So a generating text waits for at most one chunk of a prompt before its next token. Prompts are
+/// processed one after another.
 ///
-/// Some networks compute all rows of the batch in each call. For such a network, a call divides its limit of positions among all
-/// rows, and reads prompts in pieces only while a text is generating.
+/// Some networks compute all rows of the batch in each call. If a network computes all rows in each
+/// call, the schedule divides the limit of positions among all rows of the batch. The schedule
+/// splits prompts only while a text is generating.
 #[derive(Clone, Copy, Debug)]
 pub struct Budgeted {
     positions: usize,
-    /// The row of the batch whose prompt is being read.
+    /// The row of the batch whose prompt the network is processing.
     reads: usize,
 }
 
 impl Budgeted {
-    /// Creates a schedule that reads at most this many positions of a prompt per call.
+    /// Creates a schedule in which a call processes at most `positions` tokens of a prompt.
     pub fn new(positions: usize) -> Self {
         Self { positions, reads: 0 }
     }
 }
 
 impl Default for Budgeted {
-    /// Uses the number of positions in one chunk of a prompt as the limit.
+    /// Limits a call to 128 tokens of a prompt.
     fn default() -> Self {
         Self::new(128)
     }
@@ -38,9 +40,11 @@ impl Schedule for Budgeted {
             };
             return rows.iter().map(|row| row.tokens.min(most)).collect();
         }
-        // A row with one new token joins the call of the generating texts, so only longer prompts wait.
+        // A prompt with a single unprocessed token joins the call of the generating texts, so only
+        // longer prompts wait.
         let waits = |row: &RowWork| !row.decodes && row.tokens > 1;
-        // Reads the same prompt until its end, and then the prompt in the next waiting row.
+        // The schedule processes one prompt to its end, and then the prompt in the next row that
+        // waits.
         let mut next = (self.reads..rows.len()).chain(0..self.reads.min(rows.len()));
         self.reads = next.find(|&row| waits(&rows[row])).unwrap_or(self.reads);
         let planned = |(i, row): (usize, &RowWork)| match waits(row) {

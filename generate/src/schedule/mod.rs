@@ -6,20 +6,21 @@ mod together;
 pub use budgeted::Budgeted;
 pub use together::Together;
 
-/// The waiting tokens of a row of the batch.
+/// The unprocessed tokens of one row of the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowWork {
-    /// The number of tokens that the network has not processed yet.
+    /// The number of tokens in the row that the network has not processed yet.
     pub tokens: usize,
-    /// Whether the row has processed its prompt, so that each further call produces a token.
+    /// Whether the network has processed the prompt in this row. After the prompt, each further
+    /// call produces a token.
     pub decodes: bool,
-    /// Whether a call can process this row without the other rows. Otherwise each call computes the same
-    /// number of positions in all rows, and pads shorter rows.
+    /// Whether a call can process this row without the other rows. If a call must compute all rows,
+    /// the call computes the same number of positions in each row, and pads shorter rows.
     pub alone: bool,
 }
 
-/// Decides how many tokens of each row the next call processes. A schedule changes when a text gets its
-/// tokens, but never which tokens.
+/// Decides how many tokens of each row the next call processes. A schedule affects the time at
+/// which a text gets its tokens, but never the tokens themselves.
 ///
 /// ```
 /// use tracewright_generate::{Budgeted, RowWork, Schedule};
@@ -29,7 +30,8 @@ pub struct RowWork {
 /// assert_eq!(Budgeted::new(64).plan(&[prompt, text, prompt]), [64, 1, 0]);
 /// ```
 pub trait Schedule {
-    /// Returns the number of tokens that the next call processes, for each row. A call processes at most as
-    /// many tokens as its entry point takes. At least one row must get tokens.
+    /// Returns, for each row of the batch, the number of tokens that the next call processes. If a
+    /// returned number is larger than the entry point supports, the call processes fewer tokens. At
+    /// least one returned number must be positive.
     fn plan(&mut self, rows: &[RowWork]) -> Vec<usize>;
 }

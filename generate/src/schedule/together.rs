@@ -1,9 +1,9 @@
-//! Processes all waiting tokens in one call.
+//! A schedule that processes all unprocessed tokens in one call.
 
 use super::{RowWork, Schedule};
 
-/// Each call processes the waiting tokens of all rows. So prompts need the fewest calls, but generating texts
-/// wait while a call reads a prompt.
+/// Each call processes the unprocessed tokens of all rows of the batch. So prompts need the fewest
+/// calls, but generating texts wait while a call processes a prompt.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Together;
 

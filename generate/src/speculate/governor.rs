@@ -2,32 +2,35 @@
 
 use super::Certainty;
 
-/// Allows drafts as long as earlier drafts saved enough calls.
+/// Allows drafts as long as earlier drafts of the same batch saved enough calls.
 ///
-/// The balance counts calls for one token. A token without a draft adds a small part of a call, and each
-/// accepted token adds one call. So a text whose drafts are all wrong loses at most [`DEBT`](Self::DEBT)
-/// calls, plus [`INCOME`](Self::INCOME) calls per token. The balance does not depend on measured time, so
-/// drafts are the same on each machine.
+/// The governor keeps a balance of saved calls. A call that verifies a draft subtracts
+/// [`COST`](Self::COST), each accepted draft token adds one call, and a call without a draft adds
+/// [`INCOME`](Self::INCOME). So if all drafts are wrong, drafting costs at most
+/// [`DEBT`](Self::DEBT) calls, plus [`INCOME`](Self::INCOME) calls per token. The balance does not
+/// depend on measured time, so every machine makes the same drafts.
 #[derive(Clone, Debug)]
 pub(crate) struct Governor {
     credit: f64,
 }
 
 impl Governor {
-    /// The additional cost of a call that verifies a draft.
+    /// The additional cost of a call that verifies a draft; the unit is the cost of a call that
+    /// processes one token.
     const COST: f64 = 1.0;
-    /// The amount that a token without a draft adds to the balance.
+    /// The number of saved calls that a call without a draft adds to the balance.
     const INCOME: f64 = 0.01;
-    /// The upper limit of the balance.
+    /// The largest possible balance of saved calls.
     const MOST: f64 = 8.0;
-    /// The largest debt that rejected drafts can cause.
+    /// The largest negative balance that rejected drafts can cause.
     const DEBT: f64 = 3.0;
 
     pub fn new() -> Self {
         Self { credit: 0.0 }
     }
 
-    /// Returns the certainty that the next draft must have; `None` if the balance allows no draft.
+    /// Returns the certainty that the next draft must have, or `None` if the balance allows no
+    /// draft.
     pub fn allows(&self) -> Option<Certainty> {
         match self.credit {
             credit if credit >= 0.0 => Some(Certainty::Likely),
@@ -36,13 +39,13 @@ impl Governor {
         }
     }
 
-    /// Updates the balance after a call that verified a draft. `accepted` is the number of accepted draft
-    /// tokens.
+    /// Updates the balance of saved calls after a call that verified a draft. `accepted` is the
+    /// number of accepted draft tokens.
     pub fn verified(&mut self, accepted: usize) {
         self.credit = (self.credit - Self::COST + accepted as f64).min(Self::MOST);
     }
 
-    /// Updates the balance after a call without a draft.
+    /// Updates the balance of saved calls after a call without a draft.
     pub fn passed(&mut self) {
         self.credit = (self.credit + Self::INCOME).min(Self::MOST);
     }
@@ -52,8 +55,8 @@ impl Governor {
 mod tests {
     use super::*;
 
-    /// Returns the number of calls that a text loses to drafting. `right` maps the index of a draft to its
-    /// number of accepted tokens.
+    /// Returns the number of calls that a text loses because of rejected drafts. `right` maps the
+    /// index of a draft to the number of the draft's accepted tokens.
     fn loss(tokens: usize, right: impl Fn(usize) -> usize) -> f64 {
         let (mut governor, mut lost, mut drafts, mut done) = (Governor::new(), 0.0, 0, 0);
         while done < tokens {

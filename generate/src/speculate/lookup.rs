@@ -1,18 +1,19 @@
-//! Drafts tokens by copying from an earlier position of the prompt or the answer.
+//! Drafts tokens by copying tokens from an earlier position of the prompt or the answer.
 
 use std::collections::HashMap;
 
 use super::{Certainty, Drafter};
 use crate::GenerateError;
 
-/// The number of last tokens that must also occur earlier in the text.
+/// The drafter proposes tokens if the last `GRAM` tokens of the text also occur earlier in the
+/// text.
 const GRAM: usize = 3;
 
-/// The number of last tokens that must also occur earlier in the text, if the draft must be nearly certain.
+/// If a draft must be nearly certain, the last `LONG` tokens must also occur earlier in the text.
 const LONG: usize = 8;
 
-/// Prompt lookup. If the last tokens also occur earlier in the text, the draft contains the tokens that
-/// follow the earlier occurrence.
+/// A drafter that uses prompt lookup. If the last tokens of the text also occur earlier, the draft
+/// copies the tokens that follow the earlier occurrence.
 ///
 /// ```
 /// use tracewright_generate::{Certainty, Drafter, GenerateError, Lookup};
@@ -23,15 +24,15 @@ const LONG: usize = 8;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Lookup {
-    /// The tokens that are in the index.
+    /// The tokens whose n-grams are in the index.
     indexed: Vec<u32>,
-    /// For each n-gram, the positions after its last two occurrences.
+    /// For each n-gram of the text, the positions after the n-gram's last two occurrences.
     places: HashMap<[u32; GRAM], [Option<usize>; 2]>,
 }
 
 impl Lookup {
-    /// Adds the new tokens of a text to the index. If the index contains another text, the function builds
-    /// the index again.
+    /// Adds the new tokens of a text to the index of n-grams. If the index contains another text,
+    /// the function builds the index again.
     fn index(&mut self, seen: &[u32]) {
         if !seen.starts_with(&self.indexed) {
             self.indexed.clear();
@@ -52,7 +53,8 @@ impl Drafter for Lookup {
     fn draft(&mut self, seen: &[u32], most: usize, certainty: Certainty) -> Result<Vec<u32>, GenerateError> {
         self.index(seen);
         let Some(gram) = seen.last_chunk() else { return Ok(Vec::new()) };
-        // The last occurrence of the n-gram is the end of the text itself.
+        // The last occurrence of the n-gram is at the end of the text, so the draft uses the
+        // previous occurrence.
         let Some([_, Some(place)]) = self.places.get(gram) else { return Ok(Vec::new()) };
         let least = match certainty {
             Certainty::Likely => GRAM,

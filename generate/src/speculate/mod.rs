@@ -1,7 +1,8 @@
-//! Speculation: a drafter proposes several tokens cheaply, and one call of the network verifies all of them.
+//! Speculative decoding: a drafter proposes several tokens cheaply, and one call of the network
+//! verifies all these tokens.
 //!
-//! At each position, the sampler uses the same logits and the same random numbers as without a draft. So a
-//! draft changes the number of calls, but no token.
+//! At each position, the sampler uses the same logits and the same random numbers as without a
+//! draft. So a draft changes the number of network calls, but does not change the chosen tokens.
 
 mod governor;
 mod lookup;
@@ -13,10 +14,10 @@ pub use model::DraftModel;
 
 use crate::GenerateError;
 
-/// How certain a drafter must be before it proposes a draft.
+/// How certain a drafter must be about the tokens that the drafter proposes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Certainty {
-    /// The drafter may guess.
+    /// The drafter may propose tokens that are only likely.
     Likely,
     /// Recent drafts were wrong, so the drafter must be nearly certain.
     NearlyCertain,

@@ -22,8 +22,8 @@ impl<'a, E: Executor> DraftModel<'a, E> {
 
 impl<E: Executor> Drafter for DraftModel<'_, E> {
     fn draft(&mut self, seen: &[u32], most: usize, _: Certainty) -> Result<Vec<u32>, GenerateError> {
-        // The small model drafts nothing for a text that exceeds its context or contains a token outside its
-        // vocabulary.
+        // The small model drafts no tokens if the text exceeds the small model's context or
+        // contains a token outside its vocabulary.
         let room = (self.network.context() + 1).saturating_sub(seen.len());
         let is_known = |token: &u32| (*token as usize) < self.network.vocabulary();
         if room == 0 || !seen.iter().all(is_known) {

@@ -1,5 +1,6 @@
-//! Checks the limits of a tokenizer file before the tokenizers library builds a tokenizer. The library
-//! already tokenizes the added tokens while it builds the tokenizer.
+//! Checks the limits of a tokenizer file before the tokenizers library builds a tokenizer.
+//! Tracewright checks the limits first, because the tokenizers library already encodes the added
+//! tokens while building the tokenizer.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -11,7 +12,7 @@ use tokenizers::normalizers::{NormalizerWrapper, Precompiled};
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::{DecoderWrapper, PostProcessor as _, PostProcessorWrapper, Result};
 
-/// The unparsed parts of the file that can change a text.
+/// The unparsed sections of a tokenizer file that can change a text.
 #[derive(Deserialize)]
 struct Parts<'a> {
     #[serde(borrow)]
@@ -24,10 +25,11 @@ struct Parts<'a> {
     decoder: Option<&'a RawValue>,
 }
 
-/// Checks that the parts of a tokenizer file stay within [`limits::GROWTH`] and [`limits::ADDED_TOKENS`].
+/// Checks that the sections of a tokenizer file stay within [`limits::GROWTH`] and
+/// [`limits::ADDED_TOKENS`].
 ///
 /// # Errors
-/// Returns an error about the first part that exceeds a limit, or that the library cannot parse.
+/// Returns an error about the first section that exceeds a limit, or that the library cannot parse.
 pub(super) fn check(text: &str) -> Result<()> {
     let Parts { normalizer, pre_tokenizer, post_processor, decoder } = serde_json::from_str(text)?;
     let part = |written: Option<&RawValue>| -> Result<Option<Value>> {
@@ -45,7 +47,7 @@ pub(super) fn check(text: &str) -> Result<()> {
         let most = limits::ADDED_TOKENS;
         return Err(format!("it puts {added} tokens around a text, expected at most {most}").into());
     }
-    // The library reads old formats of this part, and writes the newest format.
+    // The library reads old formats of these sections, and writes the newest format.
     let parts = [
         normalizer.map(newest::<NormalizerWrapper>),
         part(pre_tokenizer)?.map(newest::<PreTokenizerWrapper>),
@@ -66,9 +68,10 @@ fn newest<T: for<'a> Deserialize<'a> + serde::Serialize>(part: Value) -> serde_j
     serde_json::to_value(serde_json::from_value::<T>(part)?)
 }
 
-/// The factor by which a part of the file can lengthen a text, by replacing, prepending or repeating text.
-/// Factors of consecutive parts multiply. Unicode's normal forms have the factor 1, because applying them
-/// twice adds nothing.
+/// Returns the factor by which a section of the file can lengthen a text, by replacing, prepending
+/// or repeating text. If a section contains consecutive steps, the function multiplies the factors
+/// of these steps. Unicode's normal forms have the factor 1, because applying a normal form twice
+/// adds nothing.
 fn growth(part: &Value) -> Result<usize> {
     let length = |name: &str| part[name].as_str().map_or(0, str::len);
     let list = |name: &str| part[name].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -100,8 +103,8 @@ fn growth(part: &Value) -> Result<usize> {
     parts.try_fold(own.max(1), |times, part| Ok(times.saturating_mul(growth(part)?)))
 }
 
-/// Whether a pattern contains a construct that can match an empty text: an alternative, an optional
-/// repetition, or an anchor.
+/// Whether a regular expression contains a construct that can match an empty text: an alternative,
+/// an optional repetition, or an anchor.
 fn may_match_nothing(regex: &str) -> bool {
     let longer = ["\\b", "\\B", "\\A", "\\Z", "\\z", "\\G", "\\K", "\\y", "\\Y", "{0", "{,", "()"];
     regex.is_empty()
@@ -109,14 +112,14 @@ fn may_match_nothing(regex: &str) -> bool {
         || longer.iter().any(|mark| regex.contains(mark))
 }
 
-/// The bytes of a `precompiled_charsmap`: the length of a trie, the trie, and the zero-terminated texts to
-/// which the trie refers.
+/// Decodes a `precompiled_charsmap`. The decoded bytes contain the length of a trie, the trie, and
+/// the zero-terminated texts to which the trie refers.
 fn charsmap(part: &Value) -> Result<Vec<u8>> {
     Ok(BASE64.decode(part["precompiled_charsmap"].as_str().unwrap_or_default())?)
 }
 
-/// Checks that the trie in each character map has the declared length. The library allocates memory of this
-/// length without a check.
+/// Checks that the trie in each character map has the declared length. The library allocates memory
+/// of the declared length without a check.
 fn check_charsmaps(normalizer: &Value) -> Result<()> {
     match normalizer {
         Value::Array(parts) => parts.iter().try_for_each(check_charsmaps),
@@ -130,7 +133,7 @@ fn check_charsmaps(normalizer: &Value) -> Result<()> {
     }
 }
 
-/// The zero-terminated texts of a character map.
+/// Returns the zero-terminated texts of a character map.
 fn texts(map: &[u8]) -> Result<&[u8]> {
     let (length, rest) = map.split_first_chunk().ok_or("`precompiled_charsmap` is empty")?;
     let length = u32::from_le_bytes(*length) as usize;
@@ -139,8 +142,8 @@ fn texts(map: &[u8]) -> Result<&[u8]> {
         .ok_or_else(|| format!("{words} {length} bytes, expected at most {}", rest.len()).into())
 }
 
-/// The factor by which a character map lengthens a text. Only for an ASCII character can one byte become a
-/// whole text.
+/// Returns the factor by which a character map can lengthen a text. The factor is largest if the
+/// map replaces an ASCII character, because a single byte then becomes a whole text.
 fn charsmap_growth(map: &[u8]) -> Result<usize> {
     let longest = texts(map)?.split(|&byte| byte == 0).map(<[u8]>::len).max().unwrap_or_default();
     let map = Precompiled::from(map).map_err(|error| error.to_string())?;
@@ -167,7 +170,8 @@ mod tests {
         json!({"type": "Precompiled", "precompiled_charsmap": BASE64.encode(map)})
     }
 
-    /// A trie in which no character has a text, except `letter` if given, which has the text after the trie.
+    /// Creates a character map with a trie and one text. If `letter` is given, the map replaces
+    /// this letter by the text. The character map changes no other characters.
     fn trie(letter: Option<u8>, text: &str) -> Vec<u8> {
         let mut map = (256_u32 * 4).to_le_bytes().to_vec();
         let unit = |at: u8| match letter {

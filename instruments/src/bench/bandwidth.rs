@@ -6,21 +6,23 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-/// The largest number of bytes of all buffers together, and of one buffer.
+/// The maximum size of all buffers together, in bytes.
 const TOTAL: usize = 2 << 30;
+/// The maximum size of one buffer, in bytes.
 const EACH: usize = 128 << 20;
 
-/// Memory for measurements. All cores read and copy this memory in parallel, and each core has its own
-/// buffer.
+/// The buffers for a measurement of the memory bandwidth. Each core has a separate buffer, and all
+/// cores read and copy their buffers in parallel.
 pub struct Bandwidth {
     buffers: Vec<Vec<u64>>,
 }
 
-/// Rates of memory, in bytes per second.
+/// The measured memory bandwidth in bytes per second.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Rates<T = f64> {
     pub read: T,
-    /// The rate of copying in bytes per second. Each copied byte counts once.
+    /// The rate of copying in bytes per second. A copied byte counts as one byte, although the
+    /// processor reads and writes this byte.
     pub copy: T,
 }
 
@@ -38,8 +40,8 @@ impl Bandwidth {
         self.buffers.len()
     }
 
-    /// Measures the time of reading all buffers, and then the time of copying one half of each buffer over
-    /// the other half.
+    /// Measures the read bandwidth, and then the copy bandwidth. To measure the copy bandwidth,
+    /// each core copies one half of a buffer over the other half.
     pub fn measure(&mut self) -> Rates {
         let bytes: usize = self.buffers.iter().map(|buffer| 8 * buffer.len()).sum();
         let read = self.seconds(|buffer| {

@@ -1,4 +1,4 @@
-//! Measures language models: prefill and decoding.
+//! Measures the speed of prefill and decoding in language models.
 
 use std::ops::ControlFlow;
 
@@ -16,28 +16,29 @@ use tracewright::footprint::Footprint;
 use tracewright::xla::{XlaBuild, XlaTools};
 use tracewright::{Expanded, Plan};
 
-/// A network of any engine.
+/// A network that runs in IREE or in XLA.
 type Network = generate::Network<AnyExecutor>;
 
 /// A language model that is loaded for measurements.
 pub struct Language {
     network: Network,
-    /// The same network on a second device that counts functions, if such a device exists.
+    /// The same network on a second device that counts calls of each compiled function. The field
+    /// is `None` if the device of the network cannot count calls.
     watched: Option<(Network, Runtime)>,
     pub(super) paths: Paths,
     footprint: Footprint,
     pub(super) recorded: Trace,
     pub(super) expanded: Expanded,
     pub(super) plan: Plan,
-    /// The keys of the variant that the plan does not contain: the device, and the engine if the engine is
-    /// XLA.
+    /// The device that runs the network, and the engine if the engine is XLA. The plan contains all
+    /// other properties of the measured variant.
     placed: Vec<(&'static str, String)>,
     flags: Vec<String>,
 }
 
 impl Language {
-    /// Loads the network of a plan. The plan determines how the network is built. The options set the
-    /// compiler, the cache and the device.
+    /// Builds and loads the network that a plan describes. The options select the compiler, the
+    /// cache and the device.
     ///
     /// # Errors
     /// Returns the error of the first stage that fails.
@@ -85,7 +86,8 @@ impl Language {
         })
     }
 
-    /// Loads a plan's network with XLA. The plan must be [for XLA](tracewright::export::xla::planned).
+    /// Builds the network of a plan with XLA, and loads the result. The plan must be made [for
+    /// XLA](tracewright::export::xla::planned).
     ///
     /// # Errors
     /// Returns the error of the first stage that fails.
@@ -109,7 +111,7 @@ impl Language {
         })
     }
 
-    /// The memory footprint of the plan.
+    /// Returns the memory that the loaded network needs.
     pub fn footprint(&self) -> &Footprint {
         &self.footprint
     }
@@ -118,8 +120,9 @@ impl Language {
         self.network.chunk()
     }
 
-    /// Creates a case that measures decoding. A unit of measurement is a decode step, which computes one
-    /// token for each sequence. A run consists of `tokens` steps after `depth` other tokens.
+    /// Creates a case that measures decoding. The case reports the time of one decode step, which
+    /// computes one token for each sequence. A run first reads a prompt of `depth` tokens, and then
+    /// measures `tokens` decode steps.
     ///
     /// # Errors
     /// Returns an error if the context is too short.
@@ -145,8 +148,8 @@ impl Language {
         Ok(case)
     }
 
-    /// Creates a case that measures the time for reading a prompt of `tokens` tokens. A unit of measurement
-    /// is the whole prompt, up to the first new token.
+    /// Creates a case that measures the time for reading a prompt of `tokens` tokens. The measured
+    /// time includes the computation of the first new token.
     ///
     /// # Errors
     /// Returns an error if the context is too short.
@@ -163,11 +166,12 @@ impl Language {
         Ok(self.case("prefill", sizes, work, |network| reading(network, prompt.clone()), 1))
     }
 
-    /// Checks that a case of this model can be profiled.
+    /// Checks whether a measured case of this model can be profiled.
     ///
     /// # Errors
-    /// Returns an error if the device does not count functions. The function also returns an error if calls
-    /// of several entry points read the prompt, because the times of these calls cannot be separated.
+    /// Returns an error if the device does not count calls of each compiled function. The function
+    /// also returns an error if several entry points of the module read the prompt, because a
+    /// profile cannot separate the times of several entry points.
     pub fn can_profile(&self, case: &Case<'_>) -> Result<(), BenchError> {
         match case.watched {
             Some(_) => self.profiled_calls(&case.label).map(drop),
@@ -175,7 +179,8 @@ impl Language {
         }
     }
 
-    /// The profile of a measured case: one call of the entry point. `model` is the name of the model.
+    /// Returns the profile of a measured case, which contains one call of the entry point. The
+    /// argument `model` is the name of the model.
     ///
     /// # Errors
     /// Returns the same errors as [`can_profile`](Self::can_profile).
@@ -184,7 +189,8 @@ impl Language {
         self.profiled(model, entry, calls as f64, measured).ok_or(BenchError::NotWatched)
     }
 
-    /// Returns the entry point that a unit calls, and the number of calls per unit.
+    /// Returns the entry point that the measured case calls. Also returns the number of calls per
+    /// decode step or per prompt.
     fn profiled_calls(&self, label: &Label) -> Result<(&'static str, usize), BenchError> {
         let tokens = label.variant.get("tokens").and_then(|tokens| tokens.parse::<usize>().ok());
         let chunk = self.network.chunk();
@@ -229,7 +235,7 @@ impl Language {
 /// Checks whether `tokens` tokens after `depth` other tokens fit into a context.
 ///
 /// # Errors
-/// Returns an error if there are no tokens, or if the context has no room for another token.
+/// Returns an error if there are no tokens, or if the context is too short for one more token.
 pub fn fits(context: usize, depth: usize, tokens: usize) -> Result<(), BenchError> {
     match depth.saturating_add(tokens) < context && tokens > 0 {
         true => Ok(()),
@@ -237,10 +243,11 @@ pub fn fits(context: usize, depth: usize, tokens: usize) -> Result<(), BenchErro
     }
 }
 
-/// Returns the number of calls that read a prompt of this length, if the prompt can be profiled.
+/// Returns the number of calls that read a prompt of `tokens` tokens in chunks of `chunk` tokens.
 ///
 /// # Errors
-/// Returns an error if the last call uses another entry point.
+/// Returns an error if the last chunk of the prompt is shorter than `chunk`, because another entry
+/// point of the module reads a shorter chunk. A profile describes only one entry point.
 pub fn whole_chunks(tokens: usize, chunk: usize) -> Result<usize, BenchError> {
     match tokens % chunk {
         0 => Ok(tokens / chunk),
@@ -248,8 +255,8 @@ pub fn whole_chunks(tokens: usize, chunk: usize) -> Result<usize, BenchError> {
     }
 }
 
-/// Measures decode steps. The first step takes the prompt's last token, after the network has read all other
-/// tokens of the prompt.
+/// Measures decode steps. The network first reads all tokens of the prompt except the last. The
+/// first decode step then reads the last token of the prompt.
 fn steps(network: &Network, prompt: Vec<u32>, tokens: usize) -> Run<'_> {
     let options = TokenOptions { max_tokens: tokens, ..TokenOptions::default() };
     let mut session = Session::new(network);
@@ -280,7 +287,7 @@ fn batched_steps(network: &Network, prompt: Vec<u32>, tokens: usize) -> Run<'_> 
     })
 }
 
-/// Measures how long the network reads a prompt, up to the first new token.
+/// Measures the time for reading a prompt and computing the first new token.
 fn reading(network: &Network, prompt: Vec<u32>) -> Run<'_> {
     let options = TokenOptions { max_tokens: 1, ..TokenOptions::default() };
     Box::new(move || {
@@ -289,7 +296,8 @@ fn reading(network: &Network, prompt: Vec<u32>) -> Run<'_> {
     })
 }
 
-/// Returns the same device with counters for executed functions, if the device supports counters.
+/// Adds counters for executed functions to a device. Returns `None` if the device does not support
+/// such counters.
 pub fn watched(device: Device) -> Option<Device> {
     match device {
         Device::LocalTask { workers } | Device::Watched { workers } => Some(Device::Watched { workers }),

@@ -1,9 +1,10 @@
-//! Measures the speed of programs. A benchmark runs all variants in alternation, and measures the machine's
-//! memory bandwidth in each round.
+//! Measures the speed of compiled programs. A benchmark runs all variants of a program in
+//! alternation, and measures the machine's memory bandwidth in each round.
 //!
-//! A [`Case`] is one variant. [`measure`] runs all cases in every round, and begins each round with a
-//! different case. The speed of a shared machine changes within seconds, so a benchmark compares only times
-//! of the same round. A reported ratio is the median of the ratios of all rounds.
+//! A [`Case`] is one measured variant of a program. [`measure`] runs all cases in every round. Each
+//! round begins with a different case. The speed of a shared machine changes within seconds, so a
+//! benchmark compares two times only if the times were measured in the same round. A reported ratio
+//! between two variants is the median of the ratios in all rounds.
 
 mod bandwidth;
 mod language;
@@ -45,21 +46,23 @@ pub use stages::Stages;
 /// docs/reference/json.md describes the fields.
 #[derive(Clone, Debug, Serialize)]
 pub struct BenchReport {
-    /// The version of this format.
+    /// The version of the JSON format.
     pub schema: u32,
     pub tracewright: &'static str,
     pub machine: BenchMachine,
     pub rounds: usize,
-    /// For each round, the bytes per second of reading and of copying memory, with one thread per core.
+    /// The read and copy bandwidth of the memory in bytes per second, with one thread per core. The
+    /// distribution contains one number per round.
     pub memory: Rates<Distribution>,
-    /// The peak memory of this process with all variants, in bytes, if the system reports it.
+    /// The peak memory consumption of the benchmark process in bytes, if the system reports this
+    /// number. The process keeps all variants in memory.
     pub peak_rss_bytes: Option<u64>,
-    /// The variants, in the given order.
+    /// The measured variants, in the order in which the caller passed the cases.
     pub cases: Vec<Measured>,
 }
 
 impl BenchReport {
-    /// Formats the measurements as a table, which includes the slowest functions.
+    /// Formats the measurements as a text table, and lists the slowest functions of each variant.
     pub fn table(&self) -> String {
         table::table(self)
     }
@@ -73,58 +76,64 @@ impl BenchReport {
 #[derive(Clone, Debug, Serialize)]
 pub struct BenchMachine {
     pub architecture: &'static str,
-    /// The processor features that the code may use, in LLVM's names.
+    /// The LLVM names of the processor features that the compiled code may use.
     pub features: Vec<String>,
-    /// The number of threads that can run in parallel.
+    /// The number of threads that the machine can run in parallel.
     pub threads: usize,
 }
 
-/// A variant of a case.
+/// One measured variant of a program.
 pub struct Case<'a> {
     pub label: Label,
-    /// The bytes and arithmetic operations of one unit.
+    /// The number of bytes and of arithmetic operations in one unit of work, such as a decode step.
     pub work: Workload,
     pub run: Run<'a>,
-    /// The same computation on a device that counts functions, if such a device exists.
+    /// The same computation on a device that counts calls of each compiled function. The field is
+    /// `None` if no device can count calls.
     pub watched: Option<Watched<'a>>,
 }
 
-/// The same computation as a case, on a device that counts functions.
+/// The computation of a [`Case`] on a device that counts calls of each compiled function.
 pub struct Watched<'a> {
     pub runtime: &'a Runtime,
-    /// The same computation as the case's `run`.
+    /// Runs the same computation as [`Case::run`].
     pub run: Run<'a>,
-    /// The computation before the measured units, if the case has such a computation.
+    /// Runs only the preparation, such as reading the prompts. The field is `None` if `run` does
+    /// not include the preparation.
     pub before: Option<Run<'a>>,
-    /// The number of units in a run.
+    /// The number of work units in one call of `run`.
     pub units: usize,
-    /// The field paths of the program's dispatches.
+    /// Contains the field paths of the operations that each dispatch of the program computes.
     paths: &'a Paths,
 }
 
-/// A function that runs some units, and returns the seconds of one unit.
+/// A function that runs a computation a few times. The function returns the average time of one
+/// computation in seconds.
 pub type Run<'a> = Box<dyn FnMut() -> Result<f64, BenchError> + 'a>;
 
-/// The names of a case and of a variant.
+/// Identifies a measured operation and a variant of this operation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Label {
-    /// The name of the case: `decode` or `matmul`, for example.
+    /// The name of the measured operation, such as `decode` or `matmul`.
     pub case: String,
-    /// The differences between variants: element type, weight format, context.
+    /// The settings in which variants can differ, such as the element type, the weight format or
+    /// the context.
     pub variant: BTreeMap<&'static str, String>,
     pub flags: Vec<String>,
 }
 
-/// The bytes and arithmetic operations of one unit of a case. A unit is a decode step, a prompt or a matmul.
+/// The amount of work in one measured unit of work. A unit of work is a decode step, a prompt or a
+/// matmul.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Workload {
     pub tokens: Option<f64>,
     pub flops: Option<f64>,
-    /// The bytes of weights, or of other data that the unit reads instead of weights.
+    /// The number of bytes that one unit of work, such as a decode step, reads. In most units of
+    /// work, most of the bytes are weights.
     pub bytes: Option<f64>,
 }
 
-/// The measurements of a case.
+/// The measurements of one [`Case`].
 #[derive(Clone, Debug, Serialize)]
 pub struct Measured {
     #[serde(flatten)]
@@ -134,26 +143,28 @@ pub struct Measured {
     pub tokens_per_s: Option<f64>,
     pub gflop_per_s: Option<f64>,
     pub gb_per_s: Option<f64>,
-    /// The bytes per second as a fraction of the memory's reading bandwidth in the same round. The value is
-    /// the median of all rounds.
+    /// The rate at which the case reads bytes, divided by the memory's read bandwidth in the same
+    /// round. The field contains the median of this quotient over all rounds.
     pub of_read_bandwidth: Option<f64>,
-    /// The time as a fraction of the first variant's time in the same round. The value is the median of all
-    /// rounds.
+    /// The time of this variant divided by the time of the first variant in the same round. The
+    /// field contains the median of this quotient over all rounds.
     pub ratio_to_first: f64,
-    /// The functions that the device executes per unit, with the slowest function first.
+    /// The compiled functions that the device executes in one unit of work, such as a decode step.
+    /// The first function in the list is the slowest function.
     pub dispatches: Vec<Dispatch>,
 }
 
-/// A function that the device executed.
+/// A compiled function that the device executed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Dispatch {
     pub name: String,
-    /// The number of executions per unit.
+    /// The average number of executions of the function per unit of work, such as a decode step.
     pub calls: f64,
-    /// The seconds of all executions of the function per unit.
+    /// The total time of all executions of the function per unit of work, such as a decode step, in
+    /// seconds.
     pub seconds: f64,
-    /// The field paths of the operations that the function computes, as far as the module contains field
-    /// paths.
+    /// The field paths of the operations that the function computes. The list is empty if the
+    /// module contains no field paths.
     pub paths: Vec<String>,
 }
 
@@ -178,54 +189,57 @@ pub enum BenchError {
     /// A checkpoint or an archive is damaged.
     #[error(transparent)]
     Archive(#[from] irpa::ArchiveError),
-    /// A file or folder cannot be read or created.
+    /// A file or folder cannot be read, written or created.
     #[error(transparent)]
     File(#[from] FileError),
     /// The prompt and the measured tokens exceed the context.
     #[error(
-        "a `depth` of {depth} and the {tokens} tokens after this depth do not fit into a `context` of \
-        {context}"
+        "a `depth` of {depth} tokens and {tokens} measured tokens do not fit into a `context` of {context} tokens"
     )]
     Depth {
-        /// The number of tokens before the first measured token.
+        /// The number of tokens that the network reads before the first measured token.
         depth: usize,
         tokens: usize,
         context: usize,
     },
-    /// You requested a profile for a prompt that ends within a chunk.
+    /// You requested a profile for a prompt whose length is not a multiple of the chunk size.
     #[error(
         "a profile covers one entry point, but a prompt of {tokens} `tokens` with a `chunk` of {chunk} uses \
-        two entry points; choose a multiple of the chunk"
+        two entry points; set `tokens` to a multiple of `chunk`"
     )]
     Chunks {
         tokens: usize,
-        /// The number of tokens that one call takes.
+        /// The number of prompt tokens that one call of the network reads.
         chunk: usize,
     },
-    /// You requested a profile from a device that does not count functions.
-    #[error("only the CPU can be profiled: the other devices report no time per dispatch")]
+    /// You requested a profile on a device that does not count calls of each compiled function.
+    #[error(
+        "profiles are available only for the CPU, because other devices do not report the time of each dispatch"
+    )]
     NotWatched,
-    /// The function that observes the rounds stopped the measurement.
+    /// The callback that observes the rounds stopped the measurement.
     #[error("the benchmark was stopped on request")]
     Stopped,
 }
 
-/// Converts an error of a loaded program to an error of loading.
+/// Reports an error of the runtime as an error about loading a program.
 impl From<runtime::RuntimeError> for BenchError {
     fn from(error: runtime::RuntimeError) -> Self {
         Self::Load(error.into())
     }
 }
 
-/// A function that receives the number of each round, and can stop the measurement. Round 0 is not part of
-/// the result.
+/// A callback that receives the number of each round. The callback can also stop the measurement.
+/// Round 0 is a warm-up, which the benchmark excludes from the measurements.
 pub type WatchRounds<'a> = &'a mut dyn FnMut(usize) -> ControlFlow<()>;
 
-/// Measures cases in alternation. The first round is not part of the result, because it includes the time of
-/// page faults and cache misses. After the last round, each case runs once more on a watched device.
+/// Measures all cases in alternation. The measurements exclude the first round, because the first
+/// round includes the time of page faults and cache misses. After the last round, each case runs
+/// again on a device that counts calls of each compiled function, if the case has such a device.
 ///
 /// # Errors
-/// Returns the first error, or an error if `watch` stops the measurement.
+/// Returns the error of the first case that fails. Also returns an error if `watch` stops the
+/// measurement.
 pub fn measure(
     mut cases: Vec<Case<'_>>,
     rounds: usize,
@@ -285,7 +299,8 @@ pub fn measure(
     })
 }
 
-/// Returns the functions that a device executes per unit, with the slowest function first.
+/// Returns the compiled functions that a device executes in one unit of work, such as a decode
+/// step. The first function in the list is the slowest function.
 fn dispatches(watched: Watched<'_>) -> Result<Vec<Dispatch>, BenchError> {
     let Watched { runtime, mut run, before, units, paths } = watched;
     // The first run causes page faults, so the function does not count it. The run also processes the tokens
@@ -314,7 +329,8 @@ fn dispatches(watched: Watched<'_>) -> Result<Vec<Dispatch>, BenchError> {
     Ok(dispatches)
 }
 
-/// The functions that a run executes, by name, with the number of executions and the total time.
+/// Returns the compiled functions that a run executes. For each function name, the map contains the
+/// number of executions and the total time.
 fn executed(runtime: &Runtime, run: &mut Run<'_>) -> Result<BTreeMap<String, (u64, Duration)>, BenchError> {
     let before = runtime.executed()?;
     run()?;
@@ -326,7 +342,8 @@ fn executed(runtime: &Runtime, run: &mut Run<'_>) -> Result<BTreeMap<String, (u6
     Ok(runtime.executed()?.into_iter().map(more).collect())
 }
 
-/// The number of multiplications and additions per call of an entry point, by the cost model.
+/// Estimates the number of multiplications and additions in one call of an entry point with the
+/// cost model.
 fn flops(trace: &Trace, entry: &str, target: &Target) -> f64 {
     let mut found: Vec<f64> = Vec::with_capacity(trace.functions.len());
     for function in &trace.functions {

@@ -1,4 +1,5 @@
-//! Finds the field paths of the operations in each dispatch, and the order of dispatches of an entry point.
+//! Finds the field paths of the operations in each dispatch, and the order in which an entry point
+//! executes the dispatches.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,12 +9,14 @@ use runtime::{CompileOptions, Compiler};
 
 use tracewright::build::{LoadError, compile};
 
-/// The dispatches of a compiled module.
+/// Contains the source locations of a compiled module's dispatches, and the order in which each
+/// entry point executes dispatches.
 #[derive(Debug, Default)]
 pub(super) struct Paths {
-    /// For each dispatched function, by name, the source locations of the function's operations.
+    /// Maps the name of each dispatched function to the source locations of the function's
+    /// operations.
     pub places: BTreeMap<String, BTreeSet<Declared>>,
-    /// For each entry point, the dispatches in the order of execution.
+    /// Maps each entry point to its dispatches, in the order of execution.
     pub order: BTreeMap<String, Vec<Dispatched>>,
 }
 
@@ -28,15 +31,17 @@ pub(super) struct Declared {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Dispatched {
     pub name: String,
-    /// The field path of the call from which the operation was inlined, such as `model.layers.3`.
+    /// The field path of a call that the compiler inlined, such as `model.layers.3`. The dispatch
+    /// computes operations of the called function.
     pub within: Option<String>,
-    /// For a kernel, the source location of the kernel's call. For a function that the compiler generated,
-    /// the source locations of all operations in the function.
+    /// The source locations of the dispatch. If the dispatch executes a kernel, the set contains
+    /// the location of the kernel call. If the dispatch executes a function that the compiler
+    /// generated, the set is empty.
     places: BTreeSet<Declared>,
 }
 
-/// Flags that make iree-compile print the locations of operations after the compiler has decided which
-/// operations are fused.
+/// Flags for iree-compile. The flags stop the compiler after fusing operations into dispatches, and
+/// print the source location of each operation.
 const FLAGS: [&str; 6] = [
     "--compile-to=flow",
     "--mlir-disable-threading",
@@ -46,8 +51,9 @@ const FLAGS: [&str; 6] = [
     "--mlir-elide-elementsattrs-if-larger=16",
 ];
 
-/// Returns the field paths of a module's dispatches, for a module that is compiled with these options. This
-/// function runs the first half of the compilation again.
+/// Returns the field paths of the dispatches in a compiled module. Pass the same options as for the
+/// compilation of the module, because the function `paths` runs the first half of the compilation
+/// again.
 pub(super) fn paths(
     module: &Module,
     compiler: &Compiler,
@@ -76,7 +82,7 @@ impl Paths {
     }
 }
 
-/// Parses the field paths of a module that the compiler printed with its locations.
+/// Parses the text of a module that the compiler printed with source locations.
 fn parse(text: &str) -> Paths {
     let aliases: BTreeMap<&str, &str> = text
         .lines()
@@ -118,7 +124,7 @@ fn parse(text: &str) -> Paths {
     paths
 }
 
-/// A location in MLIR's notation, after `loc(`.
+/// A source location in MLIR's notation, without the surrounding `loc(…)`.
 enum Location<'a> {
     /// A reference such as `#loc7`.
     Alias(&'a str),
@@ -126,8 +132,8 @@ enum Location<'a> {
     File(&'a str, u32),
     /// A named location such as `"path"(#loc3)`.
     Name(&'a str, Box<Self>),
-    /// A location such as `callsite(#loc1 at #loc2)`. The first location is the inlined operation, and the
-    /// second is the call of the inlined function.
+    /// A location such as `callsite(#loc1 at #loc2)`. The first location belongs to an inlined
+    /// operation, and the second location belongs to the call of the inlined function.
     CallSite(Box<[Self; 2]>),
     /// A list of fused locations, such as `fused[#loc4, #loc5]`.
     Fused(Vec<Self>),
@@ -135,7 +141,7 @@ enum Location<'a> {
 }
 
 impl<'a> Location<'a> {
-    /// Parses the location at the beginning of a text, and returns the rest of the text.
+    /// Parses the source location at the beginning of a text, and returns the remaining text.
     fn read(text: &'a str) -> (Self, &'a str) {
         if let Some(number) = text.strip_prefix("#loc") {
             let rest = number.trim_start_matches(|c: char| c.is_ascii_digit());
@@ -173,7 +179,8 @@ impl<'a> Location<'a> {
         (Self::Unknown, text.trim_start_matches(|c: char| c.is_alphanumeric()))
     }
 
-    /// Calls `visit` for each named place, with the name of the call from which it was inlined.
+    /// Calls `visit` for each named location. If the location belongs to an inlined operation, the
+    /// function passes the name of the inlined call to `visit` too.
     fn visit(
         &self,
         aliases: &BTreeMap<&str, &str>,
@@ -202,7 +209,7 @@ impl<'a> Location<'a> {
         }
     }
 
-    /// The file and the line of a location, if the location contains them.
+    /// Returns the file name and the line number that a source location contains, if any.
     fn file(&self, aliases: &BTreeMap<&str, &str>) -> Option<(String, u32)> {
         match self {
             Self::File(file, line) => Some(((*file).to_owned(), *line)),
@@ -212,7 +219,8 @@ impl<'a> Location<'a> {
     }
 }
 
-/// Returns the field path for a location's name, in which slashes replace the dots between levels.
+/// Converts the name of a location to a field path. In the name of a location, `/` separates
+/// fields; in a field path, `.` separates fields.
 fn field(name: &str) -> String {
     name.replace('/', ".")
 }

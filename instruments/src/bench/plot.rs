@@ -1,4 +1,5 @@
-//! Draws a picture of measurements, with a panel for each case and a bar for each variant.
+//! Draws an SVG chart of measurements, with a panel for each measured operation and a bar for each
+//! variant.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -9,8 +10,9 @@ use super::{BenchReport, Measured};
 const WIDTH: u32 = 900;
 const ROW: i32 = 26;
 const TITLE: i32 = 34;
-/// The horizontal start of the bars, and the length of the longest bar, in pixels.
+/// The horizontal position at which the bars start, in pixels.
 const LEFT: i32 = 330;
+/// The length of the longest bar, in pixels.
 const LONGEST: f64 = 420.0;
 
 pub(super) fn svg(report: &BenchReport) -> String {

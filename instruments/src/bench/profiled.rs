@@ -1,5 +1,5 @@
-//! Creates a profile from the measurements of a language model. The profile shows which nodes each dispatch
-//! computes.
+//! Creates a profile from the measurements of a language model. The profile shows the nodes of the
+//! trace that each dispatch computes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,8 +13,9 @@ use super::{Language, Measured};
 use crate::profile::{Profile, ProfiledDispatch, ProfiledPlace};
 
 impl Language {
-    /// Returns the profile of a measured case, for one call of its entry point. `model` is the name of the
-    /// model. The function returns `None` if the case has no device that counts functions.
+    /// Returns the profile of one call of an entry point. The argument `model` is the name of the
+    /// model. The function returns `None` if the model has no device that counts calls of each
+    /// compiled function.
     pub(super) fn profiled(
         &self,
         model: &str,
@@ -93,13 +94,14 @@ impl Language {
     }
 }
 
-/// The costs of an entry point's operations, by source location.
+/// Contains the estimated costs of an entry point's operations, by source location.
 struct Costs {
-    /// For each function, the cost at each source location, and the most expensive operation at this
-    /// location.
+    /// Contains one map for each function. The map gives the total cost of the operations at each
+    /// source location, and the name and the cost of the most expensive operation at this location.
     functions: Vec<BTreeMap<Declared, (Cost, String, f64)>>,
     entry: usize,
-    /// The functions that the entry point calls, by the prefixes of their keys.
+    /// Maps the prefix of a layer's parameter keys to the index of the function that computes the
+    /// layer.
     layers: BTreeMap<String, usize>,
 }
 
@@ -117,7 +119,8 @@ impl Costs {
         Self { functions, entry, layers: calls.collect() }
     }
 
-    /// Returns the cost of the operations at a source location, and the most expensive of these operations.
+    /// Returns the total cost of all operations at a source location, and the name of the most
+    /// expensive operation at this location.
     fn at(&self, layer: Option<&str>, at: &Declared) -> Option<(Cost, &str)> {
         let layer = layer.and_then(|layer| self.layers.get(layer));
         let functions = layer.into_iter().chain([&self.entry]).filter_map(|&index| self.functions.get(index));
@@ -153,7 +156,7 @@ fn costs(function: &Function, machine: &Machine) -> BTreeMap<Declared, (Cost, St
     costs
 }
 
-/// Returns a short name of an operation, such as `linear` or `tanh`.
+/// Returns the short name of an operation, such as `linear` or `tanh`.
 fn word(op: &Op) -> String {
     let mut text = String::new();
     op.print(&mut text);

@@ -1,4 +1,4 @@
-//! Measures single operations, each compiled as a separate program.
+//! Measures a single operation, such as a matmul. Each operation is compiled as a separate program.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,50 +22,53 @@ use tracewright::build::{BuildTools, LoadError, ProgramOptions, compile, compile
 use tracewright::random::write_random;
 use tracewright::{Expanded, PlanError};
 
-/// The number of calls of an operation per run.
+/// The number of times that one run of a benchmark calls the operation.
 const CALLS: usize = 8;
 
 const ENTRY: &str = "run";
 
-/// A matmul with a weight: x `[m, k]`, weight `[n, k]` → `[m, n]`.
+/// The sizes of a matmul. The input has the shape `[m, k]`, the weight `[n, k]` and the result
+/// `[m, n]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Matmul {
     pub m: usize,
     pub n: usize,
     pub k: usize,
-    /// The element type of the computation.
+    /// The element type in which the operation computes.
     pub element: ElementType,
 }
 
-/// The sizes of causal attention in which all queries attend to all keys. The shapes are q `[heads, groups,
-/// queries, features]`, and k and v `[heads, context, features]`.
+/// The sizes of causal attention without a sliding window. The queries have the shape
+/// `[heads, groups, queries, features]`. The keys and the values have the shape
+/// `[heads, context, features]`.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionSizes {
     pub queries: usize,
     pub heads: usize,
-    /// The number of query heads per key head.
+    /// The number of query heads that share one key head.
     pub groups: usize,
     pub features: usize,
-    /// The number of positions for which keys and values have memory.
+    /// The number of positions in the KV cache.
     pub context: usize,
     pub depth: usize,
-    /// The element type of the computation.
+    /// The element type in which the operation computes.
     pub element: ElementType,
 }
 
-/// An operation that is loaded for measurements.
+/// A compiled operation that is ready for measurements.
 pub struct Single {
     loaded: (Runtime, VmFunction),
-    /// The same operation on a second device that counts functions.
+    /// The same operation on a second device that counts calls of each compiled function.
     watched: Option<((Runtime, VmFunction), Paths)>,
-    /// For each argument, the bytes of a tensor, or an integer on the host.
+    /// The arguments of the operation. An argument is either a tensor with its bytes, or an integer
+    /// that stays in the memory of the host.
     arguments: Vec<Result<(TensorType, Vec<u8>), i32>>,
     label: Label,
     work: Workload,
 }
 
 impl Matmul {
-    /// Builds and loads the matmul. The options determine the storage format of the weight.
+    /// Builds and loads the matmul. The options select the storage format of the weight.
     ///
     /// # Errors
     /// Returns the error of the first stage that fails.
@@ -86,7 +89,7 @@ impl Matmul {
 }
 
 impl AttentionSizes {
-    /// Builds and loads the attention.
+    /// Builds and loads the attention operation.
     ///
     /// # Errors
     /// Returns the error of the first stage that fails.
@@ -154,7 +157,7 @@ pub(crate) fn entry(
     Ok(made)
 }
 
-/// A tensor of numbers between −1 and 1 that all differ.
+/// Creates a tensor whose elements are different numbers between −1 and 1.
 fn numbers(ty: TensorType) -> (TensorType, Vec<u8>) {
     let mut bytes = vec![0; ty.bytes()];
     for i in 0..ty.count() {
@@ -231,8 +234,8 @@ impl Single {
         })
     }
 
-    /// Creates the case that measures the operation. A unit is one call. The arguments are uploaded before
-    /// the measurement.
+    /// Creates the case that measures the time of one call of the operation. The function uploads
+    /// the arguments before the measurement begins.
     pub fn case(&self) -> Case<'_> {
         let watched = self.watched.as_ref().map(|(called, paths)| {
             let (runtime, _) = called;

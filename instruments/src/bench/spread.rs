@@ -6,17 +6,18 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Distribution {
     pub min: f64,
-    /// A quarter of the measurements are at most this value.
+    /// The lower quartile: a quarter of the measurements are at most this value.
     pub lower_quartile: f64,
-    /// Half of the measurements are at most this value.
+    /// The median: half of the measurements are at most this value.
     pub median: f64,
-    /// Three quarters of the measurements are at most this value.
+    /// The upper quartile: three quarters of the measurements are at most this value.
     pub upper_quartile: f64,
     pub max: f64,
 }
 
 impl Distribution {
-    /// The distribution of measurements; all values are zero if there are no measurements.
+    /// Computes the distribution of measurements. If `samples` is empty, all fields of the result
+    /// are zero.
     pub fn of(samples: &[f64]) -> Self {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -38,7 +39,8 @@ impl Distribution {
     }
 }
 
-/// The median of `of` over pairs of measurements that were made in the same round.
+/// Calls the function `of` with each pair of measurements from the same round, and returns the
+/// median of the results.
 pub(super) fn ratio(a: &[f64], b: &[f64], of: impl Fn(f64, f64) -> f64) -> f64 {
     Distribution::of(&a.iter().zip(b).map(|(a, b)| of(*a, *b)).collect::<Vec<_>>()).median
 }
@@ -47,7 +49,8 @@ pub(super) fn ratio(a: &[f64], b: &[f64], of: impl Fn(f64, f64) -> f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Expected values: `numpy.quantile([7, 1, 3, 10], [0, 0.25, 0.5, 0.75, 1])`.
+    /// The expected values are the result of
+    /// `numpy.quantile([7, 1, 3, 10], [0, 0.25, 0.5, 0.75, 1])`.
     #[test]
     fn quartiles_are_those_of_numpy() {
         let found = Distribution::of(&[7.0, 1.0, 3.0, 10.0]);

@@ -1,4 +1,4 @@
-//! Measures the stages from a configuration to a program: recording, compiling and baking.
+//! Measures the time of the stages that build a program, such as recording, compiling and baking.
 
 use std::path::Path;
 use std::time::Instant;
@@ -13,7 +13,7 @@ use crate::profile::variant;
 use tracewright::build::{LoadError, compile, compile_options};
 use tracewright::{Expanded, Lowered, Plan, PlanError};
 
-/// A plan whose compilation stages are measured.
+/// Contains a plan for a program, and the results of the stages that build the planned program.
 pub struct Stages {
     plan: Plan,
     recorded: trace::Trace,
@@ -22,7 +22,7 @@ pub struct Stages {
 }
 
 impl Stages {
-    /// Lowers a plan once, and keeps the text of the module.
+    /// Lowers the plan once, and stores the text of the MLIR module.
     ///
     /// # Errors
     /// Returns an error if a stage fails.
@@ -33,7 +33,9 @@ impl Stages {
         Ok(Self { plan, recorded, expanded, lowered })
     }
 
-    /// Cases that record the network, simplify and expand the trace, and write the module.
+    /// Returns three benchmark cases. The first benchmark case records the network. The second
+    /// benchmark case simplifies the trace, and expands composite operations to primitive
+    /// operations. The third benchmark case writes the MLIR module.
     pub fn trace(&self) -> [Case<'_>; 3] {
         [
             self.case("record", Workload::default(), || {
@@ -52,7 +54,8 @@ impl Stages {
         ]
     }
 
-    /// A case that compiles the entry points of generation, with an empty cache.
+    /// Creates a benchmark case that compiles the entry points for text generation. The compiler's
+    /// cache is empty before each compilation.
     pub fn compile<'a>(&'a self, compiler: &'a Compiler) -> Case<'a> {
         self.case("compile", Workload::default(), move || {
             let cache = Scratch::new_in(&std::env::temp_dir())?;
@@ -63,7 +66,8 @@ impl Stages {
         })
     }
 
-    /// Creates a case that writes the archive into `folder`. The case counts the bytes of the archive.
+    /// Creates a benchmark case that writes the archive into `folder`. The case reports the number
+    /// of bytes that `bake` writes per second.
     pub fn bake<'a>(&'a self, checkpoint: &'a Checkpoint, folder: &'a Path) -> Case<'a> {
         let bytes: usize = self.lowered.module.parameters.iter().map(|p| p.ty.bytes()).sum();
         self.case("bake", Workload { bytes: Some(bytes as f64), ..Workload::default() }, move || {

@@ -1,4 +1,4 @@
-//! Formats measurements as text.
+//! Formats measurements as a text table.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use super::{BenchReport, Measured};
 /// The number of functions in the table of the slowest functions.
 const NAMED: usize = 5;
 
-/// The settings in which a measurement differs from the other measurements of its case.
+/// Formats only the settings of a variant that are not equal in all variants of the same operation.
 pub(super) fn variant(measured: &Measured, report: &BenchReport) -> String {
     let differs = |(name, value): &(&&'static str, &String)| {
         let mut others = report.cases.iter().filter(|other| other.label.case == measured.label.case);

@@ -1,5 +1,6 @@
-//! Compares a variant of a network with activations that another program computed. The paths of modules match
-//! activations to nodes.
+//! Compares the values of a network with activations that another program, such as Hugging Face
+//! transformers, computed. An activation and a node in the trace belong together if they have the
+//! same module path.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,16 +13,20 @@ use super::difference::share;
 use super::region::Region;
 use super::{BisectError, Bisected, ComparedNode, Difference, Finding, Form, NamedNode, TokenCall, place};
 
-/// The inputs and outputs of another program's modules, by the modules' paths.
+/// Contains the inputs and outputs of all modules that another program, such as Hugging Face
+/// transformers, computed. The path of a module, such as `model.layers.0.mlp`, is the key of the
+/// module's output.
 ///
-/// `tests/oracle/activations.py` writes the file. The key `PATH` contains the output of a module,
-/// `PATH:input` its input, and `tokens` the tokens that the program read.
+/// The script `tests/oracle/activations.py` writes the file of activations. For the module with the
+/// path `PATH`, the key `PATH` contains the output of the module, and the key `PATH:input` contains
+/// the input of the module. The key `tokens` contains the tokens that the other program read.
 pub struct Activations {
     file: Checkpoint,
 }
 
-/// The allowed difference, relative to the largest value. The other program adds numbers in another order, so
-/// its sums are rounded differently.
+/// The allowed difference between Tracewright's values and the other program's activations,
+/// relative to the largest magnitude. The other program adds numbers in another order, so its sums
+/// have other rounding errors.
 const APART: f64 = 3e-5;
 const APART_NARROW: f64 = 16.0;
 
@@ -44,15 +49,16 @@ impl Activations {
         Some(Value::from_bytes(self.file.ty(key).ok()?, self.file.data(key).ok()?))
     }
 
-    /// Returns the value under a key, in the shape of `ty`. The other program can store several axes as one
-    /// axis.
+    /// Returns the activation with the given key, reshaped to the shape of `ty`. The reshape is
+    /// necessary because the other program can merge several axes of an activation into one axis.
     fn shaped(&self, key: &str, ty: &TensorType) -> Option<Value> {
         let value = self.value(key)?;
         (value.data.len() == ty.count()).then(|| Value { ty: ty.clone(), data: value.data })
     }
 
-    /// Compares a call of an entry point that scores all tokens with the activations of the other program.
-    /// Both programs compute in the element type `element`.
+    /// Runs an entry point that computes the logits of all tokens. Then compares the values of all
+    /// nodes with the activations that the other program computed. Tracewright and the other
+    /// program must compute in the element type `element`.
     ///
     /// # Errors
     /// Returns an error if the variant cannot run.
@@ -77,7 +83,7 @@ impl Activations {
         Ok(Bisected { compared, finding, results, reference: Vec::new() })
     }
 
-    /// Compares the values of a function at all points for which the other program's file contains values.
+    /// Compares the values of all nodes for which the other program's file contains activations.
     fn look<'r>(
         &self,
         form: &dyn Form,
@@ -103,8 +109,8 @@ impl Activations {
         Ok(Known { region, values, points })
     }
 
-    /// Finds the first point with a difference. To test a single layer, the variant gets the other program's
-    /// input of this layer.
+    /// Finds the first node whose value differs from the other program's activation. To test a
+    /// single layer, the function runs the layer with the input that the other program computed.
     fn deepest(
         &self,
         form: &dyn Form,
@@ -154,7 +160,8 @@ fn apart(computed: ElementType, element: ElementType) -> Bound {
     share(if computed == ElementType::F32 { APART } else { narrow }, element)
 }
 
-/// The values of a function, and the points for which the other program has values.
+/// Contains the values of the nodes in a function, and the list of nodes for which the other
+/// program computed activations.
 struct Known<'r> {
     region: &'r Region,
     values: BTreeMap<NodeId, Value>,
@@ -166,8 +173,9 @@ struct Point {
     difference: Difference,
 }
 
-/// The points of a function for which another program can have values: the inputs and outputs of each module
-/// that reads weights, and the outputs of each layer.
+/// Returns the nodes of a function for which another program can have activations. The list
+/// contains the inputs and outputs of each module that reads weights, and the outputs of each
+/// layer.
 fn points_of(function: &Function, nodes: &[NodeId]) -> Vec<(NodeId, String)> {
     let path = |id: NodeId| function.node(id).provenance.path.to_string();
     let is_weight = |id: &NodeId| matches!(function.node(*id).kind, NodeKind::Parameter(_));
@@ -201,8 +209,9 @@ impl Known<'_> {
         function.operands(id).into_iter().map(value).collect()
     }
 
-    /// Creates the report about a point: the operation that computed the point's value, and all operations
-    /// after the last equal point.
+    /// Creates the report about a node whose value differs from the other program's activation. The
+    /// report contains the operation that computed the value, and all operations since the last
+    /// node with an equal value.
     fn finding(&self, index: usize) -> Finding {
         let function = self.region.function();
         let known = |id: NodeId| {

@@ -1,4 +1,4 @@
-//! Compares a compiled network with a baseline.
+//! Compares the results of a compiled network with a baseline, such as the evaluator.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -18,30 +18,31 @@ use super::{
     TokenCall, Tolerance, XlaForm,
 };
 
-/// The allowed relative difference of matmuls whose activations are rounded to bytes. If a norm rounds
-/// differently, a byte can differ by one.
+/// The allowed relative difference of a matmul that rounds its activations to 8-bit integers. A
+/// small rounding error before the matmul can change an 8-bit integer by 1.
 const ROUNDED_ACTIVATIONS: f64 = 0.06;
 
-/// The baseline with which a compiled network is compared.
+/// The baseline with which `bisect` compares a compiled network.
 pub enum Baseline<'a> {
     Evaluator,
-    /// The same network without simplification.
+    /// The tested network, compiled without the simplifier.
     Unsimplified,
-    /// The same network without kernels.
+    /// The tested network, compiled without Tracewright's kernels.
     NoKernels,
-    /// The same network without quantized weights.
+    /// The tested network with weights that are not quantized.
     Dense,
     Activations(&'a Activations),
 }
 
-/// A compiled network, and the inputs for comparing the network with a baseline.
+/// A network that is compiled and compared with a baseline.
 pub struct CompiledNetwork<'a> {
     pub plan: &'a Plan,
     /// The recorded trace of the network.
     pub trace: &'a Trace,
-    /// The weights, with the names that the network declares.
+    /// The checkpoint of the network. The tensors of the checkpoint have the names that the network
+    /// declares.
     pub checkpoint: &'a Checkpoint,
-    /// The weights for the evaluator.
+    /// The weights that the evaluator reads.
     pub values: &'a CheckpointValues<'a>,
     pub engine: BisectEngine<'a>,
 }
@@ -53,15 +54,17 @@ pub enum BisectEngine<'a> {
         /// The compiler and the cache.
         tools: (&'a Compiler, &'a Path),
         runtime: &'a Runtime,
-        /// The target of the compilation.
+        /// The target for which the compiler generates code.
         target: &'a Target,
     },
-    /// XLA. The weights have the network's element type, and the plan contains the target.
+    /// The engine XLA, which stores weights in the element type of the network. XLA compiles for
+    /// the target of the plan.
     Xla { plugin: &'a XlaPlugin, device: Option<DeviceName> },
 }
 
 impl CompiledNetwork<'_> {
-    /// Compares the network with a baseline, one call after the other.
+    /// Calls the network and the baseline with the same tokens, and compares the values that each
+    /// call computes.
     ///
     /// # Errors
     /// Returns an error if the network or the baseline cannot run, or if `watch` stops the comparison.
@@ -131,7 +134,7 @@ impl CompiledNetwork<'_> {
     }
 }
 
-/// The relative difference that quantized weights can cause in a matmul.
+/// Returns the relative difference that weight quantization can cause in the result of a matmul.
 fn rounding(formats: &Quantization) -> f64 {
     let four_bits = |format: &WeightFormat| matches!(format, WeightFormat::Q4 | WeightFormat::Q4K);
     let rounds_to_four = match formats {

@@ -1,27 +1,30 @@
-//! The difference between two values of one node, and the allowed difference.
+//! Computes the difference between the values of a node in two variants of a network, and the
+//! allowed difference.
 
 use ops::ops::Convert;
 use ops::{Bound, ElementType, Op, Value, WeightUse};
 use serde::Serialize;
 use trace::{Node, NodeKind};
 
-/// The allowed difference of a layer's result, in units in the last place of the largest number. A layer
-/// consists of many operations, and each operation has its own bound.
+/// The allowed difference in the result of a layer, in units in the last place of the largest
+/// number. A layer may differ more than a single operation, because a layer consists of many
+/// operations.
 const LAYER: f64 = 64.0;
 const NARROW_LAYER: f64 = 16.0;
 
-/// The factor by which a difference can exceed the difference that one random sample of omitted roundings
-/// causes.
+/// A safety factor for roundings that a compiler omits. One random sample estimates the difference
+/// that omitted roundings cause. The allowed difference is the safety factor times this estimate.
 const SAMPLE: f64 = 4.0;
 
-/// The difference between two values of the same node.
+/// Describes the difference between the values that two variants of a network compute for a node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Difference {
-    /// The index of the largest difference.
+    /// The index of the element with the largest difference.
     pub at: Vec<usize>,
     pub subject: f64,
     pub reference: f64,
-    /// The largest difference, relative to the reference's largest magnitude.
+    /// The largest difference of an element, divided by the largest magnitude in the reference
+    /// tensor.
     pub relative: f64,
     /// The number of elements whose difference exceeds the allowed difference.
     pub beyond: usize,
@@ -29,7 +32,8 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// Computes the difference between two values, with an allowed difference for each number.
+    /// Compares two tensors. The argument `allowed` contains the allowed difference for each
+    /// element of the tensors.
     pub(super) fn of(subject: &Value, reference: &Value, allowed: Vec<f64>) -> Self {
         let pairs = || subject.data.iter().zip(&reference.data).map(|(&s, &r)| distance(s, r));
         let (largest, by) = pairs().enumerate().fold(
@@ -51,8 +55,8 @@ impl Difference {
     }
 }
 
-/// Returns the distance between two numbers. Equal numbers have the distance 0, and NaN and infinities equal
-/// themselves.
+/// Returns the distance between two numbers. The distance between two NaNs, or between two equal
+/// infinities, is 0.
 pub(super) fn distance(a: f64, b: f64) -> f64 {
     match a == b || a.is_nan() && b.is_nan() {
         true => 0.0,
@@ -61,7 +65,7 @@ pub(super) fn distance(a: f64, b: f64) -> f64 {
     }
 }
 
-/// Returns the index of the element at a position in row-major order.
+/// Converts the position of an element in row-major order to an index for each axis.
 fn index(shape: &[usize], mut place: usize) -> Vec<usize> {
     let mut index = vec![0; shape.len()];
     for (axis, &extent) in shape.iter().enumerate().rev() {
@@ -71,32 +75,34 @@ fn index(shape: &[usize], mut place: usize) -> Vec<usize> {
     index
 }
 
-/// The differences that are allowed in a correct network.
+/// Determines the differences that may occur between two correct variants of a network.
 #[derive(Clone, Copy, Debug)]
 pub struct Tolerance {
     /// The element type of the network.
     pub element: ElementType,
-    /// The allowed difference of matmuls whose weights have different formats, relative to the largest
-    /// result.
+    /// The allowed difference of a matmul's result if the two variants store the weight in
+    /// different formats. The field contains the quotient of the allowed difference and the largest
+    /// number in the result.
     pub products: Option<f64>,
-    /// The fraction of the calibrated bounds that is allowed as a difference. The fraction is 1 by default.
-    /// Smaller fractions show how close correct networks come to each other (docs/dev/reliability.md).
+    /// A factor that multiplies the calibrated bounds. The default is 1. With a smaller factor, you
+    /// can find out how much two correct variants differ in practice (docs/dev/reliability.md).
     pub calibrated: f64,
 }
 
 impl Tolerance {
-    /// The tolerance for a network of this element type.
+    /// Creates the tolerance for a network with the given element type.
     pub fn new(element: ElementType, products: Option<f64>) -> Self {
         Self { element, products, calibrated: 1.0 }
     }
 
-    /// The factor by which a difference can exceed the difference that one random sample of omitted roundings
-    /// causes.
+    /// A safety factor for roundings that a compiler omits. One random sample estimates the
+    /// difference that omitted roundings cause. The allowed difference is the safety factor times
+    /// this estimate.
     pub(super) fn sample(self) -> f64 {
         SAMPLE * self.calibrated
     }
 
-    /// The allowed difference of a node whose operands are equal in both variants.
+    /// Returns the allowed difference of a node whose operands are equal in the two variants.
     pub(super) fn bound(self, node: &Node) -> Bound {
         let element = node.ty().element;
         match &node.kind {
@@ -113,7 +119,7 @@ impl Tolerance {
         }
     }
 
-    /// The allowed difference of a result that many operations compute.
+    /// Returns the allowed difference of a layer's result.
     pub(super) fn layer(self, element: ElementType) -> Bound {
         let ulps = if is_narrow(self.element) { NARROW_LAYER } else { LAYER };
         let products = self.products.map_or(0.0, |products| 4.0 * products);
@@ -121,8 +127,8 @@ impl Tolerance {
     }
 }
 
-/// The allowed difference of each number. Integers of 8 bits are quantized numbers, so they may differ by
-/// one.
+/// Returns the allowed difference of each element in a tensor. Two 8-bit integers may differ by 1,
+/// because 8-bit integers are quantized numbers.
 pub(super) fn allowances(bound: Bound, expected: &Value) -> Vec<f64> {
     match expected.ty.element {
         ElementType::I8 => vec![1.0; expected.data.len()],
@@ -130,19 +136,19 @@ pub(super) fn allowances(bound: Bound, expected: &Value) -> Vec<f64> {
     }
 }
 
-/// A bound relative to the largest magnitude.
+/// Creates a bound that is a fraction of the largest magnitude in a tensor.
 pub(super) fn share(share: f64, element: ElementType) -> Bound {
     Bound::UlpsOfLargest(share / element.ulp(1.0))
 }
 
-/// Whether an element type has so few digits that omitted roundings are visible. A compiler may omit such
-/// roundings.
+/// Whether an element type is `f16` or `bf16`. If a compiler omits a rounding to `f16` or `bf16`,
+/// the results differ visibly.
 fn is_narrow(element: ElementType) -> bool {
     matches!(element, ElementType::F16 | ElementType::Bf16)
 }
 
-/// Returns the same numbers with random errors smaller than the rounding, as if a compiler had omitted the
-/// rounding.
+/// Changes each number randomly by half a unit in the last place, as if the compiler had not
+/// rounded the number. Only `f16` and `bf16` numbers change.
 pub(super) fn unrounded(value: &Value) -> Value {
     if !is_narrow(value.ty.element) {
         return value.clone();

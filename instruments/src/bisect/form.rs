@@ -1,4 +1,5 @@
-//! The variants in which Tracewright can run a trace: evaluated or compiled.
+//! Declares the ways in which Tracewright can run a trace. For example, the evaluator interprets a
+//! trace, and IREE compiles a trace.
 
 use std::collections::BTreeMap;
 
@@ -16,34 +17,37 @@ use super::BisectError;
 use tracewright::build::{Build, BuildTools};
 use tracewright::{Array, Expanded, Lowered, Program};
 
-/// A variant that runs a trace, such as the evaluator or a compiled program.
+/// One way to run a trace, such as the evaluator or a compiled program.
 pub trait Form {
-    /// The name of the variant in reports: `iree`.
+    /// The name of the variant in reports, such as `iree`.
     fn name(&self) -> &str;
 
-    /// Whether the variant computes operations exactly as they are defined.
+    /// Whether the results are exactly the results that the definitions of the operations require.
+    /// Only the evaluator computes exact results.
     fn is_exact(&self) -> bool {
         false
     }
 
-    /// Returns the results of each entry point of a trace. All entry points take the same arguments.
+    /// Calls each entry point of a trace with the same arguments, and returns the results of all
+    /// entry points.
     ///
     /// # Errors
-    /// Returns an error if the trace cannot run in this variant.
+    /// Returns an error if this variant cannot run the trace.
     fn run(&self, trace: &Trace, arguments: &[Value]) -> Result<Vec<Vec<Value>>, BisectError>;
 }
 
-/// The weights of a checkpoint, in the types that a trace declares.
+/// The weights of a checkpoint, converted to the types that a trace declares.
 pub struct CheckpointValues<'a> {
     checkpoint: &'a Checkpoint,
     types: BTreeMap<String, TensorType>,
 }
 
 impl<'a> CheckpointValues<'a> {
-    /// Creates the weights that a trace reads. The tensors of `checkpoint` must have the network's names.
+    /// Creates the weights that a trace reads. The tensors of `checkpoint` must have the names that
+    /// the network declares.
     ///
     /// # Errors
-    /// Returns an error if the trace declares a key with two types.
+    /// Returns an error if the trace declares the same key with two different types.
     pub fn new(trace: &Trace, checkpoint: &'a Checkpoint) -> Result<Self, ParameterConflict> {
         let parameters = trace.parameters()?;
         let sources = parameters.iter().flat_map(|parameter| parameter.sources());
@@ -51,16 +55,17 @@ impl<'a> CheckpointValues<'a> {
         Ok(Self { checkpoint, types })
     }
 
-    /// The value of a tensor, converted to the declared type.
+    /// Returns a tensor of the checkpoint, converted to the type that the trace declares.
     pub fn get(&self, key: &str) -> Option<Value> {
         bake::value(self.checkpoint, key, self.types.get(key)?)
     }
 }
 
-/// The reference evaluator, which computes operations as they are defined.
+/// The reference evaluator, which computes each operation exactly as the operation is defined.
 pub struct EvaluatedForm<'a> {
     pub values: &'a CheckpointValues<'a>,
-    /// The storage formats of weights, if the variant first rewrites the trace for other formats.
+    /// The storage formats of the weights. If this field is set, the evaluator first rewrites the
+    /// trace for weights in the given formats.
     pub stored: Option<(Weights, Target)>,
 }
 
@@ -99,14 +104,15 @@ pub struct CompiledForm<'a> {
     pub runtime: Runtime,
     pub checkpoint: &'a Checkpoint,
     pub rules: Rules,
-    /// How weights are stored, and whether kernels compute matmuls.
+    /// Contains the storage formats of the weights, and selects either Tracewright's kernels or the
+    /// compiler's code for matmuls.
     pub weights: Weights,
     pub target: Target,
 }
 
 impl CompiledForm<'_> {
-    /// Lowers a trace for compilation. A part of a network reads only some tensors, so the checkpoint can
-    /// contain additional tensors.
+    /// Lowers a trace for compilation. The trace can be a single layer. Therefore, the checkpoint
+    /// may contain tensors that the trace doesn't read.
     ///
     /// # Errors
     /// Returns an error if the trace cannot be lowered.
@@ -115,7 +121,7 @@ impl CompiledForm<'_> {
         Ok(Lowered::new(trace, self.rules, self.target.clone(), self.weights.clone(), all)?)
     }
 
-    /// Calls the compiled program of `trace`, and returns its results.
+    /// Compiles and calls the program `lowered`, and returns the results of the call.
     ///
     /// # Errors
     /// Returns an error if the program cannot be built or called.

@@ -1,4 +1,4 @@
-//! Compares the calls of a language model on a sequence of tokens.
+//! Compares two variants of a language model while the model reads a sequence of tokens.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use trace::{Role, Signature, Trace};
 
 use super::{BisectError, Bisected, Bisection};
 
-/// One call of an entry point that reads tokens.
+/// One call of an entry point that reads tokens, such as `decode`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TokenCall {
     pub entry: String,
@@ -27,8 +27,8 @@ impl fmt::Display for TokenCall {
 }
 
 impl TokenCall {
-    /// The calls that read the given tokens: `prefill` for all tokens except the last, in chunks, and then
-    /// `decode`.
+    /// Returns the calls that read the given tokens. The entry point `prefill` reads all tokens
+    /// except the last in chunks. The entry point `decode` then reads the last token.
     pub fn of(tokens: &[u32], chunk: usize) -> Vec<Self> {
         let Some((last, first)) = tokens.split_last() else { return Vec::new() };
         let call =
@@ -39,12 +39,13 @@ impl TokenCall {
         calls
     }
 
-    /// The call that computes the logits of all tokens together.
+    /// Returns the call that computes the logits of all tokens together.
     pub fn score(tokens: &[u32]) -> Self {
         Self { entry: "score".into(), start: 0, tokens: tokens.into() }
     }
 
-    /// The arguments of the entry point, by role. State that has no value yet is zero.
+    /// Returns the arguments of the call. The map `state` contains the current tensors of the KV
+    /// cache. The function fills tensors that are missing in `state` with zeros.
     pub(crate) fn arguments(&self, signature: &Signature, state: &HashMap<Role, Value>) -> Vec<Value> {
         let argument = |argument: &trace::Argument| {
             let ty: TensorType = argument.ty.clone();
@@ -65,8 +66,8 @@ impl TokenCall {
 }
 
 impl Bisection<'_> {
-    /// Compares calls in order, up to the first call with a difference. Each call gets the state that the
-    /// reference computed.
+    /// Compares calls in the given order, and stops after the first call whose values differ.
+    /// Before each call, the two variants get the KV cache that the reference computed.
     ///
     /// # Errors
     /// Returns an error if a variant cannot run, or if `watch` stops the comparison.

@@ -1,17 +1,20 @@
-//! Finds the first node at which two variants of a network diverge: the node's values differ by more than the
-//! allowed difference.
+//! Finds the first node whose values in two variants of a network differ by more than the allowed
+//! difference.
 //!
-//! `bisect` compares the nodes of a recorded trace, and returns each node as an additional result of its
-//! function. A result has the same meaning in every [`Form`]: with simplification, kernels, or another weight
-//! format. `bisect` first compares the nodes of the entry point, where each layer is one node. Then `bisect`
-//! compares the nodes of the layer that differs, with the same arguments in both variants. The allowed
-//! difference of a whole layer can hide an error inside the layer. Therefore, if no layer differs, `bisect`
-//! still compares the nodes of the first layer of each kind. If a value is a result, the compiler cannot fuse
-//! the value with its consumer. If the difference disappears while all values are results, `bisect` exposes
-//! the values one at a time.
+//! `bisect` compares the values of nodes in a recorded trace. To get the value of a node, `bisect`
+//! exposes the node as an additional result of the function that contains the node. An exposed
+//! result has the same meaning in every [`Form`], even if the simplifier changes the function.
+//! First, `bisect` compares the nodes of the entry point, in which each layer is one node. Then
+//! `bisect` selects the first layer whose values differ, and runs the selected layer in the two
+//! variants with the same arguments. Finally, `bisect` compares the nodes inside the selected
+//! layer. The allowed difference of a whole layer can hide an error inside the layer. Therefore, if
+//! no layer differs, `bisect` still compares the nodes of the first layer of each kind. The
+//! compiler cannot fuse an exposed value with its consumer, so a difference can disappear while all
+//! values are exposed. If a difference disappears, `bisect` exposes the values one at a time.
 //!
-//! The allowed difference of a node is the bound of the node's operation, plus the effect of different
-//! operands. The evaluator computes this effect.
+//! The allowed difference of a node is the sum of two numbers. The first number is the error bound
+//! of the node's operation. The second number is the effect of operands that already differ between
+//! the two variants. The evaluator computes the effect of operands that already differ.
 
 mod activations;
 mod baseline;
@@ -51,7 +54,7 @@ pub enum BisectError {
     Lower(#[from] LowerError),
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// XLA cannot build a part of the network.
+    /// XLA cannot build or run the program for an entry point or a layer of the network.
     #[error(transparent)]
     Model(#[from] tracewright::ModelError),
     #[error(transparent)]
@@ -61,42 +64,44 @@ pub enum BisectError {
     /// A file or folder cannot be created.
     #[error(transparent)]
     File(#[from] FileError),
-    /// IREE cannot create a device.
+    /// IREE cannot create the device that runs the network.
     #[error(transparent)]
     Runtime(#[from] runtime::RuntimeError),
-    /// The function that observes the comparison stopped it.
+    /// The callback that observes the comparison stopped the comparison.
     #[error("the comparison was stopped on request")]
     Stopped,
 }
 
-/// Two variants of one network, and the allowed differences.
+/// A comparison of two variants of a network.
 pub struct Bisection<'a> {
     pub subject: &'a dyn Form,
-    /// The variant whose values are correct.
+    /// The variant whose values are assumed to be correct.
     pub reference: &'a dyn Form,
     pub values: &'a CheckpointValues<'a>,
-    /// The differences that are allowed in a correct network.
+    /// Determines the differences that may occur between two correct variants of the network.
     pub tolerance: Tolerance,
 }
 
-/// A node with the names that reports use.
+/// Describes a node of the network in a report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NamedNode {
-    /// The field path of the node: `model.layers.0.self_attn`.
+    /// The field path of the node, such as `model.layers.0.self_attn`.
     pub path: String,
     pub file: String,
     pub line: u32,
-    /// The operation with its attributes, or the index of a result of a layer.
+    /// The operation of the node with its attributes. If the node is a result of a layer, the field
+    /// also contains the index of this result.
     pub op: String,
     #[serde(rename = "type")]
     pub ty: String,
 }
 
-/// A node whose values were compared.
+/// A node and the difference between its values in the two variants.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComparedNode {
     pub place: NamedNode,
-    /// The difference of the node's values; `None` for an input of both variants.
+    /// The difference between the values of the node. The field is `None` if `bisect` did not
+    /// compare the node, for example because the node is an input.
     pub difference: Option<Difference>,
 }
 
@@ -104,12 +109,13 @@ pub struct ComparedNode {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
     pub node: ComparedNode,
-    /// The operands from which the node is computed.
+    /// The operands of the node's operation.
     pub operands: Vec<ComparedNode>,
-    /// Whether the node differs only if the compiler can fuse the node with its neighbours.
+    /// Whether the values differ only if the compiler can fuse the operation with neighbouring
+    /// operations.
     pub only_together: bool,
-    /// The number of compared nodes after this node, and the number of these nodes that exceed the allowed
-    /// difference.
+    /// Contains the number of nodes that `bisect` compared after the found node, and the number of
+    /// later nodes that exceed the allowed difference.
     pub after: [usize; 2],
 }
 
@@ -117,15 +123,18 @@ pub struct Finding {
 pub struct Bisected {
     /// The number of nodes that were compared.
     pub compared: usize,
-    /// The first node that exceeds the allowed difference, if such a node exists.
+    /// The first node whose values differ by more than the allowed difference. The field is `None`
+    /// if no node differs.
     pub finding: Option<Finding>,
-    /// The differences of the entry point's results, by the names of the results.
+    /// Contains the name of each result of the entry point, and the difference between the two
+    /// variants' values of this result.
     pub results: Vec<(String, Difference)>,
     pub reference: Vec<Value>,
 }
 
 impl Bisection<'_> {
-    /// Compares an entry point of a recorded trace for these arguments.
+    /// Runs an entry point of a recorded trace with `arguments` in the two variants. Then compares
+    /// the values of the nodes.
     ///
     /// # Errors
     /// Returns an error if a variant cannot run.
@@ -148,8 +157,9 @@ impl Bisection<'_> {
         Ok(Bisected { compared, finding, results: results.collect(), reference })
     }
 
-    /// Finds the first node of a function that exceeds the allowed difference. `plain` contains the results
-    /// of the tested variant without exposed values, if they are known.
+    /// Finds the first node of a function whose values differ by more than the allowed difference.
+    /// The argument `plain` contains the results that the tested variant computes without exposed
+    /// values, if these results are known.
     fn first(
         &self,
         region: &Region,
@@ -187,7 +197,8 @@ impl Bisection<'_> {
         self.deepest(&apart, true, compared)
     }
 
-    /// Finds the first node that differs among the exposed nodes, or within the call that computes it.
+    /// Finds the first exposed node whose values differ. If the found node is the result of a
+    /// layer, the function continues the search within this layer.
     fn deepest(
         &self,
         seen: &Seen<'_>,
@@ -222,8 +233,8 @@ impl Bisection<'_> {
         }))
     }
 
-    /// Finds the first node that differs within a call. Both variants get the arguments that the tested
-    /// variant computed.
+    /// Finds the first node whose values differ within a called function. The two variants call the
+    /// function with the arguments that the tested variant computed.
     fn within(
         &self,
         seen: &Seen<'_>,
@@ -235,8 +246,8 @@ impl Bisection<'_> {
         self.first(&seen.region.of_call(call, arguments), None, compared)
     }
 
-    /// Computes the values of nodes in both variants, and compares the values in order. With `apart`, a
-    /// separate function exposes each node.
+    /// Computes the values of nodes in the two variants, and compares the values in the order of
+    /// computation. If `apart` is set, `probed` contains a separate function for each exposed node.
     fn look<'r>(
         &self,
         region: &'r Region,
@@ -261,7 +272,7 @@ impl Bisection<'_> {
     }
 }
 
-/// The arguments and results of an entry point.
+/// Returns the types of an entry point's arguments and results.
 pub(crate) fn signature(trace: &Trace, entry: &str) -> Result<Signature, BisectError> {
     let missing = || EvaluateError::NoEntry {
         name: entry.into(),
@@ -270,7 +281,7 @@ pub(crate) fn signature(trace: &Trace, entry: &str) -> Result<Signature, BisectE
     Ok(trace.entry(entry).ok_or_else(missing)?.signature())
 }
 
-/// The results of the only entry point.
+/// Returns the results of the only entry point in a trace.
 fn only(mut results: Vec<Vec<Value>>) -> Vec<Value> {
     results.swap_remove(0)
 }
@@ -279,7 +290,7 @@ fn only(mut results: Vec<Vec<Value>>) -> Vec<Value> {
 const SUBJECT: usize = 0;
 const REFERENCE: usize = 1;
 
-/// The values of nodes in both variants.
+/// The values of nodes in the two variants.
 struct Seen<'r> {
     region: &'r Region,
     values: [HashMap<NodeId, Value>; 2],
@@ -288,9 +299,10 @@ struct Seen<'r> {
 }
 
 impl Seen<'_> {
-    /// Computes the difference of a node's values. The allowed difference includes the effect of different
-    /// operands only if all earlier nodes were equal. After the first node that differs, this effect would
-    /// explain every later difference.
+    /// Computes the difference between the values of a node. If all earlier nodes are equal, the
+    /// allowed difference includes the effect of operands that differ slightly. If an earlier node
+    /// differs, the allowed difference doesn't include the effect of the operands, because this
+    /// effect could explain every later difference.
     fn difference(
         &self,
         bisection: &Bisection<'_>,
@@ -318,8 +330,10 @@ impl Seen<'_> {
         Ok(Difference::of(subject, reference, allowed))
     }
 
-    /// Returns two effects on a node's numbers: the effect of different operands, and the effect of omitted
-    /// roundings of operands with few digits. The second effect is computed for one random sample.
+    /// Returns an estimate of how much the operands change each number of a node's value. The
+    /// estimate includes the effect of operands that differ between the variants. The estimate also
+    /// includes the effect of roundings to `f16` or `bf16` that a compiler may omit. The function
+    /// computes the effect of omitted roundings with one random sample.
     fn inherited(&self, bisection: &Bisection<'_>, id: NodeId) -> Result<Vec<f64>, BisectError> {
         let function = self.region.function();
         let node = function.node(id);
@@ -344,7 +358,7 @@ impl Seen<'_> {
         Ok(moved)
     }
 
-    /// Returns the result that the evaluator computes from the given operands.
+    /// Returns the value that the evaluator computes for a node from the given operands.
     fn evaluated(
         &self,
         bisection: &Bisection<'_>,
@@ -390,7 +404,7 @@ impl Seen<'_> {
     }
 }
 
-/// The number of characters of an operation's attributes that reports show.
+/// The maximum length of an operation's text in a report, in characters.
 const SHOWN: usize = 120;
 
 fn place(function: &Function, id: NodeId) -> NamedNode {

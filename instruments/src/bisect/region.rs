@@ -1,31 +1,34 @@
-//! A function of a trace as a separate program, and the values that this program can expose.
+//! Turns a function of a trace into a separate program. The separate program returns the values of
+//! the function's nodes as additional results.
 
 use std::collections::HashSet;
 
 use ops::{ElementType, Op, Value};
 use trace::{Builder, Function, FunctionId, NodeId, NodeKind, Output, Trace};
 
-/// A function, and the arguments of its call.
+/// Contains a separate program with one function, and the arguments for calling this function.
 pub(crate) struct Region {
     trace: Trace,
     pub arguments: Vec<Value>,
 }
 
-/// A trace whose entry points return the values of some nodes in addition to their own results.
+/// A trace with exposed nodes. The entry points of the trace return the values of the exposed nodes
+/// as additional results.
 pub(crate) struct Probed {
     pub trace: Trace,
-    /// For each node, the entry point and the index of the result that contains the node's value.
+    /// For each exposed node, contains the index of the entry point that returns the node's value,
+    /// and the index of this result.
     pub places: Vec<(usize, usize)>,
 }
 
 impl Region {
-    /// Creates a separate program from the function of an entry point.
+    /// Creates a separate program from an entry point of a trace.
     pub fn of_entry(trace: &Trace, name: &str, arguments: Vec<Value>) -> Self {
         Self { trace: trace.with_entries(&[name]), arguments }
     }
 
-    /// Creates a separate program from a function that this function calls. The separate program inlines all
-    /// calls inside the called function.
+    /// Creates a separate program from a function that this program calls. The method inlines all
+    /// calls in the called function, so the separate program contains no calls.
     pub fn of_call(&self, call: NodeId, arguments: Vec<Value>) -> Self {
         let node = self.function().node(call);
         let NodeKind::Call { function, .. } = &node.kind else { unreachable!("a call is looked into") };
@@ -57,7 +60,7 @@ impl Region {
         Self { trace: trace.inlined(), arguments }
     }
 
-    /// The first call of each function that this function calls.
+    /// Returns the first call of each function that this program calls.
     pub fn first_calls(&self) -> Vec<NodeId> {
         let (function, mut seen) = (self.function(), HashSet::new());
         let is_first = |id: &NodeId| match &function.node(*id).kind {
@@ -76,8 +79,9 @@ impl Region {
         &self.trace
     }
 
-    /// Returns the nodes whose values a compiled program can return, in the order of computation. The list
-    /// omits constants with a single value, because such constants cannot differ.
+    /// Returns the nodes whose values a compiled program can expose, in the order of computation.
+    /// The list omits each constant whose elements are all equal, because the value of such a
+    /// constant cannot differ.
     pub fn nodes(&self) -> Vec<NodeId> {
         let (function, live) = (self.function(), self.function().live());
         let shown = |id: &NodeId| match &function.node(*id).kind {
@@ -89,15 +93,16 @@ impl Region {
         nodes.filter(|id| function.node(*id).ty().element != ElementType::I4).collect()
     }
 
-    /// Exposes all given nodes in one function, so that the compiler cannot fuse these nodes with each other.
+    /// Exposes all given nodes as results of one function. As a consequence, the compiler cannot
+    /// fuse the exposed nodes with each other.
     pub fn together(&self, nodes: &[NodeId]) -> Probed {
         let mut function = self.function().clone();
         let places = nodes.iter().map(|&node| (0, result(&mut function, node))).collect();
         Probed { trace: self.with(vec![function]), places }
     }
 
-    /// Exposes each given node in a separate function. In each function, the compiler can fuse all other
-    /// nodes.
+    /// Exposes each given node in a separate copy of the function. In each copy, the compiler can
+    /// still fuse all other nodes.
     pub fn apart(&self, nodes: &[NodeId]) -> Probed {
         let mut functions = Vec::with_capacity(nodes.len());
         let mut places = Vec::with_capacity(nodes.len());
@@ -110,7 +115,7 @@ impl Region {
         Probed { trace: self.with(functions), places }
     }
 
-    /// The trace with other entry points.
+    /// Returns a copy of the program's trace with the entry points `entries`.
     pub fn with(&self, entries: Vec<Function>) -> Trace {
         let own = self.trace.entries[0].0 as usize;
         // A function comes after the functions that it calls, and no function calls an entry point.
@@ -122,8 +127,8 @@ impl Region {
     }
 }
 
-/// Returns the index of a node among a function's results. If the node is not a result yet, the function adds
-/// the node.
+/// Returns the index of the result that contains the node's value. If no result contains the node's
+/// value, the function adds the node as a result.
 fn result(function: &mut Function, node: NodeId) -> usize {
     if let Some(place) = function.outputs.iter().position(|output| output.node == node) {
         return place;

@@ -1,4 +1,4 @@
-//! Reports differences, as text and as JSON.
+//! Formats the result of `bisect` as text and as JSON.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Bisected, ComparedNode, Difference, Finding, TokenCall};
 
-/// The result of comparing the calls of a network.
+/// The result of comparing two variants of a network over several calls.
 pub struct BisectReport<'a> {
     pub names: [&'a str; 2],
     pub calls: &'a [TokenCall],
@@ -15,7 +15,8 @@ pub struct BisectReport<'a> {
 }
 
 impl BisectReport<'_> {
-    /// The first node that exceeds the allowed difference.
+    /// Returns the first node whose values differ by more than the allowed difference, and the call
+    /// in which this node differs.
     pub fn finding(&self) -> Option<(&TokenCall, &Finding)> {
         let calls = self.calls.iter().zip(self.compared);
         calls.into_iter().find_map(|(call, bisected)| Some((call, bisected.finding.as_ref()?)))
@@ -25,7 +26,7 @@ impl BisectReport<'_> {
         self.compared.iter().map(|bisected| bisected.compared).sum()
     }
 
-    /// The JSON that `tracewright bisect --json` prints.
+    /// Returns the JSON that `tracewright bisect --json` prints.
     pub fn json(&self) -> Value {
         let call = |(call, bisected): (&TokenCall, &Bisected)| {
             let results = bisected.results.iter().map(|(name, difference)| (name.clone(), json!(difference)));
@@ -45,7 +46,7 @@ impl BisectReport<'_> {
         })
     }
 
-    /// The report as text for people.
+    /// Returns the text that `tracewright bisect` prints.
     pub fn text(&self) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.

@@ -1,4 +1,4 @@
-//! The variant that XLA compiles and runs.
+//! Runs a trace with XLA. `bisect` compares the results with another variant of the network.
 
 use bake::Ignorable;
 use files::Scratch;
@@ -13,14 +13,15 @@ use tracewright::{Array, Expanded};
 
 use super::{BisectError, Form};
 
-/// A variant that XLA compiles and runs.
+/// The variant of a network that XLA compiles and runs.
 pub struct XlaForm<'a> {
     pub name: String,
     pub plugin: &'a XlaPlugin,
     pub device: Option<DeviceName>,
     pub checkpoint: &'a Checkpoint,
     pub rules: Rules,
-    /// Whether kernels compute matmuls, if the target has kernels.
+    /// Contains the storage formats of the weights, and selects either Tracewright's kernels or the
+    /// compiler's code for matmuls.
     pub weights: Weights,
     pub target: Target,
 }

@@ -1,4 +1,4 @@
-//! Attention calls with which the tuner measures kernels.
+//! Creates attention operations with which the tuner measures kernels.
 
 use lower::{FusedAttention, LowerError};
 use ops::ops::{Dequantize, MaskTerm, Sdpa};
@@ -11,7 +11,7 @@ use trace::{Evaluation, NodeId, Trace};
 use super::TuneError;
 use super::sample::{Aligned, ONE, Sample, chained, copies, number, numbers, parameter, some};
 
-/// Attention over random keys and values that all queries can see.
+/// An attention operation with a KV cache that contains random numbers.
 pub(super) struct AttentionSample {
     attention: FusedAttention,
     keys: Aligned,
@@ -19,7 +19,7 @@ pub(super) struct AttentionSample {
     seed: u64,
 }
 
-/// A tensor that attention reads: its key among the parameters, and its type.
+/// The key and the type of a parameter that the attention operation reads.
 type KeyedType = (String, TensorType);
 
 impl AttentionSample {
@@ -47,8 +47,8 @@ impl AttentionSample {
         Self { attention: attention.clone(), keys, copies, seed }
     }
 
-    /// The position of the first query. The queries are at the end of the cache, so that attention reads the
-    /// whole cache.
+    /// Returns the position of the first query. The queries are at the end of the KV cache, so the
+    /// attention operation reads the whole cache.
     fn offset(&self) -> usize {
         let FusedAttention { op, types, .. } = &self.attention;
         let [queries, keys] = [0, 1].map(|i| types[i].shape[types[i].rank() - 2]);
@@ -56,8 +56,8 @@ impl AttentionSample {
         if op.offset { (turns * keys).saturating_sub(queries) } else { 0 }
     }
 
-    /// The rows of the result that the tuner checks. Each row is given by the index of its key head and the
-    /// index of its query.
+    /// Returns the rows of the attention's result that the tuner checks. For each row, the list
+    /// contains the index of the row, the index of the key head and the index of the query.
     fn rows(&self) -> Vec<[usize; 3]> {
         let [q, k] = [0, 1].map(|i| &self.attention.types[i]);
         let heads: usize = k.shape[..k.rank() - 2].iter().product();
@@ -88,8 +88,9 @@ impl Sample for AttentionSample {
         self.keys.parameters(stored.map(|(key, ty)| (key, ty.bytes())))
     }
 
-    /// The queries, the tensor that is added to the result, and the offset. The added tensor is small
-    /// compared to a mean of many values, so that the sum does not hide an error.
+    /// Returns the arguments of the attention operation: the queries, a tensor that the operation
+    /// adds to the result, and the position of the first query. The elements of the added tensor
+    /// are small, because large elements would hide an error in the result.
     fn arguments(&self, trial: u64) -> Vec<Value> {
         let mut random = ChaCha8Rng::seed_from_u64(self.seed.wrapping_add(trial));
         let offset = self.offset() as f64;
@@ -112,7 +113,8 @@ impl Sample for AttentionSample {
         Value::new(TensorType::new(result.ty.element, [rows.len(), features]), data)
     }
 
-    /// Computes each row of the result as if its query were the only query, at the query's own position.
+    /// Computes the checked rows of the attention's result one by one. Each computation has only
+    /// one query, which has the same position as in the whole attention operation.
     fn expected(&self) -> Result<Value, TuneError> {
         let given = self.arguments(0);
         let FusedAttention { op, types, quantized } = &self.attention;
@@ -158,7 +160,7 @@ impl Sample for AttentionSample {
     }
 }
 
-/// The keys and values that attention reads.
+/// Returns the keys and types of the KV-cache parameters that the attention operation reads.
 fn stored(FusedAttention { types, quantized, .. }: &FusedAttention, copy: usize) -> Vec<KeyedType> {
     let part = |(name, ty): (&str, &TensorType)| match quantized {
         false => vec![(format!("{name}{copy}"), ty.clone())],
@@ -170,7 +172,8 @@ fn stored(FusedAttention { types, quantized, .. }: &FusedAttention, copy: usize)
     [("keys", &types[1]), ("values", &types[2])].into_iter().flat_map(part).collect()
 }
 
-/// The types of q, of the tensor that is added, and of the offset.
+/// Returns the types of the queries, of the tensor that the operation adds to the result, and of
+/// the offset.
 fn types(FusedAttention { op, types, .. }: &FusedAttention) -> Vec<TensorType> {
     let [q, v] = [&types[0], &types[2]];
     let shape = [&q.shape[..q.rank() - 1], &v.shape[v.rank() - 1..]].concat();
@@ -179,7 +182,8 @@ fn types(FusedAttention { op, types, .. }: &FusedAttention) -> Vec<TensorType> {
     all
 }
 
-/// Builds programs that read one cache, and programs that read several caches one after another.
+/// Builds a program with two entry points. One entry point of the program reads a single KV cache,
+/// and the other entry point reads `caches` KV caches one after another.
 fn traced(attention: &FusedAttention, caches: usize) -> Result<Trace, LowerError> {
     chained("attention", &types(attention), caches, |b, inputs, copy| {
         let mut read: Vec<NodeId> =

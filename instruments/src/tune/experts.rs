@@ -1,5 +1,5 @@
-//! Matmuls that multiply each row with its own matrix, as in a mixture of experts. The tuner measures kernels
-//! with these matmuls.
+//! Creates the matmuls with which the tuner measures kernels for mixtures of experts. Each row of a
+//! matmul's input selects the expert matrix that multiplies this row.
 
 use lower::{FusedExperts, LowerError};
 use ops::format::PANEL;
@@ -14,7 +14,7 @@ use super::TuneError;
 use super::matmul::pick;
 use super::sample::{Aligned, ONE, Sample, chained, copies, key, numbers, panels, parameter, some};
 
-/// A matmul with random matrices.
+/// A mixture-of-experts matmul with random matrices.
 pub(super) struct ExpertsSample {
     experts: FusedExperts,
     weights: Aligned,
@@ -46,8 +46,8 @@ impl ExpertsSample {
         self.panels().into_iter().flat_map(|panel| panel * PANEL..(panel + 1) * PANEL).collect()
     }
 
-    /// Returns the index of a row's matrix. If rows choose matrices by index, neighbouring rows have
-    /// different matrices.
+    /// Returns the index of the expert matrix that multiplies a row of the input. If the operation
+    /// has an input with indices, different matrices multiply neighbouring rows.
     fn matrix(&self, row: usize) -> usize {
         let FusedExperts { op, indices, .. } = &self.experts;
         let step = if indices.is_some() { 3 } else { 1 };
@@ -70,7 +70,8 @@ impl Sample for ExpertsSample {
         self.weights.parameters((0..self.copies).map(|i| (key(i), bytes)))
     }
 
-    /// The activations x, the tensor that is added to the result, and the indices.
+    /// Returns the arguments of the operation: the activations x, a tensor that the operation adds
+    /// to the result, and the indices of the expert matrices.
     fn arguments(&self, trial: u64) -> Vec<Value> {
         let mut random = ChaCha8Rng::seed_from_u64(self.seed.wrapping_add(trial));
         let argument = |ty: TensorType| match ty.element {
@@ -89,7 +90,8 @@ impl Sample for ExpertsSample {
         pick(&Value::new(ty, result.data.iter().copied()), &self.rows(), &self.columns())
     }
 
-    /// Computes some columns of each checked row, with the panels of the row's matrix.
+    /// Computes some columns of each checked row in the operation's result. The function multiplies
+    /// each checked row of the input with some panels of its expert matrix.
     fn expected(&self) -> Result<Value, TuneError> {
         let FusedExperts { op, x, .. } = &self.experts;
         let inputs = x.shape[x.rank() - 1];
@@ -123,12 +125,13 @@ impl Sample for ExpertsSample {
     }
 }
 
-/// The axes of the result except the last axis.
+/// Returns the sizes of the result's axes without the last axis.
 fn places(FusedExperts { x, indices, .. }: &FusedExperts) -> &[usize] {
     indices.as_ref().map_or(&x.shape[..x.rank() - 1], |indices| &indices.shape)
 }
 
-/// The types of x, of the tensor that is added, and of the indices.
+/// Returns the types of the activations x, of the tensor that the operation adds to the result, and
+/// of the indices.
 fn types(experts: &FusedExperts) -> Vec<TensorType> {
     let FusedExperts { op, x, indices } = experts;
     let mut types = vec![x.clone(), TensorType::new(op.element, [places(experts), &[op.outputs]].concat())];
@@ -136,7 +139,8 @@ fn types(experts: &FusedExperts) -> Vec<TensorType> {
     types
 }
 
-/// Builds programs with one stack of matrices, and programs with each of several stacks.
+/// Builds a program with two entry points. One entry point of the program reads a single stack of
+/// expert matrices, and the other entry point reads `stacks` stacks one after another.
 fn traced(experts: &FusedExperts, stacks: usize) -> Result<Trace, LowerError> {
     let FusedExperts { op, x, .. } = experts;
     chained("experts", &types(experts), stacks, |b, inputs, index| {

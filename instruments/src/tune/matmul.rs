@@ -1,4 +1,4 @@
-//! Matmuls with which the tuner measures kernels.
+//! Creates matmuls with which the tuner measures kernels.
 
 use lower::{FusedMatmul, LowerError};
 use ops::format::PANEL;
@@ -67,7 +67,8 @@ impl Sample for MatmulSample {
         self.weights.parameters((0..self.copies).map(|i| (key(i), self.weight_bytes())))
     }
 
-    /// The activations x, the tensor that is added to the result, and the weight of the norm.
+    /// Returns the arguments of the matmul: the activations x, a tensor that the operation adds to
+    /// the result, and the weight of the fused norm.
     fn arguments(&self, trial: u64) -> Vec<Value> {
         let mut random = ChaCha8Rng::seed_from_u64(self.seed.wrapping_add(trial));
         let centres = [0.0, 0.0, 1.0];
@@ -115,18 +116,19 @@ impl Sample for MatmulSample {
     }
 }
 
-/// Selects some rows and columns of a matrix.
+/// Returns a matrix that consists of the given rows and columns of another matrix.
 pub(super) fn pick(value: &Value, rows: &[usize], columns: &[usize]) -> Value {
     let picked = rows.iter().flat_map(|&row| columns.iter().map(move |&column| value.at(&[row, column])));
     Value::new(TensorType::new(value.ty.element, [rows.len(), columns.len()]), picked)
 }
 
-/// The columns of a matmul's result.
+/// Returns the number of columns in a matmul's result.
 fn columns(product: &FusedMatmul) -> usize {
     if product.halves { product.op.outputs / 2 } else { product.op.outputs }
 }
 
-/// The types of x, of the tensor that is added, and of the norm's weight.
+/// Returns the types of the activations x, of the tensor that the operation adds to the result, and
+/// of the norm's weight.
 fn types(product: &FusedMatmul) -> Vec<TensorType> {
     let FusedMatmul { op, x, norm, .. } = product;
     let mut types = vec![x.clone(), TensorType::new(op.element, [x.shape[0], columns(product)])];
@@ -134,7 +136,8 @@ fn types(product: &FusedMatmul) -> Vec<TensorType> {
     types
 }
 
-/// Builds programs of a matmul with one weight, and with each of several weights.
+/// Builds a program with two entry points. One entry point of the program multiplies with a single
+/// weight, and the other entry point multiplies with `weights` weights one after another.
 fn traced(product: &FusedMatmul, weights: usize) -> Result<Trace, LowerError> {
     chained("product", &types(product), weights, |b, inputs, index| {
         let ty = product.op.format.packed(product.op.outputs, product.x.shape[1]);

@@ -1,4 +1,4 @@
-//! The tuner measures which settings of a network and its kernels are fastest on a machine.
+//! The tuner searches for the settings of a network and its kernels that are fastest on a machine.
 
 mod attention;
 mod experts;
@@ -27,30 +27,31 @@ pub enum TuneError {
     /// The plan cannot be recorded or lowered.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The program of a fused operation cannot be lowered.
+    /// The test program for a fused operation cannot be lowered.
     #[error(transparent)]
     Lower(#[from] LowerError),
     /// The evaluator cannot run a fused operation.
     #[error(transparent)]
     Evaluate(#[from] EvaluateError),
-    /// The compiler fails with default settings, or was stopped.
+    /// The compiler fails although all settings have default values, or the caller stopped the
+    /// compiler.
     #[error(transparent)]
     Compile(#[from] CompileError),
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
-    /// A file or folder cannot be read or created.
+    /// A file or folder cannot be read, written or created.
     #[error(transparent)]
     File(#[from] FileError),
     /// The kernel with default settings computes wrong numbers, which is a bug in Tracewright.
     #[error(
         "the kernel `{work}` computes other values than the evaluator: {how}; this is a bug of the kernel, \
-        please report it"
+        please report this bug"
     )]
     Wrong { work: String, how: String },
-    /// A network cannot be measured.
+    /// The whole network cannot be built or measured.
     #[error(transparent)]
     Bench(Box<BenchError>),
-    /// The function that observes the trials stopped the tuning.
+    /// The callback that observes the trials stopped the tuning.
     #[error("the tuning was stopped on request")]
     Stopped,
 }

@@ -1,4 +1,5 @@
-//! Tunes a whole network: the number of tokens per prefill call, and flags of the compiler.
+//! Tunes the settings of a whole network, which are the number of tokens per prefill call and the
+//! flags of the compiler.
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
@@ -16,26 +17,29 @@ use tracewright::build::{LoadError, ProgramOptions, build_program};
 use tracewright::tuning::{BuildSettings, Record, TuningDb, Verdict, network_name};
 use tracewright::{Plan, PlanError};
 
-/// The candidates for the number of tokens per prefill call.
+/// The numbers of tokens per prefill call that the tuner tries.
 const CHUNKS: [usize; 5] = [32, 64, 128, 256, 512];
 
-/// The number of tokens in the prompt. As in practice, this number is not a multiple of any chunk.
+/// The number of tokens in the prompt. The prompt ends with an incomplete chunk, as most real
+/// prompts do.
 const PROMPT: usize = 500;
 
 const STEPS: usize = 16;
 
-/// The number of decode steps after the prompt whose logits are compared.
+/// The number of decode steps at the end of the prompt whose logits the tuner compares.
 const COMPARED: usize = 3;
 
-/// The weights of a network that the tuner measures, and the options for loading the network.
+/// The weights and the options with which the tuner builds and loads a network.
 #[derive(Clone, Copy)]
 pub struct Weighted<'a> {
     pub checkpoint: &'a Checkpoint,
-    /// The compiler, the cache and the memory. The plan sets all other options.
+    /// Returns options that set the compiler, the cache and the memory. The plan of the network
+    /// sets all other build options.
     pub options: &'a dyn Fn() -> ProgramOptions<'a>,
 }
 
-/// A network and its measurements so far.
+/// Contains a network, and the measurements of all settings that the tuner has tried for this
+/// network.
 pub struct TunedNetwork<'a> {
     plan: &'a Plan,
     context: usize,
@@ -43,7 +47,8 @@ pub struct TunedNetwork<'a> {
 }
 
 impl<'a> TunedNetwork<'a> {
-    /// Creates a tuner for the network of a plan, with known measurements.
+    /// Creates a tuner for the network of a plan. The argument `known` contains measurements of
+    /// earlier runs.
     ///
     /// # Errors
     /// Returns an error if a value in the configuration is invalid.
@@ -54,8 +59,9 @@ impl<'a> TunedNetwork<'a> {
         Ok(Self { plan, context: plan.context.min(2 * PROMPT), record })
     }
 
-    /// Returns the settings that the tuner should try next. Such settings differ from the best settings so
-    /// far in the chunk or in one flag, and are not tried yet.
+    /// Returns the settings that the tuner should try next. The tuner has not tried any of the
+    /// returned settings yet. Each returned setting differs from the best setting so far only in
+    /// the chunk size or in one compiler flag.
     pub fn left(&self) -> Vec<BuildSettings> {
         let best = self.record.fastest();
         let chunks = CHUNKS.into_iter().filter(|&chunk| chunk <= self.context).filter_map(NonZeroUsize::new);
@@ -68,7 +74,7 @@ impl<'a> TunedNetwork<'a> {
         chunks.chain(flags).collect()
     }
 
-    /// Loads the network with default settings, and computes its logits.
+    /// Loads the network with default settings, and computes reference logits.
     ///
     /// # Errors
     /// Returns the error of the first stage that fails.
@@ -86,14 +92,15 @@ impl<'a> TunedNetwork<'a> {
     }
 }
 
-/// A network with default settings, and the logits that it computes.
+/// Contains a network that is built with default settings, and the logits that this network
+/// computes. The tuner compares this network with networks that are built with other settings.
 pub struct NetworkTrials<'a> {
     maker: Maker<'a>,
     usual: Network,
     expected: Vec<Value>,
 }
 
-/// Builds networks and calls them.
+/// Builds a network with different settings, and calls the built networks.
 struct Maker<'a> {
     plan: &'a Plan,
     context: usize,
@@ -121,9 +128,11 @@ impl Maker<'_> {
         Ok(loaded.program.network().map_err(BenchError::from)?)
     }
 
-    /// Returns the allowed difference of logits between programs that add numbers in another order. In f32,
-    /// the allowed difference is 3e-5 of the largest logit, as in the comparison with transformers. Element
-    /// types with few digits, and activations in bytes, allow some additional roundings.
+    /// Returns the allowed difference between the logits of networks with different settings. The
+    /// compiled networks can differ in the order of additions. In f32, the allowed difference is
+    /// 3e-5 of the largest logit, as in the comparison with Hugging Face transformers. The allowed
+    /// difference is larger for 16-bit element types and for 8-bit activations, because 16-bit and
+    /// 8-bit numbers have larger rounding errors.
     fn bound(&self) -> Bound {
         let share = match (self.plan.weights.quantize.rounds(), self.plan.element) {
             (false, ElementType::F32) => 3e-5,
@@ -133,13 +142,14 @@ impl Maker<'_> {
         Bound::UlpsOfLargest(share / ElementType::F32.ulp(1.0))
     }
 
-    /// Tokens that are distributed over the vocabulary.
+    /// Returns tokens that are distributed over the whole vocabulary.
     fn prompt(&self) -> Vec<u32> {
         let length = PROMPT.min(self.context.saturating_sub(STEPS + 1)).max(1);
         (0..length).map(|i| (i * 7919 % self.plan.model.vocabulary()) as u32).collect()
     }
 
-    /// The logits after the prompt, and after some more tokens.
+    /// Returns the logits after the beginning of the prompt, and the logits after each of the last
+    /// [`COMPARED`] tokens of the prompt.
     fn answers(&self, network: &Network) -> Result<Vec<Value>, TuneError> {
         let mut session = Session::new(network);
         let prompt = self.prompt();
@@ -153,8 +163,8 @@ impl Maker<'_> {
         Ok(answers)
     }
 
-    /// Returns the geometric mean of two times: the time to the first token, and the time of each further
-    /// token. With this mean, neither time dominates.
+    /// Returns the geometric mean of the time to the first token and the time per further token. In
+    /// the geometric mean, the two times have the same influence.
     fn seconds(&self, network: &Network) -> Result<f64, TuneError> {
         let prompt = self.prompt();
         let room = self.context - prompt.len();
@@ -168,10 +178,12 @@ impl Maker<'_> {
 }
 
 impl NetworkTrials<'_> {
-    /// Tries settings: compares the logits with the default settings' logits, and then measures the time.
+    /// Builds a network with the given settings. The function compares the logits of this network
+    /// with the reference logits, and then measures the time.
     ///
     /// # Errors
-    /// Returns an error if the machine fails, or if `watch` stops the tuning.
+    /// Returns an error if the build or a call fails on this machine, or if the caller stops the
+    /// tuning.
     pub fn of(&self, making: &BuildSettings) -> Result<Verdict, TuneError> {
         match self.maker.load(making) {
             Err(TuneError::Bench(error)) => match *error {
@@ -184,10 +196,12 @@ impl NetworkTrials<'_> {
         }
     }
 
-    /// Tries a network that is already loaded.
+    /// Compares the logits of a loaded network with the reference logits, and then measures the
+    /// time.
     ///
     /// # Errors
-    /// Returns an error if the machine fails, or if `watch` stops the tuning.
+    /// Returns an error if the build or a call fails on this machine, or if the caller stops the
+    /// tuning.
     pub fn of_network(&self, network: &Network) -> Result<Verdict, TuneError> {
         let Self { maker, usual, expected } = self;
         let bound = maker.bound();

@@ -1,4 +1,4 @@
-//! Reports the measurements of a network's kernels, as text and as JSON.
+//! Formats the measurements of the tuner as text and as JSON.
 
 use std::fmt::{self, Display, Write as _};
 
@@ -8,7 +8,8 @@ use tracewright::tuning::{FASTER, Record, TuningCache, Verdict};
 
 use super::{Trial, Tuned, TunedNetwork};
 
-/// The measurements of a network's kernels, and of the whole network.
+/// Contains the measurements of all kernels in a network, and the measurements of the whole
+/// network.
 pub struct TuneReport<'a> {
     pub works: &'a [Tuned],
     pub network: &'a TunedNetwork<'a>,
@@ -16,7 +17,7 @@ pub struct TuneReport<'a> {
 }
 
 impl TuneReport<'_> {
-    /// The JSON that `tracewright tune --json` prints.
+    /// Returns the JSON that `tracewright tune --json` prints.
     pub fn json(&self) -> Value {
         let Self { works, network, cache } = self;
         fn known<Way: Clone + PartialEq + Serialize>(record: &Record<Way>, left: usize) -> Value {
@@ -67,7 +68,8 @@ impl TuneReport<'_> {
     }
 }
 
-/// Prints a line of the log: the start of a kernel's trials, or the result of a trial.
+/// Formats one line of the tuner's log. The line reports either the start of a kernel's trials, or
+/// the result of one trial.
 impl Display for Trial<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, share, tried } = self;

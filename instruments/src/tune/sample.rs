@@ -1,4 +1,5 @@
-//! The fused operation of one kernel in isolation, as a compiled program and in the evaluator.
+//! Runs the fused operation of one kernel in isolation. The operation runs in a compiled program
+//! and in the evaluator.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,52 +17,54 @@ use trace::{Builder, FunctionId, NodeId, NodeKind, Parameter, Trace};
 use super::TuneError;
 use crate::bench::entry;
 
-/// The number of bytes that all copies of an operation read together. The number exceeds the cache, so each
-/// copy is read from memory.
+/// The total number of bytes that all copies of a measured operation read. All copies together read
+/// more bytes than the processor's cache can store, so each copy reads its data from memory.
 const SPREAD: usize = 128 << 20;
 
-/// The largest number of multiplications and additions per call of all copies, unless a single copy needs
-/// more.
+/// The largest number of multiplications and additions in one call that runs all copies of an
+/// operation. Only a single copy may exceed this limit.
 const WORK: usize = 1 << 31;
 
-/// The largest number of copies.
+/// The largest number of copies of an operation.
 const COPIES: usize = 64;
 
-/// The entry points: [`ONE`] runs one copy. [`ALL`] runs all copies, and each copy waits for the previous
-/// copy.
+/// The names of the test program's two entry points. The entry point [`ONE`] runs one copy of the
+/// operation. The entry point [`ALL`] runs all copies of the operation, and each copy waits for the
+/// previous copy.
 pub(super) const ONE: &str = "one";
 pub(super) const ALL: &str = "all";
 
-/// A fused operation with its inputs and its expected results.
+/// A fused operation with inputs and expected results.
 pub(super) trait Sample {
-    /// A program with the given number of copies of the operation.
+    /// Returns the trace of a program with `copies` copies of the operation.
     fn traced(&self, copies: usize) -> Result<Trace, LowerError>;
 
-    /// The number of copies in the entry point [`ALL`].
+    /// Returns the number of copies that the entry point [`ALL`] runs.
     fn copies(&self) -> usize;
 
-    /// The operation's weights, or its keys and values.
+    /// Returns the weights of the operation. For an attention operation, the function returns the
+    /// keys and values in the KV cache.
     fn parameters(&self) -> Parameters;
 
-    /// New random arguments for a trial.
+    /// Creates new random arguments for a trial.
     fn arguments(&self, trial: u64) -> Vec<Value>;
 
-    /// The allowed difference between two programs with different orders of summation.
+    /// Returns the allowed difference between two programs that add numbers in a different order.
     fn bound(&self) -> Bound {
         Bound::UlpsOfLargest(16.0)
     }
 
-    /// The allowed difference between a program and the evaluator.
+    /// Returns the allowed difference between a compiled program and the evaluator.
     fn bound_of_sample(&self) -> Bound {
         self.bound()
     }
 
     fn sample(&self, result: &Value) -> Value;
 
-    /// The results that the evaluator computes for the arguments of trial 0.
+    /// Returns the results that the evaluator computes for the arguments of trial 0.
     fn expected(&self) -> Result<Value, TuneError>;
 
-    /// The program in which the kernel `name` has the given tiling.
+    /// Returns the module of a program in which the kernel `name` has the given tiling.
     fn lowered(&self, target: &Target, name: &str, tiling: Tiling) -> Result<Module, TuneError> {
         let kernels = BTreeMap::from([(name.to_owned(), tiling)]);
         let target = Target { tuning: Tuning { kernels, ..Tuning::default() }, ..target.clone() };
@@ -69,16 +72,17 @@ pub(super) trait Sample {
     }
 }
 
-/// The number of copies in [`ALL`] for an operation with this number of multiplications and bytes.
+/// Returns the number of copies in [`ALL`] for an operation. One copy of the operation does `work`
+/// multiplications and reads `bytes` bytes.
 pub(super) fn copies(work: usize, bytes: usize) -> usize {
     (WORK / (2 * work).max(1)).min(SPREAD / bytes.max(1)).clamp(1, COPIES)
 }
 
-/// The number of distinct random panels. The number is prime, so that neighbouring panels are different
-/// everywhere.
+/// The number of distinct random panels that a packed weight repeats. Because this number is prime,
+/// neighbouring panels of the weight are always different.
 const PANELS: usize = 251;
 
-/// Packed weights with the given number of panels.
+/// Creates random packed weights with `count` panels.
 pub(super) fn panels(format: WeightFormat, inputs: usize, count: usize, random: &mut ChaCha8Rng) -> Aligned {
     let half_width = (3.0 / inputs as f32).sqrt();
     let stride = format.packed(PANEL, inputs).bytes();
@@ -93,9 +97,11 @@ pub(super) fn panels(format: WeightFormat, inputs: usize, count: usize, random: 
     })
 }
 
-/// Builds programs with one copy and with several copies of an operation, for inputs of these types. `one`
-/// builds a copy from the inputs and the number of the copy. The program adds each copy's result to the
-/// previous result, like a residual, and starts with the second input. So no two copies run in parallel.
+/// Builds a program with the entry points [`ONE`] and [`ALL`], for inputs of the given types. The
+/// callback `one` builds a copy of the operation from the inputs and the index of the copy. Each
+/// copy of the operation adds its result to a sum, as a residual connection does. The sum begins
+/// with the second input of the program. Two copies never run in parallel, because each copy reads
+/// the sum of the previous copies.
 pub(super) fn chained(
     path: &str,
     types: &[TensorType],
@@ -119,7 +125,7 @@ pub(super) fn chained(
     Ok(Trace { functions, entries: vec![FunctionId(0), FunctionId(1)] })
 }
 
-/// Adds a parameter to such a program.
+/// Adds a parameter with the given key and type to a program.
 pub(super) fn parameter(b: &mut Builder<'_>, key: String, ty: TensorType) -> NodeId {
     b.push(NodeKind::Parameter(Parameter::new(key, ty.clone())), vec![ty], &[])
 }
@@ -128,14 +134,14 @@ pub(super) fn key(index: usize) -> String {
     format!("weight{index}")
 }
 
-/// Bytes at an aligned address.
+/// Owns bytes in memory that are aligned as IREE requires for parameters.
 pub(super) struct Aligned {
     bytes: Arc<Vec<u8>>,
     start: usize,
 }
 
 impl Aligned {
-    /// Creates memory with this number of bytes, which `fill` writes.
+    /// Allocates `length` bytes, and calls `fill` to write these bytes.
     pub(super) fn new(length: usize, fill: impl FnOnce(&mut Vec<u8>)) -> Self {
         let mut bytes: Vec<u8> = Vec::with_capacity(length + PARAMETER_ALIGNMENT);
         let start = bytes.as_ptr().align_offset(PARAMETER_ALIGNMENT);
@@ -148,7 +154,8 @@ impl Aligned {
         &self.bytes[self.start + from..][..length]
     }
 
-    /// Creates parameters with these lengths, one after the other in memory.
+    /// Creates parameters with the given lengths in bytes. The parameters are next to each other in
+    /// memory.
     pub(super) fn parameters(&self, entries: impl IntoIterator<Item = (String, usize)>) -> Parameters {
         let mut at = self.start;
         let entry = |(key, length): (String, usize)| {
@@ -161,18 +168,19 @@ impl Aligned {
     }
 }
 
-/// A random number between −1 and 1.
+/// Returns a random number between −1 and 1.
 pub(super) fn number(random: &mut ChaCha8Rng) -> f32 {
     (random.next_u32() >> 8) as f32 / (1 << 23) as f32 - 1.0
 }
 
-/// A tensor of random numbers around `centre`.
+/// Creates a tensor of random numbers between `centre - 1` and `centre + 1`.
 pub(super) fn numbers(ty: TensorType, centre: f32, random: &mut ChaCha8Rng) -> Value {
     let count = ty.count();
     Value::new(ty, (0..count).map(|_| f64::from(centre + number(random))))
 }
 
-/// Some indices among `count` to check: the first, one in between, and the last.
+/// Returns the first, the middle and the last index below `count`. The tuner checks the results at
+/// these indices.
 pub(super) fn some(count: usize) -> Vec<usize> {
     const SAMPLE: usize = 3;
     let mut places: Vec<usize> = (0..SAMPLE).map(|i| i * (count - 1) / (SAMPLE - 1)).collect();

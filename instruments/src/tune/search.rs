@@ -1,4 +1,4 @@
-//! Decides the order of the tuner's trials, and when the trials end.
+//! Decides the order of the tuner's trials, and stops the trials when the time budget is spent.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,35 +17,41 @@ use super::trial::{Trials, Workbench};
 use tracewright::Plan;
 use tracewright::tuning::{BuildSettings, Record, TrialRecord, TuningCache, TuningDb, Verdict};
 
-/// The fraction of the time budget for kernels, if the tuner also tunes a network.
+/// The fraction of the time budget for kernels, if the tuner also tunes the settings of the
+/// network.
 const KERNELS: f64 = 0.75;
 
-/// The fused operation of a kernel in a network, and its measurements.
+/// Contains a fused operation that a kernel computes in a network, and the measurements of this
+/// kernel.
 pub struct Tuned {
     pub work: Tunable,
     pub tilings: Tilings,
-    /// The estimated share of the operation in the time of all fused operations of an entry point, as a mean
-    /// over the entry points of generation.
+    /// The estimated time of the operation, as a fraction of the time of all fused operations in an
+    /// entry point. The field contains the mean of this fraction over all entry points for text
+    /// generation.
     pub share: f64,
     pub record: Record,
 }
 
 pub struct Trial<'a> {
-    /// The name of the fused operation, or of the network.
+    /// The name of the fused operation, or the name of the network.
     pub name: &'a str,
-    /// The estimated share of the time.
+    /// For a fused operation, the estimated time as a fraction of the time of all fused operations.
+    /// The field is 1 for a network.
     pub share: f64,
-    /// The settings and the result of the trial; `None` before the first trial.
+    /// Contains the settings and the result of the trial. The field is `None` before the first
+    /// trial.
     pub tried: Option<(&'a dyn fmt::Display, &'a Verdict)>,
 }
 
-/// A function that receives every trial and can stop the search. Before the first trial of a fused operation,
-/// the function receives this operation.
+/// A callback that receives the result of every trial. The callback can also stop the search.
+/// Before the first trial of a fused operation, the callback receives a [`Trial`] without a result.
 pub type WatchTrials<'a> = &'a mut dyn FnMut(Trial<'_>) -> ControlFlow<()>;
 
 impl Tuned {
-    /// The fused operations of kernels on the plan's target, with their measurements. The most expensive
-    /// operation comes first.
+    /// Returns the fused operations that kernels compute on the plan's target, together with the
+    /// known measurements of each kernel. The most expensive operation is the first operation in
+    /// the list.
     ///
     /// # Errors
     /// Returns an error if the plan cannot be recorded or lowered.
@@ -77,8 +83,9 @@ impl Tuned {
         Ok(tuned)
     }
 
-    /// Returns the tilings that the tuner should try next. Such a tiling differs from the best tiling so far
-    /// in one parameter, and is not tried yet.
+    /// Returns the tilings that the tuner should try next. The tuner has not tried any of the
+    /// returned tilings yet. Each returned tiling differs from the best tiling so far in only one
+    /// parameter.
     pub fn left(&self) -> Vec<Tiling> {
         let Self { tilings, record, .. } = self;
         let best = record.fastest();
@@ -93,9 +100,9 @@ impl Tuned {
     }
 }
 
-/// A subject of tuning: the fused operation of a kernel, or a network.
+/// A trait for fused operations and networks, whose fastest settings the tuner searches.
 trait Tunes {
-    /// The type of the subject's settings.
+    /// The type of the settings, such as the type of a kernel's tiling.
     type Way: Clone + PartialEq + fmt::Display + Serialize;
 
     fn share(&self) -> f64;
@@ -137,8 +144,8 @@ impl Tunes for TunedNetwork<'_> {
     }
 }
 
-/// Tries the remaining settings, compared with the default settings that `begin` loads, and records the
-/// results.
+/// Tries all remaining settings, and records the result of each trial. Each trial compares its
+/// settings with the default settings, which `begin` loads.
 fn search<T: Tunes, Try: Fn(&T::Way) -> Result<Verdict, TuneError>>(
     tuned: &mut T,
     begin: impl FnOnce(&T) -> Result<Try, TuneError>,
@@ -164,11 +171,13 @@ fn search<T: Tunes, Try: Fn(&T::Way) -> Result<Verdict, TuneError>>(
     Ok(())
 }
 
-/// Tries the remaining settings of all fused operations in order, and then the settings of the network if it
-/// has weights, until the budget is spent. Kernels get three quarters of the budget.
+/// Tries the remaining settings of each fused operation, and then the remaining settings of the
+/// network. The function stops when the time budget is spent. If `network` is set, the kernels get
+/// three quarters of the budget.
 ///
 /// # Errors
-/// Returns the first error, or an error if `watch` stops the tuning. Results of earlier trials are kept.
+/// Returns the first error of a trial. Also returns an error if `watch` stops the tuning. After an
+/// error, the results of earlier trials remain available.
 pub fn tune<'a: 'w, 'w>(
     works: &mut [Tuned],
     network: Option<(&mut TunedNetwork<'a>, &Weighted<'w>)>,
@@ -200,7 +209,7 @@ fn go_on(answer: ControlFlow<()>) -> Result<(), TuneError> {
     if answer.is_break() { Err(TuneError::Stopped) } else { Ok(()) }
 }
 
-/// The time of a fused operation, by the cost model.
+/// Estimates the time of a fused operation with the cost model, in seconds.
 fn seconds(work: &Tunable, target: &Target) -> f64 {
     let cost = |op: Op, operands: &[&TensorType], result: &TensorType| {
         let operands: Vec<_> = operands.iter().map(|ty| CostOperand { ty, splat: false }).collect();

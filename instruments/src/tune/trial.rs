@@ -1,4 +1,5 @@
-//! Compares tilings with the default tiling. A trial first checks the results, and then measures the time.
+//! Compares the speed of a kernel with different tilings. A trial first checks the results of the
+//! kernel, and then measures its time.
 
 use std::cell::Cell;
 use std::iter::zip;
@@ -21,32 +22,34 @@ use super::matmul::MatmulSample;
 use super::sample::{ALL, ONE, Sample};
 use crate::bench::Distribution;
 
-/// The number of pairs of measurements for a first estimate, and for the result.
+/// The number of pairs of measurements from which a trial computes the first estimate.
 const SCREENED: usize = 2;
+/// The number of pairs of measurements from which a trial computes the final result.
 const PAIRS: usize = 9;
 
-/// The shortest time of a measurement, in seconds.
+/// The minimum time of one measurement, in seconds.
 const SAMPLE: f64 = 4e-3;
 
-/// The compiler and device that run trials.
+/// The compiler and the runtime with which the tuner runs trials.
 pub struct Workbench<'a> {
     pub compiler: &'a Compiler,
     pub runtime: &'a Runtime,
-    /// The target of the compilation, with all features of the processor.
+    /// The target for which the compiler generates code, including all features of the processor.
     pub target: &'a Target,
-    /// The seed of the random numbers.
+    /// The seed for random inputs and weights.
     pub seed: u64,
 }
 
-/// A fused operation, and its default tiling.
+/// A test program with a fused operation, which is loaded with the default tiling. The tuner
+/// compares this program with programs that have other tilings.
 pub struct Trials<'a> {
     bench: &'a Workbench<'a>,
     name: String,
     sample: Box<dyn Sample>,
     usual: Loaded,
-    /// The values that the evaluator computes for a sample of the result.
+    /// Contains the values that the evaluator computes for some elements of the operation's result.
     expected: Value,
-    /// The arguments of the programs.
+    /// The arguments for calling the compiled programs.
     uploads: Uploads,
     tried: Cell<u64>,
 }
@@ -59,7 +62,8 @@ struct Loaded {
 }
 
 impl<'a> Trials<'a> {
-    /// Loads the program with the default tiling, and compares its results with the evaluator.
+    /// Loads the program with the default tiling, and compares the results of the program with the
+    /// evaluator.
     ///
     /// # Errors
     /// Returns an error if the program does not compile, or computes wrong results.
@@ -81,7 +85,7 @@ impl<'a> Trials<'a> {
         }
     }
 
-    /// The program in which the operation has this tiling.
+    /// Returns the module of a program in which the kernel has the given tiling.
     ///
     /// # Errors
     /// Returns an error if the program cannot be lowered.
@@ -89,11 +93,12 @@ impl<'a> Trials<'a> {
         self.sample.lowered(self.bench.target, &self.name, tiling)
     }
 
-    /// Tries a program. The trial compares a sample of the result with the evaluator, compares all numbers
-    /// with the default program, and then measures the time.
+    /// Tries a program. The trial compares some elements of the result with the evaluator, and all
+    /// elements with the program that has the default tiling. If the result is correct, the trial
+    /// measures the time.
     ///
     /// # Errors
-    /// Returns an error if the machine fails, or if `watch` stops the tuning.
+    /// Returns an error if a call fails on this machine, or if the caller stops the tuning.
     pub fn of(&self, module: &Module) -> Result<Verdict, TuneError> {
         let loaded = match self.bench.load(module, &*self.sample) {
             Err(TuneError::Compile(error)) if is_refusal(&error) => {
@@ -119,8 +124,10 @@ impl<'a> Trials<'a> {
         Ok(self.sample.bound_of_sample().first_violation(&self.expected, &found).map(said))
     }
 
-    /// Compares all numbers of the result with the default program, for new arguments. So results that
-    /// another program left in memory cannot pass as results of this program.
+    /// Compares all elements of the result with the program that has the default tiling. The
+    /// function calls the two programs with new arguments. With the previous arguments, memory that
+    /// a previous call wrote could contain correct results, although the tested program writes
+    /// nothing.
     fn differs_from_the_usual(&self, loaded: &Loaded) -> Result<Option<String>, TuneError> {
         self.tried.set(self.tried.get() + 1);
         let others = uploads(&self.sample.arguments(self.tried.get()));
@@ -130,7 +137,8 @@ impl<'a> Trials<'a> {
     }
 }
 
-/// Measures a tiling and the default tiling alternately, until the difference between them is clear.
+/// Measures the times with two tilings, a tested tiling and the default tiling, in alternation. The
+/// function stops early if the tested tiling is not faster in the first measurements.
 pub(super) fn in_turn(
     usual: &mut dyn FnMut() -> Result<f64, TuneError>,
     other: &mut dyn FnMut() -> Result<f64, TuneError>,
@@ -149,7 +157,8 @@ pub(super) fn in_turn(
     Ok(if again.faster() > first.faster() || again.faster().is_none() { again } else { first })
 }
 
-/// Measures the ratios to the times of the default tiling, one after the other.
+/// Measures `count` pairs of times. Each pair contains a time with the default tiling and a time
+/// with the tested tiling.
 fn pairs(
     usual: &mut dyn FnMut() -> Result<f64, TuneError>,
     other: &mut dyn FnMut() -> Result<f64, TuneError>,
@@ -204,7 +213,7 @@ impl Workbench<'_> {
     }
 }
 
-/// A fused operation with random inputs.
+/// Creates a test program for a fused operation, with random inputs.
 fn sample(work: &Tunable, seed: u64) -> Box<dyn Sample> {
     match work {
         Tunable::Matmul(product) => Box::new(MatmulSample::new(product, seed)),

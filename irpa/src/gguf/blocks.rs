@@ -1,5 +1,6 @@
-//! The block formats of GGUF, with the layouts of `ggml-common.h`. Tests compare the decoded numbers bit for
-//! bit with the Python package `gguf`.
+//! Encodes and decodes the quantized blocks of GGUF. The file `ggml-common.h` of ggml defines the
+//! layouts of the blocks. The tests compare all decoded numbers bit for bit with the results of the
+//! Python package `gguf`.
 
 use std::fmt;
 
@@ -7,33 +8,38 @@ use half::f16;
 use ops::WeightFormat;
 use ops::format::{GROUP, Group, Quantized, SUPER_BLOCK, SuperBlock};
 
-/// The number of values per block in formats whose name ends with K.
+/// The number of values per block in formats such as Q4_K, whose names end with K.
 const LONG: usize = SUPER_BLOCK;
 
 /// The format of a quantized block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BlockFormat {
-    /// A block of 32 four-bit integers, stored plus 8, and a scale.
+    /// A block contains a scale and 32 signed four-bit integers. The file stores each four-bit
+    /// integer increased by 8.
     Q4_0,
-    /// A block of 32 unsigned integers of four bits, a scale, and the minimum.
+    /// A block contains a scale, a minimum and 32 unsigned four-bit integers.
     Q4_1,
-    /// A block of 32 five-bit integers, stored plus 16, and a scale.
+    /// A block contains a scale and 32 signed five-bit integers. The file stores each five-bit
+    /// integer increased by 16.
     Q5_0,
-    /// A block of 32 unsigned integers of five bits, a scale, and the minimum.
+    /// A block contains a scale, a minimum and 32 unsigned five-bit integers.
     Q5_1,
-    /// A block of 32 integers of eight bits, and a scale.
+    /// A block contains a scale and 32 signed eight-bit integers.
     Q8_0,
-    /// A block of 8 groups of 32 unsigned integers of four bits. The scales and minima of the groups have six
-    /// bits, in units of the block's scales.
+    /// A block contains 8 groups of 32 unsigned four-bit integers. Each group has a scale and a
+    /// minimum of six bits. The block has two further scales, which multiply the scales and the
+    /// minima of the groups.
     Q4K,
-    /// A block of 8 groups of 32 unsigned integers of five bits. The scales and minima of the groups have six
-    /// bits, in units of the block's scales.
+    /// A block contains 8 groups of 32 unsigned five-bit integers. Each group has a scale and a
+    /// minimum of six bits. The block has two further scales, which multiply the scales and the
+    /// minima of the groups.
     Q5K,
-    /// A block of 16 groups of 16 six-bit integers, stored plus 32. The scales of the groups have eight bits,
-    /// in units of the block's scale.
+    /// A block contains 16 groups of 16 signed six-bit integers. The file stores each six-bit
+    /// integer increased by 32. Each group has a scale of eight bits. The block has a further
+    /// scale, which multiplies the scales of the groups.
     Q6K,
-    /// A block of 32 four-bit floats (e2m1), with a power of two as their scale (OCP "Microscaling Formats
-    /// (MX) Specification", 2023, §5.3).
+    /// A block contains 32 four-bit floats (e2m1) and a scale, which is a power of two (OCP
+    /// "Microscaling Formats (MX) Specification", 2023, §5.3).
     Mxfp4,
 }
 
@@ -50,7 +56,7 @@ impl BlockFormat {
         Self::Mxfp4,
     ];
 
-    /// The format with this number in ggml's list of types.
+    /// Returns the block format that has the given number in ggml's list of types.
     pub(super) fn of(number: u32) -> Option<Self> {
         Some(match number {
             2 => Self::Q4_0,
@@ -101,10 +107,11 @@ impl BlockFormat {
         }
     }
 
-    /// Decodes the numbers from `start` on, with the same f32 arithmetic as ggml.
+    /// Decodes the numbers of the blocks in `bytes` from the index `start` on. The function uses
+    /// the same f32 arithmetic as ggml.
     ///
     /// # Panics
-    /// Panics if the data contain fewer numbers.
+    /// Panics if `bytes` contains fewer than `start + out.len()` numbers.
     pub fn decode(self, bytes: &[u8], start: usize, out: &mut [f32]) {
         let (together, mut done) = (self.numbers(), 0);
         let mut block = [0.0; LONG];
@@ -117,8 +124,8 @@ impl BlockFormat {
         }
     }
 
-    /// The integers and scales of the block that begins at `start`; `None` if no format of Tracewright is
-    /// equal to this block format.
+    /// Returns the integers and scales of the block that begins at the number `start`. The result
+    /// is `None` if none of Tracewright's formats can store the same block.
     pub fn quantized(self, bytes: &[u8], start: usize) -> Option<Quantized> {
         if !start.is_multiple_of(self.numbers()) {
             return None;
@@ -132,7 +139,8 @@ impl BlockFormat {
         }
     }
 
-    /// The GGUF block format that stores the same content as a format of Tracewright.
+    /// Returns the GGUF block format that stores the same integers and scales as a format of
+    /// Tracewright.
     pub fn of_ours(format: WeightFormat) -> Option<Self> {
         match format {
             WeightFormat::Q8 => Some(Self::Q8_0),
@@ -142,8 +150,8 @@ impl BlockFormat {
         }
     }
 
-    /// Encodes a block with these integers and scales. The integers get eight or four bits, and the block has
-    /// minima if the format has minima.
+    /// Encodes a block with the given integers and scales. If the block has no minima,
+    /// `in_eight_bits` selects between integers of eight bits and integers of four bits.
     pub fn encode(quantized: &Quantized, in_eight_bits: bool) -> Vec<u8> {
         match quantized {
             Quantized::Group(Group { integers, scale }) => {
@@ -206,8 +214,9 @@ impl BlockFormat {
     }
 }
 
-/// Decodes Q4_K, and Q5_K without its fifth bits. The lower halves of 32 bytes are one group, and the upper
-/// halves of these bytes are the next group.
+/// Decodes a block of Q4_K. For Q5_K, the function decodes everything except the fifth bits. The
+/// lower four bits of 32 bytes contain one group of numbers, and the upper four bits of the same
+/// bytes contain the next group.
 fn with_minima(block: &[u8]) -> SuperBlock {
     let mut packed = [0; 12];
     packed.copy_from_slice(&block[4..16]);
@@ -220,8 +229,8 @@ fn with_minima(block: &[u8]) -> SuperBlock {
     }
 }
 
-/// Adds the fifth bits of Q5_K to the numbers. Each byte contains the fifth bits of one position in all eight
-/// groups.
+/// Decodes a block of Q5_K. Each byte of the fifth bits contains one bit for each of the eight
+/// groups. All bits of a byte belong to the same position in their groups.
 fn five_bits(block: &[u8], out: &mut [f32; LONG]) {
     let (four, high) = (with_minima(block), &block[16..16 + GROUP]);
     for (index, group) in out.as_chunks_mut::<GROUP>().0.iter_mut().enumerate() {
@@ -233,8 +242,8 @@ fn five_bits(block: &[u8], out: &mut [f32; LONG]) {
     }
 }
 
-/// Decodes Q6_K. Each half of a block has 64 bytes of low nibbles and 32 bytes of upper bits, for four runs
-/// of 32 numbers.
+/// Decodes Q6_K. Each half of a block contains 128 six-bit numbers. The lower four bits of the 128
+/// numbers are in 64 bytes, and the upper two bits are in 32 bytes.
 fn six_bits(block: &[u8], out: &mut [f32; LONG]) {
     let (low, rest) = block.split_at(LONG / 2);
     let (high, rest) = rest.split_at(LONG / 4);
@@ -249,14 +258,15 @@ fn six_bits(block: &[u8], out: &mut [f32; LONG]) {
     }
 }
 
-/// Twice the value of a four-bit float, which has a sign, two exponent bits and one fraction bit.
+/// Returns twice the value of a four-bit float. The result is an integer. The float has a sign, two
+/// exponent bits and one fraction bit.
 fn twice(code: u8) -> i8 {
     const MAGNITUDES: [i8; 8] = [0, 1, 2, 3, 4, 6, 8, 12];
     let magnitude = MAGNITUDES[usize::from(code & 7)];
     if code & 8 == 0 { magnitude } else { -magnitude }
 }
 
-/// Half of the group's scale, which is 2^(exponent − 127).
+/// Returns half of a group's scale. The scale of the group is 2^(exponent − 127).
 fn half_scale(exponent: u8) -> f32 {
     match exponent {
         0 | 1 => f32::from_bits(0x0020_0000 << exponent),
@@ -264,13 +274,15 @@ fn half_scale(exponent: u8) -> f32 {
     }
 }
 
-/// The integers and the scale of a group; `None` if f16 cannot represent the scale.
+/// Converts a group of four-bit floats to integers and a scale. The result is `None` if f16 cannot
+/// represent the scale.
 fn four_bit_floats(exponent: u8, codes: [u8; GROUP]) -> Option<Group> {
     let scale = f16::from_f32(half_scale(exponent));
     (scale.to_f32() == half_scale(exponent)).then(|| Group { integers: codes.map(twice), scale })
 }
 
-/// Four-bit floats whose scales are in another tensor. The first float of each pair is in the lower bits of a byte.
+/// Four-bit floats whose scales are in another tensor. Each byte contains two floats, and the first
+/// float is in the lower four bits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ScaledFloats<'a> {
     pub(crate) pairs: &'a [u8],
@@ -295,7 +307,7 @@ impl ScaledFloats<'_> {
     }
 }
 
-/// Packs integers into bytes in the order that [`nibbles`] unpacks.
+/// Packs two integers into each byte, in the order that [`nibbles`] expects.
 fn paired(integers: &[u8; GROUP]) -> impl Iterator<Item = u8> + '_ {
     let (low, high) = integers.split_at(GROUP / 2);
     low.iter().zip(high).map(|(low, high)| low | high << 4)
@@ -305,7 +317,7 @@ fn half(bytes: &[u8]) -> f16 {
     f16::from_le_bytes([bytes[0], bytes[1]])
 }
 
-/// The lower halves of 16 bytes, then their upper halves.
+/// Returns the lower four bits of each of 16 bytes, followed by the upper four bits of each byte.
 fn nibbles(bytes: &[u8]) -> [u8; GROUP] {
     std::array::from_fn(|place| bytes[place % 16] >> (place / 16 * 4) & 15)
 }
@@ -324,8 +336,8 @@ impl fmt::Display for BlockFormat {
 mod tests {
     use super::*;
 
-    /// Two groups, as `quants.dequantize` of the package `gguf` 0.19.0 reads them. The scale of the second is 2⁻¹²⁶, and its numbers
-    /// are in units of 2⁻¹²⁷.
+    /// The expected numbers of two groups come from `quants.dequantize` of the package `gguf`
+    /// 0.19.0. The scale of the second group is 2⁻¹²⁶, so its numbers are multiples of 2⁻¹²⁷.
     #[test]
     fn four_bit_floats_are_those_of_gguf() {
         const SCALES: [u8; 2] = [130, 1];

@@ -1,8 +1,8 @@
 //! A kernel for scaled dot-product attention. The kernel reads only the used part of a KV cache.
 //!
-//! The kernel processes 16 keys at a time and updates the softmax after each block. The method is by Milakov
-//! and Gimelshein, "Online normalizer calculation for softmax" (2018), and Dao et al., "FlashAttention"
-//! (2022).
+//! The kernel processes 16 keys at a time and updates the softmax after each block. Milakov and
+//! Gimelshein, "Online normalizer calculation for softmax" (2018), and Dao et al., "FlashAttention"
+//! (2022), describe this method.
 
 mod tiles;
 
@@ -23,11 +23,12 @@ use crate::tilings::{Tilings, count};
 
 const KEYS: usize = 16;
 
-/// The largest number of parts into which the kernel divides its work. With this number of parts, all workers
-/// of a machine are busy.
+/// The largest number of parts into which the kernel divides its work for the workers. With 64
+/// parts, all workers of a machine are busy.
 const PARTS: usize = 64;
 
-/// The largest number of sums that a loop carries. Each sum is a vector of 16 features.
+/// The largest number of sums that a loop of the kernel carries from one iteration to the next.
+/// Each sum is a vector of 16 features.
 const CARRIED: usize = 32;
 
 /// A vector with one number for each of 16 keys or features.
@@ -36,7 +37,7 @@ const PLACES: Type = Type::lanes(KEYS, Element::I32);
 
 pub(crate) struct Attention {
     element: Element,
-    /// The product of all batch axes, and the number of batch indices that have the same offset.
+    /// The product of all batch axes, and the number of batch indices that share the same `offset`.
     batch: usize,
     of_offset: usize,
     /// The number of query heads per key head.
@@ -57,18 +58,19 @@ pub(crate) struct Attention {
     /// Whether keys and values are integers with a scale per key.
     quantized: bool,
     heads: usize,
-    /// The position of each token's queries in the operand, if the operand is not in head order.
+    /// The position of each token's queries in memory, if the queries are in token order.
     tokens: Option<Tokens>,
-    /// Whether the kernel writes the result in token order.
+    /// Whether the kernel writes the result in token order instead of head order.
     by_token: bool,
-    /// The prologue of the queries.
+    /// The norm and the rotary embedding that the kernel applies to the queries.
     before: Prologue,
-    /// Whether the processor multiplies tiles of bf16.
+    /// Whether the processor has instructions that multiply tiles of bf16.
     has_tiles: bool,
 }
 
 impl Attention {
-    /// The attention of `op` in a fused operation; `None` if the kernel does not support it.
+    /// Returns the attention for `op`, or `None` if the kernel does not support `op` in this fused
+    /// operation.
     pub(crate) fn of(isa: Isa, op: &Sdpa, work: &FusedOp<'_>) -> Option<Self> {
         let operands = &work.types[..];
         let (offset, terms) = op.operands(operands);
@@ -125,23 +127,24 @@ impl Attention {
         served.then_some(attention)
     }
 
-    /// The first binding of the prologue, after those of the operation.
+    /// The index of the prologue's first binding, which follows the bindings of the attention
+    /// operation.
     fn prologue(&self) -> usize {
         3 + usize::from(self.offset) + usize::from(self.sinks)
     }
 
-    /// The binding of the keys' scales, after the bindings of the prologue.
+    /// The index of the binding for the keys' scales, which follows the bindings of the prologue.
     fn scales(&self) -> usize {
         self.prologue() + self.before.bindings()
     }
 
-    /// The number of query rows that read the same keys.
+    /// The number of queries that read the keys of one key head.
     fn rows(&self) -> usize {
         self.group * self.queries
     }
 
-    /// The name under which tuning files store this attention. The prologue, the sinks and the order of
-    /// tokens do not affect this name.
+    /// The name under which tuning files store measurements of this attention. The prologue, the
+    /// sinks and the order of tokens do not affect this name.
     pub(crate) fn name(&self) -> String {
         let mask = format!(
             "{}{}{}{}",
@@ -168,20 +171,20 @@ impl Attention {
         Tilings::new(self.name(), self.usual(), |tiling| self.fitted(tiling))
     }
 
-    /// The default tiling, which the kernel uses without a measurement.
+    /// The tiling that the kernel uses if no measurement selects another tiling.
     pub(crate) fn usual(&self) -> Tiling {
-        // At least two parts, for two workers.
+        // The kernel has at least two parts, so that two workers are busy.
         let most = self.plain_rows();
         let rows = if self.batch == 1 { most.min(self.rows().div_ceil(2)) } else { most };
         self.fitted(Tiling { parts: count(PARTS), rows: count(rows), panels: count(1), ahead: 0 })
     }
 
-    /// The number of query rows whose sums of values fit into the registers.
+    /// The number of queries whose weighted sums of values fit into the registers together.
     fn plain_rows(&self) -> usize {
         (16 / self.values.div_ceil(KEYS)).clamp(1, 4)
     }
 
-    /// A tiling with sizes that are reduced until they fit.
+    /// Reduces the sizes of a tiling until the sums fit into the registers.
     fn fitted(&self, tiling: Tiling) -> Tiling {
         let carried = (CARRIED / self.values.div_ceil(KEYS)).max(1);
         let most = if self.is_tiled() { self.plain_rows() } else { carried };
@@ -190,15 +193,15 @@ impl Attention {
         Tiling { parts: count(parts), rows: count(rows), panels: count(1), ahead: 0 }
     }
 
-    /// The number of units into which the rows of a key head are divided for tiles of `tile` rows, and the
-    /// number of rows per unit.
+    /// Divides the queries of a key head into units, and returns the number of units and the number
+    /// of queries per unit. Without tile registers, a unit has `tile` queries.
     fn units(&self, tile: usize) -> (usize, usize) {
         let rows = if self.is_tiled() { self.tiled_rows() } else { tile };
         (self.rows().div_ceil(rows), rows)
     }
 
-    /// The name of the kernel and its code for a tiling. The operands are q, k, v and the offset, followed by
-    /// the operands that [`FusedOp`] adds.
+    /// Returns the kernel's name and its code for a tiling. The operands are q, k, v and the
+    /// offset, followed by the additional operands that [`FusedOp`] lists.
     pub(crate) fn kernel(&self, tiling: Tiling) -> (String, impl FnOnce() -> Kernel) {
         let tiling = self.fitted(tiling);
         let (rows, tile, workgroups) = (self.rows(), tiling.rows.get(), tiling.parts.get());
@@ -235,7 +238,7 @@ impl Attention {
         (name, kernel)
     }
 
-    /// Computes the results of some query rows of a key head.
+    /// Computes the attention results for some queries of a key head.
     fn tile<'k>(
         &self,
         code: &'k Code,
@@ -309,8 +312,8 @@ impl Attention {
         }
     }
 
-    /// The place of a query row of a key head in memory. A row number after the last row selects the last row
-    /// again.
+    /// The position in memory of a query that reads a key head. If `row` is after the last query,
+    /// the function returns the position of the last query.
     fn row<'k>(&self, code: &'k Code, head: Value<'k>, row: Value<'k>) -> Row<'k> {
         let rows = self.rows();
         let row = row.min(code.index(rows - 1));
@@ -327,7 +330,8 @@ impl Attention {
         Row { by_head, by_token, from, place, head: of_token }
     }
 
-    /// The initial score of a row before its first key, if there are sinks.
+    /// The score of the sink, with which a query's softmax starts; `None` if the attention has no
+    /// sinks.
     fn sink<'k>(&self, code: &'k Code, row: &Row<'k>) -> Option<Value<'k>> {
         self.sinks.then(|| {
             let sinks = code.binding(3 + usize::from(self.offset), self.element, self.heads * self.group);
@@ -340,7 +344,7 @@ impl Attention {
             .map(|(binding, numbers)| code.binding(binding, stored, self.batch * self.keys * numbers))
     }
 
-    /// The position of a head's first query.
+    /// The position in the sequence of a head's first query.
     fn offset<'k>(&self, code: &'k Code, head: Value<'k>) -> Value<'k> {
         let integer = Type::Scalar(Element::I32);
         match (self.offset, self.of_offset) {
@@ -353,16 +357,16 @@ impl Attention {
         }
     }
 
-    /// The first position whose key is still in the ring buffer. The position can be negative.
+    /// The first position whose key is still in the ring buffer; this position can be negative.
     fn oldest<'k>(&self, code: &'k Code, offset: Value<'k>) -> Value<'k> {
         offset + code.constant(offset.ty(), self.queries as f64 - self.keys as f64)
     }
 
-    /// The range of keys that at least one of `count` rows may see. The range starts at the beginning of a
-    /// block of keys.
+    /// The range of keys that at least one of `count` queries may see. The range starts at the
+    /// first key of a block.
     ///
-    /// Blocks of keys begin at the same positions for all rows, and in ring buffers of any length. Therefore
-    /// the sums of a row always have the same order.
+    /// Blocks of keys begin at the same positions for all queries, and in ring buffers of any
+    /// length. Therefore the kernel always adds the terms of a query's sums in the same order.
     fn seen<'k>(
         &self,
         code: &'k Code,
@@ -392,7 +396,8 @@ impl Attention {
         from.place().divide(code.index(round)) * round..to.place()
     }
 
-    /// Adds 16 values, multiplied by each row's `weights`, to the sums of the rows.
+    /// Multiplies the values of 16 keys by each query's `weights`, and adds the products to the
+    /// sums of the queries.
     fn weigh<'k>(
         &self,
         code: &'k Code,
@@ -415,7 +420,7 @@ impl Attention {
         })
     }
 
-    /// The row of the key or the value for this lane.
+    /// The index of the key, and of its value, that belongs to this lane.
     fn key<'k>(&self, code: &'k Code, keys: Keys<'k>, lane: Value<'k>) -> Value<'k> {
         let length = code.index(self.keys);
         let whole = self.keys.is_multiple_of(KEYS);
@@ -428,8 +433,9 @@ impl Attention {
             }
     }
 
-    /// Loads one number for each of 16 keys, with zeros after the last key. If a ring buffer wraps around
-    /// within these keys, the function copies the numbers through `between`.
+    /// Loads one number for each of 16 keys, with zeros for the lanes after the last key. If the
+    /// ring buffer wraps around within these 16 keys, the function copies the numbers through
+    /// `between`.
     fn of_keys<'k>(
         &self,
         code: &'k Code,
@@ -471,7 +477,7 @@ impl Attention {
         self.scaled(code, products)
     }
 
-    /// Converts dot products to scores.
+    /// Converts the dot products of a query and its keys to softmax scores.
     fn scaled<'k>(&self, code: &'k Code, products: Value<'k>) -> Value<'k> {
         let scores = products * code.constant(LANES, self.scale);
         match self.softcap {
@@ -507,25 +513,26 @@ impl Attention {
     }
 }
 
-/// Query rows that read the same keys together. The rows are in memory, so that one piece of code works for
-/// all rows.
+/// Queries that read the same keys together. The state of these queries is in memory, so that the
+/// same code works for all queries.
 struct Tile<'k> {
     rows: usize,
-    /// The memory of all queries, and their prologue.
+    /// The memory of all queries, and the prologue that the kernel applies to a query.
     read: Buffer<'k>,
     start: Start<'k>,
-    /// The prepared queries of these rows, and their positions relative to the keys.
+    /// The queries after their prologue, and the positions of the queries relative to the keys.
     queries: Buffer<'k>,
     positions: Buffer<'k>,
-    /// The state of the softmax for each row. The first buffer contains the largest score so far, the same in
-    /// all 16 lanes. The second buffer contains the sums of weights so far, where lane i sums the keys i, i +
-    /// 16, and so on. The third buffer contains the factor for earlier sums, the same in all lanes. The last
-    /// buffer contains the weights of the last 16 keys.
+    /// The state of the softmax for each query. `largest` contains the largest score so far, with
+    /// the same number in all 16 lanes. `totals` contains the sums of weights so far, where lane i
+    /// sums the weights of the keys i, i + 16, and so on. `kept` contains the factor for the
+    /// earlier sums, with the same number in all lanes. `weights` contains the weights of the last
+    /// 16 keys.
     largest: Buffer<'k>,
     totals: Buffer<'k>,
     kept: Buffer<'k>,
     weights: Buffer<'k>,
-    /// The scales of 16 consecutive keys.
+    /// The scales of 16 consecutive quantized keys.
     scales: Buffer<'k>,
 }
 
@@ -549,11 +556,11 @@ impl<'k> Tile<'k> {
 }
 
 struct Row<'k> {
-    /// The number of the query in head order, and the number in token order, which the prologue uses.
+    /// The index of the query in head order, and the index in token order, which the prologue uses.
     by_head: Value<'k>,
     by_token: Value<'k>,
     from: Value<'k>,
-    /// The number of the query within its head, from 0.
+    /// The index of the query within its head.
     place: Value<'k>,
     /// The query's head.
     head: Value<'k>,
@@ -562,13 +569,13 @@ struct Row<'k> {
 /// Sixteen consecutive keys of a head.
 #[derive(Clone, Copy)]
 struct Keys<'k> {
-    /// The position of the first of these keys.
+    /// The position in the sequence of the first of these keys.
     first: Value<'k>,
-    /// The row of the first key of the head.
+    /// The index in the cache of the head's first key.
     base: Value<'k>,
 }
 
-/// The sum of the lanes of each of 16 vectors.
+/// Sums the lanes of each of 16 vectors.
 fn sums<'k>(vectors: &[Value<'k>]) -> Value<'k> {
     let mut vectors = vectors.to_vec();
     let mut width = KEYS;
@@ -582,9 +589,9 @@ fn sums<'k>(vectors: &[Value<'k>]) -> Value<'k> {
     vectors[0]
 }
 
-/// The lane numbers of two shuffles of two vectors, whose lanes form runs of `width` lanes. The first shuffle
-/// selects the first half of each run, and the second shuffle selects the second half. Both shuffles begin
-/// with the first vector.
+/// The lane numbers for two shuffles of two vectors, whose lanes form runs of `width` lanes. The
+/// first shuffle selects the first half of each run of lanes, and the second shuffle selects the
+/// second half. Both shuffles take lanes of the first vector first.
 fn halves(width: usize) -> [Vec<usize>; 2] {
     let of = |half: usize| (0..2 * KEYS).filter(|lane| lane % width / (width / 2) == half).collect();
     [of(0), of(1)]

@@ -1,9 +1,10 @@
-//! Attention of many query rows with tile registers of bf16. The code processes 32 keys at a time, with 16
-//! queries in the lanes of a vector.
+//! Attention of many queries with tile registers of bf16. The code processes 32 keys at a time,
+//! with 16 queries in the lanes of a vector.
 //!
-//! Stored keys already have the layout of tiles, and the kernel transposes queries once. Therefore the scores
-//! of a key are a vector with one lane per query, and the softmax needs no sum over lanes. The kernel rounds
-//! the softmax weights to bf16, transposes them back, and arranges values in pairs.
+//! Stored keys already have the layout of tiles, and the kernel transposes each query only once.
+//! The scores of a key are therefore a vector with one lane per query, so the softmax needs no sum
+//! over lanes. The kernel rounds the softmax weights to bf16, transposes the weights back, and
+//! arranges the values of two keys in pairs.
 
 use ops::ops::Sdpa;
 
@@ -14,14 +15,14 @@ use crate::isa::{bf16_pairs, transposed};
 use crate::math::exp;
 use crate::prologue::Start;
 
-/// The number of features, or of keys, in a tile of bf16.
+/// The number of features of a query, or of keys, that a tile of bf16 contains.
 const TILE: usize = LINE / 2;
 
-/// A vector of sixteen pairs of bf16, as words of 32 bits.
+/// A vector of sixteen 32-bit words, each with a pair of bf16.
 const PAIRS: Type = Type::lanes(ROWS, Element::I32);
 
-/// The largest number of query tiles that share the prepared keys and values. `ROOM` is the number of bytes
-/// of stack memory that the compiler allows in a kernel, minus alignment.
+/// The largest number of query tiles that use the same prepared keys and values. `ROOM` is the
+/// number of bytes of stack memory that the compiler allows in a kernel, minus 1 KiB for alignment.
 const TOGETHER: usize = 4;
 const ROOM: usize = (32 << 10) - 1024;
 
@@ -31,13 +32,14 @@ const KEY_TILE: usize = 3;
 const WEIGHTS: usize = 5;
 const VALUES: usize = 6;
 
-/// The memory in which a worker keeps its current query rows, in tiles of 16 rows.
+/// The memory in which a worker keeps the state of its current queries, in tiles of 16 queries.
 #[derive(Clone, Copy)]
 pub(super) struct Held<'k> {
-    /// The queries, `[tiles, 16 pairs of features, features / 32, 16 queries]`, two features per element.
+    /// The queries as `[tiles, 16 pairs of features, features / 32, 16 queries]`, where each
+    /// element contains two features.
     queries: Buffer<'k>,
-    /// For each query, its position, the largest score so far, the sum of weights so far, and the factor for
-    /// earlier sums.
+    /// For each query: its position, the largest score so far, the sum of weights so far, and the
+    /// factor for the earlier sums.
     positions: Buffer<'k>,
     largest: Buffer<'k>,
     totals: Buffer<'k>,
@@ -45,11 +47,12 @@ pub(super) struct Held<'k> {
     /// The scores of 32 keys for 16 queries, and the positions of these keys.
     scores: Buffer<'k>,
     keys: Buffer<'k>,
-    /// The softmax weights of 32 keys, `[tiles, 16 queries, 32]`.
+    /// The softmax weights of 32 keys, as `[tiles, 16 queries, 32]`.
     weights: Buffer<'k>,
-    /// Sixteen features of 32 value vectors, with two keys side by side: `[16, 16, 2]`.
+    /// Sixteen features of 32 value vectors, with the numbers of two keys side by side: `[16, 16,
+    /// 2]`.
     values: Buffer<'k>,
-    /// The weighted sums of values, `[tiles, values / 16, 16 queries, 16]`.
+    /// The weighted sums of values, as `[tiles, values / 16, 16 queries, 16]`.
     sums: Buffer<'k>,
 }
 
@@ -94,12 +97,12 @@ impl Attention {
         ROOM.saturating_sub(shared + plain) / of_tile
     }
 
-    /// The number of query rows that a worker processes together.
+    /// The number of queries that a worker processes together.
     pub(super) fn tiled_rows(&self) -> usize {
         ROWS * self.most_tiles().min(TOGETHER).min(self.rows().div_ceil(ROWS))
     }
 
-    /// Computes the results of the given query rows of a key head.
+    /// Computes the attention results for some queries of a key head.
     pub(super) fn tiles<'k>(
         &self,
         code: &'k Code,
@@ -171,7 +174,8 @@ impl Attention {
         });
     }
 
-    /// Transposes 16 query rows in place. Each 32 features become a tile with two features per line.
+    /// Transposes 16 queries in place. Every 32 features of these queries become a tile with two
+    /// features per line.
     fn turn<'k>(&self, code: &'k Code, queries: Buffer<'k>, at: Value<'k>) {
         code.repeat(code.index(0)..code.index(self.features), TILE, |feature| {
             let places: Vec<Value<'k>> = (0..ROWS).map(|i| at + feature + i * self.features).collect();
@@ -182,7 +186,8 @@ impl Attention {
         });
     }
 
-    /// Computes the positions of 32 keys. A key that no query may see gets a position after all queries.
+    /// Computes the positions in the sequence of 32 keys. If no query may see a key, the function
+    /// returns a position for this key that is after all queries.
     fn place_keys<'k>(
         &self,
         code: &'k Code,
@@ -200,12 +205,12 @@ impl Attention {
         }
     }
 
-    /// The positions of the keys in 16 consecutive slots.
+    /// The positions in the sequence of the keys in 16 consecutive slots.
     fn positions<'k>(&self, code: &'k Code, slots: Value<'k>, end: Value<'k>) -> Value<'k> {
         if !self.ring {
             return slots;
         }
-        // last − (last − slot) mod keys
+        // The position in a slot of a ring buffer is last − (last − slot) mod keys.
         let last = end - code.constant(end.ty(), 1.0);
         let length = code.constant(end.ty(), self.keys as f64);
         let back = last.remainder(length).broadcast(KEYS) - slots;
@@ -232,7 +237,8 @@ impl Attention {
         }
     }
 
-    /// Computes the softmax weights of 32 keys for 16 queries, and the factor for earlier sums.
+    /// Computes the softmax weights of 32 keys for 16 queries, and the factor for the queries'
+    /// earlier sums.
     fn weigh_keys<'k>(&self, code: &'k Code, held: Held<'k>, tile: Value<'k>) {
         const ROUND: usize = 4;
         let one = code.constant(PLACES, 1.0);
@@ -290,7 +296,7 @@ impl Attention {
         });
     }
 
-    /// Arranges 16 features of each of 32 value vectors, with two keys side by side.
+    /// Arranges 16 features of each of 32 value vectors, with the numbers of two keys side by side.
     fn pair_values<'k>(&self, code: &'k Code, to: Buffer<'k>, (v, at): (Buffer<'k>, Value<'k>)) {
         let order: Vec<usize> = (0..ROWS).flat_map(|lane| [lane, ROWS + lane]).collect();
         for pair in 0..ROWS {

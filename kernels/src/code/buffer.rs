@@ -1,4 +1,4 @@
-//! Represents memory that kernels read and write.
+//! A block of memory that kernels read and write.
 
 use super::{Buffer, Element, Type, Value};
 
@@ -7,7 +7,7 @@ impl<'k> Buffer<'k> {
         format!("memref<{}x{}>", self.length, self.element.name())
     }
 
-    /// Loads consecutive elements, as many as the type has lanes.
+    /// Loads consecutive elements, one for each lane of the type.
     pub(crate) fn load(&self, at: Value<'k>, ty: Type) -> Value<'k> {
         assert_eq!(ty.element(), Some(self.element), "a load of other elements");
         match ty {
@@ -36,18 +36,19 @@ impl<'k> Buffer<'k> {
         )
     }
 
-    /// Loads 16 numbers. If only `left` numbers remain, the other lanes are zero.
+    /// Loads 16 numbers. If only `left` numbers remain, the function sets the other lanes to zero.
     pub(crate) fn load_lanes(&self, at: Value<'k>, left: usize) -> Value<'k> {
         let ty = Type::lanes(16, self.element);
         if left >= 16 { self.load(at, ty) } else { self.load_first(at, ty, left) }
     }
 
-    /// Loads 16 numbers as f32. If only `left` numbers remain, the other lanes are zero.
+    /// Loads 16 numbers as f32. If only `left` numbers remain, the function sets the other lanes to
+    /// zero.
     pub(crate) fn load_floats(&self, at: Value<'k>, left: usize) -> Value<'k> {
         self.load_lanes(at, left).convert(Element::F32)
     }
 
-    /// Stores 16 lanes, or only the first `left` lanes if fewer remain.
+    /// Stores 16 lanes, or only the first `left` lanes if fewer than 16 numbers remain.
     pub(crate) fn store_lanes(&self, at: Value<'k>, value: Value<'k>, left: usize) {
         match left {
             16.. => self.store(at, value),
@@ -88,8 +89,8 @@ impl<'k> Buffer<'k> {
         self.code.value(Type::Index, start) + at * (self.element.bits() / 8)
     }
 
-    /// Prefetches a cache line to the nearest cache. The processor ignores addresses after the end of the
-    /// memory.
+    /// Prefetches a cache line to the nearest cache. The processor ignores a prefetch from an
+    /// address after the end of the memory.
     pub(crate) fn prefetch(&self, at: Value<'k>) {
         self.code.line(format_args!("memref.prefetch {self}[{at}], read, locality<3>, data : {}", self.ty()));
     }

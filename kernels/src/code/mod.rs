@@ -1,8 +1,8 @@
-//! A small language in which kernels are written. Values have types, and closures are the bodies of loops.
+//! A small language for writing kernels. Values have types, and a closure is the body of a loop.
 //! The output is MLIR text in the dialects `arith`, `vector`, `memref`, `scf` and `llvm`.
 //!
-//! A type error in a kernel is a bug in this crate, and panics at the faulty statement. A test generates the
-//! text of every kernel.
+//! A type error in a kernel is a bug in this crate, so the faulty statement panics. A test
+//! generates the MLIR text of every kernel, and so finds such errors.
 
 mod buffer;
 mod value;
@@ -58,10 +58,10 @@ impl Display for Element {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Type {
-    /// The value is an index or a count.
+    /// The value is an index or a number of items.
     Index,
     Scalar(Element),
-    /// The value is a vector of lanes with an element type.
+    /// The value is a vector with this number of lanes and this element type.
     Vector(usize, Element),
 }
 
@@ -107,22 +107,22 @@ impl Display for Type {
     }
 }
 
-/// The indentation of a kernel's statements.
+/// The indentation of a kernel's statements in the MLIR text.
 const INDENT: &str = "        ";
 
-/// The body of a kernel while the kernel is written.
+/// The statements of a kernel while the kernel is being written.
 pub(crate) struct Code {
     text: RefCell<String>,
-    /// The names of the constants in the kernel. The kernel declares each constant once at its beginning,
-    /// because many constants slow compilers down.
+    /// The SSA names of the constants in the kernel. The kernel declares each constant once at its
+    /// beginning, because many constants slow the compiler down.
     constants: RefCell<BTreeMap<String, usize>>,
-    /// The constants that are indices, with their numbers.
+    /// The SSA names of the constant indices, with the number that each name represents.
     places: RefCell<BTreeMap<usize, usize>>,
-    /// The values that depend only on operands, keyed by the right-hand side of their statement. Each such
-    /// value is written only once per open body.
+    /// The names of values that depend only on operands, by the right-hand side of their statement.
+    /// The statement of such a value is written only once in each body.
     written: RefCell<Vec<BTreeMap<String, usize>>>,
-    /// Local memory, which the kernel allocates at its beginning. An allocation in a loop would take more
-    /// memory in every iteration.
+    /// Local memory, which the kernel allocates at its beginning. An allocation inside a loop would
+    /// take more memory in every iteration.
     scratch: RefCell<Vec<String>>,
     next: Cell<usize>,
 }
@@ -189,14 +189,15 @@ impl Code {
         self.next.replace(self.next.get() + 1)
     }
 
-    /// Writes a statement that reads memory or processor state, so its result can change.
+    /// Writes a statement that reads memory or processor state, so that its result can change
+    /// between two executions.
     fn read(&self, ty: Type, right: impl Display) -> Value<'_> {
         let name = self.fresh();
         self.line(format_args!("%{name} = {right}"));
         Value { code: self, name: (name, None), ty }
     }
 
-    /// Writes a statement whose result depends only on its operands.
+    /// Writes a statement whose result depends only on the statement's operands.
     fn value(&self, ty: Type, right: impl Display) -> Value<'_> {
         let right = right.to_string();
         let before = self.written.borrow().iter().find_map(|body| body.get(&right).copied());
@@ -221,14 +222,14 @@ impl Code {
         self.written.borrow_mut().pop();
     }
 
-    /// A constant index or count.
+    /// A constant index or number of items.
     pub(crate) fn index(&self, n: usize) -> Value<'_> {
         let value = self.constant_value(Type::Index, format!("arith.constant {n} : index"));
         self.places.borrow_mut().insert(value.name.0, n);
         value
     }
 
-    /// A constant number, which is the same in every lane.
+    /// A constant with the same number in every lane.
     pub(crate) fn constant(&self, ty: Type, number: f64) -> Value<'_> {
         let mut text = if ty.is_float() { format!("{number:?}") } else { format!("{number}") };
         // MLIR requires a decimal point in floats.
@@ -241,7 +242,8 @@ impl Code {
         }
     }
 
-    /// The index of the workgroup, which selects the part of the work that this call computes.
+    /// The index of the workgroup, which selects the part of the work that this call of the kernel
+    /// computes.
     pub(crate) fn workgroup(&self) -> Value<'_> {
         self.read(Type::Index, "stream.dispatch.workgroup.id[0] : index")
     }
@@ -262,7 +264,8 @@ impl Code {
     pub(crate) fn scratch(&self, element: Element, length: usize) -> Buffer<'_> {
         let name = self.fresh();
         let buffer = Buffer { code: self, name, length, element };
-        // The generic MLIR syntax, because the short syntax has no place for the alignment.
+        // The code writes the generic MLIR syntax, because the short syntax has no place for the
+        // alignment.
         self.scratch.borrow_mut().push(format!(
             "%{name} = \"memref.alloca\"() <{{alignment = 64 : i64, operandSegmentSizes = array<i32: 0, 0>}}> : () -> {}",
             buffer.ty()
@@ -278,7 +281,8 @@ impl Code {
         });
     }
 
-    /// Writes a loop that carries values: each iteration computes the next values from the previous values.
+    /// Writes a loop that computes the values of each iteration from the values of the previous
+    /// iteration.
     pub(crate) fn fold<'k>(
         &'k self,
         range: Range<Value<'k>>,
@@ -349,7 +353,8 @@ impl Code {
         });
     }
 
-    /// Writes a loop over `count` numbers in blocks of 16 that carries values.
+    /// Writes a loop over `count` numbers in blocks of 16, where each iteration computes new values
+    /// from the previous values.
     pub(crate) fn fold_chunks<'k>(
         &'k self,
         count: usize,
@@ -375,7 +380,7 @@ impl Code {
         self.read(ty, format_args!("llvm.call_intrinsic \"{name}\"({names}) : ({types}) -> {ty}"))
     }
 
-    /// Writes a conditional with code in both branches.
+    /// Writes a conditional with a body for the true case and a body for the false case.
     pub(crate) fn either<'k>(&'k self, condition: Value<'k>, yes: impl FnOnce(), no: impl FnOnce()) {
         self.line(format_args!("scf.if {condition} {{"));
         self.indented(yes);
@@ -384,8 +389,9 @@ impl Code {
         self.line("}");
     }
 
-    /// Writes an instruction without an LLVM name, in Intel's notation. `$0`, `$1`, … are operands in
-    /// registers: indices and addresses. The instruction may read and write any memory.
+    /// Writes an instruction in assembly (Intel's notation), if LLVM has no name for the
+    /// instruction. `$0`, `$1`, … stand for operands in registers: indices and addresses. The
+    /// instruction may read and write any memory.
     pub(crate) fn assembly(&self, instruction: &str, operands: &[Value<'_>]) {
         let registers = "r,".repeat(operands.len());
         let operands = self.words(operands);
@@ -394,9 +400,10 @@ impl Code {
         ));
     }
 
-    /// Returns the same value in a vector register of x86-64, hidden from LLVM's optimizer. LLVM then neither
-    /// reorders nor moves the sums before this value. Without this barrier, LLVM computes all products first,
-    /// and spills the products to memory.
+    /// Returns a value unchanged in a vector register of x86-64, but hides the value from LLVM's
+    /// optimizer. LLVM then keeps the order of the sums before and after this value. Without this
+    /// barrier, LLVM computes all products before the sums, and has to store the products in
+    /// memory.
     pub(crate) fn opaque<'k>(&'k self, value: Value<'k>) -> Value<'k> {
         let ty = value.ty;
         let assembly =
@@ -432,12 +439,12 @@ impl Code {
         format!("{names} : ({})", vec!["i64"; operands.len()].join(", "))
     }
 
-    /// The mask of the first `left` of 16 lanes; `None` if all lanes are used.
+    /// The mask of the first `left` of 16 lanes; `None` if all 16 lanes are valid.
     pub(crate) fn mask(&self, left: usize) -> Option<Value<'_>> {
         (left < 16).then(|| self.first_lanes(self.index(left), 16))
     }
 
-    /// The mask of the first `count` lanes.
+    /// The mask that selects only the first `count` lanes.
     pub(crate) fn first_lanes<'k>(&'k self, count: Value<'k>, lanes: usize) -> Value<'k> {
         let ty = Type::lanes(lanes, Element::I1);
         self.value(ty, format_args!("vector.create_mask {count} : {ty}"))

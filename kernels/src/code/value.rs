@@ -26,7 +26,8 @@ impl<'k> Value<'k> {
         self.code.value(self.ty, format_args!("{op} {self}, {other} : {}", self.ty))
     }
 
-    /// The result of an index operation without a new statement, if the result is an operand or a constant.
+    /// The result of an index operation that needs no statement, because the result is an operand
+    /// or a constant.
     fn folded(self, op: &str, other: Self) -> Option<Self> {
         let number = |n: usize| self.code.index(n);
         Some(match (op, self.known(), other.known()) {
@@ -59,9 +60,10 @@ impl<'k> Value<'k> {
         self.unary("math.sqrt")
     }
 
-    /// Rounds to the nearest whole number. A half is rounded to the even neighbour. The function uses LLVM's
-    /// intrinsic, which is a single instruction. `math.roundeven` becomes 35 instructions, because
-    /// `iree-compile` implements it with bit operations.
+    /// Rounds a number to the nearest whole number. A number halfway between two whole numbers is
+    /// rounded to the even number. The function uses LLVM's intrinsic, which is a single
+    /// instruction. The function does not use `math.roundeven`, because `iree-compile` turns
+    /// `math.roundeven` into 35 instructions.
     pub(crate) fn round(self) -> Self {
         let call =
             format_args!("llvm.call_intrinsic \"llvm.roundeven\"({self}) : ({}) -> {}", self.ty, self.ty);
@@ -103,12 +105,12 @@ impl<'k> Value<'k> {
         self.binary("", "arith.shrui", self.code.constant(self.ty, bits as f64))
     }
 
-    /// Shifts bits to lower positions, by a separate number in each lane.
+    /// Shifts the bits of each lane to lower positions, by a separate number of bits per lane.
     pub(crate) fn shift_right_by(self, bits: Self) -> Self {
         self.binary("", "arith.shrui", bits)
     }
 
-    /// Computes self · factor + addend, rounded once.
+    /// Computes self · factor + addend, and rounds only once.
     pub(crate) fn multiply_add(self, factor: Self, addend: Self) -> Self {
         assert!(self.ty == factor.ty && self.ty == addend.ty, "operands of different types");
         self.code.value(self.ty, format_args!("math.fma {self}, {factor}, {addend} : {}", self.ty))
@@ -148,7 +150,7 @@ impl<'k> Value<'k> {
         self.code.value(ty, format_args!("vector.reduction <{kind}>, {self} : {} into {ty}", self.ty))
     }
 
-    /// Repeats the number in every lane.
+    /// Repeats the scalar in every lane of a vector.
     pub(crate) fn broadcast(self, lanes: usize) -> Self {
         let Type::Scalar(element) = self.ty else { unreachable!("one number is repeated") };
         self.cast("vector.broadcast", Type::Vector(lanes, element))
@@ -160,25 +162,25 @@ impl<'k> Value<'k> {
         self.code.value(ty, format_args!("vector.extract {self}[{lane}] : {ty} from {}", self.ty))
     }
 
-    /// A range of consecutive lanes.
+    /// Returns a range of consecutive lanes.
     pub(crate) fn slice(self, lanes: Range<usize>) -> Self {
         self.pick(self, &lanes.collect::<Vec<_>>())
     }
 
-    /// The first half (0) or the second half (1) of the lanes.
+    /// Returns the first half (0) or the second half (1) of the lanes.
     pub(crate) fn half(self, half: usize) -> Self {
         let Type::Vector(lanes, _) = self.ty else { unreachable!("only vectors have lanes") };
         self.slice(half * lanes / 2..(half + 1) * lanes / 2)
     }
 
-    /// The lanes of this vector, followed by the lanes of another vector.
+    /// Returns a vector with the lanes of this vector, followed by the lanes of another vector.
     pub(crate) fn followed_by(self, other: Self) -> Self {
         let Type::Vector(lanes, _) = self.ty else { unreachable!("only vectors have lanes") };
         self.pick(other, &(0..2 * lanes).collect::<Vec<_>>())
     }
 
-    /// Shuffles the lanes of two vectors. Lane numbers first count the lanes of this vector, then the lanes
-    /// of `other`.
+    /// Shuffles the lanes of two vectors. The lane numbers continue from this vector to `other`:
+    /// the first lane of `other` follows the last lane of this vector.
     pub(crate) fn pick(self, other: Self, lanes: &[usize]) -> Self {
         let Type::Vector(_, element) = self.ty else { unreachable!("only vectors have lanes") };
         assert_eq!(self.ty, other.ty, "operands of different types");
@@ -188,7 +190,8 @@ impl<'k> Value<'k> {
             .value(ty, format_args!("vector.shuffle {self}, {other} [{order}] : {}, {}", self.ty, other.ty))
     }
 
-    /// Reinterprets the bits of the value as another type. A scalar first becomes a vector with one lane.
+    /// Reinterprets the bits of the value as a value of another type. The function first converts a
+    /// scalar to a vector with one lane.
     pub(crate) fn bits(self, ty: Type) -> Self {
         assert_eq!(self.ty.bits(), ty.bits(), "other bits");
         match (self.ty, ty) {
@@ -199,7 +202,8 @@ impl<'k> Value<'k> {
         }
     }
 
-    /// Converts the value to another element type, with rounding if necessary. Integers keep their lower bits.
+    /// Converts the value to another element type, with rounding if necessary. Integers keep their
+    /// lower bits if the new type is narrower.
     pub(crate) fn convert(self, element: Element) -> Self {
         let Some(from) = self.ty.element() else { unreachable!("places are not converted") };
         let ty = self.ty.with_element(element);
@@ -215,22 +219,22 @@ impl<'k> Value<'k> {
         self.cast(op, ty)
     }
 
-    /// Rounds the value to a narrower type, and converts it back to f32.
+    /// Rounds the value to a narrower type, and converts the result back to f32.
     pub(crate) fn rounded(self, to: Element) -> Self {
         self.convert(to).convert(Element::F32)
     }
 
-    /// Zero-extends an integer to 32 bits.
+    /// Zero-extends an integer to an integer of 32 bits.
     pub(crate) fn widen(self) -> Self {
         self.cast("arith.extui", self.ty.with_element(Element::I32))
     }
 
-    /// Converts an integer to an index.
+    /// Converts an integer to an index of the kernel language.
     pub(crate) fn place(self) -> Self {
         self.cast("arith.index_cast", Type::Index)
     }
 
-    /// Converts an index to an integer of 32 bits.
+    /// Converts an index to a 32-bit integer.
     pub(crate) fn number(self) -> Self {
         self.cast("arith.index_cast", Type::Scalar(Element::I32))
     }

@@ -1,7 +1,8 @@
-//! Kernels for NVIDIA GPUs. XLA calls them in a module for its CUDA platform.
+//! Kernels for NVIDIA GPUs. XLA calls these kernels in a module for its CUDA platform.
 //!
-//! A kernel is a part of `decode.ptx` in which numbers replace the names of sizes. The module contains this
-//! text in a `custom_call`, so XLA and the driver compile the kernel like the rest of the module.
+//! The text of a kernel is a part of `decode.ptx`, with numbers instead of the names of sizes. The
+//! module contains this PTX text in a `custom_call`, so XLA and the driver compile the kernel like
+//! the rest of the module.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,59 +10,66 @@ use std::fmt::Write as _;
 use ops::ops::WeightStyle;
 use ops::{ElementType, Operand, Statements, TensorType};
 
-/// The code of all kernels, which nvcc compiled from `decode.cu`.
+/// The PTX code of all kernels, which nvcc compiled from `decode.cu`.
 const PTX: &str = include_str!("decode.ptx");
 
-/// The largest number of vectors that a kernel multiplies with a weight.
+/// The largest number of vectors that a kernel multiplies by a weight in one call.
 pub const CUDA_VECTORS: usize = 8;
 
-/// The number of bf16 numbers that a block keeps in shared memory: `STAGED` in `decode.cu`.
+/// The number of bf16 numbers that a CUDA block keeps in shared memory: `STAGED` in `decode.cu`.
 const KEPT: usize = 18_432;
-/// The numbers of threads per block: `THREADS`, and 32 times `READERS`, in `decode.cu`.
+/// The number of threads per block, for matmuls and for attention: `THREADS`, and 32 times
+/// `READERS`, in `decode.cu`.
 const THREADS: usize = 256;
 const ATTENTION_THREADS: usize = 512;
-/// The rows of a weight that a block multiplies together: `TILE` in `decode.cu`.
+/// The number of rows of a weight that a block multiplies together: `TILE` in `decode.cu`.
 const TILE: usize = 8;
-/// The longest range of positions that a block reads: `POSITIONS` in `decode.cu`.
+/// The largest number of positions that a block reads: `POSITIONS` in `decode.cu`.
 const POSITIONS: usize = 1024;
-/// If there are more tiles than `MOST_BLOCKS`, `BLOCKS` blocks compute several tiles each. An H100 has 132
-/// multiprocessors.
+/// If a weight has more tiles than `MOST_BLOCKS`, the launch has only `BLOCKS` blocks, and each
+/// block computes several tiles. An H100 has 132 streaming multiprocessors.
 const MOST_BLOCKS: usize = 4 * 132;
 const BLOCKS: usize = 2 * 132;
 
-/// A kernel for an NVIDIA GPU, with all sizes. All tensors are bf16, except the integer tensors.
+/// A kernel for an NVIDIA GPU, and the sizes of its tensors. All tensors have the element type
+/// bf16, except tensors of integers.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CudaKernel {
     /// `x · weightᵀ`. The operands are x, the norm's weight (if there is a norm), and the weight.
     Linear(CudaProduct),
-    /// `x · weightᵀ + residual`, without a norm. The operands are x, the weight and the residual.
+    /// `x · weightᵀ + residual`, where x is not normalized. The operands are x, the weight and the
+    /// residual.
     Residual(CudaProduct),
-    /// Three products of the same normalized x. The operands are x, the norm's weight and the three weights.
-    /// The two numbers are the outputs of the second and the third weight.
+    /// Three matmuls of the same normalized x with three weights. The operands are x, the norm's
+    /// weight and the three weights. The two numbers are the numbers of outputs of the second and
+    /// the third weight.
     Three(CudaProduct, [usize; 2]),
-    /// `silu(x · gateᵀ) · (x · upᵀ)` of a normalized x. The operands are x, the norm's weight, gate and up.
+    /// `silu(x · gateᵀ) · (x · upᵀ)`, where x is normalized. The operands are x, the norm's weight,
+    /// gate and up.
     Gated(CudaProduct),
-    /// Attention of one new token for each sequence, after rotary embedding and append. The operands are the
-    /// queries, the new keys and values, cosines and sines, start, count, and the caches of keys and values.
-    /// If there is no count, pass start again, and all tokens are appended. The results are the output of
-    /// attention and both caches.
+    /// Attention for one new token of each sequence, after the rotary embedding of its query and
+    /// key and the append to the caches. The operands are the queries, the new keys and values,
+    /// cosines, sines, start, count, the key cache and the value cache. If the operation has no
+    /// count, pass start again, and the kernel appends all tokens. The results are the output of
+    /// attention, the new key cache and the new value cache.
     Attention(CudaAttention),
 }
 
-/// The sizes of a product.
+/// The sizes of a matmul on the GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CudaProduct {
-    /// The number of vectors.
+    /// The number of vectors in x.
     pub vectors: usize,
-    /// The length of each vector.
+    /// The length of each vector in x.
     pub inputs: usize,
     /// The number of rows of the weight.
     pub outputs: usize,
-    /// The epsilon and the style of the vectors' RMS norm; `None` without a norm.
+    /// The epsilon and the weight style of the RMS norm that the kernel applies to x; `None`
+    /// without a norm.
     pub norm: Option<(f32, WeightStyle)>,
 }
 
-/// The sizes of an attention.
+/// The sizes of attention on the GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CudaAttention {
     /// The number of sequences.
@@ -72,11 +80,11 @@ pub struct CudaAttention {
     pub group: usize,
     /// The number of features per head.
     pub features: usize,
-    /// The number of slots in a cache.
+    /// The number of slots in the cache of a sequence.
     pub slots: usize,
-    /// The number by which scores are multiplied.
+    /// The factor for the scores, usually 1 / √features.
     pub scale: f32,
-    /// Whether each sequence has its own start and count.
+    /// Whether each sequence has its own start position and token count.
     pub by_row: bool,
 }
 
@@ -86,7 +94,8 @@ struct Launch {
     sizes: BTreeMap<&'static str, String>,
     grid: [usize; 2],
     threads: usize,
-    /// The results that are written into an operand's memory, with the numbers of the result and the operand.
+    /// The results that the kernel writes into the memory of an operand, as pairs of a result index
+    /// and an operand index.
     in_place: Vec<(usize, usize)>,
 }
 
@@ -99,7 +108,8 @@ impl CudaProduct {
             && self.outputs.is_multiple_of(TILE)
     }
 
-    /// The launch of the kernel with this name. `outputs` is the number of rows of all weights together.
+    /// The launch of the kernel with the name `kernel`. `outputs` is the total number of rows of
+    /// all weights of the kernel.
     fn launch(&self, kernel: &str, outputs: usize) -> Launch {
         let mut kernel = kernel.to_owned();
         let mut sizes = BTreeMap::from([
@@ -129,7 +139,8 @@ impl CudaAttention {
         matches!(self.features, 64 | 128) && (1..=8).contains(&self.group) && self.slots > 0
     }
 
-    /// The number of ranges of positions. Separate blocks read separate ranges.
+    /// The number of ranges into which attention divides the positions of a cache. Separate blocks
+    /// read separate ranges of positions.
     fn ranges(&self) -> usize {
         self.slots.div_ceil(POSITIONS)
     }
@@ -153,7 +164,7 @@ impl CudaAttention {
         }
     }
 
-    /// The launch that combines the results of the ranges.
+    /// The launch of the kernel that combines the attention results of all ranges.
     fn combine(&self) -> Launch {
         let sizes = BTreeMap::from([
             ("SPLIT", self.ranges().to_string()),
@@ -167,7 +178,7 @@ impl CudaAttention {
 }
 
 impl CudaKernel {
-    /// Whether the kernel supports its sizes.
+    /// Whether the kernel supports the sizes of its tensors.
     pub fn is_supported(&self) -> bool {
         match self {
             Self::Linear(product) | Self::Residual(product) | Self::Gated(product) => product.is_supported(),
@@ -211,7 +222,8 @@ impl CudaKernel {
 }
 
 impl Launch {
-    /// Writes the statement of the launch, and returns the names of its results.
+    /// Writes the statement that launches the kernel, and returns the names of the statement's
+    /// results.
     fn write(
         &self,
         statements: &mut dyn Statements,
@@ -254,8 +266,8 @@ impl Launch {
     }
 }
 
-/// The code of one kernel. The function panics if the file lacks the kernel or a size; a test checks that
-/// this never happens.
+/// The PTX code of one kernel. The function panics if `decode.ptx` lacks the kernel or a size; a
+/// test checks that this never happens.
 fn ptx(kernel: &str, sizes: &BTreeMap<&str, String>) -> String {
     let mut parts = PTX.split("\n.visible .entry ");
     let head = parts.next().unwrap_or_default();
@@ -287,12 +299,12 @@ fn ptx(kernel: &str, sizes: &BTreeMap<&str, String>) -> String {
     code
 }
 
-/// A number in PTX notation, without rounding.
+/// Formats an f32 in PTX notation, without rounding.
 fn float(number: f32) -> String {
     format!("0f{:08X}", number.to_bits())
 }
 
-/// The layout of a tensor in row-major order, as an attribute.
+/// Formats the row-major layout of a tensor as an MLIR attribute.
 fn row_major(ty: &TensorType) -> String {
     let axes: Vec<String> = (0..ty.rank()).rev().map(|axis| axis.to_string()).collect();
     match ty.rank() {
@@ -343,7 +355,8 @@ mod tests {
         assert_eq!(said, Some(&*hash), "decode.cu has changed; run kernels/src/cuda/build, which needs nvcc");
     }
 
-    /// Checks that the file contains each kernel, and that the kernel's sizes are all known.
+    /// Checks that `decode.ptx` contains each kernel, and that the code gives a number for each
+    /// size of a kernel.
     #[test]
     fn every_kernel_has_code() {
         let mut kernels = Vec::new();

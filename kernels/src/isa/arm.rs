@@ -4,15 +4,16 @@ use crate::code::{Element, Type, Value};
 /// The instruction set of an AArch64 processor with vectors of 128 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Arm {
-    /// Whether the processor has instructions for sums of four products of signed bytes.
+    /// Whether the processor has the dot product instruction for four pairs of signed bytes.
     dotprod: bool,
-    /// Whether the processor has instructions for sums of four products of signed and unsigned bytes.
+    /// Whether the processor has the dot product instruction for four signed bytes and four
+    /// unsigned bytes.
     i8mm: bool,
-    /// Whether the processor has instructions for sums of two products of bf16.
+    /// Whether the processor has the dot product instruction for two pairs of bf16.
     bf16: bool,
 }
 
-/// The number of 128-bit vectors that contain sixteen floats, or 64 bytes.
+/// The number of 128-bit vectors that together contain sixteen floats, or 64 bytes.
 pub(super) const PARTS: usize = 4;
 
 const SUMS: Type = Type::lanes(4, Element::I32);

@@ -4,14 +4,15 @@ mod arm;
 pub(crate) mod tiles;
 mod x86;
 
-use targets::{Backend, DeviceKind, Target};
+use targets::{Backend, DeviceKind, Numerics, Target};
 
 use crate::code::{Element, Type, Value};
 use arm::Arm;
 use tiles::TileProducts;
 use x86::X86;
 
-/// The instruction set of a processor, as far as kernels depend on it.
+/// The instruction set of a processor, as far as the code of a kernel depends on the instruction
+/// set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Isa {
     X86(X86),
@@ -26,14 +27,16 @@ impl Isa {
         let features = target.features.as_ref()?;
         let has = |names: &[&str]| names.iter().all(|name| features.iter().any(|feature| feature == name));
         match (target.backend, target.device, target.architecture()) {
-            (Backend::Iree3_13, DeviceKind::Cpu, "x86_64") => X86::of(has, target.is_linux()).map(Self::X86),
+            (Backend::Iree3_13, DeviceKind::Cpu, "x86_64") => {
+                X86::of(has, target.is_linux() && target.numerics == Numerics::Fast).map(Self::X86)
+            }
             (Backend::Iree3_13, DeviceKind::Cpu, "aarch64") => Arm::of(has).map(Self::Arm),
             _ => None,
         }
     }
 
-    /// The number of rows for which 16 sums per row fit into the registers. With long vectors, the sums of a
-    /// second panel fit too.
+    /// The number of activation rows for which 16 sums per row fit into the registers. With long
+    /// vectors, the sums of a second panel of the weight also fit into the registers.
     pub(crate) fn rows(self) -> usize {
         match self {
             Self::X86(x86) => x86.rows(),
@@ -46,7 +49,7 @@ impl Isa {
         matches!(self, Self::X86(x86) if x86.has_short_vectors())
     }
 
-    /// A name for the features on which the code depends.
+    /// A name for the processor features on which the code of a kernel depends.
     pub(crate) fn name(self) -> String {
         match self {
             Self::X86(x86) => x86.name(),
@@ -69,12 +72,14 @@ impl Isa {
         }
     }
 
-    /// Computes sums[i] + Σⱼ bytes[4 i + j] · x[j] for 16 sums of each row, and for up to eight columns. A
-    /// column has 64 bytes of `bytes`, and for each row four bytes of x in a 32-bit word. The bytes of x are
-    /// signed and never −128. `bytes` are signed only if [`is_signed`](Self::is_signed).
+    /// Computes sums[i] + Σⱼ bytes[4 i + j] · x[j] for 16 sums of each row. The function adds one
+    /// such term for each item of `columns`, at most eight. An item of `columns` contains 64 bytes
+    /// of the weight, and for each row a 32-bit word with four bytes of x. The bytes of x are
+    /// signed and never −128. The bytes of the weight are signed only if
+    /// [`is_signed`](Self::is_signed) returns true.
     ///
-    /// `small` means that all `bytes` are from 0 to 15. Sums of products of such small bytes fit into 16
-    /// bits, even without special instructions.
+    /// `small` means that all bytes of the weight are from 0 to 15. Sums of products of such small
+    /// bytes fit into 16 bits, even without special instructions.
     pub(crate) fn add_bytes<'k>(
         self,
         sums: Vec<Value<'k>>,
@@ -98,8 +103,9 @@ impl Isa {
         sums.chunks(parts).map(joined).collect()
     }
 
-    /// Computes sums[i] + Σⱼ words[2 i + j] · x[j] for 16 sums of each row. `words` contains two words for
-    /// each of 16 columns. `x` contains two words for each row, in 32 bits. All words are signed.
+    /// Computes sums[i] + Σⱼ words[2 i + j] · x[j] for 16 sums of each row. In an item of
+    /// `columns`, `words` contains two 16-bit words for each of 16 outputs, and `x` contains two
+    /// 16-bit words for each row. All words are signed.
     pub(crate) fn add_words<'k>(
         self,
         sums: Vec<Value<'k>>,
@@ -130,8 +136,8 @@ impl Isa {
         }
     }
 
-    /// Computes sums[i] + weights[2 i] · x[0] + weights[2 i + 1] · x[1] for 16 sums. A pair of bf16 is one
-    /// 32-bit word.
+    /// Computes sums[i] + weights[2 i] · x[0] + weights[2 i + 1] · x[1] for each of 16 sums. Each
+    /// pair of bf16 is stored in one 32-bit word.
     pub(crate) fn add_bf16_pairs<'k>(self, sums: Value<'k>, weights: Value<'k>, x: Value<'k>) -> Value<'k> {
         let pairs = x.broadcast(16);
         let added = match self {
@@ -145,8 +151,8 @@ impl Isa {
     }
 }
 
-/// The first number (0) or the second number (1) of 16 pairs of bf16, as f32. A bf16 is the upper half of an
-/// f32.
+/// Extracts the first number (0) or the second number (1) of each of 16 pairs of bf16, as f32. The
+/// bits of a bf16 are the upper half of the same number as f32.
 pub(crate) fn bf16_of_pairs<'k>(pairs: Value<'k>, which: usize) -> Value<'k> {
     let half = match which {
         0 => pairs.shift_left(16),
@@ -155,15 +161,16 @@ pub(crate) fn bf16_of_pairs<'k>(pairs: Value<'k>, which: usize) -> Value<'k> {
     half.bits(FLOATS)
 }
 
-/// Rounds two vectors of 16 f32 to 16 pairs of bf16; halves are rounded away from zero. A NaN stays a NaN,
-/// unless all of its bits are set.
+/// Rounds two vectors of 16 f32 to 16 pairs of bf16, and rounds numbers halfway between two bf16
+/// away from zero. A NaN stays a NaN, unless all of its bits are 1.
 pub(crate) fn bf16_pairs<'k>(first: Value<'k>, second: Value<'k>) -> Value<'k> {
     let code = first.code();
     let [first, second] = [first, second].map(|numbers| numbers.bits(I32) + code.constant(I32, 32768.0));
     first.shift_right(16).or(second.and(code.constant(I32, -65536.0)))
 }
 
-/// Transposes 16 vectors of 16 lanes in four steps, each of which exchanges halves of vectors.
+/// Transposes 16 vectors of 16 lanes in four steps. Each step exchanges the halves of pairs of
+/// vectors.
 pub(crate) fn transposed<'k>(vectors: Vec<Value<'k>>) -> Vec<Value<'k>> {
     const SIDE: usize = 16;
     let lanes = |own: &dyn Fn(usize) -> usize| (0..SIDE).map(own).collect::<Vec<_>>();
@@ -178,12 +185,13 @@ pub(crate) fn transposed<'k>(vectors: Vec<Value<'k>>) -> Vec<Value<'k>> {
     })
 }
 
-/// The factors that a column adds to the sums. For each part of each row, the list contains some of the
-/// column's bytes and their factors.
+/// The factors of the products that one column adds to the sums. The list contains pairs of a
+/// vector of weight numbers and a vector of activation numbers, one pair for each part of each
+/// row's sums.
 type Column<'k> = Vec<(Value<'k>, Value<'k>)>;
 
-/// Adds the products of columns to sums. The code uses a column for all rows before it loads the next column,
-/// because there are few registers.
+/// Adds the products of all columns to the sums. The code uses a column for all rows before it
+/// loads the next column, because the processor has few registers.
 fn by_column<'k>(
     sums: Vec<Value<'k>>,
     columns: impl Iterator<Item = Column<'k>>,
@@ -194,7 +202,7 @@ fn by_column<'k>(
     })
 }
 
-/// Splits a vector into 2ⁿ equal parts, for instructions with shorter vectors.
+/// Splits a vector into 2ⁿ equal parts, for processors with shorter vectors.
 fn cut(vector: Value<'_>, parts: usize) -> Vec<Value<'_>> {
     match parts {
         1 => vec![vector],
@@ -202,7 +210,7 @@ fn cut(vector: Value<'_>, parts: usize) -> Vec<Value<'_>> {
     }
 }
 
-/// Joins the parts of a vector.
+/// Joins several vectors to one vector.
 fn joined<'k>(parts: &[Value<'k>]) -> Value<'k> {
     match parts {
         [whole] => *whole,

@@ -5,20 +5,20 @@ use crate::code::{Buffer, Code, Element, Type, Value};
 
 pub(crate) const ROWS: usize = 16;
 
-/// The number of bytes in a full row of a tile. The kernels also read this number of bytes of a panel
-/// together.
+/// The number of bytes in a full row of a tile. The kernels also read the panels of a weight in
+/// units of this number of bytes.
 pub(crate) const LINE: usize = 64;
 
 const REGISTERS: usize = 8;
 
-/// The tile registers of the worker that runs a kernel.
+/// The tile registers that a worker uses while it runs a kernel.
 #[derive(Clone, Copy)]
 pub(crate) struct Tiles<'k> {
     code: &'k Code,
     extents: Extents,
 }
 
-/// The number of rows of each tile register, and the bytes per row.
+/// The extent of each tile register: the number of rows, and the bytes per row.
 pub(crate) type Extents = [(usize, usize); REGISTERS];
 
 /// The kinds of tile products that a processor supports.
@@ -28,9 +28,10 @@ pub(crate) struct TileProducts {
     pub(crate) bytes: bool,
 }
 
-/// Whether the operating system allows this process to use tile registers. A process must request tile
-/// registers, on Linux with `arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)`. One request is enough, but
-/// a kernel cannot know whether its process already made the request.
+/// Whether the operating system allows this process to use tile registers. A process must request
+/// the use of tile registers, on Linux with `arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)`.
+/// One request per process is enough, but a kernel cannot know whether its process already made the
+/// request.
 pub(crate) fn granted(code: &Code) -> Value<'_> {
     const ARCH_PRCTL: usize = 158;
     const ARCH_REQ_XCOMP_PERM: usize = 0x1023;
@@ -40,11 +41,12 @@ pub(crate) fn granted(code: &Code) -> Value<'_> {
 }
 
 impl<'k> Tiles<'k> {
-    /// Sets the extents of the registers through the first line of `memory`, which the processor reads. The
-    /// instruction sets all registers to zero.
+    /// Sets the extents of the tile registers. The processor reads these extents from the first
+    /// cache line of `memory`. The instruction also sets all tile registers to zero.
     pub(crate) fn configure(code: &'k Code, extents: Extents, memory: Buffer<'k>) -> Self {
-        // Palette 1; start row 0; the bytes per row of each of 16 registers, two bytes each; the rows of each
-        // register.
+        // The configuration contains the palette (1) and the start row (0). The bytes per row
+        // follow from byte 16 on, with two bytes per register. The rows follow from byte 48 on,
+        // with one byte per register.
         let mut bytes = vec![0; 64];
         bytes[0] = 1;
         for (register, (rows, line)) in extents.into_iter().enumerate() {
@@ -64,22 +66,23 @@ impl<'k> Tiles<'k> {
         self.code.assembly(&format!("tilezero tmm{register}"), &[]);
     }
 
-    /// Loads a register from an address. Neighbouring rows are `stride` bytes apart.
+    /// Loads a tile register from an address. Neighbouring rows of the tile are `stride` bytes
+    /// apart in memory.
     pub(crate) fn load(self, register: usize, from: Value<'k>, stride: usize) {
         self.code.assembly(&format!("tileloadd tmm{register}, [$0 + $1]"), &[from, self.code.index(stride)]);
     }
 
-    /// Stores a register at an address, without gaps between rows.
+    /// Stores a tile register at an address, without gaps between the rows.
     pub(crate) fn store(self, register: usize, to: Value<'k>) {
         self.code.assembly(&format!("tilestored [$0 + $1], tmm{register}"), &[to, self.code.index(LINE)]);
     }
 
-    /// Computes sums[r][i] + Σⱼ x[r][j] · weights[j / 2][2 i + j % 2] of bf16, with sums in f32.
+    /// Computes sums[r][i] + Σⱼ x[r][j] · weights[j / 2][2 i + j % 2] for bf16, with sums in f32.
     pub(crate) fn add_bf16(self, registers: [usize; 3]) {
         self.multiply("tdpbf16ps", registers);
     }
 
-    /// Computes sums[r][i] + Σⱼ x[r][j] · weights[j / 4][4 i + j % 4] of signed bytes.
+    /// Computes sums[r][i] + Σⱼ x[r][j] · weights[j / 4][4 i + j % 4] for signed bytes.
     pub(crate) fn add_bytes(self, registers: [usize; 3]) {
         self.multiply("tdpbssd", registers);
     }

@@ -7,26 +7,27 @@ use crate::code::{Element, Type, Value};
 pub(crate) struct X86 {
     /// Whether the processor has vectors of 512 bits.
     avx512: bool,
-    /// The width in bits of the vectors in a sum of four byte products: 512 or 256.
+    /// The vector width in bits of the dot product instruction for four pairs of bytes: 512 or 256.
     vnni: Option<usize>,
-    /// Whether sums of two bf16 products are fast. On AMD's cores, one such sum takes as long as one f32
-    /// multiplication. On Intel's cores, such a sum takes four times as long. Only Intel's cores have
-    /// `avx512fp16`.
+    /// Whether the dot product instruction for two pairs of bf16 is fast. On AMD's cores, this
+    /// instruction takes as long as one f32 multiplication. On Intel's cores, this instruction
+    /// takes four times as long as one f32 multiplication. The code recognizes Intel's cores by
+    /// `avx512fp16`, which AMD's cores lack.
     bf16: bool,
     tiles: TileProducts,
 }
 
 impl X86 {
-    /// Creates the instruction set with these features. Tile registers need Linux, where a process can
-    /// request them.
-    pub(super) fn of(has: impl Fn(&[&str]) -> bool, is_linux: bool) -> Option<Self> {
+    /// Creates the instruction set of an x86-64 processor with the given features. Kernels use tile
+    /// registers only if `may_tile` is true. Only Linux lets a process request tile registers.
+    pub(super) fn of(has: impl Fn(&[&str]) -> bool, may_tile: bool) -> Option<Self> {
         let avx512 = has(&["avx512f", "avx512bw", "avx512vl", "avx512dq"]);
         let vnni = match () {
             () if avx512 && has(&["avx512vnni"]) => Some(512),
             () if has(&["avxvnni"]) => Some(256),
             () => None,
         };
-        let tiles = |product: &str| avx512 && is_linux && has(&["amx-tile", product]);
+        let tiles = |product: &str| avx512 && may_tile && has(&["amx-tile", product]);
         has(&["avx2", "fma", "f16c"]).then(|| Self {
             avx512,
             vnni,
@@ -64,7 +65,7 @@ impl X86 {
         self.vnni.is_none()
     }
 
-    /// The number of vector registers that 64 bytes occupy in a multiplication: 1 with 512-bit VNNI,
+    /// The number of vector registers for 64 bytes of a multiplication: 1 with 512-bit VNNI,
     /// otherwise 2.
     pub(super) fn parts(self) -> usize {
         if self.vnni == Some(512) { 1 } else { 2 }
@@ -83,7 +84,7 @@ impl X86 {
         })
     }
 
-    /// The number of vectors into which a multiplication divides 32 words.
+    /// The number of vectors into which a multiplication splits 32 words of 16 bits.
     pub(super) fn parts_of_words(self) -> usize {
         if self.avx512 { 1 } else { 2 }
     }
@@ -112,7 +113,8 @@ impl X86 {
     }
 }
 
-/// Multiplies unsigned bytes by signed bytes. The sum of two products is a word of 16 bits.
+/// Multiplies unsigned bytes by signed bytes, and adds two neighbouring products. The sum of two
+/// products is a 16-bit word.
 fn by_words<'k>(
     sums: Vec<Value<'k>>,
     columns: impl Iterator<Item = Column<'k>>,

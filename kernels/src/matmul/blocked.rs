@@ -1,8 +1,10 @@
-//! A matmul of many rows with dense weights, for processors whose registers fit few sums. The kernel converts
-//! a block of the weight to f32 in memory that stays in the first-level cache. The kernel multiplies this
-//! block by all rows before the next block.
+//! A matmul of many activation rows with dense weights, for processors with few registers. The
+//! kernel converts a block of the weight to f32, and writes the block to memory that stays in the
+//! first-level cache. The kernel then multiplies the block by all activation rows, and continues
+//! with the next block.
 //!
-//! The order of loops follows Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008).
+//! Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008), describe this
+//! order of loops.
 
 use ops::WeightFormat;
 use ops::format::PANEL;
@@ -11,20 +13,20 @@ use super::{Dense, LINE, Matmul, Panel, SUMS, ask};
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::fused_op::End;
 
-/// The largest number of columns in a block.
+/// The largest number of weight columns in a block.
 const COLUMNS: usize = 128;
 
-/// The number of rows whose sums stay in memory together with a block of one panel. For two panels, half as
-/// many rows stay in memory.
+/// The number of activation rows whose sums fit into memory together with a block of one panel. If
+/// a block has two panels, the memory has room for half as many activation rows.
 const ROWS: usize = 256;
 
-/// The number of columns whose products one iteration of the innermost loop adds.
+/// The number of weight columns that one iteration of the innermost loop multiplies.
 const ROUND: usize = 4;
 
-/// The number of rows whose sums stay in registers.
+/// The number of activation rows whose sums stay in registers.
 pub(super) const TILE: usize = 6;
 
-/// The memory for a block of the weight, and for the sums.
+/// The memory for a block of the weight, and for the sums of some activation rows.
 #[derive(Clone, Copy)]
 pub(super) struct Partials<'k> {
     block: Buffer<'k>,
@@ -39,8 +41,9 @@ impl Partials<'_> {
 }
 
 impl Matmul<'_> {
-    /// Whether the matmul uses blocks. Blocks are for processors with short vectors, and for so many rows
-    /// that the conversion costs little.
+    /// Whether the kernel multiplies the weight in blocks. Blocks are faster on processors with
+    /// short vectors, if there are so many activation rows that the conversion of the weight costs
+    /// little.
     pub(super) fn is_blocked(&self) -> bool {
         let whole = self.inputs.is_multiple_of(self.line_columns());
         self.format.element().is_some()
@@ -50,15 +53,15 @@ impl Matmul<'_> {
             && whole
     }
 
-    /// The number of columns in a block. The function prefers blocks of equal size, because a shorter last
-    /// block needs additional code.
+    /// The number of weight columns in a block. The function prefers blocks of equal size, because
+    /// a shorter last block needs additional code.
     fn block_columns(&self) -> usize {
         let fits = |columns: &usize| columns.is_multiple_of(ROUND) && self.inputs.is_multiple_of(*columns);
         (COLUMNS / 2..=COLUMNS).rev().find(fits).unwrap_or(COLUMNS)
     }
 
-    /// Computes the results of a panel's outputs for all rows. If the epilogue combines two panels, the
-    /// function computes both panels.
+    /// Computes the outputs of a panel for all activation rows. If the epilogue combines two
+    /// panels, the function computes the outputs of the two panels.
     pub(super) fn blocks<'k>(
         &self,
         code: &'k Code,
@@ -93,7 +96,7 @@ impl Matmul<'_> {
         });
     }
 
-    /// Converts some columns of a panel to f32.
+    /// Converts some columns of a panel to f32 and writes them to memory.
     fn widen<'k>(
         &self,
         code: &'k Code,
@@ -112,7 +115,8 @@ impl Matmul<'_> {
         });
     }
 
-    /// The number of columns in a line. A line has 64 bytes, and contains the same columns of 16 rows.
+    /// The number of weight columns in a line. A line has 64 bytes, and contains the same columns
+    /// of 16 rows of the weight.
     pub(super) fn line_columns(&self) -> usize {
         match self.format {
             WeightFormat::F32 => 1,
@@ -121,7 +125,8 @@ impl Matmul<'_> {
     }
 }
 
-/// Adds the products of the columns of a block to the sums of some rows.
+/// Multiplies the columns of a block by some activation rows, and adds the products to the sums of
+/// these rows.
 fn multiplied<'k>(
     code: &'k Code,
     x: Dense<'k>,

@@ -8,14 +8,15 @@ use crate::code::{Code, Element, Type, Value};
 use crate::isa;
 use crate::kernel::{self, Kernel};
 
-/// The number of lines that one iteration of the loop reads.
+/// The number of lines of a weight that one iteration of the loop reads.
 const LINES: usize = 4;
 
-/// The number of lines that the kernel multiplies by some rows before it continues with the next rows.
+/// The number of lines of a weight that the kernel multiplies by some activation rows, before it
+/// continues with the next activation rows.
 const BLOCK: usize = 64;
 
-/// A kernel that converts all rows of x `[rows, inputs]` to f32. The matmul then does not repeat the
-/// conversion for each panel.
+/// A kernel that converts all rows of x `[rows, inputs]` to f32. The matmul then does not repeat
+/// this conversion for each panel of the weight.
 pub(super) fn widening(x: Element, rows: usize, inputs: usize) -> (String, impl FnOnce() -> Kernel) {
     let workgroups = rows.min(8);
     let body = move || {
@@ -33,8 +34,9 @@ pub(super) fn widening(x: Element, rows: usize, inputs: usize) -> (String, impl 
 }
 
 impl Matmul<'_> {
-    /// Whether a separate kernel converts the activations to f32. This is true for several rows, unless the
-    /// processor multiplies the activations' type faster than f32.
+    /// Whether a separate kernel converts the activations to f32. A separate kernel is worth its
+    /// time for several rows of activations, unless the processor multiplies the element type of
+    /// the activations faster than f32.
     pub(super) fn widens_apart(&self) -> bool {
         let narrow = match self.format {
             WeightFormat::F16 => true,
@@ -44,7 +46,7 @@ impl Matmul<'_> {
         narrow && self.rows > 1 && !self.is_tiled()
     }
 
-    /// Computes the sums of the panels' outputs for some rows.
+    /// Computes the outputs of some panels for some activation rows.
     pub(super) fn dense<'k>(
         &self,
         code: &'k Code,
@@ -71,7 +73,7 @@ impl Matmul<'_> {
         sums
     }
 
-    /// Adds the products of the columns of some lines.
+    /// Multiplies the columns of some lines by the activations, and adds the products to the sums.
     fn lines<'k>(
         &self,
         code: &'k Code,
@@ -117,7 +119,7 @@ impl Matmul<'_> {
         sums
     }
 
-    /// A column of a line, converted to f32.
+    /// A weight column of a line, converted to f32.
     pub(super) fn widened<'k>(&self, bytes: Value<'k>, column: usize) -> Value<'k> {
         match self.format {
             WeightFormat::Bf16 => isa::bf16_of_pairs(bytes.bits(Type::lanes(PANEL, Element::I32)), column),
@@ -129,7 +131,8 @@ impl Matmul<'_> {
         }
     }
 
-    /// Adds the products of the last column, if a line has two columns and the number of columns is odd.
+    /// Multiplies the last column, if a line has two columns and the weight has an odd number of
+    /// columns.
     fn half_line<'k>(
         &self,
         sum: Value<'k>,

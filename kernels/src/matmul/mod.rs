@@ -1,5 +1,6 @@
-//! Matmul kernels: y = x · weightᵀ over packed weights. For a single row, the kernel is as fast as memory
-//! delivers the weights. For several rows, the kernel reads the weights once.
+//! Matmul kernels: y = x · weightᵀ over packed weights. For a single activation row, the kernel is
+//! as fast as memory delivers the weights. For several activation rows, the kernel reads the
+//! weights only once.
 
 mod blocked;
 mod dense;
@@ -21,27 +22,29 @@ use crate::norm::Norm;
 use crate::quantized::{self, Form, Row};
 use crate::tilings::{Tilings, count};
 
-/// A matmul of `rows` rows of `inputs` numbers with a weight that has `outputs` rows.
+/// A matmul of `rows` activation rows with a weight. Each activation row has `inputs` numbers, and
+/// the weight has `outputs` rows.
 #[derive(Clone)]
 pub(crate) struct Matmul<'a> {
     pub(crate) format: WeightFormat,
-    /// The bits of the integers to which the kernel rounds x, if the weight consists of integers.
+    /// The number of bits of the integers to which the kernel rounds x, if the weight is quantized.
     pub(crate) activations: ActivationBits,
     pub(crate) x: Element,
     pub(crate) y: Element,
     pub(crate) rows: usize,
     pub(crate) inputs: usize,
     pub(crate) outputs: usize,
-    /// The stack of matrices, if each row is multiplied with a separate matrix.
+    /// The stack of matrices, if the kernel multiplies each row by its own matrix.
     pub(crate) stack: Option<Stack>,
-    /// The norm of x, if a norm is fused. For a single row, each part of the work repeats the norm.
+    /// The norm that the kernel applies to x; `None` if no norm is fused. For a single row of x,
+    /// each part of the work computes the norm again.
     pub(crate) norm: Option<Norm>,
-    /// The epilogue that the kernel applies to the sums.
+    /// The epilogue that the kernel applies to the sums of the matmul.
     pub(crate) tail: &'a Epilogue,
     pub(crate) isa: Isa,
 }
 
-/// A kernel that converts activations to the layout that the matmul reads.
+/// A kernel that converts activations to the layout that the matmul kernel reads.
 pub(crate) struct ActivationPacking {
     pub(crate) name: String,
     /// The type of the converted activations.
@@ -49,28 +52,30 @@ pub(crate) struct ActivationPacking {
     pub(crate) kernel: Box<dyn FnOnce() -> Kernel>,
 }
 
-/// A stack of matrices, one for each row of the result.
+/// A stack of matrices. Each row of the result uses one matrix of the stack.
 #[derive(Clone, Copy)]
 pub(crate) struct Stack {
     pub(crate) matrices: usize,
     pub(crate) rows: usize,
-    /// Whether an operand selects the matrix of each row. Otherwise row i uses matrix i.
+    /// Whether an operand selects the matrix for each row of the result. Without such an operand,
+    /// row i of the result uses matrix i modulo `matrices`.
     pub(crate) chosen: bool,
 }
 
-/// The rows that the kernel multiplies by the same matrix.
+/// The activation rows that the kernel multiplies by the same matrix.
 #[derive(Clone, Copy)]
 struct Rows<'k> {
-    /// The index of the first row in the result. Each further row is `apart` rows after the previous row.
+    /// The index of the first row in the matmul's result. In the result, each following row is
+    /// `apart` rows after the previous row.
     first: Value<'k>,
     count: usize,
     apart: usize,
-    /// The number of result rows that share a row of x.
+    /// The number of result rows that the kernel computes from the same row of x.
     shared: usize,
 }
 
 impl<'k> Rows<'k> {
-    /// The index of a row in the result.
+    /// The index in the matmul's result of row `i`.
     fn result(self, i: usize) -> Value<'k> {
         self.first + i * self.apart
     }
@@ -83,48 +88,53 @@ impl<'k> Rows<'k> {
     }
 }
 
-/// The smallest number of weight bytes in a part of the work. A smaller part is not worth starting a worker.
+/// The smallest number of weight bytes that a part of the work reads. A part with fewer weight
+/// bytes would not be worth the time for starting a worker.
 const PART: usize = 1 << 17;
 
-/// The additional bytes for each number of a row that every part quantizes or normalizes again, because this
-/// takes about ten times as long.
+/// If every part quantizes or normalizes the whole activation row, this work is repeated. A part
+/// then reads at least this many weight bytes for each number of the row. Reading these bytes takes
+/// about ten times as long as the repeated work.
 const PART_QUANTIZES: usize = 200;
 const PART_NORMALIZES: usize = 100;
 
-/// The bytes on a worker's stack for a row that the worker prepares itself.
+/// The number of bytes on a worker's stack for an activation row that the worker normalizes or
+/// quantizes itself.
 const SCRATCH: usize = 30 << 10;
 
-/// The distance of prefetches, in bytes. The processor's own prefetcher stops at the end of a memory page.
+/// The distance in bytes between the bytes that the kernel reads and the bytes that it prefetches.
+/// The kernel prefetches because the processor's own prefetcher stops at the end of a memory page.
 const AHEAD: usize = 4096;
 
-/// The number of rows per pass over the weights. With more rows, the arithmetic takes longer than a second
-/// pass over the weights.
+/// The number of activation rows that the kernel multiplies in one pass over the weights. With more
+/// rows per pass, the arithmetic takes longer than a second pass over the weights.
 const ROWS: usize = 8;
 
-/// The largest number of parts into which the kernel divides its work. With this number of parts, all workers
-/// of a machine are busy.
+/// The largest number of parts into which the kernel divides its work for the workers. With 64
+/// parts, all workers of a machine are busy.
 const PARTS: usize = 64;
 
-/// The largest number of vectors of 16 sums that a loop carries. More vectors do not fit into the registers
-/// of any processor, and many more do not fit on a worker's stack.
+/// The largest number of vectors, each with 16 sums, that a loop of the kernel carries from one
+/// iteration to the next. No processor has registers for more vectors, and many more vectors would
+/// not fit on a worker's stack.
 const CARRIED: usize = 32;
 
-/// The sums of 16 outputs for one row.
+/// The sums of 16 outputs for one activation row.
 const SUMS: Type = Type::lanes(PANEL, Element::F32);
 
-/// The activations of a matmul, in the layout that the kernel reads.
+/// The activations of a matmul, in the layout that the matmul kernel reads.
 #[derive(Clone, Copy)]
 enum X<'k> {
     Dense(Dense<'k>),
-    /// The activations are integers. If weights have minima, the second buffer is for the scales and minima
-    /// of a chunk, `[panels, groups, 2, 16]`.
+    /// The activations are integers. If the weight's format has minima, the second buffer is memory
+    /// for the scales and minima of a chunk, as `[panels, groups, 2, 16]`.
     Quantized {
         rows: Buffer<'k>,
         scales: Option<Buffer<'k>>,
     },
 }
 
-/// Rows of numbers, in row order or divided into tiles.
+/// Activation rows of floats, either in row order or divided into tiles.
 #[derive(Clone, Copy)]
 struct Dense<'k> {
     buffer: Buffer<'k>,
@@ -139,25 +149,26 @@ impl<'k> Dense<'k> {
     }
 }
 
-/// A panel of the weight, beginning at a byte.
+/// A panel of the weight, which begins at the byte `at`.
 #[derive(Clone, Copy)]
 struct Panel<'k> {
     weight: Buffer<'k>,
     at: Value<'k>,
-    /// The distance of prefetches in bytes. With 0, the kernel does not prefetch.
+    /// The distance in bytes between the bytes that the kernel reads and the bytes that it
+    /// prefetches. With the distance 0, the kernel does not prefetch.
     ahead: usize,
 }
 
 impl<'k> Panel<'k> {
-    /// A line of the panel, which contains some columns of 16 outputs.
+    /// A line of the panel. A line contains some columns of 16 rows of the weight.
     fn line(self, at: Value<'k>) -> Value<'k> {
         self.weight.load(self.at + at, Type::lanes(LINE, Element::I8))
     }
 }
 
-/// Prefetches bytes of each panel that the kernel reads some time after the next lines. The code has all
-/// prefetches before the reads. If LLVM mixed prefetches and reads, q8 would reach only 0.8 of the memory's
-/// speed (AMD, AVX2).
+/// Prefetches the bytes of each panel that the kernel reads `ahead` bytes later. The kernel
+/// prefetches before it reads the current lines. If LLVM mixed prefetches and reads, a q8 matmul
+/// would reach only 0.8 of the memory's speed (AMD, AVX2).
 fn ask<'k>(code: &'k Code, weights: &[Panel<'k>], at: Value<'k>, lines: usize) {
     for panel in weights.iter().filter(|panel| panel.ahead > 0) {
         (0..lines).for_each(|line| panel.weight.prefetch(panel.at + at + (line * LINE + panel.ahead)));
@@ -168,8 +179,8 @@ fn ask<'k>(code: &'k Code, weights: &[Panel<'k>], at: Value<'k>, lines: usize) {
 }
 
 impl Matmul<'_> {
-    /// The kernel that prepares the activations of several rows for all parts of the work. `None` if each
-    /// part prepares activations itself.
+    /// The kernel that prepares the activations of several rows for all parts of the matmul. The
+    /// result is `None` if each part prepares activations itself.
     pub(crate) fn apart(&self) -> Option<ActivationPacking> {
         let &Self { rows, inputs, x, .. } = self;
         Some(if self.makes_tiles_of_numbers() {
@@ -196,25 +207,25 @@ impl Matmul<'_> {
         })
     }
 
-    /// Whether activations are rounded to integers of 16 bits.
+    /// Whether the kernel rounds activations to 16-bit integers.
     fn has_words(&self) -> bool {
         self.format.element().is_none() && self.activations == ActivationBits::Sixteen
     }
 
-    /// The layout of activations that the kernel multiplies as integers.
+    /// The layout of quantized activations.
     fn form(&self) -> Form {
         let &Self { inputs, activations, .. } = self;
         Form { inputs, bits: activations, chunk: self.format.columns(), sums: self.sums_of_x() }
     }
 
-    /// Whether a separate kernel quantizes the activations. This is true for several rows, and for a row that
-    /// is too long for a worker's stack.
+    /// Whether a separate kernel quantizes the activations before the matmul. A separate kernel is
+    /// necessary for several activation rows, and for a row that is too long for a worker's stack.
     fn quantizes_apart(&self) -> bool {
         self.format.element().is_none() && (self.rows > 1 || self.form().bytes() > SCRATCH)
     }
 
-    /// The number of rows that this layout stores. If the processor uses tiles, the number is a multiple of a
-    /// tile's rows.
+    /// The number of activation rows that the prepared layout stores. If the processor uses tiles,
+    /// this number of rows is a multiple of a tile's rows.
     fn stored(&self) -> usize {
         if self.is_tiled() { self.rows.next_multiple_of(tiles::ROWS) } else { self.rows }
     }
@@ -230,17 +241,17 @@ impl Matmul<'_> {
         norm && (!self.tail.halves || self.outputs.is_multiple_of(2 * PANEL))
     }
 
-    /// The number of columns of the output.
+    /// The number of columns in the output of the matmul.
     fn columns(&self) -> usize {
         if self.tail.halves { self.outputs / 2 } else { self.outputs }
     }
 
-    /// The number of rows of the output.
+    /// The number of rows in the output of the matmul.
     fn results(&self) -> usize {
         self.stack.map_or(self.rows, |stack| stack.rows)
     }
 
-    /// The number of matrices, and the rows per matrix.
+    /// The number of matrices, and the number of activation rows per matrix.
     fn matrices(&self) -> (usize, usize) {
         match self.stack {
             None => (1, self.rows),
@@ -249,7 +260,7 @@ impl Matmul<'_> {
         }
     }
 
-    /// A name that contains everything that affects the kernel's speed, except the epilogue.
+    /// A name that contains all parameters that affect the kernel's speed, except the epilogue.
     pub(crate) fn name(&self) -> String {
         let &Self { format, rows, inputs, outputs, x, y, norm, isa, stack, .. } = self;
         let normed = norm.map(|norm| format!("_normed_{}", norm.name())).unwrap_or_default();
@@ -262,8 +273,8 @@ impl Matmul<'_> {
         format!("product_{format}{words}_{rows}x{inputs}x{outputs}{stacked}_{x}_{y}{normed}_{isa}")
     }
 
-    /// The name under which tuning files store this matmul. The name also tells whether the epilogue combines
-    /// halves.
+    /// The name under which tuning files store measurements of this matmul. The name also contains
+    /// whether the epilogue combines halves.
     pub(crate) fn key(&self) -> String {
         format!("{}{}", self.name(), if self.tail.halves { "_halves" } else { "" })
     }
@@ -272,14 +283,15 @@ impl Matmul<'_> {
         Tilings::new(self.key(), self.usual(), |tiling| self.fitted(tiling))
     }
 
-    /// The default tiling, which the kernel uses without a measurement.
+    /// The tiling that the kernel uses if no measurement selects another tiling.
     pub(crate) fn usual(&self) -> Tiling {
         let &Self { format, rows, inputs, norm, .. } = self;
         let quantized = if format.element().is_none() && rows == 1 { inputs * PART_QUANTIZES } else { 0 };
         let normalised = if norm.is_some() { inputs * PART_NORMALIZES } else { 0 };
         let (matrices, rows) = self.matrices();
         let parts = self.bytes() * matrices / PART.max(quantized + normalised);
-        // The number of parts is a power of two, because workers would wait for the last part of an odd number.
+        // The number of parts is a power of two. With an odd number of parts, workers would wait
+        // for the last part.
         let parts = 1 << parts.clamp(1, PARTS).ilog2();
         // If registers have room, the kernel reads two panels together. Then it multiplies each loaded number
         // of x twice, and a core gets more memory bandwidth from two streams.
@@ -296,7 +308,7 @@ impl Matmul<'_> {
         self.fitted(Tiling { parts: count(parts), rows: count(rows), panels: count(panels), ahead: AHEAD })
     }
 
-    /// A tiling with sizes that are reduced until they fit.
+    /// Reduces the sizes of a tiling until they fit this matmul.
     fn fitted(&self, tiling: Tiling) -> Tiling {
         let (matrices, rows) = self.matrices();
         let columns = self.columns().div_ceil(PANEL);
@@ -315,7 +327,8 @@ impl Matmul<'_> {
         }
     }
 
-    /// The number of parts of the result that the epilogue combines: 1 or 2.
+    /// The number of parts of the result that the epilogue combines: 2 if the epilogue combines
+    /// halves, otherwise 1.
     fn halves(&self) -> usize {
         if self.tail.halves { 2 } else { 1 }
     }
@@ -324,7 +337,7 @@ impl Matmul<'_> {
         self.format.packed(self.outputs, self.inputs).bytes()
     }
 
-    /// The kernel's code for a tiling. The results have this element type.
+    /// The kernel's code for a tiling and for results with this element type.
     pub(crate) fn kernel(&self, element: Element, tiling: Tiling) -> impl FnOnce() -> Kernel {
         let tiling = self.fitted(tiling);
         let bindings =
@@ -411,7 +424,8 @@ impl Matmul<'_> {
         });
     }
 
-    /// The matrix that an operand selects for a row. An index out of range is clamped.
+    /// The index of the matrix that an operand selects for a row of the result. The kernel clamps
+    /// an index that is out of range.
     fn choice<'k>(&self, code: &'k Code, choices: Buffer<'k>, row: Value<'k>) -> Value<'k> {
         let integer = Type::Scalar(Element::I32);
         let last = self.stack.map_or(0, |stack| stack.matrices - 1);
@@ -419,8 +433,8 @@ impl Matmul<'_> {
         choice.min(code.constant(integer, last as f64)).place()
     }
 
-    /// The activations in the layout for the matmul. If no separate kernel prepares them, this function
-    /// normalizes and quantizes the activations.
+    /// The activations in the layout that the matmul reads. If no separate kernel prepares the
+    /// activations, this function normalizes and quantizes the activations.
     fn prepared<'k>(
         &self,
         code: &'k Code,
@@ -445,7 +459,7 @@ impl Matmul<'_> {
         X::Quantized { rows: row.buffer, scales }
     }
 
-    /// Computes the sums of the panels' outputs for a few rows.
+    /// Computes the outputs of some panels for a few activation rows.
     fn tile<'k>(
         &self,
         code: &'k Code,
@@ -471,14 +485,15 @@ impl Matmul<'_> {
         }
     }
 
-    /// Computes the sums of the panels' outputs for a few rows and `units` units of the weights. `add` adds
-    /// the products of some units.
+    /// Computes the outputs of some panels for a few activation rows, from `units` units of the
+    /// weights. `add` multiplies some units, and adds the products to the sums.
     ///
-    /// For any number of rows, each sum adds the columns in the same order. Therefore the bits of a row do
-    /// not depend on the other rows.
+    /// For any number of activation rows, the kernel adds the products of a sum in the same order.
+    /// Therefore the bits of an output row do not depend on the other rows.
     ///
-    /// If the sums of all rows don't fit into the registers, the kernel multiplies each block of units by a
-    /// few rows at a time. The block stays in the cache, and the sums of the other rows are in memory.
+    /// If the sums of all rows do not fit into the registers, the kernel multiplies each block of
+    /// units by only a few rows at a time. The block of units stays in the cache, and the sums of
+    /// the other rows are in memory.
     fn in_runs<'k>(
         &self,
         code: &'k Code,
@@ -510,8 +525,8 @@ impl Matmul<'_> {
         (0..sums).map(|i| kept.load(code.index(i * PANEL), SUMS)).collect()
     }
 
-    /// The mask of a panel's valid outputs; `None` if all 16 outputs are valid. The last panel can have fewer
-    /// valid outputs.
+    /// The mask of the valid outputs of a panel; `None` if all 16 outputs are valid. The last panel
+    /// can have fewer than 16 valid outputs.
     fn mask<'k>(&self, code: &'k Code, panel: Value<'k>) -> Option<Value<'k>> {
         let all = self.outputs.is_multiple_of(PANEL);
         (!all).then(|| code.first_lanes(code.index(self.outputs) - panel * PANEL, PANEL))

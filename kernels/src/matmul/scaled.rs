@@ -1,4 +1,5 @@
-//! Matmuls with integer activations and with weights in groups with scales (q8, q4 and q4_k).
+//! Matmuls of integer activations with weights in the formats q8, q4 and q4_k. These formats have
+//! groups of integers with a scale per group.
 
 use ops::WeightFormat;
 use ops::format::{GROUP, PANEL};
@@ -10,11 +11,12 @@ use crate::quantized::{Row, Sums};
 
 const BYTES: Type = Type::lanes(LINE, Element::I8);
 
-/// The number of columns that the kernel multiplies by some rows before it continues with the next rows.
+/// The number of weight columns that the kernel multiplies by some activation rows, before it
+/// continues with the next activation rows.
 const COLUMNS: usize = 512;
 
 impl Matmul<'_> {
-    /// Computes the sums of the panels' outputs for a few rows.
+    /// Computes the outputs of some panels for a few activation rows.
     pub(super) fn scaled<'k>(
         &self,
         code: &'k Code,
@@ -41,15 +43,15 @@ impl Matmul<'_> {
         }
     }
 
-    /// The number of scales and minima that are kept in memory for a chunk of `panels` panels; `None` for
-    /// formats without minima.
+    /// The number of scales and minima in memory for a chunk of `panels` panels; `None` if the
+    /// weight's format has no minima.
     pub(super) fn scales_of(&self, panels: usize) -> Option<usize> {
         let panels = if self.isa.has_short_vectors() { 1 } else { panels };
         let groups = self.format.columns() / GROUP;
         (self.format == WeightFormat::Q4K).then_some(panels * groups * 2 * PANEL)
     }
 
-    /// Adds the products of a chunk.
+    /// Multiplies a chunk of the weight, and adds the products to the sums.
     fn chunk<'k>(
         &self,
         code: &'k Code,
@@ -89,8 +91,9 @@ impl Matmul<'_> {
         })
     }
 
-    /// Adds the products of two groups. The arguments are the position of the first group in its row and in its
-    /// chunk, and the byte at which the chunk begins. `scales` returns the scale and the minimum of a panel.
+    /// Multiplies two groups of the weight, and adds the products to the sums. The arguments are
+    /// the index of the first group in its row and in its chunk, and the byte of the panel at which
+    /// the chunk begins. `scales` returns the scale and the minimum of one panel's group.
     fn pair<'k>(
         &self,
         code: &'k Code,
@@ -137,7 +140,8 @@ impl Matmul<'_> {
         sums
     }
 
-    /// The number to add to the bytes of [`columns_of`](Self::columns_of) to get the integers.
+    /// Add this number to the bytes of [`columns_of`](Self::columns_of) to get the integers of the
+    /// weight.
     pub(super) fn added(&self) -> i32 {
         match self.format {
             WeightFormat::Q8 if self.takes_signs() => 0,
@@ -145,12 +149,13 @@ impl Matmul<'_> {
         }
     }
 
-    /// Whether the bytes are converted to signed bytes before the multiplication.
+    /// Whether the kernel converts the bytes of the weight to signed bytes before the
+    /// multiplication.
     fn takes_signs(&self) -> bool {
         self.isa.is_signed() && !self.has_words()
     }
 
-    /// The kind of sum that each group of activations stores.
+    /// The kind of sum that the quantized activations store for each group.
     pub(super) fn sums_of_x(&self) -> Sums {
         match self.format {
             WeightFormat::Q4K => Sums::Numbers,
@@ -158,7 +163,7 @@ impl Matmul<'_> {
         }
     }
 
-    /// The scales of a chunk that begins at the given byte of a panel.
+    /// The scales of a chunk, which begins at the byte `start` of a panel.
     pub(super) fn scales<'k>(&self, code: &'k Code, weights: Panel<'k>, start: Value<'k>) -> Scales<'k> {
         let halves = weights.line(start).bits(Type::lanes(2 * PANEL, Element::F16));
         let both = [0, 1].map(|half| halves.slice(half * PANEL..(half + 1) * PANEL).convert(Element::F32));
@@ -173,13 +178,13 @@ impl Matmul<'_> {
         }
     }
 
-    /// The number of lines of a panel per group.
+    /// The number of lines of a panel that a group occupies.
     pub(super) fn lines_of_group(&self) -> usize {
         if self.format == WeightFormat::Q8 { 8 } else { 4 }
     }
 
-    /// The columns of a chunk's group in groups of four, as bytes. The function reads a line only when its
-    /// first columns are needed.
+    /// The columns of a chunk's group, as bytes, with four columns per vector. The function reads a
+    /// line of the panel only when the kernel needs the first columns of that line.
     pub(super) fn columns_of<'k>(
         &self,
         code: &'k Code,
@@ -192,7 +197,7 @@ impl Matmul<'_> {
         (0..lines).flat_map(move |line| self.columns_of_line(code, weights.line(first + line * LINE)))
     }
 
-    /// The columns of a line in groups of four, as bytes.
+    /// The columns of a line, as bytes, with four columns per vector.
     fn columns_of_line<'k>(&self, code: &'k Code, bytes: Value<'k>) -> Vec<Value<'k>> {
         let mut columns = self.stored_columns(code, bytes);
         if self.format == WeightFormat::Q8 && self.takes_signs() {
@@ -202,7 +207,8 @@ impl Matmul<'_> {
         columns
     }
 
-    /// The columns of a line in groups of four, as unsigned bytes, as the archive stores them.
+    /// The columns of a line, as the unsigned bytes that the archive stores, with four columns per
+    /// vector.
     pub(super) fn stored_columns<'k>(&self, code: &'k Code, bytes: Value<'k>) -> Vec<Value<'k>> {
         match self.format {
             WeightFormat::Q4 | WeightFormat::Q4K => {
@@ -215,16 +221,17 @@ impl Matmul<'_> {
     }
 }
 
-/// The even and the odd columns of unsigned bytes, as words.
+/// Splits unsigned bytes into the even columns and the odd columns, as 16-bit words.
 fn words(bytes: Value<'_>) -> [Value<'_>; 2] {
     let words = bytes.bits(Type::lanes(LINE / 2, Element::I16));
     [words.and(words.code().constant(words.ty(), 255.0)), words.shift_right(8)]
 }
 
-/// The scales of a chunk's groups, for all rows of a panel.
+/// The scales of a chunk's groups, for the 16 weight rows of a panel.
 pub(super) enum Scales<'k> {
     Each([Value<'k>; 2]),
-    /// The steps of scales and of negated minima, and the counts of each group.
+    /// The step of the scales, the step of the negated minima, and for each group the counts of
+    /// these steps.
     InSteps {
         steps: [Value<'k>; 2],
         counts: StepCounts<'k>,
@@ -232,7 +239,7 @@ pub(super) enum Scales<'k> {
 }
 
 impl<'k> Scales<'k> {
-    /// The scale of a group, and its minimum if the format has minima.
+    /// The scale of a group; also the minimum of the group, if the weight's format has minima.
     pub(super) fn of(&self, group: usize) -> (Value<'k>, Option<Value<'k>>) {
         match self {
             Self::Each(scales) => (scales[group], None),
@@ -243,7 +250,8 @@ impl<'k> Scales<'k> {
         }
     }
 
-    /// The scale and the minimum of a group, for formats with minima. The group's number is known only at run time.
+    /// The scale and the minimum of a group that is known only at run time, for weight formats with
+    /// minima.
     pub(super) fn in_steps(&self, group: Value<'k>) -> (Value<'k>, Value<'k>) {
         let Self::InSteps { steps, counts } = self else { unreachable!("a format with minima") };
         let [scales, minima] = counts.at(group).map(|count| count.convert(Element::F32));

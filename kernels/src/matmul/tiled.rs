@@ -1,6 +1,6 @@
-//! A matmul of many rows with tile registers. The lines of a panel are the rows of a tile, without
-//! conversion. If x contains floats, a separate kernel divides x into tiles. If x contains bytes, the matmul
-//! reads x directly.
+//! A matmul of many activation rows with tile registers. A tile register loads the lines of a panel
+//! as its rows, without any conversion. If x contains floats, a separate kernel divides x into
+//! tiles before the matmul. If x contains bytes, the matmul kernel reads x directly.
 
 use ops::WeightFormat;
 use ops::format::{GROUP, PANEL};
@@ -15,32 +15,35 @@ use crate::quantized::{Form, Row};
 
 const TILE: usize = LINE / 2;
 
-/// The number of a panel's tiles that the kernel multiplies by all rows before the next tiles. These tiles of
-/// two panels, and the corresponding tiles of all rows, fit into the first-level cache.
+/// The number of tiles of a panel that the kernel multiplies by all activation rows, before it
+/// continues with the next tiles. Four tiles of two panels, and the corresponding tiles of all
+/// activation rows, fit into the first-level cache.
 const NEAR: usize = 4;
 
-/// The distance of prefetches, in tiles of the panel.
+/// The distance between the tile that the kernel reads and the tile that it prefetches, in tiles of
+/// the panel.
 const AHEAD: usize = 16;
 
-/// The number of rows whose sums a worker keeps in memory.
+/// The number of activation rows whose sums a worker keeps in memory.
 const HELD: usize = 128;
 
-/// The number of chunks of a panel whose bytes the kernel prepares together.
+/// The number of chunks of a panel that the kernel converts to tiles together.
 const BLOCK: usize = 8;
 
-/// The number of groups whose products are in memory until they are multiplied by their scales.
+/// The number of groups whose products the kernel keeps in memory until it multiplies the products
+/// by their scales.
 const SLOTS: usize = 4;
 
-/// The smallest number of rows for which kernels use tiles. Tiles add numbers in another order, so fewer rows
-/// never use tiles.
+/// The smallest number of activation rows for which kernels use tiles. Tile instructions add
+/// products in another order, so kernels never use tiles for fewer rows.
 const FEWEST: usize = ROWS + 1;
 
-/// The index of the first register for x. Four tile registers contain sums, the next two contain x, and the
-/// last two contain weights.
+/// The index of the first tile register for x. Registers 0 to 3 contain sums, registers 4 and 5
+/// contain x, and registers 6 and 7 contain weights.
 const X_TILE: usize = 4;
 const WEIGHT_TILE: usize = 6;
 
-/// The sums of some rows, `[panels, rows, 16]`.
+/// The sums of some activation rows, as `[panels, rows, 16]`.
 #[derive(Clone, Copy)]
 struct Sums<'k> {
     buffer: Buffer<'k>,
@@ -53,7 +56,8 @@ impl<'k> Sums<'k> {
     }
 }
 
-/// The index of a number in rows that are divided into tiles: `[rows / 16, inputs / 32, 16, 32]`.
+/// The index in memory of a number of x, if x is divided into tiles: `[rows / 16, inputs / 32, 16,
+/// 32]`.
 pub(super) fn place<'k>(inputs: usize, row: Value<'k>, column: Value<'k>) -> Value<'k> {
     let code = row.code();
     let [rows, columns] = [ROWS, TILE].map(|count| code.index(count));
@@ -61,8 +65,8 @@ pub(super) fn place<'k>(inputs: usize, row: Value<'k>, column: Value<'k>) -> Val
     (tile * ROWS + row.remainder(rows)) * TILE + column.remainder(columns)
 }
 
-/// A kernel that divides all rows of x `[rows, inputs]` into tiles. The kernel does not write the padding
-/// rows of the last tile.
+/// A kernel that divides x `[rows, inputs]` into tiles. The kernel does not write the padding rows
+/// of the last tile.
 pub(super) fn kernel(rows: usize, inputs: usize) -> (String, impl FnOnce() -> Kernel) {
     let workgroups = rows.min(8);
     let body = move || {
@@ -80,18 +84,19 @@ pub(super) fn kernel(rows: usize, inputs: usize) -> (String, impl FnOnce() -> Ke
     (format!("tiles_{rows}x{inputs}"), body)
 }
 
-/// The number of bytes of a row that [`rounding`] writes.
+/// The number of bytes of each activation row that the kernel of [`rounding`] writes.
 pub(super) fn row_bytes(form: Form) -> usize {
     form.bytes().max(tile_bytes(form))
 }
 
-/// The number of bytes of the row's numbers in tiles.
+/// The number of bytes that the dequantized numbers of an activation row occupy in tiles.
 fn tile_bytes(form: Form) -> usize {
     2 * form.values()
 }
 
-/// A kernel that quantizes all rows of x `[rows, inputs]` to bytes with a scale per group. The kernel writes
-/// the dequantized numbers in tiles. If the system does not allow tile registers, the kernel writes the bytes.
+/// A kernel that quantizes x `[rows, inputs]` to bytes with a scale per group. The kernel then
+/// writes the dequantized numbers in tiles. If the operating system does not allow tile registers,
+/// the kernel writes the bytes and scales instead.
 pub(super) fn rounding(
     x: Element,
     [rows, stored]: [usize; 2],
@@ -139,9 +144,10 @@ impl Matmul<'_> {
         multiplied && self.stack.is_none() && self.rows >= FEWEST
     }
 
-    /// Whether the kernel dequantizes weights to bf16 and multiplies bf16 numbers. This is true if
-    /// activations and results are bf16. Products of bytes are exact, but must leave the tile registers after
-    /// each group to be multiplied by its scale, which takes twice as long.
+    /// Whether the kernel dequantizes weights to bf16 and multiplies bf16 numbers. The kernel does
+    /// this if activations and results have the type bf16. For other types, the kernel multiplies
+    /// bytes, which is exact but takes twice as long. The kernel must store the products of each
+    /// group in memory to multiply them by the group's scale.
     pub(super) fn makes_tiles_of_numbers(&self) -> bool {
         let groups = self.format.element().is_none();
         groups && self.is_narrow() && self.isa.tiles().bf16 && self.is_tiled()
@@ -151,12 +157,13 @@ impl Matmul<'_> {
         [self.x, self.y] == [Element::Bf16; 2]
     }
 
-    /// The number of rows whose sums of a panel are in memory.
+    /// The number of activation rows whose sums for a panel are in memory.
     pub(super) fn held(&self) -> usize {
         HELD.min(self.rows.next_multiple_of(ROWS))
     }
 
-    /// Computes the outputs of the panels for all rows. Some of the sums are in memory meanwhile.
+    /// Computes the outputs of some panels for all activation rows. During this computation, the
+    /// sums of some rows are in memory.
     pub(super) fn tiles<'k>(
         &self,
         code: &'k Code,
@@ -214,8 +221,9 @@ impl Matmul<'_> {
         code.runs(self.rows, held, some);
     }
 
-    /// Multiplies floats. The kernel multiplies two panels by two tiles of rows at a time, so that it uses
-    /// each loaded tile twice. It first dequantizes weights in groups, once for all rows.
+    /// Multiplies floats. The kernel multiplies two panels by two tiles of activation rows at a
+    /// time, and so uses each loaded tile twice. If the weight is quantized, the kernel dequantizes
+    /// the weight only once for all activation rows.
     fn dense_tiles<'k>(
         &self,
         tiles: Tiles<'k>,
@@ -292,7 +300,7 @@ impl Matmul<'_> {
         });
     }
 
-    /// Multiplies all rows by a block of columns, one tile after another.
+    /// Multiplies a block of columns by all activation rows, one tile after another.
     fn near_tiles<'k>(&self, tiles: Tiles<'k>, block: &Block<'_, 'k>, (first, sums): (Value<'k>, Sums<'k>)) {
         let code = first.code();
         code.runs(sums.rows, 2 * ROWS, |row, rows| {
@@ -318,15 +326,16 @@ impl Matmul<'_> {
         });
     }
 
-    /// Whether the kernel dequantizes the next block of weights while it multiplies the current block. This
-    /// requires a number of rows that is a multiple of `HELD`, and columns that fill whole blocks.
+    /// Whether the kernel dequantizes the next block of the weight while it multiplies the current
+    /// block. The number of activation rows must be a multiple of `HELD`, and the columns must fill
+    /// whole blocks.
     fn makes_in_turn(&self) -> bool {
         self.makes_tiles_of_numbers()
             && self.rows.is_multiple_of(HELD)
             && (tile_bytes(self.form()) / LINE).is_multiple_of(NEAR)
     }
 
-    /// Dequantizes some lines of a panel's group into a tile.
+    /// Dequantizes some lines of a panel's group, and writes the numbers into a tile.
     fn make_numbers<'k>(
         &self,
         weight: Panel<'k>,
@@ -367,10 +376,11 @@ impl Matmul<'_> {
         }
     }
 
-    /// Multiplies bytes with tile registers. The products of a group are integers, and the kernel multiplies
-    /// them by the group's scale before it adds the next group. A panel's bytes are converted to tiles once
-    /// for all rows. While the kernel scales some groups, it computes the products of the next groups,
-    /// because memory that a tile register writes is readable only some time later.
+    /// Multiplies bytes with tile registers. The products of a group are integers. The kernel
+    /// multiplies these products by the group's scale before it adds the products of the next
+    /// group. The kernel converts the bytes of a panel to tiles once for all activation rows. A
+    /// store from a tile register takes some time. Therefore the kernel computes the products of
+    /// the next groups while it scales the products of earlier groups.
     fn scaled_tiles<'k>(
         &self,
         tiles: Tiles<'k>,
@@ -433,7 +443,7 @@ impl Matmul<'_> {
         });
     }
 
-    /// Converts the two groups of a panel's chunk to tiles and scales.
+    /// Converts the two groups of a panel's chunk to tiles of bytes and to scales.
     fn make_ready<'k>(
         &self,
         code: &'k Code,
@@ -455,29 +465,31 @@ impl Matmul<'_> {
     }
 }
 
-/// Some columns in tiles. The kernel multiplies these columns by all rows before the next columns.
+/// Some columns of the weight, in tiles. The kernel multiplies these columns by all activation
+/// rows, before it continues with the next columns.
 struct Block<'b, 'k> {
-    /// The tiles of x, the number of tiles per row, the index of this block's first tile, and the number of
-    /// tiles in this block.
+    /// The tiles of x, the number of tiles per row, the index of the block's first tile in the row,
+    /// and the number of tiles in the block.
     x: Buffer<'k>,
     columns: usize,
     near: Value<'k>,
     count: usize,
-    /// The number of panels, and the address of a panel's tile for a row and a column.
+    /// The number of panels, and a function that returns the address of a panel's tile for a row
+    /// and a column.
     panels: usize,
     weight: &'b dyn Fn(Value<'k>, Value<'k>, usize) -> Value<'k>,
-    /// Additional work that each step does.
+    /// Additional work for each step of the multiplication.
     besides: &'b dyn Fn(Value<'k>, Value<'k>),
 }
 
-/// The form of quantized weights after the preparation.
+/// Quantized weights in the layout that tile instructions read.
 #[derive(Clone, Copy)]
 enum Ready<'k> {
     Numbers(Buffer<'k>),
     Bytes(Bytes<'k>),
 }
 
-/// Some groups of a panel: their tiles of signed bytes, their scales, and memory for their products.
+/// Some prepared groups of a panel: tiles of signed bytes, scales, and memory for the products.
 #[derive(Clone, Copy)]
 struct Bytes<'k> {
     bytes: Buffer<'k>,

@@ -1,4 +1,4 @@
-//! Converts `append` to primitives.
+//! Converts `append` to primitive operations.
 
 use ops::ops::{
     Append, BinaryKind, BroadcastInDim, Compare, Direction, Gather, Iota, Permute, Reshape, Select,
@@ -6,8 +6,8 @@ use ops::ops::{
 use ops::{ElementType, InferError, TensorType};
 use trace::{Builder, NodeId};
 
-/// Each slot selects its new value. This is the real token for this slot if there is one, and otherwise the
-/// old value.
+/// Each slot of the cache selects its new value. The new value is the vector of the token for this
+/// slot if there is such a token, and otherwise the old value of the slot.
 pub(crate) fn convert(b: &mut Builder<'_>, op: &Append, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let [cache, new, start, count] = operands[..] else { unreachable!("inferred") };
     let shape = b.ty(cache).shape.clone();
@@ -41,8 +41,8 @@ pub(crate) fn convert(b: &mut Builder<'_>, op: &Append, operands: &[NodeId]) -> 
     b.op(Select {}, &[is_new, new, cache])
 }
 
-/// Selects the tokens of `new` along the last of the axes `lead` with `indices`, for each index of the axes
-/// before it.
+/// For each index of the leading axes, selects tokens of `new` along the last of the axes `lead` by
+/// their `indices`.
 fn picked(b: &mut Builder<'_>, new: NodeId, lead: &[usize], indices: NodeId) -> Result<NodeId, InferError> {
     let ty = b.ty(new).clone();
     let of_each = b.ty(indices).shape.clone();

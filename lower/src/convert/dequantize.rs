@@ -1,10 +1,10 @@
-//! Converts `dequantize` to primitives.
+//! Converts `dequantize` to primitive operations.
 
 use ops::ops::{BinaryKind, BroadcastInDim, Dequantize};
 use ops::{ElementType, InferError};
 use trace::{Builder, NodeId};
 
-/// Multiplies the integers and scales in f32, then rounds the product.
+/// Multiplies the integers by their scales in f32, and then rounds the product.
 pub(crate) fn convert(
     b: &mut Builder<'_>,
     op: &Dequantize,

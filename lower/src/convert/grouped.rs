@@ -1,4 +1,5 @@
-//! Converts `grouped_linear` and `grouped_rows` to primitives, for quantized weights without a kernel.
+//! Converts `grouped_linear` and `grouped_rows` to primitive operations, for quantized weights
+//! without a kernel.
 
 use ops::format::{ActivationBits, GROUP, GROUPS};
 use ops::ops::{
@@ -10,14 +11,15 @@ use trace::{Builder, NodeId};
 
 use super::linear::product;
 
-/// Up to this number of rows, one integer matmul per group is faster than a matmul of dequantized numbers.
-/// For more rows, writing and reading the results of all groups takes longer. (IREE 3.13, 8192 outputs of
-/// 2048 inputs on two cores with VNNI: 0.5 ms against 29 for one row, 8 against 28 for 16, 120 against 60 for
-/// 128.)
+/// Up to this number of activation rows, one integer matmul per group is faster than a matmul of
+/// dequantized numbers. For more rows, the results of all groups take too long to write and read.
+/// For 8192 outputs and 2048 inputs on two cores with VNNI (IREE 3.13), integer matmuls take 0.5 ms
+/// for 1 row, 8 ms for 16 rows and 120 ms for 128 rows. For the same numbers of rows, a dequantized
+/// matmul takes 29, 28 and 60 ms.
 const ROWS_OF_INTEGERS: usize = 32;
 
-/// The scales of a weight's groups and, if the format has minima, the minima that are subtracted from the
-/// groups' numbers: f32 `[…, groups]`.
+/// The scales of a weight's groups, as f32 `[…, groups]`. If the format has minima, the struct also
+/// contains the minima, which the code subtracts from the numbers of a group.
 #[derive(Clone, Copy)]
 struct Scales {
     scales: NodeId,
@@ -25,8 +27,8 @@ struct Scales {
 }
 
 impl Scales {
-    /// Computes the scales from the tensors of a weight: either its scales, or its steps `[…, groups / 8, 2]`
-    /// and counts `[…, groups, 2]`.
+    /// Computes the scales from the tensors that store a weight: either scales, or steps `[…,
+    /// groups / 8, 2]` and counts `[…, groups, 2]`.
     fn of(b: &mut Builder<'_>, parts: &[NodeId]) -> Result<Self, InferError> {
         let scales = b.convert(parts[0], ElementType::F32)?;
         let Some(&counts) = parts.get(1) else { return Ok(Self { scales, minima: None }) };
@@ -46,7 +48,8 @@ impl Scales {
     }
 }
 
-/// Quantizes the activations once for all outputs. Each integer product is multiplied by the scales of both factors.
+/// Quantizes the activations once, and uses them for all outputs. Multiplies each integer product
+/// by the scale of the activations and the scale of the weight.
 pub(crate) fn linear(
     b: &mut Builder<'_>,
     op: &GroupedLinear,
@@ -81,7 +84,7 @@ pub(crate) fn linear(
     b.op(Reshape { shape }, &[rounded])
 }
 
-/// Multiplies the integers of the selected rows by their scales.
+/// Multiplies the integers of the selected weight rows by their scales.
 pub(crate) fn rows(b: &mut Builder<'_>, op: &GroupedRows, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let [parts @ .., indices] = operands else { unreachable!("inferred") };
     let mut part = |part: &NodeId| b.op(Gather {}, &[*part, *indices]);
@@ -106,8 +109,8 @@ fn filled_up(b: &mut Builder<'_>, x: NodeId, columns: usize) -> Result<NodeId, I
     b.op(Concatenate { axis: 1 }, &[x, zeros])
 }
 
-/// Rounds numbers in groups to integers. Returns the integers, still stored as f32, and their scales: see
-/// [`ops::format::in_integers`].
+/// Rounds the numbers of each group to integers. Returns the integers as f32, and the scale of each
+/// group. See [`ops::format::in_integers`] for the rounding.
 fn in_integers(b: &mut Builder<'_>, x: NodeId, bits: ActivationBits) -> Result<(NodeId, NodeId), InferError> {
     let magnitudes = b.unary(UnaryKind::Abs, x)?;
     let largest = b.op(Reduce { kind: ReduceKind::Maximum, axes: vec![2] }, &[magnitudes])?;
@@ -120,7 +123,8 @@ fn in_integers(b: &mut Builder<'_>, x: NodeId, bits: ActivationBits) -> Result<(
     Ok((bytes, b.binary(BinaryKind::Divide, largest, full)?))
 }
 
-/// The integers at each position in a byte. Each position has as many columns of a group as the group has bytes.
+/// The integers that are stored at each position within the bytes, such as the lower and the upper
+/// four bits. At each position, the bytes of a group store as many columns as the group has bytes.
 fn unpacked(b: &mut Builder<'_>, format: WeightFormat, bytes: NodeId) -> Result<Vec<NodeId>, InferError> {
     if format.in_a_byte() != Some(2) {
         return Ok(vec![bytes]);
@@ -138,9 +142,10 @@ fn unpacked(b: &mut Builder<'_>, format: WeightFormat, bytes: NodeId) -> Result<
     Ok(vec![whole(first)?, whole(second)?])
 }
 
-/// Computes x · weightᵀ from integers, with the shape rows × outputs. The function multiplies the integers of
-/// each group, and then multiplies the result by both scales. For formats with minima, it subtracts the
-/// minimum times the sum of x's group.
+/// Computes x · weightᵀ from integers, as a tensor `[rows, outputs]`. The function multiplies the
+/// integers of each group, and then multiplies the product by the scales of x and the weight. For
+/// formats with minima, the function then subtracts the minimum of each weight group times the sum
+/// of x's group.
 fn of_integers(
     b: &mut Builder<'_>,
     format: WeightFormat,
@@ -180,7 +185,7 @@ fn of_integers(
     b.binary(BinaryKind::Subtract, sums, less)
 }
 
-/// Dequantizes the integers at each position in a byte, and joins all groups.
+/// Dequantizes the integers at each position within the bytes, and joins the numbers of all groups.
 fn numbers(
     b: &mut Builder<'_>,
     parts: Vec<NodeId>,
@@ -203,7 +208,7 @@ fn numbers(
     b.op(OptimizationBarrier {}, &[numbers])
 }
 
-/// Multiplies numbers by their scales. The axes of the scales are the axes `axes` of the numbers.
+/// Multiplies each number by its scale. The scales have the axes `axes` of the numbers.
 fn scaled(
     b: &mut Builder<'_>,
     numbers: NodeId,
@@ -214,7 +219,7 @@ fn scaled(
     b.binary(BinaryKind::Multiply, numbers, scales)
 }
 
-/// Broadcasts a tensor with the axes `axes` of the numbers to all axes of the numbers.
+/// Broadcasts a tensor, whose axes are the axes `axes` of the numbers, to all axes of the numbers.
 fn spread(b: &mut Builder<'_>, of: NodeId, numbers: NodeId, axes: Vec<usize>) -> Result<NodeId, InferError> {
     let shape = b.ty(numbers).shape.clone();
     b.op(BroadcastInDim { shape, axes }, &[of])

@@ -1,11 +1,12 @@
-//! Converts `linear` to primitives.
+//! Converts `linear` to primitive operations.
 
 use ops::ops::{BinaryKind, BroadcastInDim, DotGeneral, Linear, Reshape};
 use ops::{ElementType, InferError};
 use trace::{Builder, NodeId};
 
-/// A matmul summed in f32, plus the bias, rounded once. The converter never converts the weight to a wider
-/// type, because a wider weight would double the bytes that the program reads per token.
+/// The matmul is summed in f32. The converter then adds the bias, and rounds the result once. The
+/// weight keeps its element type, because a wider weight would double the bytes that the program
+/// reads per token.
 pub(crate) fn convert(b: &mut Builder<'_>, _: &Linear, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let (x, weight) = (operands[0], operands[1]);
     let (ty, outputs) = (b.ty(x).clone(), b.ty(weight).shape[0]);
@@ -24,7 +25,7 @@ pub(crate) fn convert(b: &mut Builder<'_>, _: &Linear, operands: &[NodeId]) -> R
     b.op(Reshape { shape }, &[rounded])
 }
 
-/// The matmul of x `[rows, inputs]` and weightᵀ, with a weight `[outputs, inputs]`, in f32.
+/// The matmul of x `[rows, inputs]` and the weight `[outputs, inputs]`, summed in f32.
 pub(crate) fn product(b: &mut Builder<'_>, x: NodeId, weight: NodeId) -> Result<NodeId, InferError> {
     let product = DotGeneral {
         left_batch: vec![],

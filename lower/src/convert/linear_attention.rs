@@ -1,4 +1,5 @@
-//! Converts `linear_attention` to primitives. A single token uses the definition, and several tokens use chunks.
+//! Converts `linear_attention` to primitive operations. For a single token, the converter uses the
+//! definition of linear attention; for several tokens, it divides the tokens into chunks.
 
 use ops::ops::{
     BinaryKind, BroadcastInDim, Compare, Concatenate, Direction, DotGeneral, Iota, LinearAttention,
@@ -7,13 +8,15 @@ use ops::ops::{
 use ops::{ElementType, InferError, TensorType};
 use trace::{Builder, NodeId};
 
-/// The number of tokens in a chunk, as in transformers' `torch_chunk_gated_delta_rule`.
+/// The number of tokens in a chunk, as in the function `torch_chunk_gated_delta_rule` of
+/// transformers.
 const CHUNK: usize = 64;
 
-/// The axes of matrices and heads: sequences, key heads, and value heads per key head.
+/// The leading axes of the state matrices: sequences, key heads, and value heads per key head.
 const HEADS: [usize; 3] = [0, 1, 2];
 
-/// Tokens on an axis after the heads. Keys also have an axis for groups.
+/// The tensors of some tokens, with the axis of tokens after the axes of heads. Queries and keys
+/// also have an axis for the value heads per key head.
 struct Tokens {
     q: NodeId,
     k: NodeId,
@@ -63,7 +66,7 @@ pub(crate) fn convert(
     b.op(Concatenate { axis: 3 }, &[&[state], &outputs[..]].concat())
 }
 
-/// Whether each token is real: `[S]` or `[B, S]`.
+/// Whether each token is a real token and not padding: `[S]` or `[B, S]`.
 fn real(b: &mut Builder<'_>, sizes: LinearAttentionSizes, count: NodeId) -> Result<NodeId, InferError> {
     let mut shape = vec![sizes.tokens];
     if b.ty(count).rank() == 1 {
@@ -76,7 +79,7 @@ fn real(b: &mut Builder<'_>, sizes: LinearAttentionSizes, count: NodeId) -> Resu
     b.op(Compare { direction: Direction::Lt }, &[token, count])
 }
 
-/// The matrices before the first token. At the beginning of a sequence, they are 0.
+/// The state matrices before the first token. At the beginning of a sequence, these matrices are 0.
 fn before(b: &mut Builder<'_>, state: NodeId, start: NodeId) -> Result<NodeId, InferError> {
     let zero = b.splat(start, 0.0)?;
     let begins = b.op(Compare { direction: Direction::Eq }, &[start, zero])?;
@@ -86,7 +89,7 @@ fn before(b: &mut Builder<'_>, state: NodeId, start: NodeId) -> Result<NodeId, I
     b.op(Select {}, &[begins, zero, state])
 }
 
-/// Keys or queries `[B, S, H, D]` as `[B, H, G, S, D]`.
+/// Converts keys or queries from `[B, S, H, D]` to `[B, H, G, S, D]`.
 fn by_group(b: &mut Builder<'_>, sizes: LinearAttentionSizes, x: NodeId) -> Result<NodeId, InferError> {
     let LinearAttentionSizes { sequences, tokens, heads, groups, keys, .. } = sizes;
     let x = b.op(Permute { order: vec![0, 2, 1, 3] }, &[x])?;
@@ -104,18 +107,18 @@ impl Tokens {
     }
 }
 
-/// Repeats `x` along the axes of `like` that are not in `axes`.
+/// Repeats `x`, which has the axes `axes` of `like`, along the other axes of `like`.
 fn over(b: &mut Builder<'_>, x: NodeId, like: NodeId, axes: &[usize]) -> Result<NodeId, InferError> {
     b.op(BroadcastInDim { shape: b.ty(like).shape.clone(), axes: axes.to_vec() }, &[x])
 }
 
-/// `x` times `factor`. The factor has only the axes `axes` of `x`.
+/// Multiplies `x` by `factor`, which has only the axes `axes` of `x`.
 fn scaled(b: &mut Builder<'_>, x: NodeId, factor: NodeId, axes: &[usize]) -> Result<NodeId, InferError> {
     let factor = over(b, factor, x, axes)?;
     b.binary(BinaryKind::Multiply, x, factor)
 }
 
-/// A matmul for each head that sums over these axes.
+/// A matmul for each head, which sums over the given axes.
 fn product(
     b: &mut Builder<'_>,
     (left, left_axis): (NodeId, usize),
@@ -131,7 +134,7 @@ fn product(
     b.op(op, &[left, right])
 }
 
-/// One token. Returns the new matrices and the output.
+/// Computes one token, and returns the new state matrices and the output.
 fn step(
     b: &mut Builder<'_>,
     delta: bool,
@@ -168,8 +171,9 @@ fn step(
     Ok((state, b.op(Reshape { shape }, &[output])?))
 }
 
-/// Several tokens, computed by matmuls. Returns the new matrices and the outputs. Yang et al., "Gated Delta
-/// Networks" (2024), §3.3; without the delta rule, Dao and Gu, "Transformers are SSMs" (2024), §6.
+/// Computes several tokens with matmuls. Returns the new state matrices and the outputs. Sources:
+/// Yang et al., "Gated Delta Networks" (2024), §3.3; without the delta rule, Dao and Gu,
+/// "Transformers are SSMs" (2024), §6.
 fn chunk(
     b: &mut Builder<'_>,
     delta: bool,
@@ -181,8 +185,8 @@ fn chunk(
     let between = Between::of(b, tokens.decay)?;
     let mut written = scaled(b, v, tokens.rate, &ROWS)?;
     if delta {
-        // (I + A) · u = β · (v − exp(G) · k · S), where A contains what each token's key reads of earlier
-        // tokens' keys
+        // The values u solve (I + A) · u = β · (v − exp(G) · k · S), where A contains the products
+        // of each token's key and the earlier keys.
         let similar = product(b, (k, 4), (k, 4))?;
         let similar = b.binary(BinaryKind::Multiply, similar, between.factors)?;
         let reads = scaled(b, similar, tokens.rate, &ROWS)?;
@@ -206,9 +210,10 @@ fn chunk(
     Ok((b.binary(BinaryKind::Add, kept, update)?, outputs))
 }
 
-/// The decay factors in a chunk of C tokens.
+/// The decay factors between the tokens in a chunk of C tokens.
 struct Between {
-    /// The decay from each earlier token to each token, `[…, C, C]`; 0 for later tokens.
+    /// The decay from each earlier token to each token, `[…, C, C]`; the factors for later tokens
+    /// are 0.
     factors: NodeId,
     /// The decay from the state before the chunk to each token, `[…, C]`.
     from_start: NodeId,
@@ -219,8 +224,8 @@ struct Between {
 }
 
 impl Between {
-    /// Sums the decays of each range of tokens by a matmul. The difference of two sums from the start would
-    /// lose precision.
+    /// Sums the decays of each range of tokens with a matmul. The function does not subtract two
+    /// sums that begin at the first token, because the difference would lose precision.
     fn of(b: &mut Builder<'_>, decay: NodeId) -> Result<Self, InferError> {
         let mut shape = b.ty(decay).shape.clone();
         let length = shape[3];
@@ -232,7 +237,8 @@ impl Between {
         let (row, column) = (place(b, 0)?, place(b, 1)?);
         let after = b.op(Compare { direction: Direction::Lt }, &[row, column])?;
         let until = b.op(Compare { direction: Direction::Le }, &[column, row])?;
-        // [from, l]: the decay of token l, if it is after the first
+        // The element [from, l] is the decay of token l if token l is after the token `from`, and
+        // otherwise 0.
         let each = b.op(BroadcastInDim { shape: shape.clone(), axes: vec![0, 1, 2, 4] }, &[decay])?;
         let after = b.op(BroadcastInDim { shape: shape.clone(), axes: vec![3, 4] }, &[after])?;
         let none = b.splat(each, 0.0)?;
@@ -248,7 +254,7 @@ impl Between {
             };
             b.op(op, &[x, ones])
         };
-        // [from, to]
+        // The axes of the sums are [from, to].
         let sums = sum(b, later, 4)?;
         let sums = b.op(Permute { order: vec![0, 1, 2, 4, 3] }, &[sums])?;
         let factors = b.unary(UnaryKind::Exponential, sums)?;
@@ -267,11 +273,13 @@ impl Between {
     }
 }
 
-/// The inverse of I + A. A is the part of `x` `[…, C, C]` below the diagonal.
+/// Computes the inverse of I + A for each matrix. A is the part of `x` `[…, C, C]` that is below
+/// the diagonal.
 ///
-/// For a block of one token, the inverse is 1. Two neighbouring blocks have the inverses X and Y, and P is
-/// the part of A left of Y and below X. The inverse of both blocks together is [[X, 0], [−Y · P · X, Y]]. A
-/// power series of A would cancel for repeated keys.
+/// For a block of one token, the inverse is 1. For two neighbouring blocks with the inverses X and
+/// Y, let P be the part of A that is left of Y and below X. The inverse of the joint block of X and
+/// Y is [[X, 0], [−Y · P · X, Y]]. A power series of A would be inexact for repeated keys, because
+/// its terms cancel.
 fn inverse(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     let shape = b.ty(x).shape.clone();
     let length = shape[4];
@@ -292,8 +300,8 @@ fn inverse(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     let mut solved = everywhere(b, diagonal)?;
     let mut size = 1;
     while size < length {
-        // Pairs of tokens in the same block of twice the size, but in different blocks of this size, and
-        // below the diagonal.
+        // The pairs of tokens below the diagonal that are in the same block of 2 · `size` tokens,
+        // but in different blocks of `size` tokens.
         let (within, apart) = (same_block(b, 2 * size, Direction::Eq)?, same_block(b, size, Direction::Ne)?);
         let part = b.binary(BinaryKind::And, within, apart)?;
         let part = b.binary(BinaryKind::And, part, below)?;

@@ -1,4 +1,4 @@
-//! The converters, which expand each composite to primitives.
+//! The converters, which expand each composite operation to primitive operations.
 
 mod append;
 mod dequantize;

@@ -1,10 +1,11 @@
-//! Converts `rms_norm` to primitives.
+//! Converts `rms_norm` to primitive operations.
 
 use ops::ops::{BinaryKind, BroadcastInDim, ReduceKind, RmsNorm, UnaryKind, WeightStyle};
 use ops::{ElementType, InferError};
 use trace::{Builder, NodeId};
 
-/// Computes the mean square in f32. The style decides whether the rounding comes before or after the weight.
+/// Computes the mean of the squares in f32. The style of `op` decides whether the function rounds
+/// before or after it multiplies by the weight.
 pub(crate) fn convert(b: &mut Builder<'_>, op: &RmsNorm, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let [x, weight] = operands else { unreachable!("inferred") };
     let ty = b.ty(*x).clone();

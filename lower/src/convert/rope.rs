@@ -1,10 +1,11 @@
-//! Converts `rope` to primitives.
+//! Converts `rope` to primitive operations.
 
 use ops::InferError;
 use ops::ops::{BinaryKind, BroadcastInDim, Concatenate, Narrow, Reshape, Rope, RopeLayout};
 use trace::{Builder, NodeId};
 
-/// Maps (a, b) to (a·cos − b·sin, b·cos + a·sin). Features beyond the tables do not change.
+/// Maps each pair (a, b) of features to (a·cos − b·sin, b·cos + a·sin). The function does not
+/// change features for which the tables have no angle.
 pub(crate) fn convert(b: &mut Builder<'_>, op: &Rope, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let [x, cos, sin] = operands else { unreachable!("inferred") };
     let shape = b.ty(*x).shape.clone();

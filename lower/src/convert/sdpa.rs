@@ -1,4 +1,4 @@
-//! Converts `sdpa` to primitives.
+//! Converts `sdpa` to primitive operations.
 
 use ops::ops::{
     BinaryKind, BroadcastInDim, Compare, Direction, DotGeneral, Iota, MaskTerm, ReduceKind, Sdpa, Select,
@@ -7,8 +7,8 @@ use ops::ops::{
 use ops::{ElementType, InferError, TensorType};
 use trace::{Builder, NodeId, functions};
 
-/// Computes scores, scale, softcap, mask and softmax in f32. The probabilities are rounded before they are
-/// multiplied by the values.
+/// Computes the scores, their scaling, the softcap, the mask and the softmax in f32. The function
+/// rounds the probabilities before it multiplies the probabilities by the values.
 pub(crate) fn convert(b: &mut Builder<'_>, op: &Sdpa, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let (q, k, v) = (operands[0], operands[1], operands[2]);
     let (offset, terms) = op.operands(operands);
@@ -57,7 +57,8 @@ pub(crate) fn convert(b: &mut Builder<'_>, op: &Sdpa, operands: &[NodeId]) -> Re
     b.convert(attended, element)
 }
 
-/// The softmax of scores `[…, keys]` and a sink. The result does not contain the sink's weight.
+/// Computes the softmax of scores `[…, keys]` together with a sink. The result does not contain the
+/// weight of the sink.
 fn with_sinks(b: &mut Builder<'_>, scores: NodeId, sinks: NodeId) -> Result<NodeId, InferError> {
     let (shape, last) = (b.ty(scores).shape.clone(), b.ty(scores).rank() - 1);
     let sinks = b.convert(sinks, ElementType::F32)?;
@@ -75,8 +76,9 @@ fn with_sinks(b: &mut Builder<'_>, scores: NodeId, sinks: NodeId) -> Result<Node
     b.binary(BinaryKind::Divide, weights, sum)
 }
 
-/// The mask of the positional terms: `[queries, keys]`, or `[sequences, queries, keys]` if a term differs
-/// between sequences. `None` if there are no such terms.
+/// The mask for the positional terms of attention, such as causal and window: `[queries, keys]`, or
+/// `[sequences, queries, keys]` if a term differs between sequences. `None` if the operation has no
+/// such terms.
 fn visible(
     b: &mut Builder<'_>,
     terms: &[(MaskTerm, Option<NodeId>)],
@@ -115,7 +117,8 @@ fn visible(
         Ok(())
     };
     if terms.iter().any(|(term, _)| *term == MaskTerm::Ring) {
-        // The formula is last − (last − slot) mod keys. A multiple of keys makes the dividend positive.
+        // The position in a slot is last − (last − slot) mod keys. A multiple of keys makes the
+        // dividend positive.
         let first = b.op(Iota { ty: index.clone(), axis }, &[])?;
         let first = b.binary(BinaryKind::Subtract, query, first)?;
         let last = b.with_scalar(BinaryKind::Add, first, queries as f64 - 1.0)?;

@@ -1,14 +1,14 @@
-//! Converts `softplus` to primitives.
+//! Converts `softplus` to primitive operations.
 
 use ops::ops::{BinaryKind, Compare, Direction, Select, Softplus, UnaryKind};
 use ops::{ElementType, InferError};
 use trace::{Builder, NodeId};
 
-/// Computes max(x, 0) + ln(1 + e) with e = exp(−|x|), which does not overflow. The computation is in f32 for
-/// every element type.
+/// Computes max(x, 0) + ln(1 + e) with e = exp(−|x|), so that no intermediate value overflows. The
+/// function computes in f32, whatever the element type of x is.
 ///
-/// Let u be the rounded value of 1 + e. Then ln(1 + e) = e · ln u / (u − 1), or e if u = 1: Higham, "Accuracy
-/// and Stability of Numerical Algorithms" (2002), §1.14.1.
+/// Let u be 1 + e, rounded to f32. Then ln(1 + e) = e · ln u / (u − 1), or e if u = 1: Higham,
+/// "Accuracy and Stability of Numerical Algorithms" (2002), §1.14.1.
 pub(crate) fn convert(b: &mut Builder<'_>, _: &Softplus, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let element = b.ty(operands[0]).element;
     let x = b.convert(operands[0], ElementType::F32)?;

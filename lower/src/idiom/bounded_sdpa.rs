@@ -1,6 +1,7 @@
-//! Writes `bounded_sdpa` for IREE: attention over the used part of a cache. The program computes the length
-//! of this part at run time. The length is an integer on the host, and the slices depend on it. In StableHLO,
-//! such a length is a tensor, and the host would have to wait for the tensor.
+//! Writes `bounded_sdpa` for IREE: attention over only the used part of a KV cache. The program
+//! computes the length of the used part at run time. This length is an integer on the host, and
+//! determines the length of the slices that the device reads. In StableHLO, such a length would be
+//! a tensor, and the host would have to wait for the device to compute the tensor.
 
 use std::fmt::Write as _;
 
@@ -10,17 +11,20 @@ use targets::DeviceKind;
 
 use super::Program;
 
-/// The number of keys is rounded up to a multiple of this number, which is a multiple of all vector lengths.
+/// The program rounds the number of keys up to a multiple of 64, which is a multiple of all vector
+/// lengths.
 const STEP: usize = 64;
 
-/// A cache up to this size is read completely, because a branch would take more time.
+/// The program reads a cache with at most 512 keys completely, because a branch would take more
+/// time.
 const LEAST: usize = 512;
 
-/// Replaces attention with a single query, whose matmul is small compared to reading the caches. For chunks
-/// of queries, functions get two host integers, and iree-compile 3.13 leaves a dispatch before the choice
-/// (docs/upstream/two_numbers.mlir). For devices other than the CPU, the compiler makes this error in all
-/// functions. A program with ring buffers reads both integers even for a single query, and then fails to
-/// compile with this idiom.
+/// Replaces attention with a single query per head, for which the matmul takes little time compared
+/// to reading the caches. For several queries, a function has two integers on the host, and
+/// iree-compile 3.13 then leaves a dispatch before the branch (docs/upstream/two_numbers.mlir). For
+/// devices other than the CPU, iree-compile leaves such a dispatch in all functions. A program with
+/// ring buffers reads two integers even for a single query, and so fails to compile with this
+/// idiom.
 pub(super) fn of(op: &Op, operands: &[&TensorType], program: &Program<'_>) -> Option<Op> {
     let (Op::Sdpa(op), [q, k, ..]) = (op, operands) else { return None };
     let bounded = BoundedSdpa { mask: op.mask.clone(), scale: op.scale, softcap: op.softcap };
@@ -31,8 +35,8 @@ pub(super) fn of(op: &Op, operands: &[&TensorType], program: &Program<'_>) -> Op
     (same && compiles && queries == 1 && keys > LEAST && bounded.infer(operands).is_ok()).then_some(bounded)
 }
 
-/// The right-hand side of the statement: a branch. One side copies the used slice of the caches, and the
-/// other side reads the whole caches.
+/// The right-hand side of the idiom's statement, which is a branch. If the used part is short, the
+/// program copies the used slice of the caches; otherwise, the program reads the whole caches.
 pub(super) fn spell(
     s: &mut dyn Statements,
     op: &BoundedSdpa,
@@ -65,7 +69,8 @@ pub(super) fn spell(
     format!("scf.if {short} -> ({result}) {part} else {all}")
 }
 
-/// The statements of a branch. Their names have a prefix that no other statement has.
+/// The statements of one side of the branch. The names of these statements have a prefix that no
+/// other statement has.
 struct Region {
     prefix: String,
     lines: Vec<String>,
@@ -90,12 +95,12 @@ struct Attention<'a> {
     op: &'a BoundedSdpa,
     operands: &'a [Operand<'a>],
     ty: &'a TensorType,
-    /// The number of keys, as an integer on the host; `None` for all keys.
+    /// The number of keys that attention reads, as an integer on the host; `None` for all keys.
     used: Option<&'a str>,
 }
 
 impl Attention<'_> {
-    /// The type of a tensor with one element per key along an axis.
+    /// The type of a tensor that has one element per key along the given axis.
     fn over_keys(&self, ty: &TensorType, element: ElementType, axis: usize) -> String {
         let extent = |(at, n): (usize, &usize)| match self.used {
             Some(_) if at == axis => "?x".to_owned(),
@@ -104,7 +109,7 @@ impl Attention<'_> {
         format!("tensor<{}{}>", ty.shape.iter().enumerate().map(extent).collect::<String>(), element.name())
     }
 
-    /// The used keys or values, as the name of a tensor and its type.
+    /// The keys or values that attention reads, as the name of a tensor and the tensor's type.
     fn part(&self, s: &mut dyn Statements, name: &str, cache: &Operand<'_>) -> (String, String) {
         let (rank, element) = (cache.ty.rank(), cache.ty.element);
         let part = self.over_keys(cache.ty, element, rank - 2);
@@ -114,9 +119,10 @@ impl Attention<'_> {
         let extents = cache.ty.shape.iter().enumerate().map(extent).collect::<Vec<_>>().join(", ");
         let (starts, strides) = (vec!["0"; rank].join(", "), vec!["1"; rank].join(", "));
         let first = format!("%{name}{}", &used[1..]);
-        // A separate dispatch. Without it, iree-compile 3.13 slices while it packs for the matmul, and runs
-        // out of stack (docs/upstream/slice_while_packing.mlir). An `optimization_barrier` also works, but
-        // then the host waits twice in each layer for the values before the barrier.
+        // The slice must be a separate dispatch. Otherwise, iree-compile 3.13 slices while it packs
+        // for the matmul, and runs out of stack (docs/upstream/slice_while_packing.mlir). An
+        // `optimization_barrier` also works, but then the host waits twice in each layer for the
+        // values before the barrier.
         let region = format!(
             "flow.dispatch.region -> ({part}{{{used}}}) {{\n        {first} = tensor.extract_slice \
              {}[{starts}] [{extents}] [{strides}] : {} to {part}\n        flow.return {first} : {part}\n      }}",
@@ -126,8 +132,8 @@ impl Attention<'_> {
         (s.statement(region), part)
     }
 
-    /// The right-hand side of the last statement, like the statement of `sdpa`'s converter with other
-    /// extents.
+    /// Writes the same statements as the converter of `sdpa`, for another number of keys, and
+    /// returns the right-hand side of the last statement.
     fn spell(&self, s: &mut dyn Statements) -> String {
         let [q, k, v, offset] = self.operands else { unreachable!("inferred") };
         let (rank, batch) = (q.ty.rank(), k.ty.rank() - 2);
@@ -212,7 +218,7 @@ impl Attention<'_> {
         format!("stablehlo.convert {attended} : ({attended_ty}) -> {}", self.ty.mlir())
     }
 
-    /// The attention weights of the keys, from the scores `score` with these extents.
+    /// Computes the attention weights of the keys from their scores `score`.
     fn softmax(&self, s: &mut dyn Statements, score: &str, scores: &TensorType, shape: &str) -> String {
         let rank = scores.rank();
         let (f32s, shape_ty) =
@@ -237,7 +243,7 @@ impl Attention<'_> {
     }
 }
 
-/// Broadcasts a number, or a tensor with all axes except the last, to a shape.
+/// Broadcasts a scalar, or a tensor without the last axis of `shape`, to `shape`.
 fn repeat(
     s: &mut dyn Statements,
     x: &str,

@@ -1,4 +1,5 @@
-//! Idioms are operations in IREE's own dialects, for extents that the host knows only at run time.
+//! Idioms are operations in IREE's own dialects. An idiom replaces an operation whose extents the
+//! host knows only at run time.
 
 mod bounded_sdpa;
 mod sliced_append;
@@ -6,19 +7,20 @@ mod sliced_append;
 use ops::{Idiom, Op, Operand, Statements, TensorType};
 use targets::{Dialect, Target};
 
-/// A function that returns the idiom for an operation on operands of these types.
+/// A function that returns the idiom for an operation whose operands have these types.
 type Replace = fn(&Op, &[&TensorType], &Program<'_>) -> Option<Op>;
 
 const IDIOMS: &[Replace] = &[bounded_sdpa::of, sliced_append::of];
 
-/// Properties of a program that decide whether an idiom compiles.
+/// The properties of a program that decide whether `iree-compile` can compile an idiom.
 pub(crate) struct Program<'t> {
     pub(crate) target: &'t Target,
-    /// Whether the program appends to ring buffers.
+    /// Whether the program appends keys or values to ring buffers.
     pub(crate) has_rings: bool,
 }
 
-/// The idiom that replaces an operation for a target's compiler; `None` if the operation has no idiom.
+/// The idiom that replaces an operation; `None` if the target's compiler has no idiom for the
+/// operation.
 pub(crate) fn of(op: &Op, operands: &[&TensorType], program: &Program<'_>) -> Option<Op> {
     let iree = program.target.backend.dialect() == Dialect::IreeGlobals;
     let some = operands.iter().all(|ty| ty.count() > 0);

@@ -1,6 +1,8 @@
-//! Writes `sliced_append` for IREE. Without this idiom, IREE copies a cache that the program also reads.
-//! StableHLO has no slice whose length the host knows at run time. Ring buffers are short and are rewritten
-//! completely, because an append to a ring would need two slices.
+//! Writes `sliced_append` for IREE: an append that writes a slice of a KV cache. Without this
+//! idiom, IREE copies each cache that the program also reads. StableHLO has no slice operation for
+//! a length that the host knows only at run time. The idiom does not apply to ring buffers, because
+//! an append to a ring buffer needs two slices. Ring buffers are short, so the program rewrites
+//! them completely.
 
 use ops::ops::{Append, SlicedAppend};
 use ops::{Op, Operand, Statements, TensorType};
@@ -14,7 +16,8 @@ pub(super) fn of(op: &Op, operands: &[&TensorType], _: &Program<'_>) -> Option<O
     one.then(|| SlicedAppend { axis: op.axis }.into())
 }
 
-/// The right-hand side of the statement, which writes the real tokens up to the last slot.
+/// The right-hand side of the idiom's statement. The statement writes the real tokens, but no token
+/// after the last slot.
 pub(super) fn spell(s: &mut dyn Statements, op: &SlicedAppend, operands: &[Operand<'_>]) -> String {
     let [cache, new, start, count] = operands else { unreachable!("inferred") };
     let (slots, tokens) = (cache.ty.shape[op.axis], new.ty.shape[op.axis]);

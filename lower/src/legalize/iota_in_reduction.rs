@@ -24,13 +24,13 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     rewrite,
 };
 
-/// Matches reductions of integers, such as the search for the index of the largest element. The compiler
-/// computes the operand of such a reduction inside the reduction.
+/// Matches reductions of integers, such as the search for the index of the largest element. The
+/// compiler computes the operand of such a reduction inside the loop of the reduction.
 fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     matches!(op, Op::Reduce(_)) && function.node(operands[0]).ty().element == ElementType::I32
 }
 
-/// Rewrites the reduction so that it reads its operand from memory.
+/// Rewrites the reduction so that the reduction reads its operand from memory.
 fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let alone = b.op(OptimizationBarrier {}, &[operands[0]])?;
     b.op(op.clone(), &[alone])

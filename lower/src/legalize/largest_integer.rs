@@ -20,17 +20,18 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     rewrite,
 };
 
-/// If one number is not negative, the compiler's wrong initial value of 0 does not affect the maximum.
-/// Therefore the rewritten operations do not match again.
+/// The fault of the compiler is an initial value of 0 for the maximum. If one number is not
+/// negative, this initial value does not affect the maximum. Therefore the operations that replace
+/// the maximum do not have the fault.
 fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     let Op::Reduce(Reduce { kind, .. }) = op else { unreachable!("a reduction") };
     matches!(kind, ReduceKind::Maximum | ReduceKind::Minimum)
         && function.node(operands[0]).ty().element == ElementType::I32
 }
 
-/// Computes the maximum of the non-negative numbers. If all numbers are negative, the function computes the
-/// maximum of all numbers shifted by the smallest integer. The minimum of `x` is `-1 - y`, where `y` is the
-/// maximum of `-1 - x`.
+/// Computes the maximum of the non-negative numbers. If all numbers are negative, the function adds
+/// an offset to all numbers before it computes the maximum, so that no number is negative. The
+/// function computes the minimum of `x` as `-1 - y`, where `y` is the maximum of `-1 - x`.
 fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let Op::Reduce(reduce) = op else { unreachable!("a reduction") };
     let smallest = reduce.kind == ReduceKind::Minimum;

@@ -1,5 +1,7 @@
-//! Legalizations are rewrites that avoid the faults of a compiler. Each fault has its own source file and a
-//! line in the list below. The operations in the crate `ops` still follow the StableHLO specification.
+//! Legalizations rewrite operations that a compiler does not compile, or computes wrongly. Each
+//! such fault of a compiler has its own source file and a line in the list below. The definitions
+//! of the operations in the crate `ops` do not depend on these faults, and follow the StableHLO
+//! specification.
 
 mod broadcast_moves_axes;
 mod gather_by_scalar;
@@ -49,31 +51,34 @@ pub const LEGALIZATIONS: &[Legalization] = &[
 pub struct Legalization {
     pub name: &'static str,
     pub backends: &'static [Backend],
-    /// The kinds of devices whose compiler has the fault. The tests compile the examples for the first kind.
+    /// The kinds of devices whose compiler has the fault. The tests compile the examples for the
+    /// first kind of device.
     pub devices: &'static [DeviceKind],
     pub fault: &'static str,
-    /// Programs that fail to compile or compute wrong numbers without the legalization.
+    /// Programs that, without the legalization, fail to compile or compute wrong numbers.
     pub examples: &'static [FaultExample],
-    /// The operation that shows the fault.
+    /// The operation that the compiler computes wrongly or does not compile.
     operation: &'static str,
-    /// Whether a use of the operation shows the fault.
+    /// Returns whether the compiler's fault affects a use of the operation.
     shows: fn(&Function, &Op, &[NodeId]) -> bool,
-    /// Rewrites one use of the operation. The legalization does not check the rewritten form again.
+    /// Rewrites one use of the operation. The legalization does not check the new operations again.
     rewrite: fn(&mut Builder<'_>, &Op, &[NodeId]) -> Result<NodeId, InferError>,
 }
 
-/// A program in the text form of traces. The numbers of the program's values count the operands first, then
-/// the result of each operation. Results that no operation reads are the program's results.
+/// A program that shows a fault, in the text form of traces. The values of the program are
+/// numbered: first the operands, then the result of each operation. The results of the program are
+/// the results that no operation reads.
 #[derive(Debug)]
 pub struct FaultExample {
-    /// The operations, for example `convert to=bf16`, each with the numbers of its operands.
+    /// The operations, for example `convert to=bf16`, each with the numbers of the operation's
+    /// operands.
     pub operations: &'static [(&'static str, &'static [usize])],
-    /// The operands, for example `i32[2] 3,1`.
+    /// The operands of the program, for example `i32[2] 3,1`.
     pub operands: &'static [&'static str],
 }
 
 impl Legalization {
-    /// The legalizations that a target needs.
+    /// The legalizations for the faults of a target's compiler.
     pub fn needed(target: &Target) -> Vec<&'static Self> {
         let needs =
             |this: &&Self| this.backends.contains(&target.backend) && this.devices.contains(&target.device);
@@ -81,7 +86,8 @@ impl Legalization {
     }
 }
 
-/// The faults of the target's compiler that a trace of primitives triggers, each with the places in the network.
+/// The faults of the target's compiler that affect a trace of primitive operations, with the
+/// affected places in the network.
 pub fn shown<'a>(trace: &'a Trace, target: &Target) -> Vec<(&'static Legalization, Vec<&'a Provenance>)> {
     let places = |legalization: &'static Legalization| {
         let here = |function: &Function, id: &NodeId| match &function.node(*id).kind {
@@ -100,10 +106,11 @@ pub fn shown<'a>(trace: &'a Trace, target: &Target) -> Vec<(&'static Legalizatio
     Legalization::needed(target).into_iter().map(places).filter(|(_, places)| !places.is_empty()).collect()
 }
 
-/// Returns the same program, rewritten by `legalizations`.
+/// Returns the same program after all `legalizations` have rewritten it.
 ///
 /// # Errors
-/// Returns an error if an operation rejects its operands, which means that the trace was not verified.
+/// Returns an error if an operation rejects its operands. This happens only if the trace was not
+/// verified.
 pub fn legalize<'a>(trace: &'a Trace, legalizations: &[&Legalization]) -> Result<Cow<'a, Trace>, LowerError> {
     let needed = |function: &Function, op: &Op, operands: &dyn Fn() -> Vec<NodeId>| {
         let mut known = legalizations.iter().filter(|legalization| legalization.operation == op.name());

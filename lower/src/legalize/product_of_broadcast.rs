@@ -47,10 +47,10 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
 const SCORES: &str =
     "dot_general left_batch=[0,1] right_batch=[0,1] left_contract=[3] right_contract=[3] element=f32";
 
-/// The extents of tiles: 16 with AVX-512, 8 with AVX2, 4 with SSE.
+/// The extents of the compiler's tiles: 16 with AVX-512, 8 with AVX2, 4 with SSE.
 const TILES: [usize; 3] = [4, 8, 16];
 
-/// Matches a batched matmul whose operands trigger the fault.
+/// For each operand of a batched matmul, whether the operand triggers the compiler's fault.
 fn at_fault(function: &Function, product: &DotGeneral, operands: &[NodeId]) -> [bool; 2] {
     let sides =
         [(&product.left_batch, &product.left_contract), (&product.right_batch, &product.right_contract)];
@@ -66,7 +66,8 @@ fn at_fault(function: &Function, product: &DotGeneral, operands: &[NodeId]) -> [
     })
 }
 
-/// Whether the compiler computes this value together with a broadcast of a tensor that is not a scalar.
+/// Whether the compiler computes this value in the same loop as a broadcast of a tensor that is not
+/// a scalar.
 fn is_computed_with_a_broadcast(function: &Function, value: NodeId) -> bool {
     let (mut open, mut known) = (vec![value], BTreeSet::new());
     while let Some(id) = open.pop() {
@@ -89,7 +90,8 @@ fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     at_fault(function, product, operands).contains(&true)
 }
 
-/// Rewrites the matmul so that the operand is written to memory before the compiler packs it.
+/// Rewrites the matmul so that the program writes the operand to memory before the compiler's code
+/// packs the operand.
 fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let Op::DotGeneral(product) = op else { unreachable!("it shows") };
     let faults = at_fault(b.function, product, operands);

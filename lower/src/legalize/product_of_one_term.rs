@@ -32,7 +32,7 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     rewrite,
 };
 
-/// The attention scores of an example in which keys and values have one feature.
+/// The attention scores of an example whose keys and values have only one feature.
 const SCORES: &str =
     "dot_general left_batch=[0,1] right_batch=[0,1] left_contract=[3] right_contract=[3] element=f32";
 const SUMS: &str =
@@ -47,8 +47,8 @@ fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     left.element != *element && left_contract.iter().all(|&axis| left.shape[axis] == 1)
 }
 
-/// Converts the operands to the result's element type first. The compiler then cannot combine the conversion
-/// with other nodes that read the operands.
+/// Converts the operands to the element type of the result first. The compiler then cannot combine
+/// this conversion with other nodes that read the operands.
 fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let Op::DotGeneral(DotGeneral { element, .. }) = op else { unreachable!("it shows") };
     let mut widened = |x| {

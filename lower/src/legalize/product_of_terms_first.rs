@@ -30,7 +30,8 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     rewrite,
 };
 
-/// An example with whole numbers, whose sums are exact.
+/// The operands of an example. The operands are whole numbers, because sums of whole numbers are
+/// exact.
 const LEFT: &str = "f32[4,2,3,2] 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31,32,33,34,35,36,37,38,39,40,41,42,43,44,45,46,47";
 const RIGHT: &str = "f32[2,4] 1,2,3,4,5,6,7,8";
 
@@ -41,7 +42,8 @@ const MATRIX: &str =
 const PERMUTED: &str =
     "dot_general left_batch=[0] right_batch=[0] left_contract=[3] right_contract=[1] element=f32";
 
-/// The compiler fuses transpositions into the matmul, so the order of the axes in memory decides.
+/// The compiler fuses transpositions into the matmul. So whether a matmul has the fault depends on
+/// the order of the axes in memory.
 fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     let Op::DotGeneral(DotGeneral { left_batch, left_contract, .. }) = op else { unreachable!("a product") };
     let mut left = operands[0];
@@ -59,7 +61,8 @@ fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     }
 }
 
-/// Moves the batch axes to the front and the contracted axes to the end. The axes also move in memory.
+/// Moves the batch axes of the operand to the front and the contracted axes to the end. The data in
+/// memory then have this order of axes too.
 fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let Op::DotGeneral(product) = op else { unreachable!("it shows") };
     let (batch, contract) = (product.left_batch.len(), product.left_contract.len());

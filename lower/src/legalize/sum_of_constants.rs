@@ -27,13 +27,13 @@ fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     matches!(op, Op::Reduce(Reduce { kind: ReduceKind::Add, .. })) && is_fixed(function, operands[0])
 }
 
-/// Sums a value that the compiler does not recognize as a constant.
+/// Computes the sum of a value that the compiler does not recognize as a constant.
 fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let hidden = b.op(OptimizationBarrier {}, operands)?;
     b.op(op.clone(), &[hidden])
 }
 
-/// Whether a node depends only on constants.
+/// Whether the value of a node depends only on constants.
 pub(super) fn is_fixed(function: &Function, id: NodeId) -> bool {
     let mut seen = vec![false; id.index() + 1];
     let mut open = vec![id];

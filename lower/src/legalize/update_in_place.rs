@@ -23,7 +23,7 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
         FaultExample {
             operations: &[
                 ("gather", &[0, 1]),
-                // Negating twice gives the same value.
+                // Two negations return the same value.
                 ("unary kind=negate", &[4]),
                 ("unary kind=negate", &[5]),
                 ("unary kind=abs", &[5]),
@@ -37,8 +37,9 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     rewrite,
 };
 
-/// Matches updates of values that the function itself computes. Arguments do not match, because the function
-/// cannot know which other nodes read them. The program still updates the caller's state in place.
+/// Matches updates of values that the same function computes. Updates of arguments do not match,
+/// because the function cannot know which other nodes read the argument. Therefore the program
+/// still updates the caller's KV cache in place.
 fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     let updated = operands[0];
     match &function.node(updated).kind {
@@ -49,7 +50,8 @@ fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     }
 }
 
-/// Updates a copy. A condition that the compiler cannot evaluate selects the copy.
+/// Updates a copy. The compiler cannot remove the copy, because it cannot evaluate the condition
+/// that selects the copy.
 fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let updated = operands[0];
     let value = Literal::splat(TensorType::new(ElementType::I1, []), 1.0);

@@ -1,4 +1,4 @@
-//! Traces of one operation or function, and what they lower to.
+//! Builds traces with one operation or one function, and the modules for these traces.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -11,7 +11,7 @@ pub fn op(text: &str) -> Op {
     Op::parse(&mut Reader::new(text)).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-/// An entry point `@main` with these inputs; `body` gives its results.
+/// A trace with the entry point `@main`. The closure `body` returns the results of the entry point.
 pub fn entry(
     inputs: &[&str],
     body: impl FnOnce(&mut Builder<'_>, &[NodeId]) -> Result<Vec<NodeId>, InferError>,
@@ -31,7 +31,7 @@ pub fn entry(
     trace
 }
 
-/// The trace of one operation.
+/// A trace with a single operation.
 pub fn of_op(text: &str, operands: &[&str]) -> Trace {
     entry(operands, |b, ids| Ok(vec![b.op(op(text), ids)?]))
 }

@@ -1,17 +1,17 @@
-//! Reads the keys of transformers' base class for configurations, which `config.to_dict()` writes for every
-//! model.
+//! Checks the keys of HF transformers' base class for configurations. `config.to_dict()` writes the
+//! keys of the base class for every model.
 //!
-//! The list covers `PreTrainedConfig` in transformers 5.24, and `PretrainedConfig` in 4.x, whose `__init__`
-//! has additional keys.
+//! The list contains the keys of `PreTrainedConfig` in HF transformers 5.24, and the additional
+//! keys of `PretrainedConfig` in HF transformers 4.x.
 
 use serde_json::Value;
 
 use super::Keys;
 use super::storage::QUANTIZATION;
 
-/// Keys that never affect the logits, for any value.
+/// Keys that do not affect the logits, whatever value they have.
 const ANY: &[&str] = &[
-    // How a model is loaded, and what its calls return.
+    // These keys set how HF transformers loads a model, and which results a call returns.
     "_attn_implementation",
     "_attn_implementation_autoset",
     "_attn_implementation_internal",
@@ -29,11 +29,12 @@ const ANY: &[&str] = &[
     "torchscript",
     "use_bfloat16",
     "xla_device",
-    // Feed-forward networks compute each position independently, with the same result in chunks.
+    // With this key, HF transformers computes feed-forward networks in chunks of positions, with
+    // the same results.
     "chunk_size_feed_forward",
     // Only encoder-decoder models read this key.
     "is_decoder",
-    // Output heads for other tasks.
+    // These keys configure output heads for other tasks.
     "finetuning_task",
     "id2label",
     "label2id",
@@ -44,7 +45,7 @@ const ANY: &[&str] = &[
     "decoder_start_token_id",
     "sep_token_id",
     "tokenizer_class",
-    // Generation: transformers 5 drops these keys, and 4 saves them in `generation_config.json`.
+    // Generation: HF transformers 5 drops these keys, and 4 saves them in `generation_config.json`.
     "assistant_confidence_threshold",
     "assistant_lookbehind",
     "bad_words_ids",
@@ -80,8 +81,8 @@ const ANY: &[&str] = &[
     "typical_p",
 ];
 
-/// A key that would change the network or the prompt: its name, its only allowed value besides null, and the
-/// test for this value.
+/// A key that could change the network or the prompt. The tuple contains the name of the key, the
+/// only allowed value besides null, and the test for this value.
 type OnlyAt = (&'static str, &'static str, fn(&Value) -> bool);
 
 const ONLY: &[OnlyAt] = &[
@@ -107,12 +108,13 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// Checks and then ignores the keys of the base class.
+/// Checks the keys of HF transformers' base class. A key of the base class with an allowed value
+/// has no further effect.
 pub(crate) fn read_base(keys: &Keys) {
     keys.ignore(ANY);
-    // Keys with a value other than null were rejected earlier.
+    // Earlier code has rejected any of these keys whose value is not null.
     keys.ignore(&QUANTIZATION.map(|(key, _)| key));
-    // If a family has already read such a key, the family's meaning applies.
+    // If a family has already read such a key, the key has the family's meaning.
     for (key, expected, accepts) in ONLY.iter().filter(|(key, ..)| !keys.is_known(key)) {
         if let Some(value) = keys.get(key).filter(|value| !accepts(value)) {
             keys.refuse(key, value, *expected);

@@ -4,18 +4,20 @@ use serde_json::{Map, Value};
 
 use super::{ConfigError, Keys};
 
-/// The keys that declare a quantization, and the method if the key implies it. The keys come from
-/// transformers, early versions of compressed-tensors, and MLX.
+/// The keys that declare a quantization. The second item of a pair is the quantization method, if
+/// the key implies a method. The keys are from HF transformers, from early versions of
+/// compressed-tensors, and from MLX.
 pub(super) const QUANTIZATION: [(&str, Option<&str>); 3] = [
     ("quantization_config", None),
     ("compression_config", Some("compressed-tensors")),
     ("quantization", Some("mlx")),
 ];
 
-/// Rejects weights of the model or its text tower that are quantized by a method other than the methods in `read`.
+/// Rejects a model if its weights are quantized by a method that the list `read` does not contain.
+/// The function also checks the keys of the text tower.
 ///
 /// # Errors
-/// Returns an error with the key and the method if the weights are quantized by another method.
+/// The error contains the key and the quantization method.
 pub(crate) fn check_storage(keys: &Keys, read: &[&str]) -> Result<(), ConfigError> {
     let text = keys.map.get("text_config").and_then(Value::as_object);
     let towers = [Some(("", &keys.map)), text.map(|text| ("text_config.", text))];

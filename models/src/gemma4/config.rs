@@ -1,4 +1,4 @@
-//! The configuration of a Gemma 4.
+//! The configuration of a Gemma 4 model.
 
 use dsl::Project;
 use files::limits;
@@ -12,22 +12,25 @@ use crate::gemma3;
 use crate::rope::{RopeParameters, RopeScaling};
 use crate::shape_check::DeclaredSize;
 
-/// The `config.json` of a Gemma 4. The keys of Llama describe layers with a window.
+/// The values in the `config.json` of a Gemma 4 model. The keys of Llama describe the layers with
+/// an attention window.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "most fields are keys")]
 pub struct Gemma4Config {
     pub llama: LlamaConfig,
-    /// The features per head in layers without a window.
+    /// The number of features of a head in layers without an attention window.
     pub global_head_dim: usize,
-    /// The number of key-value heads in layers without a window.
+    /// The number of key-value heads in layers without an attention window.
     pub global_key_value_heads: usize,
     pub attention_k_eq_v: bool,
-    /// The first layer that reads the keys and values of an earlier layer. All later layers do so too.
+    /// The first layer that reads the keys and values of an earlier layer. All later layers also
+    /// read keys and values of an earlier layer.
     pub first_shared: usize,
     pub use_double_wide_mlp: bool,
-    /// Whether each layer reads its own embedding of the token.
+    /// Whether each layer has an additional embedding table for the tokens.
     pub has_per_layer: bool,
-    /// The features of each per-layer embedding; at least 1.
+    /// The number of features of a per-layer embedding. The value is at least 1, even if the
+    /// network has no per-layer embeddings.
     pub per_layer_features: usize,
     pub vocab_size_per_layer_input: usize,
     pub has_experts: bool,
@@ -41,7 +44,7 @@ pub struct Gemma4Config {
 descends!(Gemma4Config from llama: LlamaConfig);
 
 impl Gemma4Config {
-    /// The index of the layer whose keys and values a layer reads.
+    /// The index of the layer whose keys and values the layer `layer` reads.
     pub fn source(&self, layer: usize) -> usize {
         let is_alike = |&other: &usize| self.window(other).is_some() == self.window(layer).is_some();
         match layer < self.first_shared {
@@ -50,7 +53,7 @@ impl Gemma4Config {
         }
     }
 
-    /// Whether a layer caches the keys and values of its window.
+    /// Whether a layer caches only the keys and values of its attention window.
     pub fn caches_window(&self, layer: usize) -> bool {
         layer < self.first_shared && self.window(layer).is_some()
     }
@@ -60,11 +63,11 @@ impl Gemma4Config {
         layer < self.first_shared && self.window(layer).is_none()
     }
 
-    /// Sizes in the configuration that the checkpoint's header can confirm.
+    /// Returns the sizes that Tracewright compares with the tensor shapes in the checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let mut sizes = self.llama.sizes();
         sizes.retain(|size| !size.key.contains("head_dim"));
-        // The first layer of each kind shows the head sizes of this kind.
+        // The tensor shapes of the first layer of each kind contain the head sizes of this kind.
         let first: Gemma4Layer = self.project_at(0);
         let features = first.num_attention_heads.saturating_mul(first.head_dim.unwrap_or(1));
         let key = format!(
@@ -83,8 +86,9 @@ impl Gemma4Config {
         sizes
     }
 
-    /// The keys of tensors that published checkpoints contain but transformers does not read. These tensors
-    /// are key and value matrices and norms in layers that read the keys and values of an earlier layer.
+    /// The keys of tensors that HF transformers ignores in published checkpoints. The ignored
+    /// tensors are key and value matrices and norms in layers that read the keys and values of an
+    /// earlier layer.
     pub fn unread(&self) -> Vec<String> {
         let parts = ["k_proj", "v_proj", "k_norm", "v_norm"];
         let shared = self.first_shared..self.num_hidden_layers;
@@ -93,12 +97,12 @@ impl Gemma4Config {
     }
 }
 
-/// The configuration of one layer of a Gemma 4.
+/// The configuration of one layer of a Gemma 4 network.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gemma4Layer {
-    /// The network's configuration with the sizes of this layer.
+    /// The configuration of the network, but with the head sizes of the layer.
     pub network: Gemma4Config,
-    /// Whether the values are the keys before norm and rotary embedding.
+    /// Whether the values are equal to the keys before the norm and the rotary embedding.
     pub keys_are_values: bool,
 }
 
@@ -138,15 +142,16 @@ const IGNORED_BESIDE_TEXT: &[&str] = &[
     "vision_soft_tokens_per_image",
 ];
 
-/// Reads the `config.json` of a Gemma 4, or its `text_config`. The defaults are the same as in
-/// `Gemma4TextConfig` of transformers.
+/// Reads the `config.json` of a Gemma 4 model, or the object `text_config` in this file. Missing
+/// keys get the defaults of `Gemma4TextConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Gemma4Config {
     read_text_tower(keys, true, IGNORED_BESIDE_TEXT, read_text)
 }
 
 fn read_text(keys: &Keys) -> Gemma4Config {
     keys.one_of("hidden_activation", &["gelu_pytorch_tanh"]);
-    // Image tokens see each other in both directions. This setting does not affect text.
+    // With this setting, image tokens attend to earlier and later image tokens. The setting does
+    // not affect text.
     keys.one_of("use_bidirectional_attention", &["vision"]);
     let defaults = Defaults {
         hidden_act: &[],
@@ -172,7 +177,7 @@ fn read_text(keys: &Keys) -> Gemma4Config {
     let layers = llama.num_hidden_layers;
     let window = Some(keys.optional_count("sliding_window").unwrap_or(512));
     let windows = keys.windows(layers, window, |layer| (layer + 1) % 6 != 0);
-    // transformers rejects a window in the last layer.
+    // HF transformers rejects an attention window in the last layer.
     let last = layers.saturating_sub(1);
     let windows = windows.iter().enumerate().map(|(layer, window)| window.filter(|_| layer < last)).collect();
     let attention_bias = keys.flag("attention_bias", false);
@@ -264,8 +269,9 @@ pub(super) fn gguf(file: &Metadata<'_>) -> Value {
     }))
 }
 
-/// The features per head and the number of key-value heads, in layers without a window. The key
-/// `per_layer_config` of transformers 5 overrides the keys of published files, whose values are `sizes`.
+/// Reads the number of features of a head and the number of key-value heads in layers without an
+/// attention window. `sizes` contains the values from published files. The key `per_layer_config`
+/// of HF transformers 5 overrides the values in `sizes`.
 fn global_sizes(keys: &Keys, llama: &LlamaConfig, sizes: [usize; 2]) -> [usize; 2] {
     let Some(listed) = keys.get("per_layer_config") else { return sizes };
     let global: Vec<String> = (0..llama.num_hidden_layers)

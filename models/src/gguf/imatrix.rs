@@ -1,5 +1,5 @@
-//! Reads the files of `llama-imatrix`: the mean squares of the inputs of matmuls (`tools/imatrix/imatrix.cpp`
-//! in llama.cpp).
+//! Reads importance matrices, which are files of `llama-imatrix` (`tools/imatrix/imatrix.cpp` in
+//! llama.cpp). An importance matrix contains the mean squares of each matmul's inputs.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use super::names::Renaming;
 use crate::ModelConfig;
 use crate::config::ConfigError;
 
-/// The reason why an importance matrix cannot be read.
+/// The reason why Tracewright cannot read an importance matrix.
 #[derive(Debug, thiserror::Error)]
 pub enum ImatrixError {
     /// The file is not a GGUF file.
@@ -19,11 +19,11 @@ pub enum ImatrixError {
     /// The model's configuration cannot be read.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// No GGUF file contains networks of this family.
+    /// Tracewright knows no GGUF tensor names for this family.
     #[error("the architecture of `{}` has no tensor names for GGUF files; calibrate with a text instead of \
         an importance matrix", .0.display())]
     NoNames(PathBuf),
-    /// The file contains no data about matrices of the network.
+    /// The importance matrix contains no data about the matrices of the network.
     #[error("the importance matrix `{}` has no tensor `….in_sum2` for a matrix of the network; write the \
         importance matrix with `llama-imatrix`", .0.display())]
     Empty(PathBuf),
@@ -33,10 +33,11 @@ pub enum ImatrixError {
 const SUMS: &str = ".in_sum2";
 const COUNTS: &str = ".counts";
 
-/// The smallest importance of an input, as a fraction of the mean.
+/// The smallest importance of an input, as a fraction of the mean importance.
 const LEAST: f32 = 1e-6;
 
-/// Reads the mean squares of the inputs of matrices, by the keys of the network of `model`.
+/// Reads the mean squares of the inputs of each matrix. The keys of the result are the names of the
+/// matrices in the network of `model`.
 ///
 /// # Errors
 /// Returns an error if `path` is not an importance matrix, or belongs to another network.

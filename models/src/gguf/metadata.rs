@@ -11,7 +11,7 @@ use super::GgufFamily;
 use crate::config::{ConfigError, KeyProblem};
 use crate::{FAMILIES, Family};
 
-/// The metadata of a network.
+/// The metadata of a network in a GGUF file.
 pub(crate) struct Metadata<'a> {
     file: &'a Gguf,
     pub(super) family: &'static Family,
@@ -22,10 +22,10 @@ pub(crate) struct Metadata<'a> {
 }
 
 impl<'a> Metadata<'a> {
-    /// Reads the metadata of a file.
+    /// Reads the metadata of a GGUF file.
     ///
     /// # Errors
-    /// Returns an error if the architecture is not supported.
+    /// Returns an error if Tracewright does not support the architecture.
     pub(super) fn new(file: &'a Gguf) -> Result<Self, ConfigError> {
         let found = file.text("general.architecture").unwrap_or("(none)");
         let of = |family: &'static Family| {
@@ -40,10 +40,11 @@ impl<'a> Metadata<'a> {
         families.into_iter().find(|metadata| (metadata.gguf.is)(metadata)).ok_or_else(unknown)
     }
 
-    /// The keys of the equivalent `config.json`.
+    /// Returns the keys of the `config.json` that is equivalent to the metadata.
     ///
     /// # Errors
-    /// Returns an error if keys are missing or invalid. The error lists all of these keys.
+    /// Returns an error if keys are missing or invalid. The error lists all missing and invalid
+    /// keys.
     pub(super) fn config(&self) -> Result<Map<String, Value>, ConfigError> {
         let config = (self.gguf.config)(self);
         let (path, problems) = (self.file.path().to_owned(), self.problems.take());
@@ -70,7 +71,8 @@ impl<'a> Metadata<'a> {
         typed
     }
 
-    /// Records a problem only once, although several keys of the configuration read the same metadata.
+    /// Records a problem with a metadata key. Several keys of the configuration can depend on one
+    /// metadata key, but the method records a problem with the metadata key only once.
     fn note(&self, problem: KeyProblem) {
         let mut problems = self.problems.borrow_mut();
         if !problems.contains(&problem) {
@@ -85,7 +87,7 @@ impl<'a> Metadata<'a> {
         value
     }
 
-    /// Reads numbers that are 0 or larger: one number for each layer, or one number for all layers.
+    /// Reads a number for each layer, or one number for all layers. The numbers are 0 or larger.
     pub(crate) fn counts(&self, key: &str) -> Option<Vec<usize>> {
         let one = |integer| usize::try_from(integer).ok().filter(|&count| count <= limits::EXTENT);
         let expected = format!("a count, or a list of counts, at most {}", limits::EXTENT);
@@ -118,7 +120,7 @@ impl<'a> Metadata<'a> {
         })
     }
 
-    /// The largest of the numbers of all layers.
+    /// Reads a number for each layer, and returns the largest of these numbers.
     pub(crate) fn most(&self, key: &str) -> Option<usize> {
         self.counts(key)?.into_iter().max()
     }
@@ -146,7 +148,8 @@ impl<'a> Metadata<'a> {
         })
     }
 
-    /// Rejects a number that would change the computation in a way that Tracewright does not support.
+    /// Rejects a number if it would change the computation in a way that Tracewright does not
+    /// support.
     fn usual(&self, key: &str, is_usual: impl Fn(f64) -> bool, expected: &str) {
         self.typed(key, expected, |value| match value {
             GgufValue::Float(number) => is_usual(number).then_some(()),
@@ -184,7 +187,7 @@ impl<'a> Metadata<'a> {
         rows
     }
 
-    /// The factors of a rotary embedding, which the file stores as a small tensor.
+    /// Reads the frequency factors of a rotary embedding, which the file stores as a small tensor.
     pub(crate) fn factors(&self, name: &str) -> Option<Vec<f32>> {
         let tensor = self.file.tensor(name)?;
         let count: usize = tensor.shape.iter().product();
@@ -201,12 +204,12 @@ impl<'a> Metadata<'a> {
         None
     }
 
-    /// The window of the layers that have a window; `None` if no layer has a window.
+    /// The attention window of the layers that have a window, or `None` if no layer has a window.
     pub(crate) fn window(&self) -> Option<usize> {
         self.optional_count("attention.sliding_window").filter(|&window| window > 0)
     }
 
-    /// The number of experts of a layer; `None` for a network without experts.
+    /// The number of experts of a layer, or `None` for a network without experts.
     pub(crate) fn experts(&self) -> Option<usize> {
         self.optional_count("expert_count").filter(|&experts| experts > 0)
     }
@@ -263,17 +266,17 @@ impl<'a> Metadata<'a> {
         self.optional_count("attention.key_length").or(self.quotient())
     }
 
-    /// Whether a linear layer in the first layer of the network has a bias.
+    /// Whether the linear layer `part` has a bias in the first layer of the network.
     pub(crate) fn is_biased(&self, part: &str) -> bool {
         self.has(&format!("blk.0.{part}.bias"))
     }
 
-    /// Rejects a key whose value is not `true`.
+    /// Rejects a key if its value is not `true`.
     pub(crate) fn always(&self, key: &str, expected: &str) {
         self.typed(key, expected, |value| matches!(value, GgufValue::Bool(true)).then_some(()));
     }
 
-    /// The keys of every family, together with the family's `own` keys.
+    /// Returns the keys that all families share, together with the keys `own` of this family.
     pub(crate) fn shared(&self, own: Value) -> Value {
         self.always("attention.causal", "true: these networks look back only");
         let shared = json!({
@@ -289,7 +292,8 @@ impl<'a> Metadata<'a> {
         joined([shared, own])
     }
 
-    /// The keys of Llama and the families derived from it, together with the family's `own` keys.
+    /// Returns the keys that all families derived from Llama share, together with the keys `own` of
+    /// this family.
     pub(crate) fn llama(&self, own: Value) -> Value {
         let (width, heads) = (self.count("embedding_length"), self.count("attention.head_count"));
         let features = self.features();
@@ -320,12 +324,12 @@ impl<'a> Metadata<'a> {
         self.shared(joined([llama, own, rope]))
     }
 
-    /// The rotary embedding of heads that rotate all of their `features`. Each frequency is divided by its
-    /// factor, which comes from the metadata or from a tensor.
+    /// Returns the keys of a rotary embedding that rotates all `features` features of a head. The
+    /// embedding divides each frequency by a factor from the metadata or from a tensor.
     pub(crate) fn rope(&self, features: Option<usize>) -> Value {
         let context = self.optional_count("rope.scaling.original_context_length");
-        // A factor without a type divides all frequencies, and the type `none` means that no frequency
-        // changes (`llama-model.cpp`).
+        // If the file contains a factor but no type, the factor divides all frequencies. With the
+        // type `none`, no frequency changes (`llama-model.cpp`).
         let kind = self.optional_text("rope.scaling.type").unwrap_or("linear");
         let linear = self.optional_number("rope.scale_linear");
         let factor = self.optional_number("rope.scaling.factor").or(linear);
@@ -376,8 +380,8 @@ impl<'a> Metadata<'a> {
     }
 }
 
-/// The type of weights and activations. This is the type of most matrices, where quantized blocks count as
-/// f32, because their decoded numbers are f32.
+/// The element type of weights and activations, which is the element type of most matrices in the
+/// file. A quantized matrix counts as f32, because the decoded numbers of the matrix are f32.
 fn element(gguf: &GgufFamily, tensors: &[GgufTensor]) -> ElementType {
     let matrices: Vec<StoredNumbers> =
         tensors.iter().filter(|tensor| tensor.shape.len() > 1).map(|tensor| tensor.numbers).collect();
@@ -392,7 +396,7 @@ fn element(gguf: &GgufFamily, tensors: &[GgufTensor]) -> ElementType {
     }
 }
 
-/// One object with the keys of all `objects`.
+/// Returns one JSON object with the keys of all `objects`.
 pub(crate) fn joined<const N: usize>(objects: [Value; N]) -> Value {
     let keys = objects.into_iter().flat_map(|object| match object {
         Value::Object(keys) => keys,
@@ -401,8 +405,8 @@ pub(crate) fn joined<const N: usize>(objects: [Value; N]) -> Value {
     Value::Object(keys.collect())
 }
 
-/// Removes the keys whose value is null. A missing key is not the same as null: for some keys, null means
-/// that the feature does not exist.
+/// Removes the keys whose value is null. For some keys of a `config.json`, null means that the
+/// network lacks a feature, whereas a missing key selects a default.
 fn without_null(object: Value) -> Map<String, Value> {
     match object {
         Value::Object(keys) => keys.into_iter().filter(|(_, value)| !value.is_null()).collect(),

@@ -1,4 +1,5 @@
-//! Renames the tensors of a GGUF file, and undoes the changes that the conversion made to them.
+//! Renames the tensors of a GGUF file, and undoes the changes that the conversion to GGUF made to
+//! these tensors.
 
 use irpa::{Checkpoint, CheckpointTensor, StoredOrder};
 
@@ -6,19 +7,19 @@ use super::metadata::Metadata;
 use super::{GgufFamily, Names};
 use crate::family::Stacks;
 
-/// Converts the tensors of a file to the tensors of a network.
+/// Converts the tensors of a GGUF file to the tensors of a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Renaming {
     gguf: &'static GgufFamily,
     architecture: &'static str,
     stacks: Stacks,
-    /// The numbers of query heads and of key-value heads.
+    /// The number of query heads and the number of key-value heads.
     heads: [usize; 2],
     /// The number of layers before the layers for multi-token prediction; `None` if there are no such layers.
     layers: Option<usize>,
 }
 
-/// Common names of the parts of a layer.
+/// The names of the tensors within a layer that most families share.
 const LAYER: Names = &[
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
@@ -36,11 +37,12 @@ const LAYER: Names = &[
     ("ffn_down", "mlp.down_proj"),
 ];
 
-/// Common names of tensors outside of layers.
+/// The names of the tensors outside of layers that most families share.
 const OUTSIDE: Names =
     &[("output", "lm_head"), ("token_embd", "model.embed_tokens"), ("output_norm", "model.norm")];
 
-/// The names of keys in a `config.json`, and in the metadata after the name of the architecture.
+/// Pairs of a key in a `config.json` and the corresponding metadata key without the prefix of the
+/// architecture.
 const KEYS: Names = &[
     ("num_hidden_layers", "block_count"),
     ("hidden_size", "embedding_length"),
@@ -60,7 +62,7 @@ const KEYS: Names = &[
     ("original_max_position_embeddings", "rope.scaling.original_context_length"),
 ];
 
-/// Tensors that are a part of the configuration.
+/// Tensors that Tracewright reads as a part of the configuration.
 const CONFIGURATION: &[&str] =
     &["rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"];
 
@@ -77,12 +79,12 @@ impl Renaming {
         }
     }
 
-    /// The names that apply only to the networks of a family.
+    /// Creates a renaming by the names of a family.
     pub(super) fn of(gguf: &'static GgufFamily) -> Self {
         Self { gguf, architecture: gguf.architecture, stacks: &[], heads: [0, 0], layers: None }
     }
 
-    /// The network's name for a tensor; `None` if the network has no such tensor.
+    /// The network's name for a tensor, or `None` if the network has no such tensor.
     pub(super) fn name(&self, tensor: &str) -> Option<String> {
         let (layer, part) = place(tensor);
         let (own, common) = match layer {
@@ -99,7 +101,7 @@ impl Renaming {
         own.iter().copied().flatten().chain(common).find_map(renamed)
     }
 
-    /// The metadata key that corresponds to a `config.json` key, or to a product of keys.
+    /// The metadata key that corresponds to a `config.json` key, or to a product of such keys.
     pub(crate) fn key(&self, key: &str) -> String {
         let own = |key: &str| {
             let found = self.gguf.keys.iter().chain(KEYS).find(|(theirs, _)| *theirs == key);
@@ -108,7 +110,8 @@ impl Renaming {
         key.split(" × ").map(own).collect::<Vec<_>>().join(" × ")
     }
 
-    /// Renames the tensors of a file. A tensor that the network does not know keeps its name.
+    /// Renames the tensors of a file. If the network has no corresponding tensor, the tensor of the
+    /// file keeps its name.
     pub(crate) fn apply(&self, checkpoint: Checkpoint) -> Checkpoint {
         checkpoint.revised(|tensor| self.revise(tensor)).apart(self.stacks)
     }
@@ -135,8 +138,8 @@ fn place(tensor: &str) -> (Option<usize>, &str) {
     found.map_or((None, tensor), |(layer, part)| (Some(layer), part))
 }
 
-/// Restores the order of rows in the weights of queries and keys. The conversion interleaves these rows for
-/// kernels that rotate neighbouring features.
+/// Restores the order of the rows in the query and key matrices. The conversion to GGUF interleaves
+/// the rows of query and key matrices for kernels that rotate pairs of neighbouring features.
 pub(crate) fn interleaved(
     part: &str,
     _end: &str,
@@ -150,7 +153,8 @@ pub(crate) fn interleaved(
     }
 }
 
-/// Whether a tensor's rows belong to this number of heads, each with an even number of rows.
+/// Whether the rows of a tensor can belong to `heads` heads, each with the same even number of
+/// rows.
 fn has_heads(tensor: &CheckpointTensor, heads: usize) -> bool {
     let rows = tensor.shape.first().copied().unwrap_or(0);
     heads > 0 && rows > 0 && rows.is_multiple_of(2 * heads)

@@ -1,4 +1,4 @@
-//! The configuration of a Nemotron-H.
+//! The configuration of a Nemotron-H model.
 
 use dsl::Project;
 use files::limits;
@@ -13,7 +13,7 @@ use crate::mamba2::Mamba2Config;
 use crate::rope::RopeParameters;
 use crate::shape_check::DeclaredSize;
 
-/// The block that a layer contains.
+/// The kind of block that a layer contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are those of the parts")]
 pub enum Kind {
@@ -23,7 +23,8 @@ pub enum Kind {
     Experts,
 }
 
-/// The names of each kind in `layers_block_type`, and the letter of the kind in `hybrid_override_pattern`.
+/// Lists the name of each kind of block in the key `layers_block_type`, and the letter of the kind
+/// in the key `hybrid_override_pattern`.
 const KINDS: &[(Kind, &[&str], char)] = &[
     (Kind::Mamba, &["linear_attention", "mamba"], 'M'),
     (Kind::Attention, &["full_attention", "attention"], '*'),
@@ -31,23 +32,23 @@ const KINDS: &[(Kind, &[&str], char)] = &[
     (Kind::Experts, &["moe"], 'E'),
 ];
 
-/// The `config.json` of a Nemotron-H.
+/// The values in the `config.json` of a Nemotron-H model.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "most fields are keys")]
 pub struct NemotronHConfig {
     pub experts: ExpertsConfig,
     pub kinds: Vec<Kind>,
-    /// Whether the chosen experts read a projection of the features.
+    /// Whether the routed experts read a projection of the features to fewer dimensions.
     pub is_latent: bool,
     /// The number of inputs of an expert.
     pub latent_size: usize,
-    /// The features of the shared expert, which computes every token.
+    /// The number of features of the shared expert, which processes every token.
     pub shared_features: usize,
     pub mamba_num_heads: usize,
     pub n_groups: usize,
     pub ssm_state_size: usize,
     pub mamba_head_dim: usize,
-    /// The number of earlier positions that a convolution reads.
+    /// The number of earlier positions that the convolution reads.
     pub conv_memory: usize,
     pub use_conv_bias: bool,
     pub use_bias: bool,
@@ -85,12 +86,12 @@ impl NemotronHConfig {
         self.kinds.get(layer) == Some(&Kind::Attention)
     }
 
-    /// Whether a layer has a Mamba-2.
+    /// Whether a layer has a Mamba-2 block.
     pub fn recurs(&self, layer: usize) -> bool {
         self.kinds.get(layer) == Some(&Kind::Mamba)
     }
 
-    /// Sizes in the configuration that the checkpoint's header can confirm.
+    /// Returns the sizes that Tracewright compares with the tensor shapes in the checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         vec![
             DeclaredSize::numbers("layers_block_type", self.num_hidden_layers, "model.layers."),
@@ -115,7 +116,7 @@ impl NemotronHConfig {
     }
 }
 
-/// Ignored keys, which affect only training or other implementations.
+/// Keys that Tracewright ignores, because the keys affect only training or other implementations.
 const IGNORED: &[&str] = &[
     "attention_bias",
     "chunk_size",
@@ -142,13 +143,14 @@ const IGNORED: &[&str] = &[
     "use_mamba_kernels",
 ];
 
-/// Reads the `config.json` of a Nemotron-H. The defaults are the same as in `NemotronHConfig` of transformers.
+/// Reads the `config.json` of a Nemotron-H model. Missing keys get the defaults of
+/// `NemotronHConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> NemotronHConfig {
     keys.ignore(IGNORED);
     keys.ignore(experts::IGNORED);
     keys.one_of("mlp_hidden_act", &["relu2"]);
     keys.one_of("mamba_hidden_act", &["silu"]);
-    // transformers always stores a separate head matrix.
+    // HF transformers always stores a separate head matrix.
     keys.always("tie_word_embeddings", false);
     if let Some(found) = keys.get("sliding_window") {
         keys.refuse("sliding_window", found, "null");
@@ -234,7 +236,8 @@ pub(super) fn gguf(file: &Metadata<'_>) -> Value {
     file.shared(joined([keys, experts]))
 }
 
-/// The kind of each layer, from `layers_block_type` or from the letters of `hybrid_override_pattern`.
+/// Reads the kind of block of each layer from the key `layers_block_type` or from the letters in
+/// the key `hybrid_override_pattern`.
 fn kinds(keys: &Keys) -> Vec<Kind> {
     let (listed, pattern) = (keys.get("layers_block_type"), keys.get("hybrid_override_pattern"));
     let named = |name: &Value| {

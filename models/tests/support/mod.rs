@@ -1,4 +1,4 @@
-//! Helpers that the tests of models share.
+//! Helper functions for the tests of this crate.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::collections::BTreeMap;
@@ -10,17 +10,17 @@ use ops::{ElementType, TensorType, Value};
 use trace::{Evaluation, Parameter, Trace, evaluate};
 use tracewright_models::{Architecture as _, ModelConfig};
 
-/// A configuration as published.
+/// The path of a published `config.json`.
 pub fn published(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("presets").join(name).with_added_extension("json")
 }
 
-/// What transformers gave.
+/// The folder of a fixture, which contains results of transformers.
 pub fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures").join(name)
 }
 
-/// The names of all random networks of which transformers' logits are known, at few positions.
+/// The names of all random language models with logits of transformers for few positions.
 pub fn fixtures() -> Vec<String> {
     let folders = std::fs::read_dir(fixture("")).unwrap().map(|folder| folder.unwrap().path());
     let is_language_model = |folder: &PathBuf| {
@@ -58,12 +58,13 @@ pub fn tensors(path: &Path) -> BTreeMap<String, Value> {
     file.tensors().into_iter().map(value).collect()
 }
 
-/// The parameters of a trace: key and type.
+/// The key and the type of each parameter of a trace.
 pub fn parameters(trace: &Trace) -> BTreeMap<String, TensorType> {
     trace.parameters().unwrap().into_iter().map(|p| (p.key, p.ty)).collect()
 }
 
-/// The evaluator's logits of a fixture's first prompt, at every position, are those of transformers.
+/// Checks that the evaluator computes the same logits as transformers at every position of the
+/// fixture's first prompt.
 pub fn judged_by_transformers(folder: &Path) {
     let name = folder.file_name().unwrap().to_str().unwrap();
     let config = config(folder);
@@ -87,7 +88,7 @@ pub fn judged_by_transformers(folder: &Path) {
         kv: trace::KvFormat::Computed,
     };
     let trace = config.trace(ElementType::F32, &[score]).unwrap().trace;
-    // Layers as functions and inlined mean the same.
+    // The inlined trace and the trace with layers as functions compute the same logits.
     for trace in [trace.inlined(), trace] {
         let inputs = trace.entry("score").unwrap().inputs();
         let argument = |(name, ty): (&str, &TensorType)| match name {

@@ -1,6 +1,8 @@
-//! Storage formats for the weights of matmuls. Kernels read panels: sixteen rows are stored side by side. A
-//! column of sixteen numbers is a line of memory that fits the processor's vectors. The compiler reads groups
-//! in the order of the checkpoint, with integers and scales in separate tensors.
+//! The formats in which an archive stores the weights of matmuls. Kernels read the weights from
+//! panels, in which sixteen rows of the matrix are side by side. A column of a panel has sixteen
+//! numbers, and is a line of memory that fits the vectors of the processor. Code from the compiler
+//! reads groups in the order of the checkpoint, with the integers and the scales in separate
+//! tensors.
 
 mod panels;
 mod search;
@@ -14,22 +16,23 @@ use crate::{ElementType, TensorType};
 
 pub use super_block::{GROUPS, SUPER_BLOCK, SuperBlock};
 
-/// The number of rows in a panel, which are stored side by side.
+/// The number of matrix rows that are side by side in a panel.
 pub const PANEL: usize = 16;
 
-/// The number of values of a row that share a scale, in formats with scales.
+/// The number of values of a row that have a common scale, in formats with scales.
 pub const GROUP: usize = 32;
 
-/// The version of the rounding in [`WeightFormat::quantize`]. The version changes if the same numbers are
-/// rounded to other integers, and archives in caches are then baked again.
+/// The version of the rounding rule in [`WeightFormat::quantize`]. If a new rule rounds the same
+/// numbers to other integers, the version changes, and Tracewright bakes cached archives again.
 pub const ROUNDING: u32 = 1;
 
-/// The number of bytes in a line of a panel: each line contains the same number of bytes of each row.
+/// The number of bytes in a line of a panel. A line contains the same number of bytes of each row.
 const LINE: usize = PANEL * 4;
 
 crate::words! {
-    /// A storage format of a weight's numbers. In formats with groups, a number is its integer multiplied by
-    /// the group's f16 scale. [`SuperBlock`] describes formats with minima.
+    /// A storage format of a weight's numbers. In formats with groups, each number is an integer
+    /// multiplied by the f16 scale of its group. The documentation of [`SuperBlock`] describes the
+    /// formats with minima.
     pub enum WeightFormat {
         /// Each number is stored as f32.
         F32 = "f32",
@@ -37,24 +40,26 @@ crate::words! {
         F16 = "f16",
         /// Each number is stored as bf16.
         Bf16 = "bf16",
-        /// Symmetric integers of eight bits in groups of 32: 8.5 bits per number.
+        /// Symmetric integers of eight bits in groups of 32. The format needs 8.5 bits per number.
         Q8 = "q8",
-        /// Symmetric integers of four bits in groups of 32: 4.5 bits per number.
+        /// Symmetric integers of four bits in groups of 32. The format needs 4.5 bits per number.
         Q4 = "q4",
-        /// Integers of four bits in groups of 32, each with a scale and a minimum of six bits. Eight groups
-        /// share the steps of their scales and minima. The format takes 4.5 bits per number.
+        /// Integers of four bits in groups of 32. Each group has a scale and a minimum of six bits.
+        /// The scales and minima of eight groups are multiples of the same two steps. The format
+        /// needs 4.5 bits per number.
         Q4K = "q4_k",
     }
 }
 
 crate::words! {
-    /// The number of bits of the integers to which activations are rounded if weights are integers.
+    /// The number of bits of the integers to which a program rounds activations, if the weights are
+    /// integers.
     #[derive(Default)]
     pub enum ActivationBits {
-        /// Integers from −127 to 127.
+        /// The activations become integers from −127 to 127.
         #[default]
         Eight = "8",
-        /// Integers from −32767 to 32767.
+        /// The activations become integers from −32767 to 32767.
         Sixteen = "16",
     }
 }
@@ -70,27 +75,27 @@ impl ActivationBits {
 }
 
 crate::words! {
-    /// A tensor that stores one part of a weight in groups. Each part is a separate tensor.
+    /// A tensor that contains one part of a weight in a format with groups.
     pub enum GroupPart {
-        /// The integers, in units of the scale of their group.
+        /// The integers of the weight, which are multiples of the scale of their group.
         Integers = "integers",
-        /// The scales of the groups. In formats with minima, this tensor contains the steps of scales and
-        /// minima.
+        /// The scales of the groups. In formats with minima, this tensor contains the steps of the
+        /// scales and minima instead.
         Scales = "scales",
-        /// The scales and minima, as multiples of their steps.
+        /// The scale and the minimum of each group, as a number of steps.
         Counts = "counts",
     }
 }
 
-/// The quantized values of a row that share a scale. A group with fewer than [`GROUP`] numbers ends with
-/// zeros.
+/// The quantized values of a row that have a common scale. If a group has fewer than [`GROUP`]
+/// numbers, zeros fill the group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Group {
     pub integers: [i8; GROUP],
     pub scale: f16,
 }
 
-/// The values of a row that are quantized together.
+/// The values of a row that Tracewright quantizes together: a group or a block of groups.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Quantized {
     Group(Group),
@@ -98,7 +103,7 @@ pub enum Quantized {
 }
 
 impl WeightFormat {
-    /// The format that stores an element type without loss.
+    /// The format that stores numbers of this element type without loss.
     pub fn dense(element: ElementType) -> Option<Self> {
         match element {
             ElementType::F32 => Some(Self::F32),
@@ -118,7 +123,8 @@ impl WeightFormat {
         }
     }
 
-    /// The number of values of a row that are quantized together; `None` for formats without groups.
+    /// The number of values of a row that Tracewright quantizes together; `None` for formats
+    /// without groups.
     pub fn together(self) -> Option<usize> {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => None,
@@ -127,7 +133,8 @@ impl WeightFormat {
         }
     }
 
-    /// The number of columns in a chunk, which is the part of a panel whose scales are stored together.
+    /// The number of columns in a chunk. A chunk is a part of a panel, and its scales are stored
+    /// together.
     pub fn columns(self) -> usize {
         match self {
             Self::Q4K => SUPER_BLOCK,
@@ -135,7 +142,8 @@ impl WeightFormat {
         }
     }
 
-    /// The number of bytes that a chunk's scales take. The scales come before the integers.
+    /// The number of bytes for the scales of a chunk. The scales come before the integers of the
+    /// chunk.
     pub fn scales(self) -> usize {
         match self {
             Self::Q4K => 4 * LINE,
@@ -143,16 +151,20 @@ impl WeightFormat {
         }
     }
 
-    /// The type of a packed matrix as a tensor. The last panel and the last columns are filled with zeros.
+    /// The type of the tensor that contains a packed matrix. Zeros fill the last panel and the last
+    /// columns.
     ///
-    /// In formats without groups, the shape is `[outputs / 16, inputs, 16, 1]`, or for bf16, with two columns
-    /// together, `[outputs / 16, inputs / 2, 16, 2]`. In formats with scales, the type is bytes `[outputs /
-    /// 16, inputs / 64, bytes]`, in chunks of two groups. A chunk begins with its scales, of shape `[2, 16]`. For 8-bit
-    /// integers, 16 lines `[16, 4]` of four columns follow, with 128 added to each integer. For 4-bit
-    /// integers, 8 lines `[16, 4]` follow, with 8 added to each integer: the low nibbles are four columns,
-    /// and the high nibbles are the next four columns. In formats with minima, the shape is `[outputs / 16,
-    /// inputs / 256, bytes]`. A chunk begins with the steps `[2, 16]` and the counts `[3, 16, 4]`
-    /// ([`SuperBlock::packed_counts`]). Then 32 lines follow, with no offset added to the integers.
+    /// In formats without groups, the shape is `[outputs / 16, inputs, 16, 1]`. For bf16, two
+    /// columns are together, and the shape is `[outputs / 16, inputs / 2, 16, 2]`. In formats with
+    /// scales, the tensor contains bytes `[outputs / 16, inputs / 64, bytes]`, in chunks of two
+    /// groups. A chunk begins with its scales, which have the shape `[2, 16]`. For 8-bit integers,
+    /// 16 lines follow, which contain four columns `[16, 4]` each. In these lines, 128 is added to
+    /// each integer. For 4-bit integers, 8 lines `[16, 4]` follow, in which 8 is added to each
+    /// integer. The low four bits of the bytes contain four columns, and the high four bits contain
+    /// the next four columns. In formats with minima, the shape is `[outputs / 16, inputs / 256,
+    /// bytes]`. Each chunk begins with the steps `[2, 16]` and the counts `[3, 16, 4]`
+    /// ([`SuperBlock::packed_counts`]). Then 32 lines follow, which contain the integers without an
+    /// added number.
     pub fn packed(self, outputs: usize, inputs: usize) -> TensorType {
         let panels = outputs.div_ceil(PANEL);
         match self {
@@ -165,12 +177,12 @@ impl WeightFormat {
         }
     }
 
-    /// The number of bytes in a chunk.
+    /// The number of bytes in a chunk of a panel.
     fn chunk(self) -> usize {
         self.scales() + self.columns() * PANEL / self.in_a_byte().unwrap_or(1)
     }
 
-    /// The number of integers per byte; `None` for formats without groups.
+    /// The number of quantized integers in a byte; `None` for formats without groups.
     pub fn in_a_byte(self) -> Option<usize> {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => None,
@@ -179,7 +191,8 @@ impl WeightFormat {
         }
     }
 
-    /// The tensors that store a matrix in groups; the list is empty for formats without groups.
+    /// The tensors that contain a matrix in a format with groups; the list is empty for formats
+    /// without groups.
     pub fn parts(self) -> &'static [GroupPart] {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => &[],
@@ -188,15 +201,16 @@ impl WeightFormat {
         }
     }
 
-    /// The type of one of the tensors that store a matrix in groups, in row order; `None` if the format has
-    /// no such tensor.
+    /// The type of one of the tensors that contain a matrix in a format with groups, in row order;
+    /// `None` if the format has no such tensor.
     ///
-    /// Scales are f16 `[outputs, groups]`. Integers are i8 `[outputs, groups, 32]`, or `[outputs, groups,
-    /// 16]` for four bits. A byte of 4-bit integers is 16 b + a modulo 256, where a belongs to a column and b
-    /// belongs to the column 16 positions later. The last group is filled with zeros. In formats with minima,
-    /// scales are the steps of scales and minima `[outputs, groups / 8, 2]`, and counts are i8 `[outputs,
-    /// groups, 2]`. The blocks of these formats are always complete, and 8 is subtracted from each integer so
-    /// that it is signed.
+    /// The tensor of scales is f16 `[outputs, groups]`. The tensor of integers is i8 `[outputs,
+    /// groups, 32]`, or `[outputs, groups, 16]` for 4-bit integers. With 4-bit integers, a byte
+    /// contains the integer a of a column, and the integer b of the column 16 positions later. The
+    /// value of the byte is 16 b + a modulo 256. Zeros fill the last group. In formats with minima,
+    /// the tensor of scales contains the steps of scales and minima `[outputs, groups / 8, 2]`, and
+    /// the tensor of counts is i8 `[outputs, groups, 2]`. In these formats, zeros fill the last
+    /// block of eight groups, and 8 is subtracted from each integer to make the integer signed.
     pub fn grouped(self, part: GroupPart, outputs: usize, inputs: usize) -> Option<TensorType> {
         let blocks = inputs.div_ceil(self.together()?);
         let (groups, bytes) = (blocks * self.together()? / GROUP, GROUP / self.in_a_byte()?);
@@ -209,12 +223,13 @@ impl WeightFormat {
         })
     }
 
-    /// The bytes of one row in one of the tensors that store a matrix in groups. `known` can return the
-    /// stored integers and scales of the values from a given column on. The function quantizes all other
-    /// values.
+    /// Writes the bytes of one matrix row in one of the tensors that contain a matrix in a format
+    /// with groups. `known` can return the quantized values that begin at a given column. The
+    /// function quantizes the values for which `known` returns `None`.
     ///
     /// # Panics
-    /// Panics if the format has no groups, or if the length of `bytes` differs from the length of the row.
+    /// Panics if the format has no groups, or if the length of `bytes` is not the length of one row
+    /// in the tensor.
     pub fn group_row(
         self,
         part: GroupPart,
@@ -255,7 +270,7 @@ impl WeightFormat {
         }
     }
 
-    /// The integers of a group, from the bytes that [`group_row`](Self::group_row) wrote.
+    /// The integers of a group, read from bytes that [`group_row`](Self::group_row) wrote.
     pub fn integers(self, bytes: &[i8]) -> Vec<i8> {
         let least = if self == Self::Q4K { LEAST } else { 0 };
         match self.in_a_byte() {
@@ -269,7 +284,7 @@ impl WeightFormat {
         }
     }
 
-    /// The number that is added to each integer when it is stored in a panel.
+    /// The number that is added to each integer before the integer is stored in a panel.
     pub fn offset(self) -> u8 {
         match self {
             Self::Q8 => 128,
@@ -278,17 +293,17 @@ impl WeightFormat {
         }
     }
 
-    /// Quantizes the values of a group or a block to integers in units of their scale.
+    /// Quantizes the values of a group or a block to integers and scales.
     ///
-    /// As in llama.cpp's Q8_0 and Q4_0, the number with the largest magnitude becomes ±127 with eight bits,
-    /// and −8 with four bits. Therefore the value with the largest magnitude uses the integer −8, which has
-    /// no positive counterpart.
+    /// As in llama.cpp's Q8_0 and Q4_0, the number with the largest magnitude becomes ±127 with
+    /// eight bits, and usually −8 with four bits. With four bits, the scale can be negative,
+    /// because the integer −8 has no positive counterpart.
     pub fn quantize(self, numbers: &[f32]) -> Quantized {
         self.quantize_weighted(numbers, &[])
     }
 
-    /// Quantizes like [`quantize`](Self::quantize), but multiplies the square of each error by a weight.
-    /// Weights are positive, or the list of weights is empty.
+    /// Quantizes like [`quantize`](Self::quantize), but minimizes the weighted sum of the squared
+    /// errors. The list of `weights` is empty, or contains a positive number for each value.
     pub fn quantize_weighted(self, numbers: &[f32], weights: &[f32]) -> Quantized {
         match self {
             Self::Q4K => Quantized::SuperBlock(Box::new(SuperBlock::nearest(numbers, weights))),
@@ -297,7 +312,8 @@ impl WeightFormat {
     }
 
     fn group(self, group: &[f32], weights: &[f32]) -> Group {
-        // Of one length and without branches, so that all of it is done in vectors.
+        // The array has a fixed length and the code has no branches, so that the compiler uses
+        // vector instructions.
         let mut numbers = [0.0; GROUP];
         numbers.iter_mut().zip(group).for_each(|(number, x)| *number = if x.is_nan() { 0.0 } else { *x });
         let largest = largest(&numbers);
@@ -305,7 +321,8 @@ impl WeightFormat {
             Self::Q4 if largest == 0.0 => (0.0, -8.0, 7.0),
             Self::Q4 => {
                 let scale = search::scale(&numbers, &group_weights(weights), largest).to_f32();
-                // Where no f16 is near, integers are in units that there are none of.
+                // If the scale is 0 or infinite as f16, the code computes the integers with the
+                // scale as f32.
                 let is_one = scale.is_finite() && scale != 0.0;
                 (if is_one { scale } else { largest / -8.0 }, -8.0, 7.0)
             }
@@ -317,7 +334,7 @@ impl WeightFormat {
             let units: f32 = x * inverse;
             let units = if units < least { least } else { units };
             let units = if units > most { most } else { units };
-            // Halves go away from zero, not to the even neighbour.
+            // The code rounds halves away from zero, and not to the even integer.
             let nearest = (units + INTEGERS) - INTEGERS;
             let half = 0.5f32.copysign(units);
             let rounded = if units - nearest == half { nearest + 2.0 * half } else { nearest };
@@ -327,21 +344,24 @@ impl WeightFormat {
     }
 }
 
-/// The number that is subtracted from an unsigned 4-bit integer to make it signed.
+/// The number that is subtracted from an unsigned 4-bit integer to make the integer signed.
 const LEAST: i8 = 8;
 
-/// Between this number and its neighbours, an f32 has no fraction bits. Adding this number to a small number
-/// rounds the small number, and the result is in the last bits.
+/// Near this number, neighbouring f32 numbers have a distance of 1. If you add a small number to
+/// this number, the sum therefore rounds the small number to an integer, which is in the lowest
+/// bits of the sum.
 const INTEGERS: f32 = 12_582_912.0;
 
-/// The weights of the values of a group: 1 if there are no weights.
+/// The weights of the values of a group: the given `weights`, or 1 for each value if `weights` is
+/// empty.
 fn group_weights(weights: &[f32]) -> [f32; GROUP] {
     let mut all = [if weights.is_empty() { 1.0 } else { weights[0] }; GROUP];
     all.iter_mut().zip(weights).for_each(|(all, weight)| *all = *weight);
     all
 }
 
-/// Sums over a group, in eight lanes each, so that the compiler uses vector instructions for the whole sum.
+/// Sums over a group in eight lanes, so that the compiler uses vector instructions for the whole
+/// sum.
 fn sums<const N: usize>(of: impl Fn(usize) -> [f32; N]) -> [f32; N] {
     let mut lanes = [[0.0f32; 8]; N];
     for start in (0..GROUP).step_by(8) {
@@ -353,9 +373,9 @@ fn sums<const N: usize>(of: impl Fn(usize) -> [f32; N]) -> [f32; N] {
     lanes.map(|lanes| lanes.into_iter().sum())
 }
 
-/// The value with the largest magnitude (the first of several), or 0 if all values are zero.
+/// The first value with the largest magnitude, or 0 if all values are zero.
 fn largest(numbers: &[f32; GROUP]) -> f32 {
-    // How far it goes on either side of zero, in eight lanes.
+    // The code finds the largest magnitude on each side of zero, in eight lanes.
     let larger = |a: f32, b: f32| if a > b { a } else { b };
     let (mut above, mut below) = ([0.0; 8], [0.0; 8]);
     for eight in numbers.as_chunks::<8>().0 {
@@ -368,14 +388,15 @@ fn largest(numbers: &[f32; GROUP]) -> f32 {
     match above.total_cmp(&below) {
         Ordering::Greater => above,
         Ordering::Less => -below,
-        // Not −0.
+        // Adding 0 turns −0 into 0.
         Ordering::Equal => numbers.iter().copied().find(|x| x.abs() == above).unwrap_or(0.0) + 0.0,
     }
 }
 
-/// Rounds a row of activations for a matmul with quantized weights: in groups of 32, each number becomes an
-/// integer multiplied by the group's scale. The value with the largest magnitude in a group becomes the
-/// largest integer or its negative. Other values are rounded with halves to even; all computation is in f32.
+/// Rounds a row of activations in the same way as a matmul with quantized weights. In groups of 32,
+/// each number becomes an integer multiplied by the group's scale. In each group, the value with
+/// the largest magnitude becomes the largest integer or the negative of the largest integer. A
+/// value halfway between two integers is rounded to the even integer. All computation is in f32.
 pub fn in_integers(row: &mut [f32], bits: ActivationBits) {
     let full = f32::from(bits.largest());
     for group in row.chunks_mut(GROUP) {
@@ -411,11 +432,14 @@ mod tests {
                             WeightFormat::F32 => 0.0,
                             WeightFormat::F16 => largest / 2048.0,
                             WeightFormat::Bf16 => largest / 256.0,
-                            // Half a unit, and what a scale of eleven bits is off.
+                            // The bound is half a unit, plus the rounding error of a scale with
+                            // eleven bits.
                             WeightFormat::Q8 => largest * (0.5 / 127.0 + 1.0 / 2048.0),
-                            // The side that lacks an integer is up to a whole unit off.
+                            // The bound is a whole unit, because the integers on one side of zero
+                            // end at 7 instead of 8.
                             WeightFormat::Q4 => largest * (1.0 / 8.0 + 1.0 / 2048.0),
-                            // Half a unit of twice the largest, and what was rounded to steps.
+                            // The bound is half a unit of twice the largest number, plus the
+                            // rounding errors of the scale and the minimum.
                             WeightFormat::Q4K => largest * 0.13,
                         };
                         for (x, y) in expected.iter().zip(found) {
@@ -486,12 +510,13 @@ mod tests {
         assert_eq!((scale.to_f32(), integers), (0.0, [0; GROUP]));
     }
 
-    /// The definition, value by value: the largest magnitude is the first of several, and halves round away
-    /// from zero.
+    /// Tests the definition for each value: the first value with the largest magnitude determines
+    /// the scale, and halves are rounded away from zero.
     #[test]
     fn eight_bits_are_as_they_are_number_by_number() {
         let mut groups: Vec<Vec<f32>> = numbers(32 * 500).chunks(32).map(<[f32]>::to_vec).collect();
-        // Ties of either sign first, halves and what is next to them, and what has no finite scale.
+        // These groups contain equal magnitudes with different signs, halves and their neighbours,
+        // and numbers without a finite scale.
         groups.extend([vec![1.0, -1.0], vec![-1.0, 1.0], vec![-0.0], vec![f32::NAN, 3.0], vec![f32::NAN]]);
         groups.extend([vec![f32::INFINITY, 1.0], vec![1.0, f32::NEG_INFINITY], vec![1e-45, 0.0, -1e-40]]);
         for half in (-255..256).map(|n| n as f32 / 2.0) {
@@ -511,8 +536,8 @@ mod tests {
         }
     }
 
-    /// The error of 4-bit rounding is never above the error with −8 for the largest value, and is near the
-    /// smallest error of two thousand scales.
+    /// Tests that the error of 4-bit rounding is not above the error if the largest value becomes
+    /// −8. The error must also be near the smallest error among two thousand scales.
     #[test]
     fn the_scale_of_four_bits_is_near_the_best() {
         let weights: Vec<f32> = (0..GROUP).map(|i| 1.0 + (i * 7 % 32) as f32).collect();
@@ -542,7 +567,7 @@ mod tests {
         );
     }
 
-    /// Values that are multiples of a scale do not change.
+    /// Tests that values do not change if they are multiples of a scale.
     #[test]
     fn four_bits_keep_what_they_can_say() {
         for scale in [0.5f32, -0.25, 0.001_953_125] {

@@ -1,11 +1,13 @@
-//! Packs and unpacks panels, in which sixteen rows of a matrix are stored side by side for kernels.
+//! Packs and unpacks panels. In a panel, sixteen rows of a matrix are stored side by side for
+//! kernels.
 
 use half::{bf16, f16};
 
 use super::{GROUP, Group, LINE, PANEL, Quantized, SuperBlock, WeightFormat};
 
 impl WeightFormat {
-    /// Packs at most 16 rows of `inputs` numbers each, which are in row order, into a panel.
+    /// Packs at most 16 rows of a matrix into a panel. `rows` contains `inputs` numbers per row,
+    /// one row after another.
     ///
     /// # Panics
     /// Panics if the length of `packed` differs from the length of a panel.
@@ -26,8 +28,9 @@ impl WeightFormat {
         }
     }
 
-    /// Packs at most 16 rows into a panel of a format with scales. `known` can return the stored integers and
-    /// scales of the values from a given row and column on. The function quantizes all other values.
+    /// Packs at most 16 rows of a matrix into a panel, for a format with scales. `known` can return
+    /// the quantized values that begin at a given row and column. The function quantizes the values
+    /// for which `known` returns `None`.
     ///
     /// # Panics
     /// Panics if the format has no groups, or if the length of `packed` differs from the length of a panel.
@@ -74,7 +77,7 @@ impl WeightFormat {
         }
     }
 
-    /// The index of a value in a panel, in elements.
+    /// The index of a value in a panel, as a number of elements.
     fn place(self, row: usize, column: usize) -> usize {
         match self {
             Self::Bf16 => column / 2 * 2 * PANEL + row * 2 + column % 2,
@@ -82,7 +85,7 @@ impl WeightFormat {
         }
     }
 
-    /// Writes the integers of one row's group into the lines of the row's chunk.
+    /// Writes the integers of a group of one row into the lines of the row's chunk.
     fn store_group(self, row: usize, group: usize, integers: &[i8; GROUP], lines: &mut [u8]) {
         let in_a_byte = self.in_a_byte().unwrap_or(1);
         let (fours, _) = integers.as_chunks::<4>();
@@ -97,18 +100,19 @@ impl WeightFormat {
         }
     }
 
-    /// The index of the byte that contains a value in its chunk, and the value's shift in bits.
+    /// The index in its chunk of the byte that contains a value, and the number of bits by which
+    /// the value is shifted in the byte.
     fn nibble(self, row: usize, column: usize) -> (usize, u32) {
         let in_a_byte = self.in_a_byte().unwrap_or(1);
         let line = column / (4 * in_a_byte) * LINE;
         (self.scales() + line + 4 * row + column % 4, (column / 4 % in_a_byte * 4) as u32)
     }
 
-    /// Unpacks the rows of a panel, from the bytes that [`pack_panel`](Self::pack_panel) wrote. Quantized
-    /// values are multiplied by their scales.
+    /// Unpacks the rows of a panel that [`pack_panel`](Self::pack_panel) wrote. The function
+    /// multiplies quantized values by their scales.
     ///
     /// # Panics
-    /// Panics if `packed` is not a whole panel, or `rows` has more than 16 rows.
+    /// Panics if `packed` is not a whole panel, or if `rows` has more than 16 rows.
     pub fn unpack_panel(self, packed: &[u8], inputs: usize, rows: &mut [f32]) {
         let bytes = self.chunk();
         for (row, numbers) in rows.chunks_exact_mut(inputs).enumerate() {
@@ -129,7 +133,7 @@ impl WeightFormat {
         }
     }
 
-    /// The scale and the minimum of a row's group in a chunk.
+    /// The scale and the minimum for one group of a row in a chunk.
     fn scale_and_minimum(self, chunk: &[u8], row: usize, group: usize) -> [f32; 2] {
         let half = |which: usize| {
             let at = 2 * (which * PANEL + row);
@@ -146,18 +150,19 @@ impl WeightFormat {
     }
 }
 
-/// The number of columns that are packed in one step.
+/// The number of columns that the function packs in one step.
 const NEAR: usize = 64;
 
-/// Packs values without quantization: `TOGETHER` values of each row are stored side by side, with `BYTES`
-/// bytes each.
+/// Packs values in a format without groups: `TOGETHER` values of each row are stored side by side,
+/// with `BYTES` bytes each.
 fn pack_kept<const TOGETHER: usize, const BYTES: usize>(
     rows: &[f32],
     inputs: usize,
     packed: &mut [u8],
     encode: impl Fn(f32) -> [u8; BYTES],
 ) {
-    // Some columns of all rows at a time: what is written next to each other stays in the cache for so long.
+    // The loop packs some columns of all rows at a time, so that neighbouring bytes stay in the
+    // cache until all of them are written.
     for first in (0..inputs).step_by(NEAR) {
         for (row, numbers) in rows.chunks_exact(inputs).enumerate() {
             let numbers = &numbers[first..inputs.min(first + NEAR)];

@@ -1,4 +1,4 @@
-//! Finds the scale of a 4-bit group with the smallest weighted squared error.
+//! Finds the scale of a 4-bit group that has the smallest weighted squared error.
 
 use std::array::from_fn;
 
@@ -6,20 +6,23 @@ use half::f16;
 
 use super::{GROUP, INTEGERS, sums};
 
-/// The starting points of the search: the integer, before rounding, of the value that is farthest from zero.
+/// The starting points of the search. Each number is the multiple of the scale that the value
+/// farthest from zero becomes before rounding.
 ///
-/// The start −8 comes first. This start keeps the farthest value exact, and reproduces values that were in
-/// this format before. Sixteen starts from −9.5 to 7.5 have 1 % less error on normally distributed values,
-/// but take three times as long.
+/// The search begins with −8. With −8, the value farthest from zero stays exact, and the search
+/// does not change values that were already in this format. Sixteen starting points from −9.5 to
+/// 7.5 would have 1 % less error on normally distributed values, but would take three times as
+/// long.
 const UNITS: [f32; 5] = [-8.0, -8.5, -9.0, -7.5, -7.0];
 
 const LEAST: f32 = -8.0;
 const MOST: f32 = 7.0;
 
-/// The scale with the smallest weighted squared error. With the integers q of a start, the best scale is Σ w
-/// q x / Σ w q². The error is then Σ w x² − (Σ w q x)² / Σ w q².
+/// Finds the scale with the smallest weighted squared error. Let q be the integers of a starting
+/// point; then the best scale for these integers is Σ w q x / Σ w q². With this scale, the error is
+/// Σ w x² − (Σ w q x)² / Σ w q².
 ///
-/// The scale is rounded to f16; outside the range of f16, it is 0 or infinity.
+/// The function rounds the scale to f16; outside the range of f16, the scale becomes 0 or infinity.
 pub(super) fn scale(numbers: &[f32; GROUP], weights: &[f32; GROUP], largest: f32) -> f16 {
     let (mut best, mut most) = (largest / LEAST, -1.0);
     for units in UNITS {

@@ -1,27 +1,28 @@
-//! Quantizes numbers to four bits with scales and minima, and searches for the values with the smallest error.
+//! Quantizes numbers to four bits with scales and minima, and searches for the scales and minima
+//! with the smallest error.
 
 use half::f16;
 
 use super::{GROUP, INTEGERS, group_weights, sums};
 
-/// The number of groups whose scales and minima share steps.
+/// The number of groups whose scales and minima are multiples of the same two steps.
 pub const GROUPS: usize = 8;
 
-/// The number of values of a row that share steps.
+/// The number of values of a row that use the same two steps.
 pub const SUPER_BLOCK: usize = GROUPS * GROUP;
 
-/// The largest 4-bit integer, as a number.
+/// The largest 4-bit integer, as an f32.
 const MOST: f32 = 15.0;
 const MOST_STEPS: f32 = 63.0;
 
-/// The quantized values of eight groups. Each value is its integer multiplied by the group's scale, minus the
-/// group's minimum. Scales and minima are integer multiples of two steps. The format equals a block of GGUF's
-/// Q4_K.
+/// The quantized values of eight groups of a row. Each value is an integer multiplied by the scale
+/// of its group, minus the minimum of the group. The scales are multiples of one step, and the
+/// minima are multiples of another step. The format is the same as a block of GGUF's Q4_K.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SuperBlock {
-    /// The step of the scales and the step of the minima.
+    /// The step of the scales, and the step of the minima.
     pub steps: [f16; 2],
-    /// The scale and the minimum of each group as multiples of their steps, from 0 to 63.
+    /// The scale and the minimum of each group as a number of steps, from 0 to 63.
     pub counts: [[u8; 2]; GROUPS],
     /// The integers of each group, from 0 to 15.
     pub integers: [[u8; GROUP]; GROUPS],
@@ -45,9 +46,11 @@ impl SuperBlock {
         numbers
     }
 
-    /// The counts, packed into bytes as in GGUF. For the first four groups, the packed bytes contain the six
-    /// bits of the scales, then of the minima. For the last four groups, they contain the lower four bits of
-    /// both. The upper two bits are above the six bits of the first groups.
+    /// The numbers of steps (the counts), packed into bytes as in GGUF. For the first four groups,
+    /// the bytes contain the six bits of each scale's count, and then the six bits of each
+    /// minimum's count. For the last four groups, the bytes contain the lower four bits of the two
+    /// counts. The upper two bits of the last four groups are in the bytes of the first four
+    /// groups, above the six bits.
     pub fn packed_counts(&self) -> [u8; 12] {
         let mut packed = [0; 12];
         for i in 0..4 {
@@ -59,7 +62,7 @@ impl SuperBlock {
         packed
     }
 
-    /// The counts that [`packed_counts`](Self::packed_counts) packs.
+    /// Unpacks counts that [`packed_counts`](Self::packed_counts) packed.
     pub fn unpacked_counts(packed: [u8; 12]) -> [[u8; 2]; GROUPS] {
         std::array::from_fn(|group| match group {
             0..4 => [packed[group] & 63, packed[group + 4] & 63],
@@ -70,11 +73,12 @@ impl SuperBlock {
         })
     }
 
-    /// Rounds at most 256 values so that the weighted sum of the squared errors is small.
+    /// Quantizes at most 256 values so that the weighted sum of the squared errors is small.
     ///
-    /// The scale, the minimum and the integers of each group are fitted alternately, from several starts. The
-    /// scale and the minimum are then rounded to multiples of their steps. Without weights, all values have
-    /// the same weight.
+    /// From several starting points, the function alternately fits the scale and the minimum of
+    /// each group to the integers, and the integers to the scale and the minimum. The function then
+    /// rounds the scale and the minimum to multiples of their steps. If `weights` is empty, all
+    /// values have the same weight.
     pub(super) fn nearest(numbers: &[f32], weights: &[f32]) -> Self {
         let groups: [Numbers; GROUPS] = std::array::from_fn(|group| {
             let [numbers, weights] =
@@ -91,7 +95,7 @@ impl SuperBlock {
         block
     }
 
-    /// Rounds a group again for other values, without a change of the steps.
+    /// Quantizes one group again for other values, and keeps the steps.
     pub fn refit(&mut self, group: usize, numbers: &[f32], weights: &[f32]) {
         let numbers = Numbers::of(numbers, weights);
         (self.counts[group], self.integers[group]) =
@@ -103,11 +107,11 @@ struct Numbers {
     x: [f32; GROUP],
     /// The weight of each value's squared error.
     weights: [f32; GROUP],
-    /// The number of real values of the row; the following entries repeat one of them.
+    /// The number of real values in the group; after these values, the array repeats one of them.
     count: usize,
 }
 
-/// Integers, stored as f32.
+/// The integers of a group, stored as f32.
 type Integers = [f32; GROUP];
 
 impl Numbers {
@@ -120,9 +124,11 @@ impl Numbers {
         Self { x, weights: group_weights(weights), count }
     }
 
-    /// The scale and the minimum with the smallest error, before they are rounded to steps.
+    /// The scale and the minimum with the smallest error, before the rounding to multiples of
+    /// steps.
     fn fit(&self) -> [f32; 2] {
-        // Zero is among the numbers, as a minimum is not below it.
+        // The range always includes zero, because the format subtracts a minimum that is never
+        // negative.
         let least = self.x.iter().fold(0.0f32, |least, x| least.min(*x));
         let most = self.x.iter().fold(least, |most, x| most.max(*x));
         let range = most - least;
@@ -144,7 +150,7 @@ impl Numbers {
         best.0
     }
 
-    /// The nearest integers for the given scale and minimum.
+    /// The integers that are nearest to the values, for the given scale and minimum.
     fn integers(&self, [scale, minimum]: [f32; 2]) -> Integers {
         let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
         let mut integers = self.x;
@@ -180,7 +186,7 @@ impl Numbers {
         off / n
     }
 
-    /// The sum of squared errors.
+    /// The weighted sum of the squared errors.
     fn error(&self, integers: &Integers, [scale, minimum]: [f32; 2]) -> f32 {
         let [error] = sums(|i| {
             let off = integers[i] * scale - minimum - self.x[i];
@@ -189,7 +195,8 @@ impl Numbers {
         error
     }
 
-    /// The best scale and minimum near `fit`, as multiples of their steps, and the integers.
+    /// The best scale and minimum near `fit`, as numbers of steps, and the integers for this scale
+    /// and minimum.
     fn in_steps(&self, fit: [f32; 2], steps: [f32; 2]) -> ([u8; 2], [u8; GROUP]) {
         let count = |value: f32, step: f32| {
             let count = if step > 0.0 { value / step } else { 0.0 };
@@ -216,18 +223,19 @@ impl Numbers {
     }
 }
 
-/// The trial ranges: the number of integers by which the range of a group is widened at the start. A wider
-/// range clips the outermost values, but represents the other values more precisely.
+/// The ranges that the search tries first. Each number is the number of integers by which the
+/// search widens the range of a group. A wider range of integers clips the outermost values, but
+/// represents the other values more precisely.
 const WIDENED: [f32; 7] = [-1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0];
 
-/// The number of times that integers and scales are fitted to each other.
+/// How often the search fits the integers and the scale to each other.
 const ROUNDS: usize = 3;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Random numbers, each a sum of four uniform ones.
+    /// Random numbers, each the sum of four uniformly distributed numbers.
     fn numbers(count: usize) -> Vec<f32> {
         let even = |i: u32| {
             (i.wrapping_mul(2_654_435_761).rotate_left(13).wrapping_mul(0x9e37_79b1) >> 8) as f32

@@ -1,15 +1,18 @@
 use super::prelude::*;
 
 operation! {
-    /// Writes the vectors of new tokens into the slots of a cache. The operands are cache, new, start and
-    /// count. The axis of `new` counts tokens, and the axis of the cache counts slots. The first `count`
-    /// tokens are written to the slots from `start` on. All other slots keep their content. `start` is never
-    /// negative. `start` and `count` are `i32[]`, or `i32[B]` with a number for each index of the first axis.
+    /// Writes the vectors of new tokens into the slots of a cache. The operands are the cache, the
+    /// new vectors, `start` and `count`. The attribute `axis` is the axis of tokens in the new
+    /// vectors, and the axis of slots in the cache. The operation writes the first `count` new
+    /// vectors to the slots from `start` on. All other slots keep their content. The number `start`
+    /// is never negative. `start` and `count` are `i32[]`, or `i32[B]` with one number for each
+    /// index of the first axis.
     ///
-    /// In a ring of R slots, the token for slot s is written to slot s mod R. Otherwise, tokens beyond the
-    /// last slot are dropped.
+    /// If `ring` is true, the cache is a ring buffer of R slots, and the vector for slot s is
+    /// written to slot s mod R. Without a ring buffer, the operation drops vectors for slots after
+    /// the last slot.
     Append = "append" {
-        /// The axis that counts slots and tokens.
+        /// The axis of slots in the cache, and of tokens in the new vectors.
         axis: usize,
         /// Whether the slots are a ring buffer.
         ring: bool,
@@ -17,7 +20,7 @@ operation! {
 }
 
 impl Append {
-    /// Whether each index of the first axis has its own start and count.
+    /// Whether each index of the first axis has its own `start` and `count`.
     pub fn by_row(start: &TensorType) -> bool {
         start.rank() == 1
     }
@@ -33,7 +36,7 @@ impl Operation for Append {
             &["i32[4] 1,2,3,4", "i32[3] 7,8,9", "i32[] 1", "i32[] 2"],
             "i32[4] 1,7,8,4",
         ),
-        // Padding and what is behind the last slot.
+        // The operation drops padding tokens, and tokens for slots after the last slot.
         good(
             "append axis=0 ring=false",
             &["i32[4] 1,2,3,4", "i32[3] 7,8,9", "i32[] 3", "i32[] 2"],

@@ -9,13 +9,13 @@ crate::words! {
         Subtract = "subtract",
         /// a · b
         Multiply = "multiply",
-        /// a / b; integer division truncates towards zero
+        /// The quotient a / b; the quotient of integers is truncated towards zero.
         Divide = "divide",
-        /// The larger operand; NaN if either is NaN.
+        /// The larger operand; the result is NaN if either operand is NaN.
         Maximum = "maximum",
-        /// The smaller operand; NaN if either is NaN.
+        /// The smaller operand; the result is NaN if either operand is NaN.
         Minimum = "minimum",
-        /// aᵇ, by IEEE 754-2019 `pow`.
+        /// The power aᵇ, as IEEE 754-2019 defines `pow`.
         Power = "power",
         /// Logical conjunction (`i1`).
         And = "and",
@@ -25,9 +25,10 @@ crate::words! {
 }
 
 operation! {
-    /// An elementwise function of two operands of one type. StableHLO has an operation with the same name.
+    /// An elementwise function of two operands of one type. For each function, StableHLO has an
+    /// operation with the same name.
     Binary = "binary" {
-        /// The function that is applied to each element.
+        /// The function that the operation applies to each pair of elements.
         kind: BinaryKind,
     }
 }
@@ -67,7 +68,7 @@ impl Operation for Binary {
         bad(
             "binary kind=add",
             &["f32[2]", "f32[3]"],
-            "`add`: operands must have one type: `f32[2]` against `f32[3]`",
+            "`add`: operands must have one type, found `f32[2]` and `f32[3]`",
         ),
         bad("binary kind=add", &["f32[2]", "bf16[2]"], "operands must have one type"),
         bad("binary kind=and", &["i32[2]", "i32[2]"], "`and` needs i1 elements"),
@@ -136,7 +137,7 @@ impl Primitive for Binary {
     }
 }
 
-/// IEEE 754-2019 `maximum`: +0 is larger than −0.
+/// Computes `maximum` as IEEE 754-2019 defines it: +0 is larger than −0.
 pub(super) fn larger(a: f64, b: f64) -> f64 {
     match a.total_cmp(&b).is_ge() {
         true => a,

@@ -3,24 +3,25 @@ use super::sdpa::{MaskTerm, Sdpa};
 use crate::Real;
 
 operation! {
-    /// [`Sdpa`] with a causal mask that reads no key after the last query. The operands are q, k, v and the
-    /// offset `i32[]`. The cost of this operation depends on the offset, not on the size of the cache.
+    /// [`Sdpa`] with a causal mask that reads no key after the last query. The operands are the
+    /// queries, the keys, the values and the offset `i32[]`. The cost of this operation depends on
+    /// the offset and not on the size of the cache.
     ///
-    /// StableHLO cannot express this operation, because its extents are static. `lower` writes the operation
-    /// for IREE.
+    /// StableHLO cannot express this operation, because all extents in StableHLO are static. The
+    /// crate `lower` writes the operation in IREE's own dialects.
     BoundedSdpa = "bounded_sdpa" {
-        /// The terms of the mask: a causal term, and windows.
+        /// The terms of the mask: a causal term, and optionally window terms.
         mask: Vec<MaskTerm>,
-        /// The factor by which the attention scores are multiplied. `none` selects 1/√E, where E is the
+        /// The factor for the attention scores. With `none`, the factor is 1/√E, where E is the
         /// number of features.
         scale: Option<Real>,
-        /// The bound on the attention scores, which become `cap · tanh(score / cap)`.
+        /// The bound on the attention scores: each score becomes `cap · tanh(score / cap)`.
         softcap: Option<Real>,
     }
 }
 
 impl BoundedSdpa {
-    /// The same attention without the guarantee that later keys are not read.
+    /// Returns the same attention as [`Sdpa`], which may also read keys after the last query.
     pub fn unbounded(&self) -> Sdpa {
         Sdpa { mask: self.mask.clone(), scale: self.scale, softcap: self.softcap, offset: true }
     }

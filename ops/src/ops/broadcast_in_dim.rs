@@ -1,13 +1,14 @@
 use super::prelude::*;
 
 operation! {
-    /// Repeats the operand along new axes, or along axes with extent 1. Axis i of the operand becomes axis
-    /// `axes[i]` of the result, and an extent of 1 is stretched. The StableHLO operation is
-    /// `broadcast_in_dim` (constraints C4 and C5: axes are unique, extents are 1 or equal).
+    /// Repeats the operand along new axes, or along axes with extent 1. Axis i of the operand
+    /// becomes axis `axes[i]` of the result. If the operand's axis has the extent 1, its element is
+    /// repeated. The StableHLO operation is `broadcast_in_dim` (constraints C4 and C5: the axes are
+    /// unique, and each extent is 1 or equal to the extent of the result).
     BroadcastInDim = "broadcast_in_dim" {
         /// The shape of the result.
         shape: Vec<usize>,
-        /// For each axis of the operand, the axis of the result.
+        /// For each axis of the operand, the corresponding axis of the result.
         axes: Vec<usize>,
     }
 }
@@ -25,7 +26,7 @@ impl Operation for BroadcastInDim {
         good("broadcast_in_dim shape=[3,2] axes=[1,0]", &["f32[2,3]"], "f32[3,2]"),
         good("broadcast_in_dim shape=[2,3,3] axes=[1,2,0]", &["i32[3,3,2]"], "i32[2,3,3]"),
         good("broadcast_in_dim shape=[3,3,3] axes=[1,2,0]", &["f32[3,3,3]"], "f32[3,3,3]"),
-        bad("broadcast_in_dim shape=[2,3] axes=[0]", &["f32[3]"], "`f32[3]` against `f32[2,3]`"),
+        bad("broadcast_in_dim shape=[2,3] axes=[0]", &["f32[3]"], "`f32[3]` and `f32[2,3]`"),
         bad(
             "broadcast_in_dim shape=[2,3] axes=[0,0]",
             &["f32[2,2]"],

@@ -1,7 +1,7 @@
 use super::prelude::*;
 
 crate::words! {
-    /// The relation that a comparison tests.
+    /// The relation between two elements that a comparison tests.
     pub enum Direction {
         /// a = b
         Eq = "EQ",
@@ -21,7 +21,7 @@ crate::words! {
 operation! {
     /// An elementwise comparison. The StableHLO operation is `compare`.
     Compare = "compare" {
-        /// The relation that is tested for each pair of elements.
+        /// The relation that the operation tests for each pair of elements.
         direction: Direction,
     }
 }

@@ -3,7 +3,7 @@ use super::prelude::*;
 operation! {
     /// Joins the operands one after the other along one axis. The StableHLO operation is `concatenate`.
     Concatenate = "concatenate" {
-        /// The axis along which the operands follow each other.
+        /// The axis along which the operation joins the operands.
         axis: usize,
     }
 }
@@ -16,7 +16,7 @@ impl Operation for Concatenate {
         good("concatenate axis=0", &["f32[2,3]", "f32[1,3]", "f32[4,3]"], "f32[7,3]"),
         good("concatenate axis=0", &["bf16[2]"], "bf16[2]"),
         bad("concatenate axis=0", &[], "takes 1 or more operands, found 0"),
-        bad("concatenate axis=0", &["f32[2,3]", "f32[2,4]"], "`f32[2,3]` against `f32[2,4]`"),
+        bad("concatenate axis=0", &["f32[2,3]", "f32[2,4]"], "`f32[2,3]` and `f32[2,4]`"),
         bad("concatenate axis=0", &["f32[2]", "i32[2]"], "must agree"),
         bad("concatenate axis=1", &["f32[2]"], "axis 1 does not exist in `f32[2]`"),
     ];

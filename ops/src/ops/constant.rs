@@ -4,7 +4,7 @@ use crate::Literal;
 operation! {
     /// A tensor that is known when the trace is recorded. The StableHLO operation is `constant`.
     Constant = "constant" {
-        /// The elements of the tensor, or a rule for them.
+        /// The elements of the tensor, or a rule that computes the elements.
         value: Literal,
     }
 }

@@ -1,9 +1,11 @@
 use super::prelude::*;
 
 operation! {
-    /// Converts each element to another element type. Conversions between floats round to nearest even.
-    /// Conversions from float to integer round towards zero. Numbers that are out of range saturate
-    /// (StableHLO leaves this case to the implementation). The StableHLO operation is `convert`.
+    /// Converts each element to another element type. A conversion between float types rounds to
+    /// the nearest number, and to the even number if two numbers are equally near. A conversion
+    /// from a float type to an integer type rounds towards zero. A number out of the range of the
+    /// integer type becomes the nearest integer of the type. (StableHLO leaves this case to the
+    /// implementation.) The StableHLO operation is `convert`.
     Convert = "convert" {
         /// The element type of the result.
         to: ElementType,
@@ -28,12 +30,13 @@ impl Operation for Convert {
         good("convert to=i1", &["i32[3] 0,2,-1"], "i1[3] 0,1,1"),
         good("convert to=i1", &["i32[] 4"], "i1[] 1"),
         good("convert to=i1", &["f16[] -0"], "i1[] 0"),
-        // IREE takes and returns whole bytes of i4: an even number of elements.
+        // IREE takes and returns i4 in whole bytes, so the number of elements is even.
         good("convert to=i8", &["i4[6] 7,-8,0,1,-1,2"], "i8[6] 7,-8,0,1,-1,2"),
         good("convert to=f32", &["i4[4] 7,-8,0,1"], "f32[4] 7,-8,0,1"),
         good("convert to=bf16", &["i1[2] 0,1"], "bf16[2] 0,1"),
         good("convert to=bf16", &["i8[3] 127,-128,3"], "bf16[3] 127,-128,3"),
-        // Halfway between two bf16, and one off it, which f32 does not tell from halfway.
+        // These integers are halfway between two bf16, or differ from the middle by 1. As f32, the
+        // middle and its neighbours are the same number.
         good(
             "convert to=bf16",
             &["i32[6] 1077936128,1077936129,-1077936129,1086324736,1086324735,257"],

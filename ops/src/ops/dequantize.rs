@@ -1,8 +1,8 @@
 use super::prelude::*;
 
 operation! {
-    /// Multiplies rows of integers by their scales: `i8[…, E]` and `f32[…]` give `[…, E]`. Each row has one
-    /// scale.
+    /// Multiplies rows of integers by their scales: `i8[…, E]` and `f32[…]` give `[…, E]`. Each row
+    /// of integers has one scale.
     Dequantize = "dequantize" {
         /// The element type of the result.
         element: ElementType,

@@ -1,18 +1,19 @@
 use super::prelude::*;
 
 operation! {
-    /// Multiplies two tensors and sums over the contracted axes. The result has the batch axes, then the free
-    /// axes of the left operand, then the free axes of the right operand. Products of narrow floats are
-    /// summed in the wider type of the result; integers wrap around. The StableHLO operation is
-    /// `dot_general`.
+    /// Multiplies two tensors and sums over the contracted axes. The axes of the result are the
+    /// batch axes, then the free axes of the left operand, then the free axes of the right operand.
+    /// Products of narrow floats are summed in the wider type of the result, and sums of integers
+    /// wrap around. The StableHLO operation is `dot_general`.
     DotGeneral = "dot_general" {
         /// The batch axes of the left operand.
         left_batch: Vec<usize>,
-        /// The corresponding axes of the right operand.
+        /// For each batch axis of the left operand, the corresponding axis of the right operand.
         right_batch: Vec<usize>,
         /// The contracted axes of the left operand.
         left_contract: Vec<usize>,
-        /// The corresponding axes of the right operand.
+        /// For each contracted axis of the left operand, the corresponding axis of the right
+        /// operand.
         right_contract: Vec<usize>,
         /// The element type of the result, which is at least as wide as the operands' type.
         element: ElementType,
@@ -68,7 +69,7 @@ impl Operation for DotGeneral {
         bad(
             "dot_general left_batch=[] right_batch=[] left_contract=[1] right_contract=[0] element=f32",
             &["f32[2,3]", "f32[4,2]"],
-            "paired axes must have one extent: `f32[2,3]` against `f32[4,2]`",
+            "paired axes must have one extent, found `f32[2,3]` and `f32[4,2]`",
         ),
         bad(
             "dot_general left_batch=[] right_batch=[] left_contract=[2] right_contract=[0] element=f32",

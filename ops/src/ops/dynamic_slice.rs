@@ -1,12 +1,13 @@
 use super::prelude::*;
 
 operation! {
-    /// Selects a range of static length along one axis. The operands are x, and the start (`i32[]`), which is
-    /// computed at run time and clamped so that the range fits. The StableHLO operation is `dynamic_slice`.
+    /// Selects a range of static length along one axis. The operands are x and the start (`i32[]`).
+    /// The program computes the start at run time, and clamps it to make the range fit. The
+    /// StableHLO operation is `dynamic_slice`.
     DynamicSlice = "dynamic_slice" {
-        /// The axis of the range.
+        /// The axis along which the operation selects the range.
         axis: usize,
-        /// The number of selected indices.
+        /// The number of indices in the range.
         length: usize,
     }
 }
@@ -78,8 +79,8 @@ pub(super) fn clamped(start: &Value, extent: usize, length: usize) -> usize {
     (start.data[0].max(0.0) as usize).min(extent - length)
 }
 
-/// The start index for each axis, which is zero except for `axis`. The function returns the names and types
-/// of the starts.
+/// Returns the start index for each axis, which is zero for all axes except `axis`. The result
+/// contains the SSA names and the types of the start indices.
 pub(super) fn starts(s: &mut dyn Statements, axis: usize, rank: usize, start: &str) -> (String, String) {
     let zero = match rank {
         1 => String::new(),

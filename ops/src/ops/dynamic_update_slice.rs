@@ -2,11 +2,11 @@ use super::dynamic_slice::{clamped, scalar_start, starts};
 use super::prelude::*;
 
 operation! {
-    /// Replaces a range of the first operand along one axis by the second operand. The third operand is the
-    /// start (`i32[]`), computed at run time and clamped so that the range fits. The StableHLO operation is
-    /// `dynamic_update_slice`.
+    /// Replaces a range of the first operand along one axis by the second operand. The third
+    /// operand is the start (`i32[]`). The program computes the start at run time, and clamps it to
+    /// make the range fit. The StableHLO operation is `dynamic_update_slice`.
     DynamicUpdateSlice = "dynamic_update_slice" {
-        /// The axis of the replaced range.
+        /// The axis along which the operation replaces the range.
         axis: usize,
     }
 }
@@ -67,7 +67,8 @@ impl Operation for DynamicUpdateSlice {
 
     fn iteration_space(&self, operands: &[&TensorType], ty: &TensorType) -> IterationSpace {
         let mut space = IterationSpace::aligned_but(self.axis, operands, ty);
-        // One row falls on one device, which writes it; several may fall on two.
+        // A single row belongs to one device, which writes the row. Several rows can belong to two
+        // devices.
         if operands[1].shape[self.axis] == 1 {
             space.operands[0] = same(ty.rank());
         }

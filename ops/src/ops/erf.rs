@@ -3,7 +3,7 @@ use super::prelude::*;
 operation! {
     /// The error function of each element, 2/√π · ∫₀ˣ e^(−t²) dt, computed in f32.
     ///
-    /// The operation is a composite, because StableHLO has no error function.
+    /// The operation is a composite operation, because StableHLO has no error function.
     Erf = "erf" {}
 }
 
@@ -18,7 +18,8 @@ impl Operation for Erf {
             "f32[4] 0.520499885082244873046875,-0.842700779438018798828125,\
              0.99532228708267211914062500,-0.999999284744262695312500",
         ),
-        // On either side of where the converter changes its formula, and of where the answer is 1.
+        // These numbers are on each side of the points at which the converter changes its formula,
+        // and at which the result becomes 1.
         good("erf", &["f32[6] 0.99999994,1,1.0000001,3.83,3.84,4.1"], "f32[6]"),
         good("erf", &["f32[4] 1e-30,-1e-8,1e30,-5"], "f32[4]"),
         good("erf", &["f32[2,3]"], "f32[2,3]"),

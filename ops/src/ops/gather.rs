@@ -1,8 +1,9 @@
 use super::prelude::*;
 
 operation! {
-    /// Selects rows of a table: `result[i…, …] = table[indices[i…], …]`. An index that is out of range is
-    /// clamped. The StableHLO operation is `gather` with one collapsed slice axis, 0.
+    /// Selects rows of a table: `result[i…, …] = table[indices[i…], …]`. The operation clamps an
+    /// index that is out of range. The StableHLO operation is `gather`, with axis 0 as the only
+    /// collapsed slice axis.
     Gather = "gather" {}
 }
 
@@ -42,7 +43,8 @@ impl Operation for Gather {
     }
 
     fn iteration_space(&self, operands: &[&TensorType], ty: &TensorType) -> IterationSpace {
-        // A device that holds no row of an index adds nothing.
+        // If the table is partitioned by rows, the result is a sum over devices. A device that does
+        // not store the row of an index adds 0.
         let (rank, lead) = (ty.rank(), operands[1].rank());
         let table = std::iter::once(Some(rank)).chain((lead..rank).map(Some)).collect();
         IterationSpace { operands: vec![table, same(lead)], result: same(rank), count: rank + 1 }

@@ -4,15 +4,16 @@ use super::quantize::{check_parts, ungrouped};
 use crate::format::{ActivationBits, WeightFormat, in_integers};
 
 operation! {
-    /// Computes `x · weightᵀ` over the last axis with a weight in groups. The operands are x `[…, inputs]`,
-    /// the weight's integers and scales, and counts if the format has minima; the result is `[…, outputs]`.
-    /// The activations are rounded to integers: see [`in_integers`].
+    /// Computes `x · weightᵀ` over the last axis with a weight in groups. The operands are x `[…,
+    /// inputs]`, the integers and scales of the weight, and its counts if the format has minima;
+    /// the result is `[…, outputs]`. The operation rounds the activations to integers: see
+    /// [`in_integers`].
     GroupedLinear = "grouped_linear" {
-        /// The storage format of the weight.
+        /// The storage format of the quantized weight.
         format: WeightFormat,
         /// The element type of the result: f32, or the element type of x.
         element: ElementType,
-        /// The number of bits of the integers to which activations are rounded.
+        /// The number of bits of the integers to which the operation rounds activations.
         activations: ActivationBits,
     }
 }
@@ -125,7 +126,7 @@ impl Operation for GroupedLinear {
     }
 }
 
-/// The activations for a matmul with quantized weights, rounded to integers row by row.
+/// Rounds the activations for a matmul with quantized weights to integers, row by row.
 pub(super) fn rounded(x: &Value, bits: ActivationBits) -> Value {
     let inputs = x.ty.shape[x.ty.rank() - 1];
     let mut data: Vec<f32> = x.data.iter().map(|&x| x as f32).collect();

@@ -3,9 +3,9 @@ use super::quantize::{check_parts, ungrouped};
 use crate::format::WeightFormat;
 
 operation! {
-    /// Selects rows of a matrix in groups: `result[i…, :] = weight[indices[i…], :]`. The operands are the
-    /// integers and scales, counts if the format has minima, and indices. An index that is out of range is
-    /// clamped.
+    /// Selects rows of a matrix in groups: `result[i…, :] = weight[indices[i…], :]`. The operands
+    /// are the integers and scales of the matrix, its counts if the format has minima, and the
+    /// indices. The operation clamps an index that is out of range.
     GroupedRows = "grouped_rows" {
         /// The storage format of the matrix.
         format: WeightFormat,

@@ -5,7 +5,7 @@ operation! {
     Iota = "iota" {
         /// The result's type: an integer or float type of rank 1 or more.
         ty: TensorType,
-        /// The axis whose indices are the elements.
+        /// The axis whose indices become the elements of the result.
         axis: usize,
     }
 }

@@ -1,10 +1,12 @@
 use super::prelude::*;
 
 operation! {
-    /// `x · weightᵀ + bias` over the last axis: x `[…, I]`, weight `[O, I]`, bias `[O]` (optional) → `[…,
-    /// O]`. The sum, including the bias, is rounded once, as in `torch.nn.functional.linear`.
+    /// `x · weightᵀ + bias` over the last axis: x `[…, I]`, weight `[O, I]`, bias `[O]` (optional)
+    /// → `[…, O]`. The operation rounds the sum of the products and the bias only once, as in
+    /// `torch.nn.functional.linear`.
     ///
-    /// The operation is a composite, because its expansion depends on the storage format of the weight.
+    /// The operation is a composite operation, because its StableHLO code depends on the storage
+    /// format of the weight.
     Linear = "linear" {}
 }
 
@@ -58,7 +60,8 @@ impl Operation for Linear {
     }
 }
 
-/// The dot products of all rows of x with all rows of w plus the bias, each rounded once.
+/// The dot products of all rows of x with all rows of w, plus the bias. Each sum is rounded only
+/// once.
 pub(super) fn product(x: &Value, w: &Value, bias: Option<&Value>, ty: &TensorType) -> Value {
     let [outputs, inputs] = w.ty.shape[..] else { unreachable!("inferred") };
     let rows = ty.count().checked_div(outputs).unwrap_or(0);

@@ -1,43 +1,47 @@
 use super::prelude::*;
 
 operation! {
-    /// Attention with a matrix of fixed size in place of a cache. Each token decays the matrix, writes a value under its
-    /// key, and reads the matrix by its query:
+    /// Attention with a matrix of fixed size in place of a cache. Each token decays the matrix,
+    /// adds its value under its key, and reads the matrix with its query:
     ///
     /// - `Sₜ = exp(gₜ) · Sₜ₋₁ + kₜ · uₜᵀ`
     /// - `oₜ = Sₜᵀ · qₜ`
     ///
-    /// Without the delta rule, `uₜ = βₜ · vₜ` (Dao and Gu, "Transformers are SSMs", 2024, §3). With the delta
-    /// rule, a token writes only the difference to the value that the matrix already has: `uₜ = βₜ · (vₜ −
-    /// exp(gₜ) · Sₜ₋₁ᵀ · kₜ)` (Yang et al., "Gated Delta Networks", 2024, §3).
+    /// Without the delta rule, the update is `uₜ = βₜ · vₜ` (Dao and Gu, "Transformers are SSMs",
+    /// 2024, §3). With the delta rule, a token adds only the difference to the value that the
+    /// matrix already has for the key: `uₜ = βₜ · (vₜ − exp(gₜ) · Sₜ₋₁ᵀ · kₜ)` (Yang et al., "Gated
+    /// Delta Networks", 2024, §3).
     ///
-    /// q and k `[B, S, H, D]`, v `[B, S, H, G, E]`, g and β `[B, S, H, G]`, the matrices `[B, H, G, D, E]`, start and
-    /// count. All numbers are f32; G heads of values share a key and a query. The result `[B, H, G, D + S, E]` has the
-    /// new matrices in its first D rows, and then the outputs of the tokens. `start` and `count` are `i32[]`, or
-    /// `i32[B]`. Tokens from `count` on are padding: they change no matrix, and their output is 0. If `start` is 0, the
-    /// sequence begins with the matrix 0, whatever the operand contains.
+    /// The operands are q and k `[B, S, H, D]`, v `[B, S, H, G, E]`, g and β `[B, S, H, G]`, the
+    /// matrices `[B, H, G, D, E]`, start and count. All numbers are f32. Each of the H keys and
+    /// queries belongs to G heads of values. In the result `[B, H, G, D + S, E]`, the first D rows
+    /// are the new matrices, and the other S rows are the outputs of the tokens. `start` and
+    /// `count` are `i32[]`, or `i32[B]`. Tokens from the index `count` on are padding: they do not
+    /// change the matrices, and their outputs are 0. If `start` is 0, the sequence begins with a
+    /// matrix of zeros, and the operation ignores the content of the operand.
     LinearAttention = "linear_attention" {
-        /// Whether a token writes the difference to what the matrix already has for its key.
+        /// Whether the operation uses the delta rule, in which a token adds only the difference to
+        /// the value that the matrix already has.
         delta: bool,
     }
 }
 
-/// The extents of the axes.
+/// The extents of the axes in linear attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinearAttentionSizes {
     pub sequences: usize,
     pub tokens: usize,
     pub heads: usize,
-    /// The heads of values for each key.
+    /// The number of value heads for each key head.
     pub groups: usize,
-    /// The features of a key.
+    /// The number of features of a key.
     pub keys: usize,
-    /// The features of a value.
+    /// The number of features of a value.
     pub values: usize,
 }
 
 impl LinearAttention {
-    /// The extents of the axes of `v` and the matrices.
+    /// Determines the extents from the types of `v` and the matrices.
     pub fn sizes(v: &TensorType, state: &TensorType) -> LinearAttentionSizes {
         LinearAttentionSizes {
             sequences: v.shape[0],
@@ -54,7 +58,8 @@ impl Operation for LinearAttention {
     const CLASS: OpClass = OpClass::Attention;
     const BOUND: Bound = Bound::UlpsOfLargest(16.0);
     const EXAMPLES: &'static [Example] = &[
-        // Two tokens of one feature: 3·2, and then half of it and 5·7.
+        // The example has two tokens with one feature. After the first token, the matrix is 2·3;
+        // after the second, it is half of this plus 5·7.
         good(
             "linear_attention delta=false",
             &[
@@ -69,7 +74,7 @@ impl Operation for LinearAttention {
             ],
             "f32[1,1,1,3,1] 38,6,38",
         ),
-        // The second token writes 7 in place of what its key has, and the third is padding.
+        // The second token replaces the value for its key by 7, and the third token is padding.
         good(
             "linear_attention delta=true",
             &[
@@ -88,7 +93,7 @@ impl Operation for LinearAttention {
         good("linear_attention delta=false", &STEP, "f32[1,2,3,5,20]"),
         good("linear_attention delta=true", &ROWS, "f32[3,2,1,9,2]"),
         good("linear_attention delta=false", &ROWS, "f32[3,2,1,9,2]"),
-        // More tokens than a chunk of the converter has.
+        // These examples have more tokens than a chunk of the converter.
         good("linear_attention delta=true", &CHUNKS, "f32[1,1,1,73,5]"),
         good("linear_attention delta=false", &CHUNKS, "f32[1,1,1,73,5]"),
         bad(
@@ -184,7 +189,8 @@ impl Operation for LinearAttention {
         let LinearAttentionSizes { sequences, tokens, heads, groups, keys, values } =
             Self::sizes(operands[2].ty, operands[5].ty);
         let matrices = (sequences * heads * groups * keys * values) as f64;
-        // A decay, an update and a read of each number, and with the delta rule a second read.
+        // Each token decays, updates and reads each number of the matrix; with the delta rule, each
+        // token reads the matrix twice.
         let steps = if self.delta { 7.0 } else { 5.0 };
         OpWork::kernel(operands, ty, steps * matrices * tokens as f64)
     }
@@ -201,12 +207,12 @@ impl Operation for LinearAttention {
     }
 }
 
-/// A token count as a number of items; negative counts are 0.
+/// Converts a token count to an unsigned number; a negative count becomes 0.
 fn count_of(count: f64) -> usize {
     count.max(0.0) as usize
 }
 
-/// One token, for three heads of values that share each key.
+/// Operands for a single token, in which three value heads share each key.
 const STEP: [&str; 8] = [
     "f32[1,1,2,4]",
     "f32[1,1,2,4]",
@@ -218,7 +224,7 @@ const STEP: [&str; 8] = [
     "i32[] 1",
 ];
 
-/// Sequences that begin, continue, and wait.
+/// Operands for sequences that begin, sequences that continue, and sequences without new tokens.
 const ROWS: [&str; 8] = [
     "f32[3,4,2,5]",
     "f32[3,4,2,5]",
@@ -236,7 +242,7 @@ macro_rules! ten_decays {
     };
 }
 
-/// Decays that keep 70 made-up tokens from growing without a limit.
+/// Decays for 70 made-up tokens, small enough to limit the growth of the matrix.
 const DECAYS: &str = concat!(
     "f32[1,70,1,1] ",
     ten_decays!(),
@@ -265,7 +271,7 @@ const CHUNKS: [&str; 8] = [
     "i32[] 69",
 ];
 
-/// Operands with these queries and keys.
+/// Returns the operands with the given queries and keys.
 const fn with(q: &'static str, k: &'static str) -> [&'static str; 8] {
     [q, k, "f32[1,1,2,3,20]", "f32[1,1,2,3]", "f32[1,1,2,3]", "f32[1,2,3,4,20]", "i32[]", "i32[]"]
 }

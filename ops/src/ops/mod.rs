@@ -1,4 +1,4 @@
-//! The closed list of operations, with a file for each.
+//! The closed list of operations. Each operation has its own source file.
 
 mod append;
 mod binary;
@@ -52,9 +52,10 @@ use crate::{
     Operand, Operation, ParseError, Primitive, Reader, Statements, TensorType, Value, WeightUse,
 };
 
-// The dollar is for the macro that this one writes.
+// The macro `operations!` defines another macro, and needs `$` as an argument for this definition.
 operations! { $
-    // Composites of one float tensor without attributes: each is a method of the DSL, too.
+    // These composite operations have one float tensor as their operand and no attributes. Each
+    // operation is also a method of the DSL.
     functions { erf::Erf, softplus::Softplus, }
     primitives {
         // Leaves.
@@ -79,7 +80,7 @@ operations! { $
     kernels { packed_experts::PackedExperts, packed_linear::PackedLinear, packed_rows::PackedRows, }
 }
 
-/// Imports for the source files of operations.
+/// The imports of the source files of operations.
 pub(crate) mod prelude {
     pub(crate) use crate::facts::same;
     pub(crate) use crate::operation::{agree, arity, attribute, axis, bad, element, good, mlir_list};

@@ -3,11 +3,11 @@ use super::prelude::*;
 operation! {
     /// Selects a contiguous range along one axis. The StableHLO operation is `slice`.
     Narrow = "narrow" {
-        /// The axis of the range.
+        /// The axis along which the operation selects the range.
         axis: usize,
         /// The first index of the range.
         start: usize,
-        /// The number of selected indices.
+        /// The number of indices in the range.
         length: usize,
     }
 }

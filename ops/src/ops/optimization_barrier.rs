@@ -27,7 +27,8 @@ impl Operation for OptimizationBarrier {
     }
 
     fn work(&self, _: &[CostOperand<'_>], ty: &TensorType) -> OpWork {
-        // What is before it is not fused with what is after it.
+        // The compiler does not fuse operations before the barrier with operations after the
+        // barrier.
         OpWork::copy(ty)
     }
 

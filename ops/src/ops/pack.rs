@@ -2,10 +2,11 @@ use super::prelude::*;
 use crate::format::{PANEL, WeightFormat};
 
 operation! {
-    /// Packs a matrix `[outputs, inputs]` into a format that kernels read: see [`WeightFormat`]. Numbers are
-    /// rounded to the format.
+    /// Packs a matrix `[outputs, inputs]` into a format that kernels read: see [`WeightFormat`].
+    /// The operation rounds the numbers to the format.
     ///
-    /// `bake` computes this operation when it writes the archive. No compiled program contains the operation.
+    /// The crate `bake` computes this operation when it writes an archive. No compiled program
+    /// contains this operation.
     Pack = "pack" {
         /// The storage format of the result.
         format: WeightFormat,
@@ -55,7 +56,8 @@ impl Operation for Pack {
     }
 
     fn work(&self, _: &[CostOperand<'_>], _: &TensorType) -> OpWork {
-        // An archive's recipe costs nothing when the program runs.
+        // The operation has no cost at run time, because `bake` computes it when it writes the
+        // archive.
         OpWork::FREE
     }
 
@@ -64,7 +66,7 @@ impl Operation for Pack {
     }
 }
 
-/// Unpacks a matrix to `[outputs, inputs]`, with quantized numbers multiplied by their scales.
+/// Unpacks a matrix to `[outputs, inputs]`, and multiplies quantized numbers by their scales.
 pub(super) fn unpacked(format: WeightFormat, packed: &Value, outputs: usize, inputs: usize) -> Value {
     let bytes = packed.to_bytes();
     let panel = format.packed(PANEL, inputs).bytes();

@@ -5,17 +5,18 @@ use super::prelude::*;
 use crate::format::{ActivationBits, PANEL, WeightFormat};
 
 operation! {
-    /// Computes `x · weightᵀ` over the last axis, where each row of x is multiplied with one matrix of a
-    /// packed stack `[experts, outputs, inputs]`. The matrices are the experts of a mixture (Shazeer et al.,
-    /// "Outrageously Large Neural Networks", 2017).
+    /// Computes `x · weightᵀ` over the last axis, where each row of x is multiplied with one matrix
+    /// of a packed stack `[experts, outputs, inputs]`. The matrices are the experts in a mixture of
+    /// experts (Shazeer et al., "Outrageously Large Neural Networks", 2017).
     ///
-    /// Without indices, x is `[…, experts, inputs]` and each expert has its own row: the result is `[…,
-    /// experts, outputs]`. With indices `[…, C]` of experts, x is `[…, C, inputs]` or `[…, inputs]`, and the
-    /// result is `[…, C, outputs]`. An index that is out of range is clamped. Activations are rounded as in
-    /// [`PackedLinear`](super::PackedLinear). The matrices consist of whole panels of 16 rows, and are packed
-    /// like one matrix `[experts · outputs, inputs]`.
+    /// Without indices, x is `[…, experts, inputs]` with one row for each expert, and the result is
+    /// `[…, experts, outputs]`. With the indices `[…, C]` of C experts, x is `[…, C, inputs]` or
+    /// `[…, inputs]`, and the result is `[…, C, outputs]`. The operation clamps an index that is
+    /// out of range. The operation rounds activations in the same way as
+    /// [`PackedLinear`](super::PackedLinear). Each matrix consists of whole panels of 16 rows. The
+    /// stack is packed like a single matrix `[experts · outputs, inputs]`.
     ///
-    /// StableHLO cannot express this operation; a kernel computes it.
+    /// StableHLO has no operation for a packed stack; a kernel computes this operation.
     PackedExperts = "packed_experts" {
         /// The storage format of the weight.
         format: WeightFormat,
@@ -25,7 +26,8 @@ operation! {
         outputs: usize,
         /// The element type of the result: f32, or the element type of x.
         element: ElementType,
-        /// The number of bits of the integers to which activations are rounded if the weight is quantized.
+        /// The number of bits of the integers to which the operation rounds activations, if the
+        /// weight is quantized.
         activations: ActivationBits,
     }
 }
@@ -128,7 +130,7 @@ impl Operation for PackedExperts {
             None => rounded(x, self.activations),
         };
         let rows = ty.count() / self.outputs;
-        // Rows of the result that one row of x has.
+        // The number of result rows that are computed from the same row of x.
         let shared = rows / x.ty.shape[..x.ty.rank() - 1].iter().product::<usize>().max(1);
         let matrix = TensorType::new(weight.ty.element, [self.outputs, inputs]);
         let sums = (0..rows).flat_map(|row| {
@@ -146,7 +148,8 @@ impl Operation for PackedExperts {
     }
 
     fn work(&self, operands: &[CostOperand<'_>], ty: &TensorType) -> OpWork {
-        // Of the matrices that are chosen, one for each row is read.
+        // The cost assumes that each row of the result reads another matrix, until all matrices are
+        // read.
         let contracted = operands[0].ty.shape.last().copied().unwrap_or(0);
         let rows = ty.count() / self.outputs.max(1);
         let share = rows.min(self.experts) as f64 / self.experts as f64;

@@ -5,11 +5,11 @@ use super::prelude::*;
 use crate::format::{ActivationBits, WeightFormat};
 
 operation! {
-    /// `x · weightᵀ` over the last axis with a packed weight: x `[…, inputs]`, packed → `[…, outputs]`. If
-    /// the weight is quantized, the activations are rounded to integers: see
+    /// `x · weightᵀ` over the last axis with a packed weight: x `[…, inputs]`, packed → `[…,
+    /// outputs]`. If the weight is quantized, the operation rounds the activations to integers: see
     /// [`in_integers`](crate::format::in_integers).
     ///
-    /// StableHLO cannot express this operation; a kernel computes it.
+    /// StableHLO has no operation for a packed weight; a kernel computes this operation.
     PackedLinear = "packed_linear" {
         /// The storage format of the weight.
         format: WeightFormat,
@@ -17,7 +17,8 @@ operation! {
         outputs: usize,
         /// The element type of the result: f32, or the element type of x.
         element: ElementType,
-        /// The number of bits of the integers to which activations are rounded if the weight is quantized.
+        /// The number of bits of the integers to which the operation rounds activations, if the
+        /// weight is quantized.
         activations: ActivationBits,
     }
 }

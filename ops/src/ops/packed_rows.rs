@@ -3,10 +3,10 @@ use super::prelude::*;
 use crate::format::WeightFormat;
 
 operation! {
-    /// Selects rows of a packed matrix: `result[i…, :] = weight[indices[i…], :]`. An index that is out of
-    /// range is clamped.
+    /// Selects rows of a packed matrix: `result[i…, :] = weight[indices[i…], :]`. The operation
+    /// clamps an index that is out of range.
     ///
-    /// StableHLO cannot express this operation; a kernel computes it.
+    /// StableHLO has no operation for a packed matrix; a kernel computes this operation.
     PackedRows = "packed_rows" {
         /// The storage format of the matrix.
         format: WeightFormat,

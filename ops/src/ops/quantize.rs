@@ -5,9 +5,10 @@ operation! {
     /// Quantizes a matrix `[outputs, inputs]` in groups of 32, and returns one of the resulting tensors: see
     /// [`WeightFormat::grouped`].
     ///
-    /// `bake` computes this operation when it writes the archive. No compiled program contains the operation.
+    /// The crate `bake` computes this operation when it writes an archive. No compiled program
+    /// contains this operation.
     Quantize = "quantize" {
-        /// The storage format of the quantized values.
+        /// The storage format for the quantized values.
         format: WeightFormat,
         /// The tensor that the operation returns: integers, scales or counts.
         part: GroupPart,
@@ -64,7 +65,8 @@ impl Operation for Quantize {
     }
 
     fn work(&self, _: &[CostOperand<'_>], _: &TensorType) -> OpWork {
-        // An archive's recipe costs nothing when the program runs.
+        // The operation has no cost at run time, because `bake` computes it when it writes the
+        // archive.
         OpWork::FREE
     }
 
@@ -73,7 +75,7 @@ impl Operation for Quantize {
     }
 }
 
-/// The type of one of the tensors that store a matrix in groups.
+/// The type of one of the tensors that contain a matrix in a format with groups.
 fn grouped(
     op: &'static str,
     format: WeightFormat,
@@ -89,8 +91,8 @@ fn grouped(
     format.grouped(part, outputs, inputs).ok_or(refused)
 }
 
-/// Checks the operands that store a matrix in groups. `others` is the number of the remaining operands.
-/// Returns the number of outputs.
+/// Checks the operands that contain a matrix in a format with groups. `others` is the number of
+/// operands that do not belong to the matrix. The function returns the number of outputs.
 pub(super) fn check_parts(
     op: &'static str,
     format: WeightFormat,
@@ -116,8 +118,8 @@ pub(super) fn check_parts(
     Ok(outputs)
 }
 
-/// The matrix `[outputs, inputs]` that the tensors represent, with quantized numbers multiplied by their
-/// scales.
+/// Restores the matrix `[outputs, inputs]` from its tensors, and multiplies the quantized numbers
+/// by their scales.
 pub(super) fn ungrouped(format: WeightFormat, parts: &[&Value], inputs: usize) -> Value {
     let integers = parts[0];
     let [outputs, groups, bytes] = integers.ty.shape[..] else { unreachable!("inferred") };

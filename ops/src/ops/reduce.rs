@@ -2,24 +2,24 @@ use super::binary::larger;
 use super::prelude::*;
 
 crate::words! {
-    /// The function that combines elements.
+    /// The function with which a reduction combines elements.
     pub enum ReduceKind {
         /// The sum of the elements.
         Add = "add",
-        /// The largest element; NaN if any is NaN.
+        /// The largest element; the result is NaN if any element is NaN.
         Maximum = "maximum",
-        /// The smallest element; NaN if any is NaN.
+        /// The smallest element; the result is NaN if any element is NaN.
         Minimum = "minimum",
     }
 }
 
 operation! {
-    /// Combines the elements along some axes, and removes these axes. The StableHLO operation is `reduce`,
-    /// starting from the neutral element.
+    /// Combines the elements along some axes, and removes these axes. The StableHLO operation is
+    /// `reduce`, which starts from the neutral element of the function.
     Reduce = "reduce" {
-        /// The function that combines elements.
+        /// The function with which the operation combines elements.
         kind: ReduceKind,
-        /// The axes that are removed, in ascending order.
+        /// The axes that the operation removes, in ascending order.
         axes: Vec<usize>,
     }
 }

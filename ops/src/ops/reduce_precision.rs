@@ -4,7 +4,7 @@ operation! {
     /// Rounds each element to the values of a narrower float type, and keeps the element type. A compiler may
     /// not remove this operation. The StableHLO operation is `reduce_precision`.
     ReducePrecision = "reduce_precision" {
-        /// The float type to whose values the elements are rounded.
+        /// The float type to whose values the operation rounds the elements.
         to: ElementType,
     }
 }

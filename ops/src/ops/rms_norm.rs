@@ -2,27 +2,27 @@ use super::prelude::*;
 use crate::Real;
 
 crate::words! {
-    /// The way in which the weight of a norm is applied.
+    /// How a norm applies its weight.
     pub enum WeightStyle {
-        /// The normalised value is rounded to the element type, and then multiplied by the weight (HF
-        /// `modeling_llama.py`, `LlamaRMSNorm.forward`).
+        /// The norm rounds the normalized value to the element type, and then multiplies the value
+        /// by the weight (HF `modeling_llama.py`, `LlamaRMSNorm.forward`).
         Scale = "scale",
-        /// The normalised value is multiplied by the weight in f32, and then rounded (HF `modeling_olmo2.py`,
-        /// `Olmo2RMSNorm.forward`).
+        /// The norm multiplies the normalized value by the weight in f32, and then rounds the
+        /// product (HF `modeling_olmo2.py`, `Olmo2RMSNorm.forward`).
         Wide = "wide",
-        /// The normalised value is multiplied by `1 + weight` in f32, and then rounded (HF
-        /// `modeling_gemma3.py`, `Gemma3RMSNorm.forward`).
+        /// The norm multiplies the normalized value by `1 + weight` in f32, and then rounds the
+        /// product (HF `modeling_gemma3.py`, `Gemma3RMSNorm.forward`).
         OnePlus = "one_plus",
     }
 }
 
 operation! {
-    /// `x / √(mean(x²) + epsilon) · weight` over the last axis, computed in f32: x `[…, D]`, weight `[D]`.
-    /// Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019).
+    /// `x / √(mean(x²) + epsilon) · weight` over the last axis, computed in f32: x `[…, D]`, weight
+    /// `[D]`. Source: Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019).
     RmsNorm = "rms_norm" {
-        /// The number that is added to the mean square.
+        /// The number that the norm adds to the mean square.
         epsilon: Real,
-        /// The way in which the weight is applied, and when the result is rounded.
+        /// How the norm applies the weight, and when it rounds the result.
         style: WeightStyle,
     }
 }

@@ -1,31 +1,34 @@
 use super::prelude::*;
 
 crate::words! {
-    /// The pairs of elements that are rotated together.
+    /// The pairs of elements that a rotary embedding rotates together.
     pub enum RopeLayout {
-        /// Element i is rotated with element i + R/2 (HF `modeling_llama.py`, `rotate_half`).
+        /// The embedding rotates element i together with element i + R/2 (HF `modeling_llama.py`,
+        /// `rotate_half`).
         HalfSplit = "half_split",
-        /// Element 2i is rotated with element 2i + 1 (Su et al., "RoFormer", §3.4.2).
+        /// The embedding rotates element 2i together with element 2i + 1 (Su et al., "RoFormer",
+        /// §3.4.2).
         Interleaved = "interleaved",
     }
 }
 
 operation! {
-    /// Applies rotary position embedding. The operands are x `[…, P, …, E]`, cosine and sine tables `[P,
-    /// R/2]`. If sequences have different positions: x `[B, …, P, …, E]` and tables `[B, P, R/2]`. The result
-    /// has x's type. The first R of the E features are rotated, each pair (a, b) to (a·cos − b·sin, b·cos +
-    /// a·sin). The other features do not change. Each product and each sum is rounded to the element type, as
-    /// in HF's `apply_rotary_pos_emb`.
+    /// Applies rotary position embedding. The operands are x `[…, P, …, E]` and the tables of
+    /// cosines and sines `[P, R/2]`. If each sequence has its own positions, x is `[B, …, P, …, E]`
+    /// and the tables are `[B, P, R/2]`. The result has the same type as x. The operation rotates
+    /// the first R of the E features: each pair (a, b) becomes (a·cos − b·sin, b·cos + a·sin). The
+    /// other E − R features do not change. The operation rounds each product and each sum to the
+    /// element type, as HF's `apply_rotary_pos_emb` does.
     Rope = "rope" {
-        /// The axis of x that counts positions.
+        /// The axis of x along which the positions vary.
         axis: usize,
-        /// The pairs of elements that are rotated together.
+        /// The pairs of elements that the operation rotates together.
         layout: RopeLayout,
     }
 }
 
 impl Rope {
-    /// The positions of the two elements of pair `i` of `half` pairs.
+    /// Returns the indices of the two elements in pair `i`, if there are `half` pairs.
     fn pair(&self, i: usize, half: usize) -> (usize, usize) {
         match self.layout {
             RopeLayout::HalfSplit => (i, i + half),
@@ -59,7 +62,7 @@ impl Operation for Rope {
         bad(
             "rope axis=1 layout=half_split",
             &["f32[2,3,4]", "f32[2,2]", "f32[2,2]"],
-            "the tables must have a row for each position: `f32[2,3,4]` against `f32[2,2]`",
+            "the tables must have a row for each position, found `f32[2,3,4]` and `f32[2,2]`",
         ),
         bad(
             "rope axis=1 layout=half_split",

@@ -1,37 +1,43 @@
 use super::prelude::*;
 use crate::{Attribute, ParseError, Reader, Real};
 
-/// A condition under which a query with position i may see the key with position j. A mask is a list of
-/// conditions that must all be true. i counts from the query offset. Some terms have an operand.
+/// A condition under which a query with position i may see the key with position j. A mask is a
+/// list of conditions that must all be true. The position i of the first query is the offset. Some
+/// conditions have an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum MaskTerm {
-    /// j ≤ i: no key after the query.
+    /// The condition is j ≤ i: a query does not see later keys.
     Causal,
-    /// i − W < j: the window includes the query's own position
-    /// (HF `masking_utils.py`, `sliding_window_overlay`).
+    /// The condition is i − W < j: a query sees the last W keys, which include the key at its own
+    /// position (HF `masking_utils.py`, `sliding_window_overlay`).
     Window(usize),
-    /// ⌊i / C⌋ = ⌊j / C⌋: only keys in the query's own chunk (Llama 4; HF `chunked_overlay`). If the mask
-    /// also has a padding term, chunks are counted from the end of the padding.
+    /// The condition is ⌊i / C⌋ = ⌊j / C⌋: a query sees only the keys in its own chunk of C
+    /// positions (Llama 4; HF `chunked_overlay`). If the mask also has a padding term, the first
+    /// chunk begins at the end of the padding.
     Chunk(usize),
-    /// j ≥ p, where p is the operand, `i32[]` or `i32[B]`: the first p keys of a sequence are padding. B is
-    /// the first batch axis.
+    /// The condition is j ≥ p, where p is the operand, `i32[]` or `i32[B]`: the first p keys of a
+    /// sequence are padding. B is the extent of the first batch axis.
     Padding,
-    /// j ≤ i or j < p, where p is the operand, `i32[]` or `i32[B]`: causal, except that the first p positions
-    /// see each other (T5 report, §3.2.1, "prefix LM"; PaliGemma).
+    /// The condition is j ≤ i or j < p, where p is the operand, `i32[]` or `i32[B]`. The mask is
+    /// causal, but the first p positions see each other (T5 report, §3.2.1, "prefix LM";
+    /// PaliGemma).
     Prefix,
-    /// The operand is added to the scores, broadcast from the trailing side.
+    /// The operand is added to the scores. If the operand has fewer axes than the scores, it is
+    /// broadcast along the leading axes.
     Additive,
-    /// The operand is one more score for each query head, `[…, G]`: the last axes of the queries before S. The softmax
-    /// counts it, and it weighs no value (Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023;
-    /// HF `modeling_gpt_oss.py`).
+    /// The operand contains one additional score for each query head, `[…, G]`. Its axes are the
+    /// last axes of the queries before S. The softmax includes this score, but no value belongs to
+    /// the score (Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023; HF
+    /// `modeling_gpt_oss.py`).
     Sinks,
-    /// The keys are in a ring buffer of T slots. Slot t holds the last position j ≡ t (mod T) that is not
-    /// after the last query, or nothing if it was never written. The other terms of the mask refer to j. The
-    /// ring must contain all positions that a window shows to the queries.
+    /// The keys are in a ring buffer of T slots. Slot t contains the key of the last position j ≡ t
+    /// (mod T) that is not after the last query. The slot is empty if no key was written to it. The
+    /// other terms of the mask use this position j. The ring buffer must contain all positions that
+    /// the queries may see in a window.
     Ring,
 }
 
-/// A constructor of a mask term that takes a number.
+/// A constructor of a mask term with a number as its field.
 type Sized = fn(usize) -> MaskTerm;
 
 impl MaskTerm {
@@ -75,26 +81,29 @@ impl Attribute for MaskTerm {
 }
 
 operation! {
-    /// Computes scaled dot-product attention: `softmax(cap(q · kᵀ · scale) + mask) · v`. Vaswani et al.,
-    /// "Attention Is All You Need" (2017), §3.2.1.
+    /// Computes scaled dot-product attention: `softmax(cap(q · kᵀ · scale) + mask) · v`. Source:
+    /// Vaswani et al., "Attention Is All You Need" (2017), §3.2.1.
     ///
-    /// q `[batch…, S, E]`, k `[batch…, T, E]`, v `[batch…, T, F]` → `[batch…, S, F]`; or grouped heads
-    /// (Ainslie et al., "GQA", 2023): q `[batch…, G, S, E]` → `[batch…, G, S, F]`, each group of G query
-    /// heads reading one k and v. Further operands are the offset, if the operation has one, and then the
-    /// operands of the mask's terms in order. The offset is the position of query 0, `i32[]`, or `i32[B]`
-    /// with a number for each index of the first batch axis.
+    /// From q `[batch…, S, E]`, k `[batch…, T, E]` and v `[batch…, T, F]`, the operation computes
+    /// `[batch…, S, F]`. With grouped heads (Ainslie et al., "GQA", 2023), q is `[batch…, G, S, E]`
+    /// and the result is `[batch…, G, S, F]`; each group of G query heads reads the same k and v.
+    /// The operands after v are the offset, if the operation has an offset, and then the operands
+    /// of the mask's terms in order. The offset is the position of query 0. The offset is `i32[]`,
+    /// or `i32[B]` with one position for each index of the first batch axis.
     ///
-    /// Scores, softcap (`cap · tanh(score / cap)`, Gemma 2 report, §2) and softmax are f32; the probabilities
-    /// are rounded to the element type before they meet v, as HF's `eager_attention_forward` does. A hidden
-    /// key's score is the lowest finite f32, so that a query without visible keys gets a mean and not NaN.
+    /// The operation computes scores, softcap (`cap · tanh(score / cap)`, Gemma 2 report, §2) and
+    /// softmax in f32. It rounds the probabilities to the element type before it multiplies them by
+    /// v, as HF's `eager_attention_forward` does. The score of a hidden key is the lowest finite
+    /// f32. Therefore a query that sees no key gets the mean of the values and not NaN.
     Sdpa = "sdpa" {
-        /// The conditions that must all hold for a query to see a key.
+        /// The conditions that must all be true if a query may see a key.
         mask: Vec<MaskTerm>,
-        /// The factor by which the scores are multiplied; `none` selects 1/√E.
+        /// The factor for the scores; `none` selects 1/√E.
         scale: Option<Real>,
-        /// The soft bound on the scores; `none` means that there is no bound.
+        /// The soft bound on the scores; with `none`, the scores have no bound.
         softcap: Option<Real>,
-        /// Whether the position of query 0 is an operand. If the position is not an operand, it is 0.
+        /// Whether an operand contains the position of query 0. Without this operand, query 0 has
+        /// the position 0.
         offset: bool,
     }
 }
@@ -103,21 +112,21 @@ operation! {
 pub(crate) const HIDDEN: f64 = f32::MIN as f64;
 
 impl Sdpa {
-    /// The factor by which scores are multiplied, for heads with the given number of features.
+    /// The factor for the scores, for heads with the given number of features.
     pub fn scale_for(&self, features: usize) -> f64 {
         self.scale.map_or_else(|| 1.0 / libm::sqrt(features as f64), |s| s.0)
     }
 
-    /// The score of a hidden key.
+    /// The score of a key that a query may not see.
     pub const HIDDEN: f64 = HIDDEN;
 
-    /// Whether the query heads are grouped, so that q has one axis more than k.
+    /// Whether the query heads are grouped. Then q has one axis more than k.
     pub fn grouped(q: &TensorType, k: &TensorType) -> bool {
         q.rank() == k.rank() + 1
     }
 
-    /// Splits the operands after k and v into the offset, if it is an operand, and the mask's terms with
-    /// their operands.
+    /// Splits the operands after v into the offset, if the operation has one, and the terms of the
+    /// mask with their operands.
     pub fn operands<T: Copy>(&self, operands: &[T]) -> (Option<T>, Vec<(MaskTerm, Option<T>)>) {
         let mut rest = operands.iter().skip(3).copied();
         let offset = self.offset.then(|| rest.next()).flatten();
@@ -130,7 +139,7 @@ impl Operation for Sdpa {
     const CLASS: OpClass = OpClass::Attention;
     const BOUND: Bound = Bound::UlpsOfLargest(8.0);
     const EXAMPLES: &'static [Example] = &[
-        // One key that counts: its value.
+        // The softmax gives all weight to the second key, so the result is the value of this key.
         good(
             "sdpa mask=[causal] scale=none softcap=none offset=false",
             &["f32[2,2] 1,2,3,4", "f32[2,2] 1,1,100,100", "f32[2,2] 5,6,7,8"],
@@ -216,7 +225,7 @@ impl Operation for Sdpa {
             &["f32[2,4]", "f32[11,4]", "f32[11,4]", "i32[] 3", "i32[] 6", "f32[2,11]", "f32[11]"],
             "f32[2,4]",
         ),
-        // Each row at a position of its own.
+        // In these examples, each sequence has its own position.
         good(
             "sdpa mask=[causal] scale=none softcap=none offset=true",
             &["f32[3,2,5,4]", "f32[3,2,9,4]", "f32[3,2,9,4]", "i32[3] 4,0,2"],
@@ -232,7 +241,8 @@ impl Operation for Sdpa {
             &["f32[3,3,4]", "f32[3,6,4]", "f32[3,6,4]", "i32[3] 0,5,31"],
             "f32[3,3,4]",
         ),
-        // The ring before it is full, at its first turn, and after several.
+        // In these examples, the ring buffer is not full yet, wraps around for the first time, or
+        // has wrapped around several times.
         good(
             "sdpa mask=[causal,window(4),ring] scale=none softcap=none offset=true",
             &["f32[2,3,4]", "f32[2,6,4]", "f32[2,6,4]", "i32[] 1"],
@@ -253,7 +263,7 @@ impl Operation for Sdpa {
             &["bf16[2,3,2,4]", "bf16[2,7,4]", "bf16[2,7,4]", "i32[] 4"],
             "bf16[2,3,2,4]",
         ),
-        // A sink that is as likely as the only key halves its value.
+        // The sink and the only key have equal scores, so the result is half of the key's value.
         good(
             "sdpa mask=[sinks] scale=1.0 softcap=none offset=false",
             &["f32[1,1,2] 1,1", "f32[1,1,2] 1,2", "f32[1,1,2] 6,8", "f32[1] 3"],

@@ -2,20 +2,20 @@ use super::append::Append;
 use super::prelude::*;
 
 operation! {
-    /// Appends to the cache of a single sequence like [`Append`], without a ring; start and count are
-    /// `i32[]`. The operation writes a slice whose length is computed at run time, so that the cache is
-    /// updated in place.
+    /// Appends to the cache of a single sequence like [`Append`], without a ring; start and count
+    /// are `i32[]`. The program computes the length of the written slice at run time, and so
+    /// updates the cache in place.
     ///
-    /// StableHLO cannot express this operation, because its extents are static. `lower` writes the operation
-    /// for IREE.
+    /// StableHLO cannot express this operation, because all extents in StableHLO are static. The
+    /// crate `lower` writes the operation in IREE's own dialects.
     SlicedAppend = "sliced_append" {
-        /// The axis that counts slots and tokens.
+        /// The axis of slots in the cache, and of tokens in the new vectors.
         axis: usize,
     }
 }
 
 impl SlicedAppend {
-    /// The equivalent [`Append`] operation.
+    /// The [`Append`] operation that computes the same result.
     pub fn append(&self) -> Append {
         Append { axis: self.axis, ring: false }
     }

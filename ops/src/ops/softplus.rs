@@ -1,10 +1,11 @@
 use super::prelude::*;
 
 operation! {
-    /// ln(1 + eˣ) of each element, computed in f32, and x itself above 20, as `torch.nn.functional.softplus` does.
-    /// Dugas et al., "Incorporating Second-Order Functional Knowledge for Better Option Pricing" (2000).
+    /// ln(1 + eˣ) of each element, computed in f32, and x itself above 20, as
+    /// `torch.nn.functional.softplus` does. Source: Dugas et al., "Incorporating Second-Order
+    /// Functional Knowledge for Better Option Pricing" (2000).
     ///
-    /// The operation is a composite, because StableHLO has no softplus.
+    /// The operation is a composite operation, because StableHLO has no softplus.
     Softplus = "softplus" {}
 }
 
@@ -13,7 +14,8 @@ const THRESHOLD: f64 = 20.0;
 
 impl Operation for Softplus {
     const CLASS: OpClass = OpClass::Elementwise;
-    // Measured over all f32: 5.34, at −4.152 (tests/oracle/softplus.py).
+    // The largest error over all f32 numbers is 5.34 units, at −4.152 (measured by
+    // tests/oracle/softplus.py).
     const BOUND: Bound = Bound::Ulps(8.0);
     const EXAMPLES: &'static [Example] = &[
         good(
@@ -26,7 +28,7 @@ impl Operation for Softplus {
             &["f32[4] 1,-1,3,-5"],
             "f32[4] 1.31326162815093994140625,0.3132616877555847168,3.0485873222351074219,0.0067153484560549259186",
         ),
-        // On either side of the threshold, and where 1 + eˣ rounds to 1.
+        // These numbers are on each side of the threshold, or so small that 1 + eˣ rounds to 1.
         good("softplus", &["f32[6] 19.5,20,20.000002,-15,-17,-80"], "f32[6]"),
         good(
             "softplus",
@@ -34,7 +36,8 @@ impl Operation for Softplus {
             "f32[4] 0.693147182464599609375,0.693147182464599609375,1e30,0",
         ),
         good("softplus", &["f32[2,3]"], "f32[2,3]"),
-        // Numbers between −4 and 4, where its converter rounds most.
+        // The tests generate numbers between −4 and 4, for which the converter's rounding errors
+        // are largest.
         good("softplus", &["f32[32,64]"], "f32[32,64]"),
         good("softplus", &["f16[4] 0.25,-1.5,60000,-9"], "f16[4]"),
         good("softplus", &["bf16[5] 0.25,-1.5,3e38,-0,-60"], "bf16[5]"),

@@ -13,7 +13,7 @@ crate::words! {
         Log = "log",
         /// tanh x
         Tanh = "tanh",
-        /// 1 / (1 + e⁻ˣ)
+        /// The logistic function 1 / (1 + e⁻ˣ).
         Logistic = "logistic",
         /// √x
         Sqrt = "sqrt",
@@ -21,7 +21,8 @@ crate::words! {
         Rsqrt = "rsqrt",
         /// The largest whole number that is at most x.
         Floor = "floor",
-        /// The nearest whole number; halves are rounded to the even neighbour.
+        /// The nearest whole number; a number halfway between two whole numbers is rounded to the
+        /// even number.
         Round = "round_nearest_even",
         /// Logical negation (`i1`).
         Not = "not",
@@ -29,9 +30,10 @@ crate::words! {
 }
 
 operation! {
-    /// An elementwise function of one operand. StableHLO has an operation with the same name.
+    /// An elementwise function of one operand. For each function, StableHLO has an operation with
+    /// the same name.
     Unary = "unary" {
-        /// The function that is applied to each element.
+        /// The function that the operation applies to each element.
         kind: UnaryKind,
     }
 }
@@ -90,7 +92,8 @@ impl Operation for Unary {
     }
 
     fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
-        // Two's complement: the negation and the magnitude of the smallest integer wrap around to itself.
+        // In two's complement, the negation and the magnitude of the smallest integer are the
+        // smallest integer itself.
         let wrap = |x: f64| if ty.element.is_integer() { ty.element.wrap(x as i64) } else { x };
         let f = |x: f64| match self.kind {
             UnaryKind::Negate => wrap(-x),

@@ -1,7 +1,9 @@
-//! Creates, copies and changes tensors on their devices, so that no numbers pass through the host. Each
-//! operation is a small module, which is compiled when the operation first needs the module for a type.
+//! Creates, copies and changes tensors on devices, without copying numbers to the host. To create,
+//! copy or change a tensor, this crate runs a small helper module on the devices. This crate
+//! compiles a helper module once for each tensor type, before the first use of the module.
 //!
-//! Each device runs the module on its own part of the tensor, so the module's types are the types of parts.
+//! Each device runs the helper module on its part of the tensor. Therefore, the types in the helper
+//! module are the types of the parts, and not the types of whole tensors.
 
 use std::rc::Rc;
 
@@ -14,18 +16,20 @@ use crate::options::XlaOptions;
 use crate::placement::Placement;
 
 impl Client {
-    /// Creates a tensor of zeros on the devices of a placement, without a copy from the host.
+    /// Creates a tensor of zeros on the devices of a placement, without copying zeros from the
+    /// host.
     ///
     /// # Errors
-    /// Returns an error if a device does not exist or has not enough memory, or if the placement does not divide
-    /// the type.
+    /// Returns an error if a device does not exist or does not have enough memory. The function
+    /// also returns an error if the placement cannot divide the tensor into equal parts.
     pub fn zeros(&self, placement: &Placement, ty: &TensorType) -> Result<PjrtBuffer, PjrtError> {
         let parts = self.on_parts(zeros(&placement.local(ty)?), placement, &[], &[])?;
         Ok(PjrtBuffer { client: self.clone(), parts, ty: ty.clone(), placement: placement.clone() })
     }
 
-    /// Calls a module that has one result on each device of a placement. `arguments` contains the parts of each
-    /// argument. The call does not consume the arguments with the indices in `kept`.
+    /// Calls a helper module on each device of a placement, and returns the result of each device.
+    /// The argument `arguments` contains the parts of each tensor. The indices in `kept` select
+    /// tensors that the call does not consume.
     fn on_parts(
         &self,
         module: String,
@@ -41,7 +45,7 @@ impl Client {
         Ok(returned.into_iter().flatten().collect())
     }
 
-    /// Returns the compiled module for the devices of a placement.
+    /// Returns the compiled helper module for the devices of a placement.
     fn helper(&self, module: String, placement: &Placement) -> Result<Rc<RawExecutable>, PjrtError> {
         let key = (module, placement.devices());
         if let Some(known) = self.0.helpers.borrow().get(&key) {
@@ -52,7 +56,7 @@ impl Client {
         Ok(compiled)
     }
 
-    /// Uploads the index of a row to each device of a placement.
+    /// Copies the index of a tensor's row to each device of a placement.
     fn row_index(&self, placement: &Placement, row: usize) -> Result<PjrtBuffer, PjrtError> {
         let copies = Placement::copies(placement.devices());
         self.upload(&copies, &TensorType::new(ElementType::I32, []), &(row as i32).to_le_bytes())
@@ -60,22 +64,22 @@ impl Client {
 }
 
 impl PjrtBuffer {
-    /// Copies the tensor on its devices.
+    /// Copies the tensor. The copy of the tensor is on the same devices as the tensor.
     ///
     /// # Errors
-    /// Returns an error if a device has not enough memory.
+    /// Returns an error if a device does not have enough memory.
     pub fn copied(&self) -> Result<Self, PjrtError> {
         let module = copy(&self.placement.local(&self.ty)?);
         let parts = self.client.on_parts(module, &self.placement, &[&self.parts], &[0])?;
         Ok(self.like(self.ty.clone(), parts))
     }
 
-    /// Copies the tensor into another shape with the same number of elements. The tensor must be on one
-    /// device.
+    /// Copies the tensor into another shape with the same number of elements. A single device must
+    /// store the whole tensor.
     ///
     /// # Errors
-    /// Returns an error if the number of elements differs, if the tensor is divided, or if the device has not enough
-    /// memory.
+    /// Returns an error if the number of elements differs, if several devices store parts of the
+    /// tensor, or if the device does not have enough memory.
     pub fn reshaped(&self, ty: TensorType) -> Result<Self, PjrtError> {
         if ty.count() != self.ty.count()
             || ty.element != self.ty.element
@@ -95,11 +99,12 @@ impl PjrtBuffer {
         Ok(self.like(ty, parts))
     }
 
-    /// Copies `count` rows that begin at the row `first`. A row is an index of the first axis.
+    /// Copies `count` rows of the tensor, beginning with the row `first`. A row is a slice of the
+    /// tensor at an index of the first axis.
     ///
     /// # Errors
-    /// Returns an error if the rows are not inside the tensor, the placement divides the first axis, or a device
-    /// has not enough memory.
+    /// Returns an error if the rows are not inside the tensor, if the placement divides the first
+    /// axis, or if a device does not have enough memory.
     pub fn rows(&self, first: usize, count: usize) -> Result<Self, PjrtError> {
         let ty = self.ty.with_rows(count);
         self.check_rows(first, &ty)?;
@@ -109,11 +114,12 @@ impl PjrtBuffer {
         Ok(self.like(ty, parts))
     }
 
-    /// Replaces the rows that begin at the row `first`. The result reuses the memory of this tensor.
+    /// Replaces rows of this tensor with the tensor `rows`, beginning with the row `first`. The
+    /// result reuses the memory of this tensor.
     ///
     /// # Errors
-    /// Returns an error for the same reasons as [`rows`](Self::rows). The function also returns an error if the
-    /// new rows have another type or are on other devices.
+    /// Returns an error for the same reasons as [`rows`](Self::rows). The function also returns an
+    /// error if the new rows have another type or are on other devices than this tensor.
     pub fn put_rows(self, first: usize, rows: &Self) -> Result<Self, PjrtError> {
         self.check_rows(first, &rows.ty)?;
         if self.placement != rows.placement {
@@ -131,8 +137,8 @@ impl PjrtBuffer {
         Self { client: self.client.clone(), parts, ty, placement: self.placement.clone() }
     }
 
-    /// Checks that this tensor contains rows of the type `ty` that begin at the row `first`, and that each device
-    /// has a part of each row.
+    /// Checks that rows with the type `ty` fit into this tensor, beginning with the row `first`.
+    /// Each device must store a part of every row.
     fn check_rows(&self, first: usize, ty: &TensorType) -> Result<(), PjrtError> {
         let count = ty.shape.first().copied().unwrap_or_default();
         if self.placement.divides_rows() {
@@ -162,7 +168,8 @@ fn zeros(ty: &TensorType) -> String {
     )
 }
 
-/// The argument is kept, so XLA cannot return its memory.
+/// Returns a helper module that copies a tensor. The caller keeps the argument, so XLA cannot
+/// return the memory of the argument.
 fn copy(ty: &TensorType) -> String {
     let tensor = ty.mlir();
     format!("func.func @main(%a: {tensor}) -> {tensor} {{ return %a : {tensor} }}")
@@ -194,7 +201,8 @@ fn put_rows(into: &TensorType, rows: &TensorType) -> String {
     )
 }
 
-/// The start of a slice that begins at the row `%first`, and the types of the start.
+/// Returns the text of a slice's start indices, and the text of the indices' types. The slice
+/// begins at the row `%first`.
 fn starts(ty: &TensorType) -> (String, String) {
     let starts: Vec<&str> = (0..ty.rank()).map(|axis| if axis == 0 { "%first" } else { "%zero" }).collect();
     (starts.join(", "), vec!["tensor<i32>"; ty.rank()].join(", "))

@@ -1,5 +1,5 @@
-//! Stores executables as bytes, so that a later process can load the executables without compiling their
-//! modules.
+//! Stores executables as bytes. A later process can load the bytes of an executable without
+//! compiling the module again.
 
 use std::ops::Range;
 
@@ -9,9 +9,10 @@ use crate::error::PjrtError;
 use crate::stderr::without_wrong_messages;
 
 impl Client {
-    /// Loads an executable for the devices with these indices, from bytes that [`Executable::serialize`] returned.
-    /// The plugin must have the same version. Pass only bytes that you trust, because XLA runs the machine code in
-    /// these bytes.
+    /// Loads an executable from bytes that [`Executable::serialize`] returned, for the devices with
+    /// the given indices. The version of the plugin must be the same as the version that created
+    /// the bytes. Pass only bytes that you trust, because XLA runs the machine code that the bytes
+    /// contain.
     ///
     /// # Errors
     /// Returns an error if the plugin cannot load executables, or if the bytes are from another version of
@@ -35,7 +36,8 @@ impl Client {
 }
 
 impl Executable {
-    /// Returns the executable as bytes. [`Client::deserialize`] loads the executable from these bytes.
+    /// Returns the executable as bytes. [`Client::deserialize`] loads an executable from the
+    /// returned bytes.
     ///
     /// # Errors
     /// Returns an error if the plugin cannot store executables, or cannot store this executable.

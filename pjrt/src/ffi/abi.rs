@@ -1,8 +1,8 @@
-//! The layout of the PJRT C API of OpenXLA (`xla/pjrt/c/pjrt_c_api.h`), in the versions 0.106 to 0.116. This
-//! module declares only the structs that this crate uses.
+//! Declares the memory layout of OpenXLA's PJRT C API (`xla/pjrt/c/pjrt_c_api.h`), for the versions
+//! 0.106 to 0.116. This module declares only the structs that this crate uses.
 //!
-//! Each function of the API takes one struct. The first field of the struct contains the size that the caller
-//! knows. So later versions of the API can append fields.
+//! Each function of the API takes a pointer to one struct. In the first field of the struct, the
+//! caller stores the size of the struct. Therefore, later versions of the API can append fields.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -14,11 +14,13 @@ pub struct Opaque {
 
 pub type Raw = *mut Opaque;
 
-/// A function that takes a pointer to its struct of arguments, and returns an error or null.
+/// A function of the API. The function takes a pointer to a struct with the arguments, and returns
+/// a pointer to an error, or null.
 pub type Function<A> = unsafe extern "C" fn(*mut A) -> Raw;
 
-/// Declares structs that begin with their size and a list of extensions. `new` sets the size, and sets all
-/// other fields to zero. Zero is a null pointer, the number 0, or a missing function.
+/// Declares structs that begin with the size of the struct and a list of extensions. The generated
+/// function `new` sets the size, and sets all other fields to zero. A zero in a field means a null
+/// pointer, the number 0 or a missing function.
 macro_rules! sized {
     ($($name:ident { $($field:ident: $ty:ty),* $(,)? })*) => { $(
         #[repr(C)]
@@ -97,7 +99,7 @@ sized! {
     BufferCopyRaw { buffer: Raw, data: *mut c_void, offset: i64, length: i64, done: Raw }
 }
 
-/// The version of the C API that a plugin was built with.
+/// The version of the PJRT C API that a plugin implements.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ApiVersion {
@@ -107,7 +109,8 @@ pub struct ApiVersion {
     pub minor: c_int,
 }
 
-/// The first fields of a plugin's table of functions, which are the same in every version.
+/// The first fields of a plugin's table of functions. The first fields are the same in every
+/// version of the API.
 #[repr(C)]
 pub struct Header {
     pub size: usize,
@@ -115,11 +118,12 @@ pub struct Header {
     pub version: ApiVersion,
 }
 
-/// The functions that store executables. A plugin without these functions can still run modules.
+/// The names of the plugin functions that store and load executables. A plugin that cannot store
+/// and load executables can still run modules.
 const OPTIONAL: [&str; 2] = ["executable_serialize", "executable_deserialize_and_load"];
 
-/// Declares the table of functions: the functions that this crate calls, and the number of unused functions
-/// before each of these functions.
+/// Declares the table of functions. Each line contains the number of unused functions before a used
+/// function, and then the used function.
 macro_rules! table {
     ($($skipped:literal $name:ident: $ty:ty;)*) => {
         /// A plugin's table of functions, up to the last function that this crate calls.
@@ -133,7 +137,8 @@ macro_rules! table {
         }
 
         impl Table {
-            /// The name of the first function that is missing in the table, except the functions in [`OPTIONAL`].
+            /// Returns the name of the first required function that is missing in the table. The
+            /// functions in [`OPTIONAL`] are not required.
             pub fn missing(&self) -> Option<&'static str> {
                 [$((self.$name.function.is_some(), stringify!($name)),)*]
                     .into_iter()
@@ -143,7 +148,7 @@ macro_rules! table {
     };
 }
 
-/// A function in the table. `N` unused functions are before this function.
+/// A part of the table that consists of `N` unused functions, followed by a used function.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Entry<const N: usize, F> {
@@ -188,7 +193,8 @@ mod tests {
 
     use super::*;
 
-    /// Offsets and sizes in the header of version 0.114, measured with libclang on 64-bit Linux.
+    /// The expected offsets and sizes come from the C header of version 0.114. The offsets and
+    /// sizes were measured with libclang on 64-bit Linux.
     #[test]
     #[cfg(target_pointer_width = "64")]
     fn layouts_equal_the_headers() {

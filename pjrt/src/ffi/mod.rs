@@ -1,7 +1,8 @@
-//! Declares the interface to a plugin: the table of functions, and an owner type for each kind of object.
+//! Calls the functions of a plugin. The module declares an owner type for each kind of object that
+//! a plugin creates.
 //!
-//! All functions of the owner types are safe for all arguments. An owner keeps the plugin's table and the
-//! client alive, and destroys its object exactly once.
+//! All methods of the owner types are safe for all arguments. A value of an owner type keeps the
+//! plugin and the client alive, and destroys its object exactly once.
 #![allow(unsafe_code)]
 
 mod abi;
@@ -20,30 +21,32 @@ use ops::{ElementType, TensorType};
 use crate::error::{PjrtError, PjrtStatus};
 use crate::library_file::missing_end;
 
-/// The oldest supported minor version of the C API. In this version, the structs end with the same fields as
-/// the structs in `abi`.
+/// The oldest supported minor version of the C API. In the oldest supported version, the last
+/// fields of the C API's structs are the same as in the structs of `abi`.
 pub const OLDEST_MINOR: i32 = 106;
 
-/// The supported major version of the C API. Other major versions have other structs.
+/// The supported major version of the C API. In other major versions, the structs have different
+/// fields.
 const MAJOR: i32 = 0;
 
-/// The largest number of bytes that are stored of a plugin's message. Some messages of XLA repeat whole
-/// modules.
+/// The maximum length of a plugin's message, in bytes. This crate shortens longer messages, because
+/// some messages of XLA contain the text of a whole module.
 const MESSAGE_LIMIT: usize = 2000;
 
-/// The addresses of initialized plugins' tables, because each plugin must be initialized only once per
-/// process.
+/// The addresses of the function tables of all initialized plugins. A process must initialize each
+/// plugin only once.
 static INITIALIZED: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 
-/// A plugin library in this process. The library is never unloaded, because its threads and exit handlers can
-/// run until the process ends.
+/// A plugin library that is loaded into this process. The library is never unloaded, because its
+/// threads and exit handlers can run until the process ends.
 pub struct Library {
     table: Table,
     pub version: (i32, i32),
 }
 
 impl Library {
-    /// Loads a plugin, checks its version and its table of functions, and initializes it.
+    /// Loads a plugin library, checks the version and the table of functions, and initializes the
+    /// plugin.
     pub fn load(path: &Path) -> Result<Rc<Self>, PjrtError> {
         let at = || path.to_owned();
         // For a path without a separator, the operating system would search its own folders.
@@ -91,10 +94,10 @@ impl Library {
         Ok(library)
     }
 
-    /// Calls a function of the table.
+    /// Calls a function of the plugin's table.
     ///
     /// # Safety
-    /// The pointers in `args` must be valid for this function, as the header describes it.
+    /// The pointers in `args` must be valid for this function, as documented in the C header.
     unsafe fn call<const N: usize, A>(
         &self,
         entry: &Entry<N, Function<A>>,
@@ -105,7 +108,7 @@ impl Library {
         self.check(unsafe { function(args) })
     }
 
-    /// Converts an error of the plugin, and destroys it.
+    /// Copies the code and the message of a plugin's error object, and destroys this object.
     fn check(&self, error: Raw) -> Result<(), PjrtStatus> {
         if error.is_null() {
             return Ok(());
@@ -134,7 +137,7 @@ impl Library {
         Err(PjrtStatus { code: code.code, message: shortened(text) })
     }
 
-    /// Waits for an event, and destroys it.
+    /// Waits for an event of the plugin, and destroys the event.
     fn finish(&self, event: Raw) -> Result<(), PjrtStatus> {
         if event.is_null() {
             return Ok(());
@@ -147,7 +150,7 @@ impl Library {
         done
     }
 
-    /// Destroys an event without waiting for it.
+    /// Destroys an event of the plugin without waiting for the event.
     fn release(&self, event: Raw) -> Result<(), PjrtStatus> {
         if event.is_null() {
             return Ok(());
@@ -159,7 +162,7 @@ impl Library {
     }
 }
 
-/// Copies a text of a plugin.
+/// Copies a text from the memory of a plugin.
 ///
 /// # Safety
 /// The pointer must be null, or point to `size` bytes.
@@ -171,7 +174,7 @@ unsafe fn text(data: *const c_char, size: usize) -> String {
     String::from_utf8_lossy(unsafe { slice::from_raw_parts(data.cast(), size) }).into_owned()
 }
 
-/// Reads a list of a plugin.
+/// Returns a slice that refers to a list in the memory of a plugin.
 ///
 /// # Safety
 /// The pointer must be null, or point to `count` values that live as long as `'a`.
@@ -188,8 +191,8 @@ fn shortened(mut message: String) -> String {
     message
 }
 
-/// Returns XLA's number of an element type. XLA stores a four-bit integer in a whole byte, so Tracewright's
-/// four-bit integers have no number in XLA.
+/// Returns the number that XLA uses for an element type. The result is `None` for Tracewright's
+/// four-bit integers, because XLA stores each four-bit integer in a whole byte.
 fn element_code(element: ElementType) -> Option<c_int> {
     Some(match element {
         ElementType::I1 => 1,
@@ -202,7 +205,8 @@ fn element_code(element: ElementType) -> Option<c_int> {
     })
 }
 
-/// Declares an owner type for an object that belongs to a client. The owner destroys the object.
+/// Declares an owner type for an object that belongs to a client. A value of the owner type
+/// destroys the object when the value is dropped.
 macro_rules! owner {
     ($name:ident, $args:ident, $field:ident, $function:ident) => {
         impl Drop for $name {
@@ -216,23 +220,23 @@ macro_rules! owner {
     };
 }
 
-/// A client, which owns its devices.
+/// A client object of a plugin, which owns the devices.
 pub struct RawClient {
     library: Rc<Library>,
     raw: Raw,
 }
 
-/// A device of a client. The device is valid as long as the client exists.
+/// A device object of a client. The object is valid as long as the client exists.
 #[derive(Clone, Copy)]
 pub struct RawDevice(Raw);
 
-/// A compiled and loaded program.
+/// A program that is compiled and loaded.
 pub struct RawExecutable {
     client: Rc<RawClient>,
     raw: Raw,
 }
 
-/// A tensor on a device.
+/// A tensor, or a part of a tensor, on one device.
 pub struct RawTensor {
     client: Rc<RawClient>,
     raw: Raw,
@@ -243,9 +247,10 @@ owner!(RawExecutable, ExecutableDestroy, executable, loaded_executable_destroy);
 owner!(RawTensor, BufferDestroy, buffer, buffer_destroy);
 
 impl RawClient {
-    /// Starts the plugin's platform. `option` is the name and the number of one option of the plugin.
+    /// Starts the plugin's platform. The argument `option` contains the name and the value of a
+    /// plugin option.
     pub fn new(library: &Rc<Library>, option: Option<(&str, i64)>) -> Result<Rc<Self>, PjrtStatus> {
-        /// The kind of an option whose value is a 64-bit number.
+        /// The number that identifies options with a 64-bit integer as value.
         const NUMBER: c_int = 1;
         let named = option.map(|(name, number)| {
             let mut named = abi::NamedNumber::new();
@@ -286,7 +291,7 @@ impl RawClient {
         }
     }
 
-    /// The devices of this process.
+    /// Returns the client's devices that this process can use.
     pub fn devices(&self) -> Result<Vec<RawDevice>, PjrtStatus> {
         let mut args = abi::ClientDevices::new();
         args.client = self.raw;
@@ -297,7 +302,7 @@ impl RawClient {
         }
     }
 
-    /// The id and the model name of a device of this client.
+    /// Returns the id and the hardware name of a device of this client.
     pub fn described(&self, device: RawDevice) -> Result<(i32, String), PjrtStatus> {
         let table = &self.library.table;
         let mut of = abi::DeviceDescription::new();
@@ -313,7 +318,8 @@ impl RawClient {
         }
     }
 
-    /// Compiles the text of a module. `options` is a `CompileOptionsProto`.
+    /// Compiles the text of a module. The argument `options` contains the bytes of a
+    /// `CompileOptionsProto`.
     pub fn compile(self: &Rc<Self>, module: &str, options: &[u8]) -> Result<RawExecutable, PjrtStatus> {
         const FORMAT: &str = "mlir";
         let mut program = abi::Program::new();
@@ -327,20 +333,21 @@ impl RawClient {
         Ok(RawExecutable { client: self.clone(), raw: args.executable })
     }
 
-    /// Copies bytes to a device of this client. Returns `None` for an element type whose byte format in XLA
-    /// differs from the host's.
+    /// Copies bytes to a device of this client. Returns `None` if XLA and the host use different
+    /// byte formats for the element type.
     pub fn upload(
         self: &Rc<Self>,
         device: RawDevice,
         ty: &TensorType,
         bytes: &[u8],
     ) -> Option<Result<RawTensor, PjrtStatus>> {
-        /// The plugin copies the bytes before the function returns.
+        /// The plugin copies the bytes of the tensor before the function returns.
         const DURING_CALL: c_int = 0;
-        /// The bytes do not change until the event `done`.
+        /// The caller does not change the bytes of the tensor before the plugin signals the event
+        /// `done`.
         const UNTIL_DONE: c_int = 1;
-        /// The size up to which the plugin copies the bytes immediately. So a decode call does not wait for the upload
-        /// of its numbers.
+        /// The size of the largest tensor that the plugin copies immediately, in bytes. A decode
+        /// call does not wait for uploads, because a decode call uploads only smaller tensors.
         const COPIED: usize = 4096;
         assert!(bytes.len() == ty.bytes(), "the caller checked the length");
         let dims: Vec<i64> = ty.shape.iter().map(|&extent| extent as i64).collect();
@@ -366,7 +373,8 @@ impl RawExecutable {
         &self.client.library
     }
 
-    /// The type of each result; `None` for an element type that Tracewright does not support.
+    /// Returns the type of each result. The type is `None` if Tracewright does not support the
+    /// element type.
     pub fn results(&self) -> Result<Vec<Option<TensorType>>, PjrtStatus> {
         let (library, table) = (self.library(), &self.library().table);
         let mut of = abi::LoadedGetExecutable::new();
@@ -396,11 +404,12 @@ impl RawExecutable {
         described
     }
 
-    /// Calls the program on all of its devices, and returns the results of each device. `arguments` has one list per
-    /// device, and `results` is the number of results. A result can reuse the memory of an argument, except for the
-    /// arguments with the indices in `kept`.
+    /// Calls the program on all of its devices, and returns the results of each device. The
+    /// argument `arguments` contains one list of tensors per device, and `results` is the number of
+    /// results. A result can reuse the memory of an argument unless `kept` contains the index of
+    /// this argument.
     ///
-    /// All arguments must belong to the executable's client.
+    /// All arguments must belong to the same client as the executable.
     pub fn execute(
         &self,
         arguments: &[Vec<&RawTensor>],
@@ -435,8 +444,9 @@ impl RawExecutable {
     }
 }
 
-/// Combines the element type and the rank of each result with the extents, which are in one list for all
-/// results.
+/// Creates the type of each result of a program from the element types, the ranks and the sizes of
+/// the axes. The list `extents` contains the sizes of the first result's axes, then the sizes of
+/// the second result's axes, and so on.
 fn tensor_types(elements: &[c_int], ranks: &[usize], extents: &[i64]) -> Vec<Option<TensorType>> {
     let mut rest = extents;
     let mut types = Vec::with_capacity(ranks.len());
@@ -459,7 +469,8 @@ impl RawTensor {
         Rc::ptr_eq(&self.client, client)
     }
 
-    /// Copies the whole tensor into `bytes`, which must have the size of the tensor.
+    /// Copies the whole tensor into `bytes`. The length of the slice `bytes` must be the size of
+    /// the tensor in bytes.
     pub fn read(&self, bytes: &mut [u8]) -> Result<(), PjrtStatus> {
         let mut args = abi::BufferToHost::new();
         args.buffer = self.raw;
@@ -469,8 +480,8 @@ impl RawTensor {
         self.library().finish(args.done)
     }
 
-    /// Copies a part of the tensor's memory into `bytes`. The plugin checks that the part is inside the
-    /// tensor.
+    /// Copies bytes of the tensor into `bytes`, beginning with the byte `offset`. The plugin checks
+    /// that the range of bytes is inside the tensor.
     pub fn read_part(&self, offset: usize, bytes: &mut [u8]) -> Result<(), PjrtStatus> {
         let mut args = abi::BufferCopyRaw::new();
         (args.buffer, args.data) = (self.raw, bytes.as_mut_ptr().cast());

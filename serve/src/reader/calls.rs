@@ -1,10 +1,10 @@
-//! The formats in which models write calls of functions.
+//! Parses the formats in which models write function calls.
 
 use serde_json::{Deserializer, Map, Value, json};
 
 use crate::sampling::random;
 
-/// A call that has no id yet.
+/// A function call that has no id yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawCall {
     pub name: String,
@@ -12,17 +12,19 @@ pub struct RawCall {
     pub arguments: String,
 }
 
-/// The format of a block: text between two markers that contains calls.
+/// A format in which a model writes function calls in a block of text between two markers.
 #[derive(Debug)]
 pub struct CallBlock {
     pub open: &'static str,
-    /// The marker at the end of the block; `None` if the block reaches to the end of the text.
+    /// The marker at the end of the block, or `None` if the block extends to the end of the text.
     pub close: Option<&'static str>,
-    /// Parses the calls inside a block. If the block contains no call, the reader treats the block as text.
+    /// Parses the function calls inside a block. If the block contains no call, the reader treats
+    /// the block as ordinary text.
     pub parse: fn(&str, &[Value]) -> Vec<RawCall>,
 }
 
-/// The block formats of all supported models. A comment before each format names the models.
+/// The formats of function calls of all supported models. The comment before each format names the
+/// models that use the format.
 pub static BLOCKS: [CallBlock; 5] = [
     // Hermes, Qwen, SmolLM: JSON. Qwen3-Coder: `<function=NAME><parameter=KEY>VALUE</parameter></function>`.
     CallBlock { open: "<tool_call>", close: Some("</tool_call>"), parse: tagged },
@@ -36,7 +38,8 @@ pub static BLOCKS: [CallBlock; 5] = [
     CallBlock { open: "<start_function_call>", close: Some("<end_function_call>"), parse: gemma },
 ];
 
-/// Returns an id for a call: nine letters and digits, because Mistral's templates reject all other ids.
+/// Returns an id for a function call. The id has nine letters and digits, because Mistral's
+/// templates reject other ids.
 pub fn id() -> String {
     const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
     let mut rest = random();
@@ -53,8 +56,8 @@ pub fn is_known(tools: &[Value], name: &str) -> bool {
     tools.iter().any(|tool| tool["function"]["name"] == name)
 }
 
-/// Whether a text begins like the JSON of a call, which is an object whose first key belongs to a call. Returns `None` if the
-/// text is too short for a decision.
+/// Whether a text begins like the JSON of a function call: an object whose first key is, for
+/// example, `name` or `arguments`. Returns `None` if the text is too short for a decision.
 pub fn looks_like_calls(text: &str) -> Option<bool> {
     const KEYS: [&str; 5] = ["\"name\"", "\"type\"", "\"function\"", "\"arguments\"", "\"parameters\""];
     let rest = text.strip_prefix('[').unwrap_or(text).trim_start();
@@ -68,7 +71,8 @@ pub fn looks_like_calls(text: &str) -> Option<bool> {
     }
 }
 
-/// Parses calls as JSON: one object, several objects one after another, or a list of objects.
+/// Parses function calls in JSON: one object, several objects one after another, or a list of
+/// objects.
 pub fn json_calls(text: &str, _: &[Value]) -> Vec<RawCall> {
     let mut calls = Vec::new();
     let mut rest = text.trim();
@@ -110,7 +114,8 @@ fn tagged(text: &str, tools: &[Value]) -> Vec<RawCall> {
     }
 }
 
-/// Parses `NAME>` and the arguments, which are JSON or parameters in tags.
+/// Parses a function call that begins with `NAME>`, followed by the arguments. The arguments are
+/// JSON, or parameters between XML-like tags.
 fn function(text: &str, tools: &[Value]) -> Vec<RawCall> {
     let Some((name, body)) = text.split_once('>') else { return Vec::new() };
     let (name, body) = (name.trim(), body.trim());
@@ -136,13 +141,13 @@ fn function(text: &str, tools: &[Value]) -> Vec<RawCall> {
     }
 }
 
-/// Returns the type of a parameter in the declaration of its tool.
+/// Returns the type that the tool's schema declares for a parameter.
 fn parameter_type(tools: &[Value], name: &str, key: &str) -> Value {
     let tool = tools.iter().find(|tool| tool["function"]["name"] == name);
     tool.map_or(Value::Null, |tool| tool["function"]["parameters"]["properties"][key]["type"].clone())
 }
 
-/// Parses a value without quotes.
+/// Converts the text of a parameter to a value of the declared type.
 fn typed(text: &str, declared: &Value) -> Value {
     match declared == "string" {
         true => json!(text),

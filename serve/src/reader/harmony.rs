@@ -1,4 +1,4 @@
-//! The message format of gpt-oss:
+//! Parses the message format of gpt-oss:
 //! `<|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…`.
 //!
 //! Source: the harmony response format, <https://github.com/openai/harmony>.
@@ -10,14 +10,14 @@ pub const MESSAGE: &str = "<|message|>";
 /// The tokens that end the text of a message.
 pub const ENDS: [&str; 5] = ["<|end|>", "<|call|>", "<|return|>", START, CHANNEL];
 
-/// All special tokens of the format.
+/// All special tokens of the harmony format.
 pub const MARKERS: [&str; 7] =
     ["<|end|>", "<|call|>", "<|return|>", "<|constrain|>", START, CHANNEL, MESSAGE];
 
-/// The part of a message that the reader is in.
+/// The part of a harmony message that the reader is currently reading.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Harmony {
-    /// The channel and the recipient, before `<|message|>`.
+    /// The header before `<|message|>`, which contains the channel and the recipient.
     Header,
     Analysis,
     Final,
@@ -25,7 +25,8 @@ pub enum Harmony {
     Call(String),
 }
 
-/// Returns the part after a header such as `<|channel|>commentary to=functions.weather <|constrain|>json`.
+/// Parses a header such as `<|channel|>commentary to=functions.weather <|constrain|>json`. Returns
+/// the kind of text that follows the header.
 pub fn part(header: &str) -> Harmony {
     let recipient = header.split("to=functions.").nth(1);
     let name =

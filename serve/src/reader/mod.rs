@@ -1,7 +1,8 @@
-//! Splits the text of an answer into reasoning, content and calls of functions.
+//! Splits the text of an answer into reasoning, content and function calls.
 //!
-//! The same [`AnswerReader`] reads streamed answers and whole answers. The result does not depend on how the text is split into
-//! pieces, so both kinds of answers have the same content and the same calls. The reader returns each call once.
+//! The same [`AnswerReader`] reads streamed answers and whole answers. The reader's result does not
+//! depend on how the text is divided into pieces. So a streamed answer has the same content and the
+//! same function calls as a whole answer. The reader returns each function call once.
 
 mod calls;
 mod harmony;
@@ -14,25 +15,25 @@ use crate::update::{ToolCall, Update};
 use calls::{CallBlock, RawCall};
 use harmony::Harmony;
 
-/// The parts that the text of an answer can contain.
+/// Describes to the reader which parts the text of an answer can contain.
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
     /// The functions that the model can call, as in OpenAI's API.
     pub tools: Vec<Value>,
-    /// Whether the answer contains at most one call.
+    /// Whether the answer contains at most one function call.
     pub is_single: bool,
-    /// Whether the whole text is a call as JSON, because a schema forces a call.
+    /// Whether the whole text is a function call in JSON, because the request requires a call.
     pub is_call: bool,
-    /// Whether the whole text is content.
+    /// Whether the whole text is content, without reasoning and function calls.
     pub is_plain: bool,
-    /// The marker that opens reasoning, if the prompt ends with this marker.
+    /// The marker that begins reasoning, if the prompt ends with this marker.
     pub reasons: Option<&'static str>,
 }
 
 /// The markers before and after reasoning.
 pub const REASONING: [(&str, &str); 2] = [("<think>", "</think>"), ("[THINK]", "[/THINK]")];
 
-/// The special tokens that mark calls.
+/// The special tokens that mark function calls.
 const OF_CALLS: [&str; 8] = [
     "<tool_call>",
     "</tool_call>",
@@ -45,8 +46,9 @@ const OF_CALLS: [&str; 8] = [
 ];
 
 impl Reading {
-    /// Returns the special tokens that structure the text and whose names the reader must see. If a tokenizer
-    /// defines such a token as an ordinary token, the text contains the name in any case.
+    /// Returns the special tokens whose names the text must contain, because the reader needs these
+    /// names as markers. If a marker is an ordinary token of the tokenizer, the text contains the
+    /// marker anyway.
     pub fn shown(&self, is_special: impl Fn(&str) -> bool) -> Vec<String> {
         if self.is_plain || self.is_call {
             return Vec::new();
@@ -67,23 +69,24 @@ impl Reading {
     }
 }
 
-/// The part of the answer to which the unread text belongs.
+/// The part of the answer to which the next unread text belongs.
 #[derive(Clone, Debug)]
 enum State {
     Start,
-    /// Reasoning that ends at this marker.
+    /// The unread text is reasoning, which ends at the given marker.
     Reasoning(&'static str),
-    /// The position after the reasoning and before the first character of the content.
+    /// The unread text begins with the whitespace between the reasoning and the content.
     Answer,
     Content,
-    /// The inside of a call.
+    /// The unread text is inside a block with function calls.
     Call(&'static CallBlock),
-    /// JSON that can be a call. The JSON reaches to the end of the text.
+    /// The unread text is JSON that may be a function call. The JSON extends to the end of the
+    /// answer.
     Json,
     Harmony(Harmony),
-    /// Content that reaches to the end of the text.
+    /// The unread text is content that extends to the end of the answer.
     Plain,
-    /// A single call as JSON.
+    /// The whole answer is a single function call in JSON, because the request requires a call.
     Forced,
 }
 
@@ -91,9 +94,11 @@ enum State {
 pub struct AnswerReader {
     reading: Reading,
     state: State,
-    /// Text that the reader has not assigned to a part yet.
+    /// Unread text; the reader does not know yet whether the text is reasoning, content or a
+    /// function call.
     rest: String,
-    /// Whitespace that the reader drops unless more text of the same part follows.
+    /// Whitespace at the end of the reasoning or the content. If no more text follows, the reader
+    /// drops the whitespace.
     space: String,
     /// Whether the reader has returned any reasoning.
     has_reasoned: bool,
@@ -120,13 +125,13 @@ impl AnswerReader {
         Self { reading, state, rest: String::new(), space: String::new(), has_reasoned: false, calls: 0 }
     }
 
-    /// Adds a piece of text, and returns the parts that no later text can change.
+    /// Adds a piece of text, and returns the parts of the answer that no later text can change.
     pub fn push(&mut self, piece: &str) -> Vec<Update> {
         self.rest.push_str(piece);
         self.read(false)
     }
 
-    /// Ends the text, and returns the last parts.
+    /// Ends the text, and returns the remaining parts of the answer.
     pub fn finish(&mut self) -> Vec<Update> {
         self.read(true)
     }
@@ -198,7 +203,7 @@ impl AnswerReader {
         }
     }
 
-    /// Adds reasoning to the returned parts, without whitespace at the beginning and at the end.
+    /// Adds reasoning to `out`, without whitespace at the beginning and at the end.
     fn reason(&mut self, text: &str, out: &mut Vec<Update>) {
         let text = if self.has_reasoned { text } else { text.trim_start() };
         let kept = text.trim_end();
@@ -211,7 +216,8 @@ impl AnswerReader {
         }
     }
 
-    /// Skips whitespace before the content, and checks whether the text begins with JSON that can be a call.
+    /// Skips whitespace before the content, and checks whether the text begins with JSON that may
+    /// be a function call.
     fn answer(&mut self, is_end: bool) -> Next {
         let text = self.rest.trim_start();
         if text.is_empty() && !is_end {
@@ -252,7 +258,7 @@ impl AnswerReader {
         Next::Waits
     }
 
-    /// Adds content to the returned parts, and holds back whitespace at the end.
+    /// Adds content to `out`, and holds back whitespace at the end.
     fn hold(&mut self, text: &str, out: &mut Vec<Update>) {
         let kept = text.trim_end();
         if !kept.is_empty() {
@@ -352,7 +358,7 @@ impl AnswerReader {
     }
 }
 
-/// Returns the length of the text before a possible beginning of a marker.
+/// Returns the length of the text before the position at which one of the markers may begin.
 fn held(text: &str, markers: &[&str]) -> usize {
     let begins = |at: &usize| markers.iter().any(|marker| marker.starts_with(&text[*at..]));
     text.char_indices().map(|(at, _)| at).find(begins).unwrap_or(text.len())

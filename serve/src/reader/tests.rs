@@ -15,7 +15,7 @@ fn with_tools() -> Reading {
     Reading { tools: tools(), ..Reading::default() }
 }
 
-/// Reasoning, content, and the calls as `NAME ARGUMENTS`.
+/// The reasoning, the content, and the function calls as `NAME ARGUMENTS`.
 type Parts = (String, String, Vec<String>);
 
 fn joined(updates: Vec<Update>) -> Parts {
@@ -43,7 +43,7 @@ fn check(reading: &Reading, text: &str, reasoning: &str, content: &str, calls: &
     let expected =
         (reasoning.to_owned(), content.to_owned(), calls.iter().map(|&call| call.to_owned()).collect());
     assert_eq!(read(reading, &[text]), expected, "{text}");
-    // Passes one character at a time.
+    // Divides the text into pieces of one character.
     let characters: Vec<String> = text.chars().map(String::from).collect();
     let characters: Vec<&str> = characters.iter().map(String::as_str).collect();
     assert_eq!(read(reading, &characters), expected, "{text}");
@@ -61,7 +61,7 @@ fn hermes_qwen_and_smollm() {
     check(&with, paris, "", "", &[PARIS]);
     let rome = paris.replace("Paris", "Rome");
     check(&with, &format!("Let me look.\n\n{paris}\n{rome}"), "", "Let me look.", &[PARIS, ROME]);
-    // The closing marker can be missing, because its token can end the text.
+    // The closing marker can be missing, because the marker's token can be a stop token.
     check(&with, paris.trim_end_matches("</tool_call>"), "", "", &[PARIS]);
     let list = r#"<tool_call>[{"name":"weather","arguments":{"city":"Paris"}},{"name":"time"}]</tool_call>"#;
     check(&with, list, "", "", &[PARIS, "time {}"]);
@@ -86,7 +86,7 @@ fn llama() {
         &[PARIS, "time {}"],
     );
     check(&with, r#"<function=weather>{"city":"Paris"}</function>"#, "", "", &[PARIS]);
-    // The first texts are JSON without a call, and no text calls a known tool.
+    // None of these texts is a call of a known tool.
     for text in [r#"{"city": "Paris"}"#, r#"{"name": "Ada", "age": 3}"#, "{ so", "[1, 2]", "["] {
         check(&with, text, "", text, &[]);
     }
@@ -171,7 +171,7 @@ fn ids_differ() {
 }
 
 proptest! {
-    /// The parts of an answer do not depend on how the text is split into pieces.
+    /// The reader returns the same parts for every division of the text into pieces.
     #[test]
     fn pieces_do_not_matter(
         words in prop::collection::vec(prop::sample::select(vec![

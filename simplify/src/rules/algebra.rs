@@ -1,4 +1,5 @@
-//! Arithmetic equations that are exact for every bit: NaN stays NaN, and −0 differs from 0.
+//! Equations of arithmetic operations that are exact for every bit: NaN stays NaN, and −0 stays
+//! different from 0.
 
 use ops::Op;
 use ops::ops::{Binary, BinaryKind, BroadcastInDim, Reduce, ReduceKind, Reshape, Select};
@@ -6,7 +7,7 @@ use ops::ops::{Binary, BinaryKind, BroadcastInDim, Reduce, ReduceKind, Reshape, 
 use super::{Rule, Site, Tree, attribute, text};
 
 pub(super) const RULES: &[Rule] = &[
-    // x + 0 is not among them: −0 + 0 is 0.
+    // The equation x + 0 = x is not in the table, because −0 + 0 is 0.
     text("add −0", "(add ?x ?c)", "?x", &[("?c", -0.0)]),
     text("−0 add", "(add ?c ?x)", "?x", &[("?c", -0.0)]),
     text("subtract 0", "(subtract ?x ?c)", "?x", &[("?c", 0.0)]),
@@ -63,8 +64,8 @@ pub(super) const RULES: &[Rule] = &[
     attribute("reduce unit axes", "max(x, axes of extent 1) = reshape(x)", "reduce", reduce_units),
 ];
 
-/// Applies the rule only if the four values differ. A selection that is one of its own alternatives would
-/// match without end.
+/// Applies the rule only if the four values are different. If a selection were one of its own
+/// alternatives, the rule would match again and again.
 fn select_or(site: &Site<'_>) -> Vec<Tree> {
     let (c, x, z) = (site.operands[0], site.operands[1], site.operands[2]);
     if x == z || site.class == z || site.class == x {
@@ -100,7 +101,8 @@ fn convert_convert(site: &Site<'_>) -> Vec<Tree> {
     let inner = site.ops(site.operands[0]).filter_map(|(op, operands)| match op {
         Op::Convert(inner) => {
             let (from, to) = (site.ty(operands[0]).element, site.result().element);
-            // From a number outside its range an integer is made in another way than from an integer.
+            // A float outside the range of an integer type is converted differently from an integer
+            // outside the range.
             let alike = inner.to.is_float() == from.is_float() || to.is_float() || holds(to, from);
             (alike && holds(inner.to, from)).then_some(operands[0])
         }
@@ -119,8 +121,8 @@ fn reduce_precision_convert(site: &Site<'_>) -> Vec<Tree> {
     if holds { vec![wide.into()] } else { vec![] }
 }
 
-/// Moves an elementwise operation before the broadcasts of its operands. A number is broadcast along every
-/// axis.
+/// Moves an elementwise operation before the broadcasts of the operation's operands. A scalar
+/// constant is broadcast along every axis.
 fn lift_broadcast(site: &Site<'_>) -> Vec<Tree> {
     let broadcasts = site.operands.iter().flat_map(|&operand| site.ops(operand));
     let broadcasts = broadcasts.filter_map(|(op, operands)| match op {

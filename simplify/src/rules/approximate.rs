@@ -1,4 +1,4 @@
-//! Equations that are exact except for rounding.
+//! Equations that are exact except for rounding errors.
 
 use ops::ops::{Binary, BinaryKind, BroadcastInDim, Constant, Linear, RmsNorm, WeightStyle};
 use ops::{ElementType, Literal, Op};
@@ -24,7 +24,7 @@ fn splat(site: &Site<'_>, like: egg::Id, value: f64) -> Tree {
     Tree::op(Constant { value: Literal::splat(site.ty(like).clone(), value) }, [])
 }
 
-/// Whether a number, rounded to an element type, is neither infinite nor subnormal.
+/// Whether a number is neither infinite nor subnormal after it is rounded to an element type.
 fn holds(element: ElementType, value: f64) -> bool {
     let rounded = element.round(value);
     rounded.is_finite() && element.ulp(rounded) > element.ulp(0.0)
@@ -54,7 +54,7 @@ fn multiply_constants(site: &Site<'_>) -> Vec<Tree> {
     };
     let inner = site.ops(y).filter(|(op, _)| binary(op, BinaryKind::Multiply));
     let composed = inner.filter_map(|(op, operands)| {
-        // 0 · c = 0 would be multiplied again without end.
+        // The rule would apply to 0 · c = 0 again and again.
         if operands[0] == y || operands[0] == site.class || site.class == y {
             return None;
         }
@@ -65,7 +65,7 @@ fn multiply_constants(site: &Site<'_>) -> Vec<Tree> {
     composed.collect()
 }
 
-/// Moves the scale of a norm into the weight of the next layer.
+/// Moves the scale of a norm into the weight of the linear layer that follows the norm.
 fn norm_scale(site: &Site<'_>) -> Vec<Tree> {
     let (x, weight) = (site.operands[0], site.operands[1]);
     let joined = site.ops(weight).any(|(op, _)| matches!(op, Op::Concatenate(_)));

@@ -1,4 +1,5 @@
-//! The searcher and applier for rules on attributes, which the patterns of egg cannot match.
+//! Matches and applies rules that depend on attributes, because patterns of egg cannot match
+//! attributes.
 
 use std::borrow::Cow;
 
@@ -9,7 +10,8 @@ use trace::{NodeKind, Parameter, key_pattern};
 use crate::Term;
 use crate::facts::{Context, Facts, Graph};
 
-/// A use of an operation in the e-graph, with access to the facts about its classes.
+/// A use of an operation in the e-graph, and the facts about the classes of its operands and its
+/// result.
 pub struct Site<'a> {
     graph: &'a Graph,
     pub op: &'a Op,
@@ -17,7 +19,7 @@ pub struct Site<'a> {
     pub operands: &'a [Id],
 }
 
-/// A term that a rule adds for a use of an operation.
+/// An expression that a rule adds to the e-graph because it equals a use of an operation.
 #[derive(Clone, Debug)]
 pub enum Tree {
     Class(Id),
@@ -37,12 +39,12 @@ impl From<Id> for Tree {
 }
 
 impl<'a> Site<'a> {
-    /// Creates a use of `op` whose result is `class`.
+    /// Creates a use of the operation `op` whose result is in `class`.
     pub fn new(graph: &'a Graph, op: &'a Op, class: Id, operands: &'a [Id]) -> Self {
         Self { graph, op, class, operands }
     }
 
-    /// The facts about a class.
+    /// The facts about a class of equal expressions.
     pub fn facts(&self, class: Id) -> &'a Facts {
         &self.graph[class].data
     }
@@ -60,7 +62,7 @@ impl<'a> Site<'a> {
         terms.filter_map(|term| term.op().map(|op| (op, term.operands.as_slice())))
     }
 
-    /// The weight of a class, if the class is a weight.
+    /// The weight that a class represents; `None` if the class does not contain a weight.
     pub fn parameter(&self, class: Id) -> Option<&'a Parameter> {
         self.graph[class].nodes.iter().find_map(|term| match &*term.kind {
             NodeKind::Parameter(parameter) => Some(parameter),
@@ -68,14 +70,16 @@ impl<'a> Site<'a> {
         })
     }
 
-    /// The format in which a weight will be stored, if the pattern of its key selects a quantized format.
+    /// The format in which the archive will store a weight, if the pattern of the weight's key
+    /// selects a quantized format.
     pub fn format(&self, class: Id) -> Option<WeightFormat> {
         let parameter = self.parameter(class)?;
         let (key, _) = *parameter.sources().first()?;
         self.graph.analysis.formats.get(&key_pattern(key)).copied()
     }
 
-    /// Every class that an operation with this name computes, with the use of the operation, oldest first.
+    /// Every class that contains an operation with this name, and the operation with its operands;
+    /// the oldest class comes first.
     pub fn uses(&self, name: &'static str) -> Vec<(Id, &'a Op, &'a [Id])> {
         let mut uses: Vec<(Id, &Op, &[Id])> = Vec::new();
         for class in self.graph.classes_for_op(&name).into_iter().flatten() {
@@ -87,7 +91,7 @@ impl<'a> Site<'a> {
     }
 }
 
-/// Finds every class that an operation with this name computes.
+/// Finds every class that contains an operation with this name.
 pub(super) struct Uses {
     pub op: &'static str,
 }
@@ -118,10 +122,10 @@ impl Searcher<Term, Context> for Uses {
     }
 }
 
-/// The approximate number of terms of a class that are added per application.
+/// The approximate number of expressions that one application of a rule adds to a class.
 const FORMS: usize = 1000;
 
-/// Adds the terms that a rule finds for each use.
+/// Adds the expressions that a rule finds for each use of an operation.
 pub(super) struct Forms {
     pub op: &'static str,
     pub forms: fn(&Site<'_>) -> Vec<Tree>,

@@ -1,4 +1,5 @@
-//! The rewrite rules: three tables of exact rules, and one table of approximate rules that you must select.
+//! The rewrite rules: three tables of exact rules, and one table of approximate rules. Tracewright
+//! applies the approximate rules only if you select them.
 
 mod algebra;
 mod approximate;
@@ -17,18 +18,18 @@ pub use attribute::{Site, Tree};
 use crate::Term;
 use crate::facts::{Context, FOLDING, Graph};
 
-/// The set of rewrite rules to apply.
+/// The set of rewrite rules that Tracewright applies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rules {
     Off,
-    /// The rules that keep every bit.
+    /// The rules that do not change any bit of the results.
     #[default]
     Exact,
-    /// Also the rules that change the rounding of results.
+    /// The exact rules, and the rules that change the rounding of results.
     Approximate,
 }
 
-/// A word that is not the name of a set of rules.
+/// The error for a word that is not the name of a set of rules.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a set of rewrite rules; expected off, exact or approximate")]
 pub struct UnknownRules(pub String);
@@ -60,27 +61,30 @@ pub fn equation(name: &str) -> Option<String> {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
-    /// The name of the rule in reports and explanations.
+    /// The name of the rule in reports and in explanations.
     pub name: &'static str,
-    /// How the rule is matched and applied.
+    /// How Tracewright matches and applies the rule.
     pub how: RuleKind,
 }
 
-/// How a rule is matched and applied.
+/// How Tracewright matches and applies a rule.
 #[derive(Clone, Copy, Debug)]
 pub enum RuleKind {
-    /// A rule with two patterns. Some variables of the first pattern must be constants.
+    /// A rule with a pattern for the left side and a pattern for the right side of its equation.
+    /// Some variables of the left pattern must be constants.
     Text {
         left: &'static str,
         right: &'static str,
-        /// Variables whose elements must all equal a given number.
+        /// Variables that must be constants, and the number that every element of such a constant
+        /// must have.
         splats: &'static [(&'static str, f64)],
     },
-    /// A rule for an operation with attributes and operands; a function returns its equal terms.
+    /// A rule that depends on the attributes of an operation. A function computes the equal
+    /// expressions.
     Attribute {
         equation: &'static str,
         op: &'static str,
-        /// The terms that are equal to a use of the operation.
+        /// Returns the expressions that are equal to a use of the operation.
         forms: fn(&Site<'_>) -> Vec<Tree>,
     },
 }
@@ -89,9 +93,10 @@ pub enum RuleKind {
 pub enum Table {
     Algebra,
     Shape,
-    /// Rules that move computations from the program to the baking of the archive.
+    /// Rules that move a computation from the program to `bake`, which computes it once when it
+    /// writes the archive.
     Parameters,
-    /// Rules that are exact except for rounding.
+    /// Rules that are exact except for rounding errors.
     Approximate,
 }
 
@@ -109,7 +114,7 @@ impl Table {
 }
 
 impl Rules {
-    /// The rules of the set, in order.
+    /// All rules of this set, in their order.
     pub fn all(self) -> Vec<Rule> {
         let tables: &[Table] = match self {
             Self::Off => &[],
@@ -119,8 +124,8 @@ impl Rules {
         tables.iter().flat_map(|table| table.rules()).copied().collect()
     }
 
-    /// The rules of [`all`](Self::all) for egg. The rules are parsed only once, because parsing takes as long
-    /// as simplifying a small function.
+    /// The rules of [`all`](Self::all) in the form that egg applies. Tracewright parses the rules
+    /// only once, because the parser takes as long as the simplification of a small function.
     pub(crate) fn rewrites(self) -> &'static [Rewrite<Term, Context>] {
         static EXACT: Rewrites = LazyLock::new(|| rewrites(Rules::Exact.all()));
         static APPROXIMATE: Rewrites = LazyLock::new(|| rewrites(Rules::Approximate.all()));
@@ -131,8 +136,8 @@ impl Rules {
         }
     }
 
-    /// All rules except the rules that move computations to the baking of an archive. Without an archive,
-    /// every call would repeat these computations.
+    /// All rules except the rules that move computations from the program to `bake`. Without an
+    /// archive, every call of the program would repeat these computations.
     pub(crate) fn rewrites_without_archive(self) -> &'static [Rewrite<Term, Context>] {
         static EXACT: Rewrites = LazyLock::new(|| rewrites(without_archive(Rules::Exact)));
         static APPROXIMATE: Rewrites = LazyLock::new(|| rewrites(without_archive(Rules::Approximate)));
@@ -156,7 +161,7 @@ fn without_archive(rules: Rules) -> Vec<Rule> {
     rules
 }
 
-/// A condition on the class that a variable matches.
+/// A condition that a rule sets for the class of a variable.
 type Condition = Box<dyn Fn(&mut Graph, egg::Id, &egg::Subst) -> bool + Send + Sync>;
 
 impl Rule {
@@ -174,7 +179,8 @@ impl Rule {
     /// Converts the rule to a rewrite of egg.
     ///
     /// # Panics
-    /// Panics if a pattern of the tables cannot be parsed. Every test would find such a bug.
+    /// Panics if the parser rejects a pattern in the tables of rules. Any test of the rules would
+    /// find such a bug.
     pub fn rewrite(&self) -> Rewrite<Term, Context> {
         let made = match self.how {
             RuleKind::Text { left, right, splats } => {
@@ -192,7 +198,7 @@ impl Rule {
                     let room = Context::has_room(graph);
                     room && splats.iter().all(|(variable, value)| {
                         let facts = &graph[found[*variable]].data;
-                        // −0 is another number than 0, but no integer has both.
+                        // For floats, −0 differs from 0; integers have only one zero.
                         let rounded = facts.ty().element.round(*value);
                         facts.splat().is_some_and(|splat| splat.to_bits() == rounded.to_bits())
                     })

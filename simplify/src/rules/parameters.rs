@@ -1,4 +1,5 @@
-//! Rules that move computations from the program to the baking of the archive.
+//! Rules that move a computation from the program to `bake`, which computes it once when it writes
+//! the archive.
 
 use ops::ops::{Concatenate, Linear, Narrow};
 
@@ -11,8 +12,8 @@ pub(super) const RULES: &[Rule] = &[attribute(
     merge_linears,
 )];
 
-/// Merges all linear layers with the same input. The weights of these layers are stored one after the other
-/// in the archive.
+/// Merges all linear layers that have the same input into one linear layer. The archive stores the
+/// weights of these layers one after the other.
 fn merge_linears(site: &Site<'_>) -> Vec<Tree> {
     let weights = |operands: &[egg::Id]| operands[1..].iter().all(|&id| site.parameter(id).is_some());
     let same = |operands: &[egg::Id]| {

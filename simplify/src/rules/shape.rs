@@ -1,4 +1,4 @@
-//! Equations for operations that move data.
+//! Equations of operations that move data.
 
 use egg::Id;
 use ops::ops::{
@@ -79,7 +79,7 @@ pub(super) const RULES: &[Rule] = &[
     attribute("reduce permute", "reduce(permute(x)) = reduce(x)", "reduce", reduce_permute),
 ];
 
-/// The operations of one kind that compute a class, with their attributes and operands.
+/// The operations of the kind `$kind` that compute a class, with their attributes and operands.
 macro_rules! computed {
     ($site:expr, $class:expr, $kind:ident) => {
         $site.ops($class).filter_map(|(op, operands)| match op {
@@ -89,7 +89,7 @@ macro_rules! computed {
     };
 }
 
-/// The attributes of the operation at a site.
+/// The attributes of the operation that a rule matches.
 macro_rules! this {
     ($site:expr, $kind:ident) => {
         match $site.op {
@@ -107,7 +107,7 @@ fn reshape(site: &Site<'_>, x: Id) -> Tree {
     Tree::op(Reshape { shape: site.result().shape.clone() }, [x.into()])
 }
 
-/// The shape without the extents that are 1.
+/// The extents of a shape that are not 1.
 fn without_units(shape: &[usize]) -> impl Iterator<Item = &usize> {
     shape.iter().filter(|&&extent| extent != 1)
 }
@@ -282,7 +282,7 @@ fn concatenate_concatenate(site: &Site<'_>) -> Vec<Tree> {
     let concatenate = this!(site, Concatenate);
     let mut flat = Vec::new();
     for &piece in site.operands {
-        // A concatenation of one piece may be in the class of its own piece.
+        // A concatenation of a single piece can be in the same class as this piece.
         let inner = computed!(site, piece, Concatenate).find(|(inner, pieces)| {
             inner.axis == concatenate.axis && pieces.len() > 1 && !pieces.contains(&piece)
         });
@@ -323,7 +323,7 @@ fn gather_iota(site: &Site<'_>) -> Vec<Tree> {
 
 fn gather_gather(site: &Site<'_>) -> Vec<Tree> {
     let (rows, outer) = (site.operands[0], site.operands[1]);
-    // Rows of a table that are the table itself would be gathered again without end.
+    // If the gathered rows are in the class of their table, the rule would apply again and again.
     let composed = computed!(site, rows, Gather)
         .filter(|(_, inner)| site.ty(inner[1]).rank() == 1 && inner[0] != rows && inner[0] != site.class);
     let composed = composed.map(|(_, inner)| {
@@ -352,7 +352,8 @@ fn dynamic_slice_constant(site: &Site<'_>) -> Vec<Tree> {
     vec![Tree::op(Narrow { axis, start, length }, [site.operands[0].into()])]
 }
 
-/// Moves a dynamic slice before a function of single elements, or of rows that the slice keeps whole.
+/// Moves a dynamic slice before an operation that computes single elements. The operation can also
+/// compute rows, if the slice does not cut the rows.
 fn dynamic_slice_rows(site: &Site<'_>) -> Vec<Tree> {
     let slice = this!(site, DynamicSlice);
     let (x, start) = (site.operands[0], site.operands[1]);
@@ -386,7 +387,7 @@ fn dot_permute(site: &Site<'_>) -> Vec<Tree> {
         for (permute, x) in computed!(site, site.operands[side], Permute) {
             let through =
                 |axes: &[usize]| -> Vec<usize> { axes.iter().map(|&axis| permute.order[axis]).collect() };
-            // The free axes must keep their order: it is that of the result.
+            // The free axes must keep their order, because they have the same order in the result.
             let free: Vec<usize> =
                 (0..permute.order.len()).filter(|a| !batch.contains(a) && !contract.contains(a)).collect();
             if !through(&free).is_sorted() {

@@ -1,4 +1,4 @@
-//! The cores of the processor, whose programs are compiled with LLVM.
+//! The processor's cores. LLVM compiles the programs for this kind of device.
 
 use super::Description;
 use crate::{Machine, Target};

@@ -1,11 +1,12 @@
-//! NVIDIA's graphics processors, whose programs are PTX. The driver compiles PTX for the installed device.
+//! NVIDIA's GPUs, whose programs consist of PTX. The driver compiles the PTX for the installed GPU.
 
 use super::{Description, flags_of};
 use crate::Machine;
 
 pub(super) const CUDA: Description = Description {
     name: "cuda",
-    // Ampere: later ones run its code too. iree-compile 3.13 refuses sm_90.
+    // This is the Ampere architecture, whose code also runs on later GPUs. iree-compile 3.13
+    // rejects sm_90.
     processor: "sm_80",
     machine: Machine::GPU,
     flags: |target| flags_of("cuda", "cuda", target),

@@ -1,4 +1,4 @@
-//! Apple's graphics processors. The module contains source code in Metal's language, which the system
+//! Apple's GPUs. The module contains source code in Metal's language, which the operating system
 //! compiles.
 
 use super::{Description, vulkan};
@@ -9,7 +9,7 @@ pub(super) const METAL: Description = Description {
     processor: "macos",
     machine: Machine::GPU,
     flags,
-    // Metal's language is written from the SPIR-V that Vulkan takes.
+    // The compiler translates SPIR-V, as for Vulkan, to Metal's language.
     lacks: vulkan::lacks,
     miscounts: vulkan::miscounts,
 };
@@ -18,7 +18,7 @@ fn flags(target: &Target) -> Vec<String> {
     vec![
         "--iree-hal-target-device=metal".into(),
         format!("--iree-metal-target-platform={}", target.processor),
-        // Apple's own tools would make machine code of it.
+        // With `true`, Apple's tools would compile the module to machine code.
         "--iree-metal-compile-to-metallib=false".into(),
     ]
 }

@@ -1,4 +1,5 @@
-//! Kinds of devices, with a file for each: names, compiler flags, and limitations.
+//! The kinds of devices: their names, compiler flags, and limitations. Each kind of device has its
+//! own source file.
 
 mod cpu;
 mod cuda;
@@ -11,47 +12,46 @@ use std::str::FromStr;
 
 use crate::{Machine, Target};
 
-/// A kind of device, which is the programming interface through which programs use the device.
+/// A kind of device. Each kind corresponds to a programming interface for devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DeviceKind {
     Cpu,
-    /// Any graphics processor with a Vulkan 1.3 driver, or a processor that a driver presents as a graphics
-    /// processor.
+    /// Any GPU with a Vulkan 1.3 driver, or a processor that a Vulkan driver presents as a GPU.
     Vulkan,
     Cuda,
     Hip,
     Metal,
 }
 
-/// The facts about a kind of device.
+/// The properties of a kind of device.
 struct Description {
-    /// The name of the kind on the command line and in a manifest.
+    /// The name of the kind of device on the command line and in a manifest.
     name: &'static str,
-    /// The name of the default processor for the compiler.
+    /// The compiler's name for the default processor of the device.
     processor: &'static str,
     machine: Machine,
-    /// The compiler flags for a target.
+    /// Returns the compiler flags for a target.
     flags: fn(&Target) -> Vec<String>,
-    /// The reason why a program for the device cannot have tensors of an element type, which is given by its
-    /// name.
+    /// Returns the reason why a program for the device cannot have tensors of an element type. The
+    /// argument is the name of the type.
     lacks: fn(&Target, &str) -> Option<Unsupported>,
-    /// The reason why a program for the device cannot compute with an element type, which is given by its
-    /// name.
+    /// Returns the reason why a program for the device cannot compute with an element type. The
+    /// argument is the name of the type.
     miscounts: fn(&str) -> Option<Unsupported>,
 }
 
 /// The reason why programs for a device cannot use an element type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsupported {
-    /// The target does not declare that the device stores such numbers.
+    /// The target does not declare that the device can store numbers of this type.
     Device,
-    /// The compiler does not support such numbers for this kind of device.
+    /// The compiler does not support numbers of this type for this kind of device.
     Compiler,
-    /// The compiled operations compute wrong numbers on this kind of device.
+    /// Compiled operations with this type compute wrong numbers on this kind of device.
     Arithmetic,
 }
 
-/// The flags for a device whose target and features have flags with a common prefix.
+/// The compiler flags for a device whose flags for target and features have a common prefix.
 fn flags_of(device: &str, name: &str, target: &Target) -> Vec<String> {
     let mut flags = vec![
         format!("--iree-hal-target-device={device}"),
@@ -153,7 +153,7 @@ impl FromStr for DeviceName {
 }
 
 impl Target {
-    /// The baseline target for a device of this kind: the oldest processor that programs support.
+    /// The baseline target for a device of this kind, which is the oldest supported processor.
     pub fn of_device(kind: DeviceKind) -> Self {
         match kind {
             DeviceKind::Cpu => Self::host(),
@@ -161,18 +161,19 @@ impl Target {
         }
     }
 
-    /// The compiler flags for the target.
+    /// The flags with which the compiler compiles a program for this target.
     pub fn compiler_flags(&self) -> Vec<String> {
         (self.device.description().flags)(self)
     }
 
-    /// The reason why programs for the target cannot have tensors of an element type, such as `bf16`; `None`
-    /// if they can.
+    /// The reason why programs for the target cannot have tensors of an element type, such as
+    /// `bf16`; `None` if programs can have such tensors.
     pub fn lacks(&self, element: &str) -> Option<Unsupported> {
         (self.device.description().lacks)(self, element)
     }
 
-    /// The reason why programs for the target cannot compute with an element type; `None` if they can.
+    /// The reason why programs for the target cannot compute with an element type; `None` if
+    /// programs can compute with the type.
     pub fn miscounts(&self, element: &str) -> Option<Unsupported> {
         (self.device.description().miscounts)(element)
     }

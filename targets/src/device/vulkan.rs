@@ -1,11 +1,11 @@
-//! Graphics processors of any manufacturer, whose programs are SPIR-V.
+//! GPUs of any manufacturer with a Vulkan driver, whose programs consist of SPIR-V.
 
 use super::{Description, Unsupported, flags_of};
 use crate::{DeviceKind, Machine, Target};
 
 pub(super) const VULKAN: Description = Description {
     name: "vulkan",
-    // The profile that iree-compile takes by itself: what any device of the last years can do.
+    // This is the default profile of iree-compile, which all devices of the last years support.
     processor: "vp_android_baseline_2022",
     machine: Machine::GPU,
     flags: |target| flags_of("vulkan", "vulkan", target),
@@ -13,17 +13,21 @@ pub(super) const VULKAN: Description = Description {
     miscounts,
 };
 
-/// Names of drivers, each with the processor that it represents in the compiler's notation.
+/// The names of drivers, each with the compiler's name for the processor that the driver
+/// represents.
 const DRIVERS: [(&str, &str); 1] = [("llvmpipe", "llvmpipe")];
 
-/// Features of a device in `VkPhysicalDevice…Features`, and the corresponding SPIR-V capabilities.
+/// The names of device features in `VkPhysicalDevice…Features`, each with the corresponding SPIR-V
+/// capability.
 const CAPABILITIES: [(&str, &str); 2] =
     [("storageBuffer16BitAccess", "cap:StorageBuffer16BitAccess"), ("shaderFloat16", "cap:Float16")];
 
-/// Rejects element types that iree-compile 3.13 cannot compile. The compiler packs four bf16 into two words,
-/// for which it has no SPIR-V on any device ("failed to legalize operation 'vector.bitcast'"). The same error
-/// occurs for f16 if the target does not support 16-bit storage. If a target does not support storage of a
-/// type's width, programs read wrong numbers without an error: i8 in the baseline, and i4 on all devices.
+/// Rejects element types that iree-compile 3.13 cannot compile for Vulkan devices. The compiler
+/// packs four bf16 into two 32-bit words, and cannot translate this operation to SPIR-V for any
+/// device ("failed to legalize operation 'vector.bitcast'"). The same error occurs for f16 if the
+/// target does not support storage with 16 bits. If a target does not support storage with the
+/// width of a type, programs read wrong numbers without an error. This concerns i8 in the baseline
+/// target, and i4 on all devices.
 pub(super) fn lacks(target: &Target, element: &str) -> Option<Unsupported> {
     let lacks = |words: [&str; 2]| {
         let has = |word: &str| target.features.as_ref().is_none_or(|all| all.iter().any(|f| f == word));
@@ -37,15 +41,15 @@ pub(super) fn lacks(target: &Target, element: &str) -> Option<Unsupported> {
     }
 }
 
-/// Rejects element types with wrong arithmetic in iree-compile 3.13. The result of an operation on i8 is not
-/// reduced to 8 bits before a matmul of several rows reads it (docs/upstream/bytes_wrap.mlir). Weights in 4
-/// bits would be unpacked wrongly.
+/// Rejects element types whose arithmetic is wrong in iree-compile 3.13. If a matmul of several
+/// rows reads the result of an i8 operation, the program does not reduce the result to 8 bits first
+/// (docs/upstream/bytes_wrap.mlir). Therefore programs would unpack 4-bit weights wrongly.
 pub(super) fn miscounts(element: &str) -> Option<Unsupported> {
     (element == "i8").then_some(Unsupported::Arithmetic)
 }
 
 impl Target {
-    /// The target for a Vulkan device, from its driver's name and its features in
+    /// The target for a Vulkan device with the given driver name and the given features from
     /// `VkPhysicalDevice…Features`.
     pub fn of_vulkan(driver: &str, features: &[String]) -> Self {
         let target = Self::of_device(DeviceKind::Vulkan);

@@ -1,4 +1,4 @@
-//! Tests of each limit by itself. In most whole templates another limit would be reached first.
+//! Tests of each limit by itself. Most whole templates would reach another limit first.
 
 use std::io::Write as _;
 
@@ -15,7 +15,7 @@ use crate::{Chat, ChatTemplate, repr_json};
 
 const FULL: usize = limits::PROMPT as usize;
 
-/// The output of a template, or its error.
+/// The output of a template, or the error message.
 fn said(source: &str) -> Result<String, String> {
     let chat = Chat { messages: vec![json!({"role": "user", "content": "hi"})], ..Chat::default() };
     let rendered = ChatTemplate::from_source(source, Map::new()).and_then(|template| template.render(&chat));
@@ -28,7 +28,7 @@ fn refused(source: &str, words: &str) {
     assert!(error.contains(words), "{source:.200}: {error}");
 }
 
-/// A list in a list, with this depth.
+/// A list that contains a list, and so on, with `lists` lists in total.
 fn nested(lists: usize) -> Value {
     (1..lists).fold(Value::from(Vec::<Value>::new()), |inner, _| Value::from(vec![inner]))
 }
@@ -42,7 +42,7 @@ fn the_widths_in_a_format_are_bounded() {
     for wide in ["%67108864d", "%60000000d%7000000d", "{:>67108864}"] {
         budget.check_format(wide, &[]).unwrap();
     }
-    // What is written, not how wide.
+    // The number is a value and not a width.
     budget.check_format("%d", &[Value::from(10_000_000_000_i64)]).unwrap();
     refused("{{ '%*d' % (10000000000, 1) }}", "a width among the values");
     for conversion in ["%10000000000r", "%.10000000000r", "%10000000000a", "%(a)10000000000s"] {
@@ -88,7 +88,7 @@ fn a_text_is_split_into_no_more_items_than_a_list_may_have() {
     }
 }
 
-/// The limit looks at the items of a generator without consuming them.
+/// The check of the limit reads the items of a generator, but does not consume the items.
 #[test]
 fn a_generator_has_room_and_keeps_its_items() {
     let budget = Budget { bytes: 100 };
@@ -113,7 +113,7 @@ fn a_value_has_room_to_its_last_byte_item_and_depth() {
     let of_map = |bytes: usize| Value::from_pairs([("k".repeat(50), "v".repeat(bytes))]);
     budget.bounded(of_map(50)).unwrap();
     budget.bounded(of_map(51)).unwrap_err();
-    // The list is one itself.
+    // The list itself counts as an item.
     let items = |count: usize| Value::from(vec![1; count]);
     budget.bounded(items(limits::TEMPLATE_ITEMS - 1)).unwrap();
     budget.bounded(items(limits::TEMPLATE_ITEMS)).unwrap_err();
@@ -124,7 +124,8 @@ fn a_value_has_room_to_its_last_byte_item_and_depth() {
     budget.bounded(nested(200)).unwrap_err();
 }
 
-/// Each value contains the previous one. The system would drop them recursively, with a frame for each.
+/// Each value contains the previous value. Rust would drop these values recursively, with a stack
+/// frame for each value.
 #[test]
 fn joiners_and_cyclers_are_nested_no_deeper_than_lists() {
     for nested in ["joiner(n.x)", "cycler(n.x)", "cycler(joiner(n.x), 1)"] {
@@ -144,14 +145,14 @@ fn a_list_is_joined_where_its_texts_and_those_between_have_room() {
     budget.check_join(&list(10, 1), 10).unwrap();
     budget.check_join(&list(10, 1), 11).unwrap_err();
     budget.check_join(&list(10, 1), usize::MAX).unwrap_err();
-    // One that does not say how long it is.
+    // This iterator has an unknown length.
     let unknown = Value::make_iterable(|| (0..3).filter(|_| true));
     budget.check_join(&unknown, 0).unwrap();
     budget.check_join(&unknown, 1).unwrap_err();
 }
 
-/// The sizes only just exceed the limit. Without the limit these templates would end, too, and the test would
-/// fail.
+/// The sizes barely exceed the limit. Without the limit, these templates would end without an
+/// error, and the test would fail.
 #[test]
 fn the_filter_join_and_the_method_join_are_bounded() {
     let between = "a list becomes too long as a text";
@@ -166,7 +167,7 @@ fn the_filter_join_and_the_method_join_are_bounded() {
         "{% set x = 'a' * 1000000 %}{{ range(100)|join([x])|length }}",
         "expected a text, found a sequence",
     );
-    // The filter that the bound is put around has no name of its own.
+    // The filter inside the check is not available under its own name.
     refused("{{ range(1000)|__join__('a' * 100000)|length }}", "unknown filter");
     let named = "{{ range(3)|join(d='-') }} {{ [{'a': 1}, {'a': 2}]|join(', ', attribute='a') }} {{ [1, 2]|join }} {{ [1, 2]|join(0) }}";
     assert_eq!(said(named).unwrap(), "0-1-2 1, 2 12 102");
@@ -205,7 +206,8 @@ fn a_list_as_a_text_has_room() {
     assert_eq!(said("{{ [1, 'a']|string }} {{ 1|string }} {{ 'a'|string }}").unwrap(), "[1, 'a'] 1 a");
 }
 
-/// A tag may use the whole limit once for each of its operators.
+/// The limit for a value is smaller if a tag has more operators, because each operator can create a
+/// value of this size.
 #[test]
 fn operators_share_the_room() {
     let source = |operators: usize| {
@@ -225,12 +227,12 @@ fn the_smallest_integers_are_divisible_by_minus_one() {
 
 #[test]
 fn a_value_as_a_text_is_no_longer_than_a_prompt() {
-    // The last item is one too many.
+    // The list exceeds the limit only with the last item.
     let half = Value::from("a".repeat(FULL / 2));
     assert!(repr_json::repr(&Value::from(vec![half.clone(), half, Value::from(1)]), false).is_err());
     repr_json::repr(&nested(limits::TEMPLATE_DEPTH + 1), false).unwrap();
     repr_json::repr(&nested(limits::TEMPLATE_DEPTH + 2), false).unwrap_err();
-    // Each number stands behind so many blanks.
+    // In the output, this number of spaces precedes each number.
     let indented = |numbers: usize| {
         let list = vec!["1"; numbers].join(", ");
         format!("{{{{ [{list}]|tojson(indent=30000000)|length }}}}")

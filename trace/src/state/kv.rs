@@ -5,25 +5,25 @@ use ops::{Attribute as _, ParseError, Reader};
 use super::{Kind, Sizes, StateAxis};
 
 ops::words! {
-    /// The storage format of cached keys and values.
+    /// The format in which a program stores cached keys and values.
     #[derive(Default)]
     pub enum KvFormat {
-        /// Keys and values are stored in the element type of the network.
+        /// The program stores keys and values in the element type of the network.
         #[default]
         Computed = "computed",
-        /// Keys and values are stored as integers of 8 bits, with an f32 scale for each head of each
-        /// position. The scale is the largest magnitude of the head's features divided by 127.
+        /// The program stores keys and values as 8-bit integers. Each head of each position has an
+        /// f32 scale. The scale is the largest magnitude of the head's features, divided by 127.
         Q8 = "q8",
     }
 }
 
 impl KvFormat {
-    /// The suffix of the name of a tensor's scales.
+    /// The suffix in the name of the tensor that contains the scales of another tensor.
     pub const SCALES: &'static str = "_scales";
 }
 
-/// The axes of a tensor with slots. The batch comes first, then the layer's own axes. The axis of slots is
-/// before the last of the layer's axes.
+/// The axes of a tensor that has slots. The first axis is the batch, and then the axes of the layer
+/// follow. The axis of slots is before the last axis of the layer.
 pub(super) fn with_slots(own: &[StateAxis], batch: usize, slots: StateAxis) -> Vec<StateAxis> {
     let mut axes = own.to_vec();
     axes.insert(own.len().saturating_sub(1), slots);
@@ -31,9 +31,9 @@ pub(super) fn with_slots(own: &[StateAxis], batch: usize, slots: StateAxis) -> V
     axes
 }
 
-/// State with a slot for each position, such as keys and values: `[B, heads, N, features]`. Slot j contains
-/// the data of position j. A layer always writes a slot after the last token before it reads this slot, so a
-/// sequence can go back to any position.
+/// State that has a slot for each position, such as keys and values: `[B, heads, N, features]`.
+/// Slot j contains the data for position j. For each slot after the last token, a layer writes the
+/// slot before it reads the slot. So a sequence can go back to any position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KvState {
     pub format: KvFormat,

@@ -1,14 +1,17 @@
-//! The state that a layer keeps between calls. The list of kinds is closed, and each kind has its own source file.
+//! The state that a layer keeps between calls, such as a KV cache. The list of kinds of state is
+//! closed, and each kind has its own source file.
 //!
-//! All kinds of state satisfy two rules. The functions that write state guarantee both rules, and the code
-//! that runs a network relies on them:
+//! All kinds of state follow two rules. The operations that write state guarantee the two rules,
+//! and the code that runs a network relies on the rules:
 //!
-//! - **Only real tokens change state.** A chunk may contain padding, and a sequence without new tokens
-//!   (`count` 0) keeps its state at any position.
-//! - **Position 0 is empty.** A sequence whose `start` is 0 reads nothing from its buffers. Therefore a new
-//!   sequence can reuse the buffers of an old sequence without clearing them.
+//! - **Only real tokens change state.** A call may contain padding tokens, and a sequence without
+//!   new tokens (`count` 0) keeps its state, whatever its `start` is.
+//! - **Position 0 is empty.** If the `start` of a sequence is 0, the sequence reads nothing from
+//!   its state buffers. Therefore a new sequence can use the buffers of an old sequence, and the
+//!   program does not have to clear these buffers.
 //!
-//! The kinds differ in the shapes of their tensors, and in how far back a sequence can go.
+//! The kinds of state differ in the shapes of their tensors. They also differ in how far back a
+//! sequence can go.
 
 mod kv;
 mod name;
@@ -24,22 +27,23 @@ pub use name::StateName;
 
 use crate::axis::AxisName;
 
-/// The sizes of a program, which determine the sizes of state.
+/// The sizes of a program, which determine the sizes of its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     pub batch: usize,
-    /// The largest number of new tokens per sequence.
+    /// The largest number of new tokens per sequence in a call.
     pub chunk: usize,
     pub context: usize,
 }
 
 pub type StateAxis = (AxisName, usize);
 
-/// The facts that each kind of state declares.
+/// The properties that each kind of state declares.
 trait Kind: Sized {
-    /// The name of the kind in the text of a trace.
+    /// The name of this kind of state in the text of a trace.
     const NAME: &'static str;
-    /// All axes of a tensor of this state. The layer declares only the axes `own`, and the kind adds the others.
+    /// Returns all axes of a tensor of this state. The layer declares only the axes `own`, and the
+    /// kind of state adds the other axes.
     fn axes(&self, own: &[StateAxis], sizes: Sizes) -> Vec<StateAxis>;
 
     /// The storage format of the state's tensors.
@@ -47,7 +51,8 @@ trait Kind: Sized {
         KvFormat::Computed
     }
 
-    /// The number of slots in a program with this context; `None` if this kind of state has no slots.
+    /// The number of slots in a program with this context length; `None` if this kind of state has
+    /// no slots.
     fn slots(&self, context: usize) -> Option<usize>;
 
     /// Whether a sequence that has written all positions below `written` can go back to position `to`.
@@ -58,7 +63,7 @@ trait Kind: Sized {
         Ok(())
     }
 
-    /// Parses the output of `print`.
+    /// Parses the parameters in the form that `print` writes.
     fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError>;
 }
 
@@ -72,8 +77,9 @@ macro_rules! kinds {
         }
 
         impl StateKind {
-            /// All axes of a tensor of this state. The layer declares only the axes `own`, and the kind adds
-            /// the others. A tensor of scales lacks the last axis.
+            /// Returns all axes of a tensor of this state. The layer declares only the axes `own`,
+            /// and the kind of state adds the other axes. A tensor of scales does not have the last
+            /// of these axes.
             pub fn axes(self, own: &[StateAxis], sizes: Sizes) -> Vec<StateAxis> {
                 match self { $(Self::$name(kind) => kind.axes(own, sizes),)+ }
             }
@@ -83,13 +89,14 @@ macro_rules! kinds {
                 match self { $(Self::$name(kind) => kind.format(),)+ }
             }
 
-            /// The number of slots in a program with this context; `None` if this kind of state has no slots.
+            /// The number of slots in a program with this context length; `None` if this kind of
+            /// state has no slots.
             pub fn slots(self, context: usize) -> Option<usize> {
                 match self { $(Self::$name(kind) => kind.slots(context),)+ }
             }
 
-            /// Whether a sequence that has written all positions below `written` can go back to position `to`
-            /// and continue there. A sequence can always go back to position 0.
+            /// Whether a sequence that has written all positions below `written` can go back to
+            /// position `to` and continue there. Every sequence can go back to position 0.
             pub fn rewinds(self, written: usize, to: usize) -> bool {
                 to == 0 || match self { $(Self::$name(kind) => kind.rewinds(written, to),)+ }
             }
@@ -120,20 +127,20 @@ kinds! { Kv: kv::KvState, Ring: ring::RingState, Recurrent: recurrent::Recurrent
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Part {
     pub kind: StateKind,
-    /// The tensor's name, unique within the layer.
+    /// The name of the tensor, which is unique within the layer.
     pub name: StateName,
 }
 
 impl Part {
-    /// The number of slots of the tensor in a program with this context, and the index of the slot axis among
-    /// `rank` axes. `None` if the tensor has no slots.
+    /// The number of slots of the tensor in a program with this context length, and the index of
+    /// the axis of slots among the `rank` axes. The result is `None` if the tensor has no slots.
     pub fn slots(self, context: usize, rank: usize) -> Option<(usize, usize)> {
         let is_scales = self.kind.format() == KvFormat::Q8 && self.name.as_str().ends_with(KvFormat::SCALES);
         let features = if is_scales { 0 } else { 1 };
         Some((self.kind.slots(context)?, rank.checked_sub(1 + features)?))
     }
 
-    /// Parses the output of `Display`: `ring(8).keys`.
+    /// Parses the text that `Display` prints: `ring(8).keys`.
     pub(crate) fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
         let kind = StateKind::parse(reader)?;
         reader.expect(".")?;

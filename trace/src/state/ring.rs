@@ -5,27 +5,30 @@ use ops::{Attribute as _, ParseError, Reader};
 use super::kv::with_slots;
 use super::{Kind, KvFormat, Sizes, StateAxis};
 
-/// Keys and values of a layer with a window, in a ring buffer. The ring has slots for the window and the
-/// longest chunk. Slot t contains the last position p with p mod slots = t.
+/// The keys and values of a layer with a sliding window, in a ring buffer. The ring buffer has
+/// slots for the window and for the new tokens of the longest call. Slot t contains the data for
+/// the last position p with p mod slots = t.
 ///
-/// Writing position p + slots overwrites position p. The window of position `to` begins at position `to` −
-/// window + 1. Therefore a sequence can go back to `to` as long as it has written no position from `to` +
-/// slack on.
+/// The data for position p + slots overwrites the data for position p. The window of position `to`
+/// begins at position `to` − window + 1. Therefore a sequence can go back to position `to` if it
+/// has written no position from `to` + slack on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RingState {
-    /// The number of positions that a query sees, including its own position.
+    /// The number of positions that a query sees, which includes the query's own position.
     pub window: usize,
-    /// The number of positions that a sequence can go back, which is the length of the longest chunk.
+    /// The number of positions by which a sequence can go back. This is the largest number of new
+    /// tokens in a call.
     pub slack: usize,
-    /// The storage format of keys and values.
+    /// The storage format of the keys and values.
     pub format: KvFormat,
 }
 
 impl RingState {
-    /// The name of the axis of slots.
+    /// The name for the axis of slots.
     pub const AXIS: &'static str = "ring";
 
-    /// The ring buffer for a window; `None` if the ring would have at least as many slots as the context.
+    /// The ring buffer for a window; `None` if the ring buffer would have as many slots as the
+    /// context, or more.
     pub fn of(window: usize, format: KvFormat, sizes: Sizes) -> Option<Self> {
         let ring = Self { window, slack: sizes.chunk, format };
         (ring.length() < sizes.context).then_some(ring)

@@ -34,7 +34,7 @@ use crate::interrupt::Interrupt;
 use crate::{build, plugins, progress};
 
 impl Arguments {
-    /// The measurement options of this benchmark.
+    /// Returns the measurement options of the selected benchmark.
     fn bench(&self) -> &BenchArguments {
         match self {
             Self::Decode(DecodeBench { of, .. }) | Self::Prefill(PrefillBench { of, .. }) => &of.bench,
@@ -146,7 +146,7 @@ impl AttentionBench {
     }
 }
 
-/// Measures all stages of a model.
+/// Measures prefill, decode, trace, compile and bake of a model.
 fn suite(bench: &Bench<'_>, of: &ModelBench) -> Result<(), Error> {
     let languages = bench.languages(of, bench.plans(of)?, None)?;
     let baked = bench.checkpoints(of)?;
@@ -159,10 +159,10 @@ fn suite(bench: &Bench<'_>, of: &ModelBench) -> Result<(), Error> {
     bench.report(cases)
 }
 
-/// Number of tokens that the suite decodes per round.
+/// Number of tokens that `bench suite` decodes per round.
 const SUITE_TOKENS: usize = 16;
 
-/// The values that you set, or the default if you set none.
+/// Returns the values of an option, or a single `None` if the option is not set.
 fn each<T: Copy>(asked: &[T]) -> Vec<Option<T>> {
     if asked.is_empty() { vec![None] } else { asked.iter().copied().map(Some).collect() }
 }
@@ -170,7 +170,7 @@ fn each<T: Copy>(asked: &[T]) -> Vec<Option<T>> {
 /// The default context, in tokens.
 const CONTEXT: usize = 512;
 
-/// The formats that you set, or by default the format of the checkpoint.
+/// The weight formats of `--quant`, or the element type of the network if `--quant` is not set.
 fn formats(asked: &[Quantization]) -> &[Quantization] {
     if asked.is_empty() { &[Quantization::Computed] } else { asked }
 }
@@ -179,7 +179,7 @@ fn weights(kernels: KernelUse, quantize: &Quantization) -> Weights {
     Weights { quantize: quantize.clone(), kernels: kernels == KernelUse::On, ..Weights::default() }
 }
 
-/// The parts that all benchmarks share.
+/// The settings that all benchmarks share.
 struct Bench<'a> {
     arguments: &'a BenchArguments,
     engine: Engine,
@@ -211,7 +211,7 @@ impl<'a> Bench<'a> {
         ProgramOptions { device, weights, ..ProgramOptions::new(&self.compiler, &self.cache) }
     }
 
-    /// The plugin that the arguments select; `None` for IREE.
+    /// The path of XLA's plugin, or `None` if the arguments select IREE.
     fn plugin(
         &self,
         engine: &EngineArguments,
@@ -226,7 +226,7 @@ impl<'a> Bench<'a> {
         plugins::plugin(engine, &variants.device, for_iree)
     }
 
-    /// A plan for each combination of variants.
+    /// One plan for each combination of the variant options.
     fn plans(&self, ModelBench { model, variants, .. }: &ModelBench) -> Result<Vec<Plan>, Error> {
         for out in [&self.arguments.json, &self.arguments.plot].into_iter().flatten() {
             check_output(model, out)?;
@@ -288,7 +288,7 @@ impl<'a> Bench<'a> {
         build::checkpoint(model, plan, self.arguments.seed, &self.cache, self.interrupt)
     }
 
-    /// Loads the networks, with the plugin if there is one, and otherwise with IREE.
+    /// Loads the networks with XLA's plugin if `plugin` is set, and otherwise with IREE.
     fn languages(
         &self,
         of: &ModelBench,
@@ -331,8 +331,8 @@ impl<'a> Bench<'a> {
         self.plans(of)?.into_iter().map(with_weights).collect()
     }
 
-    /// Creates the file of the profile before the compilation begins, if the options ask for a profile. `measured` is the number
-    /// of variants to measure, which must be 1.
+    /// If `--trace` is set, creates the profile file before the compilation begins. With `--trace`,
+    /// the number of variants to measure (`measured`) must be 1.
     fn trace(
         &self,
         profile: &ProfileArguments,
@@ -349,7 +349,8 @@ impl<'a> Bench<'a> {
         Ok(Some(NewFile::begin(path, output::PROFILE)?))
     }
 
-    /// Runs the measurement, reports the results, and writes the profile of the only case to `trace`.
+    /// Runs the measurements, and prints the results. If `trace` is set, writes the profile of the
+    /// single variant to the file `trace`.
     fn profiled(
         &self,
         cases: Vec<Case<'_>>,
@@ -369,13 +370,13 @@ impl<'a> Bench<'a> {
         shown(&report)
     }
 
-    /// Runs the measurement, and reports the results on stdout. The function writes files before stdout,
-    /// because the reader of stdout may have closed it.
+    /// Runs the measurements, and prints the results on stdout. The function writes all files
+    /// before it prints, because a write to a closed stdout fails.
     fn report(&self, cases: Vec<Case<'_>>) -> Result<(), Error> {
         shown(&self.measured(cases)?)
     }
 
-    /// Runs the measurement, and writes the results to files.
+    /// Runs the measurements, and writes the results to files.
     fn measured(&self, cases: Vec<Case<'_>>) -> Result<BenchReport, Error> {
         let BenchArguments { rounds, json, plot, .. } = self.arguments;
         let rounds = rounds.get();

@@ -3,6 +3,7 @@
 use console::{print, usage};
 use tracewright::Plan;
 use tracewright::export::{commands, export, names};
+use tracewright::targets::Target;
 
 use super::{Arguments, BuildArguments};
 use crate::Invocation;
@@ -22,7 +23,8 @@ pub fn run(arguments: &Arguments, invocation: &Invocation) -> Result<(), Error> 
     let (network, checkpoint) = open(read, folder, &model.network.allow_config_key)?;
     let plan = model.plan(network, folder, model.context)?;
     let (exported, compiler) = build::with_tools(compile, interrupt, |tools| {
-        let plan = Plan { target: target.clone(), ..plan };
+        let numerics = arguments.numerics.numerics.unwrap_or_default();
+        let plan = Plan { target: Target { numerics, ..target.clone() }, ..plan };
         let compiler = tools.compiler.clone();
         let tuning = tuning.read(&plan.target, (tools.compiler, tools.cache))?.of(&plan)?;
         Ok((export(plan.tuned(tuning, model.chunk), folder, &checkpoint, out, tools)?, compiler))

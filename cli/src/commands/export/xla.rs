@@ -36,6 +36,7 @@ fn check(arguments: &Arguments) -> Result<(), Error> {
     let kernels = network.kernels == Some(KernelUse::On) || network.layout == Some(LayoutChoice::Kernels);
     let option = match () {
         () if arguments.target != Target::host() => "--target",
+        () if arguments.numerics.numerics.is_some() => "--numerics",
         () if arguments.build.tuning.source.is_some() => "--tuning",
         () if kernels => "--kernels",
         () if arguments.print_commands => "--print-commands",

@@ -11,9 +11,9 @@ use crate::tracer::Raw;
 /// The output of an encoder for one layer, `[B, …]`. The function `encode` fills this state, and `forward`
 /// reads it.
 ///
-/// `cache { L of cross: Encoded[N, D] }` declares a state with the axes N and D. The extents of these axes
-/// are fixed. If the encoder's output can be shorter, store its length as another state, such as an
-/// `Encoded<I32>[]`.
+/// `cache { L of cross: Encoded[N, D] }` declares a state with the axes N and D. The extents of N
+/// and D are fixed. If the encoder's output can be shorter than N, store the length of the output
+/// as another state, such as an `Encoded<I32>[]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Encoded<T: Element> {
     tensor: Tensor<T>,
@@ -25,7 +25,7 @@ impl<T: Element> Encoded<T> {
         self.tensor
     }
 
-    /// Stores the output of the encoder. Call this method in `encode`.
+    /// Stores the output of the encoder. Call this method in the function `encode`.
     pub fn fill(&mut self, tensor: Tensor<T>) {
         self.tensor = tensor;
     }

@@ -1,4 +1,4 @@
-//! State with keys and values.
+//! The state that contains the keys and values of an attention layer.
 
 use super::{HasAxes, LayerState, Slots, State, StateArguments, Windowed};
 use crate::Tensor;
@@ -6,16 +6,17 @@ use crate::argument::trace_arg;
 use crate::element::Float;
 use crate::nn::Attend;
 
-/// The keys and values of one layer, each with the shape `[B, K, N, E]`: N slots (see [`trace::KvState`]), or
-/// `[B, K, ring, E]` (see [`trace::RingState`]).
+/// The keys and values of one layer. Each tensor has the shape `[B, K, N, E]` with N slots (see
+/// [`trace::KvState`]), or the shape `[B, K, ring, E]` with a ring buffer (see
+/// [`trace::RingState`]).
 ///
-/// `cache { L of [K, E] }` declares a state of this kind. With a third axis, as in `[K, E, W]`, the values
-/// have W features.
+/// `cache { L of [K, E] }` declares the keys and values of L layers. With a third axis, as in `[K,
+/// E, W]`, the values have W features.
 #[derive(Clone, Copy, Debug)]
 pub struct Kv<T: Float> {
-    /// The keys, with a slot per position.
+    /// The keys of the layer, with a slot for each position.
     pub k: Slots<T>,
-    /// The values, with a slot per position.
+    /// The values of the layer, with a slot for each position.
     pub v: Slots<T>,
 }
 
@@ -25,15 +26,16 @@ impl<T: Float> Kv<T> {
     /// Writes keys and values of new positions into their slots, and returns the keys and values of all
     /// slots.
     ///
-    /// `k` and `v` have an axis of new positions instead of the cache's axis of slots. The token at position
-    /// p is written to slot p, or in a ring of R slots to slot p mod R. Tokens that are padding of a chunk
-    /// are not written.
+    /// `k` and `v` have an axis of new positions instead of the cache's axis of slots. The method
+    /// writes the token at position p to slot p. In a ring buffer of R slots, the method writes the
+    /// token at position p to slot p mod R. The method skips tokens that are padding.
     #[track_caller]
     pub fn append(&mut self, k: Tensor<T>, v: Tensor<T>, at: &Attend<T>) -> (Tensor<T>, Tensor<T>) {
         (self.k.append(k, at), self.v.append(v, at))
     }
 
-    /// The keys and values of all slots, for a layer that attends to the keys and values of another layer.
+    /// Returns the keys and values of all slots. Call this method in a layer that attends to the
+    /// keys and values of another layer.
     #[track_caller]
     pub fn read(&self) -> (Tensor<T>, Tensor<T>) {
         (self.k.read(), self.v.read())
@@ -43,7 +45,7 @@ impl<T: Float> Kv<T> {
 impl<T: Float> State for Kv<T> {
     fn take(declared: &LayerState, arguments: &mut StateArguments<'_>) -> Self {
         let dims = declared.dims();
-        // The key-value heads, the features of a key, the features of a value.
+        // The axes are the key heads, the features of a key and the features of a value.
         let values = [&dims[..1], &dims[dims.len() - 1..]].concat();
         let k = Slots::of("keys", "key", &dims[..2], declared, arguments);
         Self { k, v: Slots::of("values", "value", &values, declared, arguments) }

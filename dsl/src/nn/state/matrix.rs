@@ -1,4 +1,4 @@
-//! Recurrent states that are matrices: gated DeltaNet and Mamba-2.
+//! Recurrent states that are matrices, as in gated DeltaNet and Mamba-2.
 
 use std::panic::Location;
 
@@ -9,32 +9,35 @@ use crate::element::F32;
 use crate::nn::Position;
 use crate::{Axis, Tensor};
 
-/// The tokens that a layer writes to a state of matrices.
+/// The tokens that a layer with linear attention writes to its recurrent state, which consists of
+/// matrices.
 #[derive(Clone, Copy, Debug)]
 pub struct MatrixTokens {
-    /// The vectors that read the matrix, `[B, S, H, D]`. Scale these vectors yourself.
+    /// The queries, `[B, S, H, D]`, which read from the matrix. The operation does not scale the
+    /// queries, so scale the queries before the call.
     pub query: Tensor<F32>,
-    /// The vectors that address the value in the matrix, `[B, S, H, D]`.
+    /// The keys, `[B, S, H, D]`. A key is the address of a value in the matrix.
     pub key: Tensor<F32>,
-    /// The values, `[B, S, H, G, E]`. G heads of values share a key.
+    /// The values, `[B, S, H, G, E]`. G value heads share a key head.
     pub value: Tensor<F32>,
-    /// The logarithm of the factor by which a token decays the matrix, `[B, S, H, G]`.
+    /// The logarithm of the factor with which each token decays the matrix, `[B, S, H, G]`.
     pub decay: Tensor<F32>,
     /// The factor by which a token's value is multiplied, `[B, S, H, G]`.
     pub rate: Tensor<F32>,
 }
 
 impl Recurrent<F32> {
-    /// Adds tokens to matrices `[B, H, G, D, E]`, and returns what each token reads from its matrix, `[B, S,
-    /// H, G, E]`. The axis `axis` is S. A token decays the matrix, then adds the outer product of its key and
-    /// its value times the rate (Mamba-2). See [`LinearAttention`].
+    /// Writes tokens to matrices `[B, H, G, D, E]`, and returns the vectors that the tokens'
+    /// queries read, `[B, S, H, G, E]`. `axis` is the axis S of the tokens. Each token first decays
+    /// the matrix. The token then adds the outer product of its key and its value, multiplied by
+    /// the token's `rate` (Mamba-2). See [`LinearAttention`].
     #[track_caller]
     pub fn write(&mut self, tokens: MatrixTokens, axis: Axis, at: Position) -> Tensor<F32> {
         self.written(false, tokens, axis, at)
     }
 
-    /// Adds tokens like [`write`](Self::write), but each token writes only a difference. This is its value
-    /// minus the value that the decayed matrix has for its key (the gated delta rule).
+    /// Writes tokens like [`write`](Self::write), but by the gated delta rule. Each token writes
+    /// its value minus the value that the decayed matrix contains for the token's key.
     #[track_caller]
     pub fn write_delta(&mut self, tokens: MatrixTokens, axis: Axis, at: Position) -> Tensor<F32> {
         self.written(true, tokens, axis, at)

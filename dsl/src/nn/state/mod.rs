@@ -1,5 +1,5 @@
-//! The state of layers, as the code of a network reads and writes it. The functions in this module satisfy
-//! the requirements of [`trace::StateKind`].
+//! Types with which the code of a network reads and writes the state of layers. The functions in
+//! this module satisfy the requirements of [`trace::StateKind`].
 
 mod encoded;
 mod kv;
@@ -24,12 +24,13 @@ use crate::{Axis, Dim, Tensor, TraceErrorKind};
 
 macro_rules! states {
     ($($file:ident::$ty:ident is [$($kind:ident),*];)+) => {
-        /// The types of state that `cache` can name. `model!` looks up these types here.
+        /// The types of state that the `cache` clause can name. `model!` looks up the types of
+        /// state in this module.
         pub mod states {
             $(pub use super::$file::$ty;)+
         }
 
-        /// Fails to compile if this list has no type for a kind of state.
+        /// Causes a compile error if `states!` lists no type for a variant of [`trace::StateKind`].
         #[allow(dead_code, unreachable_patterns, reason = "several types write one kind")]
         const fn is_written(kind: StateKind) {
             match kind { $($(StateKind::$kind(_) => {})*)+ }
@@ -45,24 +46,26 @@ states! {
     encoded::Encoded is [];
 }
 
-/// A kind of state that the code of a network reads and writes. Types that `cache` names implement this
-/// trait.
+/// A type with which the code of a network reads and writes a state. All types that the `cache`
+/// clause can name implement this trait.
 pub trait State: TraceArg {
-    /// Whether only `encode` fills the state. All other entry points then only read the state.
+    /// Whether the function `encode` fills the state and all other entry points only read the
+    /// state.
     #[doc(hidden)]
     const IS_MEMORY: bool = false;
 
-    /// Creates the arguments of an entry point for a declared state, in the order in which
-    /// [`TraceArg::flatten`] lists them.
+    /// Creates the arguments of an entry point for a declared state. The arguments have the order
+    /// of [`TraceArg::flatten`].
     #[doc(hidden)]
     fn take(declared: &LayerState, arguments: &mut StateArguments<'_>) -> Self;
 
-    /// Creates a placeholder for a state that is not declared. The caller has already reported the error.
+    /// Creates a placeholder for a state that the network does not declare. The caller has already
+    /// reported that the state is missing.
     #[doc(hidden)]
     fn missing() -> Self;
 }
 
-/// A kind of state that a layer declares with `N` axes of its own.
+/// A state that the `cache` clause declares with `N` axes.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no state with {N} axes",
     label = "a state with other axes",
@@ -70,7 +73,7 @@ pub trait State: TraceArg {
 )]
 pub trait HasAxes<const N: usize>: State {}
 
-/// A kind of state that takes less memory in a layer with an attention window.
+/// A state that needs less memory in a layer with an attention window.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no window",
     label = "a state that is declared with `within`"
@@ -88,8 +91,8 @@ pub struct LayerState {
 }
 
 impl LayerState {
-    /// Creates a state of the kind `S` with these axes. The kind of state adds its own axes, such as the
-    /// batch.
+    /// Declares a state of the type `S` with the axes `dims`. The type `S` adds further axes, such
+    /// as the batch.
     pub fn new<S: HasAxes<N>, const N: usize>(dims: [Dim; N]) -> Self {
         let take = |declared: &Self, arguments: &mut StateArguments<'_>| -> Box<dyn AnyState> {
             Box::new(S::take(declared, arguments))
@@ -97,13 +100,14 @@ impl LayerState {
         Self { name: None, dims: dims.into(), window: None, is_memory: S::IS_MEMORY, take }
     }
 
-    /// Creates a state of a layer that sees only the last `window` positions. `None` means that the layer
-    /// sees all positions.
+    /// Declares a state of a layer that sees only the last `window` positions. With `None`, the
+    /// layer sees all positions.
     pub fn windowed<S: HasAxes<N> + Windowed, const N: usize>(dims: [Dim; N], window: Option<usize>) -> Self {
         Self { window, ..Self::new::<S, N>(dims) }
     }
 
-    /// Gives the state a name. A layer with several states of the same kind needs names.
+    /// Gives the state a name. If a layer has several states of the same type, each state needs a
+    /// name.
     #[must_use]
     pub fn named(self, name: &'static str) -> Self {
         Self { name: Some(name), ..self }
@@ -117,8 +121,8 @@ impl LayerState {
         self.window
     }
 
-    /// The name of a tensor of the state. If the state has a name, this name replaces the kind's default
-    /// name, such as `state` or `slots`.
+    /// The name of one of the state's tensors. If the state has a name, this name replaces a
+    /// default name such as `state` or `slots`.
     fn tensor_name(&self, tensor: &str) -> String {
         match (self.name, tensor) {
             (None, _) => tensor.to_owned(),
@@ -134,29 +138,33 @@ pub struct StateArguments<'a> {
     pub(crate) layer: usize,
     pub(crate) format: KvFormat,
     pub(crate) sizes: Sizes,
-    /// Whether the entry point fills the state of an encoder. Otherwise it takes this state as an argument.
+    /// Whether the entry point fills the state of an encoder. If the value is `false`, the entry
+    /// point takes the state as an argument.
     pub(crate) fills: bool,
-    /// All tensors of state that were created so far.
+    /// The state tensors that have been created so far.
     pub(crate) kept: &'a mut Vec<StateTensor>,
 }
 
-/// A tensor of state in an entry point.
+/// A state tensor of an entry point.
 pub(crate) struct StateTensor {
     pub name: String,
     pub role: Role,
     pub dims: Vec<Dim>,
-    /// The argument of the entry point. If the entry point fills the state, this is an error handle.
+    /// The argument of the entry point. If the entry point fills the state, the argument does not
+    /// exist and this field is an error handle.
     pub raw: Raw,
 }
 
 impl StateArguments<'_> {
-    /// All axes of a state's tensor. The layer declares only the axes `own`, and the kind of state adds the others.
+    /// All axes of a state tensor. The `cache` clause declares only the axes `own`, and `kind` adds
+    /// the other axes.
     fn axes(&self, kind: StateKind, own: &[Dim]) -> Vec<StateAxis> {
         let own: Vec<StateAxis> = own.iter().map(|d| (d.axis.0.into(), d.extent)).collect();
         kind.axes(&own, self.sizes)
     }
 
-    /// Creates the argument for the next tensor of the state. The name `keys` becomes `keys3` in layer 3.
+    /// Creates the argument for the next tensor of the state. The argument's name contains the
+    /// index of the layer: `keys` becomes `keys3` in layer 3.
     fn input<E: Element>(&mut self, kind: StateKind, name: String, axes: &[StateAxis]) -> Tensor<E> {
         let layer = self.layer;
         self.tensor(name, |name| Role::State { layer, part: Part { kind, name } }, axes)
@@ -188,7 +196,7 @@ impl StateArguments<'_> {
     }
 }
 
-/// A state of any kind.
+/// A state of any type.
 trait AnyState {
     fn flatten(&self, tensors: &mut Vec<Raw>, data: &mut Vec<u8>);
     fn rebuild(&self, tensors: &mut dyn Iterator<Item = Raw>) -> Box<dyn AnyState>;
@@ -217,7 +225,7 @@ pub struct Cache<T: Float> {
     element: PhantomData<T>,
 }
 
-/// A state, with the layer and the name of its declaration.
+/// A state with its layer and the name from its declaration.
 struct Declared {
     layer: usize,
     name: Option<&'static str>,
@@ -243,19 +251,21 @@ impl<T: Float> Cache<T> {
         self.states.push(Declared { layer: arguments.layer, name: declared.name, state });
     }
 
-    /// The state of kind `S` that a layer declares without a name.
+    /// Returns the state of type `S` without a name that the `cache` clause declares for the layer.
     #[track_caller]
     pub fn state<S: State>(&mut self, layer: usize) -> &mut S {
         self.find(layer, None, Location::caller())
     }
 
-    /// The state of kind `S` that a layer declares with this name.
+    /// Returns the state of type `S` that the `cache` clause declares for the layer under the name
+    /// `name`.
     #[track_caller]
     pub fn named<S: State>(&mut self, layer: usize, name: &'static str) -> &mut S {
         self.find(layer, Some(name), Location::caller())
     }
 
-    /// Two states that a layer declares with these names.
+    /// Returns the two states that the `cache` clause declares for the layer under the names
+    /// `names`.
     #[track_caller]
     pub fn pair<A: State, B: State>(&mut self, layer: usize, names: [&'static str; 2]) -> (&mut A, &mut B) {
         let place = Location::caller();
@@ -277,7 +287,8 @@ impl<T: Float> Cache<T> {
         self.states[at].of()
     }
 
-    /// The index of a state. If the state does not exist, the function adds a placeholder.
+    /// The index of a state in `states`. If the state does not exist, this method adds a
+    /// placeholder.
     fn index<S: State>(
         &mut self,
         layer: usize,

@@ -1,4 +1,4 @@
-//! State that a recurrence carries from token to token.
+//! The state that a recurrent layer passes from token to token.
 
 use std::panic::Location;
 
@@ -13,10 +13,11 @@ use crate::tensor::axes;
 use crate::tracer::Raw;
 use crate::{Axis, Dim, Tensor};
 
-/// The tensor that a recurrent layer carries from token to token, `[B, …]`: see [`trace::RecurrentState`].
+/// The tensor `[B, …]` that a recurrent layer passes from token to token; see
+/// [`trace::RecurrentState`].
 ///
-/// `cache { L of recurrent [C, D] }` declares a state without a name. `cache { L of delta: Recurrent<F32>[H,
-/// K, E] }` declares a state with a name and an element type of its own.
+/// `cache { L of recurrent [C, D] }` declares a state without a name. `cache { L of delta:
+/// Recurrent<F32>[H, K, E] }` declares a state with the name `delta` and the element type `F32`.
 #[derive(Clone, Copy, Debug)]
 pub struct Recurrent<T: Float> {
     /// The state after the last token. To read the state before the new tokens, call [`Recurrent::before`].
@@ -40,18 +41,21 @@ impl<T: Float> State for Recurrent<T> {
 impl<T: Float, const N: usize> HasAxes<N> for Recurrent<T> {}
 
 impl<T: Float> Recurrent<T> {
-    /// The state before the first new token. The state is zero at the beginning of a sequence.
+    /// The state before the first new token of a call. At the beginning of a sequence, the state is
+    /// zero.
     #[track_caller]
     pub fn before(&self, at: Position) -> Tensor<T> {
         let begins = at.start.equals(at.start.filled(0.0));
         begins.select(self.state.filled(0.0), self.state)
     }
 
-    /// A causal convolution of each feature over the last positions: the sum of the inputs times their taps, in f32.
+    /// A causal convolution of each feature over the last positions. The result is the sum of the
+    /// products of inputs and taps, computed in f32.
     ///
-    /// The state stores the last inputs on the axis `kept`. `x` contains the new inputs on the axis `tokens`.
-    /// `taps` has the features and the axis `tap`, whose last element belongs to the newest input; other axes
-    /// of `taps` have extent 1. The call stores the last real inputs as the new state.
+    /// The state stores the last inputs on the axis `kept`. `x` contains the new inputs on the axis
+    /// `tokens`. `taps` has the axes of the features and the axis `tap`. The last element along
+    /// `tap` is the factor for the newest input. Any other axes of `taps` must have extent 1. The
+    /// call stores the last inputs that are not padding as the new state.
     #[track_caller]
     pub fn convolve(
         &mut self,
@@ -72,9 +76,9 @@ impl<T: Float> Recurrent<T> {
         (1..taps.extent(tap)).fold(term(0), |sum, j| sum + term(j))
     }
 
-    /// The window of a causal convolution. It contains the last inputs, which the state stores on the axis
-    /// `kept`, and then the new inputs `x` on the axis `tokens`. The call stores the last real inputs as the
-    /// new state.
+    /// Returns the inputs of a causal convolution on the axis `tokens`. The previous inputs, which
+    /// the state stores on the axis `kept`, come first, and the new inputs `x` follow. The call
+    /// stores the last inputs that are not padding as the new state.
     #[track_caller]
     pub fn append(&mut self, x: Tensor<T>, kept: Axis, tokens: Axis, at: Position) -> Tensor<T> {
         let place = Location::caller();

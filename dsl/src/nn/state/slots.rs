@@ -1,4 +1,4 @@
-//! State with a slot for each position, such as the keys and values of attention.
+//! The state that has a slot for each position, such as the keys and values of attention.
 
 use std::panic::Location;
 
@@ -13,8 +13,8 @@ use crate::tensor::{axes, permuted};
 use crate::tracer::{self, Place, Raw};
 use crate::{Axis, Dim, NamedType, Tensor, TraceErrorKind};
 
-/// A tensor with a slot for each position (see [`trace::KvFormat`]): keys, values, or a state of another
-/// kind.
+/// A tensor with a slot for each position, such as the keys or the values of a layer.
+/// [`trace::KvFormat`] defines the storage formats.
 ///
 /// `cache { L of latent: Slots[R] }` declares a tensor `[B, N, R]`. If you declare further axes, they come
 /// before the axis of slots.
@@ -22,11 +22,12 @@ use crate::{Axis, Dim, NamedType, Tensor, TraceErrorKind};
 pub enum Slots<T: Float> {
     /// The slots have the element type of the network.
     Computed(Tensor<T>),
-    /// The slots are quantized to integers of 8 bits, with a scale for each slot and head.
+    /// The slots contain 8-bit integers, with a scale for each slot and head.
     Q8 {
         /// The quantized integers, `[B, K, N, E]`.
         integers: Tensor<I8>,
-        /// The scales, `[B, K, N]`. An integer times its scale is the stored value.
+        /// The scales of the integers, `[B, K, N]`. The product of an integer and its scale is the
+        /// stored value.
         scales: Tensor<F32>,
     },
 }
@@ -47,8 +48,8 @@ impl<T: Float> HasAxes<3> for Slots<T> {}
 impl<T: Float> Windowed for Slots<T> {}
 
 impl<T: Float> Slots<T> {
-    /// Creates the slots of a layer with these axes. The tensor has the name `all`. If the slots are
-    /// quantized, the scales have the name `one` with a suffix.
+    /// Creates the slots of a layer with the axes `dims`. The slots tensor has the name `all`. If
+    /// the slots are quantized, the scales tensor has the name `one` with a suffix.
     pub(super) fn of(
         all: &str,
         one: &str,
@@ -72,11 +73,11 @@ impl<T: Float> Slots<T> {
         }
     }
 
-    /// Writes vectors of new positions into their slots, and returns all slots in the element type of the
-    /// network.
+    /// Writes the vectors of new positions into the slots of these positions. Returns all slots in
+    /// the element type of the network.
     ///
-    /// `new` has an axis of new positions instead of the state's axis of slots. Tokens that are padding of a
-    /// chunk are not written.
+    /// `new` has an axis of new positions instead of the state's axis of slots. The method skips
+    /// tokens that are padding.
     #[track_caller]
     pub fn append(&mut self, new: Tensor<T>, at: &Attend<T>) -> Tensor<T> {
         let place = Location::caller();
@@ -92,7 +93,7 @@ impl<T: Float> Slots<T> {
         self.read()
     }
 
-    /// All slots in the element type of the network.
+    /// Returns all slots in the element type of the network.
     #[track_caller]
     pub fn read(&self) -> Tensor<T> {
         let place = Location::caller();
@@ -132,11 +133,11 @@ impl<T: Float> TraceArg for Slots<T> {
 }
 
 impl<T: Float> Tensor<T> {
-    /// Quantizes each row along an axis to 8 bits: integers from −127 to 127, and their scale.
+    /// Quantizes each vector along the axis `features` to integers from −127 to 127 and a scale.
     #[track_caller]
     fn quantized(self, features: Axis) -> (Tensor<I8>, Tensor<F32>) {
         let x = self.to::<F32>();
-        // The scale of a row of zeros must not be zero.
+        // The scale of a vector of zeros must not be zero.
         let scales = (x.abs().max(features) / 127.0).maximum(f64::from(f32::MIN_POSITIVE));
         ((x / scales).round().to(), scales)
     }
@@ -166,8 +167,8 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Reorders the axes of new vectors like the axes of this state. Also returns the axis of new vectors,
-    /// and the axis of slots that this axis replaces.
+    /// Reorders the axes of `new` like the axes of this state. Also returns the axis of new
+    /// positions in `new`, and the state's axis of slots.
     fn aligned_with(self, new: Self, place: Place) -> Option<(Self, Dim, Dim)> {
         let (slots, rows) = (self.dims(place), new.dims(place));
         let lacks = |a: &[Dim], b: &[Dim]| -> Vec<Dim> {

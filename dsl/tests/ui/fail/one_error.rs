@@ -1,4 +1,4 @@
-//! One mistake is one error, wherever else the declaration's types are used.
+//! One mistake causes one error, even if other code uses the types of the invalid declaration.
 
 use tracewright_dsl::*;
 

@@ -1,4 +1,4 @@
-//! A block that contains itself would be a type without a size; another mistake is found in what it lacks.
+//! A block that contains itself is one error, without a further error of rustc about its size.
 
 use tracewright_dsl::*;
 

@@ -56,7 +56,7 @@ model! {
     }
 }
 
-/// The keys of config.json, under their own names.
+/// The keys of GPT-2's config.json, which are also the names of the fields.
 #[derive(Clone)]
 pub struct Config {
     pub vocab_size: usize,

@@ -1,4 +1,4 @@
-//! The first network of the README, recorded and called.
+//! Records, compiles and calls the first network of the README.
 use std::{error::Error, path::Path};
 
 use tracewright::build::{ProgramOptions, build_program};

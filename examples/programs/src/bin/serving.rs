@@ -1,6 +1,7 @@
-//! Measures how a model serves several texts: `serving MODEL QUANT ROUNDS`, for example `serving DIR q4 7`.
+//! Measures the speed at which a model serves several texts in parallel. Run
+//! `serving MODEL QUANT ROUNDS`, for example `serving DIR q4 7`.
 //!
-//! All figures are medians of rounds that run alternately.
+//! The program alternates between the measured variants, and reports the median of all rounds.
 use std::error::Error;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -20,11 +21,14 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 const SLOTS: usize = 8;
 const PROMPT: usize = 512;
-/// More steps than the prompt has chunks.
+/// The number of generation steps in a run. A prompt has fewer chunks than a run has steps, so the
+/// model reads the whole prompt during a run.
 const STEPS: usize = 40;
 const ANSWER: usize = 97;
+/// The length of a common beginning of two prompts.
+const COMMON: usize = 1000;
 
-/// Drafts what a run without drafts chose.
+/// Drafts the tokens that an earlier run without drafts generated, so every draft is correct.
 struct Oracle(Vec<u32>);
 
 impl Drafter for Oracle {
@@ -50,7 +54,8 @@ fn go(_: usize, _: u32) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-/// The time of some calls in seconds, and of the longest step.
+/// Runs `steps` generation steps of a batch. Returns the total time and the time of the longest
+/// step, in seconds.
 fn timed(batch: &mut Batch<'_>, steps: usize) -> Result<(f64, f64)> {
     let (start, mut longest) = (Instant::now(), 0.0f64);
     for _ in 0..steps {
@@ -69,7 +74,7 @@ fn median(mut numbers: Vec<f64>) -> f64 {
 fn load(model: &Path, quantize: &str, batch: usize) -> Result<BuiltProgram> {
     let compiler = Compiler::new("iree-compile");
     let network = tracewright::models::read(model, &[])?;
-    let context = network.max_context().min(1024);
+    let context = network.max_context().min(1152);
     let element = network.element();
     let plan = Plan::new(network, element, Some(context), None)?;
     let weights = Weights { quantize: quantize.parse()?, ..Weights::default() };
@@ -82,7 +87,8 @@ fn load(model: &Path, quantize: &str, batch: usize) -> Result<BuiltProgram> {
     Ok(build_program(&traced, &checkpoint, ProgramOptions { weights, target, ignorable, ..options })?)
 }
 
-/// The step of one text in eight slots, relative to that in a program with one slot.
+/// Measures the time per step of one text in a program with eight slots, relative to the time in a
+/// program with one slot.
 fn one_of_eight(one: &Network, eight: &Network, rounds: usize) -> Result<()> {
     let mut batches = [one, eight].map(Batch::new);
     for batch in &mut batches {
@@ -99,7 +105,7 @@ fn one_of_eight(one: &Network, eight: &Network, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// Seven texts, while a prompt arrives.
+/// Measures how much a new prompt slows down the generation of seven other texts.
 fn beside_a_prompt(eight: &Network, rounds: usize) -> Result<()> {
     let prompt = prompt(eight, PROMPT, 3);
     let (mut wholes, mut gaps) = (Vec::new(), Vec::new());
@@ -127,7 +133,8 @@ fn beside_a_prompt(eight: &Network, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// Eight prompts of 128 tokens, and 64 tokens behind each.
+/// Measures the throughput for eight texts. The program reads a prompt of 128 tokens for each text,
+/// and then generates 64 tokens.
 fn eight_texts(eight: &Network, rounds: usize) -> Result<()> {
     let mut rates = Vec::new();
     for _ in 0..rounds {
@@ -141,7 +148,7 @@ fn eight_texts(eight: &Network, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// Drafts that are always right.
+/// Measures the speedup of speculative decoding if all drafts are correct.
 fn right_drafts(one: &Network, rounds: usize) -> Result<()> {
     let prompt = prompt(one, 16, 1);
     let go = |_| ControlFlow::Continue(());
@@ -161,6 +168,36 @@ fn right_drafts(one: &Network, rounds: usize) -> Result<()> {
     Ok(())
 }
 
+/// Measures the time until the first token for two prompts with a common beginning. The second
+/// prompt reuses the KV cache of the first prompt.
+fn common_beginning(eight: &Network, rounds: usize) -> Result<()> {
+    let mut ratios = Vec::new();
+    for round in 0..rounds {
+        let beginning = prompt(eight, COMMON, round + 7);
+        let [first, second] = [11, 12].map(|seed| [&beginning[..], &prompt(eight, 16, seed)].concat());
+        let mut batch = Batch::new(eight).schedule(Budgeted::default()).keep_prefixes();
+        let mut first_token = |tokens: &[u32]| -> Result<(f64, Vec<u32>)> {
+            let start = Instant::now();
+            let row = batch.join_seen(tokens, &options(1))?;
+            loop {
+                let ended = batch.step(go)?;
+                if let Some((_, generated)) = ended.into_iter().find(|(ended, _)| *ended == row) {
+                    return Ok((start.elapsed().as_secs_f64(), generated.tokens));
+                }
+            }
+        };
+        let (whole, _) = first_token(&first)?;
+        let (rest, tokens) = first_token(&second)?;
+        if tokens != Session::new(eight).generate(&second, &options(1), |_| ControlFlow::Continue(()))?.tokens
+        {
+            return Err("reused state changed the answer".into());
+        }
+        ratios.push(rest / whole);
+    }
+    println!("a second prompt with {COMMON} common tokens: {:.3} of the first's time", median(ratios));
+    Ok(())
+}
+
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let [model, quantize, rounds] = &words[..] else {
@@ -172,5 +209,6 @@ fn main() -> Result<()> {
     one_of_eight(&one, &eight, rounds)?;
     beside_a_prompt(&eight, rounds)?;
     eight_texts(&eight, rounds)?;
+    common_beginning(&eight, rounds)?;
     right_drafts(&one, rounds)
 }

@@ -1,4 +1,5 @@
-//! A two-tower network: it computes how well a user and an item match, and the embedding of the user.
+//! A two-tower network computes the embedding of each user, and a score for how well each item
+//! matches each user.
 use std::{error::Error, path::Path};
 
 use tracewright::build::{ProgramOptions, build_program};
