@@ -37,11 +37,10 @@ const GGUF_PARTS: &[(&str, &str)] = &[
     ("attn_kv_a_norm", "self_attn.kv_a_layernorm"),
     ("attn_k_b", "self_attn.k_b_proj"),
     ("attn_v_b", "self_attn.v_b_proj"),
-    ("attn_kv_b", "self_attn.kv_b_proj"),
 ];
 
 /// The `config.json` that corresponds to a GGUF file (`LLM_ARCH_DEEPSEEK2` in llama.cpp). DeepSeek-V2 has the
-/// same architecture, but other scores.
+/// same architecture, but the router computes scores with the softmax.
 fn gguf(file: &Metadata<'_>) -> Value {
     // GLM-4.7-Flash is the only network whose scores are sigmoids although the key is missing.
     if file.sigmoid().is_none() && file.vocabulary() != Some(GLM_VOCABULARY) {
@@ -69,7 +68,7 @@ fn gguf(file: &Metadata<'_>) -> Value {
         "qk_rope_head_dim": rotated,
         "v_head_dim": file.count("attention.value_length_mla"),
         "attention_bias": file.is_biased("attn_q_a"),
-        "kv_b_split": file.has("blk.0.attn_k_b.weight"),
+        "kv_b_split": true,
     });
     file.shared(joined([keys, file.deepseek(), rope]))
 }
@@ -219,7 +218,8 @@ impl DeepseekV3Config {
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let mut sizes = self.experts.sizes();
         sizes.retain(|size| !size.key.contains("head_dim"));
-        let compressed = &[("model.layers.*.self_attn.kv_b_proj.weight", 1)];
+        let compressed =
+            &[("model.layers.*.self_attn.kv_b_proj.weight", 1), ("model.layers.*.self_attn.v_b_proj.weight", 2)];
         sizes.push(DeclaredSize::extent("kv_lora_rank", self.kv_lora_rank, compressed));
         sizes
     }

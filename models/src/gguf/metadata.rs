@@ -100,7 +100,7 @@ impl<'a> Metadata<'a> {
         })
     }
 
-    /// One number for each of `layers` layers. Of a shorter list, the last number repeats.
+    /// One number for each of `layers` layers. If the list is shorter, the last number repeats.
     pub(crate) fn each_layer(&self, key: &str, layers: Option<usize>) -> Vec<usize> {
         // The reader of the configuration rejects more layers than the limit.
         let layers = layers.filter(|&layers| layers <= limits::LAYERS).unwrap_or(0);
