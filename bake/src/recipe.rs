@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use irpa::{ArchiveError, Checkpoint, CheckpointTensor, Sink, StoredOrder, TensorNumbers};
 use ops::format::{PANEL, Quantized};
-use ops::ops::{Binary, BinaryKind, Constant, Convert, Pack, Permute, Quantize, Reshape};
+use ops::ops::{Binary, BinaryKind, Constant, Convert, Pack, Permute, Quantize, Reshape, Unary, UnaryKind};
 use ops::{ElementType, Literal, Op, TensorType, Value, WeightFormat};
 use trace::{Parameter, Recipe};
 
@@ -275,6 +275,12 @@ impl<'a> PieceReader<'a> {
                 let add = Binary { kind: BinaryKind::Add }.into();
                 let less = Self::op(Cow::Owned(add), vec![wide, one_less]);
                 if element == ElementType::F32 { less } else { one(Convert { to: element }.into(), less) }
+            }
+            StoredOrder::NegativeExponential => {
+                let wide = as_stored(shape.clone(), ElementType::F32);
+                let positive = one(Unary { kind: UnaryKind::Negate }.into(), wide);
+                let log = one(Unary { kind: UnaryKind::Log }.into(), positive);
+                if element == ElementType::F32 { log } else { one(Convert { to: element }.into(), log) }
             }
         })
     }

@@ -317,6 +317,13 @@ struct Words {
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN35: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// Digits, then Han, Hiragana and Katakana, then all other words.
+const DEEPSEEK3: &[&str] = &[
+    r"\p{N}{1,3}",
+    r"[一-龥぀-ゟ゠-ヿ]+",
+    r#"[!"\#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}\~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"#,
+];
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
@@ -326,11 +333,14 @@ impl Words {
     fn of(pre: &str) -> Option<Self> {
         let (patterns, whole_first, add_bos): (&[&str], bool, bool) = match pre {
             "gpt-2" | "gpt2" | "phi-2" | "olmo" => (&[GPT2], false, false),
-            "llama-bpe" | "llama3" | "llama-v3" | "lfm2" => (&[LLAMA3], true, true),
+            "llama-bpe" | "llama3" | "llama-v3" | "lfm2" | "pixtral" => (&[LLAMA3], true, true),
             "dbrx" | "smaug-bpe" => (&[LLAMA3], false, false),
+            "glm4" => (&[LLAMA3], true, false),
             "qwen2" | "deepseek-r1-qwen" => (&[QWEN2], false, false),
+            "qwen35" => (&[QWEN35], false, false),
+            "deepseek-v3" => (DEEPSEEK3, false, false),
             "tekken" => (&[TEKKEN], true, true),
-            "gpt-4o" => (&[GPT4O], false, false),
+            "gpt-4o" | "minimax-m2" => (&[GPT4O], false, false),
             "smollm" => (&[r"\p{N}", GPT2], false, false),
             "default" => (&[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"], false, false),
             _ => return None,

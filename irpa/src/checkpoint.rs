@@ -81,6 +81,8 @@ pub enum StoredOrder {
     Transposed,
     /// The file stores each number increased by 1.
     PlusOne,
+    /// The file stores −eˣ instead of each number x.
+    NegativeExponential,
 }
 
 /// The numbers of a tensor, in the order in which the file stores them.

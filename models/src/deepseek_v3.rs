@@ -4,11 +4,12 @@
 
 use dsl::nn::{Attend, Cache, Position, Slots, attend, dot};
 use dsl::{Float, Tensor, model};
+use serde_json::{Value, json};
 
 use crate::config::Keys;
 use crate::decoder::{Defaults, LlamaConfig};
 use crate::experts::{self, Experts, ExpertsConfig};
-use crate::family::Family;
+use crate::family::{Family, GgufFamily, Metadata, joined, presets};
 use crate::llama::Mlp;
 use crate::rope::{RopeDefaults, RopeParameters};
 use crate::shape_check::DeclaredSize;
@@ -17,8 +18,63 @@ pub(crate) const FAMILY: Family = Family {
     about: "latent attention; mixture of experts with expert groups, a shared expert, and sigmoid routing with a bias",
     stacks: experts::STACKS,
     further_layers: true,
+    gguf: Some(GgufFamily {
+        config: gguf,
+        keys: experts::GGUF_KEYS,
+        parts: &[GGUF_PARTS, experts::GGUF_PARTS],
+        ..GgufFamily::llama("deepseek2")
+    }),
+    presets: presets!("deepseek-v3": "deepseek-ai/DeepSeek-V3"),
     ..Family::of(&["DeepseekV3ForCausalLM"], &["DeepseekV3Model"], &["deepseek_v3"])
 };
+
+/// The names of latent attention in GGUF files.
+const GGUF_PARTS: &[(&str, &str)] = &[
+    ("attn_q_a", "self_attn.q_a_proj"),
+    ("attn_q_a_norm", "self_attn.q_a_layernorm"),
+    ("attn_q_b", "self_attn.q_b_proj"),
+    ("attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa"),
+    ("attn_kv_a_norm", "self_attn.kv_a_layernorm"),
+    ("attn_k_b", "self_attn.k_b_proj"),
+    ("attn_v_b", "self_attn.v_b_proj"),
+];
+
+/// The `config.json` that corresponds to a GGUF file (`LLM_ARCH_DEEPSEEK2` in llama.cpp). DeepSeek-V2 has the
+/// same architecture, but the router computes scores with the softmax.
+fn gguf(file: &Metadata<'_>) -> Value {
+    // GLM-4.7-Flash is the only network whose scores are sigmoids although the key is missing.
+    if file.sigmoid().is_none() && file.vocabulary() != Some(GLM_VOCABULARY) {
+        file.count("expert_gating_func");
+    }
+    let rotated = file.count("rope.dimension_count");
+    let loudness = file.optional_number("rope.scaling.yarn_log_multiplier").map(|scale| 10.0 * scale);
+    let mut rope = file.rope(rotated);
+    if let (Some(scaling), Some(loudness)) = (rope["rope_scaling"].as_object_mut(), loudness) {
+        // The product of the frequencies' factor with its inverse is 1, so only the scores have a factor.
+        scaling.extend([("mscale".into(), json!(loudness)), ("mscale_all_dim".into(), json!(loudness))]);
+    }
+    let both = file.count("attention.key_length_mla");
+    let keys = json!({
+        "hidden_size": file.count("embedding_length"),
+        "intermediate_size": file.count("feed_forward_length"),
+        "num_hidden_layers": file.layers(),
+        "num_attention_heads": file.count("attention.head_count"),
+        "num_key_value_heads": file.count("attention.head_count"),
+        "rms_norm_eps": file.number("attention.layer_norm_rms_epsilon"),
+        "max_position_embeddings": file.count("context_length"),
+        "q_lora_rank": file.optional_count("attention.q_lora_rank").unwrap_or(0),
+        "kv_lora_rank": file.count("attention.kv_lora_rank"),
+        "qk_nope_head_dim": both.zip(rotated).map(|(both, rotated)| both.saturating_sub(rotated)),
+        "qk_rope_head_dim": rotated,
+        "v_head_dim": file.count("attention.value_length_mla"),
+        "attention_bias": file.is_biased("attn_q_a"),
+        "kv_b_split": true,
+    });
+    file.shared(joined([keys, file.deepseek(), rope]))
+}
+
+/// The size of the vocabulary by which llama.cpp recognizes a GLM-4.7-Flash.
+const GLM_VOCABULARY: usize = 154_880;
 
 model! {
     /// The whole network, from token ids `[B, S]` to logits over the vocabulary.
@@ -97,6 +153,8 @@ model! {
         kv_a_proj_with_mqa: Linear[D -> M](bias if attention_bias),
         kv_a_layernorm: RmsNorm[C](eps = 1e-6),
         kv_b_proj: Weight[Z, C] at "kv_b_proj.weight",
+        k_b_proj: Weight[H, C, E] at "k_b_proj.weight",
+        v_b_proj: Weight[H, W, C] at "v_b_proj.weight",
         o_proj: Linear[H, W -> D](bias if attention_bias),
 
         fn forward(x: T[B, S, D], at: &Attend<T>, latent: &mut Slots<T>) -> T[B, S, D] {
@@ -106,15 +164,20 @@ model! {
             };
             let [plain, rotated] = q.split(J, [self.dim(E), self.dim(I)]);
             let [shared, key] = self.kv_a_proj_with_mqa(x).split(M, [self.dim(C), self.dim(I)]);
-            let heads = self.kv_b_proj().unmerge(Z, &[H.of(self.dim(H)), P.of(self.dim(P))]);
-            let [keys, values] = heads.split(P, [self.dim(E), self.dim(W)]); // [H, E, C], [H, W, C]
-
-            let plain = dot(plain.rename(J, E), keys.rename(P, E), E).permute(&[B, S, H, C]);
+            let [keys, values] = match self.config.kv_b_split {
+                true => [self.k_b_proj().permute(&[H, E, C]), self.v_b_proj()],
+                false => {
+                    let heads = self.kv_b_proj().unmerge(Z, &[H.of(self.dim(H)), P.of(self.dim(P))]);
+                    let [keys, values] = heads.split(P, [self.dim(E), self.dim(W)]);
+                    [keys.rename(P, E), values.rename(P, W)] // [H, E, C], [H, W, C]
+                }
+            };
+            let plain = dot(plain.rename(J, E), keys, E).permute(&[B, S, H, C]);
             let q = Tensor::concat(&[plain.rename(C, M), at.rope(rotated.rename(J, M))], M); // [B, S, H, M]
             let shared = self.kv_a_layernorm(shared.rename(M, C));
             let k = latent.append(Tensor::concat(&[shared.rename(C, M), at.rope(key)], M), at); // [B, N, M]
             let attended = attend(q, k, k, at).narrow(M, 0, self.dim(C)).rename(M, C); // [B, S, H, C]
-            self.o_proj(dot(attended, values.rename(P, W), C))
+            self.o_proj(dot(attended, values, C))
         }
     }
 }
@@ -136,6 +199,8 @@ pub struct DeepseekV3Config {
     pub v_head_dim: usize,
     /// Whether the rotary embedding rotates pairs of neighbouring features.
     pub rope_interleave: bool,
+    /// Whether the checkpoint stores the matrices of keys and of values separately, as GGUF files do.
+    pub kv_b_split: bool,
     /// The square of yarn's factor for long contexts. Attention multiplies the scores by the square
     /// of yarn's factor and by 1/√(features).
     pub loudness: f64,
@@ -153,7 +218,8 @@ impl DeepseekV3Config {
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let mut sizes = self.experts.sizes();
         sizes.retain(|size| !size.key.contains("head_dim"));
-        let compressed = &[("model.layers.*.self_attn.kv_b_proj.weight", 1)];
+        let compressed =
+            &[("model.layers.*.self_attn.kv_b_proj.weight", 1), ("model.layers.*.self_attn.v_b_proj.weight", 2)];
         sizes.push(DeclaredSize::extent("kv_lora_rank", self.kv_lora_rank, compressed));
         sizes
     }
@@ -226,6 +292,8 @@ pub(crate) fn read_with(keys: &Keys, own: &LatentDefaults) -> DeepseekV3Config {
         RopeParameters::read(keys, defaults)
     });
     let llama = LlamaConfig { attention_bias: keys.flag("attention_bias", false), ..llama };
+    // A key read from a GGUF file is never null.
+    let compressed = keys.get("q_lora_rank").and_then(Value::as_u64) != Some(0);
     let qk_nope_head_dim = count("qk_nope_head_dim", plain);
     let both = qk_nope_head_dim + qk_rope_head_dim;
     if let Some(found) = keys.optional_count("qk_head_dim").filter(|&found| found != both) {
@@ -233,12 +301,13 @@ pub(crate) fn read_with(keys: &Keys, own: &LatentDefaults) -> DeepseekV3Config {
     }
     DeepseekV3Config {
         experts: experts::deepseek(keys, llama, own.experts, own.routing),
-        q_lora_rank: keys.nullable_count("q_lora_rank", Some(q_lora_rank)),
+        q_lora_rank: compressed.then(|| keys.nullable_count("q_lora_rank", Some(q_lora_rank))).flatten(),
         kv_lora_rank: count("kv_lora_rank", kv_lora_rank),
         qk_nope_head_dim,
         qk_rope_head_dim,
         v_head_dim: count("v_head_dim", values),
         rope_interleave: keys.flag("rope_interleave", true),
+        kv_b_split: keys.flag("kv_b_split", false),
         loudness,
     }
 }

@@ -6,7 +6,8 @@ use dsl::{Axis, F32, Float, Tensor};
 /// Writes tokens to the state of a gated DeltaNet. Returns the values that the queries read, `[B,
 /// S, W, R, X]`. The inputs `[B, S, P]` of the convolution are queries, keys and values. The taps
 /// of the convolution have the shape `[P, I, J]`. The gates b and a have the shape `[B, S, W, R]`.
-/// The weights are `dt_bias` and `A_log`.
+/// The weights are `dt_bias` and `A_log`. If the value heads are `tiled`, the values and the
+/// weights have the order R, W.
 #[track_caller]
 pub(crate) fn delta_net<T: Float>(
     (inputs, taps): (Tensor<T>, Tensor<T>),
@@ -14,6 +15,7 @@ pub(crate) fn delta_net<T: Float>(
     weights: [Tensor<F32>; 2],
     at: Position,
     (delta, conv): (&mut Recurrent<F32>, &mut Recurrent<T>),
+    tiled: bool,
 ) -> Tensor<F32> {
     let [n, p, s, u, w, r, x] = ["N", "P", "S", "U", "W", "R", "X"].map(Axis);
     let [w, r, u, x] = [w, r, u, x].map(|axis| axis.of(delta.state.extent(axis)));
@@ -21,12 +23,19 @@ pub(crate) fn delta_net<T: Float>(
     let [keys, values] = [w.extent * u.extent, w.extent * r.extent * x.extent];
     let [query, key, value] = mixed.split(p, [keys, keys, values]);
     let [query, key] = [query, key].map(|part| unit(part.unmerge(p, &[w, u]), u.axis));
-    let [dt_bias, a_log] = weights.map(|weight| weight.unmerge(n, &[w, r]));
+    let [dt_bias, a_log] = weights.map(|weight| match tiled {
+        true => weight.unmerge(n, &[r, w]).permute(&[w.axis, r.axis]),
+        false => weight.unmerge(n, &[w, r]),
+    });
+    let value = match tiled {
+        true => value.unmerge(p, &[r, w, x]).permute(&[Axis("B"), s, w.axis, r.axis, x.axis]),
+        false => value.unmerge(p, &[w, r, x]),
+    };
     let time = (a.to::<F32>() + dt_bias).softplus();
     let tokens = MatrixTokens {
         query: query / (u.extent as f64).sqrt(),
         key,
-        value: value.unmerge(p, &[w, r, x]),
+        value,
         decay: -(time * a_log.exp()),
         rate: b.to::<F32>().logistic(),
     };

@@ -4,10 +4,11 @@
 
 use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, model};
+use serde_json::json;
 
 use crate::config::Keys;
 use crate::decoder::{AttentionBlock, Decoder, Defaults, LlamaConfig};
-use crate::family::Family;
+use crate::family::{Family, GgufFamily, presets};
 use crate::llama::Layer;
 use crate::rope::RopeDefaults;
 
@@ -16,6 +17,11 @@ pub type Ernie45<T> = Decoder<T, Layer<T, Attention<T>>>;
 
 pub(crate) const FAMILY: Family = Family {
     about: "rotary embedding that rotates pairs of neighbouring features",
+    gguf: Some(GgufFamily {
+        config: |file| file.llama(json!({ "use_bias": file.is_biased("attn_q") })),
+        ..GgufFamily::llama("ernie4_5")
+    }),
+    presets: presets!("ernie-4.5-0.3b": "baidu/ERNIE-4.5-0.3B-PT"),
     ..Family::of(&["Ernie4_5ForCausalLM"], &["Ernie4_5Model"], &["ernie4_5"])
 };
 

@@ -5,6 +5,7 @@
 
 use dsl::nn::dot;
 use dsl::{F32, Float, model};
+use serde_json::json;
 
 use crate::config::Keys;
 use crate::decoder::{Decoder, Defaults, FeedForward};
@@ -12,7 +13,7 @@ use crate::ernie4_5::{self, Attention};
 use crate::experts::{
     self, Divisor, ExpertsConfig, ExpertsLayer, Routing, Scores, Shared, mixture, route, swiglu,
 };
-use crate::family::Family;
+use crate::family::{Family, GgufFamily, presets};
 
 /// The whole ERNIE 4.5 network with experts, from token ids to logits.
 pub type Ernie45Moe<T> = Decoder<T, ExpertsLayer<T, Attention<T>, Experts<T>>, ExpertsConfig>;
@@ -22,8 +23,37 @@ pub(crate) const FAMILY: Family = Family {
     stacks: &[
         experts::STACKS[0],
         experts::STACKS[1],
+        experts::STACKS[2],
+        experts::STACKS[3],
+        experts::STACKS[4],
         ("mlp.gate.moe_statics.e_score_correction_bias", &["mlp.moe_statics.e_score_correction_bias"]),
     ],
+    gguf: Some(GgufFamily {
+        config: |file| {
+            file.llama(json!({
+                "moe_num_experts": file.count("expert_count"),
+                "moe_k": file.count("expert_used_count"),
+                "moe_intermediate_size": file.count("expert_feed_forward_length"),
+                "moe_num_shared_experts": file.optional_count("expert_shared_count").unwrap_or(0),
+                "moe_layer_start_index": file.optional_count("leading_dense_block_count").unwrap_or(0),
+                "moe_layer_interval": file.optional_count("interleave_moe_layer_step"),
+            }))
+        },
+        keys: &[
+            ("moe_num_experts", "expert_count"),
+            ("moe_k", "expert_used_count"),
+            ("moe_intermediate_size", "expert_feed_forward_length"),
+            ("moe_num_shared_experts", "expert_shared_count"),
+            ("moe_layer_start_index", "leading_dense_block_count"),
+            ("moe_layer_interval", "interleave_moe_layer_step"),
+        ],
+        parts: &[
+            &[("exp_probs_b.bias", "mlp.moe_statics.e_score_correction_bias")],
+            experts::GGUF_PARTS,
+        ],
+        ..GgufFamily::llama("ernie4_5-moe")
+    }),
+    presets: presets!("ernie-4.5-21b-a3b": "baidu/ERNIE-4.5-21B-A3B-PT"),
     ..Family::of(&["Ernie4_5_MoeForCausalLM"], &["Ernie4_5_MoeModel"], &["ernie4_5_moe"])
 };
 

@@ -356,6 +356,35 @@ const DOWN_PROJECTIONS: &[(&str, usize)] = &[
 pub(crate) const STACKS: Stacks = &[
     ("mlp.experts.gate_up_proj", &["mlp.experts.*.gate_proj.weight", "mlp.experts.*.up_proj.weight"]),
     ("mlp.experts.down_proj", &["mlp.experts.*.down_proj.weight"]),
+    ("mlp.experts.gate_proj.weight", &["mlp.experts.*.gate_proj.weight"]),
+    ("mlp.experts.up_proj.weight", &["mlp.experts.*.up_proj.weight"]),
+    ("mlp.experts.down_proj.weight", &["mlp.experts.*.down_proj.weight"]),
+];
+
+/// The names of experts in GGUF files. These files stack the matrices of all experts of a layer.
+pub(crate) const GGUF_PARTS: &[(&str, &str)] = &[
+    ("ffn_gate_inp", "mlp.gate"),
+    ("exp_probs_b.bias", "mlp.gate.e_score_correction_bias"),
+    ("ffn_gate_exps", "mlp.experts.gate_proj"),
+    ("ffn_up_exps", "mlp.experts.up_proj"),
+    ("ffn_down_exps", "mlp.experts.down_proj"),
+    ("ffn_gate_shexp", "mlp.shared_experts.gate_proj"),
+    ("ffn_up_shexp", "mlp.shared_experts.up_proj"),
+    ("ffn_down_shexp", "mlp.shared_experts.down_proj"),
+];
+
+/// The keys of experts in a `config.json` and in a GGUF file's metadata.
+pub(crate) const GGUF_KEYS: &[(&str, &str)] = &[
+    ("num_experts", "expert_count"),
+    ("n_routed_experts", "expert_count"),
+    ("num_local_experts", "expert_count"),
+    ("num_experts_per_tok", "expert_used_count"),
+    ("moe_intermediate_size", "expert_feed_forward_length"),
+    ("n_group", "expert_group_count"),
+    ("topk_group", "expert_group_used_count"),
+    ("n_shared_experts", "expert_shared_count"),
+    ("first_k_dense_replace", "leading_dense_block_count"),
+    ("routed_scaling_factor", "expert_weights_scale"),
 ];
 
 /// Reads the number of experts. The name of the key is `published`, or `num_local_experts` in a

@@ -252,7 +252,7 @@ pub(crate) const fn gguf(architecture: &'static str) -> GgufFamily {
             ("final_logit_softcapping", "final_logit_softcapping"),
             ("rope_local_base_freq", "rope.freq_base_swa"),
         ],
-        parts: &[("ffn_norm", "pre_feedforward_layernorm")],
+        parts: &[&[("ffn_norm", "pre_feedforward_layernorm")]],
         arranged: |part, end, _, _| match part.ends_with("norm") && end == "weight" {
             true => StoredOrder::PlusOne,
             false => StoredOrder::Same,
@@ -280,7 +280,8 @@ pub(crate) fn gguf_keys(file: &Metadata<'_>, largest: usize, period: usize, slid
     })
 }
 
-fn gguf_layer_types(file: &Metadata<'_>, layers: usize, period: usize, slides: bool) -> Vec<&'static str> {
+/// The kind of each of `layers` layers.
+pub(crate) fn gguf_layer_types(file: &Metadata<'_>, layers: usize, period: usize, slides: bool) -> Vec<&'static str> {
     let layers = layers.min(limits::LAYERS);
     let by_period = |period| (1..=layers).map(|layer: usize| !layer.is_multiple_of(period)).collect();
     let expected = "a period, or a list of true and false";

@@ -10,7 +10,7 @@ use dsl::nn::{Attend, Cache, Kv, Position, attend, dot, gelu_tanh, rms_norm};
 use dsl::{F32, Float, Tensor, model};
 
 use crate::experts::{Routing, Scores, mixture, route};
-use crate::family::{Family, presets};
+use crate::family::{Family, GgufFamily, presets};
 use crate::gemma3::{PREFIXES, soft_cap};
 use crate::rope::RopeParameters;
 
@@ -30,13 +30,55 @@ pub(crate) const FAMILY: Family = Family {
         Ignorable::Prefix("model.embed_vision."),
         Ignorable::Prefix("model.embed_audio."),
     ],
-    presets: presets!("gemma-4-e2b": "google/gemma-4-E2B-it"),
+    gguf: Some(GgufFamily {
+        config: config::gguf,
+        keys: GGUF_KEYS,
+        parts: &[GGUF_PARTS],
+        outside: &[
+            ("per_layer_token_embd", "model.embed_tokens_per_layer"),
+            ("per_layer_model_proj", "model.per_layer_model_projection"),
+            ("per_layer_proj_norm", "model.per_layer_projection_norm"),
+        ],
+        fits_f16: false,
+        ..GgufFamily::llama("gemma4")
+    }),
+    presets: presets!("gemma-4-e2b": "google/gemma-4-E2B-it", "gemma-4-26b-a4b": "google/gemma-4-26B-A4B-it"),
     ..Family::of(
         &["Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"],
         &["Gemma4TextModel", "Gemma4Model"],
         &["gemma4_text", "gemma4"],
     )
 };
+
+/// The names of a layer's parts in GGUF files.
+const GGUF_PARTS: &[(&str, &str)] = &[
+    ("ffn_norm", "pre_feedforward_layernorm"),
+    ("post_ffw_norm_1", "post_feedforward_layernorm_1"),
+    ("post_ffw_norm_2", "post_feedforward_layernorm_2"),
+    ("pre_ffw_norm_2", "pre_feedforward_layernorm_2"),
+    ("layer_output_scale.weight", "layer_scalar"),
+    ("inp_gate", "per_layer_input_gate"),
+    ("proj", "per_layer_projection"),
+    ("post_norm", "post_per_layer_input_norm"),
+    ("ffn_gate_inp.scale", "router.scale"),
+    ("ffn_gate_inp", "router.proj"),
+    ("ffn_down_exps.scale", "router.per_expert_scale"),
+    ("ffn_gate_up_exps.weight", "experts.gate_up_proj"),
+    ("ffn_down_exps.weight", "experts.down_proj"),
+];
+
+/// The names of keys in a `config.json`, and in a GGUF file's metadata.
+const GGUF_KEYS: &[(&str, &str)] = &[
+    ("head_dim", "attention.key_length_swa"),
+    ("global_head_dim", "attention.key_length"),
+    ("num_global_key_value_heads", "attention.head_count_kv"),
+    ("num_kv_shared_layers", "attention.shared_kv_layers"),
+    ("hidden_size_per_layer_input", "embedding_length_per_layer_input"),
+    ("num_experts", "expert_count"),
+    ("top_k_experts", "expert_used_count"),
+    ("moe_intermediate_size", "expert_feed_forward_length"),
+    ("final_logit_softcapping", "final_logit_softcapping"),
+];
 
 model! {
     /// The whole network, from token ids `[B, S]` to logits over the vocabulary.

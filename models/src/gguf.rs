@@ -22,13 +22,15 @@ pub(crate) use metadata::{Metadata, joined};
 pub(crate) use names::{Renaming, interleaved};
 
 /// Pairs of corresponding names in a GGUF file and in a Hugging Face model.
-type Names = &'static [(&'static str, &'static str)];
+pub(crate) type Names = &'static [(&'static str, &'static str)];
 
 /// A description of the GGUF files of a model family.
 #[derive(Clone, Copy, Debug)]
 pub struct GgufFamily {
     /// The value of `general.architecture` in the file.
     pub architecture: &'static str,
+    /// Other values of `general.architecture` that files of this family have.
+    pub also: &'static [&'static str],
     /// Decides whether a file with this architecture belongs to this family. The function matters
     /// only if several families share the architecture.
     pub(crate) is: fn(&Metadata<'_>) -> bool,
@@ -37,8 +39,9 @@ pub struct GgufFamily {
     /// The family's names of keys in a `config.json` and in the metadata, in addition to the common
     /// names.
     pub(crate) keys: Names,
-    /// The family's names of the tensors within a layer, in addition to the common names.
-    pub(crate) parts: Names,
+    /// The family's names of the tensors within a layer, in addition to the common names. The first list
+    /// with a name decides.
+    pub(crate) parts: &'static [Names],
     /// The family's names of the tensors outside of layers, in addition to the common names.
     pub(crate) outside: Names,
     /// The prefix of the keys of layers in the network, such as `model.layers`.
@@ -57,6 +60,7 @@ impl GgufFamily {
     pub(crate) const fn llama(architecture: &'static str) -> Self {
         Self {
             architecture,
+            also: &[],
             is: |_| true,
             config: |file| file.llama(json!({})),
             keys: &[],
@@ -81,7 +85,9 @@ impl Eq for GgufFamily {}
 
 /// The architectures that [`read`](crate::read) supports, by their name in `general.architecture`.
 pub fn architectures() -> Vec<&'static str> {
-    let mut names: Vec<&str> = FAMILIES.iter().filter_map(|family| Some(family.gguf?.architecture)).collect();
+    let described = FAMILIES.iter().filter_map(|family| family.gguf);
+    let mut names: Vec<&str> =
+        described.flat_map(|gguf| gguf.also.iter().copied().chain([gguf.architecture])).collect();
     names.sort_unstable();
     names.dedup();
     names

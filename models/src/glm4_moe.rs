@@ -5,11 +5,12 @@
 
 use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, model};
+use serde_json::{Value, json};
 
 use crate::config::Keys;
 use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, Defaults, LlamaConfig};
 use crate::experts::{self, Experts, ExpertsConfig, ExpertsLayer, Sparse};
-use crate::family::Family;
+use crate::family::{Family, GgufFamily, Metadata, joined, presets};
 use crate::rope::RopeDefaults;
 use crate::shape_check::DeclaredSize;
 
@@ -20,8 +21,27 @@ pub(crate) const FAMILY: Family = Family {
     about: "mixture of experts with a shared expert, and sigmoid routing with a bias; rotary embedding of half of the features",
     stacks: experts::STACKS,
     further_layers: true,
+    gguf: Some(GgufFamily {
+        config: gguf,
+        keys: experts::GGUF_KEYS,
+        parts: &[experts::GGUF_PARTS],
+        ..GgufFamily::llama("glm4moe")
+    }),
+    presets: presets!("glm-4.5-air": "zai-org/GLM-4.5-Air"),
     ..Family::of(&["Glm4MoeForCausalLM"], &["Glm4MoeModel"], &["glm4_moe"])
 };
+
+/// The `config.json` that corresponds to a GGUF file (`LLM_ARCH_GLM4_MOE` in llama.cpp).
+fn gguf(file: &Metadata<'_>) -> Value {
+    file.sigmoid();
+    let rotated = file.count("rope.dimension_count").zip(file.features());
+    let own = json!({
+        "attention_bias": file.is_biased("attn_q"),
+        "use_qk_norm": file.has("blk.0.attn_q_norm.weight"),
+        "partial_rotary_factor": rotated.map(|(rotated, features)| rotated as f64 / features as f64),
+    });
+    file.llama(joined([own, file.deepseek()]))
+}
 
 model! {
     /// Attention with optional norms over the features of each query and key head

@@ -4,7 +4,7 @@
 
 use crate::config::Keys;
 use crate::deepseek_v3::{self, DeepseekV3, DeepseekV3Config, LatentDefaults};
-use crate::family::Family;
+use crate::family::{Family, presets};
 
 /// The whole GLM-4.7-Flash network, from token ids to logits.
 pub type Glm4MoeLite<T> = DeepseekV3<T>;
@@ -13,6 +13,7 @@ pub(crate) const FAMILY: Family = Family {
     architectures: &["Glm4MoeLiteForCausalLM"],
     bases: &["Glm4MoeLiteModel"],
     model_types: &["glm4_moe_lite"],
+    presets: presets!("glm-4.7-flash": "zai-org/GLM-4.7-Flash"),
     ..deepseek_v3::FAMILY
 };
 

@@ -35,14 +35,14 @@ pub(crate) const FAMILY: Family = Family {
             ("n_head", "attention.head_count"),
             ("layer_norm_epsilon", "attention.layer_norm_epsilon"),
         ],
-        parts: &[
+        parts: &[&[
             ("attn_norm", "ln_1"),
             ("attn_qkv", "attn.c_attn"),
             ("attn_output", "attn.c_proj"),
             ("ffn_norm", "ln_2"),
             ("ffn_up", "mlp.c_fc"),
             ("ffn_down", "mlp.c_proj"),
-        ],
+        ]],
         outside: &[("token_embd", "wte"), ("position_embd", "wpe"), ("output_norm", "ln_f")],
         layers: "h",
         arranged: |part, _, _, tensor| match part {

@@ -2,18 +2,24 @@
 //! Hugging Face checkpoint (`modeling_gpt_oss.py`). Attention has a sink for each head, and every
 //! second layer has an attention window. The experts have biases and clamped gates.
 
+use std::mem;
+
 use dsl::nn::{Attend, Kv, attend, dot};
-use dsl::{Axis, F32, Float, model};
+use dsl::{Axis, F32, Float, Tensor, model};
+use irpa::StoredOrder;
 use lower::Quantization;
 use ops::WeightFormat;
+use serde_json::{Value, json};
 
 use crate::config::{Keys, is_mxfp4};
 use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, Defaults, FeedForward, LlamaConfig};
 use crate::experts::{self, Routing, Scores, mixture, route};
-use crate::family::{Family, presets};
+use crate::family::{Family, GgufFamily, Metadata, presets};
 use crate::llama::Layer;
 use crate::rope::{RopeDefaults, RopeParameters, RopeScaling};
 use crate::shape_check::DeclaredSize;
+
+const TWO: Axis = Axis("Two");
 
 /// The whole gpt-oss network, from token ids to logits.
 pub type GptOss<T> = Decoder<T, Layer<T, Attention<T>, Experts<T>, GptOssConfig>, GptOssConfig>;
@@ -21,9 +27,48 @@ pub type GptOss<T> = Decoder<T, Layer<T, Attention<T>, Experts<T>, GptOssConfig>
 pub(crate) const FAMILY: Family = Family {
     about: "attention sinks, MXFP4 weights, and a mixture of experts with biases and clamped gates",
     quantized: &["mxfp4"],
+    gguf: Some(GgufFamily {
+        config: gguf,
+        keys: experts::GGUF_KEYS,
+        parts: &[&[
+            ("attn_sinks.weight", "self_attn.sinks"),
+            ("ffn_gate_inp", "mlp.router"),
+            ("ffn_gate_exps.weight", "mlp.experts.gate_proj"),
+            ("ffn_gate_exps.bias", "mlp.experts.gate_proj_bias"),
+            ("ffn_up_exps.weight", "mlp.experts.up_proj"),
+            ("ffn_up_exps.bias", "mlp.experts.up_proj_bias"),
+            ("ffn_down_exps.weight", "mlp.experts.down_proj"),
+            ("ffn_down_exps.bias", "mlp.experts.down_proj_bias"),
+        ]],
+        arranged: |part, end, _, tensor| match (part, end, &mut tensor.shape[..]) {
+            ("ffn_gate_exps" | "ffn_up_exps" | "ffn_down_exps", "weight", [_, outputs, inputs]) => {
+                mem::swap(outputs, inputs);
+                StoredOrder::Transposed
+            }
+            _ => StoredOrder::Same,
+        },
+        ..GgufFamily::llama("gpt-oss")
+    }),
     presets: presets!("gpt-oss-20b": "openai/gpt-oss-20b"),
     ..Family::of(&["GptOssForCausalLM"], &["GptOssModel"], &["gpt_oss"])
 };
+
+/// The `config.json` that corresponds to a GGUF file (`LLM_ARCH_OPENAI_MOE` in llama.cpp).
+fn gguf(file: &Metadata<'_>) -> Value {
+    let mut keys = file.llama(json!({
+        "attention_bias": file.is_biased("attn_q"),
+        "intermediate_size": file.count("expert_feed_forward_length"),
+        "num_local_experts": file.count("expert_count"),
+        "num_experts_per_tok": file.count("expert_used_count"),
+        "sliding_window": file.count("attention.sliding_window"),
+        "gate_up_split": true,
+    }));
+    // GGUF files do not contain this key, which is false in all published checkpoints.
+    if let Some(scaling) = keys["rope_scaling"].as_object_mut() {
+        scaling.insert("truncate".into(), false.into());
+    }
+    keys
+}
 
 model! {
     /// Attention with a sink for each head. A sink is an additional score in the softmax that
@@ -62,21 +107,36 @@ model! {
         router: Linear[D -> X](bias),
         gate_up_proj: Weight[X, D, P] at "experts.gate_up_proj",
         gate_up_bias: Weight[X, P] at "experts.gate_up_proj_bias",
+        gate_proj: Weight[X, D, F] at "experts.gate_proj",
+        gate_bias: Weight[X, F] at "experts.gate_proj_bias",
+        up_proj: Weight[X, D, F] at "experts.up_proj",
+        up_bias: Weight[X, F] at "experts.up_proj_bias",
         down_proj: Weight[X, F, D] at "experts.down_proj",
         down_bias: Weight[X, D] at "experts.down_proj_bias",
 
         fn forward(x: T[B, S, D]) -> T[B, S, D] {
             let routed = route(self.router(x).to::<F32>(), None, self.dim(C), &Routing::normalized(Scores::Softmax));
-            const TWO: Axis = Axis("Two");
-            let (gate_up, down) = (self.gate_up_proj().permute(&[X, P, D]), self.down_proj().permute(&[X, D, F]));
-            let weights = [gate_up, self.gate_up_bias(), down, self.down_bias()];
-            let &GptOssConfig { alpha, limit, .. } = &*self.config;
-            mixture(x, routed, weights, |[gate_up, gate_up_bias, down, down_bias]| {
-                let both = dot(x, gate_up, D) + gate_up_bias;
-                let pairs = both.unmerge(P, &[F.of(self.dim(F)), TWO.of(2)]);
-                let [gate, up] = pairs.split(TWO, [1, 1]).map(|half| half.merge(&[F, TWO], F).minimum(limit));
-                dot((up.maximum(-limit) + 1.0) * (gate * (gate * alpha).logistic()), down, F) + down_bias
-            })
+            let &GptOssConfig { alpha, limit, gate_up_split, .. } = &*self.config;
+            let gated = |gate: Tensor<T>, up: Tensor<T>| {
+                let gate = gate.minimum(limit);
+                (up.minimum(limit).maximum(-limit) + 1.0) * (gate * (gate * alpha).logistic())
+            };
+            let (down, down_bias) = (self.down_proj().permute(&[X, D, F]), self.down_bias());
+            if gate_up_split {
+                let [gate, up] = [self.gate_proj(), self.up_proj()].map(|weight| weight.permute(&[X, F, D]));
+                let weights = [gate, self.gate_bias(), up, self.up_bias(), down, down_bias];
+                mixture(x, routed, weights, |[gate, gate_bias, up, up_bias, down, down_bias]| {
+                    dot(gated(dot(x, gate, D) + gate_bias, dot(x, up, D) + up_bias), down, F) + down_bias
+                })
+            } else {
+                let weights = [self.gate_up_proj().permute(&[X, P, D]), self.gate_up_bias(), down, down_bias];
+                mixture(x, routed, weights, |[gate_up, gate_up_bias, down, down_bias]| {
+                    let both = dot(x, gate_up, D) + gate_up_bias;
+                    let pairs = both.unmerge(P, &[F.of(self.dim(F)), TWO.of(2)]);
+                    let [gate, up] = pairs.split(TWO, [1, 1]).map(|half| half.merge(&[F, TWO], F));
+                    dot(gated(gate, up), down, F) + down_bias
+                })
+            }
         }
     }
 }
@@ -96,6 +156,8 @@ pub struct GptOssConfig {
     pub limit: f64,
     /// Whether the published checkpoint stores the matrices of experts in MXFP4.
     pub mxfp4: bool,
+    /// Whether the checkpoint stores the matrices of gates and of up projections separately, as GGUF files do.
+    pub gate_up_split: bool,
 }
 
 descends!(GptOssConfig from llama: LlamaConfig);
@@ -151,6 +213,7 @@ pub(crate) fn read(keys: &Keys) -> GptOssConfig {
         alpha: keys.number_or("swiglu_alpha", 1.702),
         limit: keys.number_or("swiglu_limit", 7.0),
         mxfp4: is_mxfp4(keys),
+        gate_up_split: keys.flag("gate_up_split", false),
     }
 }
 

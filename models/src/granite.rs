@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::config::Keys;
 use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, LlamaConfig};
 use crate::family::Family;
-use crate::gguf::{GgufFamily, Metadata};
+use crate::gguf::{GgufFamily, Metadata, joined};
 use crate::llama::{self, Attention, Mlp};
 
 /// The whole Granite network, from token ids to logits.
@@ -22,7 +22,7 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 /// The names of the factors in a `config.json` and in the metadata of a GGUF file.
-const FACTORS: &[(&str, &str)] = &[
+pub(crate) const FACTORS: &[(&str, &str)] = &[
     ("embedding_multiplier", "embedding_scale"),
     ("attention_multiplier", "attention.scale"),
     ("residual_multiplier", "residual_scale"),
@@ -33,17 +33,21 @@ const FACTORS: &[(&str, &str)] = &[
 /// default of the factor for attention scores differs between GGUF files and `config.json`.
 fn gguf(file: &Metadata<'_>) -> Value {
     file.always("rope.scaling.finetuned", "true: Granite without a rotary embedding is another network");
+    let [attention_bias, mlp_bias] = ["attn_q", "ffn_gate"].map(|part| file.is_biased(part));
+    let biases = json!({ "attention_bias": attention_bias, "mlp_bias": mlp_bias });
+    file.llama(joined([biases, factors(file)]))
+}
+
+/// The factors of Granite.
+pub(crate) fn factors(file: &Metadata<'_>) -> Value {
     let usual = file.features().map(|features| (features as f64).powf(-0.5));
     let factor = |key| file.optional_number(key).unwrap_or(1.0);
-    let [attention_bias, mlp_bias] = ["attn_q", "ffn_gate"].map(|part| file.is_biased(part));
-    file.llama(json!({
-        "attention_bias": attention_bias,
-        "mlp_bias": mlp_bias,
+    json!({
         "embedding_multiplier": factor("embedding_scale"),
         "attention_multiplier": file.optional_number("attention.scale").or(usual),
         "residual_multiplier": factor("residual_scale"),
         "logits_scaling": file.number("logit_scale"),
-    }))
+    })
 }
 
 model! {

@@ -5,29 +5,104 @@
 
 use dsl::nn::{Attend, Cache, Kv, Position, Recurrent, silu};
 use dsl::{F32, Float, Project, Tensor, model};
-use serde_json::Value;
+use irpa::StoredOrder;
+use serde_json::{Value, json};
 
 use crate::config::Keys;
 use crate::decoder::{DecoderConfig, LlamaConfig};
 use crate::experts::{self, Experts, ExpertsConfig, Routing, Scores};
-use crate::family::Family;
+use crate::family::{Family, GgufFamily, Metadata, interleaved, joined, presets};
 use crate::granite::{self, GraniteConfig};
 use crate::hybrid::{self, alternates};
 use crate::llama::Attention;
-use crate::mamba2::{Mamba2, Mamba2Config};
+use crate::mamba2::{self, Mamba2, Mamba2Config};
 
 pub(crate) const FAMILY: Family = Family {
     about: "Mamba-2 in most layers, experts beside a feed-forward network, Granite's factors",
     stacks: &[
+        (
+            "shared_mlp.input_linear.weight",
+            &["shared_mlp.gate_linear.weight", "shared_mlp.up_linear.weight"],
+        ),
         ("block_sparse_moe.router.layer.weight", &["block_sparse_moe.gate.weight"]),
         (
             "block_sparse_moe.input_linear.weight",
             &["block_sparse_moe.experts.*.gate_proj.weight", "block_sparse_moe.experts.*.up_proj.weight"],
         ),
         ("block_sparse_moe.output_linear.weight", &["block_sparse_moe.experts.*.down_proj.weight"]),
+        ("experts.gate_proj.weight", &["experts.*.gate_proj.weight"]),
+        ("experts.up_proj.weight", &["experts.*.up_proj.weight"]),
+        ("experts.down_proj.weight", &["experts.*.down_proj.weight"]),
     ],
+    gguf: Some(GgufFamily {
+        config: gguf,
+        keys: granite::FACTORS,
+        parts: &[GGUF_PARTS, mamba2::GGUF_PARTS],
+        arranged: |part, end, heads, tensor| match mamba2::stored(part, end, tensor) {
+            StoredOrder::Same => interleaved(part, end, heads, tensor),
+            order => order,
+        },
+        ..GgufFamily::llama("granitehybrid")
+    }),
+    presets: presets!("granite-4.0-h-350m": "ibm-granite/granite-4.0-h-350m"),
     ..Family::of(&["GraniteMoeHybridForCausalLM"], &["GraniteMoeHybridModel"], &["granitemoehybrid"])
 };
+
+/// The names of a layer's parts in GGUF files. Networks without experts call the shared feed-forward network
+/// `ffn`, and the other networks call it `shexp`.
+const GGUF_PARTS: &[(&str, &str)] = &[
+    ("ffn_norm", "post_attention_layernorm"),
+    ("ffn_gate", "shared_mlp.gate_linear"),
+    ("ffn_up", "shared_mlp.up_linear"),
+    ("ffn_down", "shared_mlp.output_linear"),
+    ("ffn_gate_shexp", "shared_mlp.gate_linear"),
+    ("ffn_up_shexp", "shared_mlp.up_linear"),
+    ("ffn_down_shexp", "shared_mlp.output_linear"),
+    ("ffn_gate_inp", "block_sparse_moe.gate"),
+    ("ffn_gate_exps", "block_sparse_moe.experts.gate_proj"),
+    ("ffn_up_exps", "block_sparse_moe.experts.up_proj"),
+    ("ffn_down_exps", "block_sparse_moe.experts.down_proj"),
+];
+
+/// The `config.json` that corresponds to a GGUF file (`LLM_ARCH_GRANITE_HYBRID` in llama.cpp).
+fn gguf(file: &Metadata<'_>) -> Value {
+    let (layers, width) = (file.layers(), file.count("embedding_length"));
+    let attention = file.each_layer("attention.head_count_kv", layers);
+    let kinds: Vec<&str> =
+        attention.iter().map(|heads| if *heads > 0 { "attention" } else { "mamba" }).collect();
+    let recurs = attention.iter().position(|heads| *heads == 0);
+    let rotates = file.flag("rope.scaling.finetuned").unwrap_or(true);
+    let experts = file.experts();
+    let shared = if experts.is_some() { "expert_shared_feed_forward_length" } else { "feed_forward_length" };
+    let keys = json!({
+        "hidden_size": width,
+        "intermediate_size": file.count("feed_forward_length"),
+        "shared_intermediate_size": file.count(shared),
+        "num_hidden_layers": layers,
+        "num_attention_heads": file.count("attention.head_count"),
+        "num_key_value_heads": attention.iter().max(),
+        "rms_norm_eps": file.number("attention.layer_norm_rms_epsilon"),
+        "max_position_embeddings": file.count("context_length"),
+        "layer_types": kinds,
+        "position_embedding_type": if rotates { "rope" } else { "nope" },
+        "num_local_experts": experts.unwrap_or(0),
+        "num_experts_per_tok": experts.and_then(|_| file.count("expert_used_count")),
+        "attention_bias": file.is_biased("attn_q"),
+    });
+    let mamba = recurs.map_or(Value::Null, |layer| {
+        let inner = file.count("ssm.inner_size");
+        json!({
+            "mamba_n_heads": file.count("ssm.time_step_rank"),
+            "mamba_n_groups": file.count("ssm.group_count"),
+            "mamba_d_state": file.count("ssm.state_size"),
+            "mamba_d_conv": file.count("ssm.conv_kernel"),
+            "mamba_expand": inner.zip(width).map(|(inner, width)| inner / width),
+            "mamba_conv_bias": file.has(&format!("blk.{layer}.ssm_conv1d.bias")),
+            "mamba_proj_bias": file.has(&format!("blk.{layer}.ssm_in.bias")),
+        })
+    });
+    file.shared(joined([keys, mamba, granite::factors(file), file.rope(None)]))
+}
 
 model! {
     /// The whole network, from token ids `[B, S]` to logits over the vocabulary.
@@ -35,9 +110,8 @@ model! {
         dims {
             V = vocab_size, D = hidden_size, L = num_hidden_layers,
             H = num_attention_heads, K = num_key_value_heads, E = head_dim or D / H,
-            // The number of features of the feed-forward network, and the number of these features
-            // together with the gate.
-            A = shared_intermediate_size, AA = A + A,
+            // The number of features of the feed-forward network.
+            A = shared_intermediate_size,
             // The sizes of Mamba-2, as in `Mamba2`.
             N = mamba_n_heads, W = mamba_n_groups, R = N / W, U = mamba_d_state, O = mamba_d_head,
             Y = N * O, Q = W * U, P = Y + Q + Q, M = conv_memory,
@@ -119,12 +193,12 @@ model! {
 
     /// A SwiGLU feed-forward network that computes the gate and the features in one matmul.
     pub Mlp {
-        input_linear: Linear[D -> AA],
+        gate_linear: Linear[D -> A],
+        up_linear: Linear[D -> A],
         output_linear: Linear[A -> D],
 
         fn forward(x: T[B, S, D]) -> T[B, S, D] {
-            let [gate, up] = self.input_linear(x).split(AA, [self.dim(A); 2]).map(|half| half.rename(AA, A));
-            self.output_linear(silu(gate) * up)
+            self.output_linear(silu(self.gate_linear(x)) * self.up_linear(x))
         }
     }
 }
@@ -220,6 +294,11 @@ pub(crate) fn read(keys: &Keys) -> GraniteMoeHybridConfig {
     keys.one_of("position_embedding_type", &["rope", "nope"]);
     let rotary = keys.optional_text("position_embedding_type").as_deref() == Some("rope");
     let num_experts = keys.optional_integer("num_local_experts").unwrap_or(8);
+    // Published networks without experts choose 0 experts.
+    let chosen = match num_experts {
+        0 => keys.optional_integer("num_experts_per_tok").unwrap_or(1).max(1),
+        _ => experts::chosen(keys, "num_experts_per_tok", 2, num_experts),
+    };
     let heads = count("mamba_n_heads", 128);
     let features = count("mamba_expand", 2) * granite.hidden_size / heads;
     let is_other = |given: &&Value| **given != "auto" && **given != features;
@@ -238,7 +317,7 @@ pub(crate) fn read(keys: &Keys) -> GraniteMoeHybridConfig {
         shared_intermediate_size: count("shared_intermediate_size", 1024),
         has_experts: num_experts > 0,
         num_local_experts: num_experts.max(1),
-        num_experts_per_tok: count("num_experts_per_tok", 2).min(num_experts.max(1)),
+        num_experts_per_tok: chosen.min(num_experts.max(1)),
         mamba_n_heads: heads,
         mamba_n_groups: count("mamba_n_groups", 1),
         mamba_d_state: count("mamba_d_state", 256),

@@ -21,33 +21,7 @@ use crate::shape_check::DeclaredSize;
 
 pub(crate) const FAMILY: Family = Family {
     about: "short convolutions between attention layers",
-    gguf: Some(GgufFamily {
-        config: gguf_config,
-        keys: &[("norm_eps", "attention.layer_norm_rms_epsilon"), ("conv_L_cache", "shortconv.l_cache")],
-        parts: &[
-            ("attn_norm", "operator_norm"),
-            ("attn_output", "self_attn.out_proj"),
-            ("attn_q_norm", "self_attn.q_layernorm"),
-            ("attn_k_norm", "self_attn.k_layernorm"),
-            ("ffn_norm", "ffn_norm"),
-            ("ffn_gate", "feed_forward.w1"),
-            ("ffn_up", "feed_forward.w3"),
-            ("ffn_down", "feed_forward.w2"),
-            ("shortconv.conv", "conv.conv"),
-            ("shortconv.in_proj", "conv.in_proj"),
-            ("shortconv.out_proj", "conv.out_proj"),
-        ],
-        // The norm after the last layer has one of these two names in GGUF files.
-        outside: &[("token_embd_norm", "model.embedding_norm"), ("output_norm", "model.embedding_norm")],
-        arranged: |part, _, _, tensor| {
-            // The conversion to GGUF removed the axis of the single input.
-            if part == "shortconv.conv" && tensor.shape.len() == 2 {
-                tensor.shape.insert(1, 1);
-            }
-            StoredOrder::Same
-        },
-        ..GgufFamily::llama("lfm2")
-    }),
+    gguf: Some(GGUF),
     prefixes: &[
         ("embed_tokens.", "model.embed_tokens."),
         ("layers.", "model.layers."),
@@ -58,7 +32,39 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["Lfm2ForCausalLM"], &["Lfm2Model"], &["lfm2"])
 };
 
-fn gguf_config(file: &Metadata<'_>) -> Value {
+/// The description of the GGUF files of an LFM2.
+pub(crate) const GGUF: GgufFamily = GgufFamily {
+    config: |file| joined([gguf_config(file), json!({ "block_auto_adjust_ff_dim": false })]),
+    keys: &[("norm_eps", "attention.layer_norm_rms_epsilon"), ("conv_L_cache", "shortconv.l_cache")],
+    parts: &[GGUF_PARTS],
+    // The norm after the last layer has one of these two names in GGUF files.
+    outside: &[("token_embd_norm", "model.embedding_norm"), ("output_norm", "model.embedding_norm")],
+    arranged: |part, _, _, tensor| {
+        // The conversion to GGUF removed the axis of the single input.
+        if part == "shortconv.conv" && tensor.shape.len() == 2 {
+            tensor.shape.insert(1, 1);
+        }
+        StoredOrder::Same
+    },
+    ..GgufFamily::llama("lfm2")
+};
+
+/// The names of the parts of a layer in GGUF files.
+pub(crate) const GGUF_PARTS: &[(&str, &str)] = &[
+    ("attn_norm", "operator_norm"),
+    ("attn_output", "self_attn.out_proj"),
+    ("attn_q_norm", "self_attn.q_layernorm"),
+    ("attn_k_norm", "self_attn.k_layernorm"),
+    ("ffn_norm", "ffn_norm"),
+    ("ffn_gate", "feed_forward.w1"),
+    ("ffn_up", "feed_forward.w3"),
+    ("ffn_down", "feed_forward.w2"),
+    ("shortconv.conv", "conv.conv"),
+    ("shortconv.in_proj", "conv.in_proj"),
+    ("shortconv.out_proj", "conv.out_proj"),
+];
+
+pub(crate) fn gguf_config(file: &Metadata<'_>) -> Value {
     let said = file.count("block_count");
     // If the file has more layers than this limit, the reader of the configuration later reports an
     // error.
@@ -70,7 +76,6 @@ fn gguf_config(file: &Metadata<'_>) -> Value {
     let keys = json!({
         "hidden_size": file.count("embedding_length"),
         "intermediate_size": file.count("feed_forward_length"),
-        "block_auto_adjust_ff_dim": false,
         "num_hidden_layers": said,
         "num_attention_heads": file.most("attention.head_count"),
         "num_key_value_heads": heads.iter().copied().max(),

@@ -2,9 +2,11 @@
 //! checkpoint (`modeling_lfm2_moe.py`). The network differs from LFM2 in the experts, which all
 //! layers except the first layers have. A router chooses the experts by sigmoid scores and a bias.
 
+use serde_json::json;
+
 use crate::config::Keys;
 use crate::experts::{self, Divisor, ExpertsConfig, Routing, Scores};
-use crate::family::Family;
+use crate::family::{Family, GgufFamily, joined, presets};
 use crate::lfm2::{self, Lfm2, Lfm2Config};
 
 /// The whole LFM2 network with experts, from token ids to logits.
@@ -18,9 +20,36 @@ pub(crate) const FAMILY: Family = Family {
             &["feed_forward.experts.*.w1.weight", "feed_forward.experts.*.w3.weight"],
         ),
         ("feed_forward.experts.down_proj", &["feed_forward.experts.*.w2.weight"]),
+        ("feed_forward.experts.w1.weight", &["feed_forward.experts.*.w1.weight"]),
+        ("feed_forward.experts.w3.weight", &["feed_forward.experts.*.w3.weight"]),
+        ("feed_forward.experts.w2.weight", &["feed_forward.experts.*.w2.weight"]),
     ],
-    gguf: None,
-    presets: &[],
+    gguf: Some(GgufFamily {
+        architecture: "lfm2moe",
+        config: |file| {
+            file.sigmoid();
+            let own = json!({
+                "num_experts": file.count("expert_count"),
+                "num_experts_per_tok": file.count("expert_used_count"),
+                "moe_intermediate_size": file.count("expert_feed_forward_length"),
+                "num_dense_layers": file.optional_count("leading_dense_block_count").unwrap_or(0),
+            });
+            joined([lfm2::gguf_config(file), own])
+        },
+        keys: experts::GGUF_KEYS,
+        parts: &[
+            &[
+                ("ffn_gate_inp", "feed_forward.gate"),
+                ("exp_probs_b.bias", "feed_forward.expert_bias"),
+                ("ffn_gate_exps", "feed_forward.experts.w1"),
+                ("ffn_up_exps", "feed_forward.experts.w3"),
+                ("ffn_down_exps", "feed_forward.experts.w2"),
+            ],
+            lfm2::GGUF_PARTS,
+        ],
+        ..lfm2::GGUF
+    }),
+    presets: presets!("lfm2-8b-a1b": "LiquidAI/LFM2-8B-A1B"),
     ..Family {
         architectures: &["Lfm2MoeForCausalLM"],
         bases: &["Lfm2MoeModel"],

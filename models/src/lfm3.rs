@@ -8,7 +8,7 @@ use dsl::{Float, Tensor, model};
 use crate::config::Keys;
 use crate::decoder::{Defaults, LlamaConfig};
 use crate::experts::{ExpertsConfig, Routing, Scores};
-use crate::family::Family;
+use crate::family::{Family, presets};
 use crate::hybrid;
 use crate::lfm2::{Convolution, FeedForward, Lfm2Config};
 use crate::rope::{RopeDefaults, RopeParameters, RopeScaling};
@@ -19,6 +19,7 @@ pub(crate) const FAMILY: Family = Family {
     // The first name is the key in published checkpoints, and the second name is the key in HF
     // transformers.
     stacks: &[("self_attn.g_proj.weight", &["self_attn.gate_proj.weight"])],
+    presets: presets!("lfm3-1.7b": "LiquidAI/LFM3-1.7B"),
     ..Family::of(&["Lfm3ForCausalLM"], &["Lfm3Model"], &["lfm3"])
 };
 

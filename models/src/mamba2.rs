@@ -2,6 +2,31 @@
 
 use dsl::nn::{MatrixTokens, Position, Recurrent, rms_norm, silu};
 use dsl::{F32, Float, model};
+use irpa::{CheckpointTensor, StoredOrder};
+
+/// The names of a Mamba-2 in GGUF files.
+pub(crate) const GGUF_PARTS: &[(&str, &str)] = &[
+    ("ssm_in", "mamba.in_proj"),
+    ("ssm_conv1d", "mamba.conv1d"),
+    ("ssm_dt.bias", "mamba.dt_bias"),
+    ("ssm_a", "mamba.A_log"),
+    ("ssm_d", "mamba.D"),
+    ("ssm_norm", "mamba.norm"),
+    ("ssm_out", "mamba.out_proj"),
+];
+
+/// Undoes the changes that the conversion to GGUF made to a tensor of a Mamba-2 (`Mamba2Model` in
+/// `conversion/mamba.py` of llama.cpp). The conversion removes, adds and splits axes of extent 1, and stores
+/// −exp(`A_log`).
+pub(crate) fn stored(part: &str, end: &str, tensor: &mut CheckpointTensor) -> StoredOrder {
+    let count = tensor.shape.iter().product();
+    match (part, end) {
+        ("ssm_conv1d", "weight") if tensor.shape.len() == 2 => tensor.shape.insert(1, 1),
+        ("ssm_a" | "ssm_d", _) | ("ssm_norm", "weight") => tensor.shape = vec![count],
+        _ => {}
+    }
+    if part == "ssm_a" { StoredOrder::NegativeExponential } else { StoredOrder::Same }
+}
 
 model! {
     /// A Mamba-2 block whose fields have the names of HF transformers

@@ -3,10 +3,12 @@
 //! over all query heads and a norm over all key heads. The rotary embedding rotates only some
 //! features of a head. The router has sigmoid scores and a bias.
 
+use serde_json::{Value, json};
+
 use crate::config::Keys;
 use crate::decoder::{Decoder, Defaults, LlamaConfig};
 use crate::experts::{self, ExpertsConfig, Routing, Scores};
-use crate::family::Family;
+use crate::family::{Family, GgufFamily, Metadata, presets};
 use crate::mixtral::{self, Layer};
 use crate::olmoe::{Attention, OlmoeConfig};
 use crate::rope::RopeDefaults;
@@ -17,8 +19,29 @@ pub type MinimaxM2<T> = Decoder<T, Layer<T, Attention<T>, OlmoeConfig>, OlmoeCon
 pub(crate) const FAMILY: Family = Family {
     about: "mixture of experts as in Mixtral, with sigmoid routing and a bias",
     stacks: mixtral::STACKS,
+    gguf: Some(GgufFamily {
+        config: gguf,
+        keys: experts::GGUF_KEYS,
+        parts: &[&[("exp_probs_b.bias", "block_sparse_moe.e_score_correction_bias")], mixtral::GGUF_PARTS],
+        ..GgufFamily::llama("minimax-m2")
+    }),
+    presets: presets!("minimax-m2.5": "MiniMaxAI/MiniMax-M2.5"),
     ..Family::of(&["MiniMaxM2ForCausalLM"], &["MiniMaxM2Model"], &["minimax_m2"])
 };
+
+/// The `config.json` that corresponds to a GGUF file (`LLM_ARCH_MINIMAX_M2` in llama.cpp).
+fn gguf(file: &Metadata<'_>) -> Value {
+    if file.sigmoid().is_none() {
+        file.count("expert_gating_func");
+    }
+    let rotated = file.count("rope.dimension_count");
+    file.llama(json!({
+        "num_local_experts": file.count("expert_count"),
+        "num_experts_per_tok": file.count("expert_used_count"),
+        "rotary_dim": rotated,
+        "partial_rotary_factor": rotated.zip(file.features()).map(|(some, all)| some as f64 / all as f64),
+    }))
+}
 
 /// Keys of published files that HF transformers does not read, each with the published value.
 const UNREAD: &[&str] = &[

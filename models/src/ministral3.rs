@@ -7,7 +7,7 @@ use dsl::{Axis, F32, Float, Tensor};
 
 use crate::config::Keys;
 use crate::decoder::{Decoder, DecoderConfig, Defaults, LlamaConfig};
-use crate::family::Family;
+use crate::family::{Family, presets};
 use crate::llama::{Attention, Layer, Mlp};
 use crate::rope::{RopeDefaults, RopeParameters, RopeScaling};
 
@@ -16,6 +16,7 @@ pub type Ministral3<T> = Decoder<T, Layer<T, Attention<T>, Mlp<T>, Ministral3Con
 
 pub(crate) const FAMILY: Family = Family {
     about: "queries are multiplied by a factor that grows with the position",
+    presets: presets!("ministral-3-8b": "mistralai/Ministral-3-8B-Base-2512"),
     ..Family::of(&["Ministral3ForCausalLM"], &["Ministral3Model"], &["ministral3"])
 };
 

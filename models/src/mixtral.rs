@@ -29,17 +29,20 @@ pub(crate) const FAMILY: Family = Family {
             }))
         },
         keys: &[("num_local_experts", "expert_count"), ("num_experts_per_tok", "expert_used_count")],
-        parts: &[
-            ("ffn_gate_inp", "block_sparse_moe.gate"),
-            ("ffn_gate_exps", "block_sparse_moe.ffn_gate_exps"),
-            ("ffn_up_exps", "block_sparse_moe.ffn_up_exps"),
-            ("ffn_down_exps", "block_sparse_moe.ffn_down_exps"),
-        ],
+        parts: &[GGUF_PARTS],
         ..llama::GGUF
     }),
     presets: presets!("mixtral-8x7b-v0.1": "mistralai/Mixtral-8x7B-v0.1"),
     ..Family::of(&["MixtralForCausalLM"], &["MixtralModel"], &["mixtral"])
 };
+
+/// The names of experts in GGUF files.
+pub(crate) const GGUF_PARTS: &[(&str, &str)] = &[
+    ("ffn_gate_inp", "block_sparse_moe.gate"),
+    ("ffn_gate_exps", "block_sparse_moe.ffn_gate_exps"),
+    ("ffn_up_exps", "block_sparse_moe.ffn_up_exps"),
+    ("ffn_down_exps", "block_sparse_moe.ffn_down_exps"),
+];
 
 model! {
     /// Llama's layer with experts instead of the feed-forward network.

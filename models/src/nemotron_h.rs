@@ -8,10 +8,10 @@ use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position, Recurrent, dot, relu};
 use dsl::{F32, Float, Tensor, model};
 
-use crate::experts::{mixture, route};
-use crate::family::{Family, presets};
+use crate::experts::{self, mixture, route};
+use crate::family::{Family, GgufFamily, presets};
 use crate::llama::Attention;
-use crate::mamba2::Mamba2;
+use crate::mamba2::{self, Mamba2};
 
 pub(crate) use config::read;
 pub use config::{Kind, NemotronHConfig};
@@ -29,10 +29,47 @@ pub(crate) const FAMILY: Family = Family {
     stacks: &[
         ("mixer.experts.up_proj", &["mixer.experts.*.up_proj.weight"]),
         ("mixer.experts.down_proj", &["mixer.experts.*.down_proj.weight"]),
+        ("mixer.experts.up_proj.weight", &["mixer.experts.*.up_proj.weight"]),
+        ("mixer.experts.down_proj.weight", &["mixer.experts.*.down_proj.weight"]),
     ],
+    gguf: Some(GgufFamily {
+        also: &["nemotron_h"],
+        config: config::gguf,
+        keys: experts::GGUF_KEYS,
+        parts: &[GGUF_PARTS],
+        outside: &[("token_embd", "model.embeddings"), ("output_norm", "model.norm_f")],
+        arranged: |part, end, _, tensor| mamba2::stored(part, end, tensor),
+        ..GgufFamily::llama("nemotron_h_moe")
+    }),
     presets: presets!("nemotron-3-nano-30b-a3b": "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"),
     ..Family::of(&["NemotronHForCausalLM"], &["NemotronHModel"], &["nemotron_h"])
 };
+
+/// The names of a layer's parts in GGUF files.
+const GGUF_PARTS: &[(&str, &str)] = &[
+    ("attn_norm", "norm"),
+    ("attn_q", "mixer.q_proj"),
+    ("attn_k", "mixer.k_proj"),
+    ("attn_v", "mixer.v_proj"),
+    ("attn_output", "mixer.o_proj"),
+    ("ssm_in", "mixer.in_proj"),
+    ("ssm_conv1d", "mixer.conv1d"),
+    ("ssm_dt.bias", "mixer.dt_bias"),
+    ("ssm_a", "mixer.A_log"),
+    ("ssm_d", "mixer.D"),
+    ("ssm_norm", "mixer.norm"),
+    ("ssm_out", "mixer.out_proj"),
+    ("ffn_up", "mixer.up_proj"),
+    ("ffn_down", "mixer.down_proj"),
+    ("ffn_gate_inp", "mixer.gate"),
+    ("exp_probs_b.bias", "mixer.gate.e_score_correction_bias"),
+    ("ffn_up_exps", "mixer.experts.up_proj"),
+    ("ffn_down_exps", "mixer.experts.down_proj"),
+    ("ffn_up_shexp", "mixer.shared_experts.up_proj"),
+    ("ffn_down_shexp", "mixer.shared_experts.down_proj"),
+    ("ffn_latent_down", "mixer.fc1_latent_proj"),
+    ("ffn_latent_up", "mixer.fc2_latent_proj"),
+];
 
 model! {
     /// The whole network, from token ids `[B, S]` to logits over the vocabulary.

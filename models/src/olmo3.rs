@@ -4,7 +4,7 @@
 
 use crate::config::Keys;
 use crate::decoder::{Defaults, LlamaConfig};
-use crate::family::Family;
+use crate::family::{Family, presets};
 use crate::olmo2::Olmo2;
 use crate::rope::RopeParameters;
 
@@ -13,6 +13,7 @@ pub type Olmo3<T> = Olmo2<T>;
 
 pub(crate) const FAMILY: Family = Family {
     about: "norms after attention and after the feed-forward network; separate rotary embeddings for sliding and global layers",
+    presets: presets!("olmo-3-7b": "allenai/Olmo-3-7B-Instruct"),
     ..Family::of(&["Olmo3ForCausalLM"], &["Olmo3Model"], &["olmo3"])
 };
 

@@ -28,7 +28,7 @@ pub(crate) const FAMILY: Family = Family {
                 "original_max_position_embeddings": file.optional_count("rope.scaling.original_context_length"),
             }))
         },
-        parts: &[("ffn_up", "mlp.gate_up_proj")],
+        parts: &[&[("ffn_up", "mlp.gate_up_proj")]],
         ..GgufFamily::llama("phi3")
     }),
     presets: presets!("phi-3-mini-4k": "microsoft/Phi-3-mini-4k-instruct"),

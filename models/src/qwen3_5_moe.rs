@@ -2,10 +2,12 @@
 //! (`modeling_qwen3_5_moe.py`). The network differs from Qwen3.5 in the experts, which are the same
 //! as in Qwen3-Next.
 
+use serde_json::json;
+
 use crate::config::Keys;
 use crate::decoder::{Defaults, LlamaConfig};
 use crate::experts;
-use crate::family::{Family, presets};
+use crate::family::{Family, GgufFamily, presets};
 use crate::hybrid;
 use crate::qwen3_5::{self, DeltaDecoder, DeltaNet, Qwen35Config};
 use crate::qwen3_next::{self, GatedExperts};
@@ -21,6 +23,11 @@ pub(crate) const FAMILY: Family = Family {
     architectures: &["Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"],
     bases: &["Qwen3_5MoeTextModel", "Qwen3_5MoeModel"],
     model_types: &["qwen3_5_moe_text", "qwen3_5_moe"],
+    gguf: Some(GgufFamily {
+        architecture: "qwen35moe",
+        config: |file| qwen3_5::gguf_config(file, json!({ "value_heads_tiled": true })),
+        ..qwen3_5::GGUF
+    }),
     presets: presets!("qwen3.5-35b-a3b": "Qwen/Qwen3.5-35B-A3B"),
     ..qwen3_5::FAMILY
 };

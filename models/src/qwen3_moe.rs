@@ -2,10 +2,12 @@
 //! checkpoints (`modeling_qwen3_moe.py`). The network differs from Qwen3 in the experts that some
 //! or all layers have.
 
+use serde_json::json;
+
 use crate::config::Keys;
 use crate::decoder::{Decoder, Defaults, LlamaConfig};
 use crate::experts::{self, Divisor, ExpertsConfig, ExpertsLayer, Routing, Scores};
-use crate::family::{Family, presets};
+use crate::family::{Family, GgufFamily, presets};
 use crate::qwen3::Attention;
 
 /// The whole Qwen3 network with experts, from token ids to logits.
@@ -14,6 +16,20 @@ pub type Qwen3Moe<T> = Decoder<T, ExpertsLayer<T, Attention<T>>, ExpertsConfig>;
 pub(crate) const FAMILY: Family = Family {
     about: "norms on queries and keys; mixture of experts",
     stacks: experts::STACKS,
+    gguf: Some(GgufFamily {
+        config: |file| {
+            file.llama(json!({
+                "num_experts": file.count("expert_count"),
+                "num_experts_per_tok": file.count("expert_used_count"),
+                "moe_intermediate_size": file.count("expert_feed_forward_length"),
+                // llama.cpp always divides the weights of experts by their sum.
+                "norm_topk_prob": true,
+            }))
+        },
+        keys: experts::GGUF_KEYS,
+        parts: &[experts::GGUF_PARTS],
+        ..GgufFamily::llama("qwen3moe")
+    }),
     presets: presets!("qwen3-30b-a3b": "Qwen/Qwen3-30B-A3B"),
     ..Family::of(&["Qwen3MoeForCausalLM"], &["Qwen3MoeModel"], &["qwen3_moe"])
 };

@@ -5,12 +5,13 @@
 use bake::Ignorable;
 use dsl::nn::{Position, Recurrent, silu};
 use dsl::{F32, Float, Tensor, model};
+use serde_json::json;
 
 use crate::config::Keys;
 use crate::decoder::{Defaults, FeedForward, LlamaConfig};
 use crate::delta_net::delta_net;
 use crate::experts::{self, Divisor, ExpertsConfig, Routing, Scores, Shared, mixture, route, swiglu};
-use crate::family::{Family, presets};
+use crate::family::{Family, GgufFamily, presets};
 use crate::qwen3_5::{self, DeltaBlock, DeltaDecoder, Qwen35Config};
 
 /// The whole Qwen3-Next network, from token ids to logits.
@@ -20,6 +21,14 @@ pub(crate) const FAMILY: Family = Family {
     about: "Qwen3.5's layers, many experts beside a gated one",
     ignorable: &[Ignorable::Suffix(".rotary_emb.inv_freq"), Ignorable::Prefix("mtp.")],
     stacks: experts::STACKS,
+    gguf: Some(GgufFamily {
+        architecture: "qwen3next",
+        parts: &[qwen3_5::GGUF_PARTS, experts::GGUF_PARTS],
+        config: |file| {
+            qwen3_5::gguf_config(file, json!({ "norm_topk_prob": true, "projections_split": true }))
+        },
+        ..qwen3_5::GGUF
+    }),
     presets: presets!("qwen3-next-80b-a3b": "Qwen/Qwen3-Next-80B-A3B-Instruct"),
     ..Family::of(&["Qwen3NextForCausalLM"], &["Qwen3NextModel"], &["qwen3_next"])
 };
@@ -39,6 +48,8 @@ model! {
         }
 
         in_proj_qkvz: Linear[D -> W, Z],
+        in_proj_qkv: Linear[D -> P],
+        in_proj_z: Linear[D -> W, R, X],
         in_proj_ba: Linear[D -> W, A],
         taps: Weight[P, I, J] at "conv1d.weight",
         dt_bias: Weight<F32>[N],
@@ -47,14 +58,20 @@ model! {
         out_proj: Linear[W, R, X -> D],
 
         fn forward(x: T[B, S, D], at: Position, delta: &mut Recurrent<F32>, conv: &mut Recurrent<T>) -> T[B, S, D] {
-            let [u, y] = [self.dim(U), self.dim(Y)];
-            let [q, k, v, z] = self.in_proj_qkvz(x).split(Z, [u, u, y, y]); // [B, S, W, …]
-            // The convolution reads all queries, then all keys, then all values.
-            let mixed = Tensor::concat(&[q, k, v].map(|part| part.merge(&[W, Z], P)), P);
+            let (mixed, z) = match self.config.projections_split {
+                true => (self.in_proj_qkv(x), self.in_proj_z(x)),
+                false => {
+                    let [u, y] = [self.dim(U), self.dim(Y)];
+                    let [q, k, v, z] = self.in_proj_qkvz(x).split(Z, [u, u, y, y]); // [B, S, W, …]
+                    // The convolution reads all queries, then all keys, then all values.
+                    let mixed = Tensor::concat(&[q, k, v].map(|part| part.merge(&[W, Z], P)), P);
+                    (mixed, z.unmerge(Z, &[self.dims.dim(R), self.dims.dim(X)]))
+                }
+            };
             let gates = self.in_proj_ba(x).split(A, [self.dim(R); 2]).map(|gate| gate.rename(A, R));
             let weights = [self.dt_bias(), self.a_log()];
-            let read = delta_net((mixed, self.taps()), gates, weights, at, (delta, conv)); // [B, S, W, R, X]
-            let gate = silu(z.unmerge(Z, &[self.dims.dim(R), self.dims.dim(X)]).to::<F32>());
+            let read = delta_net((mixed, self.taps()), gates, weights, at, (delta, conv), false); // [B, S, W, R, X]
+            let gate = silu(z.to::<F32>());
             self.out_proj((self.norm(read) * gate).to())
         }
     }

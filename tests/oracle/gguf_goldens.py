@@ -233,14 +233,10 @@ def written(path, name, seed, plain):
     return made
 
 
-def network(name, seed):
-    path = OUT / f"{name}.gguf"
-    made = written(path, name, seed, plain=False)
-    with tempfile.TemporaryDirectory() as folder:
-        written(Path(folder) / "plain.gguf", name, seed, plain=True)
-        llm = model(Path(folder) / "plain.gguf")
-    rng, vocab = random.Random(seed), made.config["vocab"]
-    near = NEAR_TIE_IN_BYTES if made.config["kind"] not in (T.F32, T.F16, T.BF16) else NEAR_TIE
+def golden(name, seed, vocab, kind, llm, path):
+    """Store llama.cpp's logits and tokens for the F32 weights in `llm`, and its logits for the file at `path`."""
+    rng = random.Random(seed)
+    near = NEAR_TIE_IN_BYTES if kind not in (T.F32, T.F16, T.BF16) else NEAR_TIE
     lead = 0.0
     while lead < near:
         prompt = [rng.randrange(vocab) for _ in range(PROMPT)]
@@ -256,10 +252,19 @@ def network(name, seed):
         "prompts": [{"prompt_tokens": prompt, "tokens": tokens, "min_gap": float(gaps.min()), "full": True}],
     }
     (OUT / f"{name}.json").write_text(json.dumps(golden, indent=1) + "\n")
-    own = logits(model(path), prompt + tokens[:-1])
-    rounded = {} if made.config["kind"] == T.F32 else {"prompts.0.rounded": own}
+    rounded = {} if kind == T.F32 else {"prompts.0.rounded": logits(model(path), prompt + tokens[:-1])}
     save_file({"prompts.0.logits": rows} | rounded, OUT / f"{name}.safetensors")
     print(f"{name}: {path.stat().st_size / 1e3:.0f} kB, smallest gap {gaps.min():.2e} of {np.abs(rows).max():.1f}, tokens {tokens}", flush=True)
+    return prompt + tokens[:-1], rows
+
+
+def network(name, seed):
+    path = OUT / f"{name}.gguf"
+    made = written(path, name, seed, plain=False)
+    with tempfile.TemporaryDirectory() as folder:
+        written(Path(folder) / "plain.gguf", name, seed, plain=True)
+        llm = model(Path(folder) / "plain.gguf")
+    golden(name, seed, made.config["vocab"], made.config["kind"], llm, path)
 
 
 def blocks():
@@ -310,7 +315,7 @@ TEXTS = [
     "Once upon a time there was a little fox, who lived in the woods.",
 ]
 SPECIAL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>"]
-PRE = ["gpt-2", "llama-bpe", "dbrx", "qwen2", "tekken", "gpt-4o", "smollm", "default"]
+PRE = ["gpt-2", "llama-bpe", "dbrx", "qwen2", "tekken", "gpt-4o", "smollm", "default", "glm4", "minimax-m2", "qwen35", "deepseek-v3"]
 
 
 def spelled():

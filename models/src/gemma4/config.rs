@@ -2,11 +2,13 @@
 
 use dsl::Project;
 use files::limits;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::config::Keys;
 use crate::decoder::{Defaults, LlamaConfig, read_text_tower};
 use crate::experts;
+use crate::family::Metadata;
+use crate::gemma3;
 use crate::rope::{RopeParameters, RopeScaling};
 use crate::shape_check::DeclaredSize;
 
@@ -214,6 +216,57 @@ fn read_text(keys: &Keys) -> Gemma4Config {
         keys.refuse("num_kv_shared_layers", shared, expected);
     }
     config
+}
+
+/// The `config.json` that corresponds to a GGUF file (`LLM_ARCH_GEMMA4` in llama.cpp).
+pub(super) fn gguf(file: &Metadata<'_>) -> Value {
+    let layers = file.layers();
+    let kinds = gemma3::gguf_layer_types(file, layers.unwrap_or(0), 6, true);
+    let [heads, features] =
+        ["attention.head_count_kv", "feed_forward_length"].map(|key| file.each_layer(key, layers));
+    let of_kind = |wanted| kinds.iter().zip(&heads).find(|(kind, _)| **kind == wanted).map(|(_, heads)| *heads);
+    let global = of_kind("full_attention");
+    let shared = file.optional_count("attention.shared_kv_layers").unwrap_or(0);
+    let own = kinds.len().saturating_sub(shared);
+    let lacks_values = |(layer, kind): (usize, &&str)| {
+        *kind == "full_attention" && !file.has(&format!("blk.{layer}.attn_v.weight"))
+    };
+    let factors = file.factors("rope_freqs.weight").unwrap_or_default();
+    let rotated = factors.iter().filter(|factor| **factor == 1.0).count() as f64 / factors.len().max(1) as f64;
+    let experts = file.experts();
+    let beside = file.optional_count("embedding_length_per_layer_input").unwrap_or(0);
+    let theta = |key| file.optional_number(key).unwrap_or(1e4);
+    file.shared(json!({
+        "hidden_size": file.count("embedding_length"),
+        "intermediate_size": features.first(),
+        "use_double_wide_mlp": features.first() != features.last(),
+        "num_hidden_layers": layers,
+        "num_attention_heads": file.count("attention.head_count"),
+        "num_key_value_heads": of_kind("sliding_attention").or(global),
+        "num_global_key_value_heads": global,
+        "head_dim": file.count("attention.key_length_swa"),
+        "global_head_dim": file.count("attention.key_length"),
+        "attention_k_eq_v": kinds.iter().enumerate().take(own).any(lacks_values),
+        "num_kv_shared_layers": shared,
+        "rms_norm_eps": file.number("attention.layer_norm_rms_epsilon"),
+        "max_position_embeddings": file.count("context_length"),
+        "layer_types": kinds,
+        "sliding_window": file.window(),
+        "hidden_size_per_layer_input": beside,
+        "vocab_size_per_layer_input": file.rows("per_layer_token_embd.weight"),
+        "enable_moe_block": experts.is_some(),
+        "num_experts": experts,
+        "top_k_experts": experts.and_then(|_| file.count("expert_used_count")),
+        "moe_intermediate_size": experts.and_then(|_| file.count("expert_feed_forward_length")),
+        "final_logit_softcapping": file.optional_number("final_logit_softcapping"),
+        "rope_parameters": {
+            "full_attention": {
+                "rope_type": "proportional", "rope_theta": theta("rope.freq_base"),
+                "partial_rotary_factor": if factors.is_empty() { 1.0 } else { rotated },
+            },
+            "sliding_attention": { "rope_type": "default", "rope_theta": theta("rope.freq_base_swa") },
+        },
+    }))
 }
 
 /// Reads the number of features of a head and the number of key-value heads in layers without an

@@ -16,6 +16,8 @@ pub(crate) struct Metadata<'a> {
     file: &'a Gguf,
     pub(super) family: &'static Family,
     pub(super) gguf: &'static GgufFamily,
+    /// The value of `general.architecture`.
+    pub(super) architecture: &'static str,
     problems: RefCell<Vec<KeyProblem>>,
 }
 
@@ -27,8 +29,10 @@ impl<'a> Metadata<'a> {
     pub(super) fn new(file: &'a Gguf) -> Result<Self, ConfigError> {
         let found = file.text("general.architecture").unwrap_or("(none)");
         let of = |family: &'static Family| {
-            let gguf = family.gguf.as_ref().filter(|gguf| gguf.architecture == found)?;
-            Some(Self { file, family, gguf, problems: RefCell::default() })
+            let gguf = family.gguf.as_ref()?;
+            let mut names = [gguf.architecture].into_iter().chain(gguf.also.iter().copied());
+            let architecture = names.find(|name| *name == found)?;
+            Some(Self { file, family, gguf, architecture, problems: RefCell::default() })
         };
         let families: Vec<Self> = FAMILIES.iter().copied().filter_map(of).collect();
         let known = super::architectures();
@@ -48,7 +52,7 @@ impl<'a> Metadata<'a> {
     }
 
     fn key(&self, key: &str) -> String {
-        format!("{}.{key}", self.gguf.architecture)
+        format!("{}.{key}", self.architecture)
     }
 
     pub(crate) fn typed<T>(
@@ -91,6 +95,26 @@ impl<'a> Metadata<'a> {
             GgufValue::Integer(integer) => Some(vec![one(integer)?]),
             GgufValue::Array(array) if (1..=limits::LAYERS).contains(&array.len()) => {
                 array.integers()?.map(one).collect()
+            }
+            _ => None,
+        })
+    }
+
+    /// One number for each of `layers` layers. If the list is shorter, the last number repeats.
+    pub(crate) fn each_layer(&self, key: &str, layers: Option<usize>) -> Vec<usize> {
+        // The reader of the configuration rejects more layers than the limit.
+        let layers = layers.filter(|&layers| layers <= limits::LAYERS).unwrap_or(0);
+        let counts = self.counts(key).unwrap_or_default();
+        let last = counts.last().copied().unwrap_or(0);
+        (0..layers).map(|layer| counts.get(layer).copied().unwrap_or(last)).collect()
+    }
+
+    /// One flag for each layer; `None` if the key is missing.
+    pub(crate) fn flags(&self, key: &str) -> Option<Vec<bool>> {
+        self.typed(key, "a list of true and false", |value| match value {
+            GgufValue::Array(array) if array.len() <= limits::LAYERS => {
+                let flag = |value| if let GgufValue::Bool(flag) = value { Some(flag) } else { None };
+                array.iter().map(flag).collect()
             }
             _ => None,
         })
@@ -148,10 +172,14 @@ impl<'a> Metadata<'a> {
         self.file.tensor(tensor).is_some()
     }
 
+    /// The number of rows of a tensor; `None` if there is no such tensor.
+    pub(crate) fn rows(&self, tensor: &str) -> Option<usize> {
+        self.file.tensor(tensor)?.shape.first().copied()
+    }
+
     /// The number of rows in the embedding table.
-    fn vocabulary(&self) -> Option<usize> {
-        let table = self.file.tensor("token_embd.weight");
-        let rows = table.and_then(|table| table.shape.first().copied());
+    pub(crate) fn vocabulary(&self) -> Option<usize> {
+        let rows = self.rows("token_embd.weight");
         if rows.is_none() {
             let (key, expected) = ("token_embd.weight".to_owned(), "a tensor, the embedding table");
             self.note(KeyProblem::Missing { key, expected });
@@ -160,7 +188,7 @@ impl<'a> Metadata<'a> {
     }
 
     /// Reads the frequency factors of a rotary embedding, which the file stores as a small tensor.
-    fn factors(&self, name: &str) -> Option<Vec<f32>> {
+    pub(crate) fn factors(&self, name: &str) -> Option<Vec<f32>> {
         let tensor = self.file.tensor(name)?;
         let count: usize = tensor.shape.iter().product();
         let problem = match tensor.numbers {
@@ -184,6 +212,47 @@ impl<'a> Metadata<'a> {
     /// The number of experts of a layer, or `None` for a network without experts.
     pub(crate) fn experts(&self) -> Option<usize> {
         self.optional_count("expert_count").filter(|&experts| experts > 0)
+    }
+
+    /// The number of layers for multi-token prediction, which follow the other layers; `None` if there are no
+    /// such layers.
+    pub(super) fn further_layers(&self) -> Option<usize> {
+        self.optional_count("nextn_predict_layers").filter(|&layers| layers > 0)
+    }
+
+    /// The number of layers, without the layers for multi-token prediction.
+    pub(crate) fn layers(&self) -> Option<usize> {
+        Some(self.count("block_count")?.saturating_sub(self.further_layers().unwrap_or(0)))
+    }
+
+    pub(crate) fn flag(&self, key: &str) -> Option<bool> {
+        self.typed(key, "true or false", |value| match value {
+            GgufValue::Bool(flag) => Some(flag),
+            _ => None,
+        })
+    }
+
+    /// Rejects a network whose router does not compute scores with the sigmoid (`expert_gating_func_type` in
+    /// gguf-py). `None` means that the key is missing.
+    pub(crate) fn sigmoid(&self) -> Option<()> {
+        self.typed("expert_gating_func", "2, the sigmoid", |value| {
+            matches!(value, GgufValue::Integer(2)).then_some(())
+        })
+    }
+
+    /// The experts of DeepSeek-V3 and of later networks ([`experts::deepseek`](crate::experts::deepseek)).
+    pub(crate) fn deepseek(&self) -> Value {
+        json!({
+            "n_routed_experts": self.count("expert_count"),
+            "num_experts_per_tok": self.count("expert_used_count"),
+            "moe_intermediate_size": self.count("expert_feed_forward_length"),
+            "n_shared_experts": self.optional_count("expert_shared_count").unwrap_or(0),
+            "first_k_dense_replace": self.optional_count("leading_dense_block_count").unwrap_or(0),
+            "n_group": self.optional_count("expert_group_count").unwrap_or(1).max(1),
+            "topk_group": self.optional_count("expert_group_used_count").unwrap_or(1).max(1),
+            "norm_topk_prob": self.flag("expert_weights_norm").unwrap_or(false),
+            "routed_scaling_factor": self.optional_number("expert_weights_scale").unwrap_or(1.0),
+        })
     }
 
     /// The number of features of the residual stream, divided by the number of heads.
@@ -240,10 +309,11 @@ impl<'a> Metadata<'a> {
             let is_usual = |scale: f64| scale == 0.0 || (scale / usual - 1.0).abs() < 1e-6;
             self.usual("attention.scale", is_usual, "0, or one by the root of the features of a head");
         }
+        let features_of = |key| own.get("intermediate_size").is_none().then(|| self.count(key)).flatten();
         let llama = json!({
             "hidden_size": width,
-            "intermediate_size": self.count("feed_forward_length"),
-            "num_hidden_layers": self.count("block_count"),
+            "intermediate_size": features_of("feed_forward_length"),
+            "num_hidden_layers": self.layers(),
             "num_attention_heads": heads,
             "num_key_value_heads": self.optional_count("attention.head_count_kv").or(heads),
             "head_dim": features,

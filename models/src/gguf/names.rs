@@ -11,9 +11,12 @@ use crate::family::Stacks;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Renaming {
     gguf: &'static GgufFamily,
+    architecture: &'static str,
     stacks: Stacks,
     /// The number of query heads and the number of key-value heads.
     heads: [usize; 2],
+    /// The number of layers before the layers for multi-token prediction; `None` if there are no such layers.
+    layers: Option<usize>,
 }
 
 /// The names of the tensors within a layer that most families share.
@@ -69,31 +72,40 @@ impl Renaming {
         let queries = heads[0].unwrap_or(0);
         Self {
             gguf: metadata.gguf,
+            architecture: metadata.architecture,
             stacks: metadata.family.stacks,
             heads: [queries, heads[1].unwrap_or(queries)],
+            layers: metadata.further_layers().and_then(|_| metadata.layers()),
         }
     }
 
     /// Creates a renaming by the names of a family.
     pub(super) fn of(gguf: &'static GgufFamily) -> Self {
-        Self { gguf, stacks: &[], heads: [0, 0] }
+        Self { gguf, architecture: gguf.architecture, stacks: &[], heads: [0, 0], layers: None }
     }
 
     /// The network's name for a tensor, or `None` if the network has no such tensor.
     pub(super) fn name(&self, tensor: &str) -> Option<String> {
-        let (before, end) = tensor.rsplit_once('.')?;
-        let name = match before.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
-            Some((layer, part)) => self.in_layer(layer, part),
-            None => self.outside(before),
+        let (layer, part) = place(tensor);
+        let (own, common) = match layer {
+            Some(_) => (self.gguf.parts, LAYER),
+            None => (&[self.gguf.outside][..], OUTSIDE),
         };
-        Some(format!("{}.{end}", name?))
+        let before = layer.map_or_else(String::new, |layer| format!("{}.{layer}.", self.gguf.layers));
+        // An entry names a whole tensor, or all of a tensor's name but its last component.
+        let ends = |end: &str| end.is_empty() || end.rfind('.') == Some(0);
+        let renamed = |(theirs, name): &(&str, &str)| {
+            let end = part.strip_prefix(theirs).filter(|end| ends(end))?;
+            Some(format!("{before}{name}{end}"))
+        };
+        own.iter().copied().flatten().chain(common).find_map(renamed)
     }
 
     /// The metadata key that corresponds to a `config.json` key, or to a product of such keys.
     pub(crate) fn key(&self, key: &str) -> String {
         let own = |key: &str| {
             let found = self.gguf.keys.iter().chain(KEYS).find(|(theirs, _)| *theirs == key);
-            found.map_or_else(|| key.to_owned(), |(_, own)| format!("{}.{own}", self.gguf.architecture))
+            found.map_or_else(|| key.to_owned(), |(_, own)| format!("{}.{own}", self.architecture))
         };
         key.split(" × ").map(own).collect::<Vec<_>>().join(" × ")
     }
@@ -105,29 +117,25 @@ impl Renaming {
     }
 
     fn revise(&self, mut tensor: CheckpointTensor) -> Option<CheckpointTensor> {
-        if CONFIGURATION.contains(&tensor.name.as_str()) {
+        let (layer, part) = place(&tensor.name);
+        let is_further = layer.is_some_and(|layer| self.layers.is_some_and(|count| layer >= count));
+        if is_further || CONFIGURATION.contains(&tensor.name.as_str()) {
             return None;
         }
-        let Some((before, end)) = tensor.name.rsplit_once('.') else { return Some(tensor) };
-        let end = end.to_owned();
-        let in_layer = before.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
-        let part = in_layer.map_or(before, |(_, part)| part).to_owned();
+        let (part, end) = part.rsplit_once('.').unwrap_or((part, ""));
+        let (part, end) = (part.to_owned(), end.to_owned());
         let name = self.name(&tensor.name);
         tensor.arranged = (self.gguf.arranged)(&part, &end, self.heads, &mut tensor);
         tensor.name = name.unwrap_or(tensor.name);
         Some(tensor)
     }
+}
 
-    fn in_layer(&self, layer: &str, part: &str) -> Option<String> {
-        let mut names = self.gguf.parts.iter().chain(LAYER);
-        let (_, name) = names.find(|(theirs, _)| *theirs == part)?;
-        Some(format!("{}.{layer}.{name}", self.gguf.layers))
-    }
-
-    fn outside(&self, part: &str) -> Option<String> {
-        let mut names = self.gguf.outside.iter().chain(OUTSIDE);
-        names.find(|(theirs, _)| *theirs == part).map(|(_, name)| (*name).to_owned())
-    }
+/// The layer of a tensor, and the rest of its name. Outside of layers, this is the whole name.
+fn place(tensor: &str) -> (Option<usize>, &str) {
+    let in_layer = tensor.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
+    let found = in_layer.and_then(|(layer, part)| Some((layer.parse().ok()?, part)));
+    found.map_or((None, tensor), |(layer, part)| (Some(layer), part))
 }
 
 /// Restores the order of the rows in the query and key matrices. The conversion to GGUF interleaves

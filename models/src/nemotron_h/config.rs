@@ -2,11 +2,12 @@
 
 use dsl::Project;
 use files::limits;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::config::Keys;
 use crate::decoder::{Defaults, LlamaConfig};
 use crate::experts::{self, ExpertsConfig};
+use crate::family::{Metadata, joined};
 use crate::hybrid;
 use crate::mamba2::Mamba2Config;
 use crate::rope::RopeParameters;
@@ -188,6 +189,51 @@ pub(crate) fn read(keys: &Keys) -> NemotronHConfig {
         time_step_min: keys.number_or("time_step_min", 0.001),
         experts,
     }
+}
+
+/// The `config.json` that corresponds to a GGUF file (`LLM_ARCH_NEMOTRON_H` and `LLM_ARCH_NEMOTRON_H_MOE` in
+/// llama.cpp).
+pub(super) fn gguf(file: &Metadata<'_>) -> Value {
+    let layers = file.layers();
+    let [heads, features] =
+        ["attention.head_count_kv", "feed_forward_length"].map(|key| file.each_layer(key, layers));
+    let kind = |layer: usize| match (heads[layer], features[layer]) {
+        (0, 0) => "mamba",
+        (_, 0) => "attention",
+        _ if file.has(&format!("blk.{layer}.ffn_gate_inp.weight")) => "moe",
+        _ => "mlp",
+    };
+    let kinds: Vec<&str> = (0..heads.len().min(features.len())).map(kind).collect();
+    let recurs = kinds.iter().position(|kind| *kind == "mamba").unwrap_or(0);
+    let [rms, other] = ["rms_epsilon", "epsilon"].map(|end| format!("attention.layer_norm_{end}"));
+    let (inner, mamba_heads) = (file.count("ssm.inner_size"), file.count("ssm.time_step_rank"));
+    let keys = json!({
+        "hidden_size": file.count("embedding_length"),
+        "intermediate_size": file.most("feed_forward_length").filter(|&most| most > 0),
+        "num_hidden_layers": layers,
+        "layers_block_type": kinds,
+        "num_attention_heads": file.most("attention.head_count"),
+        "num_key_value_heads": heads.iter().max(),
+        "head_dim": file.count("attention.key_length"),
+        "layer_norm_epsilon": file.optional_number(&rms).or_else(|| file.number(&other)),
+        "max_position_embeddings": file.count("context_length"),
+        "mlp_bias": (0..kinds.len()).any(|layer| file.has(&format!("blk.{layer}.ffn_up.bias"))),
+        "mamba_num_heads": mamba_heads,
+        "mamba_head_dim": inner.zip(mamba_heads).and_then(|(inner, heads)| inner.checked_div(heads)),
+        "n_groups": file.count("ssm.group_count"),
+        "ssm_state_size": file.count("ssm.state_size"),
+        "conv_kernel": file.count("ssm.conv_kernel"),
+        "use_conv_bias": file.has(&format!("blk.{recurs}.ssm_conv1d.bias")),
+        "use_bias": file.has(&format!("blk.{recurs}.ssm_in.bias")),
+    });
+    let experts = file.experts().map_or(Value::Null, |_| {
+        let own = json!({
+            "moe_shared_expert_intermediate_size": file.count("expert_shared_feed_forward_length"),
+            "moe_latent_size": file.optional_count("moe_latent_size").filter(|&size| size > 0),
+        });
+        joined([own, file.deepseek()])
+    });
+    file.shared(joined([keys, experts]))
 }
 
 /// Reads the kind of block of each layer from the key `layers_block_type` or from the letters in

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use dsl::{EntryInput, EntryPoint, LogitsMode};
+use irpa::Checkpoint;
 use ops::{ElementType, TensorType, Value};
-use trace::{Evaluation, Trace, evaluate};
+use trace::{Evaluation, Parameter, Trace, evaluate};
 use tracewright_models::{Architecture as _, ModelConfig};
 
 /// The path of a published `config.json`.
@@ -66,19 +67,8 @@ pub fn parameters(trace: &Trace) -> BTreeMap<String, TensorType> {
 /// fixture's first prompt.
 pub fn judged_by_transformers(folder: &Path) {
     let name = folder.file_name().unwrap().to_str().unwrap();
-    let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
-    let weights = files.filter(|file| {
-        let name = file.file_name().unwrap().to_str().unwrap();
-        name.starts_with("model") && name.ends_with(".safetensors")
-    });
     let config = config(folder);
-    let named = |(key, value): (String, Value)| {
-        let prefixes = config.family().prefixes.iter();
-        let renamed =
-            prefixes.filter_map(|(from, to)| Some(format!("{to}{}", key.strip_prefix(from)?))).next();
-        (renamed.unwrap_or(key), value)
-    };
-    let weights: BTreeMap<String, Value> = weights.flat_map(|file| tensors(&file)).map(named).collect();
+    let checkpoint = config.named(Checkpoint::open(folder).unwrap());
     let golden = std::fs::read(folder.join("golden.json")).unwrap();
     let golden: serde_json::Value = serde_json::from_slice(&golden).unwrap();
     let expected = &tensors(&folder.join("golden.safetensors"))["prompts.0.logits"];
@@ -107,7 +97,9 @@ pub fn judged_by_transformers(folder: &Path) {
             _ => Value::from_fn(ty.clone(), |_| 0.0),
         };
         let arguments = inputs.into_iter().map(argument).collect();
-        let parameters = |key: &str| weights.get(key).cloned();
+        let declared = trace.parameters().unwrap();
+        let types: BTreeMap<&str, &TensorType> = declared.iter().flat_map(Parameter::sources).collect();
+        let parameters = |key: &str| bake::value(&checkpoint, key, types.get(key)?);
         let evaluation = Evaluation { parameters: &parameters, watch: None };
         let logits = evaluate(&trace, "score", arguments, evaluation).unwrap().swap_remove(0);
         let columns = expected.ty.shape[1];
