@@ -86,8 +86,8 @@ impl<'a> Origin<'a> {
         None
     }
 
-    /// If a `rename` gave `axis` its name, the earlier name and the line of code that calls
-    /// `rename`. The search starts at the node `from`.
+    /// Returns the earlier name of `axis` and the line of code that calls `rename`, if a call of
+    /// `rename` gave `axis` its name. The search starts at the node `from`.
     pub(crate) fn renamed_at(self, from: NodeId, axis: Axis) -> Option<(&'a str, &'a Provenance)> {
         let mut id = from;
         loop {
@@ -107,8 +107,7 @@ impl<'a> Origin<'a> {
         self.function.node(id).axes.iter().position(|name| *name == axis.0)
     }
 
-    /// Returns the activations from which elementwise functions and reductions alone compute
-    /// `node`.
+    /// Returns the activations from which only elementwise functions and reductions compute `node`.
     fn sources(self, node: NodeId) -> BTreeSet<NodeId> {
         let (mut found, mut seen) = (BTreeSet::new(), BTreeSet::new());
         let mut open = vec![node];

@@ -42,10 +42,11 @@ impl Raw {
     }
 }
 
-/// The key of a recorded body. Two calls with equal keys record the same function.
+/// The key that identifies the recording of a function body. Two calls with equal keys share one
+/// recording.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct TraceKey {
-    /// The type of the block.
+    /// The Rust type of the block.
     pub owner: TypeId,
     pub dims: Dims,
     pub block: &'static str,
@@ -78,7 +79,7 @@ pub(crate) struct Tracer {
     error: Option<TraceError>,
     /// The recorded bodies of block arrays.
     bodies: Vec<(TraceKey, Body)>,
-    /// The Rust files seen so far, and their names in the trace.
+    /// The Rust source files of the calls so far, and the name of each file in the trace.
     files: Vec<(&'static str, Arc<str>)>,
     /// A cache of the last node's field path: the number of the function, the path, and the path
     /// relative to the function. The next node usually has the same field path as the last node.
@@ -206,7 +207,8 @@ impl Tracer {
         Ok(Guard)
     }
 
-    /// The trace, and the number of bodies of block arrays that Tracewright recorded.
+    /// Returns the trace, and the number of function bodies that Tracewright recorded for block
+    /// arrays.
     pub(crate) fn recorded(self) -> (Trace, usize) {
         (self.trace, self.body_runs)
     }

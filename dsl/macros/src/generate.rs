@@ -201,8 +201,8 @@ impl Generator<'_> {
         }
     }
 
-    /// The rules of the `shard` clause. Each rule of `shard` is a pair of the partitioned axes and
-    /// the mesh axis.
+    /// The rules of the `shard` clause, which partition axes over a device mesh. Each rule of
+    /// `shard` is a pair of the partitioned axes and the mesh axis.
     pub(super) fn shards(&self) -> TokenStream {
         let rules = self.model.root().shards.iter().flat_map(|section| &section.rules).map(|rule| {
             let axes = rule.axes.iter().map(Ident::to_string);
@@ -569,13 +569,14 @@ impl Generator<'_> {
     }
 }
 
-/// The name of a local variable. The prefix `__` prevents a collision with the user's constants.
+/// The name of a local variable in the generated code. The prefix `__` prevents a collision with
+/// the user's constants.
 pub(super) fn local(name: &Ident) -> Ident {
     format_ident!("__{}", name)
 }
 
-/// Generates an expression, with the span of the user's token, that reads a key of the
-/// configuration.
+/// Generates an expression, with the span of the user's token, that reads the value of a
+/// configuration key.
 pub(super) fn config(key: &Ident) -> TokenStream {
     quote_spanned!(key.span()=> config.#key)
 }

@@ -51,12 +51,12 @@ use proc_macro::TokenStream;
 ///
 /// The first block of the declaration is the root block. The first type parameter of the root block
 /// is the element type, which all blocks share. The type in parentheses is the type of the
-/// configuration. A *key* is a field of the configuration. The macro generates a function
-/// `new(&Config)` for the root block.
+/// configuration. In this text, a *key* is a field of the configuration. The macro generates a
+/// function `new(&Config)` for the root block.
 ///
-/// **`dims`** names axes and sets their extents. An extent is a key, an integer, an earlier dim, a
-/// sum, a product, or an exact quotient. If the key is an `Option`, the extent can also be `key or
-/// …`. Names of axes begin with an upper-case letter.
+/// **`dims`** names axes and sets their extents. The extent of an axis is a configuration key, an
+/// integer, an earlier dim, a sum, a product, or an exact quotient. If the configuration key is an
+/// `Option`, the extent can also be `key or …`. Names of axes begin with an upper-case letter.
 ///
 /// **Fields** are leaves (built-in layers), blocks of this `model!`, arrays of blocks, and blocks
 /// that are declared elsewhere. The leaves are `Linear[D -> V]`, `Embedding[V, D]`, `RmsNorm[D]`
@@ -138,7 +138,7 @@ use proc_macro::TokenStream;
 /// `forward` implements a trait, write this trait after the name and parameters of the block. An
 /// inner block without its own parameters has the parameters of the root block. The type of the
 /// configuration can also be a type parameter. The bounds of the configuration's type parameter
-/// must include a `Deref` to a struct that has the keys as fields.
+/// must include a `Deref` to a struct that has the configuration keys as fields.
 ///
 /// ```text
 /// pub trait Maps<T: Float>: Block<Config = Config> { fn forward(&self, x: Tensor<T>) -> Tensor<T>; }
