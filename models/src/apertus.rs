@@ -76,8 +76,8 @@ fn expm1<T: Float>(x: Tensor<T>) -> Tensor<T> {
     (t * 2.0 / (-t + 1.0)).to()
 }
 
-/// Reads the `config.json` of an Apertus model. Missing keys get the defaults of `ApertusConfig` in
-/// HF transformers.
+/// Reads the `config.json` of an Apertus model. Missing configuration keys get the defaults of
+/// `ApertusConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     // HF transformers does not read these keys of the published checkpoints.
     keys.ignore(&["hidden_dropout"]);

@@ -42,7 +42,7 @@ model! {
 /// The values in the `config.json` of a Command R7B model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cohere2Config {
-    /// The keys that Cohere 2 shares with Llama.
+    /// The configuration keys that Cohere 2 shares with Llama.
     pub llama: LlamaConfig,
     /// The factor by which the logits are multiplied.
     pub logit_scale: f64,
@@ -65,7 +65,7 @@ impl DecoderConfig for Cohere2Config {
     }
 }
 
-/// Keys that published `config.json` files contain but HF transformers does not read.
+/// Configuration keys that published `config.json` files contain but HF transformers does not read.
 const IGNORED: &[&str] = &[
     "cache_implementation",
     "layer_switch",
@@ -78,8 +78,8 @@ const IGNORED: &[&str] = &[
     "use_parallel_embedding",
 ];
 
-/// Reads the `config.json` of a Command R7B model. Missing keys get the defaults of `Cohere2Config`
-/// in HF transformers.
+/// Reads the `config.json` of a Command R7B model. Missing configuration keys get the defaults of
+/// `Cohere2Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Cohere2Config {
     keys.ignore(IGNORED);
     let defaults = Defaults {

@@ -122,7 +122,7 @@ model! {
 /// The values in the `config.json` of a DeepSeek-V3 model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeepseekV3Config {
-    /// The keys that DeepSeek-V3 shares with other networks with experts.
+    /// The configuration keys that DeepSeek-V3 shares with other networks with experts.
     pub experts: ExpertsConfig,
     /// The number of features of a compressed query, or `None` if queries are not compressed.
     pub q_lora_rank: Option<usize>,
@@ -149,7 +149,8 @@ impl DeepseekV3Config {
         self.loudness / ((self.qk_nope_head_dim + self.qk_rope_head_dim) as f64).sqrt()
     }
 
-    /// Returns the sizes that Tracewright compares with the tensor shapes in the checkpoint.
+    /// Returns the configured sizes that Tracewright compares with the tensor shapes in the
+    /// checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let mut sizes = self.experts.sizes();
         sizes.retain(|size| !size.key.contains("head_dim"));
@@ -176,7 +177,7 @@ pub(crate) struct LatentDefaults {
     pub routing: ([usize; 2], f64, usize),
 }
 
-/// Reads the `config.json` of a DeepSeek-V3 model. Missing keys get the defaults of
+/// Reads the `config.json` of a DeepSeek-V3 model. Missing configuration keys get the defaults of
 /// `DeepseekV3Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> DeepseekV3Config {
     let defaults = LatentDefaults {

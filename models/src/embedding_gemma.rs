@@ -30,7 +30,8 @@ const TOKENS: Axis = Axis("S");
 /// The axis of the keys, which are tokens of the same text.
 const KEYS: Axis = Axis("N");
 
-/// Lists the folders next to the transformer's checkpoint in which the network has further tensors.
+/// Lists the folders next to the transformer's checkpoint that contain further tensors of the
+/// network.
 const FOLDERS: [&str; 2] = ["2_Dense", "3_Dense"];
 
 pub(crate) const FAMILY: Family = Family {

@@ -58,8 +58,8 @@ model! {
     }
 }
 
-/// Reads the `config.json` of an ERNIE 4.5 model with experts. Missing keys get the defaults of
-/// `Ernie4_5_MoeConfig` in HF transformers.
+/// Reads the `config.json` of an ERNIE 4.5 model with experts. Missing configuration keys get the
+/// defaults of `Ernie4_5_MoeConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> ExpertsConfig {
     keys.ignore(experts::IGNORED);
     // Tracewright does not support `use_bias`, which adds a bias to the output head.

@@ -41,8 +41,8 @@ model! {
     }
 }
 
-/// Reads the `config.json` of an EXAONE 4.0 model. Missing keys get the defaults of `Exaone4Config`
-/// in HF transformers.
+/// Reads the `config.json` of an EXAONE 4.0 model. Missing configuration keys get the defaults of
+/// `Exaone4Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> SmolLm3Config {
     let defaults = Defaults { num_key_value_heads: Some(32), rms_norm_eps: 1e-5, ..Defaults::new(2048) };
     let llama = LlamaConfig::shared(keys, defaults);

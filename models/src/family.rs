@@ -18,8 +18,8 @@ pub type Stacks = &'static [(&'static str, &'static [&'static str])];
 pub struct Family {
     /// The family's names in the key `architectures` of a `config.json`.
     pub architectures: &'static [&'static str],
-    /// The names of HF transformers' model classes without an output head. By the model type, HF
-    /// transformers maps a class without a head to the first architecture.
+    /// The names of HF transformers' model classes without an output head. HF transformers uses the
+    /// model type to find the first architecture for a class without an output head.
     pub bases: &'static [&'static str],
     /// The family's values of the key `model_type`, which Tracewright reads if a `config.json` has
     /// no key `architectures`.
@@ -27,8 +27,8 @@ pub struct Family {
     /// A description of how the network differs from other networks. The documentation's table of
     /// architectures contains the description.
     pub about: &'static str,
-    /// The prefixes of keys in checkpoints. Each pair contains a prefix in the checkpoint and the
-    /// corresponding prefix in the network.
+    /// The prefixes of tensor names in checkpoints. Each pair contains a prefix in the checkpoint
+    /// and the corresponding prefix in the network.
     pub prefixes: &'static [(&'static str, &'static str)],
     /// The key of the embedding table, whose weight a tied output head shares.
     pub embedding: &'static str,
@@ -48,7 +48,7 @@ pub struct Family {
     pub is: fn(&Keys) -> bool,
     /// Returns the entry points of a program with the given sizes of batch, chunk and context.
     pub entry_points: fn(usize, usize, usize) -> Vec<EntryPoint>,
-    /// Lists the folders next to the checkpoint in which the network has further tensors.
+    /// Lists the folders next to the checkpoint that contain further tensors of the network.
     pub folders: &'static [&'static str],
     /// The description of the family's GGUF files, if llama.cpp supports the family.
     pub gguf: Option<GgufFamily>,

@@ -54,7 +54,7 @@ model! {
 /// The values in the `config.json` of a GLM-4.5 model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Glm4MoeConfig {
-    /// The keys that GLM-4.5 shares with other networks with experts.
+    /// The configuration keys that GLM-4.5 shares with other networks with experts.
     pub experts: ExpertsConfig,
     /// Whether attention normalizes the queries and keys.
     pub use_qk_norm: bool,
@@ -71,14 +71,15 @@ impl Sparse for Glm4MoeConfig {
 }
 
 impl Glm4MoeConfig {
-    /// Returns the sizes that Tracewright compares with the tensor shapes in the checkpoint.
+    /// Returns the configured sizes that Tracewright compares with the tensor shapes in the
+    /// checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         self.experts.sizes()
     }
 }
 
-/// Reads the `config.json` of a GLM-4.5 model. Missing keys get the defaults of `Glm4MoeConfig` in
-/// HF transformers.
+/// Reads the `config.json` of a GLM-4.5 model. Missing configuration keys get the defaults of
+/// `Glm4MoeConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Glm4MoeConfig {
     keys.ignore(experts::IGNORED);
     keys.ignore(experts::FURTHER_LAYERS);

@@ -16,7 +16,7 @@ pub(crate) const FAMILY: Family = Family {
     ..deepseek_v3::FAMILY
 };
 
-/// Reads the `config.json` of a GLM-4.7-Flash model. Missing keys get the defaults of
+/// Reads the `config.json` of a GLM-4.7-Flash model. Missing configuration keys get the defaults of
 /// `Glm4MoeLiteConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> DeepseekV3Config {
     let defaults = LatentDefaults {

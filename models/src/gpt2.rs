@@ -200,8 +200,8 @@ const IGNORED: &[&str] = &[
     "summary_use_proj",
 ];
 
-/// Reads the `config.json` of a GPT-2 model. Missing keys get the defaults of `GPT2Config` in HF
-/// transformers.
+/// Reads the `config.json` of a GPT-2 model. Missing configuration keys get the defaults of
+/// `GPT2Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Gpt2Config {
     keys.ignore(IGNORED);
     let count = |key, default| keys.optional_count(key).unwrap_or(default);
@@ -241,7 +241,8 @@ impl Gpt2Config {
         1.0 / (root * depth as f64)
     }
 
-    /// Returns the sizes that Tracewright compares with the tensor shapes in the checkpoint.
+    /// Returns the configured sizes that Tracewright compares with the tensor shapes in the
+    /// checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let inner = &[("h.*.mlp.c_fc.weight", 1)];
         vec![

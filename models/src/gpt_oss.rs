@@ -84,7 +84,7 @@ model! {
 /// The values in the `config.json` of a gpt-oss model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GptOssConfig {
-    /// The keys that gpt-oss shares with Llama.
+    /// The configuration keys that gpt-oss shares with Llama.
     pub llama: LlamaConfig,
     /// The number of experts in each layer.
     pub num_experts: usize,
@@ -101,7 +101,8 @@ descends!(GptOssConfig from llama: LlamaConfig);
 impl DecoderConfig for GptOssConfig {}
 
 impl GptOssConfig {
-    /// Returns the sizes that Tracewright compares with the tensor shapes in the checkpoint.
+    /// Returns the configured sizes that Tracewright compares with the tensor shapes in the
+    /// checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let router = &[("model.layers.*.mlp.router.weight", 0)];
         let features = &[("model.layers.*.mlp.experts.down_proj", 1)];
@@ -113,8 +114,8 @@ impl GptOssConfig {
     }
 }
 
-/// Reads the `config.json` of a gpt-oss model. Missing keys get the defaults of `GptOssConfig` in
-/// HF transformers.
+/// Reads the `config.json` of a gpt-oss model. Missing configuration keys get the defaults of
+/// `GptOssConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> GptOssConfig {
     keys.ignore(experts::IGNORED);
     // Published files contain these keys, but HF transformers does not read them.

@@ -69,7 +69,7 @@ model! {
 /// The values in the `config.json` of a Granite model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GraniteConfig {
-    /// The keys that Granite shares with Llama.
+    /// The configuration keys that Granite shares with Llama.
     pub llama: LlamaConfig,
     /// The factor by which the tokens' embeddings are multiplied.
     pub embedding_multiplier: f64,
@@ -98,8 +98,8 @@ impl DecoderConfig for GraniteConfig {
     }
 }
 
-/// Reads the `config.json` of a Granite model. Missing keys get the defaults of `GraniteConfig` in
-/// HF transformers.
+/// Reads the `config.json` of a Granite model. Missing configuration keys get the defaults of
+/// `GraniteConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> GraniteConfig {
     GraniteConfig {
         llama: llama::read(keys),

@@ -198,11 +198,12 @@ impl Project<LlamaConfig> for GraniteMoeHybridConfig {
 
 alternates!(GraniteMoeHybridConfig);
 
-/// Keys that do not affect the results: the number of tokens in a chunk, and a key for training.
+/// Configuration keys that do not affect the results: the number of tokens in a chunk, and a key
+/// for training.
 const IGNORED: &[&str] = &["mamba_chunk_size", "init_method"];
 
-/// Reads the `config.json` of a Granite 4 hybrid model. Missing keys get the defaults of
-/// `GraniteMoeHybridConfig` in HF transformers.
+/// Reads the `config.json` of a Granite 4 hybrid model. Missing configuration keys get the defaults
+/// of `GraniteMoeHybridConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> GraniteMoeHybridConfig {
     keys.ignore(IGNORED);
     keys.ignore(experts::IGNORED);

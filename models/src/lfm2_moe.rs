@@ -29,8 +29,8 @@ pub(crate) const FAMILY: Family = Family {
     }
 };
 
-/// Reads the `config.json` of an LFM2 model with experts. Missing keys get the defaults of
-/// `Lfm2MoeConfig` in HF transformers.
+/// Reads the `config.json` of an LFM2 model with experts. Missing configuration keys get the
+/// defaults of `Lfm2MoeConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Lfm2Config {
     keys.ignore(experts::IGNORED);
     let config = lfm2::shared(keys, [65_536, 2048, 7168, 32, 32]);

@@ -196,8 +196,8 @@ families! {
     starcoder2::Starcoder2(LlamaConfig);
 }
 
-/// A function that reads a configuration. The second argument lists keys that are no error even if
-/// no code reads these keys.
+/// A function that reads a configuration. The second argument lists configuration keys that cause
+/// no error even if no code reads these keys.
 type ReadKeys = fn(Keys, &[String]) -> Result<ModelConfig, ConfigError>;
 
 /// The properties that the configurations of all families provide.
@@ -208,7 +208,7 @@ struct Facts {
     vocabulary: usize,
     tied: bool,
     layers: usize,
-    /// The sizes that Tracewright compares with the tensor shapes in the checkpoint.
+    /// The configured sizes that Tracewright compares with the tensor shapes in the checkpoint.
     sizes: Vec<DeclaredSize>,
 }
 
@@ -218,8 +218,8 @@ pub fn architectures() -> Vec<&'static str> {
 }
 
 impl ModelConfig {
-    /// Reads the `config.json` at `path`, or in the directory `path`. The keys in `allowed` are no
-    /// error even if no code reads these keys.
+    /// Reads the `config.json` at `path`, or in the directory `path`. Unknown configuration keys in
+    /// the list `allowed` cause no error.
     ///
     /// # Errors
     /// Returns an error if Tracewright does not support the architecture or the checkpoint's
@@ -317,12 +317,12 @@ impl Architecture for ModelConfig {
 }
 
 /// A function that reads the configuration of a model from a Hugging Face folder, a `config.json`
-/// or a GGUF file. The keys in the second argument are no error even if no code reads these keys.
+/// or a GGUF file. Unknown configuration keys in the second argument cause no error.
 pub type ReadModel = fn(&Path, &[String]) -> Result<Box<dyn Architecture>, ConfigError>;
 
 /// Reads the configuration of the model at `path`. The path can be a GGUF file, a directory with a
-/// `config.json`, or a `config.json`. The keys in `allowed` are no error even if no code reads
-/// these keys.
+/// `config.json`, or a `config.json`. Unknown configuration keys in the list `allowed` cause no
+/// error.
 ///
 /// # Errors
 /// Returns the same errors as [`ModelConfig::read`]. Also returns an error if a GGUF file is
@@ -356,8 +356,8 @@ pub trait Architecture: Send {
         EntryPoint::all(batch, chunk, context)
     }
 
-    /// How to prepare a text before the network computes the text's embedding. The value is `None`
-    /// for a network that predicts tokens.
+    /// The settings for preparing a text before the network computes the text's embedding. The
+    /// value is `None` for a network that predicts tokens.
     fn sentence(&self) -> Option<&SentenceConfig> {
         None
     }
@@ -407,8 +407,8 @@ pub trait Architecture: Send {
         Quantization::Computed
     }
 
-    /// Returns the sizes that [`check_sizes`] compares with the tensor shapes in the checkpoint. By
-    /// default, the list is empty.
+    /// Returns the configured sizes that [`check_sizes`] compares with the tensor shapes in the
+    /// checkpoint. By default, the list is empty.
     fn sizes(&self) -> Vec<DeclaredSize> {
         Vec::new()
     }

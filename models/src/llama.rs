@@ -78,8 +78,8 @@ model! {
     }
 }
 
-/// Reads the `config.json` of a Llama model. Missing keys get the defaults of `LlamaConfig` in HF
-/// transformers.
+/// Reads the `config.json` of a Llama model. Missing configuration keys get the defaults of
+/// `LlamaConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     if let Some(found) = keys.optional_count("pretraining_tp").filter(|&tp| tp != 1) {
         keys.refuse("pretraining_tp", found, "1");

@@ -20,7 +20,8 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["MiniMaxM2ForCausalLM"], &["MiniMaxM2Model"], &["minimax_m2"])
 };
 
-/// Keys of published files that HF transformers does not read, each with the published value.
+/// Configuration keys of published files that HF transformers does not read, each with the
+/// published value.
 const UNREAD: &[&str] = &[
     "attn_type_list",
     "layernorm_full_attention_beta",
@@ -39,7 +40,7 @@ const UNREAD: &[&str] = &[
     "use_routing_bias",
 ];
 
-/// Reads the `config.json` of a MiniMax-M2 model. Missing keys get the defaults of
+/// Reads the `config.json` of a MiniMax-M2 model. Missing configuration keys get the defaults of
 /// `MiniMaxM2Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> OlmoeConfig {
     keys.ignore(experts::IGNORED);

@@ -79,8 +79,8 @@ impl From<LlamaConfig> for Wide {
     }
 }
 
-/// Reads the `config.json` of an OLMo 2 model. Missing keys get the defaults of `Olmo2Config` in HF
-/// transformers.
+/// Reads the `config.json` of an OLMo 2 model. Missing configuration keys get the defaults of
+/// `Olmo2Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     let defaults = Defaults { rms_norm_eps: 1e-5, ..Defaults::new(2048) };
     let attention_bias = keys.flag("attention_bias", false);

@@ -72,8 +72,8 @@ model! {
     }
 }
 
-/// Reads the `config.json` of a Phi-3 model. Missing keys get the defaults of `Phi3Config` in HF
-/// transformers.
+/// Reads the `config.json` of a Phi-3 model. Missing configuration keys get the defaults of
+/// `Phi3Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     for bias in ["attention_bias", "mlp_bias", "lm_head_bias"] {
         keys.always(bias, false);

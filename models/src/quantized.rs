@@ -17,10 +17,11 @@ use crate::shape_check::DeclaredSize;
 use crate::{Architecture, ModelConfig, UntiedHead};
 
 /// Returns the storage formats of matmul weights that the checkpoint stores in quantized blocks.
-/// The result contains a format for each pattern of keys.
+/// The result contains a weight format for each pattern of checkpoint keys.
 ///
-/// Tracewright keeps blocks in the formats q8, q4 and q4_k. Tracewright converts blocks in other
-/// formats to q8, the format with the least loss. A weight has the same format in all layers.
+/// Tracewright keeps quantized blocks in the formats q8, q4 and q4_k. Tracewright converts
+/// quantized blocks in other formats to q8, the format with the least loss. A weight has the same
+/// format in all layers.
 fn stored(checkpoint: &Checkpoint) -> Quantization {
     let mut blocks: BTreeMap<String, Vec<Option<BlockFormat>>> = BTreeMap::new();
     for tensor in checkpoint.tensors().filter(|tensor| tensor.shape.len() > 1) {
@@ -43,14 +44,14 @@ fn stored(checkpoint: &Checkpoint) -> Quantization {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct QuantizedModel {
     config: ModelConfig,
-    /// The names of tensors in a GGUF file, or `None` for a folder.
+    /// The names of the tensors in the model's GGUF file, or `None` for a model in a folder.
     gguf: Option<Renaming>,
     stored: Quantization,
 }
 
 impl QuantizedModel {
-    /// Creates the model of a folder. If the checkpoint contains quantized blocks, the model uses
-    /// the storage formats of the checkpoint.
+    /// Creates the model whose files are in a folder. If the checkpoint contains quantized blocks,
+    /// the model uses the storage formats of the checkpoint.
     pub(crate) fn of_folder(config: ModelConfig, path: &Path) -> Box<dyn Architecture> {
         // If the checkpoint is damaged or missing, the function that reads the weights reports the error.
         let checkpoint = path.is_dir().then(|| Checkpoint::open(path).ok()).flatten();
@@ -61,7 +62,7 @@ impl QuantizedModel {
         }
     }
 
-    /// Creates the model of a GGUF file.
+    /// Creates the model that a GGUF file contains.
     ///
     /// # Errors
     /// Returns the same errors as [`gguf::read`].

@@ -44,8 +44,8 @@ model! {
     }
 }
 
-/// Reads the `config.json` of a Qwen2 model. Missing keys get the defaults of `Qwen2Config` in HF
-/// transformers.
+/// Reads the `config.json` of a Qwen2 model. Missing configuration keys get the defaults of
+/// `Qwen2Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     keys.always("use_mrope", false);
     let defaults = Defaults { num_key_value_heads: Some(32), ..Defaults::new(32_768) };

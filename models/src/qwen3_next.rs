@@ -87,7 +87,7 @@ model! {
     }
 }
 
-/// Reads the `config.json` of a Qwen3-Next model. Missing keys get the defaults of
+/// Reads the `config.json` of a Qwen3-Next model. Missing configuration keys get the defaults of
 /// `Qwen3NextConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Qwen35Config {
     let sizes = Some([151_936, 2048, 5632, 48, 16]);

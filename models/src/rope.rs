@@ -113,7 +113,7 @@ pub struct RopeDefaults {
     /// The largest number of tokens in a sequence before the context was extended. `None` selects
     /// `max_position_embeddings`.
     pub original_max_position_embeddings: Option<usize>,
-    /// Keys that other code reads from the object of the rotary embedding.
+    /// Configuration keys in the object of the rotary embedding that other code reads.
     pub others: &'static [&'static str],
 }
 
@@ -148,8 +148,8 @@ impl RopeParameters {
         Self { theta, partial_rotary_factor: 1.0, scaling: RopeScaling::Default }
     }
 
-    /// Reads the keys of a rotary embedding: `rope_parameters` (HF transformers 5), or `rope_theta`
-    /// and `rope_scaling` (HF transformers 4).
+    /// Reads the configuration keys that describe a rotary embedding: `rope_parameters` (HF
+    /// transformers 5), or `rope_theta` and `rope_scaling` (HF transformers 4).
     pub fn read(keys: &Keys, defaults: &RopeDefaults) -> Self {
         let outside = Outside::new(keys, "rope_theta", defaults);
         outside.read(

@@ -29,10 +29,10 @@ pub struct UnknownPrompt {
 }
 
 impl SentenceConfig {
-    /// Reads the files in `folder` that describe the preparation of texts. Each file may be
-    /// missing. If no file limits the length of a text, the limit is `positions`, the number of
-    /// positions that the network supports. The keys in `allowed` are no error even if no code
-    /// reads these keys.
+    /// Reads the files in `folder` that describe the preparation of texts. Any of the files that
+    /// describe the preparation may be missing. If no file limits the length of a text, the limit
+    /// is `positions`, the number of positions that the network supports. Unknown configuration
+    /// keys in the list `allowed` cause no error.
     ///
     /// # Errors
     /// Returns an error if keys of a file are unknown or invalid. The error lists all unknown and

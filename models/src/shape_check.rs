@@ -15,7 +15,7 @@ pub struct DeclaredSize {
     /// The key of the configuration, or two keys with a `×` between the keys if the size is a
     /// product.
     pub key: String,
-    /// The value in the configuration.
+    /// The value of the configuration key.
     pub value: usize,
     /// The tensor names or tensor shapes in the checkpoint from which Tracewright reads the size.
     pub shown: Evidence,
@@ -51,9 +51,9 @@ pub struct OtherSizes {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the key `{key}` is {claimed}, but the checkpoint has {found} ({shown})")]
 pub struct OtherSize {
-    /// The key of the configuration.
+    /// The configuration key that contains the size.
     pub key: String,
-    /// The value in the configuration.
+    /// The size in the configuration.
     pub claimed: usize,
     /// The size in the checkpoint.
     pub found: usize,

@@ -25,7 +25,7 @@ pub(crate) const FAMILY: Family = Family {
 /// The values in the `config.json` of a SmolLM3 model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SmolLm3Config {
-    /// The keys that SmolLM3 shares with Llama.
+    /// The configuration keys that SmolLM3 shares with Llama.
     pub llama: LlamaConfig,
     /// Whether each layer has a rotary embedding for queries and keys.
     pub rotary: Vec<bool>,
@@ -43,8 +43,8 @@ impl DecoderConfig for SmolLm3Config {
     }
 }
 
-/// Reads the `config.json` of a SmolLM3 model. Missing keys get the defaults of `SmolLM3Config` in
-/// HF transformers.
+/// Reads the `config.json` of a SmolLM3 model. Missing configuration keys get the defaults of
+/// `SmolLM3Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> SmolLm3Config {
     let rope = RopeDefaults { theta: 2e6, ..RopeDefaults::new(32_768) };
     let (num_key_value_heads, tie_word_embeddings) = (Some(4), true);

@@ -63,8 +63,8 @@ impl From<LlamaConfig> for LayerNormed {
     }
 }
 
-/// Keys that only affect training, and keys of published `config.json` files that HF transformers
-/// does not read.
+/// Configuration keys that only affect training, and keys of published `config.json` files that HF
+/// transformers does not read.
 const IGNORED: &[&str] = &[
     "activation_function",
     "attention_softmax_in_fp32",
@@ -77,7 +77,7 @@ const IGNORED: &[&str] = &[
     "scale_attn_weights",
 ];
 
-/// Reads the `config.json` of a StarCoder2 model. Missing keys get the defaults of
+/// Reads the `config.json` of a StarCoder2 model. Missing configuration keys get the defaults of
 /// `Starcoder2Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     keys.ignore(IGNORED);
