@@ -70,9 +70,9 @@ impl ChatTemplate {
     /// template.
     pub const DEFAULT: &str = source::DEFAULT;
 
-    /// Creates the named templates of a file. The template `tool_use` applies to conversations with
-    /// tools, and the template `default` applies to all other conversations. `special_tokens` maps
-    /// names such as `bos_token` to texts.
+    /// Creates the chat templates that a file contains, each with a name. The template `tool_use`
+    /// applies to conversations with tools, and the template `default` applies to all other
+    /// conversations. `special_tokens` maps names such as `bos_token` to texts.
     pub fn from_file(
         path: PathBuf,
         templates: Vec<(String, String)>,
