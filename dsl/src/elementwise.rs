@@ -149,8 +149,8 @@ impl<T: Element> Tensor<T> {
     }
 
     /// Repeats this tensor along the axes that only `like` has. The result begins with the axes
-    /// that only this tensor has. The axes of `like` follow in their order. The outer sum of `a`
-    /// and `b` is `a.broadcast(b) + b.broadcast(a)`.
+    /// that only this tensor has. The last axes of the result are the axes of `like`, in the order
+    /// of `like`. The outer sum of `a` and `b` is `a.broadcast(b) + b.broadcast(a)`.
     #[track_caller]
     pub fn broadcast<U: Element>(self, like: Tensor<U>) -> Self {
         let place = Location::caller();

@@ -67,7 +67,7 @@ impl From<BuildError> for TraceError {
 pub struct NamedType {
     /// The type of the tensor's elements.
     pub element: ElementType,
-    /// The axes of the tensor with their extents, in the order of the tensor.
+    /// The axes of the tensor with their extents, from the first axis to the last axis.
     pub dims: Vec<Dim>,
 }
 
@@ -202,7 +202,7 @@ pub enum TraceErrorKind {
         .rows.extent, .rows.axis, .rows.extent
     )]
     Positions {
-        /// The axis of the table's rows, one row for each position.
+        /// The axis along which the table has a row for each position.
         rows: Dim,
         /// The number of positions in the context.
         context: usize,
@@ -229,7 +229,7 @@ pub enum TraceErrorKind {
     /// The Rust code uses a tensor handle while no `trace` is open.
     #[error("this code uses a tensor outside of the closure that `trace` calls")]
     Closed,
-    /// `trace` is called within `trace`.
+    /// The Rust code calls `trace` while another `trace` is open.
     #[error("this code calls `trace` while the same thread records another trace")]
     Nested,
     /// Two elements of a block array record different operations.
@@ -259,9 +259,9 @@ pub enum TraceErrorKind {
         argument: String,
         /// The axis that has no extent or two different extents.
         axis: Axis,
-        /// The extent that another argument or `dims` sets.
+        /// The extent that another argument or `dims` sets for the axis.
         known: Option<usize>,
-        /// The extent that the recording of the entry point sets.
+        /// The extent that the recording of the entry point sets for the axis.
         sized: Option<usize>,
     },
     /// The recording of an entry point sets the size of an axis, but no argument has this axis.
@@ -353,8 +353,8 @@ fn size(axis: &Axis, known: &Option<usize>, sized: &Option<usize>) -> String {
     }
 }
 
-/// Formats the place of an error as a line of text. The line omits the field path or the file if
-/// this information is unknown.
+/// Formats the source location of an error as a line of text. The line omits the field path or the
+/// file if this information is unknown.
 fn place(Provenance { path, file, line }: &Provenance) -> String {
     match (path.is_empty(), file.is_empty()) {
         (true, true) => String::new(),

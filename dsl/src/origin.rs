@@ -28,9 +28,9 @@ pub(crate) struct Origin<'a> {
 pub(crate) struct ActivationNodes(Vec<bool>);
 
 impl ActivationNodes {
-    /// Classifies the nodes that `function` received since the last call. Without a list of
-    /// classified nodes, each query would search all ancestors of a node, and the total time would
-    /// be quadratic in the number of layers.
+    /// Classifies the nodes that Tracewright added to `function` since the last call of this
+    /// method. Without a list of classified nodes, each query would search all ancestors of a node,
+    /// and the total time would be quadratic in the number of layers.
     pub(crate) fn extend(&mut self, function: &Function) {
         for id in (self.0.len()..function.len()).map(NodeId::new) {
             let node = function.node(id);
@@ -72,8 +72,8 @@ impl<'a> Origin<'a> {
         self.sources(small).is_subset(&self.sources(large))
     }
 
-    /// The line of code that removed `axis` from an ancestor of `from`. The line belongs to the
-    /// last ancestor that lacks the axis but has an operand with the axis.
+    /// The line of code that removed `axis` from an ancestor of `from`. This line of code computes
+    /// the last ancestor that lacks the axis but has an operand with the axis.
     pub(crate) fn lost_at(self, from: NodeId, axis: Axis) -> Option<&'a Provenance> {
         let mut open = BTreeSet::from([from]);
         while let Some(id) = open.pop_last() {

@@ -21,7 +21,7 @@ use crate::{Axis, Dim, NamedType, TraceError, TraceErrorKind};
 /// The source location of a call to an operator or a method.
 pub(crate) type Place = &'static Location<'static>;
 
-/// An untyped tensor handle, with the numbers of the node, the function and the trace.
+/// An untyped tensor handle that contains the numbers of the node, the function and the trace.
 #[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Raw {
@@ -86,7 +86,7 @@ pub(crate) struct Tracer {
     last_path: Option<(u32, Rc<str>, Arc<str>)>,
     next_function: u32,
     body_runs: usize,
-    /// The extents of axes that the recording of an entry point sets. The boolean is `true` if an
+    /// The extents that the recording of an entry point sets for axes. The boolean is `true` if an
     /// argument has used the extent.
     sizes: Vec<(Dim, bool)>,
 }

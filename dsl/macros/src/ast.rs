@@ -30,7 +30,7 @@ pub struct Block {
     pub functions: Vec<Function>,
 }
 
-/// The list `dims { V = vocab_size, … }`.
+/// The list of axes and their extents, for example `dims { V = vocab_size, … }`.
 pub struct Dims {
     pub keyword: Ident,
     pub dims: Vec<Dim>,
@@ -60,13 +60,14 @@ pub enum Extent {
     Or(Ident, Box<Extent>),
 }
 
-/// `cache { L of [K, E] within window if attends, L of delta: Recurrent<F32>[H, E] if recurs }`.
+/// The `cache` clause, for example `cache { L of [K, E] within window if attends, L of delta:
+/// Recurrent<F32>[H, E] if recurs }`.
 pub struct Cache {
     pub keyword: Ident,
     pub states: Vec<LayerState>,
 }
 
-/// The list `shard { K, F, V over model; B over data }`.
+/// The `shard` clause, for example `shard { K, F, V over model; B over data }`.
 pub struct Shard {
     pub keyword: Ident,
     pub rules: Vec<ShardRule>,
@@ -78,7 +79,8 @@ pub struct ShardRule {
     pub over: Ident,
 }
 
-/// Declares a state of all layers, or only of the layers that a condition selects.
+/// The declaration of a state that all layers have, or that only the layers with a given condition
+/// have.
 pub struct LayerState {
     pub layers: Ident,
     pub name: Option<Ident>,

@@ -1,4 +1,4 @@
-//! Collects the errors of one macro invocation, so that the macro reports all of them together.
+//! Collects all errors of one macro invocation, and reports these errors together.
 
 use std::fmt::Display;
 

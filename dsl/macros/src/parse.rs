@@ -490,7 +490,7 @@ fn at_end(input: ParseStream) -> Result<()> {
 }
 
 /// Skips the rest of an invalid item in a declaration. The function stops after a token for which
-/// `ends` is true, or before a position for which `begins` is true.
+/// `ends` returns true, or before a position for which `begins` returns true.
 fn skip(input: ParseStream, ends: impl Fn(&TokenTree) -> bool, begins: impl Fn(ParseStream) -> bool) {
     while !input.is_empty() && !begins(input) {
         match input.parse::<TokenTree>() {
