@@ -29,8 +29,8 @@ pub trait FeedForward<T: Float>: Block {
     fn forward(&self, x: Tensor<T>) -> Tensor<T>;
 }
 
-/// Configures a [`Decoder`]: contains the keys of Llama, and functions that change a Llama network
-/// outside of its layers.
+/// Configures a [`Decoder`]: contains Llama's configuration keys, and functions that change a Llama
+/// network outside of its layers.
 pub trait DecoderConfig: Deref<Target = LlamaConfig> + Clone + 'static {
     /// The kind of norm after the last layer. Layers declare their own norms.
     const NORM: Norm = Norm::Rms(WeightStyle::Scale);
@@ -216,7 +216,7 @@ pub struct LlamaConfig {
     pub mlp_bias: bool,
     /// The largest number of tokens in a sequence.
     pub max_position_embeddings: usize,
-    /// The element type in the checkpoint, if the configuration contains it.
+    /// The element type of the checkpoint's weights, if the configuration contains this type.
     pub element: Option<ElementType>,
 }
 

@@ -85,10 +85,10 @@ model! {
     }
 
     /// Attention whose heads share one cached vector for each token. The vector consists of C
-    /// features, from which keys and values follow, and I features with a rotary embedding. The
-    /// layer multiplies the queries by the key matrix, and the attention's results by the value
-    /// matrix. Therefore cached tokens need no further matmul (DeepSeek-AI, "DeepSeek-V2", 2024,
-    /// §2.1.2).
+    /// features, from which the layer computes keys and values, and of I features with a rotary
+    /// embedding. The layer multiplies the queries by the key matrix, and the attention's results
+    /// by the value matrix. Therefore cached tokens need no further matmul (DeepSeek-AI,
+    /// "DeepSeek-V2", 2024, §2.1.2).
     pub Attention {
         q_proj: Linear[D -> H, J],
         q_a_proj: Linear[D -> Q](bias if attention_bias),

@@ -360,8 +360,8 @@ pub(crate) const STACKS: Stacks = &[
     ("mlp.experts.down_proj", &["mlp.experts.*.down_proj.weight"]),
 ];
 
-/// Reads the number of experts. The name of the key is `published`, or `num_local_experts` in a
-/// file that HF transformers 5 saved.
+/// Reads the number of experts. The parameter `published` is the name of the key in published
+/// files. In files that HF transformers 5 saved, the key has the name `num_local_experts`.
 pub(crate) fn count(keys: &Keys, published: &'static str, default: usize) -> usize {
     let [published, saved] = [published, "num_local_experts"].map(|key| (key, keys.optional_count(key)));
     keys.agreed(published, saved).unwrap_or(default)

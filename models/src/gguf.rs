@@ -21,7 +21,7 @@ pub use imatrix::{ImatrixError, read_imatrix};
 pub(crate) use metadata::{Metadata, joined};
 pub(crate) use names::{Renaming, interleaved};
 
-/// Pairs of corresponding names in a GGUF file and in a Hugging Face model.
+/// Pairs of corresponding names: the name in a GGUF file and the name in a Hugging Face model.
 type Names = &'static [(&'static str, &'static str)];
 
 /// A description of the GGUF files of a model family.
@@ -29,8 +29,8 @@ type Names = &'static [(&'static str, &'static str)];
 pub struct GgufFamily {
     /// The value of `general.architecture` in the file.
     pub architecture: &'static str,
-    /// Decides whether a file with this architecture belongs to this family. The function matters
-    /// only if several families share the architecture.
+    /// Decides whether a file with this architecture belongs to this family. Tracewright needs this
+    /// function only if several families share the architecture.
     pub(crate) is: fn(&Metadata<'_>) -> bool,
     /// Converts the metadata to the keys of a `config.json`.
     pub(crate) config: fn(&Metadata<'_>) -> Value,

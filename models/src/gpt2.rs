@@ -181,7 +181,7 @@ pub struct Gpt2Config {
     pub scale_attn_by_inverse_layer_idx: bool,
     /// Whether the output head shares its weight with the embedding table.
     pub tie_word_embeddings: bool,
-    /// The element type in the checkpoint, if the configuration contains it.
+    /// The element type of the checkpoint's weights, if the configuration contains this type.
     pub element: Option<ElementType>,
 }
 

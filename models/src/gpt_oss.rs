@@ -92,7 +92,7 @@ pub struct GptOssConfig {
     pub num_experts_per_tok: usize,
     /// The factor by which the input of the gates' sigmoid is multiplied.
     pub alpha: f64,
-    /// The bound to which the program clamps the gates and the up projection.
+    /// The bound to which each expert clamps its gate and its up projection.
     pub limit: f64,
 }
 

@@ -350,8 +350,8 @@ pub trait Architecture: Send {
     /// Returns an error if a value in the configuration is invalid.
     fn trace(&self, element: ElementType, entry_points: &[EntryPoint]) -> Result<Traced, TraceError>;
 
-    /// Returns the entry points of a program with the given sizes of batch, chunk and context. By
-    /// default, the method returns the entry points of a language model.
+    /// Returns the entry points of a compiled program with the given batch size, chunk length and
+    /// context length. By default, the method returns the entry points of a language model.
     fn entry_points(&self, batch: usize, chunk: usize, context: usize) -> Vec<EntryPoint> {
         EntryPoint::all(batch, chunk, context)
     }
@@ -368,7 +368,7 @@ pub trait Architecture: Send {
     /// The number of token ids in the vocabulary.
     fn vocabulary(&self) -> usize;
 
-    /// The element type in the checkpoint, or `None` if the type is unknown.
+    /// The element type of the checkpoint's weights, or `None` if the type is unknown.
     fn element(&self) -> Option<ElementType> {
         None
     }
@@ -401,8 +401,8 @@ pub trait Architecture: Send {
         None
     }
 
-    /// The best storage format for matmul weights. The format differs from the network's element
-    /// type only if the checkpoint stores matmul weights with fewer bits.
+    /// The best storage format for the weights of the network's matmuls. The format differs from
+    /// the network's element type only if the checkpoint stores matmul weights with fewer bits.
     fn stored(&self) -> Quantization {
         Quantization::Computed
     }

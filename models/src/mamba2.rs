@@ -4,7 +4,7 @@ use dsl::nn::{MatrixTokens, Position, Recurrent, rms_norm, silu};
 use dsl::{F32, Float, model};
 
 model! {
-    /// A Mamba-2 block whose fields have the names of HF transformers
+    /// A Mamba-2 block whose fields have the same names as in HF transformers
     /// (`GraniteMoeHybridMambaLayer`). The paper's B, C and x are the keys, queries and values of
     /// this block. The two states of the block have the axes `[W, R, U, O]` and `[M, P]`.
     pub Mamba2<T: Float>(Mamba2Config) {

@@ -89,8 +89,8 @@ model! {
         }
     }
 
-    /// A layer with a norm and one of four kinds of blocks. Each kind of block has its own
-    /// function.
+    /// A layer with a norm and one of four kinds of blocks. The layer has a function for each kind
+    /// of block.
     pub Layer {
         norm: RmsNorm[D](eps = rms_norm_eps, style = wide),
         attention: Attention<T> at "mixer",

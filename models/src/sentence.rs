@@ -9,7 +9,8 @@ use crate::config::{ConfigError, Keys};
 /// The settings that control the preparation of texts for an embedding model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SentenceConfig {
-    /// The prompts by name. A prompt is a text that Tracewright puts before the user's text.
+    /// The text of each prompt, under the name of the prompt. A prompt is a text that Tracewright
+    /// puts before the user's text.
     pub prompts: BTreeMap<String, String>,
     /// The name of the default prompt, which applies unless you select another prompt. With `None`,
     /// the model has no default prompt.
@@ -78,8 +79,8 @@ impl SentenceConfig {
         Ok(Self { prompts, default_prompt, max_tokens: max_tokens.unwrap_or(positions) })
     }
 
-    /// The prompt with this name. `None` selects the default prompt, or the empty text if the model
-    /// has no default prompt.
+    /// Returns the prompt with this name. `None` selects the default prompt, or the empty text if
+    /// the model has no default prompt.
     ///
     /// # Errors
     /// Returns an error if the model has no prompt with this name.

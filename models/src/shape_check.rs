@@ -24,8 +24,7 @@ pub struct DeclaredSize {
 /// Tensor names or tensor shapes in a checkpoint from which Tracewright reads a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Evidence {
-    /// The size is the number of different integers that follow this prefix in the names of
-    /// tensors.
+    /// The size is the number of different integers that follow this prefix in tensor names.
     Numbers(&'static str),
     /// The size is an extent of the first tensor whose name matches a pattern in the list. In a
     /// pattern, `*` matches an integer. The number after a pattern is the index of the tensor's
@@ -47,7 +46,7 @@ pub struct OtherSizes {
     pub problems: Vec<OtherSize>,
 }
 
-/// A size that differs between a configuration and a checkpoint.
+/// A size whose values in a configuration and in a checkpoint differ.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the key `{key}` is {claimed}, but the checkpoint has {found} ({shown})")]
 pub struct OtherSize {

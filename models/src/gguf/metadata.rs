@@ -124,7 +124,7 @@ impl<'a> Metadata<'a> {
         })
     }
 
-    /// Rejects a number if it would change the computation in a way that Tracewright does not
+    /// Rejects a number that would change the computation in a way that Tracewright does not
     /// support.
     fn usual(&self, key: &str, is_usual: impl Fn(f64) -> bool, expected: &str) {
         self.typed(key, expected, |value| match value {

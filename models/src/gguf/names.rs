@@ -89,7 +89,8 @@ impl Renaming {
         Some(format!("{}.{end}", name?))
     }
 
-    /// The metadata key that corresponds to a `config.json` key, or to a product of such keys.
+    /// The metadata key that corresponds to a `config.json` key, or to a product of two or more
+    /// `config.json` keys.
     pub(crate) fn key(&self, key: &str) -> String {
         let own = |key: &str| {
             let found = self.gguf.keys.iter().chain(KEYS).find(|(theirs, _)| *theirs == key);
