@@ -101,7 +101,7 @@ fn takes(value: &Value, depth: usize, bytes: &mut usize, items: &mut usize) -> O
 }
 
 /// Converts a separator or a replacement to text. The function rejects lists and dictionaries,
-/// because their text can be endless.
+/// because the text of a list or a dictionary can be endless.
 pub fn as_text(value: &Value) -> Result<Cow<'_, str>, Error> {
     match value.kind() {
         ValueKind::String => Ok(value.as_str().unwrap_or_default().into()),

@@ -37,7 +37,7 @@ pub struct Chat {
     pub now: Option<Zoned>,
 }
 
-/// A model's chat template with its special tokens.
+/// A model's chat template, and the model's special tokens.
 ///
 /// A template is an untrusted program that comes with the model. Limits stop a template that
 /// creates huge values, recurses deeply or loops forever. Tracewright limits the number of executed

@@ -201,8 +201,8 @@ pub fn string(budget: Budget, value: &Value) -> Result<Value, Error> {
     }
 }
 
-/// Jinja's filter `replace`. Without the argument `count`, the function calls minijinja's filter
-/// `replace`.
+/// Jinja's filter `replace`. If the caller does not pass the argument `count`, the function calls
+/// minijinja's filter `replace`.
 pub fn replace(budget: Budget, state: &mut State, all: &Value, arguments: &[Value]) -> Result<Value, Error> {
     let (text, from, to, count, options): (&Value, Option<Value>, Option<Value>, Option<i64>, Kwargs) =
         from_args(arguments)?;
