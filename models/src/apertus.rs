@@ -1,7 +1,7 @@
 //! Apertus: Swiss AI, "Apertus: Democratizing Open and Compliant LLMs" (2025), §2. Field names
-//! follow the Hugging Face checkpoint (`modeling_apertus.py`). The network differs from Qwen3 in
-//! the feed-forward network, which has no gate. The activation function of the feed-forward network
-//! has trained parameters.
+//! follow the names in the Hugging Face checkpoint (`modeling_apertus.py`). The network differs
+//! from Qwen3 in the feed-forward network, which has no gate. The activation function of the
+//! feed-forward network has trained parameters.
 
 use dsl::nn::{Attend, Kv};
 use dsl::{F32, Float, Tensor, model};

@@ -220,8 +220,8 @@ pub struct LlamaConfig {
     pub element: Option<ElementType>,
 }
 
-/// Contains a family's defaults for missing keys of Llama, and the family's names and values of
-/// some keys.
+/// Contains a family's defaults for missing keys of Llama, and the names and values that the family
+/// has for some keys.
 pub(crate) struct Defaults {
     /// The accepted values of the key `hidden_act`. For a family without the key `hidden_act`, the
     /// list is empty.

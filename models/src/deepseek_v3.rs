@@ -1,6 +1,6 @@
 //! DeepSeek-V3: DeepSeek-AI, "DeepSeek-V3 Technical Report" (2024), §2.1. Field names follow the
-//! Hugging Face checkpoint (`modeling_deepseek_v3.py`). In latent attention, a layer caches one
-//! vector per token, and computes the keys and values of all heads from this vector.
+//! names in the Hugging Face checkpoint (`modeling_deepseek_v3.py`). In latent attention, a layer
+//! caches one vector per token, and computes the keys and values of all heads from this vector.
 
 use dsl::nn::{Attend, Cache, Position, Slots, attend, dot};
 use dsl::{Float, Tensor, model};

@@ -1,7 +1,7 @@
 //! EmbeddingGemma: "EmbeddingGemma: Powerful and Lightweight Text Representations" (2025), §2.
-//! Field names follow the Hugging Face checkpoint. The transformer is a Gemma 3 network with
-//! bidirectional attention. The modules after the transformer compute the embedding of a text: the
-//! mean over the tokens, two linear layers and a normalization (`modules.json` of
+//! Field names follow the names in the Hugging Face checkpoint. The transformer is a Gemma 3
+//! network with bidirectional attention. The modules after the transformer compute the embedding of
+//! a text: the mean over the tokens, two linear layers and a normalization (`modules.json` of
 //! sentence-transformers).
 
 use std::path::Path;

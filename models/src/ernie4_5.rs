@@ -1,6 +1,6 @@
-//! ERNIE 4.5, dense: Baidu, "ERNIE 4.5 Technical Report" (2025). Field names follow the Hugging
-//! Face checkpoint (`modeling_ernie4_5.py`). The network differs from Llama in the rotary
-//! embedding, which rotates pairs of neighbouring features and computes in f32.
+//! ERNIE 4.5, dense: Baidu, "ERNIE 4.5 Technical Report" (2025). Field names follow the names in
+//! the Hugging Face checkpoint (`modeling_ernie4_5.py`). The network differs from Llama in the
+//! rotary embedding, which rotates pairs of neighbouring features and computes in f32.
 
 use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, model};

@@ -1,7 +1,7 @@
 //! EXAONE 4.0: LG AI Research, "EXAONE 4.0: Unified Large Language Models" (2025), §2.1. Field
-//! names follow the Hugging Face checkpoint (`modeling_exaone4.py`). The network has the norms of
-//! OLMo 2 and the attention of Qwen3. If some layers have an attention window, the other layers
-//! have no rotary embedding.
+//! names follow the names in the Hugging Face checkpoint (`modeling_exaone4.py`). The network has
+//! the norms of OLMo 2 and the attention of Qwen3. If some layers have an attention window, the
+//! other layers have no rotary embedding.
 
 use dsl::nn::{Attend, Kv};
 use dsl::{Float, model};

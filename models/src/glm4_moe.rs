@@ -1,7 +1,7 @@
 //! GLM-4.5 to 4.7: Zhipu AI, "GLM-4.5: Agentic, Reasoning, and Coding Foundation Models" (2025),
-//! §2. Field names follow the Hugging Face checkpoint (`modeling_glm4_moe.py`). The network differs
-//! from Llama in two ways. The rotary embedding rotates half of a head's features, and all layers
-//! except the first layers have experts.
+//! §2. Field names follow the names in the Hugging Face checkpoint (`modeling_glm4_moe.py`). The
+//! network differs from Llama in two ways. The rotary embedding rotates half of a head's features,
+//! and all layers except the first layers have experts.
 
 use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, model};

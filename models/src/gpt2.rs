@@ -1,7 +1,7 @@
 //! GPT-2: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), §2.3. Field
-//! names follow the Hugging Face checkpoint (`modeling_gpt2.py`). The network has learned position
-//! embeddings and layer norms. The first axis of the stored matrices is the axis of the inputs
-//! (`Conv1D`).
+//! names follow the names in the Hugging Face checkpoint (`modeling_gpt2.py`). The network has
+//! learned position embeddings and layer norms. The first axis of the stored matrices is the axis
+//! of the inputs (`Conv1D`).
 
 use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position, attend, gelu, gelu_tanh, positions_within, relu, silu};

@@ -1,6 +1,6 @@
 //! gpt-oss: OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card" (2025), §2. Field names follow the
-//! Hugging Face checkpoint (`modeling_gpt_oss.py`). Attention has a sink for each head, and every
-//! second layer has an attention window. The experts have biases and clamped gates.
+//! names in the Hugging Face checkpoint (`modeling_gpt_oss.py`). Attention has a sink for each
+//! head, and every second layer has an attention window. The experts have biases and clamped gates.
 
 use dsl::nn::{Attend, Kv, attend, dot};
 use dsl::{Axis, F32, Float, Tensor, model};

@@ -1,4 +1,4 @@
-//! The Granite 4 hybrid network. Field names follow the published checkpoints
+//! The Granite 4 hybrid network. Field names follow the names in the published checkpoints
 //! (`modeling_granitemoehybrid.py`). Most layers contain a Mamba-2 block (Dao and Gu, "Transformers
 //! are SSMs", 2024, §7), and the other layers contain attention. Every layer has a feed-forward
 //! network. In the larger Granite 4 networks, every layer also has experts.

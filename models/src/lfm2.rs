@@ -1,6 +1,6 @@
-//! LFM2: "LFM2 Technical Report" (2025), §2. Field names follow the Hugging Face checkpoint
-//! (`modeling_lfm2.py`). Most layers mix neighbouring tokens with a short gated convolution. Layers
-//! without a convolution have the same attention as Qwen3.
+//! LFM2: "LFM2 Technical Report" (2025), §2. Field names follow the names in the Hugging Face
+//! checkpoint (`modeling_lfm2.py`). Most layers mix neighbouring tokens with a short gated
+//! convolution. Layers without a convolution have the same attention as Qwen3.
 
 use std::iter;
 

@@ -1,5 +1,5 @@
-//! Llama 3: "The Llama 3 Herd of Models" (2024), §3.2. Field names follow the Hugging Face
-//! checkpoint (`modeling_llama.py`).
+//! Llama 3: "The Llama 3 Herd of Models" (2024), §3.2. Field names follow the names in the Hugging
+//! Face checkpoint (`modeling_llama.py`).
 
 use dsl::nn::{Attend, Kv, attend, silu};
 use dsl::{Float, Project, model};

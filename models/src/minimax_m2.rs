@@ -1,7 +1,7 @@
-//! MiniMax-M2: MiniMax, "MiniMax-M2" (2025). Field names follow the published checkpoints
-//! (`modeling_minimax_m2.py`). The network differs from Mixtral in three ways. Attention has a norm
-//! over all query heads and a norm over all key heads. The rotary embedding rotates only some
-//! features of a head. The router has sigmoid scores and a bias.
+//! MiniMax-M2: MiniMax, "MiniMax-M2" (2025). Field names follow the names in the published
+//! checkpoints (`modeling_minimax_m2.py`). The network differs from Mixtral in three ways.
+//! Attention has a norm over all query heads and a norm over all key heads. The rotary embedding
+//! rotates only some features of a head. The router has sigmoid scores and a bias.
 
 use crate::config::Keys;
 use crate::decoder::{Decoder, Defaults, LlamaConfig};

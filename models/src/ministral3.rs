@@ -1,6 +1,6 @@
-//! Ministral 3: Mistral AI, "Ministral 3" (2025). Field names follow the Hugging Face checkpoint
-//! (`modeling_ministral3.py`). The network differs from Mistral in the queries. As in Llama 4,
-//! attention multiplies the queries at large positions by a factor.
+//! Ministral 3: Mistral AI, "Ministral 3" (2025). Field names follow the names in the Hugging Face
+//! checkpoint (`modeling_ministral3.py`). The network differs from Mistral in the queries. As in
+//! Llama 4, attention multiplies the queries at large positions by a factor.
 
 use dsl::nn::Attend;
 use dsl::{Axis, F32, Float, Tensor};

@@ -1,6 +1,6 @@
-//! Mistral: Jiang et al., "Mistral 7B" (2023), §2. Field names follow the Hugging Face checkpoint
-//! (`modeling_mistral.py`). The network differs from Llama in the attention, which has a sliding
-//! window in all layers.
+//! Mistral: Jiang et al., "Mistral 7B" (2023), §2. Field names follow the names in the Hugging Face
+//! checkpoint (`modeling_mistral.py`). The network differs from Llama in the attention, which has a
+//! sliding window in all layers.
 
 use serde_json::json;
 

@@ -1,6 +1,6 @@
-//! Mixtral: Jiang et al., "Mixtral of Experts" (2024), §2. Field names follow the published
-//! checkpoints. The network differs from Mistral in the feed-forward network, which consists of
-//! several experts. A router chooses some experts for each token.
+//! Mixtral: Jiang et al., "Mixtral of Experts" (2024), §2. Field names follow the names in the
+//! published checkpoints. The network differs from Mistral in the feed-forward network, which
+//! consists of several experts. A router chooses some experts for each token.
 
 use dsl::nn::{Attend, Kv};
 use dsl::{F32, Float, Project, Tensor, model};

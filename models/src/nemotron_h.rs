@@ -1,6 +1,6 @@
-//! The Nemotron-H network. Field names follow HF transformers (`modeling_nemotron_h.py`). Each
-//! layer has a norm and one block. The block is a Mamba-2 block, attention without a rotary
-//! embedding, a feed-forward network, or a mixture of experts.
+//! The Nemotron-H network. Field names follow the names in HF transformers
+//! (`modeling_nemotron_h.py`). Each layer has a norm and one block. The block is a Mamba-2 block,
+//! attention without a rotary embedding, a feed-forward network, or a mixture of experts.
 
 mod config;
 

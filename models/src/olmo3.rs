@@ -1,4 +1,4 @@
-//! OLMo 3: Ai2, "Olmo 3" (2025), §3. Field names follow the Hugging Face checkpoint
+//! OLMo 3: Ai2, "Olmo 3" (2025), §3. Field names follow the names in the Hugging Face checkpoint
 //! (`modeling_olmo3.py`). The network differs from OLMo 2 in the attention window that most layers
 //! have. Only layers without a window adapt the rotary embedding to long contexts.
 

@@ -1,7 +1,7 @@
 //! OLMoE: Muennighoff et al., "OLMoE: Open Mixture-of-Experts Language Models" (2024), §2. Field
-//! names follow the published checkpoints. The network differs from Mixtral in two ways. Attention
-//! has a norm over all query heads and a norm over all key heads. The router does not divide the
-//! probabilities of the chosen experts by their sum.
+//! names follow the names in the published checkpoints. The network differs from Mixtral in two
+//! ways. Attention has a norm over all query heads and a norm over all key heads. The router does
+//! not divide the probabilities of the chosen experts by their sum.
 
 use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, Tensor, model};

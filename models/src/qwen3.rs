@@ -1,6 +1,6 @@
-//! Qwen3: "Qwen3 Technical Report" (2025), §2. Field names follow the Hugging Face checkpoint
-//! (`modeling_qwen3.py`). The network differs from Llama in the norms of each query head and key
-//! head. Layers can have a sliding window as in Qwen2.
+//! Qwen3: "Qwen3 Technical Report" (2025), §2. Field names follow the names in the Hugging Face
+//! checkpoint (`modeling_qwen3.py`). The network differs from Llama in the norms of each query head
+//! and key head. Layers can have a sliding window as in Qwen2.
 
 use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, model};

@@ -1,4 +1,4 @@
-//! The text network of Qwen3.5. Field names follow the Hugging Face checkpoint
+//! The text network of Qwen3.5. Field names follow the names in the Hugging Face checkpoint
 //! (`modeling_qwen3_5.py`). Three of every four layers have a gated DeltaNet (Yang et al., "Gated
 //! Delta Networks", 2024) instead of attention. Layers without a DeltaNet have attention with an
 //! output gate.

@@ -1,4 +1,4 @@
-//! The Qwen3.5 network with experts. Field names follow the Hugging Face checkpoint
+//! The Qwen3.5 network with experts. Field names follow the names in the Hugging Face checkpoint
 //! (`modeling_qwen3_5_moe.py`). The network differs from Qwen3.5 in the experts, which are the same
 //! as in Qwen3-Next.
 

@@ -1,6 +1,6 @@
-//! Qwen3 with experts: "Qwen3 Technical Report" (2025), §2. Field names follow the published
-//! checkpoints (`modeling_qwen3_moe.py`). The network differs from Qwen3 in the experts that some
-//! or all layers have.
+//! Qwen3 with experts: "Qwen3 Technical Report" (2025), §2. Field names follow the names in the
+//! published checkpoints (`modeling_qwen3_moe.py`). The network differs from Qwen3 in the experts
+//! that some or all layers have.
 
 use crate::config::Keys;
 use crate::decoder::{Decoder, Defaults, LlamaConfig};

@@ -1,4 +1,4 @@
-//! The Qwen3-Next network. Field names follow the Hugging Face checkpoint
+//! The Qwen3-Next network. Field names follow the names in the Hugging Face checkpoint
 //! (`modeling_qwen3_next.py`). The network differs from Qwen3.5 in the experts, and in the order of
 //! the projections of a DeltaNet.
 

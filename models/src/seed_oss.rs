@@ -1,7 +1,7 @@
-//! Seed-OSS: ByteDance Seed, "Seed-OSS Open-Source Models" (2025). Field names follow the Hugging
-//! Face checkpoint (`modeling_seed_oss.py`). The network differs from Llama in the biases of
-//! attention. One key sets the biases for queries, keys and values, and another key sets the bias
-//! of the output.
+//! Seed-OSS: ByteDance Seed, "Seed-OSS Open-Source Models" (2025). Field names follow the names in
+//! the Hugging Face checkpoint (`modeling_seed_oss.py`). The network differs from Llama in the
+//! biases of attention. One key sets the biases for queries, keys and values, and another key sets
+//! the bias of the output.
 
 use crate::config::Keys;
 use crate::decoder::{Defaults, LlamaConfig};

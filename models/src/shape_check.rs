@@ -62,8 +62,8 @@ pub struct OtherSize {
 }
 
 impl DeclaredSize {
-    /// Declares the number of layers or of other items. The names of tensors contain the index of
-    /// an item after `prefix`.
+    /// Declares a size that is the number of layers or of other items. The names of tensors contain
+    /// the index of an item after `prefix`.
     pub fn numbers(key: &str, value: usize, prefix: &'static str) -> Self {
         Self { key: key.into(), value, shown: Evidence::Numbers(prefix) }
     }

@@ -1,7 +1,7 @@
 //! SmolLM3: Hugging Face, "SmolLM3: smol, multilingual, long-context reasoner" (2025). Field names
-//! follow the Hugging Face checkpoint (`modeling_smollm3.py`). The network differs from Llama in
-//! some layers, which have no rotary embedding ("NoPE": Yang et al., "RoPE to NoPE and Back Again",
-//! 2025). The networks SmolLM and SmolLM2 are the same as Llama.
+//! follow the names in the Hugging Face checkpoint (`modeling_smollm3.py`). The network differs
+//! from Llama in some layers, which have no rotary embedding ("NoPE": Yang et al., "RoPE to NoPE
+//! and Back Again", 2025). The networks SmolLM and SmolLM2 are the same as Llama.
 
 use dsl::Float;
 use dsl::nn::Attend;
