@@ -10,8 +10,8 @@ use crate::{Axis, Tensor};
 /// type contains tensors, and plain data on which the function's body may depend. Derive this trait
 /// for your own types.
 pub trait TraceArg: Clone + 'static {
-    /// Appends the tensors in this value to `tensors` in a fixed order. Appends the plain data to `data` as
-    /// bytes.
+    /// Appends the tensors in this value to `tensors` in a fixed order. Appends the plain data of
+    /// this value to `data` as bytes.
     #[doc(hidden)]
     fn flatten(&self, tensors: &mut Vec<Raw>, data: &mut Vec<u8>);
     /// Returns a copy of this value with the given tensors in place of the value's own tensors. The

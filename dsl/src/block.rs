@@ -91,10 +91,10 @@ impl Element<'_> {
             || !tracer::with(|t| t.admits(&self.tensors, self.place)).unwrap_or(false)
     }
 
-    /// Calls a function of an element of a block array. If no equal element was recorded before,
-    /// this method first records the function. The method returns the recorded result, and the
-    /// tensors that replace the tensors in the recorded result. After an error, the returned list
-    /// of tensors is empty.
+    /// Calls a function of an element of a block array. If Tracewright has not recorded the
+    /// function for an equal element, this method first records the function. The method returns
+    /// the recorded result, and the new tensors that must replace the tensors in the recorded
+    /// result. After an error, the returned list of tensors is empty.
     fn call(self, run: Run<'_>) -> (Rc<dyn Any>, Vec<Raw>) {
         let Self { scope, tensors, place, .. } = self;
         let found =

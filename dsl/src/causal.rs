@@ -48,7 +48,7 @@ pub trait CausalLm: Sized {
     ) -> Tensor<Self::Element>;
 
     /// Computes features from vectors `[B, S, D]` instead of token ids. If the root block of
-    /// [`model!`](crate::model) declares a function `forward_features`, this function is the method.
+    /// [`model!`](crate::model) declares `forward_features`, this method calls that function.
     #[track_caller]
     fn forward_features(
         &self,

@@ -39,8 +39,8 @@ impl<T: Element> From<i32> for TensorOrNumber<T> {
     }
 }
 
-/// Repeats `raw` along the missing axes and reorders the axes. The result has exactly the axes
-/// `to`, which include all axes of `raw`.
+/// Repeats `raw` along the axes that only `to` contains, and reorders the axes. The result has
+/// exactly the axes `to`, which include all axes of `raw`.
 pub(crate) fn broadcast(t: &mut Tracer, raw: Raw, from: &NamedType, to: &[Dim], place: Place) -> Raw {
     if from.dims == to {
         return raw;
@@ -149,8 +149,8 @@ impl<T: Element> Tensor<T> {
     }
 
     /// Repeats this tensor along the axes that only `like` has. The result begins with the axes
-    /// that only this tensor has. The axes of `like` follow in their order. The outer sum of `a`
-    /// and `b` is `a.broadcast(b) + b.broadcast(a)`.
+    /// that only this tensor has. The last axes of the result are the axes of `like`, in the order
+    /// of `like`. The outer sum of `a` and `b` is `a.broadcast(b) + b.broadcast(a)`.
     #[track_caller]
     pub fn broadcast<U: Element>(self, like: Tensor<U>) -> Self {
         let place = Location::caller();
@@ -172,13 +172,15 @@ impl<T: Element> Tensor<T> {
         self.apply(place, |t, _, ty| splat(t, ty.element, &ty.dims, value, place))
     }
 
-    /// The larger of two elements. The result is NaN if either element is NaN.
+    /// Computes the larger element of each pair of elements. The result is NaN if either element is
+    /// NaN.
     #[track_caller]
     pub fn maximum(self, other: impl Into<TensorOrNumber<T>>) -> Self {
         self.binary("maximum", BinaryKind::Maximum, other, Location::caller())
     }
 
-    /// The smaller of two elements. The result is NaN if either element is NaN.
+    /// Computes the smaller element of each pair of elements. The result is NaN if either element
+    /// is NaN.
     #[track_caller]
     pub fn minimum(self, other: impl Into<TensorOrNumber<T>>) -> Self {
         self.binary("minimum", BinaryKind::Minimum, other, Location::caller())
@@ -263,7 +265,7 @@ impl<T: Float> Tensor<T> {
         self.binary("power", BinaryKind::Power, exponent, Location::caller())
     }
 
-    /// Whether an element is NaN, for each element.
+    /// Computes for each element whether the element is NaN.
     #[track_caller]
     pub fn is_nan(self) -> Tensor<Bool> {
         self.compared(self, Direction::Ne, Location::caller())

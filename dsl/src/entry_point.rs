@@ -29,8 +29,8 @@ pub enum EntryInput {
     Features,
 }
 
-/// A function of the compiled module that a runtime can call. The batch, chunk and context have
-/// fixed sizes.
+/// A function of the compiled module that a runtime can call. Each entry point has a fixed batch
+/// size, a fixed number of tokens per call, and a fixed context length.
 ///
 /// ```
 /// use tracewright_dsl::EntryPoint;
@@ -43,9 +43,9 @@ pub enum EntryInput {
 pub struct EntryPoint {
     /// The name of the function in the compiled module.
     pub name: String,
-    /// The number of sequences per call.
+    /// The number of sequences that one call processes.
     pub batch: usize,
-    /// The number of tokens of each sequence per call.
+    /// The number of tokens of each sequence that one call processes.
     pub chunk: usize,
     /// The largest number of tokens in a sequence.
     pub context: usize,
@@ -86,10 +86,11 @@ impl EntryPoint {
         entries
     }
 
-    /// Returns entry points that serve only some consecutive sequences of this entry point's batch.
-    /// An entry point for few sequences spends no time on idle sequences. `decode` gets entry
-    /// points for 1, 2, 4, … and all sequences. `prefill` and `score` get an entry point for one
-    /// sequence. `verify` serves one sequence or all sequences.
+    /// Returns entry points that process only some consecutive sequences of this entry point's
+    /// batch. An entry point for few sequences spends no time on idle sequences. For `decode`, the
+    /// method returns entry points for 1, 2, 4, … and all sequences. For `prefill` and `score`, the
+    /// method returns an entry point for one sequence. For `verify`, the method returns an entry
+    /// point for one sequence and an entry point for all sequences.
     ///
     /// ```
     /// use tracewright_dsl::EntryPoint;

@@ -16,11 +16,11 @@ pub enum BuildError {
         these keys in the configuration"
     )]
     Indivisible {
-        /// The key or expression of the dividend.
+        /// The configuration key or the expression that sets the dividend.
         dividend: String,
         /// The value of the dividend.
         dividend_value: usize,
-        /// The key or expression of the divisor.
+        /// The configuration key or the expression that sets the divisor.
         divisor: String,
         /// The value of the divisor.
         divisor_value: usize,
@@ -28,7 +28,7 @@ pub enum BuildError {
     /// The extent of an axis is 0.
     #[error("`{key}` is 0, but the axis `{axis}` needs an extent of at least 1")]
     Empty {
-        /// The key or expression that sets the extent.
+        /// The configuration key or the expression that sets the extent of the axis.
         key: String,
         /// The name of the axis.
         axis: String,
@@ -36,22 +36,22 @@ pub enum BuildError {
     /// The Rust code of the model rejects a value of the configuration.
     #[error("`{key}` is {found}, expected {expected}")]
     Key {
-        /// The key of the configuration.
+        /// The configuration key whose value is rejected.
         key: String,
-        /// The value of the key.
+        /// The rejected value of the configuration key.
         found: String,
-        /// The values that the model accepts.
+        /// The values that the model accepts for the configuration key.
         expected: String,
     },
 }
 
-/// The first error in the recording of a trace, with the place in the Rust code.
+/// The first error in the recording of a trace, with the line of Rust code that caused the error.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{kind}{}", place(.provenance))]
 pub struct TraceError {
     /// The kind of error, which contains the details.
     pub kind: Box<TraceErrorKind>,
-    /// The field path of the block, and the line of Rust code.
+    /// The field path of the block, and the line of Rust code that caused the error.
     pub provenance: Provenance,
 }
 
@@ -67,7 +67,7 @@ impl From<BuildError> for TraceError {
 pub struct NamedType {
     /// The type of the tensor's elements.
     pub element: ElementType,
-    /// The axes of the tensor with their extents, in the order of the tensor.
+    /// The axes of the tensor with their extents, from the first axis to the last axis.
     pub dims: Vec<Dim>,
 }
 
@@ -101,7 +101,7 @@ pub enum TraceErrorKind {
         op: &'static str,
         /// The axis that the operation names.
         axis: Axis,
-        /// The type of the tensor.
+        /// The type of the tensor that lacks the axis.
         ty: NamedType,
     },
     /// Two tensors have different extents for one axis.
@@ -109,21 +109,21 @@ pub enum TraceErrorKind {
     Extents {
         /// Name of the operation that failed.
         op: &'static str,
-        /// The axis with two extents.
+        /// The axis that has different extents in the two tensors.
         axis: Axis,
-        /// The type of one tensor.
+        /// The type of one of the two tensors with different extents.
         left: NamedType,
-        /// The type of the other tensor.
+        /// The type of the other tensor, which has a different extent.
         right: NamedType,
     },
     /// An error about an axis whose name the Rust code changed with `rename`.
     #[error("{kind}; `{from}` was renamed to `{axis}` at {}:{}", .at.file, .at.line)]
     Renamed {
-        /// The error that concerns the axis.
+        /// The error about the renamed axis.
         kind: Box<TraceErrorKind>,
         /// The name of the axis before the call of `rename`.
         from: String,
-        /// The current name of the axis.
+        /// The name of the axis after the call of `rename`.
         axis: Axis,
         /// The line of Rust code that calls `rename`.
         at: Provenance,
@@ -133,9 +133,9 @@ pub enum TraceErrorKind {
     Axes {
         /// Name of the operation that failed.
         op: &'static str,
-        /// The type of one tensor.
+        /// The type of one of the two operands.
         left: NamedType,
-        /// The type of the other tensor.
+        /// The type of the other operand.
         right: NamedType,
     },
     /// An activation lacks an axis of the other operand. Only a call of `.broadcast` may repeat an
@@ -152,7 +152,7 @@ pub enum TraceErrorKind {
         axis: Axis,
         /// The type of the activation.
         small: NamedType,
-        /// The type of the other tensor.
+        /// The type of the other operand, which has the axis.
         large: NamedType,
         /// The line of Rust code that removed the axis, if the activation was computed from a
         /// tensor with the axis.
@@ -176,9 +176,9 @@ pub enum TraceErrorKind {
     Order {
         /// Name of the operation that failed.
         op: &'static str,
-        /// The type of the tensor.
+        /// The type of the tensor that the operation received.
         ty: NamedType,
-        /// The axes in the requested order.
+        /// The axes in the order that the Rust code requested.
         axes: Vec<Axis>,
     },
     /// The lengths or factors of a split do not match the extent of the axis.
@@ -188,11 +188,11 @@ pub enum TraceErrorKind {
         op: &'static str,
         /// The axis that the operation splits.
         axis: Axis,
-        /// The type of the tensor.
+        /// The type of the tensor that the operation splits.
         ty: NamedType,
-        /// The lengths or factors that were requested.
+        /// The lengths or factors that the Rust code requested for the split.
         found: String,
-        /// The lengths or factors that are possible.
+        /// The lengths or factors that the extent of the axis allows for a split.
         expected: String,
     },
     /// A table of position embeddings has fewer rows than the context has positions.
@@ -202,7 +202,7 @@ pub enum TraceErrorKind {
         .rows.extent, .rows.axis, .rows.extent
     )]
     Positions {
-        /// The axis of the table's rows, one row for each position.
+        /// The axis along which the table has a row for each position.
         rows: Dim,
         /// The number of positions in the context.
         context: usize,
@@ -210,13 +210,13 @@ pub enum TraceErrorKind {
     /// The axes of an argument or a result differ from the axes in the signature.
     #[error("`{function}`: {what} is `{found}`, but the signature declares {declared}")]
     Signature {
-        /// The block and the function.
+        /// The names of the block and the function whose signature declares the axes.
         function: String,
-        /// Either `argument x` or `the result`.
+        /// The tensor with different axes: either `argument x` or `the result`.
         what: String,
         /// The axes that the function's signature declares.
         declared: String,
-        /// The type of the tensor.
+        /// The type of the argument or the result.
         found: NamedType,
     },
     /// The Rust code uses a tensor handle outside the trace or the block body that created the
@@ -229,7 +229,7 @@ pub enum TraceErrorKind {
     /// The Rust code uses a tensor handle while no `trace` is open.
     #[error("this code uses a tensor outside of the closure that `trace` calls")]
     Closed,
-    /// `trace` is called within `trace`.
+    /// The Rust code calls `trace` while another `trace` is open.
     #[error("this code calls `trace` while the same thread records another trace")]
     Nested,
     /// Two elements of a block array record different operations.
@@ -238,12 +238,13 @@ pub enum TraceErrorKind {
         its arguments have the same types; pass each value that differs as an argument of `forward`"
     )]
     Unequal {
-        /// The block and the function.
+        /// The names of the block and the function whose operations differ.
         block: String,
         /// The field path of the array element whose operations differ.
         prefix: String,
     },
-    /// A closure uses an argument of its entry point before a declared function has taken it.
+    /// A closure uses an argument of its entry point before the closure passes the argument to a
+    /// declared function.
     #[error(
         "the axes of this argument are unknown until a declared function receives the argument; call a declared \
         function first, or record the entry point with `entry_with`"
@@ -252,15 +253,15 @@ pub enum TraceErrorKind {
     /// An axis of an entry point's argument has no extent or two different extents.
     #[error("`{function}`: argument `{argument}` has the axis `{axis}`, {}", size(.axis, .known, .sized))]
     Size {
-        /// The block and the function.
+        /// The names of the block and the function that takes the argument.
         function: String,
-        /// Name of the argument in question.
+        /// Name of the argument that has the axis.
         argument: String,
         /// The axis that has no extent or two different extents.
         axis: Axis,
-        /// The extent that another argument or `dims` sets.
+        /// The extent that another argument or `dims` sets for the axis.
         known: Option<usize>,
-        /// The extent that the recording of the entry point sets.
+        /// The extent that the recording of the entry point sets for the axis.
         sized: Option<usize>,
     },
     /// The recording of an entry point sets the size of an axis, but no argument has this axis.
@@ -277,7 +278,7 @@ pub enum TraceErrorKind {
     /// Two entry points have the same name.
     #[error("two entry points have the name `{name}`")]
     EntryTwice {
-        /// The name of both entry points.
+        /// The name that the two entry points share.
         name: String,
     },
     /// A layer has no state with the requested kind and name.
@@ -352,8 +353,8 @@ fn size(axis: &Axis, known: &Option<usize>, sized: &Option<usize>) -> String {
     }
 }
 
-/// Formats the place of an error as a line of text. The line omits the field path or the file if
-/// this information is unknown.
+/// Formats the source location of an error as a line of text. The line omits the field path or the
+/// file if this information is unknown.
 fn place(Provenance { path, file, line }: &Provenance) -> String {
     match (path.is_empty(), file.is_empty()) {
         (true, true) => String::new(),

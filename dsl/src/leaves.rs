@@ -15,7 +15,7 @@ use crate::{Dim, NamedType, Scope, Tensor, TraceErrorKind};
 
 /// The trait of leaves that you can apply with `self.field(x)`.
 pub trait Call<Argument> {
-    /// The type of the result.
+    /// The type of the tensor that the leaf returns.
     type Output;
     /// Applies the leaf to its argument.
     fn call(&self, argument: Argument) -> Self::Output;

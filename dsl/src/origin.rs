@@ -28,9 +28,9 @@ pub(crate) struct Origin<'a> {
 pub(crate) struct ActivationNodes(Vec<bool>);
 
 impl ActivationNodes {
-    /// Classifies the nodes that `function` received since the last call. Without a list of
-    /// classified nodes, each query would search all ancestors of a node, and the total time would
-    /// be quadratic in the number of layers.
+    /// Classifies the nodes that Tracewright added to `function` since the last call of this
+    /// method. Without a list of classified nodes, each query would search all ancestors of a node,
+    /// and the total time would be quadratic in the number of layers.
     pub(crate) fn extend(&mut self, function: &Function) {
         for id in (self.0.len()..function.len()).map(NodeId::new) {
             let node = function.node(id);
@@ -72,8 +72,8 @@ impl<'a> Origin<'a> {
         self.sources(small).is_subset(&self.sources(large))
     }
 
-    /// The line of code that removed `axis` from an ancestor of `from`. The line belongs to the
-    /// last ancestor that lacks the axis but has an operand with the axis.
+    /// The line of code that removed `axis` from an ancestor of `from`. This line of code computes
+    /// the last ancestor that lacks the axis but has an operand with the axis.
     pub(crate) fn lost_at(self, from: NodeId, axis: Axis) -> Option<&'a Provenance> {
         let mut open = BTreeSet::from([from]);
         while let Some(id) = open.pop_last() {
@@ -86,8 +86,8 @@ impl<'a> Origin<'a> {
         None
     }
 
-    /// If a `rename` gave `axis` its name, the earlier name and the line of code that calls
-    /// `rename`. The search starts at the node `from`.
+    /// Returns the earlier name of `axis` and the line of code that calls `rename`, if a call of
+    /// `rename` gave `axis` its name. The search starts at the node `from`.
     pub(crate) fn renamed_at(self, from: NodeId, axis: Axis) -> Option<(&'a str, &'a Provenance)> {
         let mut id = from;
         loop {
@@ -107,8 +107,7 @@ impl<'a> Origin<'a> {
         self.function.node(id).axes.iter().position(|name| *name == axis.0)
     }
 
-    /// Returns the activations from which elementwise functions and reductions alone compute
-    /// `node`.
+    /// Returns the activations from which only elementwise functions and reductions compute `node`.
     fn sources(self, node: NodeId) -> BTreeSet<NodeId> {
         let (mut found, mut seen) = (BTreeSet::new(), BTreeSet::new());
         let mut open = vec![node];

@@ -51,8 +51,8 @@ pub type DeclaredShards = &'static [(&'static [&'static str], &'static str)];
 pub struct Traced {
     /// The trace of all entry points.
     pub trace: Trace,
-    /// The number of recorded bodies of block arrays. Tracewright records a body once for each kind
-    /// of layer, and not for each layer.
+    /// The number of function bodies that Tracewright recorded for block arrays. Tracewright
+    /// records a function body once for each kind of layer, and not for each layer.
     pub body_runs: usize,
     /// The axes that the network partitions over a device mesh.
     pub shards: DeclaredShards,
@@ -75,9 +75,9 @@ impl<M> Recording<M> {
     /// point. The declared signature of the function sets the names, axes and types of the
     /// arguments. `sizes` sets the extents of axes that `dims` does not declare.
     ///
-    /// # Errors
-    /// Returns the first error of a body, with the error's line of Rust code. Also returns an error
-    /// if an axis has no extent, or if `sizes` contains an axis that no argument has.
+    /// # Errors Returns the first error in a function body, with the line of Rust code that caused
+    /// the error. Also returns an error if an axis has no extent, or if `sizes` contains an axis
+    /// that no argument has.
     #[track_caller]
     pub fn entry<A, F: EntryFunction<M, A>>(
         self,
@@ -92,7 +92,8 @@ impl<M> Recording<M> {
         })
     }
 
-    /// Records an entry point without a declared function. `body` creates the inputs and outputs itself.
+    /// Records an entry point without a declared function. The closure `body` creates the inputs
+    /// and outputs of the entry point.
     ///
     /// # Errors
     /// Returns the first error of any tensor operation, with the error's line of Rust code.

@@ -122,7 +122,8 @@ impl<T: Element> Tensor<T> {
         )
     }
 
-    /// The axes of the tensor in their order. After an error, the list is empty.
+    /// The axes of the tensor, from the first axis to the last axis. After an error, the list is
+    /// empty.
     pub(crate) fn dims(self, place: Place) -> Vec<Dim> {
         tracer::with(|t| t.named_type(self.raw, place)).flatten().map_or_else(Vec::new, |ty| ty.dims)
     }
@@ -193,8 +194,8 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Selects `length` indices along an axis from the index `start` on. The program computes
-    /// `start` at run time, and clamps `start` so that all selected indices exist.
+    /// Selects `length` indices along an axis from the index `start` on. The compiled program
+    /// computes `start` at run time, and clamps `start`, so all selected indices exist.
     #[track_caller]
     pub fn dynamic_narrow(self, axis: Axis, start: Tensor<I32>, length: usize) -> Self {
         let place = Location::caller();

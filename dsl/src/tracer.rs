@@ -21,7 +21,7 @@ use crate::{Axis, Dim, NamedType, TraceError, TraceErrorKind};
 /// The source location of a call to an operator or a method.
 pub(crate) type Place = &'static Location<'static>;
 
-/// An untyped tensor handle, with the numbers of the node, the function and the trace.
+/// An untyped tensor handle that contains the numbers of the node, the function and the trace.
 #[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Raw {
@@ -42,10 +42,11 @@ impl Raw {
     }
 }
 
-/// The key of a recorded body. Two calls with equal keys record the same function.
+/// The key that identifies the recording of a function body. Two calls with equal keys share one
+/// recording.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct TraceKey {
-    /// The type of the block.
+    /// The Rust type of the block.
     pub owner: TypeId,
     pub dims: Dims,
     pub block: &'static str,
@@ -78,14 +79,14 @@ pub(crate) struct Tracer {
     error: Option<TraceError>,
     /// The recorded bodies of block arrays.
     bodies: Vec<(TraceKey, Body)>,
-    /// The Rust files seen so far, and their names in the trace.
+    /// The Rust source files of the calls so far, and the name of each file in the trace.
     files: Vec<(&'static str, Arc<str>)>,
     /// A cache of the last node's field path: the number of the function, the path, and the path
     /// relative to the function. The next node usually has the same field path as the last node.
     last_path: Option<(u32, Rc<str>, Arc<str>)>,
     next_function: u32,
     body_runs: usize,
-    /// The extents of axes that the recording of an entry point sets. The boolean is `true` if an
+    /// The extents that the recording of an entry point sets for axes. The boolean is `true` if an
     /// argument has used the extent.
     sizes: Vec<(Dim, bool)>,
 }
@@ -206,7 +207,8 @@ impl Tracer {
         Ok(Guard)
     }
 
-    /// The trace, and the number of bodies of block arrays that Tracewright recorded.
+    /// Returns the trace, and the number of function bodies that Tracewright recorded for block
+    /// arrays.
     pub(crate) fn recorded(self) -> (Trace, usize) {
         (self.trace, self.body_runs)
     }

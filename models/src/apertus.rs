@@ -1,7 +1,7 @@
 //! Apertus: Swiss AI, "Apertus: Democratizing Open and Compliant LLMs" (2025), §2. Field names
-//! follow the Hugging Face checkpoint (`modeling_apertus.py`). The network differs from Qwen3 in
-//! the feed-forward network, which has no gate. The activation function of the feed-forward network
-//! has trained parameters.
+//! follow the names in the Hugging Face checkpoint (`modeling_apertus.py`). The network differs
+//! from Qwen3 in the feed-forward network, which has no gate. The activation function of the
+//! feed-forward network has trained parameters.
 
 use dsl::nn::{Attend, Kv};
 use dsl::{F32, Float, Tensor, model};
@@ -76,8 +76,8 @@ fn expm1<T: Float>(x: Tensor<T>) -> Tensor<T> {
     (t * 2.0 / (-t + 1.0)).to()
 }
 
-/// Reads the `config.json` of an Apertus model. Missing keys get the defaults of `ApertusConfig` in
-/// HF transformers.
+/// Reads the `config.json` of an Apertus model. Missing configuration keys get the defaults of
+/// `ApertusConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     // HF transformers does not read these keys of the published checkpoints.
     keys.ignore(&["hidden_dropout"]);

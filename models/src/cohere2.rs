@@ -1,7 +1,7 @@
 //! Command R7B and Command A: Cohere, "Command A: An Enterprise-Ready Large Language Model" (2025),
-//! §2.1. Field names follow the Hugging Face checkpoint (`modeling_cohere2.py`). The network
-//! differs from Llama in the layers. A layer applies attention and the feed-forward network in
-//! parallel to the output of one layer norm. In layers with an attention window, the rotary
+//! §2.1. Field names follow the names in the Hugging Face checkpoint (`modeling_cohere2.py`). The
+//! network differs from Llama in the layers. A layer applies attention and the feed-forward network
+//! in parallel to the output of one layer norm. In layers with an attention window, the rotary
 //! embedding rotates pairs of neighbouring features. Layers without an attention window have no
 //! rotary embedding.
 
@@ -42,7 +42,7 @@ model! {
 /// The values in the `config.json` of a Command R7B model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cohere2Config {
-    /// The keys that Cohere 2 shares with Llama.
+    /// The configuration keys that Cohere 2 shares with Llama.
     pub llama: LlamaConfig,
     /// The factor by which the logits are multiplied.
     pub logit_scale: f64,
@@ -65,7 +65,7 @@ impl DecoderConfig for Cohere2Config {
     }
 }
 
-/// Keys that published `config.json` files contain but HF transformers does not read.
+/// Configuration keys that published `config.json` files contain but HF transformers does not read.
 const IGNORED: &[&str] = &[
     "cache_implementation",
     "layer_switch",
@@ -78,8 +78,8 @@ const IGNORED: &[&str] = &[
     "use_parallel_embedding",
 ];
 
-/// Reads the `config.json` of a Command R7B model. Missing keys get the defaults of `Cohere2Config`
-/// in HF transformers.
+/// Reads the `config.json` of a Command R7B model. Missing configuration keys get the defaults of
+/// `Cohere2Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Cohere2Config {
     keys.ignore(IGNORED);
     let defaults = Defaults {

@@ -20,45 +20,44 @@ pub(crate) use storage::{check_storage, is_mxfp4};
 /// The reason why Tracewright rejects a configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file cannot be read.
+    /// The configuration file cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
     /// The GGUF file cannot be read.
     #[error(transparent)]
     Archive(#[from] irpa::ArchiveError),
-    /// The file is not a JSON object.
+    /// The configuration file is not a JSON object.
     #[error("`{}` is not a JSON object: {reason}", .path.display())]
     Syntax {
         /// Path of the configuration file.
         path: PathBuf,
-        /// The position of the syntax error in the file, and the reason.
+        /// The position of the syntax error in the configuration file, and the reason.
         reason: String,
     },
-    /// Keys are missing, unknown, or have invalid values.
+    /// Configuration keys are missing, are unknown, or have invalid values.
     #[error("`{}`: {} problem(s){}", .path.display(), .problems.len(), Listed(.problems))]
     Keys {
         /// Path of the configuration file.
         path: PathBuf,
-        /// All problems in the file.
+        /// All problems with the keys in the configuration file.
         problems: Vec<KeyProblem>,
     },
-    /// The modules that the file lists for an embedding model differ from the modules of the
-    /// network.
+    /// The configuration of an embedding model lists other modules than the network has.
     #[error("`{}`: the model has the modules {found}, expected {expected}", .path.display())]
     Modules {
         /// Path of the configuration file.
         path: PathBuf,
-        /// The modules that the file lists.
+        /// The modules that the configuration file lists.
         found: String,
-        /// The modules that the network has.
+        /// The modules that the embedding network has.
         expected: String,
     },
-    /// Tracewright does not support the architecture in the file.
+    /// Tracewright does not support the architecture that the configuration file declares.
     #[error("`{}`: the architecture `{found}` is not supported, expected one of {known:?}", .path.display())]
     Architecture {
         /// Path of the configuration file.
         path: PathBuf,
-        /// The architecture in the file.
+        /// The architecture that the configuration file declares.
         found: String,
         /// The architectures that Tracewright supports.
         known: Vec<&'static str>,
@@ -68,7 +67,7 @@ pub enum ConfigError {
     Embeds {
         /// Path of the configuration file.
         path: PathBuf,
-        /// The architecture in the file.
+        /// The architecture that the configuration file declares.
         found: String,
     },
     /// The model is a language model, but the caller expects a model that computes embeddings.
@@ -76,7 +75,7 @@ pub enum ConfigError {
     Generates {
         /// Path of the configuration file.
         path: PathBuf,
-        /// The architecture in the file.
+        /// The architecture that the configuration file declares.
         found: String,
     },
     /// The weights are quantized by a method that Tracewright does not support.
@@ -87,16 +86,18 @@ pub enum ConfigError {
     Quantized {
         /// Path of the configuration file.
         path: PathBuf,
-        /// The key that declares the quantization.
+        /// The configuration key that declares the quantization.
         key: String,
-        /// The value of `quant_method`, or the tool that uses the key.
+        /// The value of `quant_method`, or the name of the quantization tool to which the key
+        /// belongs.
         method: String,
     },
 }
 
 impl ConfigError {
-    /// Renames the keys in this error for a file whose keys differ from `config.json`, such as a
-    /// GGUF file. `name` converts a key of `config.json` to the key of the other file.
+    /// Renames the configuration keys in this error for a file whose keys differ from
+    /// `config.json`, such as a GGUF file. `name` converts a key of `config.json` to the key of the
+    /// other file.
     pub(crate) fn named(mut self, name: impl Fn(&str) -> String) -> Self {
         if let Self::Keys { problems, .. } = &mut self {
             for problem in problems {
@@ -112,7 +113,7 @@ impl ConfigError {
     }
 }
 
-/// Keys that most `config.json` files contain and that do not affect the computation.
+/// Configuration keys that most `config.json` files contain and that do not affect the computation.
 pub const IGNORED: &[&str] = &[
     "_name_or_path",
     "architectures",
@@ -128,8 +129,8 @@ pub const IGNORED: &[&str] = &[
     "use_cache",
 ];
 
-/// The largest allowed values of some keys. For all other keys, [`limits::EXTENT`] is the largest
-/// allowed value.
+/// The largest allowed values of some configuration keys. For all other configuration keys,
+/// [`limits::EXTENT`] is the largest allowed value.
 const AT_MOST: &[(&str, usize)] = &[
     ("num_hidden_layers", limits::LAYERS),
     ("n_layer", limits::LAYERS),
@@ -143,28 +144,28 @@ const SHOWN: usize = 200;
 /// A problem with a key of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyProblem {
-    /// The key is missing and has no default.
+    /// A required configuration key is missing.
     #[error("`{key}` is missing, expected {expected}")]
     Missing {
-        /// Path of the key, with dots.
+        /// Path of the configuration key, with dots between the components.
         key: String,
-        /// The values that are possible.
+        /// The values that the configuration key may have.
         expected: &'static str,
     },
-    /// The key has an invalid value.
+    /// A configuration key has an invalid value.
     #[error("`{key}` is {found}, expected {expected}")]
     Value {
-        /// Path of the key, with dots.
+        /// Path of the configuration key, with dots between the components.
         key: String,
-        /// The value in the file, shortened if the value is long.
+        /// The invalid value of the configuration key, shortened if the value is long.
         found: String,
-        /// The values that are possible.
+        /// The values that the configuration key may have.
         expected: String,
     },
-    /// No code reads the key, and no list of ignored keys contains it.
+    /// No code reads the configuration key, and no list of ignored keys contains the key.
     #[error("`{key}` is not a known key{}", nearest_text(.nearest))]
     Unknown {
-        /// Path of the key, with dots.
+        /// Path of the configuration key, with dots between the components.
         key: String,
         /// The most similar known key, if a similar key exists.
         nearest: Option<String>,
@@ -249,8 +250,8 @@ impl Keys {
         self.known.borrow().contains(&key)
     }
 
-    /// Marks keys as ignored. An ignored key is no error, although the caller does not read its
-    /// value.
+    /// Marks configuration keys as ignored. An ignored key is no error, although the caller does
+    /// not read its value.
     pub fn ignore(&self, keys: &[&'static str]) {
         self.known.borrow_mut().extend(keys);
     }
@@ -288,7 +289,8 @@ impl Keys {
         value.unwrap_or_default()
     }
 
-    /// Reads a positive integer. Returns `None` if the key is missing.
+    /// Reads a configuration key whose value is a positive integer. Returns `None` if the key is
+    /// missing.
     pub fn optional_count(&self, key: &'static str) -> Option<usize> {
         let own = AT_MOST.iter().find(|(name, _)| *name == key);
         let most = own.map_or(limits::EXTENT, |(_, most)| *most);
@@ -296,7 +298,8 @@ impl Keys {
         self.typed(key, format!("a positive integer, at most {most}"), read)
     }
 
-    /// Reads a positive integer. If the key is missing, the method records a problem.
+    /// Reads a configuration key whose value is a positive integer. If the key is missing, the
+    /// method records a problem.
     pub fn count(&self, key: &'static str) -> usize {
         self.required(key, "a positive integer", self.optional_count(key)).max(1)
     }
@@ -313,14 +316,14 @@ impl Keys {
         }
     }
 
-    /// Reads a positive integer or null. The method returns `None` for null, and `default` for a
-    /// missing key.
+    /// Reads a configuration key whose value is a positive integer or null. The method returns
+    /// `None` for null, and `default` for a missing key.
     pub fn nullable_count(&self, key: &'static str, default: Option<usize>) -> Option<usize> {
         self.nullable(key, default, || self.optional_count(key))
     }
 
-    /// Reads a positive number or null. The method returns `None` for null, and `default` for a
-    /// missing key.
+    /// Reads a configuration key whose value is a positive number or null. The method returns
+    /// `None` for null, and `default` for a missing key.
     pub fn nullable_number(&self, key: &'static str, default: Option<f64>) -> Option<f64> {
         self.nullable(key, default, || self.optional_number(key))
     }
@@ -395,19 +398,21 @@ impl Keys {
         true
     }
 
-    /// Reads an integer that is 0 or larger. Returns `None` if the key is missing.
+    /// Reads a configuration key whose value is an integer that is 0 or larger. Returns `None` if
+    /// the key is missing.
     pub fn optional_integer(&self, key: &'static str) -> Option<usize> {
         let read = |value: &Value| value.as_u64().filter(|&n| n <= u32::MAX.into()).map(|n| n as usize);
         self.typed(key, "an integer, at least 0", read)
     }
 
-    /// Reads a positive number. Returns `None` if the key is missing.
+    /// Reads a configuration key whose value is a positive number. Returns `None` if the key is
+    /// missing.
     pub fn optional_number(&self, key: &'static str) -> Option<f64> {
         self.typed(key, "a positive number", |value| value.as_f64().filter(|&x| x > 0.0 && x.is_finite()))
     }
 
-    /// Reads a positive number. Returns `default` if the key is missing. The value null is an
-    /// error.
+    /// Reads a configuration key whose value is a positive number. Returns `default` if the key is
+    /// missing. The value null is an error.
     pub fn number_or(&self, key: &'static str, default: f64) -> f64 {
         let number = self.optional_number(key);
         self.refuse_null(key, "a positive number");
@@ -422,7 +427,8 @@ impl Keys {
         }
     }
 
-    /// Reads a positive number. If the key is missing, the method records a problem.
+    /// Reads a configuration key whose value is a positive number. If the key is missing, the
+    /// method records a problem.
     pub fn number(&self, key: &'static str) -> f64 {
         self.required(key, "a positive number", self.optional_number(key))
     }
@@ -436,8 +442,8 @@ impl Keys {
         self.typed(key, "true or false", Value::as_bool).unwrap_or(default)
     }
 
-    /// Checks that a boolean key has the value `position`, because Tracewright implements only this
-    /// value.
+    /// Checks that a boolean key has the value of the parameter `position`, because Tracewright
+    /// implements only this value.
     pub fn always(&self, key: &'static str, position: bool) {
         if self.flag(key, position) != position {
             self.refuse(key, !position, position.to_string());

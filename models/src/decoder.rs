@@ -29,8 +29,8 @@ pub trait FeedForward<T: Float>: Block {
     fn forward(&self, x: Tensor<T>) -> Tensor<T>;
 }
 
-/// Configures a [`Decoder`]: contains the keys of Llama, and functions that change a Llama network
-/// outside of its layers.
+/// Configures a [`Decoder`]: contains Llama's configuration keys, and functions that change a Llama
+/// network outside of its layers.
 pub trait DecoderConfig: Deref<Target = LlamaConfig> + Clone + 'static {
     /// The kind of norm after the last layer. Layers declare their own norms.
     const NORM: Norm = Norm::Rms(WeightStyle::Scale);
@@ -216,12 +216,12 @@ pub struct LlamaConfig {
     pub mlp_bias: bool,
     /// The largest number of tokens in a sequence.
     pub max_position_embeddings: usize,
-    /// The element type in the checkpoint, if the configuration contains it.
+    /// The element type of the checkpoint's weights, if the configuration contains this type.
     pub element: Option<ElementType>,
 }
 
-/// Contains a family's defaults for missing keys of Llama, and the family's names and values of
-/// some keys.
+/// Contains a family's defaults for missing keys of Llama, and the names and values that the family
+/// has for some keys.
 pub(crate) struct Defaults {
     /// The accepted values of the key `hidden_act`. For a family without the key `hidden_act`, the
     /// list is empty.
@@ -316,7 +316,7 @@ impl LlamaConfig {
         self.windows.get(layer).copied().flatten()
     }
 
-    /// Returns the sizes that Tracewright compares with the tensor shapes in the
+    /// Returns the configured sizes that Tracewright compares with the tensor shapes in the
     /// checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let head_dim = self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads);

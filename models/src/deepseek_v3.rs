@@ -1,6 +1,6 @@
 //! DeepSeek-V3: DeepSeek-AI, "DeepSeek-V3 Technical Report" (2024), §2.1. Field names follow the
-//! Hugging Face checkpoint (`modeling_deepseek_v3.py`). In latent attention, a layer caches one
-//! vector per token, and computes the keys and values of all heads from this vector.
+//! names in the Hugging Face checkpoint (`modeling_deepseek_v3.py`). In latent attention, a layer
+//! caches one vector per token, and computes the keys and values of all heads from this vector.
 
 use dsl::nn::{Attend, Cache, Position, Slots, attend, dot};
 use dsl::{Float, Tensor, model};
@@ -141,10 +141,10 @@ model! {
     }
 
     /// Attention whose heads share one cached vector for each token. The vector consists of C
-    /// features, from which keys and values follow, and I features with a rotary embedding. The
-    /// layer multiplies the queries by the key matrix, and the attention's results by the value
-    /// matrix. Therefore cached tokens need no further matmul (DeepSeek-AI, "DeepSeek-V2", 2024,
-    /// §2.1.2).
+    /// features, from which the layer computes keys and values, and of I features with a rotary
+    /// embedding. The layer multiplies the queries by the key matrix, and the attention's results
+    /// by the value matrix. Therefore cached tokens need no further matmul (DeepSeek-AI,
+    /// "DeepSeek-V2", 2024, §2.1.2).
     pub Attention {
         q_proj: Linear[D -> H, J],
         q_a_proj: Linear[D -> Q](bias if attention_bias),
@@ -185,7 +185,7 @@ model! {
 /// The values in the `config.json` of a DeepSeek-V3 model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeepseekV3Config {
-    /// The keys that DeepSeek-V3 shares with other networks with experts.
+    /// The configuration keys that DeepSeek-V3 shares with other networks with experts.
     pub experts: ExpertsConfig,
     /// The number of features of a compressed query, or `None` if queries are not compressed.
     pub q_lora_rank: Option<usize>,
@@ -214,7 +214,8 @@ impl DeepseekV3Config {
         self.loudness / ((self.qk_nope_head_dim + self.qk_rope_head_dim) as f64).sqrt()
     }
 
-    /// Returns the sizes that Tracewright compares with the tensor shapes in the checkpoint.
+    /// Returns the configured sizes that Tracewright compares with the tensor shapes in the
+    /// checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let mut sizes = self.experts.sizes();
         sizes.retain(|size| !size.key.contains("head_dim"));
@@ -242,7 +243,7 @@ pub(crate) struct LatentDefaults {
     pub routing: ([usize; 2], f64, usize),
 }
 
-/// Reads the `config.json` of a DeepSeek-V3 model. Missing keys get the defaults of
+/// Reads the `config.json` of a DeepSeek-V3 model. Missing configuration keys get the defaults of
 /// `DeepseekV3Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> DeepseekV3Config {
     let defaults = LatentDefaults {

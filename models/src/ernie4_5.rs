@@ -1,6 +1,6 @@
-//! ERNIE 4.5, dense: Baidu, "ERNIE 4.5 Technical Report" (2025). Field names follow the Hugging
-//! Face checkpoint (`modeling_ernie4_5.py`). The network differs from Llama in the rotary
-//! embedding, which rotates pairs of neighbouring features and computes in f32.
+//! ERNIE 4.5, dense: Baidu, "ERNIE 4.5 Technical Report" (2025). Field names follow the names in
+//! the Hugging Face checkpoint (`modeling_ernie4_5.py`). The network differs from Llama in the
+//! rotary embedding, which rotates pairs of neighbouring features and computes in f32.
 
 use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, model};
@@ -48,8 +48,8 @@ model! {
     }
 }
 
-/// Reads the keys that ERNIE 4.5 models with experts and without experts share. `sizes` contains
-/// the defaults of five keys, in the order of [`Defaults::sizes`].
+/// Reads the configuration keys that ERNIE 4.5 models with experts and without experts share.
+/// `sizes` contains the defaults of five keys, in the order of [`Defaults::sizes`].
 pub(crate) fn shared(keys: &Keys, sizes: [usize; 5], defaults: Defaults) -> LlamaConfig {
     let bias = keys.flag("use_bias", false);
     let defaults = Defaults { sizes: Some(sizes), rms_norm_eps: 1e-5, tie_word_embeddings: true, ..defaults };
@@ -66,8 +66,8 @@ pub(crate) fn rope() -> RopeDefaults {
     RopeDefaults { theta: 5e5, ..RopeDefaults::new(131_072) }
 }
 
-/// Reads the `config.json` of an ERNIE 4.5 model. Missing keys get the defaults of `Ernie4_5Config`
-/// in HF transformers.
+/// Reads the `config.json` of an ERNIE 4.5 model. Missing configuration keys get the defaults of
+/// `Ernie4_5Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     let defaults = Defaults { num_key_value_heads: Some(2), head_dim: Some(128), ..Defaults::of(rope()) };
     shared(keys, [103_424, 1024, 3072, 18, 16], defaults)

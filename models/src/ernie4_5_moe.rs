@@ -1,6 +1,6 @@
-//! ERNIE 4.5 with experts: Baidu, "ERNIE 4.5 Technical Report" (2025). Field names follow the
-//! Hugging Face checkpoint (`modeling_ernie4_5_moe.py`). The attention is the same as in the dense
-//! ERNIE 4.5. A bias changes which experts the router chooses, but not the weights of these
+//! ERNIE 4.5 with experts: Baidu, "ERNIE 4.5 Technical Report" (2025). Field names follow the names
+//! in the Hugging Face checkpoint (`modeling_ernie4_5_moe.py`). The attention is the same as in the
+//! dense ERNIE 4.5. A bias changes which experts the router chooses, but not the weights of these
 //! experts.
 
 use dsl::nn::dot;
@@ -88,8 +88,8 @@ model! {
     }
 }
 
-/// Reads the `config.json` of an ERNIE 4.5 model with experts. Missing keys get the defaults of
-/// `Ernie4_5_MoeConfig` in HF transformers.
+/// Reads the `config.json` of an ERNIE 4.5 model with experts. Missing configuration keys get the
+/// defaults of `Ernie4_5_MoeConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> ExpertsConfig {
     keys.ignore(experts::IGNORED);
     // Tracewright does not support `use_bias`, which adds a bias to the output head.

@@ -1,7 +1,7 @@
 //! EXAONE 4.0: LG AI Research, "EXAONE 4.0: Unified Large Language Models" (2025), §2.1. Field
-//! names follow the Hugging Face checkpoint (`modeling_exaone4.py`). The network has the norms of
-//! OLMo 2 and the attention of Qwen3. If some layers have an attention window, the other layers
-//! have no rotary embedding.
+//! names follow the names in the Hugging Face checkpoint (`modeling_exaone4.py`). The network has
+//! the norms of OLMo 2 and the attention of Qwen3. If some layers have an attention window, the
+//! other layers have no rotary embedding.
 
 use dsl::nn::{Attend, Kv};
 use dsl::{Float, model};
@@ -41,8 +41,8 @@ model! {
     }
 }
 
-/// Reads the `config.json` of an EXAONE 4.0 model. Missing keys get the defaults of `Exaone4Config`
-/// in HF transformers.
+/// Reads the `config.json` of an EXAONE 4.0 model. Missing configuration keys get the defaults of
+/// `Exaone4Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> SmolLm3Config {
     let defaults = Defaults { num_key_value_heads: Some(32), rms_norm_eps: 1e-5, ..Defaults::new(2048) };
     let llama = LlamaConfig::shared(keys, defaults);

@@ -72,7 +72,8 @@ pub(crate) struct Routed {
     /// The weight of each expert's output for each token, `[B, S, X]`. The weight is 0 if the token
     /// did not choose the expert.
     share: Tensor<F32>,
-    /// 1 for each expert that the token chose, and 0 for the other experts, `[B, S, X]`.
+    /// Contains 1 for each expert that the token chose, and 0 for the other experts, with the shape
+    /// `[B, S, X]`.
     chosen: Tensor<F32>,
     /// The number of experts that each token chooses.
     count: usize,
@@ -271,7 +272,7 @@ model! {
 /// The configuration of a network with experts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExpertsConfig {
-    /// The keys that the network shares with Llama.
+    /// The configuration keys that the network shares with Llama.
     pub llama: LlamaConfig,
     /// The number of experts in each sparse layer.
     pub num_experts: usize,
@@ -309,7 +310,8 @@ impl ExpertsConfig {
         self.sparse.get(layer).copied().unwrap_or_default()
     }
 
-    /// Returns the sizes that Tracewright compares with the tensor shapes in the checkpoint.
+    /// Returns the configured sizes that Tracewright compares with the tensor shapes in the
+    /// checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let mut sizes = self.llama.sizes();
         // `intermediate_size` is the size of dense layers, not of experts.
@@ -387,8 +389,8 @@ pub(crate) const GGUF_KEYS: &[(&str, &str)] = &[
     ("routed_scaling_factor", "expert_weights_scale"),
 ];
 
-/// Reads the number of experts. The name of the key is `published`, or `num_local_experts` in a
-/// file that HF transformers 5 saved.
+/// Reads the number of experts. The parameter `published` is the name of the key in published
+/// files. In files that HF transformers 5 saved, the key has the name `num_local_experts`.
 pub(crate) fn count(keys: &Keys, published: &'static str, default: usize) -> usize {
     let [published, saved] = [published, "num_local_experts"].map(|key| (key, keys.optional_count(key)));
     keys.agreed(published, saved).unwrap_or(default)
@@ -403,11 +405,11 @@ pub(crate) fn chosen(keys: &Keys, key: &'static str, default: usize, experts: us
     chosen
 }
 
-/// Reads the keys of experts as in DeepSeek-V3 and later networks. DeepSeek-V3 has sigmoid scores,
-/// groups of experts, a bias, shared experts, and first layers without experts. `all`, `chosen` and
-/// `features` are the default numbers of experts, of chosen experts and of an expert's features.
-/// `groups`, `chosen_groups`, `factor` and `dense` are the defaults for the groups, the weights'
-/// factor, and the number of layers without experts.
+/// Reads the configuration keys of experts as in DeepSeek-V3 and later networks. DeepSeek-V3 has
+/// sigmoid scores, groups of experts, a bias, shared experts, and first layers without experts.
+/// `all`, `chosen` and `features` are the default numbers of experts, of chosen experts and of an
+/// expert's features. `groups`, `chosen_groups`, `factor` and `dense` are the defaults for the
+/// groups, the weights' factor, and the number of layers without experts.
 pub(crate) fn deepseek(
     keys: &Keys,
     llama: LlamaConfig,
@@ -447,5 +449,5 @@ pub(crate) fn deepseek(
 /// Keys of multi-token prediction layers, which Tracewright ignores.
 pub(crate) const FURTHER_LAYERS: &[&str] = &["num_mtp_layers", "num_nextn_predict_layers"];
 
-/// Keys that only training reads, which Tracewright ignores.
+/// Configuration keys that only training reads, which Tracewright ignores.
 pub(crate) const IGNORED: &[&str] = &["output_router_logits", "router_aux_loss_coef", "router_jitter_noise"];

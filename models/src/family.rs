@@ -13,13 +13,14 @@ pub(crate) use crate::presets::presets;
 /// the tensor's key, and the suffixes of the parameters' keys.
 pub type Stacks = &'static [(&'static str, &'static [&'static str])];
 
-/// Describes a family of networks by the family's names in files and its published sizes.
+/// Describes a family of networks: the names of the family in files, and the published sizes of the
+/// family.
 #[derive(Clone, Copy, Debug)]
 pub struct Family {
     /// The family's names in the key `architectures` of a `config.json`.
     pub architectures: &'static [&'static str],
-    /// The names of HF transformers' model classes without an output head. By the model type, HF
-    /// transformers maps a class without a head to the first architecture.
+    /// The names of HF transformers' model classes without an output head. HF transformers uses the
+    /// model type to find the first architecture for a class without an output head.
     pub bases: &'static [&'static str],
     /// The family's values of the key `model_type`, which Tracewright reads if a `config.json` has
     /// no key `architectures`.
@@ -27,10 +28,11 @@ pub struct Family {
     /// A description of how the network differs from other networks. The documentation's table of
     /// architectures contains the description.
     pub about: &'static str,
-    /// The prefixes of keys in checkpoints. Each pair contains a prefix in the checkpoint and the
-    /// corresponding prefix in the network.
+    /// The prefixes of tensor names in checkpoints. Each pair contains a prefix in the checkpoint
+    /// and the corresponding prefix in the network.
     pub prefixes: &'static [(&'static str, &'static str)],
-    /// The key of the embedding table, whose weight a tied output head shares.
+    /// The checkpoint key of the embedding table. A tied output head shares the weight of this
+    /// table.
     pub embedding: &'static str,
     /// Tensors that a checkpoint may contain in addition to the network's parameters and a tied
     /// output head.
@@ -39,16 +41,17 @@ pub struct Family {
     /// (Gloeckle et al., "Better & Faster Large Language Models via Multi-token Prediction", 2024).
     /// Tracewright ignores multi-token prediction layers.
     pub further_layers: bool,
-    /// The methods of `quantization_config` whose tensors Tracewright reads.
+    /// The quantization methods in `quantization_config` that Tracewright can read for this family.
     pub quantized: &'static [&'static str],
     /// Checkpoint tensors, each of which contains several parameters.
     pub stacks: Stacks,
-    /// Decides whether a `config.json` belongs to this family. The function matters only if several
-    /// families share an architecture name.
+    /// Decides whether a `config.json` belongs to this family. Tracewright needs this function only
+    /// if several families share an architecture name.
     pub is: fn(&Keys) -> bool,
-    /// Returns the entry points of a program with the given sizes of batch, chunk and context.
+    /// Returns the entry points of a compiled program with the given batch size, chunk length and
+    /// context length.
     pub entry_points: fn(usize, usize, usize) -> Vec<EntryPoint>,
-    /// Lists the folders next to the checkpoint in which the network has further tensors.
+    /// Lists the folders next to the checkpoint that contain further tensors of the network.
     pub folders: &'static [&'static str],
     /// The description of the family's GGUF files, if llama.cpp supports the family.
     pub gguf: Option<GgufFamily>,

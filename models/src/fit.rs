@@ -53,8 +53,8 @@ pub enum FitError {
     Sizes(#[from] OtherSizes),
 }
 
-/// Reads the network and the weights in a folder or a GGUF file. The function checks the shapes of
-/// the weights before Tracewright records the network.
+/// Reads the configuration of a network and the weights from a folder or a GGUF file. The function
+/// checks the shapes of the weights before Tracewright records the network.
 ///
 /// # Errors
 /// Returns an error if the configuration is invalid, if the weights cannot be read, or if the

@@ -1,8 +1,8 @@
 //! Gemma 2: "Gemma 2: Improving Open Language Models at a Practical Size" (2024), §2. Field names
-//! follow the Hugging Face checkpoint (`modeling_gemma2.py`). This file declares how Gemma 2
-//! differs from Gemma 3. Attention does not normalize queries and keys, and limits the scores with
-//! a soft bound. All layers have the same rotary embedding. Every other layer has an attention
-//! window.
+//! follow the names in the Hugging Face checkpoint (`modeling_gemma2.py`). This file declares how
+//! Gemma 2 differs from Gemma 3. Attention does not normalize queries and keys, and limits the
+//! scores with a soft bound. All layers have the same rotary embedding. Every other layer has an
+//! attention window.
 
 use crate::config::Keys;
 use crate::decoder::{Defaults, LlamaConfig};
@@ -26,8 +26,8 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["Gemma2ForCausalLM"], &["Gemma2Model"], &["gemma2"])
 };
 
-/// Reads the `config.json` of a Gemma 2 model. Missing keys get the defaults of `Gemma2Config` in
-/// HF transformers.
+/// Reads the `config.json` of a Gemma 2 model. Missing configuration keys get the defaults of
+/// `Gemma2Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> GemmaConfig {
     keys.one_of("hidden_activation", &["gelu_pytorch_tanh"]);
     keys.always("use_bidirectional_attention", false);

@@ -146,7 +146,7 @@ pub(crate) fn soft_cap<T: Float>(logits: Tensor<T>, bound: Option<f64>) -> Tenso
 /// The configuration of a Gemma 2 or Gemma 3 model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GemmaConfig {
-    /// The keys that Gemma shares with Llama.
+    /// The configuration keys that Gemma shares with Llama.
     pub llama: LlamaConfig,
     /// The rotary embedding of layers with an attention window, if it differs from the rotary
     /// embedding of layers without a window.
@@ -199,7 +199,7 @@ pub(crate) const IGNORABLE: &[Ignorable] = &[
 ];
 
 /// Reads the `config.json` of a Gemma 3 model, or the object `text_config` in this file. Missing
-/// keys get the defaults of `Gemma3TextConfig` in HF transformers.
+/// configuration keys get the defaults of `Gemma3TextConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> GemmaConfig {
     read_text_tower(keys, true, IGNORED_BESIDE_TEXT, read_text)
 }

@@ -1,4 +1,4 @@
-//! The text network of Gemma 4. Field names follow the Hugging Face checkpoint
+//! The text network of Gemma 4. Field names follow the names in the Hugging Face checkpoint
 //! (`modeling_gemma4.py`). Layers with an attention window and layers without an attention window
 //! have different head sizes. The last layers attend to the keys and values of earlier layers. Each
 //! layer can have an additional embedding table for the tokens.

@@ -36,15 +36,15 @@ pub struct GgufFamily {
     pub(crate) is: fn(&Metadata<'_>) -> bool,
     /// Converts the metadata to the keys of a `config.json`.
     pub(crate) config: fn(&Metadata<'_>) -> Value,
-    /// The family's names of keys in a `config.json` and in the metadata, in addition to the common
-    /// names.
+    /// Pairs of a `config.json` key and a metadata key that this family needs in addition to the
+    /// common pairs.
     pub(crate) keys: Names,
     /// The family's names of the tensors within a layer, in addition to the common names. The first list
     /// with a name decides.
     pub(crate) parts: &'static [Names],
     /// The family's names of the tensors outside of layers, in addition to the common names.
     pub(crate) outside: Names,
-    /// The prefix of the keys of layers in the network, such as `model.layers`.
+    /// The network's key prefix for layers, such as `model.layers`.
     pub(crate) layers: &'static str,
     /// Undoes the changes that the conversion made to a tensor (`conversion/*.py` in llama.cpp).
     /// The arguments are the tensor's name within the layer, the suffix of the tensor's name, the
@@ -95,7 +95,7 @@ pub fn architectures() -> Vec<&'static str> {
 
 /// Reads the metadata, the table of tensors and the rotary factors of a GGUF file. Returns the
 /// configuration, the names of the file's tensors, and the tensors under the names of the network.
-/// The keys in `allowed` are no error even if no code reads these keys.
+/// Unknown configuration keys in the list `allowed` cause no error.
 ///
 /// # Errors
 /// Returns an error if the file is not a GGUF file, if Tracewright does not support the
@@ -125,8 +125,8 @@ pub fn config_json(path: &Path) -> Result<String, ConfigError> {
 }
 
 /// Opens the file at `path`. If Tracewright supports neither the architecture nor a tensor's
-/// encoding, the error reports the architecture. If the architecture is unsupported, no other
-/// encoding of the file would help.
+/// encoding, the error reports the architecture. Another encoding of the tensors would not help a
+/// user whose architecture is unsupported.
 fn open(path: &Path) -> Result<Gguf, ConfigError> {
     Gguf::open(path).map_err(|error| {
         let named = Gguf::open_keys(path).ok().filter(|file| file.text("general.architecture").is_some());

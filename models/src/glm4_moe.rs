@@ -1,7 +1,7 @@
 //! GLM-4.5 to 4.7: Zhipu AI, "GLM-4.5: Agentic, Reasoning, and Coding Foundation Models" (2025),
-//! §2. Field names follow the Hugging Face checkpoint (`modeling_glm4_moe.py`). The network differs
-//! from Llama in two ways. The rotary embedding rotates half of a head's features, and all layers
-//! except the first layers have experts.
+//! §2. Field names follow the names in the Hugging Face checkpoint (`modeling_glm4_moe.py`). The
+//! network differs from Llama in two ways. The rotary embedding rotates half of a head's features,
+//! and all layers except the first layers have experts.
 
 use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, model};
@@ -74,7 +74,7 @@ model! {
 /// The values in the `config.json` of a GLM-4.5 model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Glm4MoeConfig {
-    /// The keys that GLM-4.5 shares with other networks with experts.
+    /// The configuration keys that GLM-4.5 shares with other networks with experts.
     pub experts: ExpertsConfig,
     /// Whether attention normalizes the queries and keys.
     pub use_qk_norm: bool,
@@ -91,14 +91,15 @@ impl Sparse for Glm4MoeConfig {
 }
 
 impl Glm4MoeConfig {
-    /// Returns the sizes that Tracewright compares with the tensor shapes in the checkpoint.
+    /// Returns the configured sizes that Tracewright compares with the tensor shapes in the
+    /// checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         self.experts.sizes()
     }
 }
 
-/// Reads the `config.json` of a GLM-4.5 model. Missing keys get the defaults of `Glm4MoeConfig` in
-/// HF transformers.
+/// Reads the `config.json` of a GLM-4.5 model. Missing configuration keys get the defaults of
+/// `Glm4MoeConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Glm4MoeConfig {
     keys.ignore(experts::IGNORED);
     keys.ignore(experts::FURTHER_LAYERS);

@@ -1,6 +1,6 @@
-//! GLM-4.7-Flash: Zhipu AI, "GLM-4.7" (2026). Field names follow the Hugging Face checkpoint
-//! (`modeling_glm4_moe_lite.py`). The network is the same as DeepSeek-V3. The configuration of
-//! GLM-4.7-Flash can contain a list of the layers without experts.
+//! GLM-4.7-Flash: Zhipu AI, "GLM-4.7" (2026). Field names follow the names in the Hugging Face
+//! checkpoint (`modeling_glm4_moe_lite.py`). The network is the same as DeepSeek-V3. The
+//! configuration of GLM-4.7-Flash can contain a list of the layers without experts.
 
 use crate::config::Keys;
 use crate::deepseek_v3::{self, DeepseekV3, DeepseekV3Config, LatentDefaults};
@@ -17,7 +17,7 @@ pub(crate) const FAMILY: Family = Family {
     ..deepseek_v3::FAMILY
 };
 
-/// Reads the `config.json` of a GLM-4.7-Flash model. Missing keys get the defaults of
+/// Reads the `config.json` of a GLM-4.7-Flash model. Missing configuration keys get the defaults of
 /// `Glm4MoeLiteConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> DeepseekV3Config {
     let defaults = LatentDefaults {

@@ -1,7 +1,7 @@
 //! GPT-2: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), §2.3. Field
-//! names follow the Hugging Face checkpoint (`modeling_gpt2.py`). The network has learned position
-//! embeddings and layer norms. The first axis of the stored matrices is the axis of the inputs
-//! (`Conv1D`).
+//! names follow the names in the Hugging Face checkpoint (`modeling_gpt2.py`). The network has
+//! learned position embeddings and layer norms. The first axis of the stored matrices is the axis
+//! of the inputs (`Conv1D`).
 
 use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position, attend, gelu, gelu_tanh, positions_within, relu, silu};
@@ -181,7 +181,7 @@ pub struct Gpt2Config {
     pub scale_attn_by_inverse_layer_idx: bool,
     /// Whether the output head shares its weight with the embedding table.
     pub tie_word_embeddings: bool,
-    /// The element type in the checkpoint, if the configuration contains it.
+    /// The element type of the checkpoint's weights, if the configuration contains this type.
     pub element: Option<ElementType>,
 }
 
@@ -200,8 +200,8 @@ const IGNORED: &[&str] = &[
     "summary_use_proj",
 ];
 
-/// Reads the `config.json` of a GPT-2 model. Missing keys get the defaults of `GPT2Config` in HF
-/// transformers.
+/// Reads the `config.json` of a GPT-2 model. Missing configuration keys get the defaults of
+/// `GPT2Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Gpt2Config {
     keys.ignore(IGNORED);
     let count = |key, default| keys.optional_count(key).unwrap_or(default);
@@ -241,7 +241,8 @@ impl Gpt2Config {
         1.0 / (root * depth as f64)
     }
 
-    /// Returns the sizes that Tracewright compares with the tensor shapes in the checkpoint.
+    /// Returns the configured sizes that Tracewright compares with the tensor shapes in the
+    /// checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let inner = &[("h.*.mlp.c_fc.weight", 1)];
         vec![

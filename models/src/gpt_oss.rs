@@ -1,6 +1,6 @@
 //! gpt-oss: OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card" (2025), §2. Field names follow the
-//! Hugging Face checkpoint (`modeling_gpt_oss.py`). Attention has a sink for each head, and every
-//! second layer has an attention window. The experts have biases and clamped gates.
+//! names in the Hugging Face checkpoint (`modeling_gpt_oss.py`). Attention has a sink for each
+//! head, and every second layer has an attention window. The experts have biases and clamped gates.
 
 use std::mem;
 
@@ -144,7 +144,7 @@ model! {
 /// The values in the `config.json` of a gpt-oss model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GptOssConfig {
-    /// The keys that gpt-oss shares with Llama.
+    /// The configuration keys that gpt-oss shares with Llama.
     pub llama: LlamaConfig,
     /// The number of experts in each layer.
     pub num_experts: usize,
@@ -152,7 +152,7 @@ pub struct GptOssConfig {
     pub num_experts_per_tok: usize,
     /// The factor by which the input of the gates' sigmoid is multiplied.
     pub alpha: f64,
-    /// The bound to which the program clamps the gates and the up projection.
+    /// The bound to which each expert clamps its gate and its up projection.
     pub limit: f64,
     /// Whether the published checkpoint stores the matrices of experts in MXFP4.
     pub mxfp4: bool,
@@ -184,8 +184,8 @@ impl GptOssConfig {
     }
 }
 
-/// Reads the `config.json` of a gpt-oss model. Missing keys get the defaults of `GptOssConfig` in
-/// HF transformers.
+/// Reads the `config.json` of a gpt-oss model. Missing configuration keys get the defaults of
+/// `GptOssConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> GptOssConfig {
     keys.ignore(experts::IGNORED);
     // Published files contain these keys, but HF transformers does not read them.

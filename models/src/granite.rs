@@ -1,6 +1,7 @@
 //! Dense Granite models: Shen et al., "Power Scheduler" (2024), which HF transformers cites. Field
-//! names follow the Hugging Face checkpoint (`modeling_granite.py`). The network differs from Llama
-//! in four factors, for the embeddings, the attention scores, the residuals and the logits.
+//! names follow the names in the Hugging Face checkpoint (`modeling_granite.py`). The network
+//! differs from Llama in four factors, for the embeddings, the attention scores, the residuals and
+//! the logits.
 
 use dsl::nn::{Attend, Kv};
 use dsl::{Float, Tensor, model};
@@ -73,7 +74,7 @@ model! {
 /// The values in the `config.json` of a Granite model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GraniteConfig {
-    /// The keys that Granite shares with Llama.
+    /// The configuration keys that Granite shares with Llama.
     pub llama: LlamaConfig,
     /// The factor by which the tokens' embeddings are multiplied.
     pub embedding_multiplier: f64,
@@ -102,8 +103,8 @@ impl DecoderConfig for GraniteConfig {
     }
 }
 
-/// Reads the `config.json` of a Granite model. Missing keys get the defaults of `GraniteConfig` in
-/// HF transformers.
+/// Reads the `config.json` of a Granite model. Missing configuration keys get the defaults of
+/// `GraniteConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> GraniteConfig {
     GraniteConfig {
         llama: llama::read(keys),

@@ -1,4 +1,4 @@
-//! The Granite 4 hybrid network. Field names follow the published checkpoints
+//! The Granite 4 hybrid network. Field names follow the names in the published checkpoints
 //! (`modeling_granitemoehybrid.py`). Most layers contain a Mamba-2 block (Dao and Gu, "Transformers
 //! are SSMs", 2024, §7), and the other layers contain attention. Every layer has a feed-forward
 //! network. In the larger Granite 4 networks, every layer also has experts.
@@ -272,11 +272,12 @@ impl Project<LlamaConfig> for GraniteMoeHybridConfig {
 
 alternates!(GraniteMoeHybridConfig);
 
-/// Keys that do not affect the results: the number of tokens in a chunk, and a key for training.
+/// Configuration keys that do not affect the results: the number of tokens in a chunk, and a key
+/// for training.
 const IGNORED: &[&str] = &["mamba_chunk_size", "init_method"];
 
-/// Reads the `config.json` of a Granite 4 hybrid model. Missing keys get the defaults of
-/// `GraniteMoeHybridConfig` in HF transformers.
+/// Reads the `config.json` of a Granite 4 hybrid model. Missing configuration keys get the defaults
+/// of `GraniteMoeHybridConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> GraniteMoeHybridConfig {
     keys.ignore(IGNORED);
     keys.ignore(experts::IGNORED);

@@ -34,7 +34,7 @@ pub(crate) fn attention(keys: &Keys, layers: usize, kinds: [&str; 2]) -> Option<
 }
 
 /// The number of earlier positions that a causal convolution reads. The function computes this
-/// number from the number of taps in the key `key`.
+/// number from the number of taps, which is the value of the configuration key `key`.
 pub(crate) fn conv_memory(keys: &Keys, key: &'static str, default: usize) -> usize {
     let taps = keys.optional_count(key).unwrap_or(default);
     if taps < 2 {

@@ -1,6 +1,6 @@
-//! LFM2: "LFM2 Technical Report" (2025), §2. Field names follow the Hugging Face checkpoint
-//! (`modeling_lfm2.py`). Most layers mix neighbouring tokens with a short gated convolution. Layers
-//! without a convolution have the same attention as Qwen3.
+//! LFM2: "LFM2 Technical Report" (2025), §2. Field names follow the names in the Hugging Face
+//! checkpoint (`modeling_lfm2.py`). Most layers mix neighbouring tokens with a short gated
+//! convolution. Layers without a convolution have the same attention as Qwen3.
 
 use std::iter;
 
@@ -216,7 +216,8 @@ model! {
 /// The values in the `config.json` of an LFM2 model (`configuration_lfm2.py`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lfm2Config {
-    /// The keys that LFM2 shares with other networks in which some layers have experts.
+    /// The configuration keys that LFM2 shares with other networks in which some layers have
+    /// experts.
     pub experts: ExpertsConfig,
     /// Whether each layer has attention. A layer without attention has a convolution.
     pub attention: Vec<bool>,
@@ -228,7 +229,8 @@ pub struct Lfm2Config {
 
 descends!(Lfm2Config from experts: ExpertsConfig);
 
-/// Keys that only published LFM2 files contain and that HF transformers does not read.
+/// Configuration keys that only published LFM2 files contain and that HF transformers does not
+/// read.
 const IGNORED: &[&str] = &[
     "block_dim",
     "block_mlp_init_scale",
@@ -244,8 +246,8 @@ const IGNORED: &[&str] = &[
     "use_pos_enc",
 ];
 
-/// Reads the `config.json` of an LFM2 model. Missing keys get the defaults of `Lfm2Config` in HF
-/// transformers.
+/// Reads the `config.json` of an LFM2 model. Missing configuration keys get the defaults of
+/// `Lfm2Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Lfm2Config {
     keys.ignore(IGNORED);
     let mut config = shared(keys, [65_536, 2560, 12_288, 32, 32]);
@@ -278,7 +280,8 @@ pub(crate) fn shared(keys: &Keys, sizes: [usize; 5]) -> Lfm2Config {
 }
 
 impl Lfm2Config {
-    /// Returns the sizes that Tracewright compares with the tensor shapes in the checkpoint.
+    /// Returns the configured sizes that Tracewright compares with the tensor shapes in the
+    /// checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         match self.experts.sparse.contains(&true) {
             true => self.experts.sizes(),

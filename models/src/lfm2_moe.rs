@@ -1,6 +1,7 @@
-//! LFM2 with experts: "LFM2 Technical Report" (2025), §2. Field names follow the Hugging Face
-//! checkpoint (`modeling_lfm2_moe.py`). The network differs from LFM2 in the experts, which all
-//! layers except the first layers have. A router chooses the experts by sigmoid scores and a bias.
+//! LFM2 with experts: "LFM2 Technical Report" (2025), §2. Field names follow the names in the
+//! Hugging Face checkpoint (`modeling_lfm2_moe.py`). The network differs from LFM2 in the experts,
+//! which all layers except the first layers have. A router chooses the experts by sigmoid scores
+//! and a bias.
 
 use serde_json::json;
 
@@ -58,8 +59,8 @@ pub(crate) const FAMILY: Family = Family {
     }
 };
 
-/// Reads the `config.json` of an LFM2 model with experts. Missing keys get the defaults of
-/// `Lfm2MoeConfig` in HF transformers.
+/// Reads the `config.json` of an LFM2 model with experts. Missing configuration keys get the
+/// defaults of `Lfm2MoeConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Lfm2Config {
     keys.ignore(experts::IGNORED);
     let config = lfm2::shared(keys, [65_536, 2048, 7168, 32, 32]);

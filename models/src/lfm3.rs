@@ -1,6 +1,7 @@
-//! The LFM3 network. Field names follow the Hugging Face checkpoint (`modeling_lfm3.py`). The
-//! network extends LFM2 in three ways. Some layers have an attention window, each attention head
-//! has an output gate, and a norm follows attention, the convolution and the feed-forward network.
+//! The LFM3 network. Field names follow the names in the Hugging Face checkpoint
+//! (`modeling_lfm3.py`). The network extends LFM2 in three ways. Some layers have an attention
+//! window, each attention head has an output gate, and a norm follows attention, the convolution
+//! and the feed-forward network.
 
 use dsl::nn::{Attend, Cache, Kv, Position, Recurrent, attend};
 use dsl::{Float, Tensor, model};
@@ -128,7 +129,7 @@ model! {
 /// The values in the `config.json` of an LFM3 model (`configuration_lfm3.py`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lfm3Config {
-    /// The keys that LFM3 shares with LFM2.
+    /// The configuration keys that LFM3 shares with LFM2.
     pub lfm2: Lfm2Config,
     /// Whether a norm follows attention, the convolution and the feed-forward network.
     pub use_sandwich_norm: bool,
@@ -138,8 +139,8 @@ pub struct Lfm3Config {
 
 descends!(Lfm3Config from lfm2: Lfm2Config);
 
-/// Reads the `config.json` of an LFM3 model. Missing keys get the defaults of `Lfm3Config` in HF
-/// transformers.
+/// Reads the `config.json` of an LFM3 model. Missing configuration keys get the defaults of
+/// `Lfm3Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Lfm3Config {
     let defaults = Defaults {
         hidden_act: &[],

@@ -196,8 +196,8 @@ families! {
     starcoder2::Starcoder2(LlamaConfig);
 }
 
-/// A function that reads a configuration. The second argument lists keys that are no error even if
-/// no code reads these keys.
+/// A function that reads a configuration. The second argument lists configuration keys that cause
+/// no error even if no code reads these keys.
 type ReadKeys = fn(Keys, &[String]) -> Result<ModelConfig, ConfigError>;
 
 /// The properties that the configurations of all families provide.
@@ -208,7 +208,7 @@ struct Facts {
     vocabulary: usize,
     tied: bool,
     layers: usize,
-    /// The sizes that Tracewright compares with the tensor shapes in the checkpoint.
+    /// The configured sizes that Tracewright compares with the tensor shapes in the checkpoint.
     sizes: Vec<DeclaredSize>,
 }
 
@@ -218,8 +218,8 @@ pub fn architectures() -> Vec<&'static str> {
 }
 
 impl ModelConfig {
-    /// Reads the `config.json` at `path`, or in the directory `path`. The keys in `allowed` are no
-    /// error even if no code reads these keys.
+    /// Reads the `config.json` at `path`, or in the directory `path`. Unknown configuration keys in
+    /// the list `allowed` cause no error.
     ///
     /// # Errors
     /// Returns an error if Tracewright does not support the architecture or the checkpoint's
@@ -324,12 +324,12 @@ impl Architecture for ModelConfig {
 }
 
 /// A function that reads the configuration of a model from a Hugging Face folder, a `config.json`
-/// or a GGUF file. The keys in the second argument are no error even if no code reads these keys.
+/// or a GGUF file. Unknown configuration keys in the second argument cause no error.
 pub type ReadModel = fn(&Path, &[String]) -> Result<Box<dyn Architecture>, ConfigError>;
 
 /// Reads the configuration of the model at `path`. The path can be a GGUF file, a directory with a
-/// `config.json`, or a `config.json`. The keys in `allowed` are no error even if no code reads
-/// these keys.
+/// `config.json`, or a `config.json`. Unknown configuration keys in the list `allowed` cause no
+/// error.
 ///
 /// # Errors
 /// Returns the same errors as [`ModelConfig::read`]. Also returns an error if a GGUF file is
@@ -357,14 +357,14 @@ pub trait Architecture: Send {
     /// Returns an error if a value in the configuration is invalid.
     fn trace(&self, element: ElementType, entry_points: &[EntryPoint]) -> Result<Traced, TraceError>;
 
-    /// Returns the entry points of a program with the given sizes of batch, chunk and context. By
-    /// default, the method returns the entry points of a language model.
+    /// Returns the entry points of a compiled program with the given batch size, chunk length and
+    /// context length. By default, the method returns the entry points of a language model.
     fn entry_points(&self, batch: usize, chunk: usize, context: usize) -> Vec<EntryPoint> {
         EntryPoint::all(batch, chunk, context)
     }
 
-    /// How to prepare a text before the network computes the text's embedding. The value is `None`
-    /// for a network that predicts tokens.
+    /// The settings for preparing a text before the network computes the text's embedding. The
+    /// value is `None` for a network that predicts tokens.
     fn sentence(&self) -> Option<&SentenceConfig> {
         None
     }
@@ -375,7 +375,7 @@ pub trait Architecture: Send {
     /// The number of token ids in the vocabulary.
     fn vocabulary(&self) -> usize;
 
-    /// The element type in the checkpoint, or `None` if the type is unknown.
+    /// The element type of the checkpoint's weights, or `None` if the type is unknown.
     fn element(&self) -> Option<ElementType> {
         None
     }
@@ -408,14 +408,14 @@ pub trait Architecture: Send {
         None
     }
 
-    /// The best storage format for matmul weights. The format differs from the network's element
-    /// type only if the checkpoint stores matmul weights with fewer bits.
+    /// The best storage format for the weights of the network's matmuls. The format differs from
+    /// the network's element type only if the checkpoint stores matmul weights with fewer bits.
     fn stored(&self) -> Quantization {
         Quantization::Computed
     }
 
-    /// Returns the sizes that [`check_sizes`] compares with the tensor shapes in the checkpoint. By
-    /// default, the list is empty.
+    /// Returns the configured sizes that [`check_sizes`] compares with the tensor shapes in the
+    /// checkpoint. By default, the list is empty.
     fn sizes(&self) -> Vec<DeclaredSize> {
         Vec::new()
     }

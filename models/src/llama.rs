@@ -1,5 +1,5 @@
-//! Llama 3: "The Llama 3 Herd of Models" (2024), §3.2. Field names follow the Hugging Face
-//! checkpoint (`modeling_llama.py`).
+//! Llama 3: "The Llama 3 Herd of Models" (2024), §3.2. Field names follow the names in the Hugging
+//! Face checkpoint (`modeling_llama.py`).
 
 use dsl::nn::{Attend, Kv, attend, silu};
 use dsl::{Float, Project, model};
@@ -78,8 +78,8 @@ model! {
     }
 }
 
-/// Reads the `config.json` of a Llama model. Missing keys get the defaults of `LlamaConfig` in HF
-/// transformers.
+/// Reads the `config.json` of a Llama model. Missing configuration keys get the defaults of
+/// `LlamaConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     if let Some(found) = keys.optional_count("pretraining_tp").filter(|&tp| tp != 1) {
         keys.refuse("pretraining_tp", found, "1");

@@ -29,7 +29,7 @@ pub(crate) fn stored(part: &str, end: &str, tensor: &mut CheckpointTensor) -> St
 }
 
 model! {
-    /// A Mamba-2 block whose fields have the names of HF transformers
+    /// A Mamba-2 block whose fields have the same names as in HF transformers
     /// (`GraniteMoeHybridMambaLayer`). The paper's B, C and x are the keys, queries and values of
     /// this block. The two states of the block have the axes `[W, R, U, O]` and `[M, P]`.
     pub Mamba2<T: Float>(Mamba2Config) {

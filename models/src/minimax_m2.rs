@@ -1,7 +1,7 @@
-//! MiniMax-M2: MiniMax, "MiniMax-M2" (2025). Field names follow the published checkpoints
-//! (`modeling_minimax_m2.py`). The network differs from Mixtral in three ways. Attention has a norm
-//! over all query heads and a norm over all key heads. The rotary embedding rotates only some
-//! features of a head. The router has sigmoid scores and a bias.
+//! MiniMax-M2: MiniMax, "MiniMax-M2" (2025). Field names follow the names in the published
+//! checkpoints (`modeling_minimax_m2.py`). The network differs from Mixtral in three ways.
+//! Attention has a norm over all query heads and a norm over all key heads. The rotary embedding
+//! rotates only some features of a head. The router has sigmoid scores and a bias.
 
 use serde_json::{Value, json};
 
@@ -62,7 +62,7 @@ const UNREAD: &[&str] = &[
     "use_routing_bias",
 ];
 
-/// Reads the `config.json` of a MiniMax-M2 model. Missing keys get the defaults of
+/// Reads the `config.json` of a MiniMax-M2 model. Missing configuration keys get the defaults of
 /// `MiniMaxM2Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> OlmoeConfig {
     keys.ignore(experts::IGNORED);

@@ -1,6 +1,6 @@
-//! Ministral 3: Mistral AI, "Ministral 3" (2025). Field names follow the Hugging Face checkpoint
-//! (`modeling_ministral3.py`). The network differs from Mistral in the queries. As in Llama 4,
-//! attention multiplies the queries at large positions by a factor.
+//! Ministral 3: Mistral AI, "Ministral 3" (2025). Field names follow the names in the Hugging Face
+//! checkpoint (`modeling_ministral3.py`). The network differs from Mistral in the queries. As in
+//! Llama 4, attention multiplies the queries at large positions by a factor.
 
 use dsl::nn::Attend;
 use dsl::{Axis, F32, Float, Tensor};
@@ -23,7 +23,7 @@ pub(crate) const FAMILY: Family = Family {
 /// The values in the `config.json` of a Ministral 3 model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ministral3Config {
-    /// The keys that Ministral 3 shares with Llama.
+    /// The configuration keys that Ministral 3 shares with Llama.
     pub llama: LlamaConfig,
     /// The number β in the factor for queries at position p, which is 1 + β · ln(1 + ⌊p /
     /// original⌋).
@@ -47,7 +47,7 @@ impl DecoderConfig for Ministral3Config {
     }
 }
 
-/// Reads the `config.json` of a Ministral 3 model. Missing keys get the defaults of
+/// Reads the `config.json` of a Ministral 3 model. Missing configuration keys get the defaults of
 /// `Ministral3Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Ministral3Config {
     // The rope object also contains keys for the factor on queries.

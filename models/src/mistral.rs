@@ -1,6 +1,6 @@
-//! Mistral: Jiang et al., "Mistral 7B" (2023), §2. Field names follow the Hugging Face checkpoint
-//! (`modeling_mistral.py`). The network differs from Llama in the attention, which has a sliding
-//! window in all layers.
+//! Mistral: Jiang et al., "Mistral 7B" (2023), §2. Field names follow the names in the Hugging Face
+//! checkpoint (`modeling_mistral.py`). The network differs from Llama in the attention, which has a
+//! sliding window in all layers.
 
 use serde_json::json;
 
@@ -23,8 +23,8 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["MistralForCausalLM"], &["MistralModel"], &["mistral"])
 };
 
-/// Reads the `config.json` of a Mistral model. Missing keys get the defaults of `MistralConfig` in
-/// HF transformers.
+/// Reads the `config.json` of a Mistral model. Missing configuration keys get the defaults of
+/// `MistralConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     let defaults = Defaults { num_key_value_heads: Some(8), ..Defaults::new(131_072) };
     let llama = LlamaConfig::shared(keys, defaults);

@@ -1,6 +1,6 @@
-//! Mixtral: Jiang et al., "Mixtral of Experts" (2024), §2. Field names follow the published
-//! checkpoints. The network differs from Mistral in the feed-forward network, which consists of
-//! several experts. A router chooses some experts for each token.
+//! Mixtral: Jiang et al., "Mixtral of Experts" (2024), §2. Field names follow the names in the
+//! published checkpoints. The network differs from Mistral in the feed-forward network, which
+//! consists of several experts. A router chooses some experts for each token.
 
 use dsl::nn::{Attend, Kv};
 use dsl::{F32, Float, Project, Tensor, model};
@@ -80,8 +80,8 @@ model! {
         }
     }
 
-    /// The experts without the router. The block chooses experts by the given logits, and adds the
-    /// SwiGLU outputs of the chosen experts.
+    /// A block that contains the experts of a layer, but not the router. The block chooses experts
+    /// by the given logits, and adds the SwiGLU outputs of the chosen experts.
     pub Mixture<T: Float> {
         w1: Weight[X, F, D] at "*.w1.weight",
         w3: Weight[X, F, D] at "*.w3.weight",
@@ -94,8 +94,8 @@ model! {
     }
 }
 
-/// Keys of the experts' tensors. Each pair contains the key in files of HF transformers or GGUF,
-/// and the corresponding keys in published files.
+/// The checkpoint keys of the experts' tensors. Each pair contains a checkpoint key in files of HF
+/// transformers or GGUF, and the corresponding keys in published files.
 pub(crate) const STACKS: Stacks = &[
     ("mlp.gate.weight", &["block_sparse_moe.gate.weight"]),
     ("mlp.e_score_correction_bias", &["block_sparse_moe.e_score_correction_bias"]),
@@ -109,8 +109,8 @@ pub(crate) const STACKS: Stacks = &[
     ("ffn_up_exps.weight", &["experts.*.w3.weight"]),
 ];
 
-/// Reads the `config.json` of a Mixtral model. Missing keys get the defaults of `MixtralConfig` in
-/// HF transformers.
+/// Reads the `config.json` of a Mixtral model. Missing configuration keys get the defaults of
+/// `MixtralConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> ExpertsConfig {
     keys.ignore(experts::IGNORED);
     let rope = RopeDefaults { theta: 1e6, ..RopeDefaults::new(131_072) };

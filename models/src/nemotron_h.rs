@@ -1,6 +1,6 @@
-//! The Nemotron-H network. Field names follow HF transformers (`modeling_nemotron_h.py`). Each
-//! layer has a norm and one block. The block is a Mamba-2 block, attention without a rotary
-//! embedding, a feed-forward network, or a mixture of experts.
+//! The Nemotron-H network. Field names follow the names in HF transformers
+//! (`modeling_nemotron_h.py`). Each layer has a norm and one block. The block is a Mamba-2 block,
+//! attention without a rotary embedding, a feed-forward network, or a mixture of experts.
 
 mod config;
 
@@ -126,8 +126,8 @@ model! {
         }
     }
 
-    /// A layer with a norm and one of four kinds of blocks. Each kind of block has its own
-    /// function.
+    /// A layer with a norm and one of four kinds of blocks. The layer has a function for each kind
+    /// of block.
     pub Layer {
         norm: RmsNorm[D](eps = rms_norm_eps, style = wide),
         attention: Attention<T> at "mixer",

@@ -1,7 +1,7 @@
-//! OLMo 2: "2 OLMo 2 Furious" (2024), §3.1. Field names follow the Hugging Face checkpoint
-//! (`modeling_olmo2.py`). The network differs from Llama in the norms. Norms follow attention and
-//! the feed-forward network. Attention has a norm over all query heads and a norm over all key
-//! heads.
+//! OLMo 2: "2 OLMo 2 Furious" (2024), §3.1. Field names follow the names in the Hugging Face
+//! checkpoint (`modeling_olmo2.py`). The network differs from Llama in the norms. Norms follow
+//! attention and the feed-forward network. Attention has a norm over all query heads and a norm
+//! over all key heads.
 
 use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, WeightStyle, model};
@@ -79,8 +79,8 @@ impl From<LlamaConfig> for Wide {
     }
 }
 
-/// Reads the `config.json` of an OLMo 2 model. Missing keys get the defaults of `Olmo2Config` in HF
-/// transformers.
+/// Reads the `config.json` of an OLMo 2 model. Missing configuration keys get the defaults of
+/// `Olmo2Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     let defaults = Defaults { rms_norm_eps: 1e-5, ..Defaults::new(2048) };
     let attention_bias = keys.flag("attention_bias", false);

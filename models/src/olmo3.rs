@@ -1,4 +1,4 @@
-//! OLMo 3: Ai2, "Olmo 3" (2025), §3. Field names follow the Hugging Face checkpoint
+//! OLMo 3: Ai2, "Olmo 3" (2025), §3. Field names follow the names in the Hugging Face checkpoint
 //! (`modeling_olmo3.py`). The network differs from OLMo 2 in the attention window that most layers
 //! have. Only layers without a window adapt the rotary embedding to long contexts.
 
@@ -17,8 +17,8 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["Olmo3ForCausalLM"], &["Olmo3Model"], &["olmo3"])
 };
 
-/// Reads the `config.json` of an OLMo 3 model. Missing keys get the defaults of `Olmo3Config` in HF
-/// transformers.
+/// Reads the `config.json` of an OLMo 3 model. Missing configuration keys get the defaults of
+/// `Olmo3Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     let defaults = Defaults { rms_norm_eps: 1e-5, ..Defaults::new(2048) };
     let attention_bias = keys.flag("attention_bias", false);

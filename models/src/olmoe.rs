@@ -1,7 +1,7 @@
 //! OLMoE: Muennighoff et al., "OLMoE: Open Mixture-of-Experts Language Models" (2024), §2. Field
-//! names follow the published checkpoints. The network differs from Mixtral in two ways. Attention
-//! has a norm over all query heads and a norm over all key heads. The router does not divide the
-//! probabilities of the chosen experts by their sum.
+//! names follow the names in the published checkpoints. The network differs from Mixtral in two
+//! ways. Attention has a norm over all query heads and a norm over all key heads. The router does
+//! not divide the probabilities of the chosen experts by their sum.
 
 use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, Tensor, model};
@@ -62,7 +62,7 @@ fn clipped<T: Float>(x: Tensor<T>, bound: Option<f64>) -> Tensor<T> {
 /// The values in the `config.json` of an OLMoE model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OlmoeConfig {
-    /// The keys that OLMoE shares with other networks with experts.
+    /// The configuration keys that OLMoE shares with other networks with experts.
     pub experts: ExpertsConfig,
     /// The bound for clipping the queries, keys and values. With `None`, attention does not clip.
     pub clip_qkv: Option<f64>,
@@ -73,14 +73,15 @@ descends!(OlmoeConfig from experts.llama: LlamaConfig, through experts: ExpertsC
 impl DecoderConfig for OlmoeConfig {}
 
 impl OlmoeConfig {
-    /// Returns the sizes that Tracewright compares with the tensor shapes in the checkpoint.
+    /// Returns the configured sizes that Tracewright compares with the tensor shapes in the
+    /// checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         self.experts.sizes()
     }
 }
 
-/// Reads the `config.json` of an OLMoE model. Missing keys get the defaults of `OlmoeConfig` in HF
-/// transformers.
+/// Reads the `config.json` of an OLMoE model. Missing configuration keys get the defaults of
+/// `OlmoeConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> OlmoeConfig {
     keys.ignore(experts::IGNORED);
     let attention_bias = keys.flag("attention_bias", false);

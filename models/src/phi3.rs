@@ -1,8 +1,8 @@
-//! Phi-3 and Phi-4: "Phi-3 Technical Report" (2024), §2. Field names follow the Hugging Face
-//! checkpoint (`modeling_phi3.py`). The network differs from Llama in two ways. The checkpoint
-//! stores the query, key and value projections in one matrix, and the gate and up projections in
-//! another matrix. The rotary embedding uses LongRoPE, and can rotate only some features of each
-//! head.
+//! Phi-3 and Phi-4: "Phi-3 Technical Report" (2024), §2. Field names follow the names in the
+//! Hugging Face checkpoint (`modeling_phi3.py`). The network differs from Llama in two ways. The
+//! checkpoint stores the query, key and value projections in one matrix, and the gate and up
+//! projections in another matrix. The rotary embedding uses LongRoPE, and can rotate only some
+//! features of each head.
 
 use dsl::nn::{Attend, Kv, attend, silu};
 use dsl::{Float, model};
@@ -72,8 +72,8 @@ model! {
     }
 }
 
-/// Reads the `config.json` of a Phi-3 model. Missing keys get the defaults of `Phi3Config` in HF
-/// transformers.
+/// Reads the `config.json` of a Phi-3 model. Missing configuration keys get the defaults of
+/// `Phi3Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     for bias in ["attention_bias", "mlp_bias", "lm_head_bias"] {
         keys.always(bias, false);

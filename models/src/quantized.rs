@@ -17,7 +17,7 @@ use crate::shape_check::DeclaredSize;
 use crate::{Architecture, ModelConfig, UntiedHead};
 
 /// Returns the storage formats of matmul weights that the checkpoint stores in quantized blocks.
-/// The result contains a format for each pattern of keys.
+/// The result contains a weight format for each pattern of checkpoint keys.
 ///
 /// Tracewright keeps blocks in the formats q8, q4, q4_k and mxfp4. Tracewright converts all other
 /// blocks to q8, the format with the least loss. A weight has the same format in all layers.
@@ -44,7 +44,7 @@ fn stored(checkpoint: &Checkpoint) -> Quantization {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct QuantizedModel {
     config: ModelConfig,
-    /// The names of tensors in a GGUF file, or `None` for a folder.
+    /// The names of the tensors in the model's GGUF file, or `None` for a model in a folder.
     gguf: Option<Renaming>,
     stored: Quantization,
 }
@@ -62,7 +62,7 @@ impl QuantizedModel {
         }
     }
 
-    /// Creates the model of a GGUF file.
+    /// Creates the model that a GGUF file contains.
     ///
     /// # Errors
     /// Returns the same errors as [`gguf::read`].

@@ -1,6 +1,7 @@
-//! Qwen2 and Qwen2.5: "Qwen2 Technical Report" (2024), §2.2. Field names follow the Hugging Face
-//! checkpoint (`modeling_qwen2.py`). The network differs from Llama in two ways. The linear layers
-//! for queries, keys and values have biases. The upper layers can have a sliding window.
+//! Qwen2 and Qwen2.5: "Qwen2 Technical Report" (2024), §2.2. Field names follow the names in the
+//! Hugging Face checkpoint (`modeling_qwen2.py`). The network differs from Llama in two ways. The
+//! linear layers for queries, keys and values have biases. The upper layers can have a sliding
+//! window.
 
 use std::sync::Arc;
 
@@ -44,8 +45,8 @@ model! {
     }
 }
 
-/// Reads the `config.json` of a Qwen2 model. Missing keys get the defaults of `Qwen2Config` in HF
-/// transformers.
+/// Reads the `config.json` of a Qwen2 model. Missing configuration keys get the defaults of
+/// `Qwen2Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     keys.always("use_mrope", false);
     let defaults = Defaults { num_key_value_heads: Some(32), ..Defaults::new(32_768) };

@@ -1,6 +1,6 @@
-//! Qwen3: "Qwen3 Technical Report" (2025), §2. Field names follow the Hugging Face checkpoint
-//! (`modeling_qwen3.py`). The network differs from Llama in the norms of each query head and key
-//! head. Layers can have a sliding window as in Qwen2.
+//! Qwen3: "Qwen3 Technical Report" (2025), §2. Field names follow the names in the Hugging Face
+//! checkpoint (`modeling_qwen3.py`). The network differs from Llama in the norms of each query head
+//! and key head. Layers can have a sliding window as in Qwen2.
 
 use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, model};
@@ -49,8 +49,8 @@ model! {
     }
 }
 
-/// Reads the `config.json` of a Qwen3 model. Missing keys get the defaults of `Qwen3Config` in HF
-/// transformers.
+/// Reads the `config.json` of a Qwen3 model. Missing configuration keys get the defaults of
+/// `Qwen3Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     let defaults = Defaults { num_key_value_heads: Some(32), head_dim: Some(128), ..Defaults::new(32_768) };
     let attention_bias = keys.flag("attention_bias", false);

@@ -1,4 +1,4 @@
-//! The text network of Qwen3.5. Field names follow the Hugging Face checkpoint
+//! The text network of Qwen3.5. Field names follow the names in the Hugging Face checkpoint
 //! (`modeling_qwen3_5.py`). Three of every four layers have a gated DeltaNet (Yang et al., "Gated
 //! Delta Networks", 2024) instead of attention. Layers without a DeltaNet have attention with an
 //! output gate.
@@ -283,7 +283,7 @@ model! {
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "most fields are keys")]
 pub struct Qwen35Config {
-    /// The keys that Qwen3.5 shares with Llama, and the keys for experts.
+    /// The configuration keys that Qwen3.5 shares with Llama, and the keys for experts.
     pub experts: ExpertsConfig,
     /// Whether each layer has attention. A layer without attention has a DeltaNet.
     pub attention: Vec<bool>,
@@ -305,7 +305,8 @@ descends!(Qwen35Config from experts.llama: LlamaConfig, through experts: Experts
 alternates!(Qwen35Config);
 
 impl Qwen35Config {
-    /// Returns the sizes that Tracewright compares with the tensor shapes in the checkpoint.
+    /// Returns the configured sizes that Tracewright compares with the tensor shapes in the
+    /// checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         match self.experts.sparse.is_empty() {
             true => self.experts.llama.sizes(),
@@ -315,7 +316,7 @@ impl Qwen35Config {
 }
 
 /// Reads the `config.json` of a Qwen3.5 model, or the object `text_config` in this file. Missing
-/// keys get the defaults of `Qwen3_5TextConfig` in HF transformers.
+/// configuration keys get the defaults of `Qwen3_5TextConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Qwen35Config {
     hybrid::read_qwen(keys, |keys| {
         let sizes = Some([248_320, 4096, 12_288, 32, 16]);

@@ -1,4 +1,4 @@
-//! The Qwen3.5 network with experts. Field names follow the Hugging Face checkpoint
+//! The Qwen3.5 network with experts. Field names follow the names in the Hugging Face checkpoint
 //! (`modeling_qwen3_5_moe.py`). The network differs from Qwen3.5 in the experts, which are the same
 //! as in Qwen3-Next.
 
@@ -33,7 +33,7 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 /// Reads the `config.json` of a Qwen3.5 model with experts, or the object `text_config` in this
-/// file. Missing keys get the defaults of `Qwen3_5MoeTextConfig` in HF transformers.
+/// file. Missing configuration keys get the defaults of `Qwen3_5MoeTextConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Qwen35Config {
     hybrid::read_qwen(keys, |keys| {
         // Every layer has experts.

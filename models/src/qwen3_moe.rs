@@ -1,6 +1,6 @@
-//! Qwen3 with experts: "Qwen3 Technical Report" (2025), §2. Field names follow the published
-//! checkpoints (`modeling_qwen3_moe.py`). The network differs from Qwen3 in the experts that some
-//! or all layers have.
+//! Qwen3 with experts: "Qwen3 Technical Report" (2025), §2. Field names follow the names in the
+//! published checkpoints (`modeling_qwen3_moe.py`). The network differs from Qwen3 in the experts
+//! that some or all layers have.
 
 use serde_json::json;
 
@@ -34,8 +34,8 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["Qwen3MoeForCausalLM"], &["Qwen3MoeModel"], &["qwen3_moe"])
 };
 
-/// Reads the `config.json` of a Qwen3 model with experts. Missing keys get the defaults of
-/// `Qwen3MoeConfig` in HF transformers.
+/// Reads the `config.json` of a Qwen3 model with experts. Missing configuration keys get the
+/// defaults of `Qwen3MoeConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> ExpertsConfig {
     keys.ignore(experts::IGNORED);
     // Either all layers have a window, or no layer has a window, so this key has no effect.

@@ -1,4 +1,4 @@
-//! The Qwen3-Next network. Field names follow the Hugging Face checkpoint
+//! The Qwen3-Next network. Field names follow the names in the Hugging Face checkpoint
 //! (`modeling_qwen3_next.py`). The network differs from Qwen3.5 in the experts, and in the order of
 //! the projections of a DeltaNet.
 
@@ -104,7 +104,7 @@ model! {
     }
 }
 
-/// Reads the `config.json` of a Qwen3-Next model. Missing keys get the defaults of
+/// Reads the `config.json` of a Qwen3-Next model. Missing configuration keys get the defaults of
 /// `Qwen3NextConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Qwen35Config {
     let sizes = Some([151_936, 2048, 5632, 48, 16]);

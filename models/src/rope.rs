@@ -30,7 +30,7 @@ pub enum RopeScaling {
     /// NTK-aware interpolation. If the context is longer than the longest sequence in training, the
     /// method enlarges the base of the frequencies (`_compute_dynamic_ntk_parameters`). In HF
     /// transformers, the base grows with the length of the sequence. In Tracewright, the cosine and
-    /// sine tables are constants for the context of the program.
+    /// sine tables are constants that depend on the context length of the compiled program.
     Dynamic {
         /// The growth factor of the base.
         factor: f64,
@@ -75,11 +75,12 @@ pub enum RopeScaling {
     /// The method divides each frequency by a separate factor (Ding et al., "LongRoPE", 2024;
     /// `_compute_longrope_parameters`). HF transformers switches to the long factors when a
     /// sequence exceeds the original context. In Tracewright, the cosine and sine tables are
-    /// constants. A program with a longer context uses the long factors from the first position on.
+    /// constants. A compiled program with a longer context uses the long factors from the first
+    /// position on.
     LongRope {
-        /// The divisors in programs whose context is at most the original context.
+        /// The divisors in compiled programs whose context is at most the original context.
         short_factor: Vec<f64>,
-        /// The divisors in programs whose context is longer than the original context.
+        /// The divisors in compiled programs whose context is longer than the original context.
         long_factor: Vec<f64>,
         /// The number of tokens in the original context.
         original_max_position_embeddings: f64,
@@ -113,7 +114,7 @@ pub struct RopeDefaults {
     /// The largest number of tokens in a sequence before the context was extended. `None` selects
     /// `max_position_embeddings`.
     pub original_max_position_embeddings: Option<usize>,
-    /// Keys that other code reads from the object of the rotary embedding.
+    /// Configuration keys that other code reads from the object of the rotary embedding.
     pub others: &'static [&'static str],
 }
 
@@ -148,8 +149,8 @@ impl RopeParameters {
         Self { theta, partial_rotary_factor: 1.0, scaling: RopeScaling::Default }
     }
 
-    /// Reads the keys of a rotary embedding: `rope_parameters` (HF transformers 5), or `rope_theta`
-    /// and `rope_scaling` (HF transformers 4).
+    /// Reads the configuration keys that describe a rotary embedding: `rope_parameters` (HF
+    /// transformers 5), or `rope_theta` and `rope_scaling` (HF transformers 4).
     pub fn read(keys: &Keys, defaults: &RopeDefaults) -> Self {
         let outside = Outside::new(keys, "rope_theta", defaults);
         outside.read(
@@ -236,10 +237,10 @@ impl RopeParameters {
         }
     }
 
-    /// The frequencies of a head with `features` features in a program for `context` positions. The
-    /// frequency of pair i is `1 / theta^(2i / R)`, adapted to the context, where R is the number
-    /// of rotated features. The function computes the frequencies in f32 like torch, because each
-    /// unit in the last place affects the logits of late positions.
+    /// The frequencies of a head with `features` features in a compiled program for `context`
+    /// positions. The frequency of pair i is `1 / theta^(2i / R)`, adapted to the context, where R
+    /// is the number of rotated features. The function computes the frequencies in f32 like torch,
+    /// because each unit in the last place affects the logits of late positions.
     pub fn frequencies(&self, features: usize, context: usize) -> RopeFrequencies {
         let rotated = self.rotated(features);
         let (base, pairs) = (self.base(rotated, context), rotated.div_ceil(2));

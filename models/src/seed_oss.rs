@@ -1,7 +1,7 @@
-//! Seed-OSS: ByteDance Seed, "Seed-OSS Open-Source Models" (2025). Field names follow the Hugging
-//! Face checkpoint (`modeling_seed_oss.py`). The network differs from Llama in the biases of
-//! attention. One key sets the biases for queries, keys and values, and another key sets the bias
-//! of the output.
+//! Seed-OSS: ByteDance Seed, "Seed-OSS Open-Source Models" (2025). Field names follow the names in
+//! the Hugging Face checkpoint (`modeling_seed_oss.py`). The network differs from Llama in the
+//! biases of attention. One key sets the biases for queries, keys and values, and another key sets
+//! the bias of the output.
 
 use crate::config::Keys;
 use crate::decoder::{Defaults, LlamaConfig};
@@ -16,8 +16,8 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["SeedOssForCausalLM"], &["SeedOssModel"], &["seed_oss"])
 };
 
-/// Reads the `config.json` of a Seed-OSS model. Missing keys get the defaults of `SeedOssConfig` in
-/// HF transformers.
+/// Reads the `config.json` of a Seed-OSS model. Missing configuration keys get the defaults of
+/// `SeedOssConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     if let Some(found) = keys.optional_count("pretraining_tp").filter(|&tp| tp != 1) {
         keys.refuse("pretraining_tp", found, "1");

@@ -9,7 +9,8 @@ use crate::config::{ConfigError, Keys};
 /// The settings that control the preparation of texts for an embedding model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SentenceConfig {
-    /// The prompts by name. A prompt is a text that Tracewright puts before the user's text.
+    /// The text of each prompt, under the name of the prompt. A prompt is a text that Tracewright
+    /// puts before the user's text.
     pub prompts: BTreeMap<String, String>,
     /// The name of the default prompt, which applies unless you select another prompt. With `None`,
     /// the model has no default prompt.
@@ -29,10 +30,10 @@ pub struct UnknownPrompt {
 }
 
 impl SentenceConfig {
-    /// Reads the files in `folder` that describe the preparation of texts. Each file may be
-    /// missing. If no file limits the length of a text, the limit is `positions`, the number of
-    /// positions that the network supports. The keys in `allowed` are no error even if no code
-    /// reads these keys.
+    /// Reads the files in `folder` that describe the preparation of texts. Any of the files that
+    /// describe the preparation may be missing. If no file limits the length of a text, the limit
+    /// is `positions`, the number of positions that the network supports. Unknown configuration
+    /// keys in the list `allowed` cause no error.
     ///
     /// # Errors
     /// Returns an error if keys of a file are unknown or invalid. The error lists all unknown and
@@ -78,8 +79,8 @@ impl SentenceConfig {
         Ok(Self { prompts, default_prompt, max_tokens: max_tokens.unwrap_or(positions) })
     }
 
-    /// The prompt with this name. `None` selects the default prompt, or the empty text if the model
-    /// has no default prompt.
+    /// Returns the prompt with this name. `None` selects the default prompt, or the empty text if
+    /// the model has no default prompt.
     ///
     /// # Errors
     /// Returns an error if the model has no prompt with this name.

@@ -15,7 +15,7 @@ pub struct DeclaredSize {
     /// The key of the configuration, or two keys with a `×` between the keys if the size is a
     /// product.
     pub key: String,
-    /// The value in the configuration.
+    /// The value of the configuration key.
     pub value: usize,
     /// The tensor names or tensor shapes in the checkpoint from which Tracewright reads the size.
     pub shown: Evidence,
@@ -24,8 +24,7 @@ pub struct DeclaredSize {
 /// Tensor names or tensor shapes in a checkpoint from which Tracewright reads a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Evidence {
-    /// The size is the number of different integers that follow this prefix in the names of
-    /// tensors.
+    /// The size is the number of different integers that follow this prefix in tensor names.
     Numbers(&'static str),
     /// The size is an extent of the first tensor whose name matches a pattern in the list. In a
     /// pattern, `*` matches an integer. The number after a pattern is the index of the tensor's
@@ -47,13 +46,13 @@ pub struct OtherSizes {
     pub problems: Vec<OtherSize>,
 }
 
-/// A size that differs between a configuration and a checkpoint.
+/// A size whose values in a configuration and in a checkpoint differ.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the key `{key}` is {claimed}, but the checkpoint has {found} ({shown})")]
 pub struct OtherSize {
-    /// The key of the configuration.
+    /// The configuration key that contains the size.
     pub key: String,
-    /// The value in the configuration.
+    /// The size in the configuration.
     pub claimed: usize,
     /// The size in the checkpoint.
     pub found: usize,
@@ -63,8 +62,8 @@ pub struct OtherSize {
 }
 
 impl DeclaredSize {
-    /// Declares the number of layers or of other items. The names of tensors contain the index of
-    /// an item after `prefix`.
+    /// Declares a size that is the number of layers or of other items. The names of tensors contain
+    /// the index of an item after `prefix`.
     pub fn numbers(key: &str, value: usize, prefix: &'static str) -> Self {
         Self { key: key.into(), value, shown: Evidence::Numbers(prefix) }
     }

@@ -1,7 +1,7 @@
 //! SmolLM3: Hugging Face, "SmolLM3: smol, multilingual, long-context reasoner" (2025). Field names
-//! follow the Hugging Face checkpoint (`modeling_smollm3.py`). The network differs from Llama in
-//! some layers, which have no rotary embedding ("NoPE": Yang et al., "RoPE to NoPE and Back Again",
-//! 2025). The networks SmolLM and SmolLM2 are the same as Llama.
+//! follow the names in the Hugging Face checkpoint (`modeling_smollm3.py`). The network differs
+//! from Llama in some layers, which have no rotary embedding ("NoPE": Yang et al., "RoPE to NoPE
+//! and Back Again", 2025). The networks SmolLM and SmolLM2 are the same as Llama.
 
 use dsl::Float;
 use dsl::nn::Attend;
@@ -25,7 +25,7 @@ pub(crate) const FAMILY: Family = Family {
 /// The values in the `config.json` of a SmolLM3 model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SmolLm3Config {
-    /// The keys that SmolLM3 shares with Llama.
+    /// The configuration keys that SmolLM3 shares with Llama.
     pub llama: LlamaConfig,
     /// Whether each layer has a rotary embedding for queries and keys.
     pub rotary: Vec<bool>,
@@ -43,8 +43,8 @@ impl DecoderConfig for SmolLm3Config {
     }
 }
 
-/// Reads the `config.json` of a SmolLM3 model. Missing keys get the defaults of `SmolLM3Config` in
-/// HF transformers.
+/// Reads the `config.json` of a SmolLM3 model. Missing configuration keys get the defaults of
+/// `SmolLM3Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> SmolLm3Config {
     let rope = RopeDefaults { theta: 2e6, ..RopeDefaults::new(32_768) };
     let (num_key_value_heads, tie_word_embeddings) = (Some(4), true);

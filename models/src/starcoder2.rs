@@ -1,7 +1,7 @@
-//! StarCoder2: Lozhkov et al., "StarCoder 2 and The Stack v2" (2024). Field names follow the
-//! Hugging Face checkpoint (`modeling_starcoder2.py`). The network differs from Mistral in three
-//! ways. The norms are layer norms, the linear layers have biases, and the feed-forward network has
-//! no gate.
+//! StarCoder2: Lozhkov et al., "StarCoder 2 and The Stack v2" (2024). Field names follow the names
+//! in the Hugging Face checkpoint (`modeling_starcoder2.py`). The network differs from Mistral in
+//! three ways. The norms are layer norms, the linear layers have biases, and the feed-forward
+//! network has no gate.
 
 use dsl::nn::{Attend, Kv, gelu_tanh};
 use dsl::{Float, model};
@@ -63,8 +63,8 @@ impl From<LlamaConfig> for LayerNormed {
     }
 }
 
-/// Keys that only affect training, and keys of published `config.json` files that HF transformers
-/// does not read.
+/// Configuration keys that only affect training, and keys of published `config.json` files that HF
+/// transformers does not read.
 const IGNORED: &[&str] = &[
     "activation_function",
     "attention_softmax_in_fp32",
@@ -77,7 +77,7 @@ const IGNORED: &[&str] = &[
     "scale_attn_weights",
 ];
 
-/// Reads the `config.json` of a StarCoder2 model. Missing keys get the defaults of
+/// Reads the `config.json` of a StarCoder2 model. Missing configuration keys get the defaults of
 /// `Starcoder2Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     keys.ignore(IGNORED);

@@ -35,8 +35,8 @@ impl Budget {
         if items > self.bytes { Err(invalid("a list becomes too long as a text")) } else { Ok(()) }
     }
 
-    /// Checks that a formatted string stays within the limits, and that the format's keys are
-    /// ASCII. minijinja 3.0.5 panics at keys with characters outside of ASCII.
+    /// Checks that a formatted string stays within the limits, and that the keys in the format
+    /// string are ASCII. minijinja 3.0.5 panics at keys with characters outside of ASCII.
     pub fn check_format(self, text: &str, values: &[Value]) -> Result<(), Error> {
         let without_signs = text.replace("%%", "");
         let mut keys = without_signs.split("%(").skip(1).filter_map(|rest| rest.split(')').next());
@@ -101,7 +101,7 @@ fn takes(value: &Value, depth: usize, bytes: &mut usize, items: &mut usize) -> O
 }
 
 /// Converts a separator or a replacement to text. The function rejects lists and dictionaries,
-/// because their text can be endless.
+/// because the text of a list or a dictionary can be endless.
 pub fn as_text(value: &Value) -> Result<Cow<'_, str>, Error> {
     match value.kind() {
         ValueKind::String => Ok(value.as_str().unwrap_or_default().into()),

@@ -37,7 +37,7 @@ pub struct Chat {
     pub now: Option<Zoned>,
 }
 
-/// A model's chat template with its special tokens.
+/// A model's chat template, and the model's special tokens.
 ///
 /// A template is an untrusted program that comes with the model. Limits stop a template that
 /// creates huge values, recurses deeply or loops forever. Tracewright limits the number of executed
@@ -70,9 +70,9 @@ impl ChatTemplate {
     /// template.
     pub const DEFAULT: &str = source::DEFAULT;
 
-    /// Creates the named templates of a file. The template `tool_use` applies to conversations with
-    /// tools, and the template `default` applies to all other conversations. `special_tokens` maps
-    /// names such as `bos_token` to texts.
+    /// Creates the chat templates that a file contains, each with a name. The template `tool_use`
+    /// applies to conversations with tools, and the template `default` applies to all other
+    /// conversations. `special_tokens` maps names such as `bos_token` to texts.
     pub fn from_file(
         path: PathBuf,
         templates: Vec<(String, String)>,

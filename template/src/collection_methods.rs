@@ -144,8 +144,8 @@ impl Object for View {
         ObjectRepr::Iterable
     }
 
-    /// minijinja would return the item with this index, but in Jinja a dictionary view has no items
-    /// by index.
+    /// For a dictionary view, minijinja would return the item with this index, but a dictionary
+    /// view in Jinja has no items by index.
     fn get_value(self: &Arc<Self>, _: &Value) -> Option<Value> {
         Some(Value::UNDEFINED)
     }

@@ -12,7 +12,7 @@ use crate::budget::{self, Budget};
 use crate::generator::Generator;
 use crate::{collection_methods, globals, invalid, jinja, markup, repr_json, rewrite, str_methods};
 
-/// The key under which the environment counts the bytes of a rendering's output.
+/// The name of the counter that contains the number of bytes in a rendering's output.
 const WRITES: &str = "written";
 
 /// Creates an environment that only parses templates. The environment has no filters and no

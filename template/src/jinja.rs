@@ -32,7 +32,8 @@ pub fn slice(value: &Value, args: &[Value]) -> Result<Value, Error> {
     }
 }
 
-/// Evaluates Python's `text % value`. If `value` is a tuple, each item is a value for the format.
+/// Evaluates Python's `text % value`. If `value` is a tuple, each item of the tuple replaces one
+/// placeholder of the text.
 pub fn percent(state: &mut State, value: &Value, args: &[Value]) -> Result<Value, Error> {
     let (argument,): (Value,) = from_args(args)?;
     let mut all = vec![value.clone()];
@@ -61,8 +62,9 @@ pub fn format(budget: Budget, text: &str, values: Rest<Value>, named: &Kwargs) -
     formatting::format(FormatStyle::Printf, &text, &values)
 }
 
-/// Replaces each `%r` and `%a` in a format by `%s`, because minijinja does not support `%r` and
-/// `%a`. The function also replaces the value by Python's `repr` or `ascii` text for this value.
+/// Replaces each `%r` and `%a` in a format string by `%s`, because minijinja does not support `%r`
+/// and `%a`. The function also replaces the value of the placeholder by the text that Python's
+/// `repr` or `ascii` returns for the value.
 fn with_reprs(format: &str, values: &mut [Value]) -> Result<String, Error> {
     let mut out = String::with_capacity(format.len());
     let mut index = 0;
@@ -137,8 +139,8 @@ pub fn first(value: &Value) -> Result<Value, Error> {
     if value.is_undefined() { Ok(Value::UNDEFINED) } else { filters::first(value) }
 }
 
-/// Jinja's filter `last`. For an undefined value, the result is undefined. For a generator, the
-/// filter returns an error.
+/// Jinja's filter `last`. For an undefined value, the filter returns an undefined value. For a
+/// generator, the filter returns an error.
 pub fn last(value: Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::Undefined => Ok(Value::UNDEFINED),
@@ -199,8 +201,8 @@ pub fn string(budget: Budget, value: &Value) -> Result<Value, Error> {
     }
 }
 
-/// Jinja's filter `replace`. Without the argument `count`, the function calls minijinja's filter
-/// `replace`.
+/// Jinja's filter `replace`. If the caller does not pass the argument `count`, the function calls
+/// minijinja's filter `replace`.
 pub fn replace(budget: Budget, state: &mut State, all: &Value, arguments: &[Value]) -> Result<Value, Error> {
     let (text, from, to, count, options): (&Value, Option<Value>, Option<Value>, Option<i64>, Kwargs) =
         from_args(arguments)?;

@@ -5,17 +5,20 @@ use std::ops::Range;
 
 use crate::{collection_methods, str_methods};
 
-/// The method that replaces a slice with a step. minijinja panics when it evaluates `""[::-1]`.
+/// The name of the method that evaluates a slice such as `x[a:b:c]` in a rewritten template.
+/// minijinja panics when it evaluates `""[::-1]`.
 pub const SLICE: &str = "__slice__";
 
-/// The method that replaces `'…' % x`. minijinja supports `%` only for numbers.
+/// The name of the method that evaluates `'…' % x` in a rewritten template. minijinja supports `%`
+/// only for numbers.
 pub const PERCENT: &str = "__mod__";
 
-/// The method that replaces `x.items` without a call. For `x.items`, minijinja looks only for a key
-/// `items` in the dictionary.
+/// The name of the method that evaluates an uncalled `x.items` in a rewritten template. For
+/// `x.items`, minijinja looks only for a key `items` in the dictionary.
 pub const ATTRIBUTE: &str = "__getattr__";
 
-/// The method that replaces `loop.cycle(…)`. minijinja panics if the call has no arguments.
+/// The name of the method that evaluates `loop.cycle(…)` in a rewritten template. minijinja panics
+/// if the call has no arguments.
 pub const CYCLE: &str = "__cycle__";
 
 /// The filter that the rewritten template applies to every named value. The filter rejects values
@@ -29,7 +32,7 @@ pub const LOOPED: &str = "__looped__";
 /// A rewritten template that minijinja can read.
 pub struct Translated {
     pub text: String,
-    /// The largest number of bytes between two tags.
+    /// The largest number of bytes of template text between two tags.
     pub between: usize,
 }
 
@@ -339,19 +342,19 @@ fn tag_len(tag: &str) -> usize {
 }
 
 struct Bracket {
-    /// The position of the bracket in the output.
+    /// The position of the opening bracket in the rewritten text.
     at: usize,
     kind: char,
     colons: Vec<usize>,
-    /// The position after the last comma in the bracket.
+    /// The position after the last comma within the brackets.
     part: usize,
-    /// Whether the text after the last comma contains an operator.
+    /// Whether the text after the last comma within the brackets contains an operator.
     joins: bool,
 }
 
 impl Bracket {
-    /// Adds the filter [`BOUNDED`] to the text after the last comma if this text contains
-    /// operators.
+    /// Adds the filter [`BOUNDED`] to the text after the last comma within the brackets, if this
+    /// text contains operators.
     fn bound(&mut self, out: &mut String) {
         let part = &out[self.part..];
         let is_slice = self.kind == '[' && !self.colons.is_empty();
@@ -371,7 +374,7 @@ impl Bracket {
 }
 
 /// Rewrites the slices and `%` operators of an expression, and adds the filter [`BOUNDED`] to
-/// results of operators within brackets. The innermost brackets come first.
+/// results of operators within brackets. The function rewrites the innermost brackets first.
 fn expression(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut scan = Scan::inside();

@@ -17,8 +17,8 @@ pub struct Block {
     pub attrs: Vec<Attribute>,
     pub vis: Visibility,
     pub name: Ident,
-    /// The block's own generic parameters. A block without its own parameters has the parameters of
-    /// the root block.
+    /// The block's own generic parameters. A block without its own generic parameters has the
+    /// generic parameters of the root block.
     pub generics: Generics,
     pub config: Option<Type>,
     /// The trait that the block implements with its function `forward`.
@@ -30,52 +30,57 @@ pub struct Block {
     pub functions: Vec<Function>,
 }
 
-/// The list `dims { V = vocab_size, … }`.
+/// The list of axes and their extents, for example `dims { V = vocab_size, … }`.
 pub struct Dims {
     pub keyword: Ident,
     pub dims: Vec<Dim>,
 }
 
-/// One dim in `dims { … }`, for example `E = head_dim or D / H`.
+/// The declaration of one axis in `dims { … }`, for example `E = head_dim or D / H`.
 pub struct Dim {
     pub name: Ident,
     pub value: Extent,
 }
 
-/// The extent on the right-hand side of a dim, for example `D / H` in `E = D / H`.
+/// The extent on the right-hand side of a declaration in `dims { … }`, for example `D / H` in `E =
+/// D / H`.
 pub enum Extent {
-    /// A key of the configuration. The name of a key begins with a lower-case letter.
+    /// An extent that is the value of a configuration key, for example `head_dim`. The name of a
+    /// configuration key begins with a lower-case letter.
     Key(Ident),
-    /// An earlier dim in `dims { … }`. The name of a dim begins with an upper-case letter.
+    /// An extent that is equal to an earlier dim in `dims { … }`. The name of a dim begins with an
+    /// upper-case letter.
     Dim(Ident),
     Integer(LitInt),
     Sum(Box<Extent>, Box<Extent>),
     Product(Box<Extent>, Box<Extent>),
     Quotient(Box<Extent>, Box<Extent>),
     /// An extent with a default, for example `head_dim or D / H`. The expression after `or` applies
-    /// if the configuration's key is `None`.
+    /// if the value of the configuration key is `None`.
     Or(Ident, Box<Extent>),
 }
 
-/// `cache { L of [K, E] within window if attends, L of delta: Recurrent<F32>[H, E] if recurs }`.
+/// The `cache` clause, for example `cache { L of [K, E] within window if attends, L of delta:
+/// Recurrent<F32>[H, E] if recurs }`.
 pub struct Cache {
     pub keyword: Ident,
     pub states: Vec<LayerState>,
 }
 
-/// The list `shard { K, F, V over model; B over data }`.
+/// The `shard` clause, for example `shard { K, F, V over model; B over data }`.
 pub struct Shard {
     pub keyword: Ident,
     pub rules: Vec<ShardRule>,
 }
 
-/// A list of axes that are partitioned over one axis of a mesh.
+/// A list of axes that Tracewright partitions over one axis of a device mesh.
 pub struct ShardRule {
     pub axes: Vec<Ident>,
     pub over: Ident,
 }
 
-/// Declares a state of all layers, or only of the layers that a condition selects.
+/// The declaration of a state that all layers have, or that only the layers with a given condition
+/// have.
 pub struct LayerState {
     pub layers: Ident,
     pub name: Option<Ident>,
@@ -118,8 +123,8 @@ pub enum FieldType {
     Leaf(Box<Leaf>),
     /// A block that this `model!` declares.
     Here(Ident),
-    /// A block declared outside this `model!`. The type is a path, has generic arguments, or is a
-    /// type parameter.
+    /// A block declared outside this `model!`. The type of a block from outside is a path, has
+    /// generic arguments, or is a type parameter.
     Elsewhere(TypePath),
     /// An array of blocks, for example `[Layer; L]`.
     Array(Box<FieldType>, Ident),
@@ -130,10 +135,10 @@ pub struct Leaf {
     pub name: Ident,
     /// The leaf's element type, if it differs from the model's element type.
     pub element: Option<Type>,
-    /// The axes before the arrow. If the declaration has no arrow, the list contains all axes of
-    /// the leaf.
+    /// The axes of the leaf before the arrow `->`. If the declaration has no arrow, the list
+    /// contains all axes of the leaf.
     pub axes: Vec<Ident>,
-    /// The arrow and the output axes after the arrow.
+    /// The arrow `->` and the output axes after the arrow, as in `[D -> V]`.
     pub outputs: Option<(Token![->], Vec<Ident>)>,
     pub settings: Vec<Setting>,
 }
@@ -152,7 +157,7 @@ pub enum SettingValue {
     Literal(Lit),
 }
 
-/// The tie `tied(model.embed_tokens) if tie_word_embeddings`.
+/// A tie of two weights, for example `tied(model.embed_tokens) if tie_word_embeddings`.
 pub struct Tied {
     pub path: Vec<Ident>,
     pub condition: Option<Ident>,
@@ -243,20 +248,21 @@ impl Block {
 }
 
 impl Field {
-    /// The part of the checkpoint key that this field adds to the key of its block.
+    /// The text that this field adds to the checkpoint key of its block.
     pub fn key(&self) -> String {
         self.at.as_ref().map_or_else(|| self.name.unraw().to_string(), LitStr::value)
     }
 
-    /// Whether the key is a pattern that matches several tensors, as in `experts.*.w1.weight`.
+    /// Whether the checkpoint key of the field is a pattern that matches several tensors, as in
+    /// `experts.*.w1.weight`.
     pub fn is_stacked(&self) -> bool {
         self.key().split('.').any(|level| level == "*")
     }
 }
 
 impl FieldType {
-    /// Changes `Here` to `Elsewhere` if the type is the name of a generic parameter. A generic
-    /// parameter can be a block outside this `model!`.
+    /// Changes the variant `Here` to `Elsewhere` if the type is the name of a generic parameter.
+    /// The user can replace a generic parameter by a block that is declared outside this `model!`.
     pub fn resolve(&mut self, generics: &Generics) {
         match self {
             FieldType::Here(name) if generics.type_params().any(|parameter| parameter.ident == *name) => {
@@ -278,8 +284,8 @@ impl FieldType {
 }
 
 impl Leaf {
-    /// The axes of the weight in the order of the checkpoint. A linear layer stores the output axes
-    /// first.
+    /// The axes of the leaf's weight, in the same order as in the checkpoint. A linear layer stores
+    /// the output axes before the input axes.
     pub fn stored(&self) -> Vec<&Ident> {
         let outputs = self.outputs.iter().flat_map(|(_, outputs)| outputs);
         outputs.chain(&self.axes).collect()
@@ -311,7 +317,7 @@ impl SignatureType {
     }
 }
 
-/// Whether a name in `dims` is an axis. A name that is no axis is a key of the configuration.
+/// Whether a name in `dims` is an axis. A name that is not an axis is a configuration key.
 pub fn is_axis_name(name: &Ident) -> bool {
     name.to_string().starts_with(char::is_uppercase)
 }

@@ -15,8 +15,8 @@ use super::leaf::{Axes, ELEMENTS, LEAVES, LeafKind, SettingKind, leaf_kind};
 /// Names that the macro gives to generated members of every block.
 pub const RESERVED: &[&str] = &["scope", "config", "dims", "forward", "build", "new", "record", "dim"];
 
-/// The largest number of arguments of a function. The limit is the length of the longest tuple for
-/// which the dsl crate implements `TraceArg`.
+/// The largest number of arguments that a declared function may have. The limit is the length of
+/// the longest tuple for which the dsl crate implements `TraceArg`.
 const MOST_ARGUMENTS: usize = 8;
 
 pub fn check(model: &Model, errors: &mut Errors) {
@@ -531,7 +531,7 @@ fn is_misspelt(name: &str, known: &str) -> bool {
 struct Scan {
     /// Each field or method `name` in an expression `self.name`.
     own: HashSet<String>,
-    /// Each field or method `name` in an expression `other.name`.
+    /// Each field or method `name` in an expression `other.name`, in which `other` is not `self`.
     foreign: HashSet<String>,
     /// All identifiers in the function's body.
     words: HashSet<String>,

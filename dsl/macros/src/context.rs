@@ -1,4 +1,4 @@
-//! Collects the errors of one macro invocation, so that the macro reports all of them together.
+//! Collects all errors of one macro invocation, and reports these errors together.
 
 use std::fmt::Display;
 
@@ -46,8 +46,9 @@ impl Errors {
     }
 }
 
-/// The end of an error message about an unknown name. If a known name is similar, the text is `;
-/// did you mean …?`. Otherwise the text lists the known names.
+/// The end of an error message about an unknown name. If a known name is similar to the unknown
+/// name, the error message ends with `; did you mean …?`. Otherwise the error message lists the
+/// known names.
 pub fn suggestion<'a>(unknown: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let known: Vec<&str> = known.into_iter().collect();
     let distance = |name: &str| strsim::damerau_levenshtein(&unknown.to_lowercase(), &name.to_lowercase());

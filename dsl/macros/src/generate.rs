@@ -64,7 +64,8 @@ impl Generator<'_> {
             #docs
             #[allow(dead_code)]
             #vis struct #name #declaration #bounds {
-                /// The block's field path in the model, which is also the prefix of its checkpoint keys.
+                /// The block's field path in the model, which is also the prefix of the block's
+                /// checkpoint keys.
                 pub scope: #dsl::Scope,
                 /// The configuration that the block was built from.
                 pub config: ::std::rc::Rc<#config>,
@@ -201,8 +202,8 @@ impl Generator<'_> {
         }
     }
 
-    /// The rules of the `shard` clause. Each rule of `shard` is a pair of the partitioned axes and
-    /// the mesh axis.
+    /// The rules of the `shard` clause, which partition axes over a device mesh. Each rule of
+    /// `shard` is a pair of the partitioned axes and the mesh axis.
     pub(super) fn shards(&self) -> TokenStream {
         let rules = self.model.root().shards.iter().flat_map(|section| &section.rules).map(|rule| {
             let axes = rule.axes.iter().map(Ident::to_string);
@@ -212,8 +213,8 @@ impl Generator<'_> {
         quote!(&[#(#rules),*])
     }
 
-    /// The name of a function, with the span of the user's code. The caller has checked that
-    /// `block` declares the function.
+    /// The name of a declared function, with the span of the name in the user's code. The caller
+    /// has checked that `block` declares the function.
     pub(super) fn named(&self, block: &Block, function: &str) -> Ident {
         let written = block.function(function).map(|function| function.name.clone());
         written.unwrap_or_else(|| Ident::new(function, Span::call_site()))
@@ -478,8 +479,8 @@ impl Generator<'_> {
         }
     }
 
-    /// Generates a constant for each axis that the function can name: the dims, and the free axes of its
-    /// signature.
+    /// Generates a constant for each axis that the function can name: each axis in `dims`, and each
+    /// free axis in the function's signature.
     fn axes(&self, function: &Function) -> TokenStream {
         let mut axes: Vec<&Ident> = self.model.dims().map(|dim| &dim.name).collect();
         for axis in function.tensors().into_iter().flat_map(|tensor| &tensor.axes) {
@@ -536,9 +537,9 @@ impl Generator<'_> {
         }
     }
 
-    /// Generates code that compares the tensors in a value with their declared axes. The value is
-    /// an argument with the name `name`, or the result of the function. If the signature declares
-    /// no axes for the value, this method returns `None`.
+    /// Generates code that checks whether the tensors in a value have the declared axes. The value
+    /// is an argument with the name `name`, or the result of the function. If the signature
+    /// declares no axes for the value, this method returns `None`.
     fn checked(
         &self,
         signature: &Ident,
@@ -569,13 +570,14 @@ impl Generator<'_> {
     }
 }
 
-/// The name of a local variable. The prefix `__` prevents a collision with the user's constants.
+/// The name of a local variable in the generated code. The prefix `__` prevents a collision with
+/// the user's constants.
 pub(super) fn local(name: &Ident) -> Ident {
     format_ident!("__{}", name)
 }
 
-/// Generates an expression, with the span of the user's token, that reads a key of the
-/// configuration.
+/// Generates an expression, with the span of the user's token, that reads the value of a
+/// configuration key.
 pub(super) fn config(key: &Ident) -> TokenStream {
     quote_spanned!(key.span()=> config.#key)
 }

@@ -104,7 +104,7 @@ fn matrix(leaf: &Leaf) -> String {
     }
 }
 
-/// Checks that each key is possible in a checkpoint, and that no two leaves have the same key.
+/// Checks that a checkpoint can contain each key, and that no two leaves have the same key.
 pub fn keys(block: &Block, errors: &mut Errors) {
     for (index, field) in block.fields.iter().enumerate() {
         let Some(at) = &field.at else { continue };

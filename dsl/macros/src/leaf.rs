@@ -13,15 +13,15 @@ pub struct LeafKind {
     /// name this leaf.
     pub ties: bool,
     /// The settings that may occur in the parentheses after the axes. Each pair contains the name
-    /// of a builder method and the kind of that method's argument.
+    /// of the builder method for a setting, and the kind of that method's argument.
     pub settings: &'static [(&'static str, SettingKind)],
 }
 
 pub enum Axes {
     /// The leaf has input axes and output axes, as in `[D -> V]`.
     Arrow,
-    /// The leaf has one axis for each name in the list, as in `[V, D]`. The names in the list
-    /// appear only in error messages.
+    /// The leaf has one axis for each name in the list, as in `[V, D]`. The names of axes in the
+    /// list appear only in error messages.
     Listed(&'static [&'static str]),
     /// The leaf has one or more axes, as in `[K, E]`.
     Several,
@@ -65,8 +65,8 @@ pub fn leaf_kind(name: &syn::Ident) -> Option<&'static LeafKind> {
     LEAVES.iter().find(|kind| name == kind.name)
 }
 
-/// The element types that a signature may name in addition to the model's element type. Each pair
-/// contains the name in a signature and the name of the Rust type.
+/// The element types that a function signature may name in addition to the model's element type.
+/// Each pair contains the name of the element type in a signature and the name of the Rust type.
 pub const ELEMENTS: &[(&str, &str)] =
     &[("f32", "F32"), ("f16", "F16"), ("bf16", "Bf16"), ("i32", "I32"), ("i8", "I8"), ("bool", "Bool")];
 

@@ -4,9 +4,9 @@
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use syn::{Error, Result};
 
-/// The largest number of tokens between two commas. For tokens in brackets, the number also
-/// includes the tokens before the opening bracket. Real declarations have about a dozen tokens
-/// between two commas.
+/// The largest number of tokens that a declaration may have between two commas. For tokens in
+/// brackets, the number also includes the tokens before the opening bracket. Real declarations have
+/// about a dozen tokens between two commas.
 const LONGEST: usize = 256;
 
 /// Checks that a declaration is short enough to parse. The macro does not parse the bodies of

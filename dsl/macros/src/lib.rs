@@ -51,12 +51,12 @@ use proc_macro::TokenStream;
 ///
 /// The first block of the declaration is the root block. The first type parameter of the root block
 /// is the element type, which all blocks share. The type in parentheses is the type of the
-/// configuration. A *key* is a field of the configuration. The macro generates a function
-/// `new(&Config)` for the root block.
+/// configuration. In this text, a *key* is a field of the configuration. The macro generates a
+/// function `new(&Config)` for the root block.
 ///
-/// **`dims`** names axes and sets their extents. An extent is a key, an integer, an earlier dim, a
-/// sum, a product, or an exact quotient. If the key is an `Option`, the extent can also be `key or
-/// …`. Names of axes begin with an upper-case letter.
+/// **`dims`** names axes and sets their extents. The extent of an axis is a configuration key, an
+/// integer, an earlier dim, a sum, a product, or an exact quotient. If the configuration key is an
+/// `Option`, the extent can also be `key or …`. Names of axes begin with an upper-case letter.
 ///
 /// **Fields** are leaves (built-in layers), blocks of this `model!`, arrays of blocks, and blocks
 /// that are declared elsewhere. The leaves are `Linear[D -> V]`, `Embedding[V, D]`, `RmsNorm[D]`
@@ -136,9 +136,9 @@ use proc_macro::TokenStream;
 /// **Parameters.** A block can take other blocks as type parameters after the element type. A trait
 /// bound on a type parameter declares the functions that the block must have. If a block's function
 /// `forward` implements a trait, write this trait after the name and parameters of the block. An
-/// inner block without its own parameters has the parameters of the root block. The type of the
-/// configuration can also be a type parameter. The bounds of the configuration's type parameter
-/// must include a `Deref` to a struct that has the keys as fields.
+/// inner block without its own type parameters has the type parameters of the root block. The type
+/// of the configuration can also be a type parameter. The bounds of the configuration's type
+/// parameter must include a `Deref` to a struct that has the configuration keys as fields.
 ///
 /// ```text
 /// pub trait Maps<T: Float>: Block<Config = Config> { fn forward(&self, x: Tensor<T>) -> Tensor<T>; }
@@ -158,8 +158,8 @@ pub fn model(tokens: TokenStream) -> TokenStream {
 }
 
 /// Derives `TraceArg` for a struct or enum whose fields all implement `TraceArg`. The tensors in a
-/// value of the derived type become inputs of a recorded function body. The plain data in the value
-/// becomes part of the key that decides whether two calls share one recorded body.
+/// value of the derived type become inputs of a recorded function body. Two calls share one
+/// recorded function body only if the plain data in their arguments is equal.
 #[proc_macro_derive(TraceArg)]
 pub fn trace_arg(tokens: TokenStream) -> TokenStream {
     let input = syn::parse_macro_input!(tokens as syn::DeriveInput);

@@ -489,8 +489,8 @@ fn at_end(input: ParseStream) -> Result<()> {
     if input.is_empty() { Ok(()) } else { Err(input.error("unexpected token")) }
 }
 
-/// Skips the rest of an invalid item. The function stops after a token for which `ends` is true, or
-/// before a position for which `begins` is true.
+/// Skips the rest of an invalid item in a declaration. The function stops after a token for which
+/// `ends` returns true, or before a position for which `begins` returns true.
 fn skip(input: ParseStream, ends: impl Fn(&TokenTree) -> bool, begins: impl Fn(ParseStream) -> bool) {
     while !input.is_empty() && !begins(input) {
         match input.parse::<TokenTree>() {

@@ -251,8 +251,9 @@ fn of_heads(t: &mut Tracer, raw: Raw, heads: &[Axis], place: Place) -> Raw {
     }
 }
 
-/// Reorders and reshapes a tensor to the last axes of `order`. Axes that the tensor lacks get the
-/// extent 1, so the tensor broadcasts. Every axis of the tensor must be in `order`.
+/// Reorders the axes of a tensor as in `order`, and inserts the missing axes into the tensor. A
+/// missing axis gets the extent 1, so the tensor broadcasts along this axis. Every axis of the
+/// tensor must be in `order`.
 fn placed(t: &mut Tracer, raw: Raw, order: &[Axis], place: Place) -> Raw {
     let Some(ty) = t.named_type(raw, place) else { return Raw::POISON };
     if let Some(d) = ty.dims.iter().find(|d| !order.contains(&d.axis)) {

@@ -43,9 +43,9 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Selects one element along an axis, and removes the axis. The program computes the index at
-    /// run time. If `index` shares an axis such as B with this tensor, each element along B has its
-    /// own index.
+    /// Selects one element along an axis, and removes the axis. The compiled program computes
+    /// `index` at run time. If `index` shares an axis such as B with this tensor, each element
+    /// along B has its own index.
     #[track_caller]
     pub fn at(self, axis: Axis, index: Tensor<I32>) -> Self {
         let place = Location::caller();
@@ -61,9 +61,9 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Selects elements along `axis` by `indices`. The program clamps an index that is out of
-    /// range. If `indices` shares another axis such as B with this tensor, each element along B has
-    /// its own indices. In the result, the remaining axes of `indices` replace `axis`.
+    /// Selects elements along `axis` by `indices`. The compiled program clamps an index that is out
+    /// of range. If `indices` shares another axis such as B with this tensor, each element along B
+    /// has its own indices. In the result, the remaining axes of `indices` replace `axis`.
     #[track_caller]
     pub fn take(self, axis: Axis, indices: Tensor<I32>) -> Self {
         let place = Location::caller();

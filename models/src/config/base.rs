@@ -1,5 +1,5 @@
-//! Checks the keys of HF transformers' base class for configurations. `config.to_dict()` writes the
-//! keys of the base class for every model.
+//! Checks the keys of HF transformers' base class for configurations. In HF transformers, the
+//! result of `config.to_dict()` contains the keys of the base class for every model.
 //!
 //! The list contains the keys of `PreTrainedConfig` in HF transformers 5.24, and the additional
 //! keys of `PretrainedConfig` in HF transformers 4.x.
@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::Keys;
 use super::storage::QUANTIZATION;
 
-/// Keys that do not affect the logits, whatever value they have.
+/// Configuration keys that do not affect the logits, whatever value they have.
 const ANY: &[&str] = &[
     // These keys set how HF transformers loads a model, and which results a call returns.
     "_attn_implementation",
@@ -81,8 +81,8 @@ const ANY: &[&str] = &[
     "typical_p",
 ];
 
-/// A key that could change the network or the prompt. The tuple contains the name of the key, the
-/// only allowed value besides null, and the test for this value.
+/// A configuration key that could change the network or the prompt. The tuple contains the name of
+/// the key, the only allowed value besides null, and the test for this value.
 type OnlyAt = (&'static str, &'static str, fn(&Value) -> bool);
 
 const ONLY: &[OnlyAt] = &[

@@ -63,7 +63,8 @@ impl Gemma4Config {
         layer < self.first_shared && self.window(layer).is_none()
     }
 
-    /// Returns the sizes that Tracewright compares with the tensor shapes in the checkpoint.
+    /// Returns the configured sizes that Tracewright compares with the tensor shapes in the
+    /// checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let mut sizes = self.llama.sizes();
         sizes.retain(|size| !size.key.contains("head_dim"));
@@ -127,7 +128,8 @@ impl Project<Gemma4Layer> for Gemma4Config {
     }
 }
 
-/// Keys outside of `text_config` that describe the vision and audio towers and their tokens.
+/// Configuration keys outside of `text_config` that describe the vision and audio towers and their
+/// tokens.
 const IGNORED_BESIDE_TEXT: &[&str] = &[
     "audio_config",
     "audio_token_id",
@@ -143,7 +145,7 @@ const IGNORED_BESIDE_TEXT: &[&str] = &[
 ];
 
 /// Reads the `config.json` of a Gemma 4 model, or the object `text_config` in this file. Missing
-/// keys get the defaults of `Gemma4TextConfig` in HF transformers.
+/// configuration keys get the defaults of `Gemma4TextConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Gemma4Config {
     read_text_tower(keys, true, IGNORED_BESIDE_TEXT, read_text)
 }

@@ -148,7 +148,7 @@ impl<'a> Metadata<'a> {
         })
     }
 
-    /// Rejects a number if it would change the computation in a way that Tracewright does not
+    /// Rejects a number that would change the computation in a way that Tracewright does not
     /// support.
     fn usual(&self, key: &str, is_usual: impl Fn(f64) -> bool, expected: &str) {
         self.typed(key, expected, |value| match value {
@@ -271,12 +271,13 @@ impl<'a> Metadata<'a> {
         self.has(&format!("blk.0.{part}.bias"))
     }
 
-    /// Rejects a key if its value is not `true`.
+    /// Rejects a metadata key if the value of the key is not `true`.
     pub(crate) fn always(&self, key: &str, expected: &str) {
         self.typed(key, expected, |value| matches!(value, GgufValue::Bool(true)).then_some(()));
     }
 
-    /// Returns the keys that all families share, together with the keys `own` of this family.
+    /// Returns the configuration keys that all families share, together with the keys `own` of this
+    /// family.
     pub(crate) fn shared(&self, own: Value) -> Value {
         self.always("attention.causal", "true: these networks look back only");
         let shared = json!({
@@ -292,8 +293,8 @@ impl<'a> Metadata<'a> {
         joined([shared, own])
     }
 
-    /// Returns the keys that all families derived from Llama share, together with the keys `own` of
-    /// this family.
+    /// Returns the configuration keys that all families derived from Llama share, together with the
+    /// keys `own` of this family.
     pub(crate) fn llama(&self, own: Value) -> Value {
         let (width, heads) = (self.count("embedding_length"), self.count("attention.head_count"));
         let features = self.features();
@@ -324,8 +325,9 @@ impl<'a> Metadata<'a> {
         self.shared(joined([llama, own, rope]))
     }
 
-    /// Returns the keys of a rotary embedding that rotates all `features` features of a head. The
-    /// embedding divides each frequency by a factor from the metadata or from a tensor.
+    /// Returns the configuration keys that describe a rotary embedding over all `features` features
+    /// of a head. The embedding divides each frequency by a factor from the metadata or from a
+    /// tensor.
     pub(crate) fn rope(&self, features: Option<usize>) -> Value {
         let context = self.optional_count("rope.scaling.original_context_length");
         // If the file contains a factor but no type, the factor divides all frequencies. With the
@@ -381,7 +383,8 @@ impl<'a> Metadata<'a> {
 }
 
 /// The element type of weights and activations, which is the element type of most matrices in the
-/// file. A quantized matrix counts as f32, because the decoded numbers of the matrix are f32.
+/// file. The function treats a quantized matrix as an f32 matrix, because the decoded numbers of
+/// the matrix are f32.
 fn element(gguf: &GgufFamily, tensors: &[GgufTensor]) -> ElementType {
     let matrices: Vec<StoredNumbers> =
         tensors.iter().filter(|tensor| tensor.shape.len() > 1).map(|tensor| tensor.numbers).collect();

@@ -101,7 +101,8 @@ impl Renaming {
         own.iter().copied().flatten().chain(common).find_map(renamed)
     }
 
-    /// The metadata key that corresponds to a `config.json` key, or to a product of such keys.
+    /// The metadata key that corresponds to a `config.json` key, or to a product of two or more
+    /// `config.json` keys.
     pub(crate) fn key(&self, key: &str) -> String {
         let own = |key: &str| {
             let found = self.gguf.keys.iter().chain(KEYS).find(|(theirs, _)| *theirs == key);

@@ -91,7 +91,8 @@ impl NemotronHConfig {
         self.kinds.get(layer) == Some(&Kind::Mamba)
     }
 
-    /// Returns the sizes that Tracewright compares with the tensor shapes in the checkpoint.
+    /// Returns the configured sizes that Tracewright compares with the tensor shapes in the
+    /// checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         vec![
             DeclaredSize::numbers("layers_block_type", self.num_hidden_layers, "model.layers."),
@@ -116,7 +117,8 @@ impl NemotronHConfig {
     }
 }
 
-/// Keys that Tracewright ignores, because the keys affect only training or other implementations.
+/// Configuration keys that Tracewright ignores, because the keys affect only training or other
+/// implementations.
 const IGNORED: &[&str] = &[
     "attention_bias",
     "chunk_size",
@@ -143,7 +145,7 @@ const IGNORED: &[&str] = &[
     "use_mamba_kernels",
 ];
 
-/// Reads the `config.json` of a Nemotron-H model. Missing keys get the defaults of
+/// Reads the `config.json` of a Nemotron-H model. Missing configuration keys get the defaults of
 /// `NemotronHConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> NemotronHConfig {
     keys.ignore(IGNORED);

@@ -8,8 +8,8 @@ use crate::argument::TraceArg;
 use crate::element::Element;
 use crate::tracer::Raw;
 
-/// The output of an encoder for one layer, `[B, …]`. The function `encode` fills this state, and `forward`
-/// reads it.
+/// The output of an encoder for one layer, `[B, …]`. The function `encode` fills this state, and
+/// the function `forward` reads the state.
 ///
 /// `cache { L of cross: Encoded[N, D] }` declares a state with the axes N and D. The extents of N
 /// and D are fixed. If the encoder's output can be shorter than N, store the length of the output

@@ -14,9 +14,9 @@ use crate::nn::Attend;
 /// E, W]`, the values have W features.
 #[derive(Clone, Copy, Debug)]
 pub struct Kv<T: Float> {
-    /// The keys of the layer, with a slot for each position.
+    /// The attention keys of the layer, with a slot for each position.
     pub k: Slots<T>,
-    /// The values of the layer, with a slot for each position.
+    /// The attention values of the layer, with a slot for each position.
     pub v: Slots<T>,
 }
 

@@ -27,17 +27,17 @@ pub struct MatrixTokens {
 }
 
 impl Recurrent<F32> {
-    /// Writes tokens to matrices `[B, H, G, D, E]`, and returns the vectors that the tokens'
-    /// queries read, `[B, S, H, G, E]`. `axis` is the axis S of the tokens. Each token first decays
-    /// the matrix. The token then adds the outer product of its key and its value, multiplied by
-    /// the token's `rate` (Mamba-2). See [`LinearAttention`].
+    /// Updates the matrices `[B, H, G, D, E]` with new tokens, and returns the vectors that the
+    /// tokens' queries read, `[B, S, H, G, E]`. `axis` is the axis S of the tokens. Each token
+    /// first decays the matrix. The token then adds the outer product of its key and its value,
+    /// multiplied by the token's `rate` (Mamba-2). See [`LinearAttention`].
     #[track_caller]
     pub fn write(&mut self, tokens: MatrixTokens, axis: Axis, at: Position) -> Tensor<F32> {
         self.written(false, tokens, axis, at)
     }
 
-    /// Writes tokens like [`write`](Self::write), but by the gated delta rule. Each token writes
-    /// its value minus the value that the decayed matrix contains for the token's key.
+    /// Updates the matrices like [`write`](Self::write), but by the gated delta rule. Each token
+    /// writes its value minus the value that the decayed matrix contains for the token's key.
     #[track_caller]
     pub fn write_delta(&mut self, tokens: MatrixTokens, axis: Axis, at: Position) -> Tensor<F32> {
         self.written(true, tokens, axis, at)

@@ -91,8 +91,8 @@ pub struct LayerState {
 }
 
 impl LayerState {
-    /// Declares a state of the type `S` with the axes `dims`. The type `S` adds further axes, such
-    /// as the batch.
+    /// Declares a state of the type `S` with the axes `dims`. The type `S` adds other axes, such as
+    /// the batch axis.
     pub fn new<S: HasAxes<N>, const N: usize>(dims: [Dim; N]) -> Self {
         let take = |declared: &Self, arguments: &mut StateArguments<'_>| -> Box<dyn AnyState> {
             Box::new(S::take(declared, arguments))
@@ -150,8 +150,8 @@ pub(crate) struct StateTensor {
     pub name: String,
     pub role: Role,
     pub dims: Vec<Dim>,
-    /// The argument of the entry point. If the entry point fills the state, the argument does not
-    /// exist and this field is an error handle.
+    /// The argument of the entry point. If the entry point fills the state, this field is an error
+    /// handle, because the argument does not exist.
     pub raw: Raw,
 }
 
@@ -225,7 +225,7 @@ pub struct Cache<T: Float> {
     element: PhantomData<T>,
 }
 
-/// A state with its layer and the name from its declaration.
+/// A state, the layer that has the state, and the name in the declaration of the state.
 struct Declared {
     layer: usize,
     name: Option<&'static str>,

@@ -16,8 +16,8 @@ use crate::{Axis, Dim, NamedType, Tensor, TraceErrorKind};
 /// A tensor with a slot for each position, such as the keys or the values of a layer.
 /// [`trace::KvFormat`] defines the storage formats.
 ///
-/// `cache { L of latent: Slots[R] }` declares a tensor `[B, N, R]`. If you declare further axes, they come
-/// before the axis of slots.
+/// `cache { L of latent: Slots[R] }` declares a tensor `[B, N, R]`. If you declare further axes,
+/// these axes come before the axis of slots.
 #[derive(Clone, Copy, Debug)]
 pub enum Slots<T: Float> {
     /// The slots have the element type of the network.
@@ -48,8 +48,9 @@ impl<T: Float> HasAxes<3> for Slots<T> {}
 impl<T: Float> Windowed for Slots<T> {}
 
 impl<T: Float> Slots<T> {
-    /// Creates the slots of a layer with the axes `dims`. The slots tensor has the name `all`. If
-    /// the slots are quantized, the scales tensor has the name `one` with a suffix.
+    /// Creates the slots of a layer with the axes `dims`. The parameter `all` is the default name
+    /// of the slots tensor. If the slots are quantized, the default name of the scales tensor is
+    /// `one` with a suffix.
     pub(super) fn of(
         all: &str,
         one: &str,
