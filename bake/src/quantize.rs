@@ -1,5 +1,5 @@
-//! Writes a checkpoint with quantized matrices. The checkpoint is a safetensors file. The metadata
-//! of the file list the tensors that are stored in quantized blocks.
+//! Writes a checkpoint with quantized matrices. The checkpoint is a safetensors file. The file's
+//! metadata contain a list of the tensors that are stored in quantized blocks.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -18,7 +18,7 @@ use crate::compensate::{Importance, round};
 /// The name of the file that contains the tensors.
 const FILE: &str = "model.safetensors";
 
-/// The reason why a checkpoint cannot be quantized.
+/// The reason why Tracewright cannot write a quantized copy of a checkpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum QuantizeError {
     /// A file or folder cannot be written.
