@@ -27,7 +27,7 @@ const KEY: &str = "tracewright";
 /// The measured time of one call of an entry point, and of each dispatch in this call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Profile {
-    /// The version of the file format.
+    /// The version of the file format for profiles.
     pub schema: u64,
     /// The version of Tracewright that measured the profile.
     pub version: String,
@@ -36,8 +36,8 @@ pub struct Profile {
     pub case: String,
     /// The name of the entry point that was called.
     pub entry: String,
-    /// The options of the build and of the measurement. The keys are the same as in the JSON of
-    /// `tracewright bench`.
+    /// The options of the build and of the measurement. The option names are the same as in the
+    /// JSON output of `tracewright bench`.
     pub variant: BTreeMap<String, String>,
     /// The hash of the recorded entry point.
     pub recorded: String,
@@ -98,8 +98,8 @@ pub enum ProfileError {
     /// The options of the network differ from the options of the profiled network.
     #[error("the profile was recorded with other sizes of the network: {}", .differences.join("; "))]
     Variant {
-        /// The options that differ. Each string contains the value in the profile and the value in
-        /// the network.
+        /// The options that differ between the profile and the network. Each string contains an
+        /// option's value in the profile and the option's value in the network.
         differences: Vec<String>,
     },
     /// The network doesn't contain the entry point of the profile.
@@ -227,8 +227,8 @@ impl Profile {
 
 impl ProfiledDispatch {
     /// Returns a name for the dispatch. The name contains the field path and the operation of the
-    /// source location with the largest share. If no source location is known, the name is the name
-    /// of the compiled function.
+    /// source location that causes the largest share of the dispatch's cost. If no source location
+    /// is known, the name is the name of the compiled function.
     fn name(&self) -> String {
         let most = self.places.iter().max_by(|a, b| a.share.total_cmp(&b.share));
         most.map_or_else(

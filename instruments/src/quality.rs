@@ -18,8 +18,8 @@ use tracewright::{Model, ModelError};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Windows {
     pub length: usize,
-    /// The largest number of windows. If the field is `None`, the comparison uses all windows of
-    /// the text.
+    /// The largest number of windows that the comparison uses. If the field is `None`, the
+    /// comparison uses all windows of the text.
     pub most: Option<usize>,
     /// The token at the beginning of every window, if the model expects a special first token.
     pub first: Option<u32>,
@@ -215,8 +215,8 @@ impl Comparison {
         Some(())
     }
 
-    /// Returns the result over all positions. Before you call this function, add at least one
-    /// position.
+    /// Returns the result of the comparison over all added positions. Before you call this
+    /// function, add at least one position.
     fn finish(mut self) -> Quality {
         self.kl.sort_by(f64::total_cmp);
         let count = self.kl.len() as f64;
@@ -237,8 +237,9 @@ impl Comparison {
     }
 }
 
-/// Computes the log probabilities of all tokens from logits, in f64. Also returns the most likely
-/// token. If several tokens are equally likely, the function returns the token with the lowest id.
+/// Computes the log probabilities of all tokens from logits, in f64. The function also returns the
+/// most likely token. If several tokens are equally likely, the function returns the token with the
+/// lowest id.
 fn log_probabilities(logits: &[f32]) -> Option<(Vec<f64>, usize)> {
     let (mut best, mut max) = (0, f32::NEG_INFINITY);
     for (token, &logit) in logits.iter().enumerate() {

@@ -21,7 +21,7 @@ pub struct Bandwidth {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Rates<T = f64> {
     pub read: T,
-    /// The rate of copying in bytes per second. A copied byte counts as one byte, although the
+    /// The rate of copying in bytes per second. The rate counts each copied byte once, although the
     /// processor reads and writes this byte.
     pub copy: T,
 }

@@ -30,8 +30,8 @@ pub struct Language {
     pub(super) recorded: Trace,
     pub(super) expanded: Expanded,
     pub(super) plan: Plan,
-    /// The device that runs the network, and the engine if the engine is XLA. The plan contains all
-    /// other properties of the measured variant.
+    /// The device that runs the network; if XLA runs the network, also the engine `xla`. The plan
+    /// of the network contains all other properties of the measured variant.
     placed: Vec<(&'static str, String)>,
     flags: Vec<String>,
 }
@@ -170,8 +170,8 @@ impl Language {
     ///
     /// # Errors
     /// Returns an error if the device does not count calls of each compiled function. The function
-    /// also returns an error if several entry points of the module read the prompt, because a
-    /// profile cannot separate the times of several entry points.
+    /// also returns an error if several entry points read the prompt, because a profile cannot
+    /// separate the times of several entry points.
     pub fn can_profile(&self, case: &Case<'_>) -> Result<(), BenchError> {
         match case.watched {
             Some(_) => self.profiled_calls(&case.label).map(drop),
@@ -189,8 +189,8 @@ impl Language {
         self.profiled(model, entry, calls as f64, measured).ok_or(BenchError::NotWatched)
     }
 
-    /// Returns the entry point that the measured case calls. Also returns the number of calls per
-    /// decode step or per prompt.
+    /// Returns the entry point that the measured case calls. The function also returns how often
+    /// the case calls the entry point per decode step or per prompt.
     fn profiled_calls(&self, label: &Label) -> Result<(&'static str, usize), BenchError> {
         let tokens = label.variant.get("tokens").and_then(|tokens| tokens.parse::<usize>().ok());
         let chunk = self.network.chunk();
@@ -235,7 +235,8 @@ impl Language {
 /// Checks whether `tokens` tokens after `depth` other tokens fit into a context.
 ///
 /// # Errors
-/// Returns an error if there are no tokens, or if the context is too short for one more token.
+/// Returns an error if `tokens` is 0, or if the context has no space for one more token after the
+/// measured tokens.
 pub fn fits(context: usize, depth: usize, tokens: usize) -> Result<(), BenchError> {
     match depth.saturating_add(tokens) < context && tokens > 0 {
         true => Ok(()),

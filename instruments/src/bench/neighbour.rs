@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 
 use super::{BenchError, Case};
 
-/// A thread that keeps one core busy until you drop the value. The operating system runs this
+/// A thread that keeps one core busy until this value is dropped. The operating system runs this
 /// thread only on this core.
 struct Neighbour {
     leaves: Arc<AtomicBool>,

@@ -22,7 +22,7 @@ pub struct Stages {
 }
 
 impl Stages {
-    /// Lowers the plan once, and stores the text of the MLIR module.
+    /// Lowers the plan once, and stores the text of the MLIR module for the benchmark cases.
     ///
     /// # Errors
     /// Returns an error if a stage fails.
@@ -35,7 +35,7 @@ impl Stages {
 
     /// Returns three benchmark cases. The first benchmark case records the network. The second
     /// benchmark case simplifies the trace, and expands composite operations to primitive
-    /// operations. The third benchmark case writes the MLIR module.
+    /// operations. The third benchmark case emits the text of the MLIR module.
     pub fn trace(&self) -> [Case<'_>; 3] {
         [
             self.case("record", Workload::default(), || {

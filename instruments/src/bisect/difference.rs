@@ -84,8 +84,9 @@ pub struct Tolerance {
     /// different formats. The field contains the quotient of the allowed difference and the largest
     /// number in the result.
     pub products: Option<f64>,
-    /// A factor that multiplies the calibrated bounds. The default is 1. With a smaller factor, you
-    /// can find out how much two correct variants differ in practice (docs/dev/reliability.md).
+    /// A factor by which the tolerance multiplies all calibrated error bounds. The default value of
+    /// the factor is 1. With a smaller factor, you can find out how much two correct variants
+    /// differ in practice (docs/dev/reliability.md).
     pub calibrated: f64,
 }
 
@@ -127,8 +128,8 @@ impl Tolerance {
     }
 }
 
-/// Returns the allowed difference of each element in a tensor. Two 8-bit integers may differ by 1,
-/// because 8-bit integers are quantized numbers.
+/// Returns the allowed difference of each element in a tensor. Elements that are 8-bit integers may
+/// differ by 1, because such integers are rounded numbers.
 pub(super) fn allowances(bound: Bound, expected: &Value) -> Vec<f64> {
     match expected.ty.element {
         ElementType::I8 => vec![1.0; expected.data.len()],

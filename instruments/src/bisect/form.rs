@@ -64,8 +64,8 @@ impl<'a> CheckpointValues<'a> {
 /// The reference evaluator, which computes each operation exactly as the operation is defined.
 pub struct EvaluatedForm<'a> {
     pub values: &'a CheckpointValues<'a>,
-    /// The storage formats of the weights. If this field is set, the evaluator first rewrites the
-    /// trace for weights in the given formats.
+    /// The storage formats of the weights with which the evaluator computes. If this field is set,
+    /// the evaluator first rewrites the trace for weights in these formats.
     pub stored: Option<(Weights, Target)>,
 }
 

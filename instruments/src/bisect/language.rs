@@ -44,8 +44,8 @@ impl TokenCall {
         Self { entry: "score".into(), start: 0, tokens: tokens.into() }
     }
 
-    /// Returns the arguments of the call. The map `state` contains the current tensors of the KV
-    /// cache. The function fills tensors that are missing in `state` with zeros.
+    /// Returns the arguments for this call of the entry point. The map `state` contains the current
+    /// tensors of the KV cache. The function fills tensors that are missing in `state` with zeros.
     pub(crate) fn arguments(&self, signature: &Signature, state: &HashMap<Role, Value>) -> Vec<Value> {
         let argument = |argument: &trace::Argument| {
             let ty: TensorType = argument.ty.clone();

@@ -24,7 +24,7 @@ pub use trial::{Trials, Workbench};
 
 #[derive(Debug, thiserror::Error)]
 pub enum TuneError {
-    /// The plan cannot be recorded or lowered.
+    /// The network of the plan cannot be recorded or lowered.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// The test program for a fused operation cannot be lowered.

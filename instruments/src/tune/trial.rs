@@ -125,9 +125,9 @@ impl<'a> Trials<'a> {
     }
 
     /// Compares all elements of the result with the program that has the default tiling. The
-    /// function calls the two programs with new arguments. With the previous arguments, memory that
-    /// a previous call wrote could contain correct results, although the tested program writes
-    /// nothing.
+    /// function calls the two programs with new arguments. If the arguments were the same as in a
+    /// previous call, correct results of the previous call could hide that the tested program
+    /// writes nothing.
     fn differs_from_the_usual(&self, loaded: &Loaded) -> Result<Option<String>, TuneError> {
         self.tried.set(self.tried.get() + 1);
         let others = uploads(&self.sample.arguments(self.tried.get()));
