@@ -40,7 +40,8 @@ pub struct Archive {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub name: String,
-    /// The type of the tensor. The type is known only if the entry has metadata from Tracewright.
+    /// The type of the tensor that the entry stores. The type of the tensor is known only if the
+    /// entry has metadata from Tracewright.
     pub ty: Option<TensorType>,
     /// The hash of the data as a hexadecimal number, if the metadata of the entry contain a hash.
     pub blake3: Option<String>,
@@ -59,9 +60,9 @@ pub enum EntryData {
     /// The bytes of the entry are in the given range of the file. The start of the range is a
     /// multiple of 64.
     Range(Range<usize>),
-    /// The bytes of the entry repeat a pattern. The file contains only the pattern.
+    /// The bytes of the entry repeat a pattern. The file contains the pattern only once.
     Splat {
-        /// The pattern, of 1, 2, 4, 8 or 16 bytes.
+        /// The repeated pattern, which has 1, 2, 4, 8 or 16 bytes.
         pattern: Vec<u8>,
         /// The size of the entry in bytes, which is a multiple of the pattern's size.
         length: u64,
@@ -134,8 +135,9 @@ impl Archive {
     /// hashes in the metadata.
     ///
     /// # Errors
-    /// Returns an error if the hash of an entry differs. The error lists all damaged entries. The
-    /// function also returns an error if `watch` stops the verification.
+    /// Returns an error if the data of an entry do not have the hash in the metadata. The error
+    /// lists all damaged entries. The function also returns an error if `watch` stops the
+    /// verification.
     pub fn verify_content(&self, watch: Option<Watch<'_>>) -> Result<Verified, ArchiveError> {
         let mut verified = Verified::default();
         let mut hashed = Vec::new();
@@ -173,7 +175,7 @@ impl Archive {
 pub struct Verified {
     pub entries: usize,
     pub bytes: u64,
-    /// The names of entries without a hash.
+    /// The names of the entries whose metadata contain no hash.
     pub without_hash: Vec<String>,
 }
 
@@ -214,8 +216,8 @@ struct Record {
     data: EntryData,
 }
 
-/// Checks the structure of the whole file and returns the entries. The function never panics. The
-/// memory consumption of the function is at most proportional to the size of the file.
+/// Checks the structure of the whole archive file, and returns the entries. The function never
+/// panics. The memory consumption of the function is at most proportional to the size of the file.
 pub(crate) fn verify(path: &Path, bytes: &[u8]) -> Result<Vec<Entry>, ArchiveError> {
     let file = Verifier { path, bytes };
     let (records, claims) = file.table()?;

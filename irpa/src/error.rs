@@ -36,7 +36,7 @@ pub enum ArchiveError {
     DiskFull {
         path: PathBuf,
         needed: u64,
-        /// The number of free bytes on the disk, if the file system reports this number.
+        /// The number of free bytes on the disk, if the file system reports the free space.
         available: Option<u64>,
     },
     /// The progress callback stopped the operation.
@@ -99,7 +99,8 @@ pub enum ArchiveError {
     #[error("`{path}` is {format}")]
     Foreign {
         path: PathBuf,
-        /// The unsupported format. The text of the format explains how to fix the error.
+        /// The unsupported format. The display text of the field `format` explains how to fix the
+        /// error.
         format: UnsupportedFormat,
     },
     /// The path is a model folder in the Hugging Face cache, but Tracewright cannot tell which snapshot to use.
@@ -271,7 +272,7 @@ pub enum GgufProblem {
     },
     #[error("the file has {found} {what}, expected at most {most}")]
     Count {
-        /// The kind of item of which the file contains too many, such as tensors.
+        /// The kind of items of which the file contains too many, such as tensors.
         what: &'static str,
         found: u64,
         /// The largest number of items of the kind `what` that the reader accepts.
@@ -314,7 +315,7 @@ pub enum GgufProblem {
     )]
     Shape {
         name: String,
-        /// The sizes of the axes, beginning with the outermost axis.
+        /// The sizes of the tensor's axes, beginning with the outermost axis.
         shape: Vec<u64>,
         together: u64,
     },

@@ -66,7 +66,7 @@ impl Checkpoint {
     }
 }
 
-/// Whether the name of a shard is a plain file name in the folder of the index. The function
+/// Whether the name of a shard is only a file name, and not a path to another folder. The function
 /// rejects the path separators of all operating systems.
 fn is_plain(name: &str) -> bool {
     let mut components = Path::new(name).components();

@@ -22,7 +22,7 @@ pub enum UnsupportedFormat {
     StandIn(StandIn),
     /// An adapter for a base model, in the format of PEFT.
     Adapter {
-        /// The kind of adapter, such as `LORA`.
+        /// The kind of adapter, such as `LORA`, from the adapter's configuration.
         kind: String,
         /// The name of the base model, if the adapter's configuration contains this name.
         base: Option<String>,

@@ -21,7 +21,7 @@ use std::{
 
 const FLUSHED: usize = 64 << 20;
 
-/// A new entry for [`write()`].
+/// A new archive entry that [`write()`] will write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewEntry {
     name: String,
@@ -97,8 +97,9 @@ impl NewEntry {
         }
     }
 
-    /// Returns the metadata of the entry. The returned metadata contain zeros instead of the hash,
-    /// because the hash is known only after all data are written.
+    /// Returns the metadata that the archive will contain for the entry. The returned metadata
+    /// contain zeros instead of the hash, because the hash is known only after all data are
+    /// written.
     fn metadata(&self) -> Option<String> {
         let (ty, hashed) = match &self.content {
             Content::Tensor(ty) => (ty, true),
@@ -122,7 +123,8 @@ pub struct WriteOptions<'a> {
     /// Whether the archive contains metadata with the type and the hash of each tensor. Tracewright
     /// needs the types and hashes, but IREE does not.
     pub metadata: bool,
-    /// The callback that receives the progress. The callback can also stop the writer.
+    /// The callback that receives the progress of the writer. The callback can also stop the
+    /// writer.
     pub watch: Option<Watch<'a>>,
 }
 
@@ -211,7 +213,7 @@ impl Seek for Flushing<'_> {
     }
 }
 
-/// The path of the new archive, for error messages.
+/// The path of the new archive, which error messages contain.
 pub(crate) struct Destination<'a> {
     pub path: &'a Path,
     pub folder: &'a Path,

@@ -124,8 +124,8 @@ impl BlockFormat {
         }
     }
 
-    /// Returns the integers and scales of the block that begins at the number `start`. The result
-    /// is `None` if none of Tracewright's formats can store the same block.
+    /// Returns the integers and scales of the block whose first number has the index `start`. The
+    /// result is `None` if none of Tracewright's formats can store the same block.
     pub fn quantized(self, bytes: &[u8], start: usize) -> Option<Quantized> {
         if !start.is_multiple_of(self.numbers()) {
             return None;
@@ -214,9 +214,9 @@ impl BlockFormat {
     }
 }
 
-/// Decodes a block of Q4_K. For Q5_K, the function decodes everything except the fifth bits. The
-/// lower four bits of 32 bytes contain one group of numbers, and the upper four bits of the same
-/// bytes contain the next group.
+/// Decodes a block of Q4_K. For a block of Q5_K, the function ignores the fifth bit of each number.
+/// The lower four bits of 32 bytes contain one group of numbers, and the upper four bits of the
+/// same bytes contain the next group.
 fn with_minima(block: &[u8]) -> SuperBlock {
     let mut packed = [0; 12];
     packed.copy_from_slice(&block[4..16]);
@@ -229,8 +229,9 @@ fn with_minima(block: &[u8]) -> SuperBlock {
     }
 }
 
-/// Decodes a block of Q5_K. Each byte of the fifth bits contains one bit for each of the eight
-/// groups. All bits of a byte belong to the same position in their groups.
+/// Decodes a block of Q5_K. The block stores the fifth bits of its numbers in separate bytes, and
+/// each of these bytes contains one bit for each of the eight groups. All bits in one of these
+/// bytes belong to the same position in their groups.
 fn five_bits(block: &[u8], out: &mut [f32; LONG]) {
     let (four, high) = (with_minima(block), &block[16..16 + GROUP]);
     for (index, group) in out.as_chunks_mut::<GROUP>().0.iter_mut().enumerate() {
@@ -258,8 +259,8 @@ fn six_bits(block: &[u8], out: &mut [f32; LONG]) {
     }
 }
 
-/// Returns twice the value of a four-bit float. The result is an integer. The float has a sign, two
-/// exponent bits and one fraction bit.
+/// Returns twice the value of a four-bit float. Twice the value of a four-bit float is always an
+/// integer. The float has a sign, two exponent bits and one fraction bit.
 fn twice(code: u8) -> i8 {
     const MAGNITUDES: [i8; 8] = [0, 1, 2, 3, 4, 6, 8, 12];
     let magnitude = MAGNITUDES[usize::from(code & 7)];
