@@ -71,10 +71,10 @@ pub struct ExportFolder<'a> {
 }
 
 impl<'a> ExportFolder<'a> {
-    /// Prepares an export of the model at `model` to the folder `path`. The export may write the
-    /// manifest, files with the names in `names`, and [copied files](COPIED). The function returns
-    /// an error if `path` is the folder of the model, or if the folder contains files that do not
-    /// belong to an earlier export.
+    /// Prepares the folder `path` for an export of the model in the folder `model`. The export may
+    /// write the manifest, files with the names in `names`, and [copied files](COPIED). The
+    /// function returns an error if `path` is the folder of the model, or if the folder contains
+    /// files that do not belong to an earlier export.
     pub fn new(
         model: &Path,
         path: &'a Path,
