@@ -65,8 +65,8 @@ pub enum WeightStorage {
     Packed(WeightFormat),
     /// The weight is quantized and stored in the checkpoint's order.
     Grouped(WeightFormat),
-    /// The weight is stored in the element type of the network. The second field contains the
-    /// reason why the weight is not packed or quantized.
+    /// The weight is stored in the element type of the network. The second field of the variant
+    /// contains the reason why the weight is not packed or quantized.
     Plain(ElementType, DenseReason),
 }
 
@@ -112,7 +112,7 @@ pub struct TooLarge {
 pub enum Phase {
     Running,
     Compiling,
-    /// The program runs on one device of a mesh.
+    /// The program runs on one device of a mesh, so the error is about the memory of one device.
     Device,
 }
 
@@ -130,8 +130,8 @@ const COMPILED_CONSTANT: usize = 8;
 const PROCESS: usize = 32 << 20;
 
 impl Footprint {
-    /// Returns each quantized format and the weights with this format, if the program uses several
-    /// quantized formats.
+    /// If the program uses several quantized formats, returns each format and the weights in this
+    /// format.
     pub fn mixture(&self) -> Vec<(WeightFormat, &WeightTotal)> {
         let quantized = |(stored_as, stored): (&WeightStorage, _)| Some((stored_as.quantized()?, stored));
         let formats: Vec<_> = self.weights.iter().filter_map(quantized).collect();
@@ -330,7 +330,7 @@ fn computed(trace: &Trace) -> Vec<usize> {
 
 struct Computed {
     /// The size of all values that the function computes, plus the size of the values in the
-    /// largest called function. The field excludes the sizes of the function's arguments.
+    /// largest called function. The field excludes the sizes of the arguments of the function.
     bytes: usize,
     /// For each result, contains the index of the argument whose memory the result reuses, or
     /// `None`.
@@ -386,10 +386,10 @@ fn readers(function: &Function, live: &[bool]) -> Vec<usize> {
 
 /// Describes where the result of an operation is stored in memory.
 enum Room {
-    /// The result needs no memory. For example, the result is a constant, which is a part of the
-    /// module.
+    /// The result of the operation needs no memory. For example, the result is a constant, which is
+    /// a part of the module.
     None,
-    /// The result is stored in the memory of another node.
+    /// The result of the operation is stored in the memory of another node.
     Of(NodeId),
     Own,
 }
@@ -412,7 +412,7 @@ impl Room {
     }
 }
 
-/// Returns the peak memory that `function` needs on one device of a mesh, in bytes. The argument
+/// Returns the peak memory that `function` needs on one device of a mesh, in bytes. The function
 /// `function` must not contain calls, and executes its nodes in order. The argument `shardings`
 /// contains the sharding of each node.
 pub(crate) fn peak(function: &Function, shardings: &[Sharding]) -> usize {

@@ -24,8 +24,9 @@ pub struct DevicePartition {
     pub replicated: BTreeMap<String, usize>,
     /// Maps each kind of state, such as `kv.keys`, to its size on one device in bytes.
     pub state: BTreeMap<String, usize>,
-    /// Notes about tensor axes that are shorter than the mesh axis of their sharding rule. A tensor
-    /// axis that is shorter than its mesh axis is partitioned over only a part of the mesh axis.
+    /// Notes about each tensor axis that is shorter than its mesh axis, so several devices have a
+    /// copy of the same part of the tensor. The length of a mesh axis is the number of devices
+    /// along this axis.
     pub notes: BTreeSet<ShardNote>,
     /// The cost of one call of each entry point.
     pub calls: Vec<CallCost>,
@@ -142,7 +143,7 @@ impl DevicePartition {
         machine.memory.map_or(Ok(()), |total| self.fits(Phase::Device, 1, total))
     }
 
-    /// Checks that a memory that all devices share is large enough for the data of all devices
+    /// Checks that the memory that all devices share is large enough for the data of all devices
     /// together.
     ///
     /// # Errors
@@ -199,8 +200,8 @@ fn tokens(entry: &Function) -> usize {
     tokens.map_or(1, |argument| argument.ty.count())
 }
 
-/// Returns the number of arithmetic operations that one device computes. The argument `parts`
-/// contains the number of devices that share the computation of each node.
+/// Returns the number of arithmetic operations that one device computes. For each node, `parts`
+/// contains the number of devices that share the computation of the node.
 fn flops(machine: &Machine, entry: &Function, parts: &[usize]) -> f64 {
     let live = entry.live();
     let of_node = |id: NodeId| {
