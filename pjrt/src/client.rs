@@ -32,7 +32,8 @@ pub struct Plugin {
 }
 
 /// A client of a plugin, which owns the plugin's devices in this process. All executables and
-/// tensors on the client's devices belong to the client. A clone refers to the same client.
+/// tensors on the client's devices belong to the client. A clone of a [`Client`] refers to the same
+/// client.
 #[derive(Clone)]
 pub struct Client(Rc<Inner>);
 
@@ -66,8 +67,8 @@ pub struct Executable {
     client: Client,
     raw: RawExecutable,
     devices: Range<usize>,
-    /// The type and the placement of each result. The type of a result describes the whole tensor,
-    /// even if several devices store parts of the tensor.
+    /// The type and the placement of each result of the program. The type of a result describes the
+    /// whole tensor, even if several devices store parts of the tensor.
     results: Vec<(TensorType, Placement)>,
 }
 
@@ -75,7 +76,8 @@ pub struct Executable {
 /// reuse the tensor's memory.
 pub struct PjrtBuffer {
     client: Client,
-    /// The parts of the tensor. Each device of the placement stores one part.
+    /// The parts into which the placement divides the tensor. Each device of the placement stores
+    /// one part.
     parts: Vec<RawTensor>,
     /// The type of the whole tensor, which includes the parts on all devices.
     ty: TensorType,
@@ -218,8 +220,8 @@ impl Client {
         self.0.raw.compile(module, &options.encode(&ids)).map_err(refused)
     }
 
-    /// Creates an executable, and asks the plugin for the types of the results. The callback
-    /// `refused` converts an error that the plugin reports.
+    /// Creates an executable from a program that the plugin compiled, and asks the plugin for the
+    /// types of the results. The callback `refused` converts an error that the plugin reports.
     fn loaded(
         &self,
         raw: RawExecutable,

@@ -61,7 +61,7 @@ pub enum PjrtError {
         platform: String,
         /// The name of the Python package that contains a plugin for the platform.
         package: Option<&'static str>,
-        /// The number of folders in which Tracewright searched for the plugin.
+        /// The number of folders of Python packages in which Tracewright searched for the plugin.
         folders: usize,
     },
     /// The operating system cannot load the plugin. The plugin file is missing, damaged or for
@@ -154,7 +154,8 @@ pub enum PjrtError {
     #[error("a tensor of type `{ty}` cannot be divided into {parts:?} parts")]
     Placement {
         ty: TensorType,
-        /// The number of parts into which the placement divides each axis of the tensor.
+        /// The number of parts into which the placement divides each axis of the tensor of the type
+        /// `ty`.
         parts: Vec<usize>,
     },
     /// The number of results in the module differs from the number of placements.
@@ -169,8 +170,8 @@ pub enum PjrtError {
     },
 }
 
-/// Returns the end of an error message. The text contains the name of the package that you must
-/// install.
+/// Returns the last part of the error message about a missing plugin. The returned text contains
+/// the name of the package that you must install.
 fn install(package: Option<&str>) -> String {
     package.map_or_else(String::new, |package| format!("; install the package `{package}`"))
 }

@@ -13,7 +13,7 @@ use crate::error::PjrtError;
 pub struct Placement {
     devices: Range<usize>,
     /// The number of parts into which each axis of the tensor is divided. The list is empty if each
-    /// device stores the whole tensor.
+    /// device of the placement stores the whole tensor.
     parts: Vec<usize>,
     /// The position of each device's part in the tensor. For each device, the list contains an
     /// index along each axis of the tensor.

@@ -168,8 +168,8 @@ fn zeros(ty: &TensorType) -> String {
     )
 }
 
-/// Returns a helper module that copies a tensor. The caller keeps the argument, so XLA cannot
-/// return the memory of the argument.
+/// Returns a helper module that copies a tensor. XLA cannot reuse the memory of the argument for
+/// the result, because the caller keeps the argument.
 fn copy(ty: &TensorType) -> String {
     let tensor = ty.mlir();
     format!("func.func @main(%a: {tensor}) -> {tensor} {{ return %a : {tensor} }}")

@@ -343,11 +343,11 @@ impl RawClient {
     ) -> Option<Result<RawTensor, PjrtStatus>> {
         /// The plugin copies the bytes of the tensor before the function returns.
         const DURING_CALL: c_int = 0;
-        /// The caller does not change the bytes of the tensor before the plugin signals the event
-        /// `done`.
+        /// The plugin reads the bytes of the tensor until the event `done`, so the caller does not
+        /// change the bytes before this event.
         const UNTIL_DONE: c_int = 1;
         /// The size of the largest tensor that the plugin copies immediately, in bytes. A decode
-        /// call does not wait for uploads, because a decode call uploads only smaller tensors.
+        /// call uploads only smaller tensors, so the call does not wait for the uploads.
         const COPIED: usize = 4096;
         assert!(bytes.len() == ty.bytes(), "the caller checked the length");
         let dims: Vec<i64> = ty.shape.iter().map(|&extent| extent as i64).collect();
