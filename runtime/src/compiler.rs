@@ -56,7 +56,8 @@ pub enum CompileError {
     NotFound { places: Vec<PathBuf> },
     #[error("cannot run `{}`", path.display())]
     Spawn { path: PathBuf, source: io::Error },
-    /// The program is not `iree-compile`, because the program prints no version of `iree-compile`.
+    /// The program at the given path is not `iree-compile`, because the program prints no version
+    /// of `iree-compile`.
     #[error("`{}` is not `iree-compile`: the program answers `--version` with `{answer}`", path.display())]
     NotACompiler { path: PathBuf, answer: String },
     /// The compilation exceeded the time limit and was stopped.
@@ -136,13 +137,13 @@ pub struct CompileOptions {
     /// program reads weights directly from the memory-mapped file.
     pub tiled: bool,
     /// Whether the compiler verifies the module after each pass. If the field is false, the
-    /// compiler still validates the input, and takes two thirds of the time. For valid modules, the
-    /// verification does not change the compiled module. If a compilation without verification
-    /// fails, Tracewright repeats the compilation with verification to get a better message. Some
-    /// compiler bugs are found only by verification, so the tests of operations, kernels and
-    /// legalizations verify the module after each pass.
+    /// compiler still validates the input, but the compilation takes only two thirds of the time.
+    /// For valid modules, the verification does not change the compiled module. If a compilation
+    /// without verification fails, Tracewright repeats the compilation with verification to get a
+    /// better message. Some compiler bugs are found only by verification, so the tests of
+    /// operations, kernels and legalizations verify the module after each pass.
     pub verified: bool,
-    /// Additional flags for `iree-compile`.
+    /// Additional command-line flags for `iree-compile`.
     pub flags: Vec<String>,
 }
 
@@ -220,7 +221,7 @@ impl Compiler {
     /// Finds the compiler. If `hint` is set, the function uses the compiler at this path.
     /// Otherwise, the function uses the first compiler in `folders`, such as the folders of the
     /// search path `PATH`. If a folder belongs to a Python environment, the function also searches
-    /// the Python packages of this environment.
+    /// for the compiler in the Python packages of this environment.
     pub fn find(hint: Option<&Path>, folders: &[PathBuf]) -> Result<Self, CompileError> {
         if let Some(hint) = hint {
             let places = vec![hint.to_owned()];

@@ -26,7 +26,7 @@ pub struct Parameters {
     pub entries: BTreeMap<String, ParameterData>,
 }
 
-/// The content of a parameter.
+/// The content of a parameter in a scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ParameterData {
     Range(Range<usize>),
