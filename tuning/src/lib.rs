@@ -27,11 +27,11 @@ const FOLDER: &str = "tuning";
 
 const EXTENSION: &str = "tuning";
 
-/// The largest ratio at which a setting is faster than the default settings. A ratio is the time
-/// with a setting, divided by the time with the default settings. The ratio of the shortest times
-/// and the median ratio of all pairs of measurements must be at most [`FASTER`]. In addition, the
-/// ratio must be below 1 in three quarters of the pairs of measurements. The shortest times are
-/// important because other processes can make runs longer, but never shorter.
+/// The largest ratio at which Tracewright considers a setting faster than the default settings. A
+/// ratio is the time with a setting, divided by the time with the default settings. The ratio of
+/// the shortest times and the median ratio of all pairs of measurements must be at most [`FASTER`].
+/// In addition, the ratio must be below 1 in three quarters of the pairs of measurements. The
+/// shortest times are important because other processes can make runs longer, but never shorter.
 pub const FASTER: f64 = 0.97;
 
 /// The result of a trial, which measures one setting.
