@@ -28,9 +28,9 @@ const COMPILING: &[&str] = &["lowered_iree", "token_exact"];
 /// operation.
 const COMPILING_LONG: &[&str] = &["composites"];
 
-/// Tests that `cargo xtask test` skips for processors without kernels. Without kernels, each model
-/// in the skipped tests takes a minute to compile. Other tests cover the same operations with
-/// smaller models.
+/// Tests that `cargo xtask test` skips for processors without kernels. Without kernels, the
+/// compiler needs a minute for each model in the skipped tests. Other tests cover the same
+/// operations with smaller models.
 const SLOW_WITHOUT_KERNELS: &[&str] =
     &["the_shipped", "quantized_weights", "prompts_of_any_length", "converted_and_reported"];
 
@@ -57,7 +57,7 @@ const NEED_IREE: [&str; 7] = [
 /// Returns a processor with fewer features than this machine, for which the compiler generates
 /// different code. If the processor has no bf16 instructions, weights are not packed. If the
 /// processor has no AVX2, the compiler does not fuse multiplications with additions. The function
-/// also returns the tests to skip for this processor.
+/// also returns the tests that should be skipped for this processor.
 fn lower_level() -> Option<(&'static str, &'static [&'static str])> {
     #[cfg(target_arch = "x86_64")]
     return match () {
@@ -149,7 +149,8 @@ fn xla_cpu(root: &Path) -> Result<PathBuf, Error> {
     Ok(python.packages().join("fastatomstruct_xla_cpu/libpjrt_cpu.so"))
 }
 
-/// Installs the headers for building the CUDA driver, on platforms for which NVIDIA publishes them.
+/// Installs the headers for building the CUDA driver, on platforms for which NVIDIA publishes these
+/// headers.
 fn cuda_headers(root: &Path) -> Result<(), Error> {
     let platform = match (env::consts::OS, env::consts::ARCH) {
         ("linux", "x86_64") => "manylinux2014_x86_64",
@@ -391,7 +392,7 @@ fn compares(root: &Path, tools: &Tools) -> Command {
 }
 
 /// Computes every operation and random graphs with the evaluator, IREE, the StableHLO reference
-/// interpreter and XLA. Then compares the results of the four programs.
+/// interpreter and XLA. The chore then compares the results of the four programs.
 pub fn differential(root: &Path, graphs: u32) -> Result<(), Error> {
     let tools = setup(root)?;
     let oracle = root.join("tests/oracle");

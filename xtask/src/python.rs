@@ -28,9 +28,9 @@ pub struct Python {
 }
 
 impl Python {
-    /// Returns the folder that contains the packages. If a package contains an executable program,
-    /// run this program directly. The scripts in `bin` are slower because the scripts start Python.
-    /// The scripts also contain the absolute path of the checkout.
+    /// Returns the folder that contains the installed Python packages. If a package contains an
+    /// executable program, run this program directly. The scripts in `bin` are slower because the
+    /// scripts start Python. The scripts also contain the absolute path of the checkout.
     pub fn packages(&self) -> &Path {
         &self.packages
     }
