@@ -19,7 +19,7 @@ const DAMPING: f64 = 0.01;
 /// rounds together, the thread reads each row of the matrix U in [`Moments`] only once.
 const TOGETHER: usize = 16;
 
-/// The known statistics of a matmul's inputs.
+/// Describes which statistics of a matmul's inputs are known.
 pub enum Importance {
     /// No statistics are known, so the rounding treats all inputs equally.
     Equal,
@@ -56,7 +56,8 @@ impl Moments {
     }
 }
 
-/// Computes the upper triangular matrix R with `R Rᵀ = H`. R overwrites the upper half of H.
+/// Computes the upper triangular matrix R with `R Rᵀ = H`. The matrix R overwrites the upper half
+/// of the matrix H.
 fn upper_root(h: &mut [f64], n: usize) {
     for i in (0..n).rev() {
         let (above, rest) = h.split_at_mut(i * n);
@@ -166,7 +167,7 @@ fn refit(block: &mut Quantized, group: usize, numbers: &[f32], weights: &[f32]) 
 }
 
 /// Rounds the number `x` to an integer, and stores the integer at the index `place` of the block.
-/// Returns the value that this integer represents.
+/// Returns the value that the stored integer represents.
 fn set(format: WeightFormat, block: &mut Quantized, place: usize, x: f32) -> f32 {
     match block {
         Quantized::Group(Group { integers, scale }) => {

@@ -143,8 +143,8 @@ impl Problem {
     }
 }
 
-/// Formats each problem as a line. If several problems differ only in the number of the layer, the
-/// function formats a single line for these problems.
+/// Formats each problem as one line of text. If several problems differ only in the number of the
+/// layer, the function formats a single line for these problems.
 pub(crate) fn list(problems: &[Problem]) -> String {
     let mut count: HashMap<String, usize> = HashMap::new();
     let patterns: Vec<String> = problems.iter().map(|problem| problem.of_all_layers().to_string()).collect();

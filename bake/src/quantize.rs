@@ -21,16 +21,16 @@ const FILE: &str = "model.safetensors";
 /// The reason why Tracewright cannot write a quantized copy of a checkpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum QuantizeError {
-    /// A file or folder cannot be written.
+    /// A file or folder of the quantized checkpoint cannot be written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A tensor of the checkpoint is missing.
+    /// A tensor is missing in the original checkpoint.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// The folder already contains a checkpoint.
+    /// The folder for the new checkpoint already contains a checkpoint.
     #[error("`{}` exists; remove this file, or write to another folder", .0.display())]
     Exists(PathBuf),
-    /// The checkpoint cannot be written.
+    /// The quantized checkpoint cannot be written.
     #[error("cannot write `{}`", .path.display())]
     Write { path: PathBuf, source: safetensors::SafeTensorError },
 }

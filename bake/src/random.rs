@@ -23,7 +23,7 @@ pub enum RandomError {
     /// The folder already contains a checkpoint or a different configuration file.
     #[error("`{}` exists; remove this file, or write to another folder", .0.display())]
     Exists(PathBuf),
-    /// The progress callback requested to stop.
+    /// The progress callback stopped the function that writes the weights.
     #[error("stopped on request while writing `{}`", .0.display())]
     Stopped(PathBuf),
     /// The machine does not have enough memory for a tensor. [`write_random`] keeps a whole tensor

@@ -15,7 +15,7 @@ use trace::{Parameter, Recipe};
 /// The number of elements that the evaluator of a recipe computes together.
 const PIECE: usize = 1 << 14;
 
-/// Writes the data of a parameter.
+/// Writes the data of a parameter to an archive.
 pub(crate) fn write(
     parameter: &Parameter,
     checkpoint: &Checkpoint,
