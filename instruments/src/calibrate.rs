@@ -25,11 +25,11 @@ use crate::bisect::{BisectError, TokenCall, signature};
 
 /// The settings for a calibration. The calibrated network computes in f32.
 pub struct Calibration<'a> {
-    /// The plan of the network. The plan's context length and chunk size are equal to the length of
-    /// a window of the text.
+    /// The plan of the calibrated network. The plan's context length and chunk size are equal to
+    /// the length of a window of the text.
     pub plan: &'a Plan,
-    /// The checkpoint of the network. The tensors of the checkpoint have the names that the network
-    /// declares.
+    /// The checkpoint of the calibrated network. The tensors of the checkpoint have the names that
+    /// the network declares.
     pub checkpoint: &'a Checkpoint,
     pub tools: (&'a Compiler, &'a Path),
     pub runtime: Runtime,
@@ -153,9 +153,9 @@ impl Calibration<'_> {
         Ok(values)
     }
 
-    /// Runs one layer on all windows. The function stores the results of the layer in `values`, and
-    /// returns XᵀX for each input X of a matmul. The layer executes the function that the node
-    /// `first` calls, and reads the weights of the node `call`.
+    /// Runs one layer of the network on all windows of the text. The function stores the results of
+    /// the layer in `values`, and returns XᵀX for each input X of a matmul. The layer executes the
+    /// function that the node `first` calls, and reads the weights of the node `call`.
     fn layer(
         &self,
         entry: &Region,

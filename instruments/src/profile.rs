@@ -29,20 +29,20 @@ const KEY: &str = "tracewright";
 pub struct Profile {
     /// The version of the file format for profiles.
     pub schema: u64,
-    /// The version of Tracewright that measured the profile.
+    /// The version of Tracewright with which the profile was measured.
     pub version: String,
     pub model: String,
     /// The name of the measured operation, `decode` or `prefill`.
     pub case: String,
-    /// The name of the entry point that was called.
+    /// The name of the entry point that the measured call invoked.
     pub entry: String,
     /// The options of the build and of the measurement. The option names are the same as in the
     /// JSON output of `tracewright bench`.
     pub variant: BTreeMap<String, String>,
-    /// The hash of the recorded entry point.
+    /// The hash of the recorded entry point that was profiled.
     pub recorded: String,
-    /// The time of one call in seconds. This time is the median of several calls, which run on a
-    /// device without counters for compiled functions.
+    /// The time of one call of the entry point in seconds. This time is the median of several
+    /// calls, which run on a device without counters for compiled functions.
     pub seconds: f64,
     /// The dispatches of the call, in the order in which the program executes them.
     pub dispatches: Vec<ProfiledDispatch>,
@@ -50,10 +50,10 @@ pub struct Profile {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProfiledDispatch {
-    /// The name of the compiled function in the module.
+    /// The name of the compiled function that the dispatch executes.
     pub function: String,
-    /// The layer that contains the dispatch. The field contains the prefix of the layer's parameter
-    /// keys, such as `model.layers.3`.
+    /// The layer of the network that contains the dispatch. The field contains the prefix of the
+    /// layer's parameter keys, such as `model.layers.3`.
     pub layer: Option<String>,
     /// The number of executions per call of the entry point. If several dispatches execute the same
     /// compiled function, the profile divides the executions equally among these dispatches.
@@ -198,7 +198,7 @@ impl Profile {
     ///
     /// # Errors
     /// Returns an error if the options, the entry point or the recorded operations differ. The
-    /// error lists the options that differ.
+    /// error lists the options that differ between the profile and the plan.
     pub fn check(&self, plan: &Plan, trace: &Trace) -> Result<(), ProfileError> {
         let entries = || trace.entries.iter().map(|&id| &trace.function(id).name);
         if !entries().any(|name| *name == self.entry) {

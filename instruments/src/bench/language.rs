@@ -41,7 +41,7 @@ impl Language {
     /// cache and the device.
     ///
     /// # Errors
-    /// Returns the error of the first stage that fails.
+    /// Returns the error of the first build stage that fails.
     pub fn load(
         plan: Plan,
         checkpoint: &Checkpoint,
@@ -90,7 +90,7 @@ impl Language {
     /// XLA](tracewright::export::xla::planned).
     ///
     /// # Errors
-    /// Returns the error of the first stage that fails.
+    /// Returns the error of the first build stage that fails.
     pub fn load_in_xla(plan: Plan, checkpoint: &Checkpoint, tools: XlaTools<'_>) -> Result<Self, BenchError> {
         let traced = plan.record(&plan.steps())?;
         let expanded = plan.expand(&traced.trace)?;
@@ -120,12 +120,12 @@ impl Language {
         self.network.chunk()
     }
 
-    /// Creates a case that measures decoding. The case reports the time of one decode step, which
-    /// computes one token for each sequence. A run first reads a prompt of `depth` tokens, and then
-    /// measures `tokens` decode steps.
+    /// Creates a benchmark case that measures decoding. The case reports the time of one decode
+    /// step, which computes one token for each sequence. A run first reads a prompt of `depth`
+    /// tokens, and then measures `tokens` decode steps.
     ///
     /// # Errors
-    /// Returns an error if the context is too short.
+    /// Returns an error if the context is too short for the measured tokens.
     pub fn decode(&self, depth: usize, tokens: usize) -> Result<Case<'_>, BenchError> {
         fits(self.network.context(), depth, tokens)?;
         let batch = self.network.batch();
@@ -148,11 +148,11 @@ impl Language {
         Ok(case)
     }
 
-    /// Creates a case that measures the time for reading a prompt of `tokens` tokens. The measured
-    /// time includes the computation of the first new token.
+    /// Creates a benchmark case that measures the time for reading a prompt of `tokens` tokens. The
+    /// measured time includes the computation of the first new token.
     ///
     /// # Errors
-    /// Returns an error if the context is too short.
+    /// Returns an error if the context is too short for the prompt.
     pub fn prefill(&self, tokens: usize) -> Result<Case<'_>, BenchError> {
         fits(self.network.context(), 0, tokens)?;
         let calls = tokens.div_ceil(self.network.chunk()) as f64;
@@ -273,7 +273,7 @@ fn steps(network: &Network, prompt: Vec<u32>, tokens: usize) -> Run<'_> {
     })
 }
 
-/// Measures decode steps of a whole batch. All sequences have the same prompt.
+/// Measures decode steps of a whole batch. All sequences of the batch have the same prompt.
 fn batched_steps(network: &Network, prompt: Vec<u32>, tokens: usize) -> Run<'_> {
     // Reading the prompts chooses the first token, so the number of tokens is one larger than the number of
     // steps.

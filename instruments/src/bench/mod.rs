@@ -329,8 +329,8 @@ fn dispatches(watched: Watched<'_>) -> Result<Vec<Dispatch>, BenchError> {
     Ok(dispatches)
 }
 
-/// Returns the compiled functions that a run executes. For each function name, the map contains the
-/// number of executions and the total time.
+/// Returns the compiled functions that a device executes during a run. For each function name, the
+/// map contains the number of executions and the total time.
 fn executed(runtime: &Runtime, run: &mut Run<'_>) -> Result<BTreeMap<String, (u64, Duration)>, BenchError> {
     let before = runtime.executed()?;
     run()?;

@@ -72,7 +72,7 @@ impl Matmul {
     /// of the weight.
     ///
     /// # Errors
-    /// Returns the error of the first stage that fails.
+    /// Returns the error of the first build stage that fails.
     pub fn load(self, seed: u64, options: ProgramOptions<'_>) -> Result<Single, BenchError> {
         let Self { m, n, k, element } = self;
         let weight = Parameter::new("weight", TensorType::new(element, [n, k]));
@@ -93,7 +93,7 @@ impl AttentionSizes {
     /// Builds and loads a program that computes the attention operation.
     ///
     /// # Errors
-    /// Returns the error of the first stage that fails.
+    /// Returns the error of the first build stage that fails.
     pub fn load(self, seed: u64, options: ProgramOptions<'_>) -> Result<Single, BenchError> {
         let Self { queries, heads, groups, features, context, depth, element } = self;
         let q = TensorType::new(element, [1, heads, groups, queries, features]);

@@ -78,7 +78,7 @@ fn index(shape: &[usize], mut place: usize) -> Vec<usize> {
 /// Determines the differences that may occur between two correct variants of a network.
 #[derive(Clone, Copy, Debug)]
 pub struct Tolerance {
-    /// The element type of the network.
+    /// The element type in which the network computes.
     pub element: ElementType,
     /// The allowed difference of a matmul's result if the two variants store the weight in
     /// different formats. The field contains the quotient of the allowed difference and the largest

@@ -111,8 +111,8 @@ pub struct CompiledForm<'a> {
 }
 
 impl CompiledForm<'_> {
-    /// Lowers a trace for compilation. The trace can be a single layer. Therefore, the checkpoint
-    /// may contain tensors that the trace doesn't read.
+    /// Lowers a trace for compilation. The trace can contain only a single layer of the network.
+    /// Therefore, the checkpoint may contain tensors that the trace doesn't read.
     ///
     /// # Errors
     /// Returns an error if the trace cannot be lowered.

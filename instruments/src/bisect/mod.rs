@@ -122,10 +122,10 @@ pub struct Finding {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bisected {
-    /// The number of nodes that were compared.
+    /// The number of nodes that `bisect` compared.
     pub compared: usize,
     /// The first node whose values differ by more than the allowed difference. The field is `None`
-    /// if no node differs.
+    /// if no node exceeds the allowed difference.
     pub finding: Option<Finding>,
     /// Contains the name of each result of the entry point, and the difference between the two
     /// variants' values of this result.

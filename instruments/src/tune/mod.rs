@@ -30,7 +30,7 @@ pub enum TuneError {
     /// The test program for a fused operation cannot be lowered.
     #[error(transparent)]
     Lower(#[from] LowerError),
-    /// The evaluator cannot run a fused operation.
+    /// The evaluator cannot run the fused operation of a kernel.
     #[error(transparent)]
     Evaluate(#[from] EvaluateError),
     /// The compiler fails although all settings have default values, or the caller stopped the

@@ -78,7 +78,7 @@ impl<'a> TunedNetwork<'a> {
     /// Loads the network with default settings, and computes reference logits.
     ///
     /// # Errors
-    /// Returns the error of the first stage that fails.
+    /// Returns the error of the first build stage that fails.
     pub fn trials<'t>(&self, weights: &Weighted<'t>, kernels: &Tuning) -> Result<NetworkTrials<'t>, TuneError>
     where
         'a: 't,

@@ -42,8 +42,8 @@ pub(super) trait Sample {
     /// Returns the number of copies of the operation that the entry point [`ALL`] runs.
     fn copies(&self) -> usize;
 
-    /// Returns the weights of the operation. For an attention operation, the function returns the
-    /// keys and values in the KV cache.
+    /// Returns the weights that the measured operation reads. For an attention operation, the
+    /// function returns the keys and values in the KV cache.
     fn parameters(&self) -> Parameters;
 
     /// Creates new random arguments for a trial.

@@ -37,7 +37,7 @@ pub struct Trial<'a> {
     /// The name of the fused operation, or the name of the network.
     pub name: &'a str,
     /// For a fused operation, the estimated time as a fraction of the time of all fused operations.
-    /// The field is 1 for a network.
+    /// For a network, the value of the field is 1.
     pub share: f64,
     /// Contains the tried settings and the result of the trial. The field is `None` before the
     /// first trial.
@@ -172,8 +172,8 @@ fn search<T: Tunes, Try: Fn(&T::Way) -> Result<Verdict, TuneError>>(
 }
 
 /// Tries the remaining settings of each fused operation, and then the remaining settings of the
-/// network. The function stops when the time budget is spent. If `network` is set, the kernels get
-/// three quarters of the budget.
+/// network. The function stops when the time budget of the tuning is spent. If `network` is set,
+/// the kernels get three quarters of the budget.
 ///
 /// # Errors
 /// Returns the first error of a trial. The function also returns an error if `watch` stops the

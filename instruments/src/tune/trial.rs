@@ -49,7 +49,7 @@ pub struct Trials<'a> {
     usual: Loaded,
     /// Contains the values that the evaluator computes for some elements of the operation's result.
     expected: Value,
-    /// The arguments for calling the compiled programs.
+    /// The arguments with which a trial calls the compiled programs.
     uploads: Uploads,
     tried: Cell<u64>,
 }
@@ -157,8 +157,8 @@ pub(super) fn in_turn(
     Ok(if again.faster() > first.faster() || again.faster().is_none() { again } else { first })
 }
 
-/// Measures `count` pairs of times. Each pair contains a time with the default tiling and a time
-/// with the tested tiling.
+/// Measures `count` pairs of execution times. Each pair contains a time with the default tiling and
+/// a time with the tested tiling.
 fn pairs(
     usual: &mut dyn FnMut() -> Result<f64, TuneError>,
     other: &mut dyn FnMut() -> Result<f64, TuneError>,
