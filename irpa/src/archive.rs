@@ -29,7 +29,8 @@ pub(crate) const PATTERN_SIZES: [usize; 5] = [1, 2, 4, 8, 16];
 /// The number of bytes that all threads together hash between two calls of the progress callback.
 const PIECE: usize = 16 << 20;
 
-/// A verified, memory-mapped parameter archive. All clones share one memory mapping.
+/// A verified, memory-mapped parameter archive. All clones of an [`Archive`] share one memory
+/// mapping.
 #[derive(Clone, Debug)]
 pub struct Archive {
     path: PathBuf,
@@ -54,13 +55,13 @@ pub struct Entry {
     pub data: EntryData,
 }
 
-/// The location of an entry's bytes.
+/// The location of the bytes of an archive entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EntryData {
     /// The bytes of the entry are in the given range of the file. The start of the range is a
     /// multiple of 64.
     Range(Range<usize>),
-    /// The bytes of the entry repeat a pattern. The file contains the pattern only once.
+    /// The bytes of the archive entry repeat a pattern. The file contains the pattern only once.
     Splat {
         /// The repeated pattern, which has 1, 2, 4, 8 or 16 bytes.
         pattern: Vec<u8>,
@@ -92,7 +93,7 @@ impl Archive {
         self.map.clone()
     }
 
-    /// Returns all entries, sorted by name.
+    /// Returns all entries of the archive, sorted by name.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
@@ -202,7 +203,7 @@ pub(crate) struct ArchiveMetadata {
     pub sources: Vec<String>,
 }
 
-/// Returns the size of a tensor in bytes. The result is `None` if the size overflows.
+/// Returns the size of a tensor in bytes. The result is `None` if the number of bytes overflows.
 pub(crate) fn byte_length(ty: &TensorType) -> Option<u64> {
     let count = ty.shape.iter().try_fold(1u64, |count, &extent| count.checked_mul(extent as u64))?;
     Some(count.checked_mul(ty.element.bits() as u64)?.div_ceil(8))
@@ -279,8 +280,8 @@ impl Verifier<'_> {
         self.bytes.len() as u64
     }
 
-    /// Returns the bytes of a range. An earlier check guarantees that the range lies inside the
-    /// file.
+    /// Returns the bytes in a range of the archive file. An earlier check guarantees that the range
+    /// lies inside the file.
     fn slice(&self, range: Range<u64>) -> &[u8] {
         &self.bytes[range.start as usize..range.end as usize]
     }

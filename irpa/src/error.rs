@@ -39,7 +39,7 @@ pub enum ArchiveError {
         /// The number of free bytes on the disk, if the file system reports the free space.
         available: Option<u64>,
     },
-    /// The progress callback stopped the operation.
+    /// The progress callback stopped the reading or writing operation.
     #[error("stopped on request while working on `{path}`")]
     Cancelled { path: PathBuf },
     /// The archive violates a rule of the archive format.
@@ -57,8 +57,8 @@ pub enum ArchiveError {
     SourceLength {
         name: String,
         expected: u64,
-        /// The number of bytes that the caller wrote. If the caller writes too many bytes, the
-        /// writer stops counting after the first write that exceeds the planned size.
+        /// The number of bytes that the caller wrote for the entry. If the caller writes too many
+        /// bytes, the writer stops counting after the first write that exceeds the planned size.
         found: u64,
     },
     /// Tracewright cannot convert numbers of the element type `from` to the element type `to`.
@@ -164,7 +164,7 @@ pub enum ArchiveRule {
     Magic,
     /// The version of the archive format must be 0.0.
     Version,
-    /// The header must have 88 bytes.
+    /// The header of an archive must have 88 bytes.
     HeaderSize,
     /// The header must not link to another archive in the same file.
     NextHeader,
@@ -186,8 +186,8 @@ pub enum ArchiveRule {
     Range,
     Name,
     Order,
-    /// Each alignment must be a power of two. The data of an entry must begin at a multiple of the
-    /// entry's alignment, which is at least 64 bytes.
+    /// Each alignment in the archive must be a power of two. The data of an entry must begin at a
+    /// multiple of the entry's alignment, which is at least 64 bytes.
     Alignment,
     /// A repeated pattern must have 1, 2, 4, 8 or 16 bytes. The size of the entry must be a
     /// multiple of the pattern's size.
@@ -252,7 +252,7 @@ pub enum GgufProblem {
     Magic,
     #[error("the version of the file is {found}, expected 2 or 3; convert the model again")]
     Version { found: u32 },
-    /// The numbers in the file are big-endian.
+    /// The numbers in the GGUF file are big-endian.
     #[error(
         "the numbers in the file are big-endian, expected little-endian; convert the file with \
         `gguf-convert-endian` of the package `gguf`"
@@ -287,7 +287,7 @@ pub enum GgufProblem {
         array of these types"
     )]
     ValueType { key: String, found: u32 },
-    /// The metadata contain the same key twice.
+    /// The metadata of the GGUF file contain the same key twice.
     #[error("the key `{key}` occurs twice")]
     KeyTwice { key: String },
     /// The alignment of the tensors in the file is not allowed.
@@ -354,7 +354,7 @@ pub enum IndexProblem {
     /// A shard that the index lists is missing.
     #[error("shard `{0}` is missing")]
     MissingShard(String),
-    /// A shard cannot be read.
+    /// A shard of the checkpoint cannot be read.
     #[error("shard `{shard}` is broken: {reason}")]
     BrokenShard { shard: String, reason: String },
     /// The index lists a tensor that the shard does not contain.

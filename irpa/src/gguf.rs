@@ -1,8 +1,9 @@
 //! Reads GGUF files, which contain metadata, a table of tensors, and the data of the tensors.
 //!
-//! `docs/gguf.md` of ggml describes the format. This reader supports versions 2 and 3 with
-//! little-endian numbers. The reader checks all counts and offsets before use. If keys or tensors
-//! of a file are invalid, one error lists all problems.
+//! The file `docs/gguf.md` in the ggml repository describes the format. This reader supports
+//! versions 2 and 3 with little-endian numbers. The reader checks all counts and offsets in the
+//! file before it uses these numbers. If keys or tensors of a file are invalid, one error lists all
+//! problems.
 
 mod blocks;
 
@@ -27,7 +28,7 @@ use crate::weight_files::refuse_stand_in;
 
 const MAGIC: &[u8; 4] = b"GGUF";
 
-/// The default alignment of tensor data, in bytes.
+/// The alignment of tensor data in a GGUF file that sets no alignment, in bytes.
 const ALIGNMENT: u64 = 32;
 
 /// The largest number of axes of a tensor (`GGML_MAX_DIMS`).
@@ -96,7 +97,7 @@ impl fmt::Display for GgufValue<'_> {
     }
 }
 
-/// An array in the metadata. All elements of the array have the same type.
+/// An array of values in the metadata. All elements of the array have the same type.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GgufArray<'a> {
     kind: Kind,

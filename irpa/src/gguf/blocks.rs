@@ -11,7 +11,7 @@ use ops::format::{GROUP, Group, Quantized, SUPER_BLOCK, SuperBlock};
 /// The number of values per block in formats such as Q4_K, whose names end with K.
 const LONG: usize = SUPER_BLOCK;
 
-/// The format of a quantized block.
+/// The format of a quantized block in a GGUF file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BlockFormat {
     /// A block contains a scale and 32 signed four-bit integers. The file stores each four-bit
@@ -35,8 +35,8 @@ pub enum BlockFormat {
     /// minima of the groups.
     Q5K,
     /// A block contains 16 groups of 16 signed six-bit integers. The file stores each six-bit
-    /// integer increased by 32. Each group has a scale of eight bits. The block has a further
-    /// scale, which multiplies the scales of the groups.
+    /// integer increased by 32. Each group of integers has a scale of eight bits. The block has a
+    /// further scale, which multiplies the scales of the groups.
     Q6K,
     /// A block contains 32 four-bit floats (e2m1) and a scale, which is a power of two (OCP
     /// "Microscaling Formats (MX) Specification", 2023, §5.3).
@@ -267,7 +267,8 @@ fn twice(code: u8) -> i8 {
     if code & 8 == 0 { magnitude } else { -magnitude }
 }
 
-/// Returns half of a group's scale. The scale of the group is 2^(exponent − 127).
+/// Returns half of the scale of a group of four-bit floats. The scale of the group is 2^(exponent −
+/// 127).
 fn half_scale(exponent: u8) -> f32 {
     match exponent {
         0 | 1 => f32::from_bits(0x0020_0000 << exponent),
