@@ -32,7 +32,7 @@ const ENGINES: &[&str] = &[TEXT, MODULE, ARCHIVE, MADE];
 /// The reason why an export cannot be written to a folder.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    /// A file cannot be read, written or removed.
+    /// A file of the export cannot be read, written or removed.
     #[error(transparent)]
     File(#[from] FileError),
     /// The target folder of the export is the folder of the model.
@@ -51,7 +51,8 @@ pub enum FolderError {
 /// can find the files of an export.
 #[derive(Deserialize)]
 struct Written {
-    /// The version of Tracewright. Only Tracewright's manifests contain this key.
+    /// The version of Tracewright that wrote the export. Only Tracewright's manifests contain this
+    /// key, so the key identifies a manifest.
     #[serde(rename = "tracewright")]
     _version: String,
     /// The entry points of the export. In an export for XLA, each entry point has a separate
@@ -186,7 +187,7 @@ pub fn copied(model: &Path) -> impl Iterator<Item = &'static str> {
 }
 
 /// Copies files of the model into the folder of the export. The function [`copied`] selects the
-/// files.
+/// files that are copied.
 pub fn copy(model: &Path, out: &Path) -> Result<(), FileError> {
     copied(model).try_for_each(|name| put(out, name, &files::read(&model.join(name), limits::TOKENIZER)?))
 }

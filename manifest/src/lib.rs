@@ -35,7 +35,7 @@ pub enum ManifestError {
     /// The export is for XLA, but the caller can only run exports for IREE.
     #[error("`{}` was exported for XLA; run this export with `python -m tracewright_xla run`", .0.display())]
     Engine(PathBuf),
-    /// A file that the manifest lists is missing.
+    /// A file that the manifest of the export lists is missing.
     #[error("the manifest lists the file `{}`, but this file is missing; export the model again", .path.display())]
     Lost { path: PathBuf },
     /// The manifest contains an unknown kind of device.
