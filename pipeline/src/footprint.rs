@@ -12,7 +12,7 @@ use trace::{Function, NodeId, NodeKind, Parameter, ParameterConflict, Recipe, Ro
 
 use crate::Expanded;
 
-/// The memory that a program needs, in bytes.
+/// The amount of memory that a program needs, in bytes.
 ///
 /// ```
 /// use dsl::EntryPoint;
@@ -29,7 +29,8 @@ use crate::Expanded;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Footprint {
-    /// The weights of the program, by storage format. The program maps all weights into memory.
+    /// The sizes and keys of the program's weights, by storage format. The program maps all weights
+    /// into memory.
     pub weights: BTreeMap<WeightStorage, WeightTotal>,
     /// The size of all weights that every call reads completely, in bytes. The size excludes
     /// weights from which calls only look up rows, such as an embedding matrix.
@@ -47,10 +48,10 @@ pub struct Footprint {
     /// The upper bound is the size of all values that the entry point itself computes, plus the
     /// size of all values in the largest layer that the entry point calls. The bound includes all
     /// values of one layer, because only one layer runs at a time, and the compiler may reorder
-    /// operations within a layer. The bound includes no memory for views. The bound also includes
-    /// no memory for a result that can overwrite an operand, because no other operation reads the
-    /// operand. If a call updates a KV cache and also reads a part of the cache, IREE copies the
-    /// cache, so the bound includes the cache twice.
+    /// operations within a layer. The bound includes no memory for views, which share the memory of
+    /// another tensor. The bound also includes no memory for a result that can overwrite an
+    /// operand, because no other operation reads the operand. If a call updates a KV cache and also
+    /// reads a part of the cache, IREE copies the cache, so the bound includes the cache twice.
     pub activations: BTreeMap<String, usize>,
     /// The size of all constants in the compiled module, such as rotary tables, in bytes.
     pub constants: usize,
@@ -101,7 +102,7 @@ pub struct Memory {
 pub struct TooLarge {
     pub what: Phase,
     pub needs: u64,
-    /// The size of the weights in bytes.
+    /// The size of the program's weights in bytes.
     pub weights: usize,
     pub state: usize,
     pub activations: usize,
@@ -138,7 +139,7 @@ impl Footprint {
         if formats.len() > 1 { formats } else { Vec::new() }
     }
 
-    /// Computes the footprint of a program.
+    /// Computes how much memory a program needs.
     ///
     /// # Errors
     /// Returns an error if the trace declares the same parameter with two different types.
@@ -375,7 +376,7 @@ impl Computed {
 }
 
 /// Returns the number of readers of each node. A node is a reader of its operands, if the node is
-/// live. A result of the function is also a reader.
+/// live. A result of the function is also a reader of the node that computes the result.
 fn readers(function: &Function, live: &[bool]) -> Vec<usize> {
     let mut readers = vec![0; function.len()];
     let ids = function.ids().filter(|id| live[id.index()]);

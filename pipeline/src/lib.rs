@@ -113,7 +113,8 @@ impl Lowered {
     /// recorded trace.
     ///
     /// # Errors
-    /// Returns an error if the checkpoint and the parameters differ. The error lists all differences.
+    /// Returns an error if the checkpoint and the parameters differ. The error lists all
+    /// differences between the checkpoint and the parameters.
     pub fn check(&self, checkpoint: &Checkpoint, recorded: &Trace) -> Result<Checked, BakeError> {
         let checked = bake::check(checkpoint, &self.module.parameters, &self.ignorable);
         checked.map_err(|refused| refused.declared_in(recorded))
@@ -137,7 +138,7 @@ impl Lowered {
 /// rules match composite operations, and other rules match primitive operations.
 ///
 /// # Errors
-/// Returns an error if the trace is invalid.
+/// Returns an error if the trace is not valid.
 pub fn primitives(trace: &Trace, options: &Options) -> Result<(Trace, [Report; 2]), LowerError> {
     let (trace, composites) = simplify(trace, options);
     let (trace, primitives) = simplify(&lower::expand(&trace)?, options);

@@ -1,5 +1,5 @@
 //! Computes how much memory, computation and communication one device of a mesh needs for a
-//! program. The module reads only the trace.
+//! program. To compute these numbers, the module needs only the trace.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -54,10 +54,11 @@ pub struct CallCost {
 pub struct CallSeconds {
     /// The time for reading weights and state, in seconds.
     pub read: f64,
-    /// The time for computing, in seconds. Computing overlaps with reading.
+    /// The time for arithmetic operations, in seconds. The device computes while it reads weights
+    /// and state, so the two times overlap.
     pub compute: f64,
-    /// The time for communication with other devices, in seconds. Communication does not overlap
-    /// with other work.
+    /// The time for communication with other devices, in seconds. During communication, the device
+    /// does no other work.
     pub exchange: f64,
 }
 
