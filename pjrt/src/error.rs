@@ -74,7 +74,7 @@ pub enum PjrtError {
         path: PathBuf,
         /// The size of the whole plugin file according to its headers, in bytes.
         expected: u64,
-        /// The actual size of the plugin file, in bytes.
+        /// The actual size of the truncated plugin file, in bytes.
         found: u64,
     },
     /// The library is not a PJRT plugin.
@@ -122,7 +122,7 @@ pub enum PjrtError {
     /// The number of bytes does not match the tensor's type.
     #[error("a tensor of the type `{ty}` takes {expected} bytes, found {found}")]
     ByteCount { ty: TensorType, expected: usize, found: usize },
-    /// The range of bytes is outside the tensor.
+    /// The range of requested bytes is outside the tensor.
     #[error("bytes {start} to {end} are outside a tensor of type `{ty}`")]
     Range { ty: TensorType, start: usize, end: usize },
     /// The device has no memory left.
@@ -146,7 +146,7 @@ pub enum PjrtError {
     #[error("the tensor {index} is on the devices {found:?}, expected {expected:?}")]
     OtherDevices {
         index: usize,
-        /// The devices on which the program runs.
+        /// The indices of the devices on which the program runs.
         expected: Range<usize>,
         found: Range<usize>,
     },

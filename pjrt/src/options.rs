@@ -7,7 +7,7 @@
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct XlaOptions {
     /// The names and values of XLA settings, such as `xla_cpu_scheduler_type`. The given settings
-    /// override XLA's default settings.
+    /// override the default settings of XLA.
     pub settings: Vec<(String, String)>,
 }
 
@@ -52,8 +52,8 @@ impl Message {
     }
 }
 
-/// Encodes a number as a varint. Each byte contains seven bits of the number, beginning with the
-/// lowest bits. The top bit is set in all bytes except the last byte.
+/// Encodes a number as a varint of Protocol Buffers. Each byte contains seven bits of the number,
+/// beginning with the lowest bits. The top bit is set in all bytes except the last byte.
 fn varint(value: i64) -> Vec<u8> {
     let mut rest = value as u64;
     let mut bytes = Vec::new();

@@ -28,8 +28,8 @@ impl Client {
     }
 
     /// Calls a helper module on each device of a placement, and returns the result of each device.
-    /// The argument `arguments` contains the parts of each tensor. The indices in `kept` select
-    /// tensors that the call does not consume.
+    /// For each tensor, the argument `arguments` contains the parts on the devices. The indices in
+    /// `kept` select tensors that the call does not consume.
     fn on_parts(
         &self,
         module: String,
@@ -115,7 +115,7 @@ impl PjrtBuffer {
     }
 
     /// Replaces rows of this tensor with the tensor `rows`, beginning with the row `first`. The
-    /// result reuses the memory of this tensor.
+    /// returned tensor reuses the memory of this tensor.
     ///
     /// # Errors
     /// Returns an error for the same reasons as [`rows`](Self::rows). The function also returns an

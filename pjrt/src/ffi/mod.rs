@@ -25,8 +25,8 @@ use crate::library_file::missing_end;
 /// fields of the C API's structs are the same as in the structs of `abi`.
 pub const OLDEST_MINOR: i32 = 106;
 
-/// The supported major version of the C API. In other major versions, the structs have different
-/// fields.
+/// The supported major version of the C API. In other major versions of the C API, the structs have
+/// different fields.
 const MAJOR: i32 = 0;
 
 /// The maximum length of a plugin's message, in bytes. This crate shortens longer messages, because
@@ -373,8 +373,8 @@ impl RawExecutable {
         &self.client.library
     }
 
-    /// Returns the type of each result. The type is `None` if Tracewright does not support the
-    /// element type.
+    /// Returns the type of each result of the program. The type is `None` if Tracewright does not
+    /// support the element type.
     pub fn results(&self) -> Result<Vec<Option<TensorType>>, PjrtStatus> {
         let (library, table) = (self.library(), &self.library().table);
         let mut of = abi::LoadedGetExecutable::new();
