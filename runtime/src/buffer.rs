@@ -205,7 +205,7 @@ fn check_length(ty: &TensorType, found: usize) -> Result<(), RuntimeError> {
     if found == expected { Ok(()) } else { Err(RuntimeError::Length { ty: ty.clone(), expected, found }) }
 }
 
-/// Computes the size of a tensor in bytes. Returns an error if the size overflows.
+/// Computes the size of a tensor in bytes. Returns an error if the number of bytes overflows.
 fn size(ty: &TensorType) -> Result<usize, RuntimeError> {
     let elements = ty.shape.iter().try_fold(1usize, |count, &extent| count.checked_mul(extent));
     let fits = elements.and_then(|count| count.checked_mul(ty.element.bits())).is_some();

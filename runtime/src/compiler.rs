@@ -38,12 +38,12 @@ const IN_WHEEL: &str = "iree/compiler/_mlir_libs";
 #[derive(Clone, Debug)]
 pub struct Compiler {
     pub path: PathBuf,
-    /// The time limit of a compilation.
+    /// The time limit for one compilation.
     pub timeout: Duration,
     /// A flag that another thread sets to end a running compilation.
     pub interrupt: Option<Arc<AtomicBool>>,
-    /// The version that the compiler reported. This field stores the version, because starting the
-    /// compiler only to get its version takes time.
+    /// The version of `iree-compile` that the program reported. This field stores the version,
+    /// because starting the compiler only to get its version takes time.
     version: OnceLock<String>,
 }
 
@@ -384,8 +384,8 @@ fn device_features(text: &str) -> Vec<String> {
     words.into_iter().filter(|word| !word.is_empty()).collect()
 }
 
-/// Returns the compiler of a Python environment. The argument `folder` is the folder with the
-/// executables of this environment.
+/// Returns the path of the compiler in a Python environment. The argument `folder` is the folder
+/// with the executables of this environment.
 ///
 /// The environment's executable `iree-compile` is a Python script that starts the compiler.
 /// Starting the compiler directly is faster than starting the Python script.

@@ -29,7 +29,8 @@ pub enum StatusCode {
 }
 
 impl StatusCode {
-    /// All status codes in the order of their numbers. The first status code has the number 1.
+    /// All status codes of IREE in the order of their numbers. The first status code has the number
+    /// 1.
     const ALL: [Self; 18] = [
         Self::Cancelled,
         Self::Unknown,

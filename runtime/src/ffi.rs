@@ -15,8 +15,8 @@ use ops::{ElementType, TensorType};
 use crate::error::{RuntimeError, Status};
 use crate::parameters::{ParameterData, SharedBytes};
 
-/// Declares an opaque C type and its owner type. A value of the owner type releases the C object
-/// exactly once.
+/// Declares an opaque C type, and the owner type for objects of this C type. A value of the owner
+/// type releases the C object exactly once.
 macro_rules! owner {
     ($(#[$doc:meta])* $owner:ident, $opaque:ident, $release:ident) => {
         #[repr(C)]
@@ -54,7 +54,7 @@ owner!(
     Runtime, RawRuntime, tw_runtime_release
 );
 owner!(
-    /// A reference to a typed device buffer.
+    /// A reference to a device buffer with an element type and a shape.
     Buffer, RawBuffer, tw_buffer_release
 );
 owner!(
@@ -219,8 +219,8 @@ unsafe extern "C" {
     fn tw_call_release(call: *mut RawCall);
 }
 
-/// The maximum length of a status text, in bytes. This crate truncates longer status texts. The
-/// status texts of IREE itself have a few hundred bytes.
+/// The maximum length of the text of a [`Status`], in bytes. This crate truncates longer status
+/// texts. The status texts of IREE itself have a few hundred bytes.
 const STATUS_TEXT_LIMIT: usize = 4096;
 
 fn check(status: *mut RawStatus) -> Result<(), Status> {
@@ -259,7 +259,7 @@ pub(crate) fn devices(driver: u32) -> Result<Vec<RawDevice>, Status> {
     Ok(devices)
 }
 
-/// Appends a device to the list in [`devices`].
+/// Appends a device to the list that [`devices`] fills.
 extern "C" fn take_device(
     to: *mut c_void,
     name: *const c_char,
@@ -306,8 +306,8 @@ impl Runtime {
         check(unsafe { tw_runtime_note(self.0.as_ptr()) })
     }
 
-    /// Returns the executed functions. For each function, the list contains the name, the number of
-    /// calls, and the total time in nanoseconds.
+    /// Returns the functions that the device has executed. For each function, the list contains the
+    /// name, the number of calls, and the total time in nanoseconds.
     pub(crate) fn executed(&self) -> Result<Vec<(String, u64, u64)>, Status> {
         let mut rows: Vec<(String, u64, u64)> = Vec::new();
         // SAFETY: the runtime is alive, and `take_row` gets the list that is given with it.
@@ -316,7 +316,7 @@ impl Runtime {
     }
 }
 
-/// Appends a function to the list in [`Runtime::executed`].
+/// Appends a function to the list that [`Runtime::executed`] fills.
 extern "C" fn take_row(to: *mut c_void, name: *const c_char, length: usize, calls: u64, nanoseconds: u64) {
     // SAFETY: `to` is the list that `Runtime::executed` lent for the time of its call, and nothing else looks at it then;
     // the shim vouches for the name.

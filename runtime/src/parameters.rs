@@ -8,8 +8,8 @@ use std::sync::Arc;
 /// memory-mapped file and a vector.
 pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
-/// The alignment in bytes that a parameter needs in memory. IREE reads an aligned parameter without
-/// a copy.
+/// The alignment in bytes that a parameter needs in memory. If a parameter is aligned, IREE reads
+/// the parameter without a copy.
 pub const PARAMETER_ALIGNMENT: usize = 64;
 
 /// A scope with named parameters, whose data are in shared bytes.
