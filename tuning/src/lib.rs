@@ -38,8 +38,8 @@ pub const FASTER: f64 = 0.97;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// The program computes correct results. Each field contains a ratio: the time with the
-    /// measured setting divided by the time with the default settings.
+    /// The program with the measured setting computes correct results. Each field contains a ratio:
+    /// the time with the measured setting divided by the time with the default settings.
     Ratio {
         median: f64,
         /// The upper quartile of the ratios of all pairs of measurements.
@@ -69,8 +69,8 @@ impl Verdict {
 ///
 /// Each record of measurements is a file with two lines. The second line of the file is the
 /// content, and the first line is the hash of the content. The tuner first writes a temporary file
-/// and then renames the temporary file. Therefore, parallel or killed runs never leave partial
-/// records.
+/// and then renames the temporary file. Therefore, a tuner that is killed or that runs in parallel
+/// with another tuner never leaves an incomplete record.
 pub struct TuningCache {
     folder: PathBuf,
 }
@@ -134,7 +134,8 @@ impl<Way: Clone + PartialEq> Record<Way> {
         faster.min_by(|a, b| a.1.total_cmp(&b.1))
     }
 
-    /// Returns the fastest correct setting. The fastest setting can be the default setting.
+    /// Returns the fastest setting with which the program computes correct results. The fastest
+    /// setting can be the default setting.
     pub fn fastest(&self) -> &Way {
         self.best().map_or(&self.usual, |(best, _)| best)
     }
@@ -162,7 +163,7 @@ impl TuningDb {
 
 impl TuningCache {
     /// Selects the folder with measurements for this machine, the given target and the given
-    /// compiler. The features of the target must be known.
+    /// compiler. The features of the target's processor must be known.
     pub fn new(cache: &Path, target: &Target, compiler: &str) -> Self {
         let threads = thread::available_parallelism().map_or(1, usize::from);
         let mut hasher = blake3::Hasher::new();
@@ -284,7 +285,8 @@ mod tests {
         Verdict::Ratio { median, upper_quartile, shortest }
     }
 
-    /// Creates a record with `count` trials. In the created record, the last trial is the fastest.
+    /// Creates a record of measurements with `count` trials. In the created record, the last trial
+    /// is the fastest.
     fn tried(product: &str, count: usize) -> Record {
         let verdict = |i: usize| ratio(0.9 / i as f64, 0.9, 0.1);
         let tried = (1..=count).map(|i| TrialRecord { way: tiling(i), verdict: verdict(i) });
