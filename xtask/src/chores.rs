@@ -39,7 +39,7 @@ const SLOW_WITHOUT_KERNELS: &[&str] =
 const CALLING_C: &[&str] = &["call", "load", "parameters"];
 
 /// A setting with which a failed allocation returns an error instead of aborting the process. One
-/// test requests too much memory.
+/// of the tests deliberately requests too much memory.
 const ASAN_OPTIONS: (&str, &str) = ("ASAN_OPTIONS", "allocator_may_return_null=1");
 
 /// The packages that use `tracewright` with IREE. Cargo builds all other packages in one command
@@ -546,7 +546,8 @@ fn empty(folder: PathBuf) -> Result<PathBuf, Error> {
     Ok(folder)
 }
 
-/// Checks that the C or C++ compiler can be started. CMake uses the checked compiler.
+/// Checks that the C or C++ compiler can be started. CMake uses the compiler that this function
+/// checks.
 fn compiler(what: &'static str, variable: &str, default: &str) -> Result<(), Error> {
     let program = env::var_os(variable).unwrap_or_else(|| default.into());
     match starts(&program) {

@@ -213,8 +213,9 @@ fn asks(statement: &str) -> Result<bool, Error> {
 }
 
 /// Runs a child process and writes its output to the file `log`. On a terminal, the function
-/// displays a spinner. The child process inherits the lock file as its stdin. Therefore, the child
-/// process holds the lock until the child process ends, even if this program is killed.
+/// displays a spinner while the process runs. The child process inherits the lock file as its
+/// stdin. Therefore, the child process holds the lock until the child process ends, even if this
+/// program is killed.
 pub fn run(command: &mut Command, what: &str, log: &Path, lock: &File) -> Result<(), Error> {
     let output = File::create(log).with_path("create", log)?;
     let errors = output.try_clone().with_path("open", log)?;
@@ -260,8 +261,8 @@ pub fn lock(dir: &Path) -> Result<File, Error> {
     Ok(file)
 }
 
-/// A line `NAME==VERSION` of the requirements. If the line also contains a `--hash`, pip accepts
-/// only the wheel with this hash.
+/// A line `NAME==VERSION` of the requirements file, which pins one package. If the line also
+/// contains a `--hash`, pip accepts only the wheel with this hash.
 struct Pin {
     name: String,
     version: String,
