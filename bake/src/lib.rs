@@ -340,8 +340,8 @@ fn check_recipe(parameter: &Parameter) -> Result<(), BakeError> {
     made.map_err(|source| BakeError::Recipe { key: parameter.key.clone(), source: Box::new(source) })
 }
 
-/// The packed format in which the archive stores a parameter. The result is `None` if the archive
-/// stores the parameter as plain elements.
+/// Returns the packed format in which the archive stores a parameter. The result is `None` if the
+/// archive stores the parameter as plain elements.
 pub fn format(parameter: &Parameter) -> Option<WeightFormat> {
     let Recipe::Op(op, _) = parameter.recipe.as_deref()? else { return None };
     match op.form() {

@@ -166,7 +166,7 @@ fn write_panels(
     sink.write(&written)
 }
 
-/// Sixteen rows of a matrix that the archive stores together.
+/// Sixteen rows of a matrix, which the archive stores together.
 struct Panel<'p, 'a> {
     made: &'p PieceReader<'a>,
     first: usize,
