@@ -41,8 +41,8 @@ pub struct Profile {
     pub variant: BTreeMap<String, String>,
     /// The hash of the recorded entry point that was profiled.
     pub recorded: String,
-    /// The time of one call of the entry point in seconds. This time is the median of several
-    /// calls, which run on a device without counters for compiled functions.
+    /// The time of one call of the entry point in seconds. The time of one call is the median of
+    /// several measured calls on a device without counters for compiled functions.
     pub seconds: f64,
     /// The dispatches of the call, in the order in which the program executes them.
     pub dispatches: Vec<ProfiledDispatch>,
@@ -55,8 +55,9 @@ pub struct ProfiledDispatch {
     /// The layer of the network that contains the dispatch. The field contains the prefix of the
     /// layer's parameter keys, such as `model.layers.3`.
     pub layer: Option<String>,
-    /// The number of executions per call of the entry point. If several dispatches execute the same
-    /// compiled function, the profile divides the executions equally among these dispatches.
+    /// The number of executions of the dispatch per call of the entry point. If several dispatches
+    /// execute the same compiled function, the profile divides the executions equally among these
+    /// dispatches.
     pub calls: f64,
     /// The total time of all executions of the dispatch, in seconds.
     pub seconds: f64,
@@ -117,7 +118,7 @@ pub enum ProfileError {
     Network {
         model: String,
         entry: String,
-        /// The hash of the profiled entry point, from the profile.
+        /// The hash of the profiled entry point, which the profile contains.
         expected: String,
         found: String,
     },

@@ -22,8 +22,8 @@ type Network = generate::Network<AnyExecutor>;
 /// A language model that is loaded for measurements.
 pub struct Language {
     network: Network,
-    /// The same network on a second device that counts calls of each compiled function. The field
-    /// is `None` if the device of the network cannot count calls.
+    /// A copy of the network on a second device that counts calls of each compiled function. The
+    /// field is `None` if the network's device cannot count calls of compiled functions.
     watched: Option<(Network, Runtime)>,
     pub(super) paths: Paths,
     footprint: Footprint,
@@ -121,8 +121,8 @@ impl Language {
     }
 
     /// Creates a benchmark case that measures decoding. The case reports the time of one decode
-    /// step, which computes one token for each sequence. A run first reads a prompt of `depth`
-    /// tokens, and then measures `tokens` decode steps.
+    /// step, which computes one token for each sequence. In each run, the case first reads a prompt
+    /// of `depth` tokens, and then measures `tokens` decode steps.
     ///
     /// # Errors
     /// Returns an error if the context is too short for the measured tokens.
@@ -179,8 +179,8 @@ impl Language {
         }
     }
 
-    /// Returns the profile of a measured case, which contains one call of the entry point. The
-    /// argument `model` is the name of the model.
+    /// Returns the profile of a measured case for one call of the entry point. The argument `model`
+    /// is the name of the model.
     ///
     /// # Errors
     /// Returns the same errors as [`can_profile`](Self::can_profile).
@@ -298,7 +298,7 @@ fn reading(network: &Network, prompt: Vec<u32>) -> Run<'_> {
 }
 
 /// Adds counters for executed functions to a device. Returns `None` if the device does not support
-/// such counters.
+/// counters for executed functions.
 pub fn watched(device: Device) -> Option<Device> {
     match device {
         Device::LocalTask { workers } | Device::Watched { workers } => Some(Device::Watched { workers }),

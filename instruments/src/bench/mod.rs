@@ -89,7 +89,7 @@ pub struct Case<'a> {
     pub work: Workload,
     pub run: Run<'a>,
     /// The computation of `run` on a device that counts calls of each compiled function. The field
-    /// is `None` if no device can count calls.
+    /// is `None` if no device can count calls of compiled functions.
     pub watched: Option<Watched<'a>>,
 }
 
@@ -98,8 +98,8 @@ pub struct Watched<'a> {
     pub runtime: &'a Runtime,
     /// Runs the same computation as [`Case::run`].
     pub run: Run<'a>,
-    /// Runs only the preparation, such as reading the prompts. The field is `None` if `run` does
-    /// not include the preparation.
+    /// Runs only the preparation, such as reading the prompts. The field is `None` if `run`
+    /// contains no preparation.
     pub before: Option<Run<'a>>,
     /// The number of work units in one call of `run`.
     pub units: usize,
@@ -163,8 +163,8 @@ pub struct Dispatch {
     /// The total time of all executions of the function per unit of work, such as a decode step, in
     /// seconds.
     pub seconds: f64,
-    /// The field paths of the operations that the function computes. The list is empty if the
-    /// module contains no field paths.
+    /// The field paths of the operations that the compiled function computes. The list is empty if
+    /// the module contains no field paths.
     pub paths: Vec<String>,
 }
 

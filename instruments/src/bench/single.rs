@@ -58,7 +58,7 @@ pub struct AttentionSizes {
 /// A compiled operation that is ready for measurements.
 pub struct Single {
     loaded: (Runtime, VmFunction),
-    /// The same operation on a second device that counts calls of each compiled function.
+    /// A copy of the operation on a second device that counts calls of each compiled function.
     watched: Option<((Runtime, VmFunction), Paths)>,
     /// The arguments for calling the operation. An argument is either a tensor with its bytes, or
     /// an integer that stays in the memory of the host.

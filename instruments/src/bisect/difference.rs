@@ -6,14 +6,15 @@ use ops::{Bound, ElementType, Op, Value, WeightUse};
 use serde::Serialize;
 use trace::{Node, NodeKind};
 
-/// The allowed difference in the result of a layer, in units in the last place of the largest
-/// number. A layer may differ more than a single operation, because a layer consists of many
-/// operations.
+/// The allowed difference in the result of a layer, as a multiple of one unit in the last place
+/// (ulp) of the largest number. A layer may differ more than a single operation, because a layer
+/// consists of many operations.
 const LAYER: f64 = 64.0;
 const NARROW_LAYER: f64 = 16.0;
 
-/// A safety factor for roundings that a compiler omits. One random sample estimates the difference
-/// that omitted roundings cause. The allowed difference is the safety factor times this estimate.
+/// A safety factor for roundings that a compiler omits. The difference that omitted roundings cause
+/// is estimated from one random sample. The allowed difference is the safety factor times the
+/// estimated difference.
 const SAMPLE: f64 = 4.0;
 
 /// Describes the difference between the values that two variants of a network compute for a node.
@@ -81,8 +82,8 @@ pub struct Tolerance {
     /// The element type in which the network computes.
     pub element: ElementType,
     /// The allowed difference of a matmul's result if the two variants store the weight in
-    /// different formats. The field contains the quotient of the allowed difference and the largest
-    /// number in the result.
+    /// different formats. The field contains the allowed difference divided by the largest number
+    /// in the result.
     pub products: Option<f64>,
     /// A factor by which the tolerance multiplies all calibrated error bounds. The default value of
     /// the factor is 1. With a smaller factor, you can find out how much two correct variants
@@ -96,9 +97,9 @@ impl Tolerance {
         Self { element, products, calibrated: 1.0 }
     }
 
-    /// A safety factor for roundings that a compiler omits. One random sample estimates the
-    /// difference that omitted roundings cause. The allowed difference is the safety factor times
-    /// this estimate.
+    /// A safety factor for roundings that a compiler omits. The difference that omitted roundings
+    /// cause is estimated from one random sample. The allowed difference is the safety factor times
+    /// the estimated difference.
     pub(super) fn sample(self) -> f64 {
         SAMPLE * self.calibrated
     }

@@ -22,8 +22,8 @@ pub trait Form {
     /// The name of the variant in reports, such as `iree`.
     fn name(&self) -> &str;
 
-    /// Whether the results are exactly the results that the definitions of the operations require.
-    /// Only the evaluator computes exact results.
+    /// Whether the results are exact, as the definitions of the operations require. Only the
+    /// evaluator computes exact results.
     fn is_exact(&self) -> bool {
         false
     }

@@ -17,7 +17,7 @@ pub struct TokenCall {
     pub tokens: Vec<u32>,
 }
 
-/// Prints a call, for example `decode of 1 token from position 4`.
+/// Formats a call as text, for example `decode of 1 token from position 4`.
 impl fmt::Display for TokenCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { entry, start, tokens } = self;

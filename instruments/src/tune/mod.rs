@@ -1,4 +1,5 @@
-//! The tuner searches for the settings of a network and its kernels that are fastest on a machine.
+//! The tuner searches for the settings with which a network and its kernels are fastest on a
+//! machine.
 
 mod attention;
 mod experts;

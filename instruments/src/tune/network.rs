@@ -1,5 +1,5 @@
-//! Tunes the settings of a whole network, which are the number of tokens per prefill call and the
-//! flags of the compiler.
+//! Tunes two settings of a whole network: the number of tokens per prefill call, and the flags of
+//! the compiler.
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
