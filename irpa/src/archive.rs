@@ -14,7 +14,7 @@ use std::{fmt::Display, ops::Range, path::Path, path::PathBuf, sync::Arc};
 
 pub(crate) const MAGIC: [u8; 4] = *b"IRPA";
 pub(crate) const HEADER_SIZE: u64 = 88;
-/// The size in bytes of the fields that are at the beginning of every entry.
+/// The size of the fields at the beginning of every archive entry, in bytes.
 pub(crate) const COMMON_SIZE: u64 = 60;
 pub(crate) const SKIP: u32 = 0;
 pub(crate) const SPLAT: u32 = 1;
@@ -58,8 +58,8 @@ pub struct Entry {
 /// The location of the bytes of an archive entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EntryData {
-    /// The bytes of the entry are in the given range of the file. The start of the range is a
-    /// multiple of 64.
+    /// The bytes of the entry are in the given range of the file. In the file, the start of the
+    /// range is a multiple of 64.
     Range(Range<usize>),
     /// The bytes of the archive entry repeat a pattern. The file contains the pattern only once.
     Splat {
@@ -406,7 +406,8 @@ impl Verifier<'_> {
     }
 
     /// Reads the offset and the length of a segment at the position `field`. The segment must start
-    /// at the end of the previous segment. A segment that is not empty must also be aligned.
+    /// at the end of the previous segment. A segment that is not empty must also begin at a
+    /// multiple of `alignment`.
     fn segment(&self, field: u64, before: u64, alignment: u64) -> Result<Range<u64>, ArchiveError> {
         let (offset, length) = (self.u64(field), self.u64(field + 8));
         let start = before.next_multiple_of(alignment);

@@ -175,7 +175,7 @@ pub enum ArchiveRule {
     /// The file must end at the end of the storage segment, rounded up to a multiple of the page
     /// size.
     FileSize,
-    /// The table must have exactly as many entries as the header declares.
+    /// The table of entries must have exactly as many entries as the archive's header declares.
     EntryCount,
     /// The size of a table entry must match the type of the entry.
     EntrySize,
@@ -307,8 +307,8 @@ pub enum GgufProblem {
         Q5_1, Q8_0, Q4_K, Q5_K or Q6_K; use a file with one of these types"
     )]
     TensorType { name: String, found: u32 },
-    /// The shape of a tensor has no elements or too many elements, or the rows of the tensor do not
-    /// consist of whole quantized blocks.
+    /// A tensor has no elements or too many elements, or the rows of a tensor do not consist of
+    /// whole quantized blocks.
     #[error(
         "the tensor `{name}` has the shape {shape:?}, expected extents of at least 1 and a row length that \
         is a multiple of {together}"

@@ -1,5 +1,5 @@
-//! Finds the files with weights in a folder. If the folder cannot be read, the error explains the
-//! reason.
+//! Finds the files with weights in a folder. If Tracewright cannot read the folder, the error
+//! explains the reason.
 
 use crate::unsupported::{INDEX, SINGLE, list};
 use crate::{ArchiveError, HubFolder, UnsupportedFormat};

@@ -260,7 +260,7 @@ fn six_bits(block: &[u8], out: &mut [f32; LONG]) {
 }
 
 /// Returns twice the value of a four-bit float. Twice the value of a four-bit float is always an
-/// integer. The float has a sign, two exponent bits and one fraction bit.
+/// integer. A four-bit float has a sign, two exponent bits and one fraction bit.
 fn twice(code: u8) -> i8 {
     const MAGNITUDES: [i8; 8] = [0, 1, 2, 3, 4, 6, 8, 12];
     let magnitude = MAGNITUDES[usize::from(code & 7)];
