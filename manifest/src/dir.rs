@@ -108,9 +108,9 @@ impl<'a> ExportFolder<'a> {
         self.names.iter().map(|name| self.path.join(name)).filter(|path| path.symlink_metadata().is_ok())
     }
 
-    /// Locks the folder, and calls `fill` to write the export. After an error, the function removes
-    /// all files of the export. If the function created the folder, the function also removes the
-    /// folder after an error.
+    /// Locks the folder of the export, and calls `fill`, which writes the export's files into the
+    /// folder. After an error, the function removes all files of the export. If the function
+    /// created the folder, the function also removes the folder after an error.
     pub fn fill<T, E: From<FolderError>>(&self, fill: impl FnOnce(&Path) -> Result<T, E>) -> Result<T, E> {
         // Much may have come since it was asked for.
         self.check()?;

@@ -147,9 +147,9 @@ pub struct IreeManifest {
     /// name for the architecture of the device, such as `sm_80`.
     pub target_cpu: String,
     /// The features that the processor must have, in LLVM's notation. If the device is not `cpu`,
-    /// the list contains the number formats in which the device computes, such as `fp16`. For such
-    /// a device, the list also contains the widths of numbers that the device can store, such as
-    /// `b8`.
+    /// the list contains the number formats in which the device computes, such as `fp16`. For a
+    /// device other than `cpu`, the list also contains the widths of numbers that the device can
+    /// store, such as `b8`.
     pub cpu_features: Vec<String>,
     /// The element type of weights and activations.
     pub dtype: String,
