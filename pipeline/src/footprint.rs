@@ -120,9 +120,9 @@ pub enum Phase {
 /// The fixed part of the memory that `iree-compile` 3.13 needs, in bytes. The compiler needs
 /// additional memory for each operation and for constants.
 const COMPILER: usize = 160 << 20;
-/// The memory that `iree-compile` needs per operation in addition to [`COMPILER`], in bytes.
+/// For each operation, the memory that `iree-compile` needs in addition to [`COMPILER`], in bytes.
 const COMPILED_NODE: usize = 12 << 10;
-/// The memory that `iree-compile` needs per byte of constants in addition to [`COMPILER`], in
+/// For each byte of constants, the memory that `iree-compile` needs in addition to [`COMPILER`], in
 /// bytes.
 const COMPILED_CONSTANT: usize = 8;
 
@@ -375,8 +375,9 @@ impl Computed {
     }
 }
 
-/// Returns the number of readers of each node. A node is a reader of its operands, if the node is
-/// live. A result of the function is also a reader of the node that computes the result.
+/// Returns the number of readers of each node. Only a live node, whose value the function's results
+/// need, is a reader of its operands. A result of the function is also a reader of the node that
+/// computes the result.
 fn readers(function: &Function, live: &[bool]) -> Vec<usize> {
     let mut readers = vec![0; function.len()];
     let ids = function.ids().filter(|id| live[id.index()]);

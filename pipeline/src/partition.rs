@@ -19,7 +19,7 @@ pub struct DevicePartition {
     pub devices: usize,
     /// The size of the weights on one device, in bytes.
     pub weights: usize,
-    /// Maps the key of each weight that every device stores completely to the size of this weight
+    /// For each weight that every device stores completely, maps the key of the weight to its size
     /// in bytes. The field `weights` includes the sizes of these weights.
     pub replicated: BTreeMap<String, usize>,
     /// Maps each kind of state, such as `kv.keys`, to its size on one device in bytes.
@@ -45,7 +45,7 @@ pub struct CallCost {
     pub activations: usize,
     /// The number of multiplications, additions and elementary functions that the device computes.
     pub flops: f64,
-    /// The collectives that the call runs, in the order of execution.
+    /// The collective operations that the call runs, in the order of execution.
     pub collectives: Vec<Collective>,
 }
 
