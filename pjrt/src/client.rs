@@ -31,9 +31,9 @@ pub struct Plugin {
     path: PathBuf,
 }
 
-/// A client of a plugin, which owns the plugin's devices in this process. All executables and
-/// tensors on the client's devices belong to the client. A clone of a [`Client`] refers to the same
-/// client.
+/// A client of a plugin. In this process, the client owns the devices of the plugin. All
+/// executables and tensors on the client's devices belong to the client. A clone of a [`Client`]
+/// refers to the same client.
 #[derive(Clone)]
 pub struct Client(Rc<Inner>);
 

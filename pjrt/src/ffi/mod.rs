@@ -220,13 +220,13 @@ macro_rules! owner {
     };
 }
 
-/// A client object of a plugin, which owns the devices.
+/// A client object of a plugin. The client object owns the devices.
 pub struct RawClient {
     library: Rc<Library>,
     raw: Raw,
 }
 
-/// A device object of a client. The object is valid as long as the client exists.
+/// A device object of a client. The device object is valid as long as the client exists.
 #[derive(Clone, Copy)]
 pub struct RawDevice(Raw);
 
@@ -250,7 +250,7 @@ impl RawClient {
     /// Starts the plugin's platform. The argument `option` contains the name and the value of a
     /// plugin option.
     pub fn new(library: &Rc<Library>, option: Option<(&str, i64)>) -> Result<Rc<Self>, PjrtStatus> {
-        /// The number that identifies options with a 64-bit integer as value.
+        /// The number with which the PJRT C API identifies options whose value is a 64-bit integer.
         const NUMBER: c_int = 1;
         let named = option.map(|(name, number)| {
             let mut named = abi::NamedNumber::new();
