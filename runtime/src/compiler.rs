@@ -83,7 +83,7 @@ pub enum CompileError {
     /// The compiler does not know the processor or the features of the target.
     #[error("unknown target ({target}): {reason}; name a processor and features that LLVM knows, or `host`")]
     UnknownTarget { target: String, reason: String },
-    /// A file of the cache cannot be read or written.
+    /// A file of the cache for compiled modules cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
 }
@@ -132,13 +132,14 @@ fn check(target: &Target) -> Result<(), CompileError> {
 #[derive(Clone, Debug, PartialEq)]
 pub struct CompileOptions {
     pub target: Target,
-    /// Whether the compiled program packs its weights for the processor's instructions at its
-    /// start. The packed weights are a copy of the weights in memory. If the field is false, the
-    /// program reads weights directly from the memory-mapped file.
+    /// Whether the compiled program, when it starts, packs its weights for the instructions of the
+    /// processor. The packed weights need additional memory, because they are a copy of the
+    /// weights. If the field is false, the program reads weights directly from the memory-mapped
+    /// file.
     pub tiled: bool,
     /// Whether the compiler verifies the module after each pass. If the field is false, the
     /// compiler still validates the input, but the compilation takes only two thirds of the time.
-    /// For valid modules, the verification does not change the compiled module. If a compilation
+    /// If a module is valid, the verification does not change the compiled module. If a compilation
     /// without verification fails, Tracewright repeats the compilation with verification to get a
     /// better message. Some compiler bugs are found only by verification, so the tests of
     /// operations, kernels and legalizations verify the module after each pass.
@@ -373,7 +374,7 @@ impl Compiler {
     }
 }
 
-/// Parses the features of a graphics processor in the compiler's output. The output has the form
+/// Parses the features of a graphics processor from the compiler's output. The output has the form
 /// `compute = fp32|fp16, storage = b32|b16, subgroup = …`.
 fn device_features(text: &str) -> Vec<String> {
     let list = |name: &str| {

@@ -375,7 +375,7 @@ impl Buffer {
         check(unsafe { tw_buffer_write(runtime.0.as_ptr(), self.0.as_ptr(), offset, data, size) })
     }
 
-    /// Creates a new buffer with the same type and content.
+    /// Creates a new buffer with the type and the content of this buffer.
     pub(crate) fn copy(&self, runtime: &Runtime) -> Result<Self, Status> {
         let mut raw = ptr::null_mut();
         // SAFETY: both objects are alive.

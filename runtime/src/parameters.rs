@@ -33,7 +33,7 @@ pub enum ParameterData {
     /// The content repeats a pattern instead of using data from the shared bytes.
     Splat {
         length: u64,
-        /// The pattern, which has 1, 2, 4, 8 or 16 bytes.
+        /// The repeated pattern, which has 1, 2, 4, 8 or 16 bytes.
         pattern: Vec<u8>,
     },
 }
