@@ -18,8 +18,8 @@ use targets::{Target, Tiling, Tuning};
 
 pub use settings::BuildSettings;
 
-/// The version of the file format for measurements. Change this version when the meaning of a file
-/// changes.
+/// The version of the file format for measurements. Change this version when the meaning of a
+/// measurement file changes.
 const FORM: &str = "tracewright tuning 2";
 
 /// The name of the folder that contains the measurements of all machines.
@@ -82,7 +82,8 @@ pub struct TuningCache {
 pub struct Record<Way = Tiling> {
     /// The name of the fused operation, or the name of the network.
     pub name: String,
-    /// The default settings. All measured times are divided by the time with the default settings.
+    /// The default settings. All measured times in the record are divided by the time with the
+    /// default settings.
     pub usual: Way,
     pub tried: Vec<TrialRecord<Way>>,
 }
@@ -241,8 +242,8 @@ impl TuningCache {
     }
 }
 
-/// Parses the content of a record file. Returns `None` if the hash is wrong or the content is
-/// invalid.
+/// Parses the content of a record file. Returns `None` if the hash in the file is wrong, or if the
+/// content of the file is invalid.
 fn record(bytes: &[u8]) -> Option<Written> {
     let (hash, json) = std::str::from_utf8(bytes).ok()?.strip_suffix('\n')?.split_once('\n')?;
     let written = blake3::hash(json.as_bytes()).to_hex().as_str() == hash;
