@@ -20,8 +20,8 @@ const HOW_CC: &str =
     "`apt install build-essential`, `dnf install gcc gcc-c++`, `xcode-select --install` or the like";
 
 /// The test files that run a second time, for the processor in `TRACEWRIGHT_TEST_TARGET`. The
-/// listed files test the text of modules, and whole networks. The list omits `ops_iree`, `batch`,
-/// `embedding` and `precision`, because a second run of these tests would take too long.
+/// listed test files check the text of modules, and whole networks. The list omits `ops_iree`,
+/// `batch`, `embedding` and `precision`, because a second run of these tests would take too long.
 const COMPILING: &[&str] = &["lowered_iree", "token_exact"];
 
 /// Test files that run a second time only with `--long`. The listed files test every composite
@@ -307,8 +307,8 @@ pub fn newcomer(root: &Path) -> Result<(), Error> {
     step("first steps of a new user", &mut test)
 }
 
-/// Builds IREE's runtime for AArch64 and runs it in QEMU. QEMU also runs the AArch64 kernels, which
-/// the other tests only compile.
+/// Builds IREE's runtime for AArch64, and runs the runtime in QEMU. QEMU also runs the AArch64
+/// kernels, which the other tests only compile.
 fn emulated(root: &Path) -> Result<(), Error> {
     let emulator = ["qemu-aarch64", "qemu-aarch64-static"].into_iter().any(|name| starts(name).is_ok());
     if emulator {
@@ -434,8 +434,8 @@ fn built(root: &Path) -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from).join("debug")
 }
 
-/// Builds the Python wheel into `out`, and prints its path. The argument `profile` is the name of a
-/// cargo profile.
+/// Builds the Python wheel into the folder `out`, and prints the path of the wheel. The argument
+/// `profile` is the name of a cargo profile.
 pub fn wheel(root: &Path, out: &Path, profile: &str) -> Result<PathBuf, Error> {
     let tools = setup(root)?;
     let pins = root.join("xtask/wheel.txt");

@@ -68,8 +68,8 @@ enum Chore {
         /// IREE.
         #[arg(long)]
         fast: bool,
-        /// Test every model family and every operation on a Vulkan device instead. The command
-        /// fails if there is no Vulkan driver.
+        /// Test every model family and every operation on a Vulkan device, instead of the whole
+        /// test suite. The command fails if there is no Vulkan driver.
         #[arg(long, conflicts_with = "fast")]
         vulkan: bool,
         /// Run some tests with more configurations and longer sequences.

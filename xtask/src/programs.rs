@@ -20,7 +20,7 @@ pub const AT_ONCE: usize = 2;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct TestProgram {
-    /// The name of the test for `--test`, or the name of the package.
+    /// The name of the test that you pass to `--test`, or the name of the package.
     pub name: String,
     path: PathBuf,
     pub folder: PathBuf,

@@ -14,9 +14,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::error::Error;
 use crate::step::{check, human, start_error};
 
-/// The name of a file that contains a copy of the requirements. An installation removes this copy
-/// at the beginning, and writes the copy at the end. If the copy is missing, the installation was
-/// not finished. If the copy differs from the requirements, the folder is out of date.
+/// The name of a file that contains a copy of the requirements file. An installation removes this
+/// copy at the beginning, and writes the copy at the end. If the copy of the requirements is
+/// missing, the installation was not finished. If the copy differs from the requirements, the
+/// installed packages are out of date.
 const STAMP: &str = "installed.txt";
 
 const HOW_PYTHON: &str =
