@@ -10,16 +10,16 @@ use ops::WeightFormat;
 use ops::format::{GROUP, Group, Quantized};
 use rayon::prelude::*;
 
-/// The damping factor of the second moments. [`Moments::new`] multiplies the mean of the diagonal
-/// by this factor, and adds the product to each element on the diagonal. The GPTQ implementation
-/// calls this constant `percdamp`.
+/// The damping factor for the matrix of second moments. [`Moments::new`] adds this factor times the
+/// mean of the diagonal to each element of the diagonal. The GPTQ implementation calls this
+/// constant `percdamp`.
 const DAMPING: f64 = 0.01;
 
-/// The number of matrix rows that one thread rounds together. A thread reads each row of the matrix
-/// U only once for all matrix rows that the thread rounds.
+/// The number of matrix rows that one thread rounds together. For all matrix rows that a thread
+/// rounds together, the thread reads each row of the matrix U in [`Moments`] only once.
 const TOGETHER: usize = 16;
 
-/// The known statistics of a matmul's inputs.
+/// Describes which statistics of a matmul's inputs are known.
 pub enum Importance {
     /// No statistics are known, so the rounding treats all inputs equally.
     Equal,
@@ -32,10 +32,10 @@ pub enum Importance {
 /// The second moments H of a matmul's inputs. The type [`Moments`] stores the upper triangular
 /// matrix U with `UᵀU = H⁻¹`.
 pub struct Moments {
-    /// The matrix U, f32 `[inputs, inputs]`.
+    /// The upper triangular matrix U, with the type f32 `[inputs, inputs]`.
     factor: Vec<f32>,
-    /// The cost of a rounding error in each column, provided that later columns compensate the
-    /// error. The cost in column `i` is `1 / U[i][i]²`.
+    /// For each column, the cost of a rounding error if later columns compensate the error. The
+    /// cost in column `i` is `1 / U[i][i]²`.
     weights: Vec<f32>,
 }
 
@@ -56,7 +56,8 @@ impl Moments {
     }
 }
 
-/// Computes the upper triangular matrix R with `R Rᵀ = H`. R overwrites the upper half of H.
+/// Computes the upper triangular matrix R with `R Rᵀ = H`. The matrix R overwrites the upper half
+/// of the matrix H.
 fn upper_root(h: &mut [f64], n: usize) {
     for i in (0..n).rev() {
         let (above, rest) = h.split_at_mut(i * n);
@@ -71,7 +72,8 @@ fn upper_root(h: &mut [f64], n: usize) {
     }
 }
 
-/// Computes the inverse of an upper triangular matrix. The elements below the diagonal are zero.
+/// Computes the inverse of an upper triangular matrix. In the returned inverse, the elements below
+/// the diagonal are zero.
 fn inverse(r: &[f64], n: usize) -> Vec<f32> {
     let mut inverse = vec![0.0f32; n * n];
     inverse.par_chunks_mut(n.max(1)).enumerate().for_each(|(i, row)| {
@@ -104,7 +106,8 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
 /// of the matrix begins with a new block. The function overwrites `matrix`.
 ///
 /// # Panics
-/// Panics if the format has no blocks, or if the size of the moments differs from `inputs`.
+/// Panics if `format` does not store numbers in quantized blocks, or if the size of the moments
+/// differs from `inputs`.
 pub fn round(format: WeightFormat, matrix: &mut [f32], inputs: usize, importance: &Importance) -> Vec<u8> {
     let Some(block) = BlockFormat::of_ours(format) else { unreachable!("only formats with blocks round") };
     let row = inputs.div_ceil(block.numbers()) * block.bytes();
@@ -155,8 +158,8 @@ fn round_rows(
     }
 }
 
-/// Recomputes the scale and the minimum of a group in a block. The old scale and minimum no longer
-/// fit, because rounding earlier columns has changed the group's numbers.
+/// Recomputes the scale and the minimum of a group of numbers in a quantized block. The old scale
+/// and minimum no longer fit, because rounding earlier columns has changed the group's numbers.
 fn refit(block: &mut Quantized, group: usize, numbers: &[f32], weights: &[f32]) {
     if let Quantized::SuperBlock(block) = block {
         block.refit(group, numbers, weights);
@@ -164,7 +167,7 @@ fn refit(block: &mut Quantized, group: usize, numbers: &[f32], weights: &[f32]) 
 }
 
 /// Rounds the number `x` to an integer, and stores the integer at the index `place` of the block.
-/// Returns the value that this integer represents.
+/// Returns the value that the stored integer represents.
 fn set(format: WeightFormat, block: &mut Quantized, place: usize, x: f32) -> f32 {
     match block {
         Quantized::Group(Group { integers, scale }) => {

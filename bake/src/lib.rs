@@ -1,4 +1,4 @@
-//! Turns a checkpoint into the archive of a trace's parameters.
+//! Reads the parameters of a trace from a checkpoint, and writes the parameters to an archive.
 //!
 //! Before `bake` writes the first byte, it checks every parameter. The checkpoint must contain the
 //! parameter with the declared shape and an element type that `bake` can convert. `bake` also
@@ -26,7 +26,7 @@ pub use mismatch::{Declared, Problem};
 pub use quantize::{QuantizeError, Quantizer};
 pub use recipe::{read, value};
 
-/// A tensor that a checkpoint may contain although the model does not read it.
+/// A tensor that a checkpoint may contain although the model does not read the tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ignorable {
     /// A tensor whose key ends with the given text. For example, `bake` ignores a checkpoint's
@@ -39,14 +39,15 @@ pub enum Ignorable {
     /// example, `bake` ignores the layers after the last layer of the model, because these layers
     /// are for multi-token prediction.
     LayersFrom {
-        /// The prefix before the layer number.
+        /// The part of the tensor's key before the layer number.
         prefix: &'static str,
         from: usize,
     },
     /// A tensor that the network declares with the given key, but that the simplifier removed. The
     /// simplifier removes tensors on which no output of the network depends.
     Unread(String),
-    /// A copy of another tensor. For example, some checkpoints contain a tied weight twice.
+    /// A tensor that is a copy of another tensor in the checkpoint. For example, some checkpoints
+    /// contain a tied weight twice.
     EqualTo {
         /// The key of the tensor that `bake` ignores.
         key: String,
@@ -58,7 +59,7 @@ pub enum Ignorable {
 pub struct BakeOptions<'a> {
     /// Whether `bake` stores metadata with the type and the hash of each parameter in the archive.
     pub metadata: bool,
-    /// The callback that receives the progress. The callback can also stop `bake`.
+    /// The callback that receives the progress of `bake`. The callback can also stop `bake`.
     pub watch: Option<Watch<'a>>,
 }
 
@@ -74,9 +75,10 @@ pub struct Baked {
     /// The keys of the tensors whose element type was converted, each with the old and the new
     /// element type.
     pub converted: Vec<(String, ElementType, ElementType)>,
-    /// The number of block-quantized tensors that were converted to each format.
+    /// For each kind of conversion from quantized blocks, the number of tensors that `bake`
+    /// converted in this way.
     pub blocks: BTreeMap<FromBlocks, usize>,
-    /// The keys of the checkpoint's tensors that were ignored.
+    /// The keys of the checkpoint's tensors that `bake` ignored.
     pub ignored: Vec<String>,
 }
 
@@ -141,7 +143,8 @@ impl fmt::Display for FromBlocks {
 
 #[derive(Debug, thiserror::Error)]
 pub enum BakeError {
-    /// The checkpoint differs from the model's parameters. Tracewright wrote nothing.
+    /// The tensors of the checkpoint don't match the parameters of the model. Tracewright wrote
+    /// nothing.
     #[error("checkpoint `{}` does not fit the model: {} problem(s){}", .path.display(), .problems.len(), list(.problems))]
     Mismatch { path: PathBuf, problems: Vec<Problem> },
     /// The recipe that computes a parameter from checkpoint tensors is invalid, or the type of the
@@ -154,7 +157,8 @@ pub enum BakeError {
 }
 
 impl BakeError {
-    /// Adds the source lines that declare the tensors in `trace` to the error.
+    /// Extends the error with the source lines at which the network in `trace` declares the
+    /// tensors.
     #[must_use]
     pub fn declared_in(mut self, trace: &Trace) -> Self {
         if let Self::Mismatch { problems, .. } = &mut self {
@@ -175,8 +179,8 @@ impl BakeError {
 ///
 /// # Errors
 /// If the checkpoint and the parameters differ, the error lists all differences, and `bake` writes
-/// nothing. The function also returns an error if reading or writing fails. After an error, no new
-/// file remains.
+/// nothing. The function also returns an error if reading or writing fails. After an error, the
+/// function leaves no new file on the disk.
 pub fn bake(
     checkpoint: &Checkpoint,
     parameters: &[Parameter],
@@ -192,8 +196,8 @@ pub fn bake(
 /// checkpoint and parameters.
 ///
 /// # Errors
-/// Returns an error if reading the checkpoint or writing the archive fails. After an error, no new
-/// file remains.
+/// Returns an error if reading the checkpoint or writing the archive fails. After an error, the
+/// function leaves no new file on the disk.
 pub fn write(
     checkpoint: &Checkpoint,
     parameters: &[Parameter],
@@ -212,7 +216,7 @@ pub fn write(
     Ok(baked)
 }
 
-/// Creates the description of a parameter's data in the archive.
+/// Creates the archive entry that describes the data of a parameter.
 fn entry(parameter: &Parameter) -> NewEntry {
     let entry = NewEntry::tensor(&parameter.key, parameter.ty.clone());
     let Some(recipe) = &parameter.recipe else { return entry };
@@ -222,7 +226,7 @@ fn entry(parameter: &Parameter) -> NewEntry {
     entry.with_recipe(text, sources)
 }
 
-/// Returns the tensors that the network declares and the simplifier removed. A checkpoint may
+/// Returns the tensors that the network declares, but that the simplifier removed. A checkpoint may
 /// contain the removed tensors. The argument `recorded` contains the parameters of the recorded
 /// trace. The argument `parameters` contains the parameters of the simplified trace.
 pub fn unread(recorded: &[Parameter], parameters: &[Parameter]) -> Vec<Ignorable> {
@@ -339,8 +343,8 @@ fn check_recipe(parameter: &Parameter) -> Result<(), BakeError> {
     made.map_err(|source| BakeError::Recipe { key: parameter.key.clone(), source: Box::new(source) })
 }
 
-/// The packed format in which the archive stores a parameter. The result is `None` if the archive
-/// stores the parameter as plain elements.
+/// Returns the packed format in which the archive stores a parameter. The result is `None` if the
+/// archive stores the parameter as plain elements.
 pub fn format(parameter: &Parameter) -> Option<WeightFormat> {
     let Recipe::Op(op, _) = parameter.recipe.as_deref()? else { return None };
     match op.form() {

@@ -10,7 +10,7 @@ use errors::Listed;
 use ops::{ElementType, TensorType};
 use trace::{AxisName, NodeKind, Provenance, Trace, key_pattern};
 
-/// The key of a language model's head in transformers' checkpoints.
+/// The key of a language model's output matrix in Hugging Face checkpoints.
 const HEAD: &str = "lm_head.weight";
 
 /// A difference between a checkpoint and a model.
@@ -25,7 +25,7 @@ pub enum Problem {
         key: String,
         count: usize,
     },
-    /// The checkpoint lacks a parameter.
+    /// The model needs a parameter that the checkpoint does not contain.
     Missing {
         key: String,
         ty: TensorType,
@@ -38,7 +38,7 @@ pub enum Problem {
     /// A tensor should be a copy of another tensor, but the contents of the two tensors differ.
     NotEqual {
         key: String,
-        /// The key of the tensor that must have the same content.
+        /// The key of the other tensor, which should have the same content.
         other: String,
     },
     Shape {
@@ -123,8 +123,8 @@ fn begin(prefix: &str) -> String {
 }
 
 impl Problem {
-    /// Replaces the numbers in the keys of a problem with `*`, and returns the changed problem. If
-    /// several layers have the same problem, the results for these layers are equal.
+    /// Replaces the layer numbers in a problem's tensor keys with `*`, and returns the changed
+    /// problem. If several layers have the same problem, the results for these layers are equal.
     fn of_all_layers(&self) -> Self {
         let pattern = |key: &String| key_pattern(key);
         let mut problem = self.clone();
@@ -143,8 +143,8 @@ impl Problem {
     }
 }
 
-/// Formats each problem as a line. If several problems differ only in the number of the layer, the
-/// function formats a single line for these problems.
+/// Formats each problem as one line of text. If several problems differ only in the number of the
+/// layer, the function formats a single line for these problems.
 pub(crate) fn list(problems: &[Problem]) -> String {
     let mut count: HashMap<String, usize> = HashMap::new();
     let patterns: Vec<String> = problems.iter().map(|problem| problem.of_all_layers().to_string()).collect();
@@ -157,7 +157,7 @@ pub(crate) fn list(problems: &[Problem]) -> String {
     Listed(&lines).to_string()
 }
 
-/// Missing keys for which the checkpoint contains a key with another prefix.
+/// The missing keys for which the checkpoint contains a key with another prefix.
 pub(crate) struct Moved<'a> {
     declared: &'a str,
     found: &'a str,
@@ -166,11 +166,12 @@ pub(crate) struct Moved<'a> {
 }
 
 impl<'a> Moved<'a> {
-    /// Finds an old prefix and a new prefix for the missing keys. The function chooses the two
-    /// prefixes so that replacing the old prefix turns as many missing keys as possible into keys
-    /// of unread tensors in the checkpoint. Returns `None` if no replacement turns at least two
-    /// missing keys into keys of unread tensors. The function replaces at most the first two
-    /// components of a missing key, because the other components identify the parameter.
+    /// Finds a common prefix of missing keys, and the prefix that the checkpoint uses instead. The
+    /// function chooses the two prefixes so that replacing the old prefix turns as many missing
+    /// keys as possible into keys of unread tensors in the checkpoint. Returns `None` if no
+    /// replacement turns at least two missing keys into keys of unread tensors. The function
+    /// replaces at most the first two components of a missing key, because the other components
+    /// identify the parameter.
     pub(crate) fn find(missing: &[&'a str], unread: &[&'a str]) -> Option<Self> {
         let cuts = |key: &str| {
             let dots = key.match_indices('.').map(|(at, _)| at + 1);

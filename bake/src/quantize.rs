@@ -1,5 +1,5 @@
-//! Writes a checkpoint with quantized matrices. The checkpoint is a safetensors file. The metadata
-//! of the file list the tensors that are stored in quantized blocks.
+//! Writes a checkpoint with quantized matrices. The checkpoint is a safetensors file. The file's
+//! metadata contain a list of the tensors that are stored in quantized blocks.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -18,19 +18,19 @@ use crate::compensate::{Importance, round};
 /// The name of the file that contains the tensors.
 const FILE: &str = "model.safetensors";
 
-/// The reason why a checkpoint cannot be quantized.
+/// The reason why Tracewright cannot write a quantized copy of a checkpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum QuantizeError {
-    /// A file or folder cannot be written.
+    /// A file or folder of the quantized checkpoint cannot be written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A tensor of the checkpoint is missing.
+    /// A tensor is missing in the original checkpoint.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// The folder already contains a checkpoint.
+    /// The folder for the new checkpoint already contains a checkpoint.
     #[error("`{}` exists; remove this file, or write to another folder", .0.display())]
     Exists(PathBuf),
-    /// The checkpoint cannot be written.
+    /// The quantized checkpoint cannot be written.
     #[error("cannot write `{}`", .path.display())]
     Write { path: PathBuf, source: safetensors::SafeTensorError },
 }

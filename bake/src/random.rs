@@ -23,7 +23,7 @@ pub enum RandomError {
     /// The folder already contains a checkpoint or a different configuration file.
     #[error("`{}` exists; remove this file, or write to another folder", .0.display())]
     Exists(PathBuf),
-    /// The progress callback requested to stop.
+    /// The progress callback stopped the function that writes the weights.
     #[error("stopped on request while writing `{}`", .0.display())]
     Stopped(PathBuf),
     /// The machine does not have enough memory for a tensor. [`write_random`] keeps a whole tensor
@@ -41,8 +41,8 @@ struct RandomTensor<'a> {
     watch: WatchBytes<'a>,
 }
 
-/// A callback that receives the number of bytes of each tensor. The callback can also stop the
-/// function that writes the tensors.
+/// A callback that receives the size of each written tensor in bytes. The callback can also stop
+/// the function that writes the tensors.
 pub type WatchBytes<'a> = &'a (dyn Fn(usize) -> ControlFlow<()> + Sync);
 
 impl RandomTensor<'_> {
@@ -144,13 +144,13 @@ pub fn random_checkpoint(
 }
 
 /// Copies the file `config` to `config.json` in `folder`, and writes `model.safetensors` into the
-/// same folder. The file `model.safetensors` contains random data for each tensor that `parameters`
-/// read. The function keeps only one tensor at a time in memory.
+/// same folder. The file `model.safetensors` contains random data for each tensor that the
+/// parameters in `parameters` read. The function keeps only one tensor at a time in memory.
 ///
 /// # Errors
 /// Returns an error if a file already exists or cannot be written. The function also returns an
-/// error if the progress callback requests to stop. After an error, the folder contains no partial
-/// file.
+/// error if the progress callback requests to stop. After an error, the function leaves no partial
+/// file in the folder.
 pub fn write_random(
     config: &Path,
     parameters: &[Parameter],

@@ -12,10 +12,10 @@ use ops::ops::{Binary, BinaryKind, Constant, Convert, Pack, Permute, Quantize, R
 use ops::{ElementType, Literal, Op, TensorType, Value, WeightFormat};
 use trace::{Parameter, Recipe};
 
-/// The number of elements of a recipe's result that the evaluator computes together.
+/// The number of elements that the evaluator of a recipe computes together.
 const PIECE: usize = 1 << 14;
 
-/// Writes the data of a parameter.
+/// Writes the data of a parameter to an archive.
 pub(crate) fn write(
     parameter: &Parameter,
     checkpoint: &Checkpoint,
@@ -74,7 +74,7 @@ pub fn read(
 }
 
 /// Returns a tensor of a checkpoint, converted to the type that the network declares. The result is
-/// `None` if the tensor is missing or has another shape.
+/// `None` if the tensor is missing, or if the tensor's shape is not the declared shape.
 pub fn value(checkpoint: &Checkpoint, key: &str, ty: &TensorType) -> Option<Value> {
     let tensor = checkpoint.get(key).filter(|tensor| tensor.shape == ty.shape)?;
     match tensor.element() {
@@ -131,9 +131,9 @@ fn write_recipe(recipe: &Recipe, checkpoint: &Checkpoint, sink: &mut Sink<'_>) -
 /// the archive.
 const PANELS: usize = 64;
 
-/// Writes a matrix in a format that packs panels of sixteen rows. The callback `bytes` returns the
-/// size of a packed matrix with a given number of rows and inputs. The callback `make` packs one
-/// panel.
+/// Writes a matrix in a packed format, in which each panel contains sixteen rows of the matrix. The
+/// callback `bytes` returns the size of a packed matrix with a given number of rows and inputs. The
+/// callback `make` packs one panel of the matrix.
 fn write_panels(
     matrix: &Recipe,
     format: WeightFormat,
@@ -166,7 +166,7 @@ fn write_panels(
     sink.write(&written)
 }
 
-/// Sixteen rows of a matrix that the archive stores together.
+/// Sixteen rows of a matrix, which the archive stores together.
 struct Panel<'p, 'a> {
     made: &'p PieceReader<'a>,
     first: usize,
@@ -175,8 +175,8 @@ struct Panel<'p, 'a> {
 }
 
 impl Panel<'_, '_> {
-    /// Returns quantized numbers of the checkpoint from the given row and column on. The result is
-    /// `None` if `format` cannot store the quantized numbers unchanged.
+    /// Returns quantized numbers of a matrix in the checkpoint, beginning at the given row and
+    /// column. The result is `None` if `format` cannot store the quantized numbers unchanged.
     fn quantized(&self, format: WeightFormat, row: usize, column: usize) -> Option<Quantized> {
         let together = format.together()?.min(self.inputs - column);
         let stored = self.made.quantized((self.first + row) * self.inputs + column, together)?;
@@ -394,8 +394,8 @@ impl<'a> PieceReader<'a> {
         }
     }
 
-    /// Reads elements of an operation's operand. If an index on an axis of the result increases by
-    /// 1, the index in the operand's data increases by this axis' number in `moves`.
+    /// Reads elements of an operation's operand. For each axis of the result, `moves` contains the
+    /// distance in the operand's data between neighbouring elements along this axis.
     fn read_strided(&self, moves: &[usize], operand: &PieceReader<'_>, start: usize, out: &mut [f32]) {
         let shape = &self.ty.shape;
         let own = strides(shape);

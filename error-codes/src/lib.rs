@@ -22,7 +22,7 @@ pub trait Coded: Error {
         None
     }
 
-    /// The source lines in the declaration of a network that the error refers to, with the most
+    /// Returns the source lines of the network declaration to which the error refers, with the most
     /// helpful line first.
     fn places(&self) -> Vec<Place> {
         self.passed_on().map_or_else(Vec::new, Coded::places)
@@ -92,8 +92,8 @@ impl fmt::Display for AnyCoded {
 
 /// Assigns codes to the variants of an error type. In the call of the macro, first list the
 /// variants that only wrap another error. Below the wrapping variants, list each error code with
-/// its variants. After `@`, give the source lines that the error refers to. The macro generates an
-/// exhaustive match, so a variant without a code doesn't compile.
+/// its variants. In the call of the macro, `@` precedes the source lines that the error refers to.
+/// The macro generates an exhaustive match, so a variant without a code doesn't compile.
 #[macro_export]
 macro_rules! coded {
     ($($error:ident: $($passed:ident)* { $($code:ident: $($own:ident)+;)* } $(@ $places:expr;)?)+) => {
@@ -129,10 +129,10 @@ fn place(provenance: &Provenance) -> Place {
 
 macro_rules! codes {
     ($($name:ident)*) => {
-        /// The code of a kind of error. The first two digits of a code are the group of the error.
-        /// Group 0 is about the command line and the system, group 1 about the configuration, and
-        /// group 2 about the checkpoint. Group 3 is about archives, group 4 about the declaration
-        /// of a network, and group 5 about plans and lowering.
+        /// The code that identifies a kind of error. The first two digits of a code are the number
+        /// of the error's group. Group 0 is about the command line and the system, group 1 about
+        /// the configuration, and group 2 about the checkpoint. Group 3 is about archives, group 4
+        /// about the declaration of a network, and group 5 about plans and lowering.
         ///
         /// Group 6 is about the compiler, group 7 about the runtime, group 8 about generation, and
         /// group 9 about exports. Group 10 is about the instruments, group 11 about the Hugging

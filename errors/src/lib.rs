@@ -10,7 +10,7 @@ use std::io;
 use std::iter::successors;
 use std::path::{Path, PathBuf};
 
-/// An operation on a file or folder that the operating system rejected.
+/// The operating system rejected an operation on a file or folder.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} `{}`", .path.display())]
 pub struct FileError {
@@ -25,7 +25,7 @@ pub trait WithPath<T> {
     /// Adds the operation `action` and the path to the error.
     ///
     /// # Errors
-    /// Returns an error if `self` is an error.
+    /// Returns an error if the result `self` is an error.
     fn with_path(self, action: &'static str, path: &Path) -> Result<T, FileError>;
 }
 
@@ -38,8 +38,8 @@ impl<T> WithPath<T> for io::Result<T> {
 /// A source line in the declaration of a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The path of the field in the model, if known. An example is
-    /// `model.layers.*.self_attn.q_proj`.
+    /// The path of the model's field that contains the declaration, if this path is known. An
+    /// example is `model.layers.*.self_attn.q_proj`.
     pub path: String,
     /// The Rust file, relative to the parent folder of the crate, such as `models/src/llama.rs`.
     pub file: String,
@@ -76,8 +76,8 @@ impl fmt::Display for WithCauses<'_> {
     }
 }
 
-/// The largest number of items that an error message lists. The error value contains all items,
-/// although its message does not list all items.
+/// The largest number of items that an error message lists. The error value itself contains all
+/// items, although the message omits some items.
 pub const LISTED: usize = 50;
 
 /// Displays at most [`LISTED`] items on separate lines. If there are more items, the last line

@@ -1,5 +1,5 @@
-//! Computes the second moments of every matmul's inputs. The module splits a text into windows, and
-//! runs the network on each window.
+//! Computes the second moments of the inputs of every matmul in a network. The module splits a text
+//! into windows, and runs the network on each window.
 //!
 //! The network runs layer by layer. A layer processes all windows of the text before the next layer
 //! is built. Therefore, the memory contains the weights of only one layer, and the activations
@@ -25,11 +25,11 @@ use crate::bisect::{BisectError, TokenCall, signature};
 
 /// The settings for a calibration. The calibrated network computes in f32.
 pub struct Calibration<'a> {
-    /// The plan of the network. The plan's context length and chunk size are equal to the length of
-    /// a window of the text.
+    /// The plan of the calibrated network. The plan's context length and chunk size are equal to
+    /// the length of a window of the text.
     pub plan: &'a Plan,
-    /// The checkpoint of the network. The tensors of the checkpoint have the names that the network
-    /// declares.
+    /// The checkpoint of the calibrated network. The tensors of the checkpoint have the names that
+    /// the network declares.
     pub checkpoint: &'a Checkpoint,
     pub tools: (&'a Compiler, &'a Path),
     pub runtime: Runtime,
@@ -68,15 +68,15 @@ impl From<BisectError> for CalibrateError {
 
 /// Contains the second moments of the inputs that a layer's matmuls read.
 pub struct LayerMoments {
-    /// Each element contains the second moments of one input, and the keys of all weight matrices
-    /// that multiply this input.
+    /// Each element of the list contains the second moments of one input, and the keys of all
+    /// weight matrices that multiply this input.
     pub inputs: Vec<(Vec<String>, Moments)>,
 }
 
 impl Calibration<'_> {
-    /// Computes the second moments of one layer after another, and passes the moments to the
-    /// callback `each`. The callback `watch` receives the number of finished layers and the number
-    /// of all layers. The callback can also stop the calibration.
+    /// For one layer after another, computes the second moments of the matmul inputs, and passes
+    /// the moments to the callback `each`. The callback `watch` receives the number of finished
+    /// layers and the number of all layers. The callback can also stop the calibration.
     ///
     /// # Errors
     /// Returns an error if a layer cannot be built or called, or if `each` or `watch` stops the calibration.
@@ -153,9 +153,9 @@ impl Calibration<'_> {
         Ok(values)
     }
 
-    /// Runs one layer on all windows. The function stores the results of the layer in `values`, and
-    /// returns XᵀX for each input X of a matmul. The argument `first` is a call whose function the
-    /// layer executes, and `call` is the call whose weights the layer reads.
+    /// Runs one layer of the network on all windows of the text. The function stores the results of
+    /// the layer in `values`, and returns XᵀX for each input X of a matmul. The layer executes the
+    /// function that the node `first` calls, and reads the weights of the node `call`.
     fn layer(
         &self,
         entry: &Region,

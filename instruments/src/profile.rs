@@ -27,22 +27,22 @@ const KEY: &str = "tracewright";
 /// The measured time of one call of an entry point, and of each dispatch in this call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Profile {
-    /// The version of the file format.
+    /// The version of the file format for profiles.
     pub schema: u64,
-    /// The version of Tracewright that measured the profile.
+    /// The version of Tracewright with which the profile was measured.
     pub version: String,
     pub model: String,
     /// The name of the measured operation, `decode` or `prefill`.
     pub case: String,
-    /// The name of the entry point that was called.
+    /// The name of the entry point that the measured call invoked.
     pub entry: String,
-    /// The options of the build and of the measurement. The keys are the same as in the JSON of
-    /// `tracewright bench`.
+    /// The options of the build and of the measurement. The option names are the same as in the
+    /// JSON output of `tracewright bench`.
     pub variant: BTreeMap<String, String>,
-    /// The hash of the recorded entry point.
+    /// The hash of the recorded entry point that was profiled.
     pub recorded: String,
-    /// The time of one call in seconds. This time is the median of several calls, which run on a
-    /// device without counters for compiled functions.
+    /// The time of one call of the entry point in seconds. The time of one call is the median of
+    /// several measured calls on a device without counters for compiled functions.
     pub seconds: f64,
     /// The dispatches of the call, in the order in which the program executes them.
     pub dispatches: Vec<ProfiledDispatch>,
@@ -50,13 +50,14 @@ pub struct Profile {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProfiledDispatch {
-    /// The name of the compiled function in the module.
+    /// The name of the compiled function that the dispatch executes.
     pub function: String,
-    /// The layer that contains the dispatch. The field contains the prefix of the layer's parameter
-    /// keys, such as `model.layers.3`.
+    /// The layer of the network that contains the dispatch. The field contains the prefix of the
+    /// layer's parameter keys, such as `model.layers.3`.
     pub layer: Option<String>,
-    /// The number of executions per call of the entry point. If several dispatches execute the same
-    /// compiled function, the profile divides the executions equally among these dispatches.
+    /// The number of executions of the dispatch per call of the entry point. If several dispatches
+    /// execute the same compiled function, the profile divides the executions equally among these
+    /// dispatches.
     pub calls: f64,
     /// The total time of all executions of the dispatch, in seconds.
     pub seconds: f64,
@@ -98,8 +99,8 @@ pub enum ProfileError {
     /// The options of the network differ from the options of the profiled network.
     #[error("the profile was recorded with other sizes of the network: {}", .differences.join("; "))]
     Variant {
-        /// The options that differ. Each string contains the value in the profile and the value in
-        /// the network.
+        /// The options that differ between the profile and the network. Each string contains an
+        /// option's value in the profile and the option's value in the network.
         differences: Vec<String>,
     },
     /// The network doesn't contain the entry point of the profile.
@@ -117,7 +118,7 @@ pub enum ProfileError {
     Network {
         model: String,
         entry: String,
-        /// The hash of the profiled entry point, from the profile.
+        /// The hash of the profiled entry point, which the profile contains.
         expected: String,
         found: String,
     },
@@ -198,7 +199,7 @@ impl Profile {
     ///
     /// # Errors
     /// Returns an error if the options, the entry point or the recorded operations differ. The
-    /// error lists the options that differ.
+    /// error lists the options that differ between the profile and the plan.
     pub fn check(&self, plan: &Plan, trace: &Trace) -> Result<(), ProfileError> {
         let entries = || trace.entries.iter().map(|&id| &trace.function(id).name);
         if !entries().any(|name| *name == self.entry) {
@@ -227,8 +228,8 @@ impl Profile {
 
 impl ProfiledDispatch {
     /// Returns a name for the dispatch. The name contains the field path and the operation of the
-    /// source location with the largest share. If no source location is known, the name is the name
-    /// of the compiled function.
+    /// source location that causes the largest share of the dispatch's cost. If no source location
+    /// is known, the name is the name of the compiled function.
     fn name(&self) -> String {
         let most = self.places.iter().max_by(|a, b| a.share.total_cmp(&b.share));
         most.map_or_else(

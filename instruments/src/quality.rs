@@ -18,8 +18,8 @@ use tracewright::{Model, ModelError};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Windows {
     pub length: usize,
-    /// The largest number of windows. If the field is `None`, the comparison uses all windows of
-    /// the text.
+    /// The largest number of windows that the comparison uses. If the field is `None`, the
+    /// comparison uses all windows of the text.
     pub most: Option<usize>,
     /// The token at the beginning of every window, if the model expects a special first token.
     pub first: Option<u32>,
@@ -87,7 +87,7 @@ pub struct QualityReport {
 pub struct LayerQuality {
     /// The key of the quantized matrix, with `*` instead of the layer's number.
     pub pattern: String,
-    /// The format of the quantized matrix.
+    /// The weight format of the quantized matrix.
     pub format: &'static str,
     pub quality: Quality,
 }
@@ -139,14 +139,15 @@ pub enum QualityError {
     /// A logit is not a finite number.
     #[error("the logits after token {position} of window {window} are not finite")]
     NotFinite {
-        /// The index of the window in the text. The first window has the index 0.
+        /// The index of the text's window that contains the logit. The first window of the text has
+        /// the index 0.
         window: usize,
-        /// The position in the window. The first position is 0.
+        /// The position of the logit in the window. The first position in a window is 0.
         position: usize,
     },
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// The caller stopped the comparison.
+    /// The caller stopped the comparison of the models.
     #[error("the quality measurement was interrupted")]
     Interrupted,
 }
@@ -200,9 +201,9 @@ struct Comparison {
 }
 
 impl Comparison {
-    /// Adds one position to the comparison. The arguments `found` and `reference` contain the
-    /// logits of the two models, f32 `[vocabulary]`. The argument `next` is the token that follows
-    /// the position. Returns `None` if a logit is not finite.
+    /// Adds the logits at one position to the comparison. The arguments `found` and `reference`
+    /// contain the logits of the two models, f32 `[vocabulary]`. The argument `next` is the token
+    /// that follows the position. Returns `None` if a logit is not finite.
     fn add(&mut self, found: &[f32], reference: &[f32], next: u32) -> Option<()> {
         let (found, best) = log_probabilities(found)?;
         let (reference, reference_best) = log_probabilities(reference)?;
@@ -215,8 +216,8 @@ impl Comparison {
         Some(())
     }
 
-    /// Returns the result over all positions. Before you call this function, add at least one
-    /// position.
+    /// Returns the result of the comparison over all added positions. Before you call this
+    /// function, add at least one position.
     fn finish(mut self) -> Quality {
         self.kl.sort_by(f64::total_cmp);
         let count = self.kl.len() as f64;
@@ -237,8 +238,9 @@ impl Comparison {
     }
 }
 
-/// Computes the log probabilities of all tokens from logits, in f64. Also returns the most likely
-/// token. If several tokens are equally likely, the function returns the token with the lowest id.
+/// Computes the log probabilities of all tokens from logits, in f64. The function also returns the
+/// most likely token. If several tokens are equally likely, the function returns the token with the
+/// lowest id.
 fn log_probabilities(logits: &[f32]) -> Option<(Vec<f64>, usize)> {
     let (mut best, mut max) = (0, f32::NEG_INFINITY);
     for (token, &logit) in logits.iter().enumerate() {

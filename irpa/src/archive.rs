@@ -14,7 +14,7 @@ use std::{fmt::Display, ops::Range, path::Path, path::PathBuf, sync::Arc};
 
 pub(crate) const MAGIC: [u8; 4] = *b"IRPA";
 pub(crate) const HEADER_SIZE: u64 = 88;
-/// The size in bytes of the fields that are at the beginning of every entry.
+/// The size of the fields at the beginning of every archive entry, in bytes.
 pub(crate) const COMMON_SIZE: u64 = 60;
 pub(crate) const SKIP: u32 = 0;
 pub(crate) const SPLAT: u32 = 1;
@@ -29,7 +29,8 @@ pub(crate) const PATTERN_SIZES: [usize; 5] = [1, 2, 4, 8, 16];
 /// The number of bytes that all threads together hash between two calls of the progress callback.
 const PIECE: usize = 16 << 20;
 
-/// A verified, memory-mapped parameter archive. All clones share one memory mapping.
+/// A verified, memory-mapped parameter archive. All clones of an [`Archive`] share one memory
+/// mapping.
 #[derive(Clone, Debug)]
 pub struct Archive {
     path: PathBuf,
@@ -40,7 +41,8 @@ pub struct Archive {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub name: String,
-    /// The type of the tensor. The type is known only if the entry has metadata from Tracewright.
+    /// The type of the tensor that the entry stores. The type of the tensor is known only if the
+    /// entry has metadata from Tracewright.
     pub ty: Option<TensorType>,
     /// The hash of the data as a hexadecimal number, if the metadata of the entry contain a hash.
     pub blake3: Option<String>,
@@ -53,15 +55,15 @@ pub struct Entry {
     pub data: EntryData,
 }
 
-/// The location of an entry's bytes.
+/// The location of the bytes of an archive entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EntryData {
-    /// The bytes of the entry are in the given range of the file. The start of the range is a
-    /// multiple of 64.
+    /// The bytes of the entry are in the given range of the file. In the file, the start of the
+    /// range is a multiple of 64.
     Range(Range<usize>),
-    /// The bytes of the entry repeat a pattern. The file contains only the pattern.
+    /// The bytes of the archive entry repeat a pattern. The file contains the pattern only once.
     Splat {
-        /// The pattern, of 1, 2, 4, 8 or 16 bytes.
+        /// The repeated pattern, which has 1, 2, 4, 8 or 16 bytes.
         pattern: Vec<u8>,
         /// The size of the entry in bytes, which is a multiple of the pattern's size.
         length: u64,
@@ -91,7 +93,7 @@ impl Archive {
         self.map.clone()
     }
 
-    /// Returns all entries, sorted by name.
+    /// Returns all entries of the archive, sorted by name.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
@@ -134,8 +136,9 @@ impl Archive {
     /// hashes in the metadata.
     ///
     /// # Errors
-    /// Returns an error if the hash of an entry differs. The error lists all damaged entries. The
-    /// function also returns an error if `watch` stops the verification.
+    /// Returns an error if the data of an entry do not have the hash in the metadata. The error
+    /// lists all damaged entries. The function also returns an error if `watch` stops the
+    /// verification.
     pub fn verify_content(&self, watch: Option<Watch<'_>>) -> Result<Verified, ArchiveError> {
         let mut verified = Verified::default();
         let mut hashed = Vec::new();
@@ -173,7 +176,7 @@ impl Archive {
 pub struct Verified {
     pub entries: usize,
     pub bytes: u64,
-    /// The names of entries without a hash.
+    /// The names of the entries whose metadata contain no hash.
     pub without_hash: Vec<String>,
 }
 
@@ -200,7 +203,7 @@ pub(crate) struct ArchiveMetadata {
     pub sources: Vec<String>,
 }
 
-/// Returns the size of a tensor in bytes. The result is `None` if the size overflows.
+/// Returns the size of a tensor in bytes. The result is `None` if the number of bytes overflows.
 pub(crate) fn byte_length(ty: &TensorType) -> Option<u64> {
     let count = ty.shape.iter().try_fold(1u64, |count, &extent| count.checked_mul(extent as u64))?;
     Some(count.checked_mul(ty.element.bits() as u64)?.div_ceil(8))
@@ -214,8 +217,8 @@ struct Record {
     data: EntryData,
 }
 
-/// Checks the structure of the whole file and returns the entries. The function never panics. The
-/// memory consumption of the function is at most proportional to the size of the file.
+/// Checks the structure of the whole archive file, and returns the entries. The function never
+/// panics. The memory consumption of the function is at most proportional to the size of the file.
 pub(crate) fn verify(path: &Path, bytes: &[u8]) -> Result<Vec<Entry>, ArchiveError> {
     let file = Verifier { path, bytes };
     let (records, claims) = file.table()?;
@@ -277,8 +280,8 @@ impl Verifier<'_> {
         self.bytes.len() as u64
     }
 
-    /// Returns the bytes of a range. An earlier check guarantees that the range lies inside the
-    /// file.
+    /// Returns the bytes in a range of the archive file. An earlier check guarantees that the range
+    /// lies inside the file.
     fn slice(&self, range: Range<u64>) -> &[u8] {
         &self.bytes[range.start as usize..range.end as usize]
     }
@@ -403,7 +406,8 @@ impl Verifier<'_> {
     }
 
     /// Reads the offset and the length of a segment at the position `field`. The segment must start
-    /// at the end of the previous segment. A segment that is not empty must also be aligned.
+    /// at the end of the previous segment. A segment that is not empty must also begin at a
+    /// multiple of `alignment`.
     fn segment(&self, field: u64, before: u64, alignment: u64) -> Result<Range<u64>, ArchiveError> {
         let (offset, length) = (self.u64(field), self.u64(field + 8));
         let start = before.next_multiple_of(alignment);

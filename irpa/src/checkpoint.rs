@@ -53,8 +53,7 @@ pub struct CheckpointTensor {
     pub stored: StoredNumbers,
     pub shape: Vec<usize>,
     pub range: Range<usize>,
-    /// Describes how the order of a tensor's numbers in the file differs from the order in the
-    /// model.
+    /// The difference between the order of the numbers in the file and the order in the model.
     pub arranged: StoredOrder,
     /// Whether a shard contains the tensor, but the index does not list the tensor. Unlisted
     /// tensors exist in fine-tuned checkpoints whose shards replace tensors of another checkpoint.
@@ -188,8 +187,8 @@ impl Checkpoint {
         self.passed_over.as_ref()
     }
 
-    /// Creates a checkpoint with the tensors of a GGUF file. The tensors keep the names that the
-    /// file contains.
+    /// Creates a checkpoint with the tensors of a GGUF file. The tensors keep the names in the
+    /// file.
     pub fn of_gguf(file: &Gguf) -> Self {
         let tensor = |tensor: &crate::GgufTensor| {
             let (name, shape, range) = (tensor.name.clone(), tensor.shape.clone(), tensor.range.clone());
@@ -228,8 +227,7 @@ impl Checkpoint {
     /// tensors.
     ///
     /// # Errors
-    /// Returns an error if the subfolder contains no checkpoint, or if the checkpoint cannot be
-    /// read.
+    /// Returns an error if the subfolder contains no checkpoint that can be read.
     pub fn with_folder(mut self, folder: &str) -> Result<Self, ArchiveError> {
         let other = Self::open(self.path.join(folder))?;
         let first = self.files.len();
@@ -460,8 +458,8 @@ impl Checkpoint {
     }
 }
 
-/// Turns tensors of bytes into block-quantized tensors. The argument `text` is the JSON from the
-/// metadata of the file, which lists the block-quantized tensors.
+/// Replaces tensors of bytes with the block-quantized matrices that the bytes store. The argument
+/// `text` is the JSON from the metadata of the file, which lists the block-quantized tensors.
 fn in_blocks(tensors: &mut [CheckpointTensor], text: &str) -> Result<(), RowsProblem> {
     let mut described: BTreeMap<String, BlockRows> = serde_json::from_str(text).map_err(RowsProblem::Json)?;
     for tensor in tensors {
@@ -536,15 +534,15 @@ impl CheckpointTensor {
 
 /// Options of [`convert_checkpoint`].
 pub struct ConvertOptions<'a> {
-    /// The element type to which all float tensors are converted. If the field is `None`, the
-    /// tensors keep their stored element types.
+    /// The element type to which the conversion converts all float tensors. If the field is `None`,
+    /// the tensors keep their stored element types.
     pub float: Option<ElementType>,
     /// Whether the archive contains metadata with the type and the hash of each tensor. Without
     /// metadata, the archive can also contain tensors of unsupported element types. If the header
-    /// of the checkpoint is sorted, an archive without metadata equals the output of
-    /// `iree-convert-parameters`.
+    /// of the checkpoint lists the tensors in sorted order, an archive without metadata equals the
+    /// output of `iree-convert-parameters`.
     pub metadata: bool,
-    /// The callback that receives the progress. The callback can also stop the conversion.
+    /// The callback that receives the progress, and that can stop the conversion.
     pub watch: Option<Watch<'a>>,
 }
 

@@ -36,10 +36,10 @@ pub enum ArchiveError {
     DiskFull {
         path: PathBuf,
         needed: u64,
-        /// The number of free bytes on the disk, if the file system reports this number.
+        /// The number of free bytes on the disk, if the file system reports the free space.
         available: Option<u64>,
     },
-    /// The progress callback stopped the operation.
+    /// The progress callback stopped the reading or writing operation.
     #[error("stopped on request while working on `{path}`")]
     Cancelled { path: PathBuf },
     /// The archive violates a rule of the archive format.
@@ -57,8 +57,8 @@ pub enum ArchiveError {
     SourceLength {
         name: String,
         expected: u64,
-        /// The number of bytes that the caller wrote. If the caller writes too many bytes, the
-        /// writer stops counting after the first write that exceeds the planned size.
+        /// The number of bytes that the caller wrote for the entry. If the caller writes too many
+        /// bytes, the writer stops counting after the first write that exceeds the planned size.
         found: u64,
     },
     /// Tracewright cannot convert numbers of the element type `from` to the element type `to`.
@@ -99,7 +99,8 @@ pub enum ArchiveError {
     #[error("`{path}` is {format}")]
     Foreign {
         path: PathBuf,
-        /// The unsupported format. The text of the format explains how to fix the error.
+        /// The unsupported format. The display text of the field `format` explains how to fix the
+        /// error.
         format: UnsupportedFormat,
     },
     /// The path is a model folder in the Hugging Face cache, but Tracewright cannot tell which snapshot to use.
@@ -163,7 +164,7 @@ pub enum ArchiveRule {
     Magic,
     /// The version of the archive format must be 0.0.
     Version,
-    /// The header must have 88 bytes.
+    /// The header of an archive must have 88 bytes.
     HeaderSize,
     /// The header must not link to another archive in the same file.
     NextHeader,
@@ -174,7 +175,7 @@ pub enum ArchiveRule {
     /// The file must end at the end of the storage segment, rounded up to a multiple of the page
     /// size.
     FileSize,
-    /// The table must have exactly as many entries as the header declares.
+    /// The table of entries must have exactly as many entries as the archive's header declares.
     EntryCount,
     /// The size of a table entry must match the type of the entry.
     EntrySize,
@@ -185,8 +186,8 @@ pub enum ArchiveRule {
     Range,
     Name,
     Order,
-    /// Each alignment must be a power of two. The data of an entry must begin at a multiple of the
-    /// entry's alignment, which is at least 64 bytes.
+    /// Each alignment in the archive must be a power of two. The data of an entry must begin at a
+    /// multiple of the entry's alignment, which is at least 64 bytes.
     Alignment,
     /// A repeated pattern must have 1, 2, 4, 8 or 16 bytes. The size of the entry must be a
     /// multiple of the pattern's size.
@@ -251,7 +252,7 @@ pub enum GgufProblem {
     Magic,
     #[error("the version of the file is {found}, expected 2 or 3; convert the model again")]
     Version { found: u32 },
-    /// The numbers in the file are big-endian.
+    /// The numbers in the GGUF file are big-endian.
     #[error(
         "the numbers in the file are big-endian, expected little-endian; convert the file with \
         `gguf-convert-endian` of the package `gguf`"
@@ -271,7 +272,7 @@ pub enum GgufProblem {
     },
     #[error("the file has {found} {what}, expected at most {most}")]
     Count {
-        /// The kind of item of which the file contains too many, such as tensors.
+        /// The kind of items of which the file contains too many, such as tensors.
         what: &'static str,
         found: u64,
         /// The largest number of items of the kind `what` that the reader accepts.
@@ -286,7 +287,7 @@ pub enum GgufProblem {
         array of these types"
     )]
     ValueType { key: String, found: u32 },
-    /// The metadata contain the same key twice.
+    /// The metadata of the GGUF file contain the same key twice.
     #[error("the key `{key}` occurs twice")]
     KeyTwice { key: String },
     /// The alignment of the tensors in the file is not allowed.
@@ -306,15 +307,15 @@ pub enum GgufProblem {
         Q5_1, Q8_0, Q4_K, Q5_K or Q6_K; use a file with one of these types"
     )]
     TensorType { name: String, found: u32 },
-    /// The shape of a tensor has no elements or too many elements, or the rows of the tensor do not
-    /// consist of whole quantized blocks.
+    /// A tensor has no elements or too many elements, or the rows of a tensor do not consist of
+    /// whole quantized blocks.
     #[error(
         "the tensor `{name}` has the shape {shape:?}, expected extents of at least 1 and a row length that \
         is a multiple of {together}"
     )]
     Shape {
         name: String,
-        /// The sizes of the axes, beginning with the outermost axis.
+        /// The sizes of the tensor's axes, beginning with the outermost axis.
         shape: Vec<u64>,
         together: u64,
     },
@@ -353,7 +354,7 @@ pub enum IndexProblem {
     /// A shard that the index lists is missing.
     #[error("shard `{0}` is missing")]
     MissingShard(String),
-    /// A shard cannot be read.
+    /// A shard of the checkpoint cannot be read.
     #[error("shard `{shard}` is broken: {reason}")]
     BrokenShard { shard: String, reason: String },
     /// The index lists a tensor that the shard does not contain.

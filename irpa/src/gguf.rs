@@ -1,8 +1,9 @@
 //! Reads GGUF files, which contain metadata, a table of tensors, and the data of the tensors.
 //!
-//! `docs/gguf.md` of ggml describes the format. This reader supports versions 2 and 3 with
-//! little-endian numbers. The reader checks all counts and offsets before use. If keys or tensors
-//! of a file are invalid, one error lists all problems.
+//! The file `docs/gguf.md` in the ggml repository describes the format. This reader supports
+//! versions 2 and 3 with little-endian numbers. The reader checks all counts and offsets in the
+//! file before it uses these numbers. If keys or tensors of a file are invalid, one error lists all
+//! problems.
 
 mod blocks;
 
@@ -27,7 +28,7 @@ use crate::weight_files::refuse_stand_in;
 
 const MAGIC: &[u8; 4] = b"GGUF";
 
-/// The default alignment of tensor data, in bytes.
+/// The alignment of tensor data in a GGUF file that sets no alignment, in bytes.
 const ALIGNMENT: u64 = 32;
 
 /// The largest number of axes of a tensor (`GGML_MAX_DIMS`).
@@ -54,8 +55,8 @@ pub struct Gguf {
 pub struct GgufTensor {
     pub name: String,
     pub numbers: StoredNumbers,
-    /// The sizes of the axes, beginning with the outermost axis. A GGUF file stores the sizes of
-    /// the axes in reverse order.
+    /// The sizes of the tensor's axes, beginning with the outermost axis. A GGUF file stores the
+    /// sizes of the axes in reverse order.
     pub shape: Vec<usize>,
     pub range: Range<usize>,
 }
@@ -66,8 +67,9 @@ pub enum StoredNumbers {
     Each(Dtype),
     /// The file stores the numbers in quantized blocks, and each block contains its own scales.
     Blocks(BlockFormat),
-    /// The file stores the rows of a matrix in quantized blocks. The second field is the length of
-    /// a row. Each row begins with a new block, and zeros fill the last block of a row.
+    /// The file stores the rows of a matrix in quantized blocks. The second field of the variant is
+    /// the length of a row. Each row begins with a new block, and zeros fill the last block of a
+    /// row.
     Rows(BlockFormat, usize),
     /// The numbers are four-bit floats, and each byte contains two numbers. Another tensor contains
     /// the scales of the four-bit floats.
@@ -95,7 +97,7 @@ impl fmt::Display for GgufValue<'_> {
     }
 }
 
-/// An array in the metadata. All elements of the array have the same type.
+/// An array of values in the metadata. All elements of the array have the same type.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GgufArray<'a> {
     kind: Kind,
@@ -219,8 +221,8 @@ impl Gguf {
         }
     }
 
-    /// Maps a file into memory, and reads only the keys of the metadata. The returned value lists
-    /// no tensors.
+    /// Maps a file into memory, and reads only the keys of the metadata. The returned [`Gguf`]
+    /// contains no tensors.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read, or if a key is invalid.
@@ -248,8 +250,8 @@ impl Gguf {
         })
     }
 
-    /// Returns the string under a key. The result is `None` if the key is missing or if its value
-    /// is not a string.
+    /// Returns the string that the metadata contain under the given key. The result is `None` if
+    /// the key is missing, or if the value of the key is not a string.
     pub fn text(&self, key: &str) -> Option<&str> {
         match self.get(key)? {
             GgufValue::Text(text) => Some(text),
@@ -301,8 +303,8 @@ impl<'a> GgufArray<'a> {
         })
     }
 
-    /// Returns the elements of an array in the metadata. The result is `None` if the elements are
-    /// not strings.
+    /// Returns the elements of the array that the metadata contain under the given key. The result
+    /// is `None` if the elements are not strings.
     pub fn texts(self) -> Option<impl Iterator<Item = &'a str>> {
         let text = |value| match value {
             GgufValue::Text(text) => text,
@@ -388,8 +390,8 @@ impl<'a> Reader<'a> {
         if found > most as u64 { Err(GgufProblem::Count { what, found, most }) } else { Ok(found as usize) }
     }
 
-    /// Reads the length of a string and then the string, and returns the range of the string in the
-    /// file.
+    /// Reads the length of a string, then reads the string, and returns the range of the string in
+    /// the file.
     fn text(&mut self, what: &'static str) -> Result<Range<usize>, GgufProblem> {
         let length = usize::try_from(self.u64(what)?).unwrap_or(usize::MAX);
         let start = self.at;

@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The folder of one model in the cache.
+/// The folder of one model in the cache of the Hugging Face hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubFolder {
     path: PathBuf,
@@ -38,8 +38,8 @@ impl HubFolder {
         Some(Self { path: path.to_owned(), snapshots, main })
     }
 
-    /// Returns the snapshot of the branch `main`. If the folder contains only one snapshot, the
-    /// function returns this snapshot.
+    /// Returns the model's snapshot of the branch `main`. If the folder contains only one snapshot,
+    /// the function returns this snapshot.
     ///
     /// # Errors
     /// Returns an error if there is no snapshot, or if there are several snapshots and no branch `main`.

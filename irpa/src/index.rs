@@ -21,7 +21,7 @@ impl Index {
         files::parse_json(&text).map_err(|source| ArchiveError::Index { path: path.into(), source })
     }
 
-    /// Returns the sorted names of the shards.
+    /// Returns the sorted file names of the shards.
     pub fn shards(&self) -> BTreeSet<&str> {
         self.weight_map.values().map(String::as_str).collect()
     }

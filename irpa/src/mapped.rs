@@ -1,4 +1,4 @@
-//! Memory-mapped files. The only `unsafe` line of this crate is here.
+//! Memory-mapped files. This module contains the only `unsafe` line of the crate.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +11,7 @@ use memmap2::{Mmap, MmapOptions};
 
 use crate::ArchiveError;
 
-/// The size in bytes from which [`MappedFile::read_once`] maps a range separately.
+/// The smallest size in bytes of a range that [`MappedFile::read_once`] maps separately.
 const LARGE: usize = 1 << 20;
 
 /// A memory-mapped file. A `MappedFile` dereferences to the bytes of the file.

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use crate::ArchiveError;
 
-/// The number of bytes in a chunk of data. An operation hashes, writes and reports all bytes of a
-/// chunk together. A chunk fits into the cache of one core.
+/// The number of bytes in one chunk of processed data. An operation hashes, writes and reports all
+/// bytes of a chunk together. A chunk of data fits into the cache of one core.
 pub(crate) const CHUNK: usize = 1 << 20;
 
 /// The progress of a long operation.

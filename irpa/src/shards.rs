@@ -66,7 +66,7 @@ impl Checkpoint {
     }
 }
 
-/// Whether the name of a shard is a plain file name in the folder of the index. The function
+/// Whether the name of a shard is only a file name, and not a path to another folder. The function
 /// rejects the path separators of all operating systems.
 fn is_plain(name: &str) -> bool {
     let mut components = Path::new(name).components();
@@ -81,9 +81,9 @@ const COMPARED: usize = 64;
 
 impl Checkpoint {
     /// Compares this checkpoint, which is a single file, with the shards of an index. Returns the
-    /// index if the two checkpoints differ. The function compares names, types and shapes, and the
-    /// first and last bytes of each tensor. The result is `None` if the checkpoints are equal, if
-    /// all shards are missing, or if a shard cannot be read.
+    /// index if the single file and the shards differ. The function compares names, types and
+    /// shapes, and the first and last bytes of each tensor. The result is `None` if the checkpoints
+    /// are equal, if all shards are missing, or if a shard cannot be read.
     pub(crate) fn differs_from(&self, index: PathBuf) -> Option<PassedOver> {
         let weights = Index::read(&index).ok()?;
         if !weights.shards().iter().any(|shard| files::is_there(&index.with_file_name(shard))) {

@@ -44,8 +44,8 @@ const W1: usize = 272;
 const W2: usize = 352;
 const NAMES: usize = 428;
 
-/// Overwrites bytes of the sample archive at the given offsets. Returns the rule that the changed
-/// archive violates, and the offset in the error.
+/// Overwrites bytes of the sample archive at the given offsets. The function returns the rule that
+/// the changed archive violates, and the offset that the error contains.
 fn broken(patches: &[(usize, &[u8])]) -> (ArchiveRule, u64) {
     let mut bytes = sample().to_vec();
     for (at, patch) in patches {

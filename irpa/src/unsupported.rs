@@ -15,22 +15,23 @@ pub(crate) const INDEX: &str = "model.safetensors.index.json";
 #[non_exhaustive]
 pub enum UnsupportedFormat {
     PyTorch,
-    /// A folder with several GGUF files. To fix the error, pass the path of one GGUF file.
+    /// A folder with several GGUF files, so the model is ambiguous. To fix the error, pass the path
+    /// of one GGUF file.
     Gguf(Vec<String>),
     /// A placeholder instead of the weights. A placeholder remains in the folder after an
     /// incomplete download.
     StandIn(StandIn),
     /// An adapter for a base model, in the format of PEFT.
     Adapter {
-        /// The kind of adapter, such as `LORA`.
+        /// The kind of adapter, such as `LORA`, from the adapter's configuration.
         kind: String,
         /// The name of the base model, if the adapter's configuration contains this name.
         base: Option<String>,
     },
     /// Several models in one folder, in the format of diffusers.
     Pipeline,
-    /// A zip or tar archive, or a compressed file. If you passed a folder with a packed file, the
-    /// field contains the name of the packed file.
+    /// A zip or tar archive, or a compressed file, instead of a model. If you passed a folder with
+    /// a packed file, the field contains the name of the packed file.
     Packed(Option<String>),
     /// An IREE parameter archive, which does not contain the configuration of a model.
     Archive,

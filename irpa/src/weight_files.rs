@@ -1,5 +1,5 @@
-//! Finds the files with weights in a folder. If the folder cannot be read, the error explains the
-//! reason.
+//! Finds the files with weights in a folder. If Tracewright cannot read the folder, the error
+//! explains the reason.
 
 use crate::unsupported::{INDEX, SINGLE, list};
 use crate::{ArchiveError, HubFolder, UnsupportedFormat};
@@ -12,8 +12,8 @@ use std::{
 
 /// The files with weights in a folder.
 pub(crate) struct WeightFiles {
-    /// The file that Tracewright reads. The field contains the path of the single safetensors file,
-    /// or the path of the index if the weights are in several files.
+    /// The file with weights that Tracewright reads. The field contains the path of the single
+    /// safetensors file, or the path of the index if the weights are in several files.
     pub file: PathBuf,
     /// An index in the same folder as a single safetensors file. Tracewright ignores such an index.
     pub index: Option<PathBuf>,

@@ -1,5 +1,5 @@
 //! Writes parameter archives. The writer plans the layout of an archive from the names and types of
-//! the entries. Then the writer streams the data of the entries.
+//! the entries. The writer then streams the data of the entries to the file.
 
 use crate::archive::{
     ArchiveMetadata, COMMON_SIZE, DATA, DATA_ALIGNMENT, DATA_SIZE, ENTRY_ALIGNMENT, FILE_ALIGNMENT,
@@ -21,7 +21,7 @@ use std::{
 
 const FLUSHED: usize = 64 << 20;
 
-/// A new entry for [`write()`].
+/// A new archive entry that [`write()`] will write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewEntry {
     name: String,
@@ -38,7 +38,8 @@ enum Content {
 }
 
 impl NewEntry {
-    /// Creates an entry for a tensor. The caller of [`write()`] provides the data of the tensor.
+    /// Creates an archive entry for a tensor. The caller of [`write()`] provides the data of the
+    /// tensor.
     pub fn tensor(name: impl Into<String>, ty: TensorType) -> Self {
         Self::new(name, Content::Tensor(ty))
     }
@@ -97,8 +98,9 @@ impl NewEntry {
         }
     }
 
-    /// Returns the metadata of the entry. The returned metadata contain zeros instead of the hash,
-    /// because the hash is known only after all data are written.
+    /// Returns the metadata that the archive will contain for the entry. The returned metadata
+    /// contain zeros instead of the hash, because the hash is known only after all data are
+    /// written.
     fn metadata(&self) -> Option<String> {
         let (ty, hashed) = match &self.content {
             Content::Tensor(ty) => (ty, true),
@@ -122,7 +124,8 @@ pub struct WriteOptions<'a> {
     /// Whether the archive contains metadata with the type and the hash of each tensor. Tracewright
     /// needs the types and hashes, but IREE does not.
     pub metadata: bool,
-    /// The callback that receives the progress. The callback can also stop the writer.
+    /// The callback that receives the progress of the writer. The callback can also stop the
+    /// writer.
     pub watch: Option<Watch<'a>>,
 }
 
@@ -135,12 +138,12 @@ impl Default for WriteOptions<'_> {
 /// The kind of file that a new archive may replace. A new archive may replace only another archive.
 pub const ARCHIVE: FileKind = FileKind { name: "a parameter archive", is: |head| head.starts_with(b"IRPA") };
 
-/// Writes an archive whose entries are sorted by name. The function calls `source` for each entry
-/// with data, in the order of the names. The callback `source` must write exactly as many bytes to
-/// the [`Sink`] as the type of the entry requires. The archive appears at `path` only after all
-/// data are on disk. After an error, an old file at `path` is unchanged, and no new file remains.
-/// The function replaces an existing file only if the file is an archive or empty. The function's
-/// memory consumption does not depend on the size of the data.
+/// Writes an archive file in which the entries are sorted by name. The function calls `source` for
+/// each entry with data, in the order of the names. The callback `source` must write exactly as
+/// many bytes to the [`Sink`] as the type of the entry requires. The archive appears at `path` only
+/// after all data are on disk. After an error, an old file at `path` is unchanged, and no new file
+/// remains. The function replaces an existing file only if the file is an archive or empty. The
+/// function's memory consumption does not depend on the size of the data.
 pub fn write<E: From<ArchiveError>>(
     path: impl AsRef<Path>,
     entries: Vec<NewEntry>,
@@ -211,7 +214,7 @@ impl Seek for Flushing<'_> {
     }
 }
 
-/// The path of the new archive, for error messages.
+/// The path of the new archive, which error messages contain.
 pub(crate) struct Destination<'a> {
     pub path: &'a Path,
     pub folder: &'a Path,
@@ -386,8 +389,8 @@ impl ArchivePlan {
     }
 }
 
-/// Writes zeros between two ranges of the file. The number of zeros is less than the size of a
-/// page.
+/// Fills the space between two ranges of the file with zeros. The number of zeros is less than the
+/// size of a page.
 fn pad(out: &mut impl Write, count: u64) -> io::Result<()> {
     const ZEROS: [u8; FILE_ALIGNMENT as usize] = [0; FILE_ALIGNMENT as usize];
     out.write_all(&ZEROS[..count as usize])
@@ -405,7 +408,8 @@ pub struct Sink<'a> {
 }
 
 impl Sink<'_> {
-    /// Writes the next bytes of the entry. You can pass any number of bytes in one call.
+    /// Appends the next bytes of the entry to the archive. You can pass any number of bytes in one
+    /// call.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), ArchiveError> {
         let end = self.written + bytes.len() as u64;
         if end > self.length {

@@ -32,7 +32,7 @@ const ENGINES: &[&str] = &[TEXT, MODULE, ARCHIVE, MADE];
 /// The reason why an export cannot be written to a folder.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    /// A file cannot be read, written or removed.
+    /// A file of the export cannot be read, written or removed.
     #[error(transparent)]
     File(#[from] FileError),
     /// The target folder of the export is the folder of the model.
@@ -51,7 +51,8 @@ pub enum FolderError {
 /// can find the files of an export.
 #[derive(Deserialize)]
 struct Written {
-    /// The version of Tracewright. Only Tracewright's manifests contain this key.
+    /// The version of Tracewright that wrote the export. Only Tracewright's manifests contain this
+    /// key, so the key identifies a manifest.
     #[serde(rename = "tracewright")]
     _version: String,
     /// The entry points of the export. In an export for XLA, each entry point has a separate
@@ -71,10 +72,10 @@ pub struct ExportFolder<'a> {
 }
 
 impl<'a> ExportFolder<'a> {
-    /// Prepares an export of the model at `model` to the folder `path`. The export may write the
-    /// manifest, files with the names in `names`, and [copied files](COPIED). The function returns
-    /// an error if `path` is the folder of the model, or if the folder contains files that do not
-    /// belong to an earlier export.
+    /// Prepares the folder `path` for an export of the model in the folder `model`. The export may
+    /// write the manifest, files with the names in `names`, and [copied files](COPIED). The
+    /// function returns an error if `path` is the folder of the model, or if the folder contains
+    /// files that do not belong to an earlier export.
     pub fn new(
         model: &Path,
         path: &'a Path,
@@ -107,9 +108,9 @@ impl<'a> ExportFolder<'a> {
         self.names.iter().map(|name| self.path.join(name)).filter(|path| path.symlink_metadata().is_ok())
     }
 
-    /// Locks the folder, and calls `fill` to write the export. After an error, the function removes
-    /// all files of the export. If the function created the folder, the function also removes the
-    /// folder after an error.
+    /// Locks the folder of the export, and calls `fill`, which writes the export's files into the
+    /// folder. After an error, the function removes all files of the export. If the function
+    /// created the folder, the function also removes the folder after an error.
     pub fn fill<T, E: From<FolderError>>(&self, fill: impl FnOnce(&Path) -> Result<T, E>) -> Result<T, E> {
         // Much may have come since it was asked for.
         self.check()?;
@@ -186,7 +187,7 @@ pub fn copied(model: &Path) -> impl Iterator<Item = &'static str> {
 }
 
 /// Copies files of the model into the folder of the export. The function [`copied`] selects the
-/// files.
+/// files that are copied.
 pub fn copy(model: &Path, out: &Path) -> Result<(), FileError> {
     copied(model).try_for_each(|name| put(out, name, &files::read(&model.join(name), limits::TOKENIZER)?))
 }

@@ -35,7 +35,7 @@ pub enum ManifestError {
     /// The export is for XLA, but the caller can only run exports for IREE.
     #[error("`{}` was exported for XLA; run this export with `python -m tracewright_xla run`", .0.display())]
     Engine(PathBuf),
-    /// A file that the manifest lists is missing.
+    /// A file that the manifest of the export lists is missing.
     #[error("the manifest lists the file `{}`, but this file is missing; export the model again", .path.display())]
     Lost { path: PathBuf },
     /// The manifest contains an unknown kind of device.
@@ -111,7 +111,8 @@ pub fn read_module(path: PathBuf, expected: &str) -> Result<Vec<u8>, ManifestErr
 }
 
 impl ManifestValue {
-    /// Creates the description of an argument or a result. Only exports for XLA have a `sharding`.
+    /// Creates the manifest's description of an entry point's argument or result. Only exports for
+    /// XLA have a `sharding`.
     pub fn new(argument: &Argument, sharding: Option<Vec<Vec<String>>>) -> Self {
         Self {
             name: argument.name.clone(),
@@ -143,12 +144,12 @@ pub struct IreeManifest {
     /// The target triple in LLVM's notation, if you set a target triple for the export.
     pub target_triple: Option<String>,
     /// The processor in LLVM's notation. If the device is not `cpu`, the value is the compiler's
-    /// name of the device's architecture, such as `sm_80`.
+    /// name for the architecture of the device, such as `sm_80`.
     pub target_cpu: String,
     /// The features that the processor must have, in LLVM's notation. If the device is not `cpu`,
-    /// the list contains the number formats in which the device computes, such as `fp16`. For such
-    /// a device, the list also contains the widths of numbers that the device can store, such as
-    /// `b8`.
+    /// the list contains the number formats in which the device computes, such as `fp16`. For a
+    /// device other than `cpu`, the list also contains the widths of numbers that the device can
+    /// store, such as `b8`.
     pub cpu_features: Vec<String>,
     /// The element type of weights and activations.
     pub dtype: String,
@@ -170,8 +171,8 @@ pub struct IreeManifest {
     /// Tracewright's kernels. The value `plain` means that weights have the same order as in the
     /// checkpoint.
     pub layout: String,
-    /// The settings that the tuner chose for the export. In the tuner's measurements, the chosen
-    /// settings were faster than the default settings.
+    /// The settings that the tuner chose for the exported network. In the tuner's measurements, the
+    /// chosen settings were faster than the default settings.
     pub tuning: Tuning,
     /// The blake3 hash of the compiled module.
     pub module_blake3: String,
@@ -317,8 +318,9 @@ pub struct XlaManifest {
     /// The mesh axes that the modules use. The exporter can split an axis of the requested mesh
     /// into several mesh axes of the modules.
     pub axes: Vec<ManifestAxis>,
-    /// Notes about tensor axes that are shorter than the mesh axis of their sharding rule. A tensor
-    /// axis that is shorter than its mesh axis is partitioned over only a part of the mesh axis.
+    /// Notes about each tensor axis that is shorter than its mesh axis, so several devices have a
+    /// copy of the same part of the tensor. The length of a mesh axis is the number of devices
+    /// along this axis.
     pub notes: Vec<String>,
     /// The size of the weights on each device, in bytes.
     pub device_bytes: usize,
@@ -367,7 +369,7 @@ pub struct XlaEntry {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct XlaWeight {
-    /// The key of the weight.
+    /// The key of the weight in the network.
     pub key: String,
     /// The type of the weight in the module.
     #[serde(rename = "type")]

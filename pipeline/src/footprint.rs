@@ -12,7 +12,7 @@ use trace::{Function, NodeId, NodeKind, Parameter, ParameterConflict, Recipe, Ro
 
 use crate::Expanded;
 
-/// The memory that a program needs, in bytes.
+/// The amount of memory that a program needs, in bytes.
 ///
 /// ```
 /// use dsl::EntryPoint;
@@ -29,7 +29,8 @@ use crate::Expanded;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Footprint {
-    /// The weights of the program, by storage format. The program maps all weights into memory.
+    /// The sizes and keys of the program's weights, by storage format. The program maps all weights
+    /// into memory.
     pub weights: BTreeMap<WeightStorage, WeightTotal>,
     /// The size of all weights that every call reads completely, in bytes. The size excludes
     /// weights from which calls only look up rows, such as an embedding matrix.
@@ -47,10 +48,10 @@ pub struct Footprint {
     /// The upper bound is the size of all values that the entry point itself computes, plus the
     /// size of all values in the largest layer that the entry point calls. The bound includes all
     /// values of one layer, because only one layer runs at a time, and the compiler may reorder
-    /// operations within a layer. The bound includes no memory for views. The bound also includes
-    /// no memory for a result that can overwrite an operand, because no other operation reads the
-    /// operand. If a call updates a KV cache and also reads a part of the cache, IREE copies the
-    /// cache, so the bound includes the cache twice.
+    /// operations within a layer. The bound includes no memory for views, which share the memory of
+    /// another tensor. The bound also includes no memory for a result that can overwrite an
+    /// operand, because no other operation reads the operand. If a call updates a KV cache and also
+    /// reads a part of the cache, IREE copies the cache, so the bound includes the cache twice.
     pub activations: BTreeMap<String, usize>,
     /// The size of all constants in the compiled module, such as rotary tables, in bytes.
     pub constants: usize,
@@ -65,8 +66,8 @@ pub enum WeightStorage {
     Packed(WeightFormat),
     /// The weight is quantized and stored in the checkpoint's order.
     Grouped(WeightFormat),
-    /// The weight is stored in the element type of the network. The second field contains the
-    /// reason why the weight is not packed or quantized.
+    /// The weight is stored in the element type of the network. The second field of the variant
+    /// contains the reason why the weight is not packed or quantized.
     Plain(ElementType, DenseReason),
 }
 
@@ -101,7 +102,7 @@ pub struct Memory {
 pub struct TooLarge {
     pub what: Phase,
     pub needs: u64,
-    /// The size of the weights in bytes.
+    /// The size of the program's weights in bytes.
     pub weights: usize,
     pub state: usize,
     pub activations: usize,
@@ -112,16 +113,16 @@ pub struct TooLarge {
 pub enum Phase {
     Running,
     Compiling,
-    /// The program runs on one device of a mesh.
+    /// The program runs on one device of a mesh, so the error is about the memory of one device.
     Device,
 }
 
 /// The fixed part of the memory that `iree-compile` 3.13 needs, in bytes. The compiler needs
 /// additional memory for each operation and for constants.
 const COMPILER: usize = 160 << 20;
-/// The memory that `iree-compile` needs per operation in addition to [`COMPILER`], in bytes.
+/// For each operation, the memory that `iree-compile` needs in addition to [`COMPILER`], in bytes.
 const COMPILED_NODE: usize = 12 << 10;
-/// The memory that `iree-compile` needs per byte of constants in addition to [`COMPILER`], in
+/// For each byte of constants, the memory that `iree-compile` needs in addition to [`COMPILER`], in
 /// bytes.
 const COMPILED_CONSTANT: usize = 8;
 
@@ -130,15 +131,15 @@ const COMPILED_CONSTANT: usize = 8;
 const PROCESS: usize = 32 << 20;
 
 impl Footprint {
-    /// Returns each quantized format and the weights with this format, if the program uses several
-    /// quantized formats.
+    /// If the program uses several quantized formats, returns each format and the weights in this
+    /// format.
     pub fn mixture(&self) -> Vec<(WeightFormat, &WeightTotal)> {
         let quantized = |(stored_as, stored): (&WeightStorage, _)| Some((stored_as.quantized()?, stored));
         let formats: Vec<_> = self.weights.iter().filter_map(quantized).collect();
         if formats.len() > 1 { formats } else { Vec::new() }
     }
 
-    /// Computes the footprint of a program.
+    /// Computes how much memory a program needs.
     ///
     /// # Errors
     /// Returns an error if the trace declares the same parameter with two different types.
@@ -330,7 +331,7 @@ fn computed(trace: &Trace) -> Vec<usize> {
 
 struct Computed {
     /// The size of all values that the function computes, plus the size of the values in the
-    /// largest called function. The field excludes the sizes of the function's arguments.
+    /// largest called function. The field excludes the sizes of the arguments of the function.
     bytes: usize,
     /// For each result, contains the index of the argument whose memory the result reuses, or
     /// `None`.
@@ -374,8 +375,9 @@ impl Computed {
     }
 }
 
-/// Returns the number of readers of each node. A node is a reader of its operands, if the node is
-/// live. A result of the function is also a reader.
+/// Returns the number of readers of each node. Only a live node, whose value the function's results
+/// need, is a reader of its operands. A result of the function is also a reader of the node that
+/// computes the result.
 fn readers(function: &Function, live: &[bool]) -> Vec<usize> {
     let mut readers = vec![0; function.len()];
     let ids = function.ids().filter(|id| live[id.index()]);
@@ -386,10 +388,10 @@ fn readers(function: &Function, live: &[bool]) -> Vec<usize> {
 
 /// Describes where the result of an operation is stored in memory.
 enum Room {
-    /// The result needs no memory. For example, the result is a constant, which is a part of the
-    /// module.
+    /// The result of the operation needs no memory. For example, the result is a constant, which is
+    /// a part of the module.
     None,
-    /// The result is stored in the memory of another node.
+    /// The result of the operation is stored in the memory of another node.
     Of(NodeId),
     Own,
 }
@@ -412,7 +414,7 @@ impl Room {
     }
 }
 
-/// Returns the peak memory that `function` needs on one device of a mesh, in bytes. The argument
+/// Returns the peak memory that `function` needs on one device of a mesh, in bytes. The function
 /// `function` must not contain calls, and executes its nodes in order. The argument `shardings`
 /// contains the sharding of each node.
 pub(crate) fn peak(function: &Function, shardings: &[Sharding]) -> usize {

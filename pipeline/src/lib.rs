@@ -29,8 +29,8 @@ pub struct Lowered {
     ignorable: Vec<Ignorable>,
 }
 
-/// A trace that is ready to be written as the text of a module. The trace is simplified and has
-/// packed weights. The trace contains only primitive operations and kernel calls.
+/// A trace from which Tracewright can directly emit the text of a module. The trace is simplified
+/// and has packed weights. The trace contains only primitive operations and kernel calls.
 pub struct Expanded {
     pub trace: Trace,
     /// Maps the key of each weight in the simplified network to the quantized format of the weight.
@@ -80,7 +80,7 @@ impl Expanded {
         Ok(StagedTrace::new(trace, rules, target, weights)?.expanded.0)
     }
 
-    /// Writes the program as StableHLO text. A checkpoint for this program may contain the tensors
+    /// Emits the program as StableHLO text. A checkpoint for this program may contain the tensors
     /// that the network reads, and the tensors in `ignorable`.
     ///
     /// # Errors
@@ -93,8 +93,8 @@ impl Expanded {
 }
 
 impl Lowered {
-    /// Simplifies and lowers a trace for a target. A checkpoint for this trace may contain the
-    /// tensors that the trace reads, and the tensors in `ignorable`.
+    /// Simplifies a trace, and lowers the trace to a module for the given target. A checkpoint for
+    /// this trace may contain the tensors that the trace reads, and the tensors in `ignorable`.
     ///
     /// # Errors
     /// Returns an error if the trace cannot be lowered.
@@ -113,7 +113,8 @@ impl Lowered {
     /// recorded trace.
     ///
     /// # Errors
-    /// Returns an error if the checkpoint and the parameters differ. The error lists all differences.
+    /// Returns an error if the checkpoint and the parameters differ. The error lists all
+    /// differences between the checkpoint and the parameters.
     pub fn check(&self, checkpoint: &Checkpoint, recorded: &Trace) -> Result<Checked, BakeError> {
         let checked = bake::check(checkpoint, &self.module.parameters, &self.ignorable);
         checked.map_err(|refused| refused.declared_in(recorded))
@@ -137,7 +138,7 @@ impl Lowered {
 /// rules match composite operations, and other rules match primitive operations.
 ///
 /// # Errors
-/// Returns an error if the trace is invalid.
+/// Returns an error if the trace is not valid.
 pub fn primitives(trace: &Trace, options: &Options) -> Result<(Trace, [Report; 2]), LowerError> {
     let (trace, composites) = simplify(trace, options);
     let (trace, primitives) = simplify(&lower::expand(&trace)?, options);

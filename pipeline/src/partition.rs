@@ -1,5 +1,5 @@
 //! Computes how much memory, computation and communication one device of a mesh needs for a
-//! program. The module reads only the trace.
+//! program. To compute these numbers, the module needs only the trace.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,13 +19,14 @@ pub struct DevicePartition {
     pub devices: usize,
     /// The size of the weights on one device, in bytes.
     pub weights: usize,
-    /// Maps the key of each weight that every device stores completely to the size of this weight
+    /// For each weight that every device stores completely, maps the key of the weight to its size
     /// in bytes. The field `weights` includes the sizes of these weights.
     pub replicated: BTreeMap<String, usize>,
     /// Maps each kind of state, such as `kv.keys`, to its size on one device in bytes.
     pub state: BTreeMap<String, usize>,
-    /// Notes about tensor axes that are shorter than the mesh axis of their sharding rule. A tensor
-    /// axis that is shorter than its mesh axis is partitioned over only a part of the mesh axis.
+    /// Notes about each tensor axis that is shorter than its mesh axis, so several devices have a
+    /// copy of the same part of the tensor. The length of a mesh axis is the number of devices
+    /// along this axis.
     pub notes: BTreeSet<ShardNote>,
     /// The cost of one call of each entry point.
     pub calls: Vec<CallCost>,
@@ -44,7 +45,7 @@ pub struct CallCost {
     pub activations: usize,
     /// The number of multiplications, additions and elementary functions that the device computes.
     pub flops: f64,
-    /// The collectives that the call runs, in the order of execution.
+    /// The collective operations that the call runs, in the order of execution.
     pub collectives: Vec<Collective>,
 }
 
@@ -53,10 +54,11 @@ pub struct CallCost {
 pub struct CallSeconds {
     /// The time for reading weights and state, in seconds.
     pub read: f64,
-    /// The time for computing, in seconds. Computing overlaps with reading.
+    /// The time for arithmetic operations, in seconds. The device computes while it reads weights
+    /// and state, so the two times overlap.
     pub compute: f64,
-    /// The time for communication with other devices, in seconds. Communication does not overlap
-    /// with other work.
+    /// The time for communication with other devices, in seconds. During communication, the device
+    /// does no other work.
     pub exchange: f64,
 }
 
@@ -142,7 +144,7 @@ impl DevicePartition {
         machine.memory.map_or(Ok(()), |total| self.fits(Phase::Device, 1, total))
     }
 
-    /// Checks that a memory that all devices share is large enough for the data of all devices
+    /// Checks that the memory that all devices share is large enough for the data of all devices
     /// together.
     ///
     /// # Errors
@@ -199,8 +201,8 @@ fn tokens(entry: &Function) -> usize {
     tokens.map_or(1, |argument| argument.ty.count())
 }
 
-/// Returns the number of arithmetic operations that one device computes. The argument `parts`
-/// contains the number of devices that share the computation of each node.
+/// Returns the number of arithmetic operations that one device computes. For each node, `parts`
+/// contains the number of devices that share the computation of the node.
 fn flops(machine: &Machine, entry: &Function, parts: &[usize]) -> f64 {
     let live = entry.live();
     let of_node = |id: NodeId| {

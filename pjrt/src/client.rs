@@ -31,8 +31,9 @@ pub struct Plugin {
     path: PathBuf,
 }
 
-/// A client of a plugin, which owns the plugin's devices in this process. All executables and
-/// tensors on the client's devices belong to the client. A clone refers to the same client.
+/// A client of a plugin. In this process, the client owns the devices of the plugin. All
+/// executables and tensors on the client's devices belong to the client. A clone of a [`Client`]
+/// refers to the same client.
 #[derive(Clone)]
 pub struct Client(Rc<Inner>);
 
@@ -55,7 +56,7 @@ type Helpers = HashMap<(String, Range<usize>), Rc<RawExecutable>>;
 pub struct PjrtDevice {
     /// The index of the device in the client's list of devices.
     pub ordinal: usize,
-    /// The id that XLA assigns to the device.
+    /// The number with which XLA identifies the device.
     pub id: i32,
     /// The name of the device's hardware, such as `NVIDIA H100 80GB HBM3`.
     pub kind: String,
@@ -66,8 +67,8 @@ pub struct Executable {
     client: Client,
     raw: RawExecutable,
     devices: Range<usize>,
-    /// The type and the placement of each result. The type of a result describes the whole tensor,
-    /// even if several devices store parts of the tensor.
+    /// The type and the placement of each result of the program. The type of a result describes the
+    /// whole tensor, even if several devices store parts of the tensor.
     results: Vec<(TensorType, Placement)>,
 }
 
@@ -75,14 +76,15 @@ pub struct Executable {
 /// reuse the tensor's memory.
 pub struct PjrtBuffer {
     client: Client,
-    /// The parts of the tensor. Each device of the placement stores one part.
+    /// The parts into which the placement divides the tensor. Each device of the placement stores
+    /// one part.
     parts: Vec<RawTensor>,
     /// The type of the whole tensor, which includes the parts on all devices.
     ty: TensorType,
     placement: Placement,
 }
 
-/// An argument of a call of a program.
+/// An argument with which you call a program.
 pub enum PjrtArgument<'a> {
     /// The call consumes the tensor. If the argument has the attribute `tf.aliasing_output` in the
     /// module, a result reuses the memory of the tensor.
@@ -166,8 +168,8 @@ impl Client {
         &self.0.platform
     }
 
-    /// Returns the version of the platform. Each plugin uses a different format for the version of
-    /// its platform.
+    /// Returns the version of the plugin's platform. Each plugin uses a different format for the
+    /// version of its platform.
     pub fn platform_version(&self) -> &str {
         &self.0.platform_version
     }
@@ -190,10 +192,10 @@ impl Client {
         })
     }
 
-    /// Compiles the text of a StableHLO module for the devices with the given indices. For several
-    /// devices, XLA partitions the module. The module declares the sharding of each argument and
-    /// each result in the syntax of Shardy. A call of the executable runs the module's function
-    /// `main`.
+    /// Compiles the text of a StableHLO module for the devices with the given indices. If you list
+    /// several devices, XLA partitions the module over these devices. The module declares the
+    /// sharding of each argument and each result in the syntax of Shardy. A call of the executable
+    /// runs the module's function `main`.
     ///
     /// # Errors
     /// Returns an error if a device does not exist, XLA rejects the module, or a result has an unsupported type.
@@ -218,8 +220,8 @@ impl Client {
         self.0.raw.compile(module, &options.encode(&ids)).map_err(refused)
     }
 
-    /// Creates an executable, and asks the plugin for the types of the results. The callback
-    /// `refused` converts an error that the plugin reports.
+    /// Creates an executable from a program that the plugin compiled, and asks the plugin for the
+    /// types of the results. The callback `refused` converts an error that the plugin reports.
     fn loaded(
         &self,
         raw: RawExecutable,
@@ -378,8 +380,9 @@ impl PjrtBuffer {
         Ok(whole)
     }
 
-    /// Reads the little-endian bytes of one element. The argument `index` is the position of the
-    /// element in row-major order. The function copies only the bytes of this element to the host.
+    /// Reads the little-endian bytes of one element of the tensor. The argument `index` is the
+    /// position of the element in row-major order. The function copies only the bytes of this
+    /// element to the host.
     ///
     /// # Errors
     /// Returns an error if the index is not inside the tensor, or if copying the element fails.

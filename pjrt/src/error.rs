@@ -61,7 +61,7 @@ pub enum PjrtError {
         platform: String,
         /// The name of the Python package that contains a plugin for the platform.
         package: Option<&'static str>,
-        /// The number of folders in which Tracewright searched for the plugin.
+        /// The number of folders of Python packages in which Tracewright searched for the plugin.
         folders: usize,
     },
     /// The operating system cannot load the plugin. The plugin file is missing, damaged or for
@@ -74,7 +74,7 @@ pub enum PjrtError {
         path: PathBuf,
         /// The size of the whole plugin file according to its headers, in bytes.
         expected: u64,
-        /// The actual size of the plugin file, in bytes.
+        /// The actual size of the truncated plugin file, in bytes.
         found: u64,
     },
     /// The library is not a PJRT plugin.
@@ -122,7 +122,7 @@ pub enum PjrtError {
     /// The number of bytes does not match the tensor's type.
     #[error("a tensor of the type `{ty}` takes {expected} bytes, found {found}")]
     ByteCount { ty: TensorType, expected: usize, found: usize },
-    /// The range of bytes is outside the tensor.
+    /// The range of requested bytes is outside the tensor.
     #[error("bytes {start} to {end} are outside a tensor of type `{ty}`")]
     Range { ty: TensorType, start: usize, end: usize },
     /// The device has no memory left.
@@ -146,7 +146,7 @@ pub enum PjrtError {
     #[error("the tensor {index} is on the devices {found:?}, expected {expected:?}")]
     OtherDevices {
         index: usize,
-        /// The devices on which the program runs.
+        /// The indices of the devices on which the program runs.
         expected: Range<usize>,
         found: Range<usize>,
     },
@@ -154,7 +154,8 @@ pub enum PjrtError {
     #[error("a tensor of type `{ty}` cannot be divided into {parts:?} parts")]
     Placement {
         ty: TensorType,
-        /// The number of parts into which the placement divides each axis of the tensor.
+        /// The number of parts into which the placement divides each axis of the tensor of the type
+        /// `ty`.
         parts: Vec<usize>,
     },
     /// The number of results in the module differs from the number of placements.
@@ -169,8 +170,8 @@ pub enum PjrtError {
     },
 }
 
-/// Returns the end of an error message. The text contains the name of the package that you must
-/// install.
+/// Returns the last part of the error message about a missing plugin. The returned text contains
+/// the name of the package that you must install.
 fn install(package: Option<&str>) -> String {
     package.map_or_else(String::new, |package| format!("; install the package `{package}`"))
 }

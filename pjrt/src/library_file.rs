@@ -16,8 +16,8 @@ const PROGRAM_HEADER: usize = 56;
 const LOADED: u32 = 1;
 
 /// Checks whether an ELF library is truncated. If the file is too short, the function returns the
-/// size that its segments require, and the actual size of the file. Returns `None` for a complete
-/// library, and for other kinds of files.
+/// size that the file's segments require, and the actual size of the file. Returns `None` for a
+/// complete library, and for other kinds of files.
 pub fn missing_end(path: &Path) -> io::Result<Option<(u64, u64)>> {
     let mut file = File::open(path)?;
     let size = file.metadata()?.len();

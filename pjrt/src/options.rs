@@ -1,13 +1,13 @@
 //! Encodes the options of XLA's compiler in the wire format of Protocol Buffers.
 //!
-//! The numbers of the fields come from `xla/pjrt/proto/compile_options.proto`, and from
+//! The field numbers come from `xla/pjrt/proto/compile_options.proto`, and from
 //! `DeviceAssignmentProto` in `xla/xla_data.proto`.
 
 /// Options of XLA's compiler.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct XlaOptions {
     /// The names and values of XLA settings, such as `xla_cpu_scheduler_type`. The given settings
-    /// override XLA's default settings.
+    /// override the default settings of XLA.
     pub settings: Vec<(String, String)>,
 }
 
@@ -52,8 +52,9 @@ impl Message {
     }
 }
 
-/// Encodes a number as a varint. Each byte contains seven bits of the number, beginning with the
-/// lowest bits. The top bit is set in all bytes except the last byte.
+/// Encodes a number as a varint of Protocol Buffers. Each byte of a varint contains seven bits of
+/// the number, beginning with the lowest bits. The top bit is set in all bytes of a varint except
+/// the last byte.
 fn varint(value: i64) -> Vec<u8> {
     let mut rest = value as u64;
     let mut bytes = Vec::new();

@@ -10,7 +10,7 @@ use crate::error::PjrtError;
 pub struct PluginPackage {
     /// The name of the platform that the plugin reports, such as `cuda`.
     pub platform: &'static str,
-    /// The name of the package for `pip install`.
+    /// The package name that you pass to `pip install`.
     pub name: &'static str,
     /// The path of the plugin file, relative to the folder of Python packages.
     file: &'static str,

@@ -13,7 +13,7 @@ use crate::error::PjrtError;
 pub struct Placement {
     devices: Range<usize>,
     /// The number of parts into which each axis of the tensor is divided. The list is empty if each
-    /// device stores the whole tensor.
+    /// device of the placement stores the whole tensor.
     parts: Vec<usize>,
     /// The position of each device's part in the tensor. For each device, the list contains an
     /// index along each axis of the tensor.
@@ -162,8 +162,8 @@ impl Placement {
     }
 }
 
-/// Returns the coordinate of a device along an axis of a mesh. Neighbouring devices of a mesh
-/// differ first in the coordinate along the last axis.
+/// Returns the coordinate of a device along an axis of a mesh. From one device to the next, the
+/// coordinate along the last axis of the mesh changes fastest.
 fn coordinate(mesh: &Mesh, axis: &MeshAxis, device: usize) -> usize {
     let behind = mesh.axes.iter().rev().take_while(|other| other.name != axis.name);
     device / behind.map(|other| other.size).product::<usize>() % axis.size

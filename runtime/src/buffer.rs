@@ -135,11 +135,11 @@ impl Buffer {
         Ok(())
     }
 
-    /// Returns `count` rows of the first axis, beginning with the row `first`, as a separate
-    /// tensor. You can pass the returned tensor as an argument to a call. If the first row is
-    /// sufficiently aligned, the returned tensor shares the memory of the rows. Otherwise, the
-    /// returned tensor is a copy of the rows. After the call, pass the changed rows to
-    /// [`put_rows`](Self::put_rows).
+    /// Returns `count` rows, which are slices along the first axis, beginning with the row `first`,
+    /// as a separate tensor. You can pass the returned tensor as an argument to a call. If the
+    /// first row is sufficiently aligned, the returned tensor shares the memory of the rows.
+    /// Otherwise, the returned tensor is a copy of the rows. After the call, pass the changed rows
+    /// to [`put_rows`](Self::put_rows).
     ///
     /// # Errors
     /// Returns an error if the tensor has too few rows, or if the device fails.
@@ -151,8 +151,9 @@ impl Buffer {
         if offset.is_multiple_of(ALIGNMENT) { Ok(part) } else { part.separate() }
     }
 
-    /// Replaces rows of the first axis with the rows that a call returned, beginning with the row
-    /// `first`. If the call changed the rows in place, the function copies nothing.
+    /// Replaces rows, which are slices along the first axis, with the rows that a call returned,
+    /// beginning with the row `first`. If the call changed the rows in place, the function copies
+    /// nothing.
     ///
     /// # Errors
     /// Returns an error if the tensor has too few rows, or if the device fails.
@@ -204,7 +205,7 @@ fn check_length(ty: &TensorType, found: usize) -> Result<(), RuntimeError> {
     if found == expected { Ok(()) } else { Err(RuntimeError::Length { ty: ty.clone(), expected, found }) }
 }
 
-/// Computes the size of a tensor in bytes. Returns an error if the size overflows.
+/// Computes the size of a tensor in bytes. Returns an error if the number of bytes overflows.
 fn size(ty: &TensorType) -> Result<usize, RuntimeError> {
     let elements = ty.shape.iter().try_fold(1usize, |count, &extent| count.checked_mul(extent));
     let fits = elements.and_then(|count| count.checked_mul(ty.element.bits())).is_some();

@@ -12,7 +12,7 @@ const POLL: Duration = Duration::from_millis(5);
 pub(crate) enum Stopped {
     /// The operating system could not start the child process, or could not report its end.
     Io(io::Error),
-    /// The child process ran longer than the limit.
+    /// The child process ran longer than the time limit.
     TimedOut,
     /// The caller stopped the child process.
     Interrupted,

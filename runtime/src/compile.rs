@@ -9,8 +9,8 @@ use files::{ModuleCache, Scratch};
 use crate::compiler::{CompileError, CompileOptions, Compiler};
 use crate::{cpu, program};
 
-/// The version of the keys and files in the cache. Change this version when you change the meaning
-/// or the format of the keys or files.
+/// The version of the keys and files in the cache for compiled modules. Change this version when
+/// you change the meaning or the format of the keys or files.
 const KEY_VERSION: &str = "tracewright module 1";
 
 #[derive(Clone, Copy, Debug)]

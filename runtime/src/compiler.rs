@@ -38,12 +38,12 @@ const IN_WHEEL: &str = "iree/compiler/_mlir_libs";
 #[derive(Clone, Debug)]
 pub struct Compiler {
     pub path: PathBuf,
-    /// The time limit of a compilation.
+    /// The time limit for one compilation.
     pub timeout: Duration,
     /// A flag that another thread sets to end a running compilation.
     pub interrupt: Option<Arc<AtomicBool>>,
-    /// The version that the compiler reported. This field stores the version, because starting the
-    /// compiler only to get its version takes time.
+    /// The version of `iree-compile` that the program reported. This field stores the version,
+    /// because starting the compiler only to get its version takes time.
     version: OnceLock<String>,
 }
 
@@ -56,7 +56,8 @@ pub enum CompileError {
     NotFound { places: Vec<PathBuf> },
     #[error("cannot run `{}`", path.display())]
     Spawn { path: PathBuf, source: io::Error },
-    /// The program is not `iree-compile`, because the program prints no version of `iree-compile`.
+    /// The program at the given path is not `iree-compile`, because the program prints no version
+    /// of `iree-compile`.
     #[error("`{}` is not `iree-compile`: the program answers `--version` with `{answer}`", path.display())]
     NotACompiler { path: PathBuf, answer: String },
     /// The compilation exceeded the time limit and was stopped.
@@ -82,7 +83,7 @@ pub enum CompileError {
     /// The compiler does not know the processor or the features of the target.
     #[error("unknown target ({target}): {reason}; name a processor and features that LLVM knows, or `host`")]
     UnknownTarget { target: String, reason: String },
-    /// A file of the cache cannot be read or written.
+    /// A file of the cache for compiled modules cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
 }
@@ -131,18 +132,19 @@ fn check(target: &Target) -> Result<(), CompileError> {
 #[derive(Clone, Debug, PartialEq)]
 pub struct CompileOptions {
     pub target: Target,
-    /// Whether the compiled program packs its weights for the processor's instructions at its
-    /// start. The packed weights are a copy of the weights in memory. If the field is false, the
-    /// program reads weights directly from the memory-mapped file.
+    /// Whether the compiled program, when it starts, packs its weights for the instructions of the
+    /// processor. The packed weights need additional memory, because they are a copy of the
+    /// weights. If the field is false, the program reads weights directly from the memory-mapped
+    /// file.
     pub tiled: bool,
     /// Whether the compiler verifies the module after each pass. If the field is false, the
-    /// compiler still validates the input, and takes two thirds of the time. For valid modules, the
-    /// verification does not change the compiled module. If a compilation without verification
-    /// fails, Tracewright repeats the compilation with verification to get a better message. Some
-    /// compiler bugs are found only by verification, so the tests of operations, kernels and
-    /// legalizations verify the module after each pass.
+    /// compiler still validates the input, but the compilation takes only two thirds of the time.
+    /// If a module is valid, the verification does not change the compiled module. If a compilation
+    /// without verification fails, Tracewright repeats the compilation with verification to get a
+    /// better message. Some compiler bugs are found only by verification, so the tests of
+    /// operations, kernels and legalizations verify the module after each pass.
     pub verified: bool,
-    /// Additional flags for `iree-compile`.
+    /// Additional command-line flags for `iree-compile`.
     pub flags: Vec<String>,
 }
 
@@ -220,7 +222,7 @@ impl Compiler {
     /// Finds the compiler. If `hint` is set, the function uses the compiler at this path.
     /// Otherwise, the function uses the first compiler in `folders`, such as the folders of the
     /// search path `PATH`. If a folder belongs to a Python environment, the function also searches
-    /// the Python packages of this environment.
+    /// for the compiler in the Python packages of this environment.
     pub fn find(hint: Option<&Path>, folders: &[PathBuf]) -> Result<Self, CompileError> {
         if let Some(hint) = hint {
             let places = vec![hint.to_owned()];
@@ -372,7 +374,7 @@ impl Compiler {
     }
 }
 
-/// Parses the features of a graphics processor in the compiler's output. The output has the form
+/// Parses the features of a graphics processor from the compiler's output. The output has the form
 /// `compute = fp32|fp16, storage = b32|b16, subgroup = …`.
 fn device_features(text: &str) -> Vec<String> {
     let list = |name: &str| {
@@ -383,8 +385,8 @@ fn device_features(text: &str) -> Vec<String> {
     words.into_iter().filter(|word| !word.is_empty()).collect()
 }
 
-/// Returns the compiler of a Python environment. The argument `folder` is the folder with the
-/// executables of this environment.
+/// Returns the path of the compiler in a Python environment. The argument `folder` is the folder
+/// with the executables of this environment.
 ///
 /// The environment's executable `iree-compile` is a Python script that starts the compiler.
 /// Starting the compiler directly is faster than starting the Python script.

@@ -14,14 +14,16 @@ pub enum Device {
     /// A pool of threads on this machine's CPU. The threads are not pinned to cores, because pinned threads
     /// lose most of their speed when another process needs a core.
     LocalTask {
-        /// The number of threads. The number 0 selects as many threads as this process may use.
+        /// The number of threads in the pool. The number 0 selects as many threads as this process
+        /// may use.
         workers: usize,
     },
     LocalSync,
     /// A pool of threads that counts and times each executed function, for [`Runtime::executed`].
     /// Counting makes the executed functions slower.
     Watched {
-        /// The number of threads. The number 0 selects as many threads as this process may use.
+        /// The number of threads in the pool. The number 0 selects as many threads as this process
+        /// may use.
         workers: usize,
     },
     /// A device other than the CPU, such as a GPU.
@@ -42,14 +44,15 @@ impl Device {
 /// The number of bytes that this crate copied between the host and a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Transfers {
-    /// The number of bytes that [`Buffer::from_bytes`](crate::Buffer::from_bytes) copied to the
-    /// device.
+    /// The number of bytes that [`Buffer::from_bytes`](crate::Buffer::from_bytes) copied from the
+    /// host to the device.
     pub host_to_device: u64,
     /// The number of bytes that were copied from the device to read buffers.
     pub device_to_host: u64,
 }
 
-/// A device, on which you can create buffers and load modules. A clone refers to the same device.
+/// A device, on which you can create buffers and load modules. A clone of a [`Runtime`] refers to
+/// the same device.
 ///
 /// You can use a [`Runtime`], and all objects that it creates, only on one thread, because IREE's
 /// contexts do not support several threads. The device itself uses further worker threads.

@@ -16,7 +16,7 @@ pub struct DeviceInfo {
     /// A path with which the driver identifies the device. The path of a device does not depend on
     /// other devices in the machine.
     pub path: String,
-    /// The names of the device's features in its programming interface, such as Vulkan.
+    /// The names of the device's features in a programming interface such as Vulkan.
     pub features: Vec<String>,
     /// All other properties that the driver reports, by key.
     pub about: BTreeMap<String, String>,

@@ -29,7 +29,8 @@ pub enum StatusCode {
 }
 
 impl StatusCode {
-    /// All status codes in the order of their numbers. The first status code has the number 1.
+    /// All status codes of IREE in the order of their numbers. The first status code has the number
+    /// 1.
     const ALL: [Self; 18] = [
         Self::Cancelled,
         Self::Unknown,
@@ -134,7 +135,7 @@ pub enum RuntimeError {
     /// The number of given bytes differs from the number of bytes that the tensor's type requires.
     #[error("a tensor of the type `{ty}` takes {expected} bytes, found {found}")]
     Length { ty: TensorType, expected: usize, found: usize },
-    /// IREE rejected a scope of parameters.
+    /// IREE rejected a scope, which is a collection of named parameters.
     #[error("IREE cannot provide the parameters of the scope `{scope}`: {status}")]
     Parameters { scope: String, status: Status },
     /// The byte range of a parameter is outside of the archive.
@@ -158,14 +159,14 @@ pub enum RuntimeError {
         with {wheel}: {0}", wheel = crate::WHEEL
     )]
     OtherVersion(Status),
-    /// The module cannot be loaded for a reason that has no separate error.
+    /// The module cannot be loaded, and no other error variant describes the reason.
     #[error("cannot load the module: {0}")]
     Load(Status),
     /// The module exports no function with the name `name`.
     #[error("the module has no function `{name}`; the module has {}", list(exports))]
     NoFunction {
         name: String,
-        /// The names of the exported functions.
+        /// The names of all functions that the module exports.
         exports: Vec<String>,
     },
     /// The number of arguments in a call differs from the number that the function expects.
@@ -174,7 +175,7 @@ pub enum RuntimeError {
         function: String,
         expected: usize,
         found: usize,
-        /// The type of the function in MLIR notation, as the compiler writes it.
+        /// The type of the called function, in the MLIR notation of the compiler.
         declaration: String,
     },
     /// An argument of a call belongs to another runtime than the program.
@@ -188,7 +189,7 @@ pub enum RuntimeError {
         /// The error that IREE returned. IREE's message counts arguments from 0, so `input2` is the
         /// third argument.
         status: Status,
-        /// The type of the function in MLIR notation, as the compiler writes it.
+        /// The type of the called function, in the MLIR notation of the compiler.
         declaration: String,
     },
     /// A result has an element type that Tracewright does not support.

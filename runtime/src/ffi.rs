@@ -15,8 +15,8 @@ use ops::{ElementType, TensorType};
 use crate::error::{RuntimeError, Status};
 use crate::parameters::{ParameterData, SharedBytes};
 
-/// Declares an opaque C type and its owner type. A value of the owner type releases the C object
-/// exactly once.
+/// Declares an opaque C type, and the owner type for objects of this C type. A value of the owner
+/// type releases the C object exactly once.
 macro_rules! owner {
     ($(#[$doc:meta])* $owner:ident, $opaque:ident, $release:ident) => {
         #[repr(C)]
@@ -54,11 +54,11 @@ owner!(
     Runtime, RawRuntime, tw_runtime_release
 );
 owner!(
-    /// A reference to a typed device buffer.
+    /// A reference to a device buffer with an element type and a shape.
     Buffer, RawBuffer, tw_buffer_release
 );
 owner!(
-    /// A scope with named parameters.
+    /// A scope, which is a collection of named parameters.
     Parameters, RawParameters, tw_parameters_release
 );
 owner!(
@@ -66,19 +66,18 @@ owner!(
     Program, RawProgram, tw_program_release
 );
 owner!(
-    /// One call of a function. The object first stores the arguments of the call, and later the
-    /// results.
+    /// One call of a function, which first stores the arguments and later the results.
     Call, RawCall, tw_call_release
 );
 
-/// The type of a callback that C calls for each executed function. The arguments are a pointer to
-/// the list, the name of the function, the length of the name, the number of calls, and the total
-/// time in nanoseconds.
+/// The type of a callback that C calls for each executed function. The arguments of the callback
+/// are a pointer to the list, the name of the function with its length, the number of calls, and
+/// the total time in nanoseconds.
 type TakeRow = extern "C" fn(*mut c_void, *const c_char, usize, u64, u64);
 
-/// The type of a callback that C calls for each device of a driver. The arguments are a pointer to
-/// the list, and the three texts of a [`RawDevice`]. The argument after each text is the length of
-/// the text.
+/// The type of a callback that C calls for each device of a driver. The arguments of the callback
+/// are a pointer to the list, and the three texts of a [`RawDevice`]. The argument after each text
+/// is the length of the text.
 type TakeDevice =
     extern "C" fn(*mut c_void, *const c_char, usize, *const c_char, usize, *const c_char, usize);
 
@@ -220,8 +219,8 @@ unsafe extern "C" {
     fn tw_call_release(call: *mut RawCall);
 }
 
-/// The maximum length of a status text, in bytes. This crate truncates longer status texts. The
-/// status texts of IREE itself have a few hundred bytes.
+/// The maximum length of the text of a [`Status`], in bytes. This crate truncates longer status
+/// texts. The status texts of IREE itself have a few hundred bytes.
 const STATUS_TEXT_LIMIT: usize = 4096;
 
 fn check(status: *mut RawStatus) -> Result<(), Status> {
@@ -252,8 +251,7 @@ pub(crate) fn cpu_features() -> Vec<(String, bool)> {
 /// The name and the path of a device, and the driver's description of the device.
 type RawDevice = (String, String, String);
 
-/// Returns the devices of a driver. The argument `driver` is the number of the driver in the C
-/// shim.
+/// Returns the devices of the driver that has the number `driver` in the C shim.
 pub(crate) fn devices(driver: u32) -> Result<Vec<RawDevice>, Status> {
     let mut devices: Vec<RawDevice> = Vec::new();
     // SAFETY: `take_device` gets the list that is given with it.
@@ -261,7 +259,7 @@ pub(crate) fn devices(driver: u32) -> Result<Vec<RawDevice>, Status> {
     Ok(devices)
 }
 
-/// Appends a device to the list in [`devices`].
+/// Appends a device to the list that [`devices`] fills.
 extern "C" fn take_device(
     to: *mut c_void,
     name: *const c_char,
@@ -308,8 +306,8 @@ impl Runtime {
         check(unsafe { tw_runtime_note(self.0.as_ptr()) })
     }
 
-    /// Returns the executed functions. For each function, the list contains the name, the number of
-    /// calls, and the total time in nanoseconds.
+    /// Returns the functions that the device has executed. For each function, the list contains the
+    /// name, the number of calls, and the total time in nanoseconds.
     pub(crate) fn executed(&self) -> Result<Vec<(String, u64, u64)>, Status> {
         let mut rows: Vec<(String, u64, u64)> = Vec::new();
         // SAFETY: the runtime is alive, and `take_row` gets the list that is given with it.
@@ -318,7 +316,7 @@ impl Runtime {
     }
 }
 
-/// Appends a function to the list in [`Runtime::executed`].
+/// Appends a function to the list that [`Runtime::executed`] fills.
 extern "C" fn take_row(to: *mut c_void, name: *const c_char, length: usize, calls: u64, nanoseconds: u64) {
     // SAFETY: `to` is the list that `Runtime::executed` lent for the time of its call, and nothing else looks at it then;
     // the shim vouches for the name.
@@ -341,7 +339,7 @@ fn element_code(element: ElementType) -> u32 {
 }
 
 impl Buffer {
-    /// Creates a buffer. The buffer contains zeros, or a copy of `bytes`. The length of `bytes`
+    /// Creates a buffer. The new buffer contains zeros, or a copy of `bytes`. The length of `bytes`
     /// must match the type.
     pub(crate) fn new(runtime: &Runtime, ty: &TensorType, bytes: Option<&[u8]>) -> Result<Self, Status> {
         assert!(bytes.is_none_or(|bytes| bytes.len() == ty.bytes()), "the caller checked the length");
@@ -377,7 +375,7 @@ impl Buffer {
         check(unsafe { tw_buffer_write(runtime.0.as_ptr(), self.0.as_ptr(), offset, data, size) })
     }
 
-    /// Creates a new buffer with the same type and content.
+    /// Creates a new buffer with the type and the content of this buffer.
     pub(crate) fn copy(&self, runtime: &Runtime) -> Result<Self, Status> {
         let mut raw = ptr::null_mut();
         // SAFETY: both objects are alive.
@@ -385,8 +383,7 @@ impl Buffer {
         Self::take(status, raw)
     }
 
-    /// Returns a tensor of the type `ty` that shares the memory of this buffer, beginning with the
-    /// byte at `offset`.
+    /// Returns a tensor of the type `ty` in the memory of this buffer from the byte `offset` on.
     pub(crate) fn part(&mut self, ty: &TensorType, offset: usize) -> Result<Self, Status> {
         let (mut raw, buffer) = (ptr::null_mut(), self.0.as_ptr());
         // SAFETY: the buffer is alive, rank and shape describe one slice, and IREE checks the range against the
@@ -396,8 +393,7 @@ impl Buffer {
         Self::take(status, raw)
     }
 
-    /// Overwrites bytes of the buffer with the bytes of another buffer, beginning with the byte at
-    /// `offset`.
+    /// Copies the bytes of another buffer into this buffer, beginning with the byte at `offset`.
     pub(crate) fn put(&mut self, runtime: &Runtime, offset: usize, part: &Self) -> Result<(), Status> {
         // SAFETY: all three objects are alive; IREE checks the range against the buffer's own length.
         check(unsafe { tw_buffer_put(runtime.0.as_ptr(), self.0.as_ptr(), offset, part.0.as_ptr()) })
@@ -418,8 +414,7 @@ impl Buffer {
         }
     }
 
-    /// Returns the allocation that contains the buffer, and the offset of the buffer in this
-    /// allocation.
+    /// Returns the allocation that contains the buffer, and the buffer's offset in the allocation.
     pub(crate) fn place(&self) -> (usize, usize) {
         // SAFETY: the buffer is alive.
         unsafe { (tw_buffer_allocation(self.0.as_ptr()), tw_buffer_offset(self.0.as_ptr())) }
@@ -495,8 +490,8 @@ impl Parameters {
 }
 
 impl Program {
-    /// Loads a module, and runs the initializers of the module. If loading fails, the Boolean in
-    /// the error is true if IREE had verified the bytes of the module before the failure.
+    /// Loads a module, and runs the initializers of the module. If loading fails, the Boolean next
+    /// to the error is true if IREE had verified the bytes of the module before the failure.
     pub(crate) fn load(
         runtime: &Runtime,
         vmfb: &[u8],

@@ -8,8 +8,8 @@ use std::sync::Arc;
 /// memory-mapped file and a vector.
 pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
-/// The alignment in bytes that a parameter needs in memory. IREE reads an aligned parameter without
-/// a copy.
+/// The alignment in bytes that a parameter needs in memory. If a parameter is aligned, IREE reads
+/// the parameter without a copy.
 pub const PARAMETER_ALIGNMENT: usize = 64;
 
 /// A scope with named parameters, whose data are in shared bytes.
@@ -26,14 +26,14 @@ pub struct Parameters {
     pub entries: BTreeMap<String, ParameterData>,
 }
 
-/// The content of a parameter.
+/// The content of a parameter in a scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ParameterData {
     Range(Range<usize>),
     /// The content repeats a pattern instead of using data from the shared bytes.
     Splat {
         length: u64,
-        /// The pattern, which has 1, 2, 4, 8 or 16 bytes.
+        /// The repeated pattern, which has 1, 2, 4, 8 or 16 bytes.
         pattern: Vec<u8>,
     },
 }

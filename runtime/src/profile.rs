@@ -13,8 +13,8 @@ pub struct Executed {
     /// that the compiler generated for fused operations.
     pub name: String,
     pub calls: u64,
-    /// The total time of all calls of the function. A call begins with its first workgroup and ends
-    /// with its last workgroup.
+    /// The total time of all executions of the function. An execution begins with its first
+    /// workgroup and ends with its last workgroup.
     pub time: Duration,
 }
 

@@ -10,7 +10,7 @@ use crate::error::{RuntimeError, Status, StatusCode};
 use crate::ffi;
 use crate::parameters::Parameters;
 
-/// A loaded module. A clone refers to the same module.
+/// A loaded module. A clone of a [`VmModule`] refers to the same module.
 #[derive(Clone)]
 pub struct VmModule(Rc<Inner>);
 

@@ -18,8 +18,8 @@ use targets::{Target, Tiling, Tuning};
 
 pub use settings::BuildSettings;
 
-/// The version of the file format for measurements. Change this version when the meaning of a file
-/// changes.
+/// The version of the file format for measurements. Change this version when the meaning of a
+/// measurement file changes.
 const FORM: &str = "tracewright tuning 2";
 
 /// The name of the folder that contains the measurements of all machines.
@@ -27,19 +27,19 @@ const FOLDER: &str = "tuning";
 
 const EXTENSION: &str = "tuning";
 
-/// The largest ratio at which a setting is faster than the default settings. A ratio is the time
-/// with a setting, divided by the time with the default settings. The ratio of the shortest times
-/// and the median ratio of all pairs of measurements must be at most [`FASTER`]. In addition, the
-/// ratio must be below 1 in three quarters of the pairs of measurements. The shortest times are
-/// important because other processes can make runs longer, but never shorter.
+/// The largest ratio at which Tracewright considers a setting faster than the default settings. A
+/// ratio is the time with a setting, divided by the time with the default settings. The ratio of
+/// the shortest times and the median ratio of all pairs of measurements must be at most [`FASTER`].
+/// In addition, the ratio must be below 1 in three quarters of the pairs of measurements. The
+/// shortest times are important because other processes can make runs longer, but never shorter.
 pub const FASTER: f64 = 0.97;
 
 /// The result of a trial, which measures one setting.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// The program computes correct results. Each field contains a ratio: the time with the
-    /// measured setting divided by the time with the default settings.
+    /// The program with the measured setting computes correct results. Each field contains a ratio:
+    /// the time with the measured setting divided by the time with the default settings.
     Ratio {
         median: f64,
         /// The upper quartile of the ratios of all pairs of measurements.
@@ -69,8 +69,8 @@ impl Verdict {
 ///
 /// Each record of measurements is a file with two lines. The second line of the file is the
 /// content, and the first line is the hash of the content. The tuner first writes a temporary file
-/// and then renames the temporary file. Therefore, parallel or killed runs never leave partial
-/// records.
+/// and then renames the temporary file. Therefore, a tuner that is killed or that runs in parallel
+/// with another tuner never leaves an incomplete record.
 pub struct TuningCache {
     folder: PathBuf,
 }
@@ -82,7 +82,8 @@ pub struct TuningCache {
 pub struct Record<Way = Tiling> {
     /// The name of the fused operation, or the name of the network.
     pub name: String,
-    /// The default settings. All measured times are divided by the time with the default settings.
+    /// The default settings. All measured times in the record are divided by the time with the
+    /// default settings.
     pub usual: Way,
     pub tried: Vec<TrialRecord<Way>>,
 }
@@ -134,7 +135,8 @@ impl<Way: Clone + PartialEq> Record<Way> {
         faster.min_by(|a, b| a.1.total_cmp(&b.1))
     }
 
-    /// Returns the fastest correct setting. The fastest setting can be the default setting.
+    /// Returns the fastest setting with which the program computes correct results. The fastest
+    /// setting can be the default setting.
     pub fn fastest(&self) -> &Way {
         self.best().map_or(&self.usual, |(best, _)| best)
     }
@@ -162,7 +164,7 @@ impl TuningDb {
 
 impl TuningCache {
     /// Selects the folder with measurements for this machine, the given target and the given
-    /// compiler. The features of the target must be known.
+    /// compiler. The features of the target's processor must be known.
     pub fn new(cache: &Path, target: &Target, compiler: &str) -> Self {
         let threads = thread::available_parallelism().map_or(1, usize::from);
         let mut hasher = blake3::Hasher::new();
@@ -240,8 +242,8 @@ impl TuningCache {
     }
 }
 
-/// Parses the content of a record file. Returns `None` if the hash is wrong or the content is
-/// invalid.
+/// Parses the content of a record file. Returns `None` if the hash in the file is wrong, or if the
+/// content of the file is invalid.
 fn record(bytes: &[u8]) -> Option<Written> {
     let (hash, json) = std::str::from_utf8(bytes).ok()?.strip_suffix('\n')?.split_once('\n')?;
     let written = blake3::hash(json.as_bytes()).to_hex().as_str() == hash;
@@ -284,7 +286,8 @@ mod tests {
         Verdict::Ratio { median, upper_quartile, shortest }
     }
 
-    /// Creates a record with `count` trials. In the created record, the last trial is the fastest.
+    /// Creates a record of measurements with `count` trials. In the created record, the last trial
+    /// is the fastest.
     fn tried(product: &str, count: usize) -> Record {
         let verdict = |i: usize| ratio(0.9 / i as f64, 0.9, 0.1);
         let tried = (1..=count).map(|i| TrialRecord { way: tiling(i), verdict: verdict(i) });

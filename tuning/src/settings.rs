@@ -11,7 +11,7 @@ use targets::CompilerFlag;
 #[serde(deny_unknown_fields)]
 pub struct BuildSettings {
     pub chunk: NonZeroUsize,
-    /// Additional flags for the compiler.
+    /// Additional command-line flags for the compiler of the network.
     pub flags: Vec<CompilerFlag>,
 }
 

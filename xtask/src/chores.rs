@@ -20,17 +20,17 @@ const HOW_CC: &str =
     "`apt install build-essential`, `dnf install gcc gcc-c++`, `xcode-select --install` or the like";
 
 /// The test files that run a second time, for the processor in `TRACEWRIGHT_TEST_TARGET`. The
-/// listed files test the text of modules, and whole networks. The list omits `ops_iree`, `batch`,
-/// `embedding` and `precision`, because a second run of these tests would take too long.
+/// listed test files check the text of modules, and whole networks. The list omits `ops_iree`,
+/// `batch`, `embedding` and `precision`, because a second run of these tests would take too long.
 const COMPILING: &[&str] = &["lowered_iree", "token_exact"];
 
 /// Test files that run a second time only with `--long`. The listed files test every composite
 /// operation.
 const COMPILING_LONG: &[&str] = &["composites"];
 
-/// Tests that `cargo xtask test` skips for processors without kernels. Without kernels, each model
-/// in the skipped tests takes a minute to compile. Other tests cover the same operations with
-/// smaller models.
+/// Tests that `cargo xtask test` skips for processors without kernels. Without kernels, the
+/// compiler needs a minute for each model in the skipped tests. Other tests cover the same
+/// operations with smaller models.
 const SLOW_WITHOUT_KERNELS: &[&str] =
     &["the_shipped", "quantized_weights", "prompts_of_any_length", "converted_and_reported"];
 
@@ -39,7 +39,7 @@ const SLOW_WITHOUT_KERNELS: &[&str] =
 const CALLING_C: &[&str] = &["call", "load", "parameters"];
 
 /// A setting with which a failed allocation returns an error instead of aborting the process. One
-/// test requests too much memory.
+/// of the tests deliberately requests too much memory.
 const ASAN_OPTIONS: (&str, &str) = ("ASAN_OPTIONS", "allocator_may_return_null=1");
 
 /// The packages that use `tracewright` with IREE. Cargo builds all other packages in one command
@@ -57,7 +57,7 @@ const NEED_IREE: [&str; 7] = [
 /// Returns a processor with fewer features than this machine, for which the compiler generates
 /// different code. If the processor has no bf16 instructions, weights are not packed. If the
 /// processor has no AVX2, the compiler does not fuse multiplications with additions. The function
-/// also returns the tests to skip for this processor.
+/// also returns the tests that should be skipped for this processor.
 fn lower_level() -> Option<(&'static str, &'static [&'static str])> {
     #[cfg(target_arch = "x86_64")]
     return match () {
@@ -149,7 +149,8 @@ fn xla_cpu(root: &Path) -> Result<PathBuf, Error> {
     Ok(python.packages().join("fastatomstruct_xla_cpu/libpjrt_cpu.so"))
 }
 
-/// Installs the headers for building the CUDA driver, on platforms for which NVIDIA publishes them.
+/// Installs the headers for building the CUDA driver, on platforms for which NVIDIA publishes these
+/// headers.
 fn cuda_headers(root: &Path) -> Result<(), Error> {
     let platform = match (env::consts::OS, env::consts::ARCH) {
         ("linux", "x86_64") => "manylinux2014_x86_64",
@@ -306,8 +307,8 @@ pub fn newcomer(root: &Path) -> Result<(), Error> {
     step("first steps of a new user", &mut test)
 }
 
-/// Builds IREE's runtime for AArch64 and runs it in QEMU. QEMU also runs the AArch64 kernels, which
-/// the other tests only compile.
+/// Builds IREE's runtime for AArch64, and runs the runtime in QEMU. QEMU also runs the AArch64
+/// kernels, which the other tests only compile.
 fn emulated(root: &Path) -> Result<(), Error> {
     let emulator = ["qemu-aarch64", "qemu-aarch64-static"].into_iter().any(|name| starts(name).is_ok());
     if emulator {
@@ -391,7 +392,7 @@ fn compares(root: &Path, tools: &Tools) -> Command {
 }
 
 /// Computes every operation and random graphs with the evaluator, IREE, the StableHLO reference
-/// interpreter and XLA. Then compares the results of the four programs.
+/// interpreter and XLA. The chore then compares the results of the four programs.
 pub fn differential(root: &Path, graphs: u32) -> Result<(), Error> {
     let tools = setup(root)?;
     let oracle = root.join("tests/oracle");
@@ -433,8 +434,8 @@ fn built(root: &Path) -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from).join("debug")
 }
 
-/// Builds the Python wheel into `out`, and prints its path. The argument `profile` is the name of a
-/// cargo profile.
+/// Builds the Python wheel into the folder `out`, and prints the path of the wheel. The argument
+/// `profile` is the name of a cargo profile.
 pub fn wheel(root: &Path, out: &Path, profile: &str) -> Result<PathBuf, Error> {
     let tools = setup(root)?;
     let pins = root.join("xtask/wheel.txt");
@@ -545,7 +546,8 @@ fn empty(folder: PathBuf) -> Result<PathBuf, Error> {
     Ok(folder)
 }
 
-/// Checks that the C or C++ compiler can be started. CMake uses the checked compiler.
+/// Checks that the C or C++ compiler can be started. CMake uses the compiler that this function
+/// checks.
 fn compiler(what: &'static str, variable: &str, default: &str) -> Result<(), Error> {
     let program = env::var_os(variable).unwrap_or_else(|| default.into());
     match starts(&program) {

@@ -10,7 +10,8 @@ use crate::error::Error;
 use crate::python;
 use crate::step::{starts, step};
 
-/// The packages of npm: a client, and a browser with what `cli/tests/serving/page.mjs` needs to use it.
+/// The npm packages: a client, a browser, and the packages with which `cli/tests/serving/page.mjs`
+/// uses the browser.
 const NPM: [&str; 4] =
     ["openai@7.59.0", "@sparticuz/chromium@147.0.0", "puppeteer-core@24.43.1", "axe-core@4.14.1"];
 

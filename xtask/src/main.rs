@@ -64,11 +64,12 @@ enum Chore {
     },
     /// Run the whole test suite: formatting, lints, documentation, tests.
     Test {
-        /// Run only the tests that need no tools except cargo, so no setup and no IREE.
+        /// Run only the tests that need no tools except cargo, and therefore neither a setup nor
+        /// IREE.
         #[arg(long)]
         fast: bool,
-        /// Test every model family and every operation on a Vulkan device instead. The command
-        /// fails if there is no Vulkan driver.
+        /// Test every model family and every operation on a Vulkan device, instead of the whole
+        /// test suite. The command fails if there is no Vulkan driver.
         #[arg(long, conflicts_with = "fast")]
         vulkan: bool,
         /// Run some tests with more configurations and longer sequences.
@@ -123,10 +124,10 @@ pub struct Fuzz {
     /// Name of the function to fuzz, such as the reader of a file format.
     #[arg(value_parser = ["config", "gguf", "index", "safetensors", "irpa", "trace", "template", "tokenizer", "manifest", "model"])]
     target: String,
-    /// Maximum number of inputs.
+    /// Maximum number of inputs with which the fuzzer calls the function.
     #[arg(long, default_value_t = 1_000_000)]
     runs: u64,
-    /// Maximum time in seconds.
+    /// Maximum time of the fuzzing in seconds.
     #[arg(long, default_value_t = 7200)]
     seconds: u64,
 }

@@ -20,7 +20,7 @@ pub const AT_ONCE: usize = 2;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct TestProgram {
-    /// The name of the test for `--test`, or the name of the package.
+    /// The name of the test that you pass to `--test`, or the name of the package.
     pub name: String,
     path: PathBuf,
     pub folder: PathBuf,
@@ -29,8 +29,8 @@ pub struct TestProgram {
 }
 
 impl TestProgram {
-    /// Parses a line of cargo's messages. Returns the test program if the line reports that cargo
-    /// built a test program.
+    /// Parses one of the messages that cargo prints. Returns the test program if the line reports
+    /// that cargo built a test program.
     fn named(line: &str) -> Option<Self> {
         let message: Json = serde_json::from_str(line).ok()?;
         let text = |pointer: &str| message.pointer(pointer)?.as_str();
@@ -87,8 +87,8 @@ impl TestProgram {
     }
 }
 
-/// Builds the test programs that the command `cargo` would run. The command is a `cargo test` of
-/// some packages.
+/// Builds the test programs that the command `cargo` would run. The command is a `cargo test`
+/// command for some packages.
 pub fn build(name: &str, cargo: &mut Command) -> Result<Vec<TestProgram>, Error> {
     cargo.args(["--no-run", "--message-format=json-render-diagnostics"]);
     let step = Step::begin(name, cargo);

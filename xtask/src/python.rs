@@ -14,9 +14,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::error::Error;
 use crate::step::{check, human, start_error};
 
-/// The name of a file that contains a copy of the requirements. An installation removes this copy
-/// at the beginning, and writes the copy at the end. If the copy is missing, the installation was
-/// not finished. If the copy differs from the requirements, the folder is out of date.
+/// The name of a file that contains a copy of the requirements file. An installation removes this
+/// copy at the beginning, and writes the copy at the end. If the copy of the requirements is
+/// missing, the installation was not finished. If the copy differs from the requirements, the
+/// installed packages are out of date.
 const STAMP: &str = "installed.txt";
 
 const HOW_PYTHON: &str =
@@ -28,9 +29,9 @@ pub struct Python {
 }
 
 impl Python {
-    /// Returns the folder that contains the packages. If a package contains an executable program,
-    /// run this program directly. The scripts in `bin` are slower because the scripts start Python.
-    /// The scripts also contain the absolute path of the checkout.
+    /// Returns the folder that contains the installed Python packages. If a package contains an
+    /// executable program, run this program directly. The scripts in `bin` are slower because the
+    /// scripts start Python. The scripts also contain the absolute path of the checkout.
     pub fn packages(&self) -> &Path {
         &self.packages
     }
@@ -213,8 +214,9 @@ fn asks(statement: &str) -> Result<bool, Error> {
 }
 
 /// Runs a child process and writes its output to the file `log`. On a terminal, the function
-/// displays a spinner. The child process inherits the lock file as its stdin. Therefore, the child
-/// process holds the lock until the child process ends, even if this program is killed.
+/// displays a spinner while the process runs. The child process inherits the lock file as its
+/// stdin. Therefore, the child process holds the lock until the child process ends, even if this
+/// program is killed.
 pub fn run(command: &mut Command, what: &str, log: &Path, lock: &File) -> Result<(), Error> {
     let output = File::create(log).with_path("create", log)?;
     let errors = output.try_clone().with_path("open", log)?;
@@ -260,8 +262,8 @@ pub fn lock(dir: &Path) -> Result<File, Error> {
     Ok(file)
 }
 
-/// A line `NAME==VERSION` of the requirements. If the line also contains a `--hash`, pip accepts
-/// only the wheel with this hash.
+/// A line `NAME==VERSION` of the requirements file, which pins one package. If the line also
+/// contains a `--hash`, pip accepts only the wheel with this hash.
 struct Pin {
     name: String,
     version: String,

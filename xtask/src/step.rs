@@ -52,7 +52,7 @@ pub fn starts(program: impl AsRef<OsStr>) -> io::Result<()> {
     command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().map(drop)
 }
 
-/// Creates the error for a command that did not start.
+/// Creates the error for a program that did not start.
 pub fn start_error(command: &Command, source: io::Error) -> Error {
     Error::Start { program: command.get_program().to_string_lossy().into_owned(), source }
 }

@@ -71,7 +71,7 @@ model! {
     }
 }
 
-/// The keys of config.json.
+/// The configuration keys that the decoder reads from config.json.
 #[derive(Clone)]
 pub struct Config {
     pub vocabulary: usize,

@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-/// The maximum size of all buffers together, in bytes.
+/// The maximum size of all measurement buffers together, in bytes.
 const TOTAL: usize = 2 << 30;
-/// The maximum size of one buffer, in bytes.
+/// The maximum size of one measurement buffer, in bytes.
 const EACH: usize = 128 << 20;
 
 /// The buffers for a measurement of the memory bandwidth. Each core has a separate buffer, and all
@@ -21,7 +21,7 @@ pub struct Bandwidth {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Rates<T = f64> {
     pub read: T,
-    /// The rate of copying in bytes per second. A copied byte counts as one byte, although the
+    /// The rate of copying in bytes per second. The rate counts each copied byte once, although the
     /// processor reads and writes this byte.
     pub copy: T,
 }

@@ -22,16 +22,16 @@ type Network = generate::Network<AnyExecutor>;
 /// A language model that is loaded for measurements.
 pub struct Language {
     network: Network,
-    /// The same network on a second device that counts calls of each compiled function. The field
-    /// is `None` if the device of the network cannot count calls.
+    /// A copy of the network on a second device that counts calls of each compiled function. The
+    /// field is `None` if the network's device cannot count calls of compiled functions.
     watched: Option<(Network, Runtime)>,
     pub(super) paths: Paths,
     footprint: Footprint,
     pub(super) recorded: Trace,
     pub(super) expanded: Expanded,
     pub(super) plan: Plan,
-    /// The device that runs the network, and the engine if the engine is XLA. The plan contains all
-    /// other properties of the measured variant.
+    /// The device that runs the network; if XLA runs the network, also the engine `xla`. The plan
+    /// of the network contains all other properties of the measured variant.
     placed: Vec<(&'static str, String)>,
     flags: Vec<String>,
 }
@@ -41,7 +41,7 @@ impl Language {
     /// cache and the device.
     ///
     /// # Errors
-    /// Returns the error of the first stage that fails.
+    /// Returns the error of the first build stage that fails.
     pub fn load(
         plan: Plan,
         checkpoint: &Checkpoint,
@@ -90,7 +90,7 @@ impl Language {
     /// XLA](tracewright::export::xla::planned).
     ///
     /// # Errors
-    /// Returns the error of the first stage that fails.
+    /// Returns the error of the first build stage that fails.
     pub fn load_in_xla(plan: Plan, checkpoint: &Checkpoint, tools: XlaTools<'_>) -> Result<Self, BenchError> {
         let traced = plan.record(&plan.steps())?;
         let expanded = plan.expand(&traced.trace)?;
@@ -120,12 +120,12 @@ impl Language {
         self.network.chunk()
     }
 
-    /// Creates a case that measures decoding. The case reports the time of one decode step, which
-    /// computes one token for each sequence. A run first reads a prompt of `depth` tokens, and then
-    /// measures `tokens` decode steps.
+    /// Creates a benchmark case that measures decoding. The case reports the time of one decode
+    /// step, which computes one token for each sequence. In each run, the case first reads a prompt
+    /// of `depth` tokens, and then measures `tokens` decode steps.
     ///
     /// # Errors
-    /// Returns an error if the context is too short.
+    /// Returns an error if the context is too short for the measured tokens.
     pub fn decode(&self, depth: usize, tokens: usize) -> Result<Case<'_>, BenchError> {
         fits(self.network.context(), depth, tokens)?;
         let batch = self.network.batch();
@@ -148,11 +148,11 @@ impl Language {
         Ok(case)
     }
 
-    /// Creates a case that measures the time for reading a prompt of `tokens` tokens. The measured
-    /// time includes the computation of the first new token.
+    /// Creates a benchmark case that measures the time for reading a prompt of `tokens` tokens. The
+    /// measured time includes the computation of the first new token.
     ///
     /// # Errors
-    /// Returns an error if the context is too short.
+    /// Returns an error if the context is too short for the prompt.
     pub fn prefill(&self, tokens: usize) -> Result<Case<'_>, BenchError> {
         fits(self.network.context(), 0, tokens)?;
         let calls = tokens.div_ceil(self.network.chunk()) as f64;
@@ -170,8 +170,8 @@ impl Language {
     ///
     /// # Errors
     /// Returns an error if the device does not count calls of each compiled function. The function
-    /// also returns an error if several entry points of the module read the prompt, because a
-    /// profile cannot separate the times of several entry points.
+    /// also returns an error if several entry points read the prompt, because a profile cannot
+    /// separate the times of several entry points.
     pub fn can_profile(&self, case: &Case<'_>) -> Result<(), BenchError> {
         match case.watched {
             Some(_) => self.profiled_calls(&case.label).map(drop),
@@ -179,8 +179,8 @@ impl Language {
         }
     }
 
-    /// Returns the profile of a measured case, which contains one call of the entry point. The
-    /// argument `model` is the name of the model.
+    /// Returns the profile of a measured case for one call of the entry point. The argument `model`
+    /// is the name of the model.
     ///
     /// # Errors
     /// Returns the same errors as [`can_profile`](Self::can_profile).
@@ -189,8 +189,8 @@ impl Language {
         self.profiled(model, entry, calls as f64, measured).ok_or(BenchError::NotWatched)
     }
 
-    /// Returns the entry point that the measured case calls. Also returns the number of calls per
-    /// decode step or per prompt.
+    /// Returns the entry point that the measured case calls. The function also returns how often
+    /// the case calls the entry point per decode step or per prompt.
     fn profiled_calls(&self, label: &Label) -> Result<(&'static str, usize), BenchError> {
         let tokens = label.variant.get("tokens").and_then(|tokens| tokens.parse::<usize>().ok());
         let chunk = self.network.chunk();
@@ -235,7 +235,8 @@ impl Language {
 /// Checks whether `tokens` tokens after `depth` other tokens fit into a context.
 ///
 /// # Errors
-/// Returns an error if there are no tokens, or if the context is too short for one more token.
+/// Returns an error if `tokens` is 0, or if the context has no space for one more token after the
+/// measured tokens.
 pub fn fits(context: usize, depth: usize, tokens: usize) -> Result<(), BenchError> {
     match depth.saturating_add(tokens) < context && tokens > 0 {
         true => Ok(()),
@@ -272,7 +273,7 @@ fn steps(network: &Network, prompt: Vec<u32>, tokens: usize) -> Run<'_> {
     })
 }
 
-/// Measures decode steps of a whole batch. All sequences have the same prompt.
+/// Measures decode steps of a whole batch. All sequences of the batch have the same prompt.
 fn batched_steps(network: &Network, prompt: Vec<u32>, tokens: usize) -> Run<'_> {
     // Reading the prompts chooses the first token, so the number of tokens is one larger than the number of
     // steps.
@@ -297,7 +298,7 @@ fn reading(network: &Network, prompt: Vec<u32>) -> Run<'_> {
 }
 
 /// Adds counters for executed functions to a device. Returns `None` if the device does not support
-/// such counters.
+/// counters for executed functions.
 pub fn watched(device: Device) -> Option<Device> {
     match device {
         Device::LocalTask { workers } | Device::Watched { workers } => Some(Device::Watched { workers }),

@@ -46,13 +46,13 @@ pub use stages::Stages;
 /// docs/reference/json.md describes the fields.
 #[derive(Clone, Debug, Serialize)]
 pub struct BenchReport {
-    /// The version of the JSON format.
+    /// The version of the JSON format for measurements.
     pub schema: u32,
     pub tracewright: &'static str,
     pub machine: BenchMachine,
     pub rounds: usize,
     /// The read and copy bandwidth of the memory in bytes per second, with one thread per core. The
-    /// distribution contains one number per round.
+    /// distribution of each bandwidth contains one measurement per round.
     pub memory: Rates<Distribution>,
     /// The peak memory consumption of the benchmark process in bytes, if the system reports this
     /// number. The process keeps all variants in memory.
@@ -88,8 +88,8 @@ pub struct Case<'a> {
     /// The number of bytes and of arithmetic operations in one unit of work, such as a decode step.
     pub work: Workload,
     pub run: Run<'a>,
-    /// The same computation on a device that counts calls of each compiled function. The field is
-    /// `None` if no device can count calls.
+    /// The computation of `run` on a device that counts calls of each compiled function. The field
+    /// is `None` if no device can count calls of compiled functions.
     pub watched: Option<Watched<'a>>,
 }
 
@@ -98,8 +98,8 @@ pub struct Watched<'a> {
     pub runtime: &'a Runtime,
     /// Runs the same computation as [`Case::run`].
     pub run: Run<'a>,
-    /// Runs only the preparation, such as reading the prompts. The field is `None` if `run` does
-    /// not include the preparation.
+    /// Runs only the preparation, such as reading the prompts. The field is `None` if `run`
+    /// contains no preparation.
     pub before: Option<Run<'a>>,
     /// The number of work units in one call of `run`.
     pub units: usize,
@@ -122,8 +122,8 @@ pub struct Label {
     pub flags: Vec<String>,
 }
 
-/// The amount of work in one measured unit of work. A unit of work is a decode step, a prompt or a
-/// matmul.
+/// The amount of work in one unit of work, for which the benchmark reports the time. A unit of work
+/// is a decode step, a prompt or a matmul.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Workload {
     pub tokens: Option<f64>,
@@ -163,15 +163,15 @@ pub struct Dispatch {
     /// The total time of all executions of the function per unit of work, such as a decode step, in
     /// seconds.
     pub seconds: f64,
-    /// The field paths of the operations that the function computes. The list is empty if the
-    /// module contains no field paths.
+    /// The field paths of the operations that the compiled function computes. The list is empty if
+    /// the module contains no field paths.
     pub paths: Vec<String>,
 }
 
 /// The reason why a case cannot be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
-    /// The plan cannot be recorded or lowered.
+    /// The network of the plan cannot be recorded or lowered.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// The network cannot be built or loaded.
@@ -180,7 +180,7 @@ pub enum BenchError {
     /// XLA cannot build or load the network.
     #[error(transparent)]
     Model(#[from] tracewright::ModelError),
-    /// Random weights cannot be written.
+    /// Random weights for the measured network cannot be written.
     #[error(transparent)]
     Random(#[from] RandomError),
     /// A call of the network failed.
@@ -222,7 +222,7 @@ pub enum BenchError {
     Stopped,
 }
 
-/// Reports an error of the runtime as an error about loading a program.
+/// Converts an error of the runtime to an error about loading a program.
 impl From<runtime::RuntimeError> for BenchError {
     fn from(error: runtime::RuntimeError) -> Self {
         Self::Load(error.into())
@@ -238,8 +238,8 @@ pub type WatchRounds<'a> = &'a mut dyn FnMut(usize) -> ControlFlow<()>;
 /// again on a device that counts calls of each compiled function, if the case has such a device.
 ///
 /// # Errors
-/// Returns the error of the first case that fails. Also returns an error if `watch` stops the
-/// measurement.
+/// Returns the error of the first case that fails. The function also returns an error if `watch`
+/// stops the measurement.
 pub fn measure(
     mut cases: Vec<Case<'_>>,
     rounds: usize,
@@ -329,8 +329,8 @@ fn dispatches(watched: Watched<'_>) -> Result<Vec<Dispatch>, BenchError> {
     Ok(dispatches)
 }
 
-/// Returns the compiled functions that a run executes. For each function name, the map contains the
-/// number of executions and the total time.
+/// Returns the compiled functions that a device executes during a run. For each function name, the
+/// map contains the number of executions and the total time.
 fn executed(runtime: &Runtime, run: &mut Run<'_>) -> Result<BTreeMap<String, (u64, Duration)>, BenchError> {
     let before = runtime.executed()?;
     run()?;
@@ -342,8 +342,8 @@ fn executed(runtime: &Runtime, run: &mut Run<'_>) -> Result<BTreeMap<String, (u6
     Ok(runtime.executed()?.into_iter().map(more).collect())
 }
 
-/// Estimates the number of multiplications and additions in one call of an entry point with the
-/// cost model.
+/// With the cost model, estimates the number of multiplications and additions in one call of an
+/// entry point.
 fn flops(trace: &Trace, entry: &str, target: &Target) -> f64 {
     let mut found: Vec<f64> = Vec::with_capacity(trace.functions.len());
     for function in &trace.functions {

@@ -32,7 +32,7 @@ pub(super) struct Declared {
 pub(super) struct Dispatched {
     pub name: String,
     /// The field path of a call that the compiler inlined, such as `model.layers.3`. The dispatch
-    /// computes operations of the called function.
+    /// contains operations of the function that the inlined call invokes.
     pub within: Option<String>,
     /// The source locations of the dispatch. If the dispatch executes a kernel, the set contains
     /// the location of the kernel call. If the dispatch executes a function that the compiler
@@ -40,8 +40,8 @@ pub(super) struct Dispatched {
     places: BTreeSet<Declared>,
 }
 
-/// Flags for iree-compile. The flags stop the compiler after fusing operations into dispatches, and
-/// print the source location of each operation.
+/// Flags for iree-compile. With these compiler flags, the compiler stops after fusing operations
+/// into dispatches, and prints the source location of each operation.
 const FLAGS: [&str; 6] = [
     "--compile-to=flow",
     "--mlir-disable-threading",
@@ -126,11 +126,11 @@ fn parse(text: &str) -> Paths {
 
 /// A source location in MLIR's notation, without the surrounding `loc(…)`.
 enum Location<'a> {
-    /// A reference such as `#loc7`.
+    /// A reference to another source location, such as `#loc7`.
     Alias(&'a str),
-    /// A file and line such as `"models/src/llama.rs":7:0`.
+    /// A Rust file and a line in this file, such as `"models/src/llama.rs":7:0`.
     File(&'a str, u32),
-    /// A named location such as `"path"(#loc3)`.
+    /// A location with a name, such as `"path"(#loc3)`.
     Name(&'a str, Box<Self>),
     /// A location such as `callsite(#loc1 at #loc2)`. The first location belongs to an inlined
     /// operation, and the second location belongs to the call of the inlined function.

@@ -96,8 +96,9 @@ impl Language {
 
 /// Contains the estimated costs of an entry point's operations, by source location.
 struct Costs {
-    /// Contains one map for each function. The map gives the total cost of the operations at each
-    /// source location, and the name and the cost of the most expensive operation at this location.
+    /// The list contains one map for each function of the trace. The map gives the total cost of
+    /// the operations at each source location, and the name and the cost of the most expensive
+    /// operation at this location.
     functions: Vec<BTreeMap<Declared, (Cost, String, f64)>>,
     entry: usize,
     /// Maps the prefix of a layer's parameter keys to the index of the function that computes the

@@ -27,8 +27,8 @@ const CALLS: usize = 8;
 
 const ENTRY: &str = "run";
 
-/// The sizes of a matmul. The input has the shape `[m, k]`, the weight `[n, k]` and the result
-/// `[m, n]`.
+/// The sizes of the matrices in a matmul. The input has the shape `[m, k]`, the weight `[n, k]` and
+/// the result `[m, n]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Matmul {
     pub m: usize,
@@ -38,8 +38,8 @@ pub struct Matmul {
     pub element: ElementType,
 }
 
-/// The sizes of causal attention without a sliding window. The queries have the shape
-/// `[heads, groups, queries, features]`. The keys and the values have the shape
+/// The sizes of the tensors in causal attention without a sliding window. The queries have the
+/// shape `[heads, groups, queries, features]`. The keys and the values have the shape
 /// `[heads, context, features]`.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionSizes {
@@ -58,20 +58,21 @@ pub struct AttentionSizes {
 /// A compiled operation that is ready for measurements.
 pub struct Single {
     loaded: (Runtime, VmFunction),
-    /// The same operation on a second device that counts calls of each compiled function.
+    /// A copy of the operation on a second device that counts calls of each compiled function.
     watched: Option<((Runtime, VmFunction), Paths)>,
-    /// The arguments of the operation. An argument is either a tensor with its bytes, or an integer
-    /// that stays in the memory of the host.
+    /// The arguments for calling the operation. An argument is either a tensor with its bytes, or
+    /// an integer that stays in the memory of the host.
     arguments: Vec<Result<(TensorType, Vec<u8>), i32>>,
     label: Label,
     work: Workload,
 }
 
 impl Matmul {
-    /// Builds and loads the matmul. The options select the storage format of the weight.
+    /// Builds and loads a program that computes the matmul. The options select the storage format
+    /// of the weight.
     ///
     /// # Errors
-    /// Returns the error of the first stage that fails.
+    /// Returns the error of the first build stage that fails.
     pub fn load(self, seed: u64, options: ProgramOptions<'_>) -> Result<Single, BenchError> {
         let Self { m, n, k, element } = self;
         let weight = Parameter::new("weight", TensorType::new(element, [n, k]));
@@ -89,10 +90,10 @@ impl Matmul {
 }
 
 impl AttentionSizes {
-    /// Builds and loads the attention operation.
+    /// Builds and loads a program that computes the attention operation.
     ///
     /// # Errors
-    /// Returns the error of the first stage that fails.
+    /// Returns the error of the first build stage that fails.
     pub fn load(self, seed: u64, options: ProgramOptions<'_>) -> Result<Single, BenchError> {
         let Self { queries, heads, groups, features, context, depth, element } = self;
         let q = TensorType::new(element, [1, heads, groups, queries, features]);

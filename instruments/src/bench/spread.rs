@@ -16,8 +16,8 @@ pub struct Distribution {
 }
 
 impl Distribution {
-    /// Computes the distribution of measurements. If `samples` is empty, all fields of the result
-    /// are zero.
+    /// Computes the distribution of measurements. If `samples` is empty, all fields of the returned
+    /// distribution are zero.
     pub fn of(samples: &[f64]) -> Self {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);

@@ -22,10 +22,10 @@ pub struct Stages {
 }
 
 impl Stages {
-    /// Lowers the plan once, and stores the text of the MLIR module.
+    /// Lowers the plan once, and stores the text of the MLIR module for the benchmark cases.
     ///
     /// # Errors
-    /// Returns an error if a stage fails.
+    /// Returns an error if recording, simplifying or lowering the network fails.
     pub fn new(plan: Plan) -> Result<Self, BenchError> {
         let recorded = plan.record(&plan.steps())?.trace;
         let expanded = plan.expand(&recorded)?;
@@ -35,7 +35,7 @@ impl Stages {
 
     /// Returns three benchmark cases. The first benchmark case records the network. The second
     /// benchmark case simplifies the trace, and expands composite operations to primitive
-    /// operations. The third benchmark case writes the MLIR module.
+    /// operations. The third benchmark case emits the text of the MLIR module.
     pub fn trace(&self) -> [Case<'_>; 3] {
         [
             self.case("record", Workload::default(), || {

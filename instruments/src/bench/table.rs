@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 
 use super::{BenchReport, Measured};
 
-/// The number of functions in the table of the slowest functions.
+/// The number of compiled functions in the table of the slowest functions.
 const NAMED: usize = 5;
 
-/// Formats only the settings of a variant that are not equal in all variants of the same operation.
+/// Formats only those settings in which the variants of the same operation differ.
 pub(super) fn variant(measured: &Measured, report: &BenchReport) -> String {
     let differs = |(name, value): &(&&'static str, &String)| {
         let mut others = report.cases.iter().filter(|other| other.label.case == measured.label.case);

@@ -56,12 +56,12 @@ impl Activations {
         (value.data.len() == ty.count()).then(|| Value { ty: ty.clone(), data: value.data })
     }
 
-    /// Runs an entry point that computes the logits of all tokens. Then compares the values of all
-    /// nodes with the activations that the other program computed. Tracewright and the other
-    /// program must compute in the element type `element`.
+    /// Runs an entry point that computes the logits of all tokens. The function then compares the
+    /// values of all nodes with the activations that the other program computed. Tracewright and
+    /// the other program must compute in the element type `element`.
     ///
     /// # Errors
-    /// Returns an error if the variant cannot run.
+    /// Returns an error if `form` cannot run the network.
     pub fn compare(
         &self,
         form: &dyn Form,

@@ -51,7 +51,7 @@ pub struct CompiledNetwork<'a> {
 #[derive(Clone, Copy)]
 pub enum BisectEngine<'a> {
     Iree {
-        /// The compiler and the cache.
+        /// The compiler, and the cache for compiled modules.
         tools: (&'a Compiler, &'a Path),
         runtime: &'a Runtime,
         /// The target for which the compiler generates code.

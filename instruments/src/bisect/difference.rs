@@ -6,14 +6,15 @@ use ops::{Bound, ElementType, Op, Value, WeightUse};
 use serde::Serialize;
 use trace::{Node, NodeKind};
 
-/// The allowed difference in the result of a layer, in units in the last place of the largest
-/// number. A layer may differ more than a single operation, because a layer consists of many
-/// operations.
+/// The allowed difference in the result of a layer, as a multiple of one unit in the last place
+/// (ulp) of the largest number. A layer may differ more than a single operation, because a layer
+/// consists of many operations.
 const LAYER: f64 = 64.0;
 const NARROW_LAYER: f64 = 16.0;
 
-/// A safety factor for roundings that a compiler omits. One random sample estimates the difference
-/// that omitted roundings cause. The allowed difference is the safety factor times this estimate.
+/// A safety factor for roundings that a compiler omits. The difference that omitted roundings cause
+/// is estimated from one random sample. The allowed difference is the safety factor times the
+/// estimated difference.
 const SAMPLE: f64 = 4.0;
 
 /// Describes the difference between the values that two variants of a network compute for a node.
@@ -78,14 +79,15 @@ fn index(shape: &[usize], mut place: usize) -> Vec<usize> {
 /// Determines the differences that may occur between two correct variants of a network.
 #[derive(Clone, Copy, Debug)]
 pub struct Tolerance {
-    /// The element type of the network.
+    /// The element type in which the network computes.
     pub element: ElementType,
     /// The allowed difference of a matmul's result if the two variants store the weight in
-    /// different formats. The field contains the quotient of the allowed difference and the largest
-    /// number in the result.
+    /// different formats. The field contains the allowed difference divided by the largest number
+    /// in the result.
     pub products: Option<f64>,
-    /// A factor that multiplies the calibrated bounds. The default is 1. With a smaller factor, you
-    /// can find out how much two correct variants differ in practice (docs/dev/reliability.md).
+    /// A factor by which the tolerance multiplies all calibrated error bounds. The default value of
+    /// the factor is 1. With a smaller factor, you can find out how much two correct variants
+    /// differ in practice (docs/dev/reliability.md).
     pub calibrated: f64,
 }
 
@@ -95,9 +97,9 @@ impl Tolerance {
         Self { element, products, calibrated: 1.0 }
     }
 
-    /// A safety factor for roundings that a compiler omits. One random sample estimates the
-    /// difference that omitted roundings cause. The allowed difference is the safety factor times
-    /// this estimate.
+    /// A safety factor for roundings that a compiler omits. The difference that omitted roundings
+    /// cause is estimated from one random sample. The allowed difference is the safety factor times
+    /// the estimated difference.
     pub(super) fn sample(self) -> f64 {
         SAMPLE * self.calibrated
     }
@@ -127,8 +129,8 @@ impl Tolerance {
     }
 }
 
-/// Returns the allowed difference of each element in a tensor. Two 8-bit integers may differ by 1,
-/// because 8-bit integers are quantized numbers.
+/// Returns the allowed difference of each element in a tensor. Elements that are 8-bit integers may
+/// differ by 1, because such integers are rounded numbers.
 pub(super) fn allowances(bound: Bound, expected: &Value) -> Vec<f64> {
     match expected.ty.element {
         ElementType::I8 => vec![1.0; expected.data.len()],

@@ -22,8 +22,8 @@ pub trait Form {
     /// The name of the variant in reports, such as `iree`.
     fn name(&self) -> &str;
 
-    /// Whether the results are exactly the results that the definitions of the operations require.
-    /// Only the evaluator computes exact results.
+    /// Whether the results are exact, as the definitions of the operations require. Only the
+    /// evaluator computes exact results.
     fn is_exact(&self) -> bool {
         false
     }
@@ -64,8 +64,8 @@ impl<'a> CheckpointValues<'a> {
 /// The reference evaluator, which computes each operation exactly as the operation is defined.
 pub struct EvaluatedForm<'a> {
     pub values: &'a CheckpointValues<'a>,
-    /// The storage formats of the weights. If this field is set, the evaluator first rewrites the
-    /// trace for weights in the given formats.
+    /// The storage formats of the weights with which the evaluator computes. If this field is set,
+    /// the evaluator first rewrites the trace for weights in these formats.
     pub stored: Option<(Weights, Target)>,
 }
 
@@ -111,8 +111,8 @@ pub struct CompiledForm<'a> {
 }
 
 impl CompiledForm<'_> {
-    /// Lowers a trace for compilation. The trace can be a single layer. Therefore, the checkpoint
-    /// may contain tensors that the trace doesn't read.
+    /// Lowers a trace for compilation. The trace can contain only a single layer of the network.
+    /// Therefore, the checkpoint may contain tensors that the trace doesn't read.
     ///
     /// # Errors
     /// Returns an error if the trace cannot be lowered.

@@ -17,7 +17,7 @@ pub struct TokenCall {
     pub tokens: Vec<u32>,
 }
 
-/// Prints a call, for example `decode of 1 token from position 4`.
+/// Formats a call as text, for example `decode of 1 token from position 4`.
 impl fmt::Display for TokenCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { entry, start, tokens } = self;
@@ -44,8 +44,8 @@ impl TokenCall {
         Self { entry: "score".into(), start: 0, tokens: tokens.into() }
     }
 
-    /// Returns the arguments of the call. The map `state` contains the current tensors of the KV
-    /// cache. The function fills tensors that are missing in `state` with zeros.
+    /// Returns the arguments for this call of the entry point. The map `state` contains the current
+    /// tensors of the KV cache. The function fills tensors that are missing in `state` with zeros.
     pub(crate) fn arguments(&self, signature: &Signature, state: &HashMap<Role, Value>) -> Vec<Value> {
         let argument = |argument: &trace::Argument| {
             let ty: TensorType = argument.ty.clone();

@@ -3,14 +3,15 @@
 //!
 //! `bisect` compares the values of nodes in a recorded trace. To get the value of a node, `bisect`
 //! exposes the node as an additional result of the function that contains the node. An exposed
-//! result has the same meaning in every [`Form`], even if the simplifier changes the function.
-//! First, `bisect` compares the nodes of the entry point, in which each layer is one node. Then
-//! `bisect` selects the first layer whose values differ, and runs the selected layer in the two
-//! variants with the same arguments. Finally, `bisect` compares the nodes inside the selected
-//! layer. The allowed difference of a whole layer can hide an error inside the layer. Therefore, if
-//! no layer differs, `bisect` still compares the nodes of the first layer of each kind. The
-//! compiler cannot fuse an exposed value with its consumer, so a difference can disappear while all
-//! values are exposed. If a difference disappears, `bisect` exposes the values one at a time.
+//! result contains the value of the same node in every [`Form`], even if the simplifier changes the
+//! function. First, `bisect` compares the nodes of the entry point, in which each layer is one
+//! node. Then `bisect` selects the first layer whose values differ, and runs the selected layer in
+//! the two variants with the same arguments. Finally, `bisect` compares the nodes inside the
+//! selected layer. The allowed difference of a whole layer can hide an error inside the layer.
+//! Therefore, if no layer differs, `bisect` still compares the nodes of the first layer of each
+//! kind. The compiler cannot fuse an exposed value with its consumer, so a difference can disappear
+//! while all values are exposed. If a difference disappears, `bisect` exposes the values one at a
+//! time.
 //!
 //! The allowed difference of a node is the sum of two numbers. The first number is the error bound
 //! of the node's operation. The second number is the effect of operands that already differ between
@@ -67,7 +68,7 @@ pub enum BisectError {
     /// IREE cannot create the device that runs the network.
     #[error(transparent)]
     Runtime(#[from] runtime::RuntimeError),
-    /// The callback that observes the comparison stopped the comparison.
+    /// The caller's callback, which observes the comparison, stopped the comparison.
     #[error("the comparison was stopped on request")]
     Stopped,
 }
@@ -100,8 +101,8 @@ pub struct NamedNode {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComparedNode {
     pub place: NamedNode,
-    /// The difference between the values of the node. The field is `None` if `bisect` did not
-    /// compare the node, for example because the node is an input.
+    /// The difference between the node's values in the two variants. The field is `None` if
+    /// `bisect` did not compare the node, for example because the node is an input.
     pub difference: Option<Difference>,
 }
 
@@ -121,10 +122,10 @@ pub struct Finding {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bisected {
-    /// The number of nodes that were compared.
+    /// The number of nodes that `bisect` compared.
     pub compared: usize,
     /// The first node whose values differ by more than the allowed difference. The field is `None`
-    /// if no node differs.
+    /// if no node exceeds the allowed difference.
     pub finding: Option<Finding>,
     /// Contains the name of each result of the entry point, and the difference between the two
     /// variants' values of this result.
@@ -133,8 +134,8 @@ pub struct Bisected {
 }
 
 impl Bisection<'_> {
-    /// Runs an entry point of a recorded trace with `arguments` in the two variants. Then compares
-    /// the values of the nodes.
+    /// Runs an entry point of a recorded trace with `arguments` in the two variants. The function
+    /// then compares the values of the nodes in the two variants.
     ///
     /// # Errors
     /// Returns an error if a variant cannot run.

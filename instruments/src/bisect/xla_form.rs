@@ -1,4 +1,5 @@
-//! Runs a trace with XLA. `bisect` compares the results with another variant of the network.
+//! Runs a trace with XLA. `bisect` compares the results of XLA with the results of another variant
+//! of the network.
 
 use bake::Ignorable;
 use files::Scratch;

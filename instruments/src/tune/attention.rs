@@ -47,8 +47,8 @@ impl AttentionSample {
         Self { attention: attention.clone(), keys, copies, seed }
     }
 
-    /// Returns the position of the first query. The queries are at the end of the KV cache, so the
-    /// attention operation reads the whole cache.
+    /// Returns the position of the first query in the context. The queries are at the end of the KV
+    /// cache, so the attention operation reads the whole cache.
     fn offset(&self) -> usize {
         let FusedAttention { op, types, .. } = &self.attention;
         let [queries, keys] = [0, 1].map(|i| types[i].shape[types[i].rank() - 2]);

@@ -125,7 +125,7 @@ impl Sample for ExpertsSample {
     }
 }
 
-/// Returns the sizes of the result's axes without the last axis.
+/// Returns the sizes of all axes of the result except the last axis.
 fn places(FusedExperts { x, indices, .. }: &FusedExperts) -> &[usize] {
     indices.as_ref().map_or(&x.shape[..x.rank() - 1], |indices| &indices.shape)
 }

@@ -1,4 +1,5 @@
-//! The tuner searches for the settings of a network and its kernels that are fastest on a machine.
+//! The tuner searches for the settings with which a network and its kernels are fastest on a
+//! machine.
 
 mod attention;
 mod experts;
@@ -24,13 +25,13 @@ pub use trial::{Trials, Workbench};
 
 #[derive(Debug, thiserror::Error)]
 pub enum TuneError {
-    /// The plan cannot be recorded or lowered.
+    /// The network of the plan cannot be recorded or lowered.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// The test program for a fused operation cannot be lowered.
     #[error(transparent)]
     Lower(#[from] LowerError),
-    /// The evaluator cannot run a fused operation.
+    /// The evaluator cannot run the fused operation of a kernel.
     #[error(transparent)]
     Evaluate(#[from] EvaluateError),
     /// The compiler fails although all settings have default values, or the caller stopped the

@@ -1,5 +1,5 @@
-//! Tunes the settings of a whole network, which are the number of tokens per prefill call and the
-//! flags of the compiler.
+//! Tunes two settings of a whole network: the number of tokens per prefill call, and the flags of
+//! the compiler.
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
@@ -20,13 +20,14 @@ use tracewright::{Plan, PlanError};
 /// The numbers of tokens per prefill call that the tuner tries.
 const CHUNKS: [usize; 5] = [32, 64, 128, 256, 512];
 
-/// The number of tokens in the prompt. The prompt ends with an incomplete chunk, as most real
-/// prompts do.
+/// The number of tokens in the prompt for a measurement. The prompt ends with an incomplete chunk,
+/// as most real prompts do.
 const PROMPT: usize = 500;
 
 const STEPS: usize = 16;
 
-/// The number of decode steps at the end of the prompt whose logits the tuner compares.
+/// The number of decode steps whose logits the tuner compares; these steps read the last tokens of
+/// the prompt.
 const COMPARED: usize = 3;
 
 /// The weights and the options with which the tuner builds and loads a network.
@@ -60,7 +61,7 @@ impl<'a> TunedNetwork<'a> {
     }
 
     /// Returns the settings that the tuner should try next. The tuner has not tried any of the
-    /// returned settings yet. Each returned setting differs from the best setting so far only in
+    /// returned settings yet. Each returned setting differs from the fastest known setting only in
     /// the chunk size or in one compiler flag.
     pub fn left(&self) -> Vec<BuildSettings> {
         let best = self.record.fastest();
@@ -77,7 +78,7 @@ impl<'a> TunedNetwork<'a> {
     /// Loads the network with default settings, and computes reference logits.
     ///
     /// # Errors
-    /// Returns the error of the first stage that fails.
+    /// Returns the error of the first build stage that fails.
     pub fn trials<'t>(&self, weights: &Weighted<'t>, kernels: &Tuning) -> Result<NetworkTrials<'t>, TuneError>
     where
         'a: 't,

@@ -22,7 +22,7 @@ use crate::bench::entry;
 const SPREAD: usize = 128 << 20;
 
 /// The largest number of multiplications and additions in one call that runs all copies of an
-/// operation. Only a single copy may exceed this limit.
+/// operation. A call that runs only a single copy of the operation may exceed this limit.
 const WORK: usize = 1 << 31;
 
 /// The largest number of copies of an operation.
@@ -39,11 +39,11 @@ pub(super) trait Sample {
     /// Returns the trace of a program with `copies` copies of the operation.
     fn traced(&self, copies: usize) -> Result<Trace, LowerError>;
 
-    /// Returns the number of copies that the entry point [`ALL`] runs.
+    /// Returns the number of copies of the operation that the entry point [`ALL`] runs.
     fn copies(&self) -> usize;
 
-    /// Returns the weights of the operation. For an attention operation, the function returns the
-    /// keys and values in the KV cache.
+    /// Returns the weights that the measured operation reads. For an attention operation, the
+    /// function returns the keys and values in the KV cache.
     fn parameters(&self) -> Parameters;
 
     /// Creates new random arguments for a trial.

@@ -37,10 +37,10 @@ pub struct Trial<'a> {
     /// The name of the fused operation, or the name of the network.
     pub name: &'a str,
     /// For a fused operation, the estimated time as a fraction of the time of all fused operations.
-    /// The field is 1 for a network.
+    /// For a network, the value of the field is 1.
     pub share: f64,
-    /// Contains the settings and the result of the trial. The field is `None` before the first
-    /// trial.
+    /// Contains the tried settings and the result of the trial. The field is `None` before the
+    /// first trial.
     pub tried: Option<(&'a dyn fmt::Display, &'a Verdict)>,
 }
 
@@ -54,7 +54,7 @@ impl Tuned {
     /// the list.
     ///
     /// # Errors
-    /// Returns an error if the plan cannot be recorded or lowered.
+    /// Returns an error if the network of the plan cannot be recorded or lowered.
     pub fn all(plan: &Plan, known: &TuningDb) -> Result<Vec<Self>, TuneError> {
         let target = &plan.target;
         let expanded = plan.expand(&plan.record(&plan.steps())?.trace)?;
@@ -84,7 +84,7 @@ impl Tuned {
     }
 
     /// Returns the tilings that the tuner should try next. The tuner has not tried any of the
-    /// returned tilings yet. Each returned tiling differs from the best tiling so far in only one
+    /// returned tilings yet. Each returned tiling differs from the fastest known tiling in only one
     /// parameter.
     pub fn left(&self) -> Vec<Tiling> {
         let Self { tilings, record, .. } = self;
@@ -100,7 +100,7 @@ impl Tuned {
     }
 }
 
-/// A trait for fused operations and networks, whose fastest settings the tuner searches.
+/// A trait for fused operations and networks; the tuner searches for their fastest settings.
 trait Tunes {
     /// The type of the settings, such as the type of a kernel's tiling.
     type Way: Clone + PartialEq + fmt::Display + Serialize;
@@ -144,8 +144,8 @@ impl Tunes for TunedNetwork<'_> {
     }
 }
 
-/// Tries all remaining settings, and records the result of each trial. Each trial compares its
-/// settings with the default settings, which `begin` loads.
+/// Tries all remaining settings, and records the result of each trial. The callback `begin` loads
+/// the default settings, and each trial compares other settings with the default settings.
 fn search<T: Tunes, Try: Fn(&T::Way) -> Result<Verdict, TuneError>>(
     tuned: &mut T,
     begin: impl FnOnce(&T) -> Result<Try, TuneError>,
@@ -172,12 +172,12 @@ fn search<T: Tunes, Try: Fn(&T::Way) -> Result<Verdict, TuneError>>(
 }
 
 /// Tries the remaining settings of each fused operation, and then the remaining settings of the
-/// network. The function stops when the time budget is spent. If `network` is set, the kernels get
-/// three quarters of the budget.
+/// network. The function stops when the time budget of the tuning is spent. If `network` is set,
+/// the kernels get three quarters of the budget.
 ///
 /// # Errors
-/// Returns the first error of a trial. Also returns an error if `watch` stops the tuning. After an
-/// error, the results of earlier trials remain available.
+/// Returns the first error of a trial. The function also returns an error if `watch` stops the
+/// tuning. After an error, the results of earlier trials remain available.
 pub fn tune<'a: 'w, 'w>(
     works: &mut [Tuned],
     network: Option<(&mut TunedNetwork<'a>, &Weighted<'w>)>,

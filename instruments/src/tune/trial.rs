@@ -49,7 +49,7 @@ pub struct Trials<'a> {
     usual: Loaded,
     /// Contains the values that the evaluator computes for some elements of the operation's result.
     expected: Value,
-    /// The arguments for calling the compiled programs.
+    /// The arguments with which a trial calls the compiled programs.
     uploads: Uploads,
     tried: Cell<u64>,
 }
@@ -125,9 +125,9 @@ impl<'a> Trials<'a> {
     }
 
     /// Compares all elements of the result with the program that has the default tiling. The
-    /// function calls the two programs with new arguments. With the previous arguments, memory that
-    /// a previous call wrote could contain correct results, although the tested program writes
-    /// nothing.
+    /// function calls the two programs with new arguments. If the arguments were the same as in a
+    /// previous call, correct results of the previous call could hide that the tested program
+    /// writes nothing.
     fn differs_from_the_usual(&self, loaded: &Loaded) -> Result<Option<String>, TuneError> {
         self.tried.set(self.tried.get() + 1);
         let others = uploads(&self.sample.arguments(self.tried.get()));
@@ -157,8 +157,8 @@ pub(super) fn in_turn(
     Ok(if again.faster() > first.faster() || again.faster().is_none() { again } else { first })
 }
 
-/// Measures `count` pairs of times. Each pair contains a time with the default tiling and a time
-/// with the tested tiling.
+/// Measures `count` pairs of execution times. Each pair contains a time with the default tiling and
+/// a time with the tested tiling.
 fn pairs(
     usual: &mut dyn FnMut() -> Result<f64, TuneError>,
     other: &mut dyn FnMut() -> Result<f64, TuneError>,

@@ -11,7 +11,7 @@ use ops::format::{DOUBLED_FLOATS, FloatGroup, GROUP, Group, Quantized, SUPER_BLO
 /// The number of values per block in formats such as Q4_K, whose names end with K.
 const LONG: usize = SUPER_BLOCK;
 
-/// The format of a quantized block.
+/// The format of a quantized block in a GGUF file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BlockFormat {
     /// A block contains a scale and 32 signed four-bit integers. The file stores each four-bit
@@ -35,8 +35,8 @@ pub enum BlockFormat {
     /// minima of the groups.
     Q5K,
     /// A block contains 16 groups of 16 signed six-bit integers. The file stores each six-bit
-    /// integer increased by 32. Each group has a scale of eight bits. The block has a further
-    /// scale, which multiplies the scales of the groups.
+    /// integer increased by 32. Each group of integers has a scale of eight bits. The block has a
+    /// further scale, which multiplies the scales of the groups.
     Q6K,
     /// A block contains 32 four-bit floats (e2m1) and a scale, which is a power of two (OCP
     /// "Microscaling Formats (MX) Specification", 2023, §5.3).
@@ -124,8 +124,8 @@ impl BlockFormat {
         }
     }
 
-    /// Returns the integers and scales of the block that begins at the number `start`. The result
-    /// is `None` if none of Tracewright's formats can store the same block.
+    /// Returns the integers and scales of the block whose first number has the index `start`. The
+    /// result is `None` if none of Tracewright's formats can store the same block.
     pub fn quantized(self, bytes: &[u8], start: usize) -> Option<Quantized> {
         if !start.is_multiple_of(self.numbers()) {
             return None;
@@ -214,9 +214,9 @@ impl BlockFormat {
     }
 }
 
-/// Decodes a block of Q4_K. For Q5_K, the function decodes everything except the fifth bits. The
-/// lower four bits of 32 bytes contain one group of numbers, and the upper four bits of the same
-/// bytes contain the next group.
+/// Decodes a block of Q4_K. For a block of Q5_K, the function ignores the fifth bit of each number.
+/// The lower four bits of 32 bytes contain one group of numbers, and the upper four bits of the
+/// same bytes contain the next group.
 fn with_minima(block: &[u8]) -> SuperBlock {
     let mut packed = [0; 12];
     packed.copy_from_slice(&block[4..16]);
@@ -229,8 +229,9 @@ fn with_minima(block: &[u8]) -> SuperBlock {
     }
 }
 
-/// Decodes a block of Q5_K. Each byte of the fifth bits contains one bit for each of the eight
-/// groups. All bits of a byte belong to the same position in their groups.
+/// Decodes a block of Q5_K. The block stores the fifth bits of its numbers in separate bytes, and
+/// each of these bytes contains one bit for each of the eight groups. All bits in one of these
+/// bytes belong to the same position in their groups.
 fn five_bits(block: &[u8], out: &mut [f32; LONG]) {
     let (four, high) = (with_minima(block), &block[16..16 + GROUP]);
     for (index, group) in out.as_chunks_mut::<GROUP>().0.iter_mut().enumerate() {

@@ -28,8 +28,8 @@ impl Client {
     }
 
     /// Calls a helper module on each device of a placement, and returns the result of each device.
-    /// The argument `arguments` contains the parts of each tensor. The indices in `kept` select
-    /// tensors that the call does not consume.
+    /// For each tensor, the argument `arguments` contains the parts on the devices. The indices in
+    /// `kept` select tensors that the call does not consume.
     fn on_parts(
         &self,
         module: String,
@@ -115,7 +115,7 @@ impl PjrtBuffer {
     }
 
     /// Replaces rows of this tensor with the tensor `rows`, beginning with the row `first`. The
-    /// result reuses the memory of this tensor.
+    /// returned tensor reuses the memory of this tensor.
     ///
     /// # Errors
     /// Returns an error for the same reasons as [`rows`](Self::rows). The function also returns an
@@ -168,8 +168,8 @@ fn zeros(ty: &TensorType) -> String {
     )
 }
 
-/// Returns a helper module that copies a tensor. The caller keeps the argument, so XLA cannot
-/// return the memory of the argument.
+/// Returns a helper module that copies a tensor. XLA cannot reuse the memory of the argument for
+/// the result, because the caller keeps the argument.
 fn copy(ty: &TensorType) -> String {
     let tensor = ty.mlir();
     format!("func.func @main(%a: {tensor}) -> {tensor} {{ return %a : {tensor} }}")

@@ -36,8 +36,8 @@ impl Client {
 }
 
 impl Executable {
-    /// Returns the executable as bytes. [`Client::deserialize`] loads an executable from the
-    /// returned bytes.
+    /// Converts the executable to bytes, and returns the bytes. [`Client::deserialize`] loads an
+    /// executable from the returned bytes.
     ///
     /// # Errors
     /// Returns an error if the plugin cannot store executables, or cannot store this executable.

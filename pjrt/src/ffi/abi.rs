@@ -2,11 +2,12 @@
 //! 0.106 to 0.116. This module declares only the structs that this crate uses.
 //!
 //! Each function of the API takes a pointer to one struct. In the first field of the struct, the
-//! caller stores the size of the struct. Therefore, later versions of the API can append fields.
+//! caller stores the size of the struct. Because the struct contains its size, later versions of
+//! the API can append fields.
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// An opaque object of the plugin. Only the plugin can see the contents of the object.
+/// An opaque object that belongs to the plugin. Only the plugin can see the contents of the object.
 #[repr(C)]
 pub struct Opaque {
     _opaque: [u8; 0],
@@ -14,8 +15,8 @@ pub struct Opaque {
 
 pub type Raw = *mut Opaque;
 
-/// A function of the API. The function takes a pointer to a struct with the arguments, and returns
-/// a pointer to an error, or null.
+/// A function of the PJRT C API. The function takes a pointer to a struct with the arguments, and
+/// returns a pointer to an error, or null.
 pub type Function<A> = unsafe extern "C" fn(*mut A) -> Raw;
 
 /// Declares structs that begin with the size of the struct and a list of extensions. The generated

@@ -25,8 +25,8 @@ use crate::library_file::missing_end;
 /// fields of the C API's structs are the same as in the structs of `abi`.
 pub const OLDEST_MINOR: i32 = 106;
 
-/// The supported major version of the C API. In other major versions, the structs have different
-/// fields.
+/// The supported major version of the C API. In other major versions of the C API, the structs have
+/// different fields.
 const MAJOR: i32 = 0;
 
 /// The maximum length of a plugin's message, in bytes. This crate shortens longer messages, because
@@ -220,13 +220,13 @@ macro_rules! owner {
     };
 }
 
-/// A client object of a plugin, which owns the devices.
+/// A client object of a plugin. The client object owns the devices.
 pub struct RawClient {
     library: Rc<Library>,
     raw: Raw,
 }
 
-/// A device object of a client. The object is valid as long as the client exists.
+/// A device object of a client. The device object is valid as long as the client exists.
 #[derive(Clone, Copy)]
 pub struct RawDevice(Raw);
 
@@ -250,7 +250,7 @@ impl RawClient {
     /// Starts the plugin's platform. The argument `option` contains the name and the value of a
     /// plugin option.
     pub fn new(library: &Rc<Library>, option: Option<(&str, i64)>) -> Result<Rc<Self>, PjrtStatus> {
-        /// The number that identifies options with a 64-bit integer as value.
+        /// The number with which the PJRT C API identifies options whose value is a 64-bit integer.
         const NUMBER: c_int = 1;
         let named = option.map(|(name, number)| {
             let mut named = abi::NamedNumber::new();
@@ -343,11 +343,11 @@ impl RawClient {
     ) -> Option<Result<RawTensor, PjrtStatus>> {
         /// The plugin copies the bytes of the tensor before the function returns.
         const DURING_CALL: c_int = 0;
-        /// The caller does not change the bytes of the tensor before the plugin signals the event
-        /// `done`.
+        /// The plugin reads the bytes of the tensor until the event `done`, so the caller does not
+        /// change the bytes before this event.
         const UNTIL_DONE: c_int = 1;
         /// The size of the largest tensor that the plugin copies immediately, in bytes. A decode
-        /// call does not wait for uploads, because a decode call uploads only smaller tensors.
+        /// call uploads only smaller tensors, so the call does not wait for the uploads.
         const COPIED: usize = 4096;
         assert!(bytes.len() == ty.bytes(), "the caller checked the length");
         let dims: Vec<i64> = ty.shape.iter().map(|&extent| extent as i64).collect();
@@ -373,8 +373,8 @@ impl RawExecutable {
         &self.client.library
     }
 
-    /// Returns the type of each result. The type is `None` if Tracewright does not support the
-    /// element type.
+    /// Returns the type of each result of the program. The type is `None` if Tracewright does not
+    /// support the element type.
     pub fn results(&self) -> Result<Vec<Option<TensorType>>, PjrtStatus> {
         let (library, table) = (self.library(), &self.library().table);
         let mut of = abi::LoadedGetExecutable::new();

@@ -56,7 +56,8 @@ model! {
     }
 }
 
-/// The keys of GPT-2's config.json, which are also the names of the fields.
+/// The configuration keys that GPT-2 reads from config.json, which are also the names of this
+/// struct's fields.
 #[derive(Clone)]
 pub struct Config {
     pub vocab_size: usize,

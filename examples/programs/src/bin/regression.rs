@@ -1,4 +1,4 @@
-//! A regression with three input numbers and one output number.
+//! A regression model with three input numbers and one output number.
 use std::{error::Error, path::Path};
 
 use tracewright::build::{ProgramOptions, build_program};

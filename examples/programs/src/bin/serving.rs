@@ -21,14 +21,15 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 const SLOTS: usize = 8;
 const PROMPT: usize = 512;
-/// The number of generation steps in a run. A prompt has fewer chunks than a run has steps, so the
-/// model reads the whole prompt during a run.
+/// The number of generation steps in each run of the benchmark. A prompt has fewer chunks than a
+/// run has steps, so the model reads the whole prompt during a run.
 const STEPS: usize = 40;
 const ANSWER: usize = 97;
-/// The length of a common beginning of two prompts.
+/// The length of the beginning that two prompts have in common.
 const COMMON: usize = 1000;
 
-/// Drafts the tokens that an earlier run without drafts generated, so every draft is correct.
+/// Proposes the tokens that an earlier run without speculative decoding generated, so every
+/// proposed token is correct.
 struct Oracle(Vec<u32>);
 
 impl Drafter for Oracle {
@@ -87,8 +88,8 @@ fn load(model: &Path, quantize: &str, batch: usize) -> Result<BuiltProgram> {
     Ok(build_program(&traced, &checkpoint, ProgramOptions { weights, target, ignorable, ..options })?)
 }
 
-/// Measures the time per step of one text in a program with eight slots, relative to the time in a
-/// program with one slot.
+/// Measures the time per step for a single text in a program for up to eight texts, relative to a
+/// program for one text.
 fn one_of_eight(one: &Network, eight: &Network, rounds: usize) -> Result<()> {
     let mut batches = [one, eight].map(Batch::new);
     for batch in &mut batches {
