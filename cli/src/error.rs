@@ -36,8 +36,8 @@ pub enum Error {
     Library(AnyCoded),
     #[error("the command was interrupted")]
     Interrupted,
-    /// Two variants of a network compute different values. `path` is the field path of the first
-    /// node whose values differ.
+    /// Two variants of a network compute different values. `path` names the network fields that
+    /// lead to the first node whose values differ.
     #[error("the two variants of the network compute different values; the first difference is at `{path}`")]
     Differs { path: String },
     /// The file that `verify` must check contains no hashes.
@@ -64,7 +64,8 @@ pub enum Error {
     Entry {
         path: PathBuf,
         what: &'static str,
-        /// The number of the invalid tool or document in the list, and the invalid key.
+        /// The number of the invalid tool or document in the file's list, and the invalid key of
+        /// this tool or document.
         place: String,
         found: String,
         expected: &'static str,
@@ -73,7 +74,7 @@ pub enum Error {
     /// the template reads.
     #[error("`{}` has no effect: the chat template does not use `{name}`", option(.name))]
     Unread { name: String, variables: Vec<String> },
-    /// The terminal cannot be read.
+    /// The program cannot read the user's input from the terminal.
     #[error("Tracewright cannot read from the terminal")]
     Typed(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The chat template exceeded a limit on time or memory.
@@ -83,10 +84,10 @@ pub enum Error {
         limits::TEMPLATE_SECONDS, limits::TEMPLATE_MEMORY >> 20, limits::PROMPT >> 20
     )]
     Template,
-    /// The system cannot start a thread.
+    /// The operating system cannot start a thread that the command needs.
     #[error("the system cannot start a thread")]
     Thread(#[source] io::Error),
-    /// A text, such as `the prompt`, has more tokens than the network can take.
+    /// An input, such as `the prompt`, has more tokens than the network can process.
     #[error("{what} has {found} tokens, expected at most {limit}")]
     TooLong { what: String, found: usize, limit: Limit },
     /// The schema or grammar in a file is invalid or not supported.
@@ -109,7 +110,7 @@ impl<E: Coded + Send + Sync + 'static> From<E> for Error {
 }
 
 /// Converts an error of the library. The converted error names command-line options instead of
-/// fields.
+/// fields of the library's option structs.
 #[cfg(feature = "iree")]
 fn in_options(error: ModelError) -> Error {
     let usage = |what: String| Error::Library(AnyCoded::new(usage(what)));
@@ -242,7 +243,7 @@ pub fn library_help(error: &AnyCoded) -> Vec<String> {
     console::help(error)
 }
 
-/// Returns the flag that sets the sampling setting `name`.
+/// Returns the command-line flag that sets the sampling setting `name`.
 #[cfg(feature = "iree")]
 fn setting(name: &str) -> Option<&'static str> {
     const FLAGS: [(&str, &str); 14] = [

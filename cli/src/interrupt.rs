@@ -12,7 +12,8 @@ use crate::error::Error;
 /// The name of the threads on which Tracewright catches panics and converts the panics to errors.
 pub const CAUGHT: &str = "text";
 
-/// A flag that Ctrl-C sets. Long operations check the flag and stop if the flag is set.
+/// The interrupt flag, which Ctrl-C sets. Long operations check the interrupt flag, and stop if the
+/// flag is set.
 #[derive(Clone, Default)]
 pub struct Interrupt {
     pub asked: Arc<AtomicBool>,
@@ -52,7 +53,8 @@ impl Interrupt {
         self.idle.store(idle, Ordering::SeqCst);
     }
 
-    /// Returns `Break` after Ctrl-C, for callbacks that return `ControlFlow`.
+    /// Returns `ControlFlow::Break` if you have pressed Ctrl-C. Callbacks return this value to stop
+    /// a long operation.
     pub fn go_on(&self) -> ControlFlow<()> {
         if self.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
@@ -83,7 +85,7 @@ impl Interrupt {
         }
     }
 
-    /// Returns [`Error::Interrupted`] after Ctrl-C.
+    /// Returns [`Error::Interrupted`] if you have pressed Ctrl-C.
     pub fn check(&self) -> Result<(), Error> {
         if self.is_set() { Err(Error::Interrupted) } else { Ok(()) }
     }

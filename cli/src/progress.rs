@@ -1,4 +1,4 @@
-//! Shows progress on stderr: bars in a terminal, and lines otherwise.
+//! Shows progress on stderr: progress bars if stderr is a terminal, and lines of text otherwise.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
