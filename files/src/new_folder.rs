@@ -8,7 +8,7 @@ use errors::{FileError, WithPath as _};
 /// A new folder, with all parent folders that Tracewright created for the new folder.
 #[derive(Debug)]
 pub struct NewFolder {
-    /// The created folders, the innermost first.
+    /// The folders that Tracewright created, beginning with the innermost folder.
     made: Vec<PathBuf>,
 }
 
