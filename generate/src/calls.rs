@@ -1,5 +1,5 @@
-//! Divides a decode step of the batch into calls of the network. Each sequence that still reads its
-//! prompt gets its own call, and all other sequences share one call.
+//! Divides a decode step of the batch into calls of the network. Each sequence whose prompt is not
+//! processed yet gets its own call, and all other sequences share one call.
 
 use crate::GenerateError;
 use crate::entry::{EntryCall, EntryKind, EntryPoint};
@@ -46,9 +46,9 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(calls)
     }
 
-    /// Returns the calls for sequences that process one token or a draft. The function returns the
-    /// cheaper of two choices: one call for all sequences, or one call per draft and one call for
-    /// the other sequences.
+    /// Returns the network calls for sequences that process one token or a draft. The function
+    /// returns the cheaper of two choices. The first choice is one call for all sequences. The
+    /// second choice is one call for each draft, and one call for all sequences without a draft.
     fn shared(
         &self,
         rows: &[usize],

@@ -17,7 +17,7 @@ pub enum XlaBuffer {
     Zeros(TensorType),
     /// The little-endian bytes of a tensor in host memory.
     Host(TensorType, Vec<u8>),
-    /// A tensor on the devices.
+    /// A tensor of the program, in the memory of the devices.
     Devices(DeviceTensor),
 }
 
@@ -27,7 +27,7 @@ pub enum XlaBuffer {
 pub struct DeviceTensor(Rc<Inner>);
 
 struct Inner {
-    /// The tensor, or `None` after a call has consumed the tensor.
+    /// The tensor on the devices, or `None` after a call has consumed the tensor.
     buffer: RefCell<Option<PjrtBuffer>>,
     /// The bytes of a small tensor that the host has read.
     bytes: RefCell<Option<Vec<u8>>>,

@@ -102,7 +102,7 @@ impl<'a> Vocabulary<'a> {
     }
 
     /// Returns the token id under a metadata key, if the vocabulary contains this token. For
-    /// tokenizers of the kind `llama`, missing keys have defaults.
+    /// tokenizers of the kind `llama`, the function uses default values for missing metadata keys.
     fn id(&self, key: &str) -> Option<usize> {
         let id = match (self.file.get(&format!("tokenizer.ggml.{key}_token_id")), key) {
             (Some(GgufValue::Integer(id)), _) => usize::try_from(id).ok()?,
@@ -303,14 +303,16 @@ struct Parts {
 
 /// The rules that split a text into words.
 struct Words {
-    /// The patterns, in the order of their application. Each pattern splits the words that the
-    /// previous pattern found. A match of a pattern is a word, and the text between two matches is
-    /// also a word.
+    /// The regular expressions that split a text into words, in the order in which the tokenizer
+    /// applies these expressions. Each regular expression splits the words that the previous
+    /// expression found. A match of a regular expression is a word, and the text between two
+    /// matches is also a word.
     patterns: &'static [&'static str],
-    /// Whether a word that is itself in the vocabulary becomes one token, without applying merges.
+    /// Whether the tokenizer encodes a word that is in the vocabulary as one token, without
+    /// applying merges.
     whole_first: bool,
-    /// Whether a text begins with a special token. The field is the default if the metadata do not
-    /// declare whether a text begins with a special token.
+    /// Whether a text begins with a special token. The value in this field is the default for
+    /// metadata that do not declare whether a text begins with a special token.
     add_bos: bool,
 }
 

@@ -17,7 +17,8 @@
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SequenceInput<'a> {
-    /// The parts with tokens and the parts with features, in the order of their positions.
+    /// The parts of the text in the order of their positions; each part contains tokens or
+    /// features.
     pub parts: Vec<InputPart<'a>>,
     /// The input of the encoder, if the network has an encoder.
     pub source: Option<EncoderInput<'a>>,
