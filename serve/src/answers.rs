@@ -23,7 +23,8 @@ pub struct Ask {
     pub options: GenerateOptions,
     /// The number of answers to each prompt. Each answer gets its own seed.
     pub count: usize,
-    /// Whether a prompt may reuse the state of an earlier prompt that begins with the same tokens.
+    /// Whether a prompt may reuse the state (such as the KV cache) of an earlier prompt that begins
+    /// with the same tokens.
     pub reuse: bool,
     pub reading: Reading,
 }

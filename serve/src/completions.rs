@@ -36,13 +36,15 @@ const USUAL: u64 = 16;
 
 #[derive(Deserialize, JsonSchema)]
 pub struct CompletionFields {
-    /// The name of the model. The default model is the server's first model.
+    /// The name of the model that continues the prompts. The default model is the server's first
+    /// model.
     model: Option<String>,
     /// The prompts: a text, a list of texts, a list of token ids, or a list of lists of token ids.
     prompt: Value,
     stream: Option<bool>,
     stream_options: Option<StreamFields>,
-    /// The largest number of new tokens. By default, an answer has at most 16 new tokens.
+    /// The largest number of tokens that the model generates for an answer. By default, an answer
+    /// has at most 16 new tokens.
     max_tokens: Option<u64>,
     /// The number of most likely tokens that the answer contains per position, with their
     /// probabilities. The largest valid value of this field is 20.
@@ -54,7 +56,7 @@ pub struct CompletionFields {
     suffix: Option<String>,
 }
 
-/// The tokens of a prompt, and the text if the client sent text.
+/// The token ids of a prompt, and the prompt's text if the client sent text.
 struct Prompt {
     text: String,
     tokens: Vec<u32>,
@@ -228,8 +230,9 @@ impl Completion {
 /// Creates the events of a streamed answer.
 struct Chunks {
     head: Completion,
-    /// For each answer, the text that the server holds back until the probabilities of the text's
-    /// tokens arrive. The integer is the number of characters in the answer before this text.
+    /// For each answer, the text that the server holds back until the server receives the
+    /// probabilities of the text's tokens. The integer is the number of characters of the answer
+    /// that precede the text.
     texts: Vec<(String, usize)>,
     with_logprobs: bool,
     includes_usage: bool,

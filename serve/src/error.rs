@@ -20,13 +20,13 @@ pub enum ServeError {
     /// A file cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The key file contains no key.
+    /// The key file contains no API key.
     #[error("`{}` contains no API key, expected one API key on each line", .path.display())]
     NoKeys {
         /// Path of the key file.
         path: PathBuf,
     },
-    /// A key contains characters that are invalid in an HTTP header.
+    /// An API key contains characters that are invalid in an HTTP header.
     #[error("line {line} of `{}` is not an API key, expected printable ASCII characters without spaces", .path.display())]
     Key {
         /// Path of the key file.

@@ -17,7 +17,7 @@ pub type OpenModel = Box<dyn Fn() -> Result<Model, Box<dyn Error + Send + Sync>>
 
 /// A model of the server, which requests select by name.
 pub struct ServedModel {
-    /// The name of the model in requests.
+    /// The name by which requests select the model.
     pub name: String,
     /// The function that opens the model.
     pub open: OpenModel,
@@ -81,7 +81,7 @@ struct Entry {
 #[derive(Clone)]
 pub struct Models {
     entries: Arc<Vec<Arc<Entry>>>,
-    /// The time of the server's start, in seconds since 1970.
+    /// The time when the server started, in seconds since 1970.
     pub since: u64,
 }
 

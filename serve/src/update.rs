@@ -21,7 +21,7 @@ pub enum Update {
 pub struct ToolCall {
     pub id: String,
     pub name: String,
-    /// The arguments as JSON.
+    /// The arguments of the function call, as JSON.
     pub arguments: String,
 }
 
@@ -35,7 +35,7 @@ pub struct AnswerEnd {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndReason {
     Stop,
-    /// A stop string of the request ended the text.
+    /// The text of the answer ended at a stop string of the request.
     StopString(String),
     Length,
     ToolCalls,
@@ -46,7 +46,8 @@ pub enum EndReason {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
     pub prompt: usize,
-    /// The number of prompt tokens whose state was reused from an earlier prompt.
+    /// The number of prompt tokens whose state (such as the KV cache) was reused from an earlier
+    /// prompt.
     pub cached: usize,
     pub completion: usize,
 }
