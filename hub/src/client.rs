@@ -23,7 +23,7 @@ const DESCRIPTION: u64 = 64 << 20;
 pub struct Fetched<'a> {
     /// The file that is being downloaded.
     pub file: &'a str,
-    /// The number of bytes that have arrived so far, in all files of the download together.
+    /// The number of bytes that have arrived so far, in all files of the download.
     pub done: u64,
     /// The total size of all files of the download, in bytes.
     pub total: u64,

@@ -22,8 +22,8 @@ type Watch<'a> = &'a mut dyn FnMut(Fetched<'_>) -> ControlFlow<()>;
 /// first byte arrives.
 const ATTEMPTS: u32 = 5;
 
-/// The pause after the first failure of a download. Each further failure doubles the pause before
-/// the next attempt.
+/// The pause after the first failed connection of a download. Each further failed connection
+/// doubles the pause before the next attempt.
 const PAUSE: Duration = Duration::from_millis(500);
 
 const BLOCK: usize = 1 << 18;

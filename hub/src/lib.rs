@@ -21,7 +21,8 @@ pub use name::ModelName;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Contains the address of the Hugging Face hub, and the folder of downloaded models.
+/// Contains the address of the Hugging Face hub, and the folder in which the hub's tools store
+/// downloaded models.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hub {
     /// The cache folder. The cache contains a folder `models--org--name` for each model.
