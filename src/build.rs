@@ -1,6 +1,6 @@
 //! Builds a callable program from a trace and a checkpoint. [`build_program`] runs all stages of a
-//! build. [`Build`] runs the stages of a build one by one; an export, for example, needs only some
-//! stages. A cache folder keeps compiled modules and archives of weights.
+//! build. [`Build`] runs the stages of a build one by one, for callers that need only some stages,
+//! for example to export a model. A cache folder keeps compiled modules and archives of weights.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -82,12 +82,12 @@ pub struct ProgramOptions<'a> {
     pub tools: BuildTools<'a>,
     /// The target for which the module is compiled. The default target is this machine.
     pub target: Target,
-    /// The rules that simplify the trace. By default, Tracewright applies only rules that keep
-    /// every bit of the results.
+    /// The rewrite rules with which Tracewright simplifies the trace. By default, Tracewright
+    /// applies only rules that keep every bit of the results.
     pub rules: Rules,
     /// The storage format of weights, and whether Tracewright's kernels or the compiler's own code
-    /// compute matmuls. By default, kernels compute matmuls, and weights have the element type of
-    /// the network.
+    /// compute matmuls. By default, kernels compute matmuls, and weights have the network's element
+    /// type.
     pub weights: Weights,
     /// The device that runs the network. By default, the network runs on all threads of this machine's
     /// processor.
@@ -128,9 +128,9 @@ pub struct BuiltProgram {
     pub program: Program,
     /// The device that the program runs on.
     pub runtime: Runtime,
-    /// The module, whose text was compiled.
+    /// The lowered module, whose StableHLO text the compiler has compiled.
     pub module: Module,
-    /// The options with which Tracewright calls `iree-compile`.
+    /// The options with which Tracewright called `iree-compile`.
     pub options: CompileOptions,
     /// The archive with the weights.
     pub archive: Archive,
@@ -165,15 +165,15 @@ pub enum LoadError {
         path: PathBuf,
         /// Key of the parameter in the archive.
         key: String,
-        /// The type and shape that the module declares.
+        /// The parameter's element type and shape that the module declares.
         expected: String,
-        /// The type and shape in the archive.
+        /// The parameter's element type and shape in the archive.
         found: String,
     },
     /// A file or folder cannot be read or created.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The function that receives the steps of the build stopped the build.
+    /// The caller's function, which receives the steps of the build, stopped the build.
     #[error("the build was stopped on request")]
     Stopped,
     /// `iree-compile` failed, or is not installed.
@@ -228,7 +228,7 @@ pub fn build_program(
 
 /// A network after two stages of a build: the checkpoint is checked, and the module is compiled.
 pub struct Build<'a, 't> {
-    /// The module text and the list of weights.
+    /// The StableHLO text of the module, and the list of the module's weights.
     pub lowered: Lowered,
     /// The options with which Tracewright calls `iree-compile`.
     pub options: CompileOptions,
@@ -242,12 +242,13 @@ pub struct Build<'a, 't> {
 
 impl<'a, 't> Build<'a, 't> {
     /// Compares the checkpoint with the network's parameters, and compiles the module unless the
-    /// cache contains the compiled module. `recorded` is the trace before lowering.
+    /// cache contains the compiled module. `recorded` is the trace that Tracewright recorded before
+    /// lowering.
     ///
     /// # Errors
-    /// Returns the compiler's error. If the checkpoint does not match the parameters, the function
-    /// returns an error before the slow compilation begins. The error lists all differences between
-    /// the checkpoint and the parameters.
+    /// Returns the error of the compiler if the compilation fails. If the checkpoint does not match
+    /// the parameters, the function returns an error before the slow compilation begins. The error
+    /// lists all differences between the checkpoint and the parameters.
     pub fn new(
         lowered: Lowered,
         recorded: &Trace,
@@ -333,8 +334,8 @@ pub fn compile(
 }
 
 impl<'a> BuildTools<'a> {
-    /// Creates build tools with the given compiler and cache folder; no function receives the steps
-    /// of the build.
+    /// Creates build tools with the given compiler and cache folder, but without a function that
+    /// receives the steps of the build.
     pub fn new(compiler: &'a Compiler, cache: &'a Path) -> Self {
         Self { compiler, cache, watch: None }
     }

@@ -26,7 +26,7 @@ pub enum QuantMapError {
     Format {
         /// The path of the file.
         path: PathBuf,
-        /// The pattern of weight names, which is the key in the file.
+        /// The key in the JSON file, which is a pattern of weight names.
         pattern: String,
         /// The value that is not the name of a storage format.
         found: String,

@@ -37,9 +37,9 @@ pub enum ExportError {
     Archive {
         /// Path of the archive file.
         path: PathBuf,
-        /// The hash in the manifest.
+        /// The hash that the manifest contains for the archive.
         expected: String,
-        /// The hash in the archive.
+        /// The hash of the archive in the folder.
         found: String,
     },
     /// The folder is not an export, because the file `manifest.json` is missing.
@@ -54,9 +54,9 @@ pub enum ExportError {
         this machine"
     )]
     Architecture {
-        /// The architecture in the manifest.
+        /// The processor architecture that the manifest of the export contains.
         expected: String,
-        /// The architecture of this machine.
+        /// The processor architecture of this machine.
         found: &'static str,
     },
     /// The processor lacks features that the module uses.
@@ -67,7 +67,7 @@ pub enum ExportError {
     Cpu {
         /// Name of the processor for which the module was compiled.
         cpu: String,
-        /// The processor features that the module needs and this machine lacks.
+        /// The processor features that the module needs, but that this machine lacks.
         missing: Vec<String>,
     },
     /// The network of the plan cannot be recorded or lowered.
@@ -153,7 +153,7 @@ pub fn check_cpu(manifest: &IreeManifest) -> Result<(), ExportError> {
 pub struct Exported {
     /// The module text that was compiled.
     pub module: Module,
-    /// The options of the compiler.
+    /// The options with which Tracewright called the compiler.
     pub options: CompileOptions,
     /// The compiled module, and the time that the compilation took.
     pub compiled: Compiled,

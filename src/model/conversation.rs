@@ -25,7 +25,8 @@ use super::{Completion, Model, ModelError, Pieces, assistant, user};
 #[derive(Clone)]
 pub struct Conversation {
     model: Model,
-    /// The messages so far, which are JSON objects with `role` and `content`.
+    /// The messages of the conversation so far, which are JSON objects with the keys `role` and
+    /// `content`.
     pub messages: Vec<Value>,
     /// Descriptions of the functions that the model may call, for the chat template. With `None`,
     /// the conversation offers no functions.

@@ -84,7 +84,7 @@ pub enum ModelError {
         "the mesh is `{mesh}`, but IREE runs a network on one device; name a PJRT plugin, or leave out the mesh"
     )]
     MeshEngine {
-        /// The mesh in the options.
+        /// The mesh of devices that the options set.
         mesh: Mesh,
     },
     /// The options set a mesh, and also select a device with a number.
@@ -92,9 +92,9 @@ pub enum ModelError {
         "the device is `{device}`, but the mesh `{mesh}` begins at the first device; leave out the device's number"
     )]
     MeshDevice {
-        /// The mesh in the options.
+        /// The mesh of devices that the options set.
         mesh: Mesh,
-        /// The device in the options.
+        /// The device that the options select.
         device: DeviceName,
     },
     /// A sharding rule partitions axes, but the options set no mesh.
@@ -102,10 +102,10 @@ pub enum ModelError {
         "the sharding rule `{rule}` divides axes over a mesh, but no mesh is set; set a mesh, or leave out the rule"
     )]
     NoMesh {
-        /// The first rule in the options.
+        /// The first sharding rule that the options set.
         rule: ShardRule,
     },
-    /// The export cannot be used.
+    /// The exported model cannot be opened.
     #[error(transparent)]
     Export(Box<ExportError>),
     /// A file with the tuner's measurements cannot be read.
@@ -158,12 +158,13 @@ pub enum ModelError {
     AsExported {
         /// Name of the option in [`OpenOptions`](super::OpenOptions).
         option: &'static str,
-        /// The value that the options set.
+        /// The value that the caller set for the option.
         asked: String,
-        /// The value that the export contains.
+        /// The value of the option in the exported model.
         exported: String,
     },
-    /// The option affects the compilation, but an export is already compiled.
+    /// The option affects the compilation, but the model is an export, whose network is already
+    /// compiled.
     #[error(
         "`{option}` changes the compilation, but an export is already compiled; leave the option out, or \
         export the model again with this option"
@@ -189,7 +190,7 @@ pub enum ModelError {
     /// The program that renders chat templates reported an error.
     #[error("{message}")]
     Template {
-        /// The program's output on stderr.
+        /// The text that the program for chat templates printed on stderr.
         message: String,
     },
     /// The chat template exceeded a limit of time or memory, so the operating system ended the

@@ -25,8 +25,8 @@ use crate::tuning::TuningSource;
 /// Options of [`Model::open_with`](super::Model::open_with). A field with the value `None` selects
 /// the default value.
 ///
-/// An export contains the options with which the export was compiled. An option that differs from
-/// the export's value is an error.
+/// An exported model contains the options with which the network was compiled. If you open an
+/// exported model, each option must equal the value in the export, or opening fails with an error.
 ///
 /// ```
 /// use tracewright::OpenOptions;
@@ -61,11 +61,11 @@ pub struct OpenOptions {
     /// The storage format of cached keys and values. By default, keys and values have the element
     /// type of the network.
     pub kv: Option<KvFormat>,
-    /// The rules that simplify the network. By default, Tracewright applies only rules that keep
-    /// every bit of the results.
+    /// The rewrite rules with which Tracewright simplifies the network. By default, Tracewright
+    /// applies only rules that keep every bit of the results.
     pub rules: Option<Rules>,
-    /// The device that runs the network. The default device is the CPU, or the device for which the
-    /// export was compiled.
+    /// The device that runs the network. The default device is the CPU. For an exported model, the
+    /// default device is the device for which the network was compiled.
     pub device: Option<DeviceName>,
     /// The target for which the network is compiled. By default, the compiler builds the network
     /// for the selected device on this machine.
@@ -103,11 +103,11 @@ pub struct OpenOptions {
     /// Unknown keys of `config.json` that Tracewright ignores. Unknown keys that are not in this
     /// list are errors.
     pub allow_config_keys: Vec<String>,
-    /// The function that reads a configuration. To add your own architectures, you can set another
-    /// function.
+    /// The function that reads the configuration of a network. To add your own architectures, you
+    /// can set another function.
     pub read: ReadModel,
-    /// The compiler. By default, Tracewright runs `iree-compile` from the `PATH`. An export needs
-    /// no compiler.
+    /// The compiler. By default, Tracewright runs `iree-compile` from the `PATH`. An exported model
+    /// needs no compiler, because its network is already compiled.
     pub compiler: Option<Compiler>,
     /// The cache folder for compiled modules and archives of converted weights. By default, the
     /// cache folder is `tracewright` in the user's cache folder.
@@ -167,7 +167,7 @@ impl fmt::Display for Speculation {
     }
 }
 
-/// The name of a drafting method that does not exist.
+/// The error for the name of a drafting method that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a drafting method, expected `off`, `lookup` or `draft=MODEL`")]
 pub struct UnknownSpeculation(String);

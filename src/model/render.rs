@@ -32,7 +32,7 @@ pub struct TemplateProgram {
 /// The input of a [`TemplateProgram`].
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct TemplateRequest {
-    /// The messages of the conversation, which are JSON objects with `role` and `content`.
+    /// The messages of the conversation, which are JSON objects with the keys `role` and `content`.
     pub messages: Vec<Value>,
     /// Descriptions of the functions that the model may call. With `None`, the request offers no
     /// functions.

@@ -20,7 +20,8 @@ pub struct Request {
     pub(super) model: Arc<Inner>,
     pub(super) prompt: Vec<u32>,
     pub(super) options: GenerateOptions,
-    /// Whether the text can reuse the state of an earlier text that begins with the same tokens.
+    /// Whether the text can reuse the state (such as the KV cache) of an earlier text that begins
+    /// with the same tokens.
     pub(super) continues: bool,
     pub(super) shown: Vec<String>,
 }
@@ -59,8 +60,8 @@ impl Request {
         self
     }
 
-    /// Sets a stop string: the generation ends before this text appears. To set several stop
-    /// strings, you can call this method several times.
+    /// Sets a stop string: the generation ends before the stop string appears in the text. To set
+    /// several stop strings, you can call this method several times.
     pub fn stop(mut self, text: impl Into<String>) -> Self {
         self.options.stop.push(text.into());
         self
