@@ -43,14 +43,13 @@ pub enum Error {
     /// The file that `verify` must check contains no hashes.
     #[error("`{}` contains no hashes, so `verify` cannot check the data", .path.display())]
     WithoutHashes { path: PathBuf },
-    /// Tracewright cannot start a second process of its own program, which would render the chat
-    /// template.
+    /// Tracewright cannot start a second Tracewright process, which would render the chat template.
     #[error("the system cannot start a process that renders the chat template")]
     Program(#[source] io::Error),
     /// An error that a second Tracewright process printed, with the causes of the error.
     #[error("{what}")]
     Said { code: Code, what: String },
-    /// Some checks of the installation failed.
+    /// Some checks of the Tracewright installation failed.
     #[error("{missing} of {looked_at} checks failed")]
     Missing { missing: usize, looked_at: usize },
     /// The file with messages does not contain a JSON list of messages.
@@ -109,8 +108,8 @@ impl<E: Coded + Send + Sync + 'static> From<E> for Error {
     }
 }
 
-/// Converts an error of the library. The converted error names command-line options instead of
-/// fields of the library's option structs.
+/// Converts an error of the library to an error of the command line. The converted error names
+/// command-line options instead of fields of the library's option structs.
 #[cfg(feature = "iree")]
 fn in_options(error: ModelError) -> Error {
     let usage = |what: String| Error::Library(AnyCoded::new(usage(what)));

@@ -97,12 +97,12 @@ fn tools(path: &Path) -> Result<Vec<Value>, Error> {
     Ok(list)
 }
 
-/// Reads the documents in a JSON file.
+/// Reads the documents for the chat template from a JSON file.
 fn documents(path: &Path) -> Result<Vec<Value>, Error> {
     list(path, "documents")
 }
 
-/// Reads a JSON list of objects. The list must contain at least one object.
+/// Reads a list of objects from a JSON file. The list must contain at least one object.
 fn list(path: &Path, what: &'static str) -> Result<Vec<Value>, Error> {
     let text = read_stream(path, limits::PROMPT)?;
     let list: Vec<Value> = serde_json::from_str(&text).map_err(|source| Error::NoList {

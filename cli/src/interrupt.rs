@@ -23,8 +23,8 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// Installs the handler of Ctrl-C. The first Ctrl-C asks the running operation to stop, and the
-    /// second Ctrl-C ends the process.
+    /// Installs the function that handles Ctrl-C. The first Ctrl-C asks the running operation to
+    /// stop, and the second Ctrl-C ends the process.
     pub fn listen(&self) {
         let interrupt = self.clone();
         let handler = ctrlc::set_handler(move || {
@@ -61,7 +61,7 @@ impl Interrupt {
 
     /// Runs `work` on another thread until the work ends or you press Ctrl-C. Use this function for
     /// operations that never check the interrupt flag. Use this function also to parse untrusted
-    /// texts, because a deeply nested text needs the large stack of the other thread.
+    /// texts, because the other thread has the large stack that a deeply nested text needs.
     pub fn or<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
         const ROOM: usize = 256 << 20;
         const LOOK: Duration = Duration::from_millis(50);

@@ -257,8 +257,8 @@ mod tests {
         assert!(count > 30, "{count} commands");
     }
 
-    /// Checks every command in the documents, including commands that a test cannot run. `cargo
-    /// xtask` checks its own commands.
+    /// Checks every command in the documents, including commands that a test cannot run. The tests
+    /// of `cargo xtask` check the subcommands of `cargo xtask`.
     #[test]
     fn commands_of_documents_are_commands() {
         const OTHERS: [&str; 13] = [

@@ -26,8 +26,8 @@ use crate::interrupt::Interrupt;
 use crate::limit::{Limit, SetBy};
 use crate::{build, plugins, progress};
 
-/// Reads the files of a model. Tracewright reports errors in the model's files before the slow
-/// compilation begins.
+/// Reads the files of a model, but builds no network. Tracewright reports errors in the model's
+/// files before the slow compilation begins.
 pub fn read(
     model: &Path,
     arguments: &RunArguments,
@@ -313,7 +313,8 @@ impl SequenceFile {
         Ok(Self { saved, file })
     }
 
-    /// Returns the number of saved tokens. The context must have room for the saved tokens.
+    /// Returns the number of tokens in the saved sequence. The context must have room for the saved
+    /// tokens.
     pub fn tokens(file: Option<&Self>) -> usize {
         file.and_then(|file| file.saved.as_ref()).map_or(0, |saved| saved.tokens().len())
     }
