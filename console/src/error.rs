@@ -37,7 +37,7 @@ pub enum ConsoleError {
     /// The path is neither the path of a model nor the name of a model on the hub.
     #[error(transparent)]
     NoModel(FileError),
-    /// A file cannot be read or written.
+    /// A file that a command needs cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
     #[error(transparent)]
@@ -45,7 +45,7 @@ pub enum ConsoleError {
     /// The network cannot be built with the given options.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The weights cannot be read.
+    /// The weights of the model cannot be read.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
     /// The output would replace a file of the model.

@@ -37,7 +37,7 @@ pub fn read_network(
     })
 }
 
-/// Prints the warnings about a model's files.
+/// Prints warnings that Tracewright found in a model's files.
 pub fn warn(warnings: &[OpenWarning]) {
     for warning in warnings {
         say!("warning: {warning}");

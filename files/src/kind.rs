@@ -25,7 +25,7 @@ impl FileKind {
     /// Tracewright's cache replaces any existing file, even a damaged file.
     pub const CACHED: Self = Self { name: "a file of the cache", is: |_| true };
 
-    /// A file with a sequence of tokens and its KV cache.
+    /// A file that contains a sequence of tokens, and the sequence's KV cache.
     pub const SEQUENCE: Self = Self { name: "a saved sequence", is: |head| head.starts_with(b"TWSEQ") };
 
     /// Checks that the regular file at `target` may be replaced. `path` is the path that the caller

@@ -63,7 +63,8 @@ impl NewFile {
         &self.file
     }
 
-    /// Writes the content into the file and publishes the file. Publishing replaces an existing file.
+    /// Writes the content into the file and publishes the file. If a file of the same kind exists
+    /// at the final path, the new file replaces this file.
     ///
     /// # Errors
     /// Returns an error if the content cannot be written to the disk.
@@ -72,8 +73,8 @@ impl NewFile {
         self.publish()
     }
 
-    /// Publishes the file: moves the file from its temporary path to its final path. Publishing
-    /// replaces an existing file.
+    /// Publishes the file: moves the file from its temporary path to its final path. If a file of
+    /// the same kind exists at the final path, the new file replaces this file.
     ///
     /// # Errors
     /// Returns an error if the content cannot be written to the disk, or if a file of another kind
