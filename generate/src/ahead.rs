@@ -3,8 +3,8 @@
 //!
 //! The call that starts early processes the most likely token. If the sampler chooses another
 //! token, a second call computes the same position again. Between the two calls for the same
-//! position, the KV cache contains a wrong vector after the last valid position. No call reads the
-//! wrong vector.
+//! position, the KV cache contains a wrong vector after the last valid position. No call of the
+//! network reads the wrong vector.
 
 use ops::TensorType;
 use pjrt::PjrtBuffer;

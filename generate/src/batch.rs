@@ -173,8 +173,8 @@ impl<'a, E: Executor> Batch<'a, E> {
     /// its state.
     ///
     /// # Errors
-    /// Returns an error if the sequence belongs to another network or to other weights, or if no
-    /// row of the batch is free.
+    /// Returns an error if the saved sequence was computed by another network or with other
+    /// weights, or if no row of the batch is free.
     pub fn load(&mut self, model: &str, saved: SavedSequence) -> Result<(), GenerateError> {
         let free: Vec<usize> = (0..self.running.len()).filter(|&row| self.running[row].is_none()).collect();
         let row = self.rows.load(&free, model, saved)?;

@@ -8,8 +8,8 @@ use crate::generation::StepRequest;
 use crate::sequences::Sequences;
 
 impl<'a, E: Executor> Sequences<'a, E> {
-    /// Returns the network calls of a decode step. Each sequence processes as many of its planned
-    /// tokens as fit into one call.
+    /// Returns the network calls of a decode step. Each sequence processes the tokens that the
+    /// schedule has planned, but at most as many tokens as fit into one call.
     pub(crate) fn calls(
         &self,
         want: StepRequest,
@@ -88,7 +88,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         self.network.of_kind(kind, span(rows)).map_or_else(|| self.network.only(kind), Ok)
     }
 
-    /// Returns the call that processes the planned tokens of the given sequences.
+    /// Returns the network call that processes the tokens that are planned for the given sequences.
     fn call_of(&self, entry: &'a EntryPoint, rows: &[usize], planned: &[usize]) -> EntryCall<'a> {
         let lowest = rows.first().copied().unwrap_or_default();
         let first = lowest.min(planned.len() - entry.rows);

@@ -236,8 +236,8 @@ fn brief(why: &str) -> String {
     why.lines().take_while(is_shown).map(str::trim).collect::<Vec<_>>().join(" ").trim().to_owned()
 }
 
-/// Removes a prefix such as `at 3(14): ` from a message. Returns the line and the column, counted
-/// from 1, and the rest of the message.
+/// Removes a prefix such as `at 3(14): ` from a message. Returns the line and the column from an
+/// error message, counted from 1, and the remaining text of the message.
 fn located(why: &str) -> (Option<(usize, usize)>, &str) {
     let parsed = || {
         let (place, rest) = why.strip_prefix("at ").unwrap_or(why).split_once("): ")?;

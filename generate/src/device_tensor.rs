@@ -57,8 +57,8 @@ impl DeviceTensor {
         act(self.0.buffer.borrow().as_ref().ok_or_else(lost)?).map_err(Into::into)
     }
 
-    /// Returns all bytes of the tensor. The function copies the bytes of a small tensor from the
-    /// device only once.
+    /// Returns all bytes of the tensor, in host memory. The function copies the bytes of a small
+    /// tensor from the device only once.
     pub(crate) fn bytes(&self) -> Result<Vec<u8>, GenerateError> {
         if let Some(bytes) = &*self.0.bytes.borrow() {
             return Ok(bytes.clone());

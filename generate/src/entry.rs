@@ -40,7 +40,7 @@ pub(crate) struct Shared {
     pub memory: Vec<KeptTensor>,
 }
 
-/// The purpose of an entry point.
+/// The purpose for which the host calls an entry point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryKind {
     /// The entry point chooses a token after the last token of each row of the batch.
@@ -106,7 +106,7 @@ pub(crate) fn takes_positions(signature: &Signature) -> bool {
     signature.arguments.iter().any(|argument| matches!(argument.role, Role::Tokens | Role::Features))
 }
 
-/// Whether an entry point is an encoder.
+/// Whether an entry point runs the encoder.
 pub(crate) fn encodes(signature: &Signature) -> bool {
     signature.results.iter().any(|result| matches!(result.role, Role::Memory { .. }))
 }
@@ -132,7 +132,7 @@ pub(crate) fn refuse(entry: &Signature, why: String) -> GenerateError {
     GenerateError::EntryPoint { name: entry.name.clone(), why }
 }
 
-/// Returns all arguments or results whose role satisfies `is`, with their indices.
+/// Returns all arguments or results for whose role `is` returns true, with their indices.
 pub(crate) fn kept(list: &[Argument], is: fn(Role) -> bool) -> Vec<(usize, KeptTensor)> {
     let found = list.iter().enumerate().filter(|(_, one)| is(one.role));
     found.map(|(index, one)| (index, KeptTensor { role: one.role, ty: one.ty.clone() })).collect()

@@ -18,7 +18,7 @@ pub enum GenerateError {
     /// A file is not valid JSON.
     #[error("`{path}` is not valid JSON", path = path.display())]
     Json {
-        /// Path of the JSON file.
+        /// The path of the JSON file that is not valid.
         path: PathBuf,
         /// The reason why the file is not valid JSON, and the position of the error in the file.
         source: serde_json::Error,
@@ -26,9 +26,9 @@ pub enum GenerateError {
     /// A key of a JSON file has a value of the wrong type.
     #[error("key `{key}` of `{path}` is `{found}`, expected {expected}", path = path.display())]
     Key {
-        /// Path of the JSON file.
+        /// The path of the JSON file that contains the key.
         path: PathBuf,
-        /// Name of the key in the file.
+        /// The name of the key whose value has the wrong type.
         key: &'static str,
         /// The value of the key in the file, shortened for the error message.
         found: String,
@@ -54,7 +54,7 @@ pub enum GenerateError {
     /// The model has no chat template.
     #[error("`{dir}` has no chat template: expected `chat_template.jinja`, or `chat_template` in `tokenizer_config.json`; give a raw prompt instead", dir = dir.display())]
     NoTemplate {
-        /// Path of the model's folder.
+        /// The path of the model's folder, which contains no chat template.
         dir: PathBuf,
     },
     /// A chat template cannot be read or rendered.
@@ -63,7 +63,7 @@ pub enum GenerateError {
     /// A sampling setting is out of its range.
     #[error("`{name}` is {found}, expected {expected}")]
     Setting {
-        /// Name of the setting in `Sampling`.
+        /// The name of the sampling setting, as in `Sampling`.
         name: &'static str,
         /// The value that you set for the sampling setting.
         found: String,
@@ -76,7 +76,7 @@ pub enum GenerateError {
         option out"
     )]
     NeedsText {
-        /// Name of the option in `GenerateOptions`.
+        /// The name of the option that needs a tokenizer, as in `GenerateOptions`.
         option: &'static str,
     },
     /// A logit is NaN or infinite, so no token can be chosen.
@@ -108,7 +108,7 @@ pub enum GenerateError {
         the program with a larger batch size"
     )]
     Full {
-        /// The number of rows in the batch.
+        /// The number of rows in the batch, all of which are in use.
         rows: usize,
     },
     /// A prompt has no tokens.
@@ -120,7 +120,7 @@ pub enum GenerateError {
         program with a longer `context`"
     )]
     TooLong {
-        /// The number of tokens of the text.
+        /// The number of tokens of the text that is too long.
         length: usize,
         /// The number of tokens that fit into the context.
         context: usize,
@@ -171,7 +171,7 @@ pub enum GenerateError {
     /// IREE failed during a call.
     #[error(transparent)]
     Runtime(#[from] runtime::RuntimeError),
-    /// XLA or its plugin failed.
+    /// XLA or the PJRT plugin that contains XLA failed.
     #[error(transparent)]
     Pjrt(#[from] pjrt::PjrtError),
     /// A tensor and the executor belong to different engines.
@@ -189,7 +189,7 @@ pub enum GenerateError {
     /// A file does not contain the saved sequence that the caller needs.
     #[error("`{path}`: {fault}; remove the file, or name another file", path = path.display())]
     Saved {
-        /// The path of the file.
+        /// The path of the file, which should contain a saved sequence.
         path: PathBuf,
         /// The reason why the file is not usable.
         fault: SavedFault,
@@ -258,10 +258,11 @@ pub enum SavedFault {
         /// The version of the file format that this program reads.
         expected: u8,
     },
-    /// The file is damaged: its bytes do not match its hash.
+    /// The file is damaged, because the hash in the file does not match the file's bytes.
     #[error("the file is damaged: its bytes differ from the bytes that Tracewright wrote")]
     Damaged,
-    /// The sequence belongs to other weights, or to the same weights in another format.
+    /// The saved sequence was computed with other weights, or with the same weights in another
+    /// format.
     #[error("the sequence was saved with the weights `{found}`, expected the weights `{expected}`")]
     Model {
         /// The fingerprint of the weights with which the saved sequence was computed.

@@ -145,8 +145,8 @@ pub(crate) struct Generation {
     sampler: Sampler,
     guide: Option<Guide>,
     generated: Generated,
-    /// Tokens that the grammar requires next. The network processes the required tokens one by one,
-    /// because the caller needs the logits.
+    /// The tokens that the grammar requires as the continuation of the text. The network processes
+    /// the required tokens one by one, because the caller needs the logits.
     forced: VecDeque<u32>,
     /// Whether the network has processed the whole prompt.
     begun: bool,

@@ -122,7 +122,7 @@ impl<'a> Vocabulary<'a> {
         }
     }
 
-    /// Returns all tokens that end a text.
+    /// Returns all tokens that end a text, as the metadata define.
     fn ends(&self) -> Vec<usize> {
         let named = ["eos", "eot", "eom"].into_iter().filter_map(|key| self.id(key));
         let special = self.of_kind(Kind::Control).chain(self.of_kind(Kind::UserDefined));
@@ -209,7 +209,7 @@ impl<'a> Vocabulary<'a> {
     }
 
     /// Builds a tokenizer like SentencePiece, which merges the pieces with the highest score and
-    /// encodes unknown characters as bytes. The merges are sorted by score.
+    /// encodes unknown characters as bytes. The tokenizer's merges are sorted by score.
     fn pieces(&self) -> Result<(Parts, bool), GenerateError> {
         const SCORES: &str = "tokenizer.ggml.scores";
         let bad = |found: String| wrong(self.file, SCORES, found, "a number for each token");

@@ -135,7 +135,7 @@ impl<E: Executor> Network<E> {
         self.shared.batch
     }
 
-    /// Checks that `tokens` can follow `seen` other tokens in a sequence.
+    /// Checks that `tokens` can follow a sequence of `seen` other tokens.
     pub(crate) fn check(&self, tokens: &[u32], seen: usize) -> Result<(), GenerateError> {
         check_tokens(tokens, seen, self.shared.context, self.shared.vocabulary)
     }
@@ -385,8 +385,8 @@ fn twice(kind: EntryKind, first: &str) -> String {
     format!("{what}, as `{first}` does; expected one such")
 }
 
-/// Checks that `tokens` can follow `seen` other tokens. All tokens must fit into the context, and
-/// the vocabulary must contain each token.
+/// Checks that `tokens` can follow a sequence of `seen` other tokens. All tokens must fit into the
+/// context, and the vocabulary must contain each token.
 ///
 /// # Errors
 /// Returns an error about the first token outside the vocabulary, or about a context that is too short.

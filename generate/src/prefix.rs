@@ -1,6 +1,6 @@
 //! Reuses the state (such as the KV cache) of a prefix that two texts have in common. If two texts
 //! begin with the same tokens, Tracewright copies the state of these tokens instead of computing
-//! the state again.
+//! this state again.
 
 use std::ops::Range;
 
@@ -142,10 +142,10 @@ impl<E: Executor> Sequences<'_, E> {
         Ok(())
     }
 
-    /// Chooses one of the `free` rows of the batch for `prompt`, and copies the state of the
-    /// longest known prefix of `prompt` into this row. The prefix never contains the prompt's last
-    /// token, because the next token is chosen from the logits after this token. Returns `None` if
-    /// no row is free.
+    /// Chooses one of the `free` rows of the batch for `prompt`, and copies a state into this row.
+    /// The state belongs to the longest prefix of `prompt` for which any row contains the state.
+    /// The prefix never contains the prompt's last token, because the next token is chosen from the
+    /// logits after this token. Returns `None` if no row is free.
     ///
     /// # Errors
     /// Returns an error if the state cannot be read.

@@ -7,8 +7,8 @@ use crate::{
     Tokenizer,
 };
 
-/// Options for continuing a text, with strings. [`TokenOptions`] contains the same options with
-/// token ids instead of strings.
+/// Options for continuing a text, in which stop strings and constraints are strings.
+/// [`TokenOptions`] contains the same options with token ids instead of strings.
 ///
 /// ```
 /// use tracewright_generate::{GenerateOptions, Sampling};

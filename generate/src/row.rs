@@ -64,7 +64,7 @@ impl<B> Default for Row<B> {
     }
 }
 
-/// The input that an encoder has read.
+/// The tokens or features that an encoder has read.
 #[derive(Clone)]
 pub(crate) struct EncoderSource {
     tokens: Vec<u32>,

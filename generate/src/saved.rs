@@ -33,7 +33,7 @@ pub struct SavedSequence {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Header {
-    /// A fingerprint that identifies the weights.
+    /// A fingerprint that identifies the weights with which the sequence was computed.
     pub model: String,
     pub tokens: Vec<u32>,
     /// The first position of the state that no network call has written.
@@ -100,7 +100,7 @@ impl SavedSequence {
         Ok(Self { path: Some(path.into()), ..read })
     }
 
-    /// Creates an error about this saved sequence.
+    /// Creates an error about the file of this saved sequence.
     pub fn refuse(&self, fault: SavedFault) -> GenerateError {
         GenerateError::Saved { path: self.path.clone().unwrap_or_default(), fault }
     }

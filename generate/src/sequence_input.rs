@@ -29,7 +29,7 @@ pub struct SequenceInput<'a> {
 /// A part of a text: consecutive positions with tokens, or consecutive positions with features.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum InputPart<'a> {
-    /// Token ids, one for each position.
+    /// Token ids; each token id is at one position of the text.
     Tokens(&'a [u32]),
     /// Feature vectors that replace the embeddings of tokens.
     Features {
@@ -40,7 +40,7 @@ pub enum InputPart<'a> {
     },
 }
 
-/// The input of an encoder.
+/// The input that an encoder reads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum EncoderInput<'a> {
     /// Token ids, for an encoder that takes tokens.

@@ -23,8 +23,8 @@ pub(crate) struct Sequences<'a, E: Executor> {
     /// The state tensors. The list of state tensors is empty before the first network call, and
     /// after a failed call that consumed the state.
     pub state: Vec<E::Buffer>,
-    /// The tensors that the encoder returned. Before the encoder runs, this list of tensors is
-    /// empty.
+    /// The tensors that the encoder returned, which the decoder reads. Before the encoder runs,
+    /// this list of tensors is empty.
     pub memory: Vec<E::Buffer>,
     /// One drafter for each row of the batch. Without speculation, the list of drafters is empty.
     pub drafters: Vec<Box<dyn Drafter + 'a>>,
@@ -155,11 +155,11 @@ impl<'a, E: Executor> Sequences<'a, E> {
     }
 
     /// Processes the next tokens of all rows of the batch. Rows of the batch without new tokens do
-    /// not change. The function returns one output per row.
+    /// not change. The function returns one output for each row of the batch.
     ///
     /// # Errors
-    /// Returns an error if the call fails. After a failed call the state is lost, and the next calls process
-    /// all rows from their beginning.
+    /// Returns an error if the call of the network fails. After a failed call the state is lost,
+    /// and the next calls process the tokens of all rows again.
     pub fn step(&mut self, want: StepRequest) -> Result<Vec<StepOutput>, GenerateError> {
         // Rows with features come first. Rows whose next positions have tokens wait until no row
         // has unprocessed features.
@@ -435,7 +435,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
 
     /// Chooses the next tokens of a text from the network's outputs. As long as a chosen token
     /// equals the draft token, the function continues with the output after this draft token.
-    /// Returns `Break` if the text ends.
+    /// Returns `ControlFlow::Break` if the text ends.
     fn take(
         &mut self,
         row: usize,

@@ -100,7 +100,7 @@ impl KeptTensor {
 }
 
 impl KeptTensor {
-    /// Extracts the used bytes from the bytes of one whole row of a state tensor.
+    /// Extracts the bytes that are in use from the bytes of one whole row of a state tensor.
     fn used(&self, row: &[u8], length: usize, written: usize, context: usize) -> Vec<u8> {
         self.ranges(0, length, written, context).into_iter().flat_map(|range| &row[range]).copied().collect()
     }

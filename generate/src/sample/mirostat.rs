@@ -59,7 +59,7 @@ impl Surprise {
     }
 
     /// Computes the number k of most likely tokens that version 1 of Mirostat keeps (algorithm 1 of
-    /// the Mirostat paper). The probabilities must be in descending order.
+    /// the Mirostat paper). The candidates' probabilities must be in descending order.
     fn top_k(&self, probabilities: &[f64], vocabulary: usize) -> usize {
         let (mut product, mut square) = (0.0, 0.0);
         for (i, pair) in probabilities.windows(2).take(LIKELIEST - 1).enumerate() {

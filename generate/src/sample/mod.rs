@@ -163,7 +163,7 @@ impl Sampling {
         }
     }
 
-    /// Checks that each setting is in its range.
+    /// Checks that each sampling setting is in the setting's range.
     fn check(&self) -> Result<(), GenerateError> {
         let Self { penalties, dry, xtc, .. } = self;
         let share = |x: f32| (0.0..=1.0).contains(&x);
@@ -357,9 +357,9 @@ pub struct Logprob {
 /// `logprobs` and llama.cpp's `n_probs` use the same logits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenLogprobs {
-    /// The token that the sampler chose.
+    /// The token that the sampler chose at this position.
     pub chosen: Logprob,
-    /// The most likely tokens, in descending order.
+    /// The most likely tokens at this position, in descending order of their probabilities.
     pub top: Vec<Logprob>,
 }
 

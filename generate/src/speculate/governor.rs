@@ -40,7 +40,7 @@ impl Governor {
     }
 
     /// Updates the balance of saved network calls after a call that verified a draft. `accepted` is
-    /// the number of accepted draft tokens.
+    /// the number of draft tokens that the network accepted.
     pub fn verified(&mut self, accepted: usize) {
         self.credit = (self.credit - Self::COST + accepted as f64).min(Self::MOST);
     }
@@ -55,8 +55,8 @@ impl Governor {
 mod tests {
     use super::*;
 
-    /// Returns the number of network calls that a text loses because of rejected drafts. `right`
-    /// maps the index of a draft to the number of the draft's accepted tokens.
+    /// Returns the number of network calls that a text loses because of rejected drafts. For the
+    /// index of a draft, `right` returns the number of the draft's accepted tokens.
     fn loss(tokens: usize, right: impl Fn(usize) -> usize) -> f64 {
         let (mut governor, mut lost, mut drafts, mut done) = (Governor::new(), 0.0, 0, 0);
         while done < tokens {
