@@ -31,7 +31,8 @@ pub struct Hub {
     pub endpoint: String,
     /// The access token for private and gated models.
     pub token: Option<String>,
-    /// Whether downloads are disabled. Without downloads, Tracewright uses only the cache.
+    /// Whether downloads from the Hugging Face hub are disabled. Without downloads, Tracewright
+    /// uses only the cache.
     pub offline: bool,
 }
 

@@ -47,8 +47,8 @@ pub struct ChatFields {
     max_completion_tokens: Option<u64>,
     /// Whether the answer contains the probability of each of its tokens.
     logprobs: Option<bool>,
-    /// The number of most likely tokens that the answer contains per position, with their
-    /// probabilities. The largest valid value of this field is 20.
+    /// The number of most likely tokens that the answer contains for each position, with the
+    /// probabilities of these tokens. The largest valid value of this field is 20.
     top_logprobs: Option<u64>,
     /// Functions that the model can call. The server ignores tools that are not functions.
     tools: Option<Vec<Value>>,

@@ -28,7 +28,7 @@ use crate::sampling::SamplingFields;
 use crate::stream::{self, Events, Sent};
 use crate::update::{Update, Usage};
 
-/// The largest number of prompts per request.
+/// The largest number of prompts that one request can contain.
 const PROMPTS: usize = 256;
 
 /// The default of `max_tokens`, as in OpenAI's API.
@@ -46,8 +46,8 @@ pub struct CompletionFields {
     /// The largest number of tokens that the model generates for an answer. By default, an answer
     /// has at most 16 new tokens.
     max_tokens: Option<u64>,
-    /// The number of most likely tokens that the answer contains per position, with their
-    /// probabilities. The largest valid value of this field is 20.
+    /// The number of most likely tokens that the answer contains for each position, with the
+    /// probabilities of these tokens. The largest valid value of this field is 20.
     logprobs: Option<u64>,
     /// Whether the text of the answer begins with the prompt.
     echo: Option<bool>,
@@ -186,7 +186,7 @@ struct Completion {
     /// Contains, for each prompt, the text with which the answers to this prompt begin. If the
     /// client sets `echo`, an answer begins with the prompt; otherwise the beginning is empty.
     echoes: Vec<String>,
-    /// The number of answers to each prompt.
+    /// The number of answers that the model generates for each prompt.
     count: usize,
 }
 

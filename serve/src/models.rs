@@ -12,7 +12,8 @@ use crate::ServeError;
 use crate::failure::{Failure, causes};
 use crate::ids::now;
 
-/// A function that opens a model. The server calls `OpenModel` on a thread that may block.
+/// A function that opens a model of the server. The server calls `OpenModel` on a thread that may
+/// block.
 pub type OpenModel = Box<dyn Fn() -> Result<Model, Box<dyn Error + Send + Sync>> + Send + Sync>;
 
 /// A model of the server, which requests select by name.

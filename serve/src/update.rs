@@ -25,7 +25,7 @@ pub struct ToolCall {
     pub arguments: String,
 }
 
-/// The end of an answer.
+/// The answer has ended.
 #[derive(Clone, Debug)]
 pub struct AnswerEnd {
     pub reason: EndReason,
@@ -41,8 +41,8 @@ pub enum EndReason {
     ToolCalls,
 }
 
-/// The token counts of an answer. If a prompt has several answers, only the counts of the first
-/// answer include the tokens of the prompt.
+/// The numbers of prompt tokens and generated tokens of an answer. If a prompt has several answers,
+/// only the counts of the first answer include the tokens of the prompt.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
     pub prompt: usize,

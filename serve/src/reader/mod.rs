@@ -258,7 +258,7 @@ impl AnswerReader {
         Next::Waits
     }
 
-    /// Adds content to `out`, and holds back whitespace at the end.
+    /// Adds content to `out`, but holds back the whitespace at the end of the content.
     fn hold(&mut self, text: &str, out: &mut Vec<Update>) {
         let kept = text.trim_end();
         if !kept.is_empty() {
