@@ -126,7 +126,7 @@ impl<'a> From<BuildTools<'a>> for ProgramOptions<'a> {
 pub struct BuiltProgram {
     /// The loaded program, ready for calls.
     pub program: Program,
-    /// The device that the program runs on.
+    /// The device on which the program runs.
     pub runtime: Runtime,
     /// The lowered module, whose StableHLO text the compiler has compiled.
     pub module: Module,
@@ -154,14 +154,14 @@ pub enum LoadError {
     /// The tensors of the checkpoint differ from the parameters that the trace declares.
     #[error(transparent)]
     Bake(#[from] BakeError),
-    /// A checkpoint or an archive is damaged.
+    /// A file of the checkpoint, or the archive of weights, is damaged.
     #[error(transparent)]
     Archive(#[from] irpa::ArchiveError),
     /// The archive lacks a parameter of the module, or contains the parameter with a different
     /// type.
     #[error("`{}` does not fit the module: the parameter `{key}` is {found}, expected `{expected}`", .path.display())]
     Parameter {
-        /// Path of the archive file.
+        /// The path of the archive that lacks the parameter.
         path: PathBuf,
         /// Key of the parameter in the archive.
         key: String,
@@ -230,7 +230,7 @@ pub fn build_program(
 pub struct Build<'a, 't> {
     /// The StableHLO text of the module, and the list of the module's weights.
     pub lowered: Lowered,
-    /// The options with which Tracewright calls `iree-compile`.
+    /// The options with which Tracewright called `iree-compile`.
     pub options: CompileOptions,
     /// The compiled module, and the time that the compilation took.
     pub compiled: Compiled,
@@ -286,7 +286,7 @@ impl<'a, 't> Build<'a, 't> {
         cached_archive(checkpoint, &parameters, cache, |path| Ok(self.bake(path)?.1))
     }
 
-    /// Loads the module with its archive.
+    /// Loads the compiled module together with the archive of weights.
     ///
     /// # Errors
     /// Returns an error if the archive lacks a parameter of the module, or IREE rejects the module.
@@ -305,7 +305,7 @@ pub fn compile_options(lowered: &Lowered, compiler: &Compiler) -> Result<Compile
     compiler.options(&lowered.target, element, largest.is_some_and(Parameter::is_packed))
 }
 
-/// Loads a compiled module with its archive.
+/// Loads a compiled module together with the archive of the module's weights.
 ///
 /// # Errors
 /// Returns an error if the archive lacks a parameter of the module, or IREE rejects the module.

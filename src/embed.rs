@@ -41,8 +41,8 @@ pub fn length_for(tokens: usize, longest: usize) -> usize {
     rounded_up(tokens, 32, longest)
 }
 
-/// Computes embeddings with a loaded program. The embedder finds the arguments and results of the
-/// program by their roles.
+/// Computes embeddings with a loaded program. The embedder finds the program's arguments and
+/// results by their roles, such as the role of the tokens.
 pub struct Embedder<'a> {
     program: &'a Program,
     signature: &'a Signature,
@@ -102,7 +102,7 @@ pub enum EmbedError {
         text: usize,
         /// The index of the number in the embedding, counted from 0.
         index: usize,
-        /// The number that the program returned.
+        /// The number that is not finite.
         found: f32,
     },
     /// The type of an argument or a result differs from the type that the entry point declares.

@@ -42,7 +42,8 @@ pub struct Plan {
     /// The storage format of cached keys and values. By default, keys and values have the network's
     /// element type.
     pub kv: KvFormat,
-    /// The target for which the network is compiled. The default target is this machine.
+    /// The target for which the network is compiled. By default, the network is compiled for this
+    /// machine.
     pub target: Target,
     /// The rewrite rules with which Tracewright simplifies the trace. By default, Tracewright
     /// applies only rules that keep every bit of the results.
@@ -53,7 +54,7 @@ pub struct Plan {
     pub weights: Weights,
 }
 
-/// The reason why a plan is impossible, or why its network cannot be recorded or lowered.
+/// The reason why a plan is invalid, or why the plan's network cannot be recorded or lowered.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
     /// The requested context is not between 1 and the longest context that the model supports.
@@ -139,9 +140,9 @@ impl Plan {
         Ok(Self { model, element, context, chunk, batch: 1, kv, target, rules, weights })
     }
 
-    /// Returns a context length for `tokens` tokens. The context is a power of two, but at most
-    /// `longest`. Because contexts are powers of two, Tracewright compiles only a few different
-    /// modules.
+    /// Returns a context length that has room for `tokens` tokens. The context is a power of two,
+    /// but at most `longest`. Because contexts are powers of two, Tracewright compiles only a few
+    /// different modules.
     pub fn context_for(tokens: usize, longest: usize) -> usize {
         rounded_up(tokens, 512, longest)
     }
@@ -211,7 +212,7 @@ impl Plan {
         self.model.named(checkpoint)
     }
 
-    /// Records the trace of all entry points.
+    /// Records the trace of all entry points of the network.
     ///
     /// # Errors
     /// Returns an error if a value in the configuration is invalid.

@@ -29,7 +29,7 @@ pub enum CallError {
         /// The names of all entry points of the program.
         entries: Vec<String>,
     },
-    /// The number of arguments is wrong.
+    /// The caller passed too many or too few arguments.
     #[error("the entry point `{entry}` takes {expected} arguments ({}), found {found}", .arguments.join(", "))]
     Count {
         /// The name of the entry point that the caller called.

@@ -35,7 +35,7 @@ pub enum ExportError {
     #[error("`{}` is not the archive that the manifest lists (its table has the blake3 hash {found}, expected \
         {expected}); export the model again", .path.display())]
     Archive {
-        /// Path of the archive file.
+        /// The path of the archive that belongs to another export.
         path: PathBuf,
         /// The hash that the manifest contains for the archive.
         expected: String,
@@ -45,7 +45,7 @@ pub enum ExportError {
     /// The folder is not an export, because the file `manifest.json` is missing.
     #[error("`{}` is not an export directory: the folder has no `{}`", .path.display(), names::MANIFEST)]
     NoManifest {
-        /// Path of the export folder.
+        /// The path of the folder that is not an export.
         path: PathBuf,
     },
     /// The module was compiled for another processor architecture.
@@ -151,13 +151,13 @@ pub fn check_cpu(manifest: &IreeManifest) -> Result<(), ExportError> {
 
 /// Describes the files of a written export, and the duration of each step of the export.
 pub struct Exported {
-    /// The module text that was compiled.
+    /// The StableHLO text of the module that the compiler compiled.
     pub module: Module,
     /// The options with which Tracewright called the compiler.
     pub options: CompileOptions,
     /// The compiled module, and the time that the compilation took.
     pub compiled: Compiled,
-    /// Statistics about writing the archive of weights.
+    /// Statistics about writing the archive of weights to the export folder.
     pub baked: Baked,
     /// The time that Tracewright took to write the folder.
     pub wrote: Duration,

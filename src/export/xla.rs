@@ -71,9 +71,9 @@ pub enum XlaError {
     /// The archive lacks a weight that Tracewright computes from the checkpoint.
     #[error("the archive `{}` lacks the weight `{key}`", .path.display())]
     Lost {
-        /// Key of the weight in the archive.
+        /// The key of the weight that the archive lacks.
         key: String,
-        /// Path of the archive file.
+        /// The path of the archive that lacks the weight.
         path: PathBuf,
     },
     /// The manifest is damaged, or a hash in the manifest differs from the hash of a module.
@@ -83,9 +83,9 @@ pub enum XlaError {
     #[error("the checkpoint `{}` has `{key}` at byte {found}, but the manifest expects byte {expected}; \
         export the model again", .path.display())]
     Moved {
-        /// Path of the archive file.
+        /// The path of the archive whose table contains the offset.
         path: PathBuf,
-        /// Key of the weight in the archive.
+        /// The key of the weight whose offsets differ.
         key: String,
         /// The offset of the weight in bytes, as the manifest declares.
         expected: usize,

@@ -56,8 +56,8 @@ impl Conversation {
     /// Sends a message, and waits for the whole answer.
     ///
     /// # Errors
-    /// Returns the same errors as [`Model::chat`] and [`Request::text`](super::Request::text). After an error the conversation is
-    /// unchanged.
+    /// Returns the same errors as [`Model::chat`] and [`Request::text`](super::Request::text). If
+    /// the function returns an error, the conversation is unchanged.
     pub fn say(&mut self, message: impl Into<String>) -> Result<String, ModelError> {
         let mut turn = self.turn(message)?;
         turn.by_ref().find_map(Result::err).map_or(Ok(()), Err)?;
@@ -93,8 +93,8 @@ impl Conversation {
         Ok(PreparedTurn { messages: chat.messages, text, prompt })
     }
 
-    /// Copies the messages of the conversation, and the state after the tokens of these messages.
-    /// [`resume`](Self::resume) can continue the copied conversation.
+    /// Copies the messages of the conversation, and the state (such as the KV cache) after the
+    /// tokens of these messages. [`resume`](Self::resume) can continue the copied conversation.
     ///
     /// # Errors
     /// Returns an error if the device fails.

@@ -24,7 +24,7 @@ use super::{ModelError, OpenOptions, Speculation};
 use crate::embed::{Embedder, check_texts, length_for};
 use crate::xla::StartedPlugins;
 
-/// A job that a [`Model`](super::Model) sends to the engine thread.
+/// A job that a handle of a [`Model`](super::Model) sends to the engine thread.
 pub(super) enum Job {
     Generate(Box<GenerateJob>),
     Score(Vec<u32>, Sender<Result<Vec<Vec<f32>>, ModelError>>),
@@ -71,8 +71,8 @@ pub struct Completion {
     pub text: String,
     /// The tokens of the text, the reason why the text ended, and the timings of the generation.
     pub generated: Generated,
-    /// Whether a stop string ended the text. If a stop string ended the text, the text of all
-    /// tokens is longer than `text`.
+    /// Whether a stop string in the text ended the generation. If a stop string ended the text, the
+    /// text of all tokens is longer than `text`.
     pub is_cut: bool,
     /// The number of tokens in the prompt, including the tokens whose state was reused from an
     /// earlier text.
@@ -106,8 +106,8 @@ pub struct ModelInfo {
     pub vocabulary: usize,
     /// The number of texts that the model continues in parallel.
     pub slots: usize,
-    /// Information about building the network. For an embedding model the field is `None`, because
-    /// Tracewright builds its networks when the length of the texts is known.
+    /// Information about building and loading the model's network. For an embedding model the field
+    /// is `None`, because Tracewright builds its networks when the length of the texts is known.
     pub build: Option<BuildInfo>,
     /// Warnings about the model's files.
     pub warnings: Vec<OpenWarning>,
@@ -484,7 +484,7 @@ impl Running<'_> {
     }
 }
 
-/// Runs a network that computes embeddings.
+/// Runs a network that computes embeddings of texts.
 struct Embeddings<'a> {
     path: PathBuf,
     options: &'a OpenOptions,

@@ -66,7 +66,7 @@ pub enum ModelError {
     /// The network cannot be lowered for XLA, or the checkpoint does not fit the network.
     #[error(transparent)]
     Xla(Box<XlaError>),
-    /// XLA or its plugin failed.
+    /// XLA or the PJRT plugin that contains XLA failed.
     #[error(transparent)]
     Plugin(#[from] PjrtError),
     /// The platform of the PJRT plugin and the selected device are different kinds of devices.
@@ -126,7 +126,7 @@ pub enum ModelError {
     /// The model does not support this kind of request.
     #[error("the model `{}` {does}, and cannot {asked}", .path.display())]
     Kind {
-        /// Path of the model's folder or file.
+        /// The path of the model that does not support the request.
         path: PathBuf,
         /// The kind of request that the model supports.
         does: &'static str,
@@ -136,7 +136,7 @@ pub enum ModelError {
     /// The request contains text, but the model has no tokenizer.
     #[error("`{}` has no `tokenizer.json`; use token ids instead of text", .path.display())]
     NoTokenizer {
-        /// Path of the model's folder or file.
+        /// The path of the model that has no tokenizer.
         path: PathBuf,
     },
     /// The tokenizer of the draft model differs from the tokenizer of the large model.
@@ -156,7 +156,7 @@ pub enum ModelError {
         the model again"
     )]
     AsExported {
-        /// Name of the option in [`OpenOptions`](super::OpenOptions).
+        /// The name of the option that differs, as in [`OpenOptions`](super::OpenOptions).
         option: &'static str,
         /// The value that the caller set for the option.
         asked: String,
@@ -170,7 +170,8 @@ pub enum ModelError {
         export the model again with this option"
     )]
     Compiled {
-        /// Name of the option in [`OpenOptions`](super::OpenOptions).
+        /// The name of the option that affects the compilation, as in
+        /// [`OpenOptions`](super::OpenOptions).
         option: &'static str,
     },
     /// The compilation target and the selected device are different kinds of devices.
@@ -200,7 +201,7 @@ pub enum ModelError {
     /// The thread of the engine cannot be started.
     #[error("the system cannot start the engine's thread")]
     Thread(#[source] io::Error),
-    /// The thread of the engine has ended.
+    /// The engine thread, which runs the model, has ended.
     #[error("the engine's thread has ended; open the model again")]
     Gone,
 }

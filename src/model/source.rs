@@ -106,7 +106,7 @@ fn is_folder(path: &Path) -> io::Result<()> {
     fs::read_dir(path).map(drop)
 }
 
-/// Loads an export and its tokenizer.
+/// Loads an exported model and the model's tokenizer.
 pub(super) fn open_export(
     folder: &Path,
     manifest: &IreeManifest,
@@ -141,8 +141,8 @@ pub(super) fn open_export(
     Ok(Ready { program, build })
 }
 
-/// Converts the weights of a checkpoint, and compiles and loads its network. If the options request
-/// scores, the program contains the entry point for scores.
+/// Converts the weights of a checkpoint, and compiles and loads the checkpoint's network. If the
+/// options request scores, the program contains the entry point for scores.
 pub(super) fn build_checkpoint(
     path: &Path,
     model: Box<dyn Architecture>,
@@ -211,8 +211,8 @@ fn build_in_xla(
     Ok(Ready { program: built.program, build })
 }
 
-/// Creates the plan of a network from a model and the options. `quantize` is the storage format of
-/// weights.
+/// Creates the plan of a network from a model and the options. `quantize` is the format in which
+/// Tracewright stores the weights.
 pub(super) fn planned(
     model: Box<dyn Architecture>,
     options: &OpenOptions,
