@@ -1,6 +1,6 @@
 //! Builds a callable program from a trace and a checkpoint. [`build_program`] runs all stages of a
-//! build. [`Build`] runs the stages of a build one by one; an export, for example, needs only some
-//! stages. A cache folder keeps compiled modules and archives of weights.
+//! build. [`Build`] runs the stages of a build one by one, for callers that need only some stages,
+//! for example to export a model. A cache folder keeps compiled modules and archives of weights.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -82,12 +82,12 @@ pub struct ProgramOptions<'a> {
     pub tools: BuildTools<'a>,
     /// The target for which the module is compiled. The default target is this machine.
     pub target: Target,
-    /// The rules that simplify the trace. By default, Tracewright applies only rules that keep
-    /// every bit of the results.
+    /// The rewrite rules with which Tracewright simplifies the trace. By default, Tracewright
+    /// applies only rules that keep every bit of the results.
     pub rules: Rules,
     /// The storage format of weights, and whether Tracewright's kernels or the compiler's own code
-    /// compute matmuls. By default, kernels compute matmuls, and weights have the element type of
-    /// the network.
+    /// compute matmuls. By default, kernels compute matmuls, and weights have the network's element
+    /// type.
     pub weights: Weights,
     /// The device that runs the network. By default, the network runs on all threads of this machine's
     /// processor.
@@ -126,11 +126,11 @@ impl<'a> From<BuildTools<'a>> for ProgramOptions<'a> {
 pub struct BuiltProgram {
     /// The loaded program, ready for calls.
     pub program: Program,
-    /// The device that the program runs on.
+    /// The device on which the program runs.
     pub runtime: Runtime,
-    /// The module, whose text was compiled.
+    /// The lowered module, whose StableHLO text the compiler has compiled.
     pub module: Module,
-    /// The options with which Tracewright calls `iree-compile`.
+    /// The options with which Tracewright called `iree-compile`.
     pub options: CompileOptions,
     /// The archive with the weights.
     pub archive: Archive,
@@ -154,26 +154,26 @@ pub enum LoadError {
     /// The tensors of the checkpoint differ from the parameters that the trace declares.
     #[error(transparent)]
     Bake(#[from] BakeError),
-    /// A checkpoint or an archive is damaged.
+    /// A file of the checkpoint, or the archive of weights, is damaged.
     #[error(transparent)]
     Archive(#[from] irpa::ArchiveError),
     /// The archive lacks a parameter of the module, or contains the parameter with a different
     /// type.
     #[error("`{}` does not fit the module: the parameter `{key}` is {found}, expected `{expected}`", .path.display())]
     Parameter {
-        /// Path of the archive file.
+        /// The path of the archive that lacks the parameter.
         path: PathBuf,
         /// Key of the parameter in the archive.
         key: String,
-        /// The type and shape that the module declares.
+        /// The parameter's element type and shape that the module declares.
         expected: String,
-        /// The type and shape in the archive.
+        /// The parameter's element type and shape in the archive.
         found: String,
     },
     /// A file or folder cannot be read or created.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The function that receives the steps of the build stopped the build.
+    /// The caller's function, which receives the steps of the build, stopped the build.
     #[error("the build was stopped on request")]
     Stopped,
     /// `iree-compile` failed, or is not installed.
@@ -228,9 +228,9 @@ pub fn build_program(
 
 /// A network after two stages of a build: the checkpoint is checked, and the module is compiled.
 pub struct Build<'a, 't> {
-    /// The module text and the list of weights.
+    /// The StableHLO text of the module, and the list of the module's weights.
     pub lowered: Lowered,
-    /// The options with which Tracewright calls `iree-compile`.
+    /// The options with which Tracewright called `iree-compile`.
     pub options: CompileOptions,
     /// The compiled module, and the time that the compilation took.
     pub compiled: Compiled,
@@ -242,12 +242,13 @@ pub struct Build<'a, 't> {
 
 impl<'a, 't> Build<'a, 't> {
     /// Compares the checkpoint with the network's parameters, and compiles the module unless the
-    /// cache contains the compiled module. `recorded` is the trace before lowering.
+    /// cache contains the compiled module. `recorded` is the trace that Tracewright recorded before
+    /// lowering.
     ///
     /// # Errors
-    /// Returns the compiler's error. If the checkpoint does not match the parameters, the function
-    /// returns an error before the slow compilation begins. The error lists all differences between
-    /// the checkpoint and the parameters.
+    /// Returns the error of the compiler if the compilation fails. If the checkpoint does not match
+    /// the parameters, the function returns an error before the slow compilation begins. The error
+    /// lists all differences between the checkpoint and the parameters.
     pub fn new(
         lowered: Lowered,
         recorded: &Trace,
@@ -285,7 +286,7 @@ impl<'a, 't> Build<'a, 't> {
         cached_archive(checkpoint, &parameters, cache, |path| Ok(self.bake(path)?.1))
     }
 
-    /// Loads the module with its archive.
+    /// Loads the compiled module together with the archive of weights.
     ///
     /// # Errors
     /// Returns an error if the archive lacks a parameter of the module, or IREE rejects the module.
@@ -304,7 +305,7 @@ pub fn compile_options(lowered: &Lowered, compiler: &Compiler) -> Result<Compile
     compiler.options(&lowered.target, element, largest.is_some_and(Parameter::is_packed))
 }
 
-/// Loads a compiled module with its archive.
+/// Loads a compiled module together with the archive of the module's weights.
 ///
 /// # Errors
 /// Returns an error if the archive lacks a parameter of the module, or IREE rejects the module.
@@ -333,8 +334,8 @@ pub fn compile(
 }
 
 impl<'a> BuildTools<'a> {
-    /// Creates build tools with the given compiler and cache folder; no function receives the steps
-    /// of the build.
+    /// Creates build tools with the given compiler and cache folder, but without a function that
+    /// receives the steps of the build.
     pub fn new(compiler: &'a Compiler, cache: &'a Path) -> Self {
         Self { compiler, cache, watch: None }
     }

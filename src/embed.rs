@@ -41,8 +41,8 @@ pub fn length_for(tokens: usize, longest: usize) -> usize {
     rounded_up(tokens, 32, longest)
 }
 
-/// Computes embeddings with a loaded program. The embedder finds the arguments and results of the
-/// program by their roles.
+/// Computes embeddings with a loaded program. The embedder finds the program's arguments and
+/// results by their roles, such as the role of the tokens.
 pub struct Embedder<'a> {
     program: &'a Program,
     signature: &'a Signature,
@@ -68,7 +68,7 @@ pub enum EmbedError {
     /// A text has no tokens.
     #[error("text {text} has no tokens, expected at least one")]
     Empty {
-        /// Index of the text, from 0.
+        /// The index of the text in the caller's list, counted from 0.
         text: usize,
     },
     /// A text has more tokens than the program can process.
@@ -76,7 +76,7 @@ pub enum EmbedError {
         "text {text} has {found} tokens, expected at most {length}; build the program with a longer `length`"
     )]
     TooLong {
-        /// Index of the text, from 0.
+        /// The index of the text in the caller's list, counted from 0.
         text: usize,
         /// Number of tokens in the text.
         found: usize,
@@ -86,23 +86,23 @@ pub enum EmbedError {
     /// A token id is not in the vocabulary.
     #[error("token {index} of text {text} has the id {token}, expected an id below {vocabulary}")]
     Token {
-        /// Index of the text, from 0.
+        /// The index of the text in the caller's list, counted from 0.
         text: usize,
-        /// Index of the token in its text, from 0.
+        /// The index of the token in its text, counted from 0.
         index: usize,
         /// The token's id, which is out of range.
         token: u32,
-        /// The number of ids in the vocabulary.
+        /// The number of token ids in the vocabulary.
         vocabulary: usize,
     },
     /// An embedding contains a number that is not finite.
     #[error("number {index} in the embedding of text {text} is {found}, expected a finite number")]
     Number {
-        /// Index of the text, from 0.
+        /// The index of the text in the caller's list, counted from 0.
         text: usize,
-        /// Index of the number in the embedding, from 0.
+        /// The index of the number in the embedding, counted from 0.
         index: usize,
-        /// The number that the program returned.
+        /// The number that is not finite.
         found: f32,
     },
     /// The type of an argument or a result differs from the type that the entry point declares.

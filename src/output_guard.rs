@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use files::is_one_of;
 use irpa::Gguf;
 
-/// The path of an output is one of the model's own files.
+/// The path of an output file is the path of one of the model's own files.
 #[derive(Debug, thiserror::Error)]
 #[error("`{}` is a file of the model itself; write to another path", .0.display())]
 pub struct OverwritesModel(pub PathBuf);

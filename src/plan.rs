@@ -34,17 +34,19 @@ pub struct Plan {
     pub element: ElementType,
     /// The largest number of tokens in a sequence.
     pub context: usize,
-    /// The number of tokens that a prefill call processes for each sequence.
+    /// The number of tokens that one prefill call processes for each sequence.
     pub chunk: usize,
-    /// The number of sequences that a call processes. By default, a call processes one sequence.
+    /// The number of sequences that one call of the network processes. By default, one call of the
+    /// network processes one sequence.
     pub batch: usize,
     /// The storage format of cached keys and values. By default, keys and values have the network's
     /// element type.
     pub kv: KvFormat,
-    /// The target for which the network is compiled. The default target is this machine.
+    /// The target for which the network is compiled. By default, the network is compiled for this
+    /// machine.
     pub target: Target,
-    /// The rules that simplify the trace. By default, Tracewright applies only rules that keep
-    /// every bit of the results.
+    /// The rewrite rules with which Tracewright simplifies the trace. By default, Tracewright
+    /// applies only rules that keep every bit of the results.
     pub rules: Rules,
     /// The storage format of weights, and whether kernels compute matmuls. By default, kernels
     /// compute matmuls. The default storage format is the checkpoint's quantization, or the element
@@ -52,25 +54,26 @@ pub struct Plan {
     pub weights: Weights,
 }
 
-/// The reason why a plan is impossible, or why its network cannot be recorded or lowered.
+/// The reason why a plan is invalid, or why the plan's network cannot be recorded or lowered.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
-    /// The requested context is longer than the model or the chunk allows.
+    /// The requested context is not between 1 and the longest context that the model supports.
     #[error(
         "the option `context` is {found}, expected 1 to {longest} tokens, the longest context that the model supports"
     )]
     Context {
-        /// The context that the caller requested, in tokens.
+        /// The context length that the caller requested, in tokens.
         found: usize,
-        /// The longest possible context, in tokens.
+        /// The longest context that is possible, in tokens.
         longest: usize,
     },
-    /// The requested number of tokens per prefill call (the chunk) is larger than the context.
+    /// The requested number of tokens per prefill call (the chunk) is not between 1 and the length
+    /// of the context.
     #[error("the option `chunk` is {found}, expected 1 to {context} tokens, the length of the context")]
     Chunk {
-        /// The requested number of tokens per prefill call.
+        /// The number of tokens per prefill call that the caller requested.
         found: usize,
-        /// The context of the plan, in tokens.
+        /// The context length of the plan, in tokens.
         context: usize,
     },
     /// The requested length of texts is larger than the model's limit.
@@ -80,7 +83,7 @@ pub enum PlanError {
     Length {
         /// The length that the caller requested, in tokens.
         found: usize,
-        /// The longest possible length, in tokens.
+        /// The longest text that the model can process, in tokens.
         longest: usize,
     },
     /// The element type is not f32, f16 or bf16.
@@ -100,8 +103,9 @@ pub enum PlanError {
     QuantMap(#[from] QuantMapError),
 }
 
-/// The default number of tokens per prefill call. Below about this number of tokens, the memory
-/// limits the speed of matmuls; above this number, the computation limits the speed.
+/// The default number of tokens per prefill call. If a call processes fewer tokens, the memory
+/// bandwidth limits the speed of matmuls. If a call processes more tokens, the processor's
+/// arithmetic limits the speed of matmuls.
 const CHUNK: usize = 128;
 
 impl Plan {
@@ -136,9 +140,9 @@ impl Plan {
         Ok(Self { model, element, context, chunk, batch: 1, kv, target, rules, weights })
     }
 
-    /// Returns a context length for `tokens` tokens. The context is a power of two, but at most
-    /// `longest`. Because contexts are powers of two, Tracewright compiles only a few different
-    /// modules.
+    /// Returns a context length that has room for `tokens` tokens. The context is a power of two,
+    /// but at most `longest`. Because contexts are powers of two, Tracewright compiles only a few
+    /// different modules.
     pub fn context_for(tokens: usize, longest: usize) -> usize {
         rounded_up(tokens, 512, longest)
     }
@@ -208,7 +212,7 @@ impl Plan {
         self.model.named(checkpoint)
     }
 
-    /// Records the trace of all entry points.
+    /// Records the trace of all entry points of the network.
     ///
     /// # Errors
     /// Returns an error if a value in the configuration is invalid.

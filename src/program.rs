@@ -24,15 +24,15 @@ pub enum CallError {
     /// The program has no entry point with this name.
     #[error("the program has no entry point `{name}`; its entry points are {entries:?}")]
     NoEntry {
-        /// The name that the caller passed.
+        /// The name of the entry point that the caller requested.
         name: String,
-        /// The names of the entry points.
+        /// The names of all entry points of the program.
         entries: Vec<String>,
     },
-    /// The number of arguments is wrong.
+    /// The caller passed too many or too few arguments.
     #[error("the entry point `{entry}` takes {expected} arguments ({}), found {found}", .arguments.join(", "))]
     Count {
-        /// Name of the entry point.
+        /// The name of the entry point that the caller called.
         entry: String,
         /// The number of arguments that the entry point takes.
         expected: usize,
@@ -45,11 +45,11 @@ pub enum CallError {
     /// name twice.
     #[error("the entry point `{entry}`: {what} `{name}`; its arguments are {}", .arguments.join(", "))]
     Name {
-        /// Name of the entry point.
+        /// The name of the entry point that the caller called.
         entry: String,
-        /// The end of the error message, which describes the problem.
+        /// The end of the error message, which describes the problem with the argument's name.
         what: &'static str,
-        /// The name of the argument.
+        /// The name that is unknown, missing or repeated.
         name: String,
         /// The arguments of the entry point, with their types.
         arguments: Vec<String>,
@@ -57,13 +57,13 @@ pub enum CallError {
     /// The element type, the shape or the axis names of an argument are wrong.
     #[error("the entry point `{entry}`: the argument `{name}` is {found}, expected {expected}")]
     Argument {
-        /// Name of the entry point.
+        /// The name of the entry point that the caller called.
         entry: String,
-        /// The name of the wrong argument.
+        /// The name of the argument whose value is wrong.
         name: String,
-        /// The type, the shape and the axes that the entry point declares.
+        /// The type, the shape and the axes that the entry point declares for the argument.
         expected: String,
-        /// The type, the shape and the axes of the value that the caller passed.
+        /// The type, the shape and the axes of the value that the caller passed for the argument.
         found: String,
     },
     /// IREE failed during the call.

@@ -10,13 +10,13 @@ use ops::WeightFormat;
 /// The reason why a file with storage formats cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum QuantMapError {
-    /// The file cannot be read.
+    /// The file that maps weights to storage formats cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
     /// The file is not a JSON object whose values are strings.
     #[error("`{}` is not a JSON object that maps patterns of weight names to formats", .path.display())]
     Json {
-        /// The path of the file.
+        /// The path of the file that is not a valid JSON object.
         path: PathBuf,
         /// The JSON error, with its line and column.
         source: serde_json::Error,
@@ -24,9 +24,9 @@ pub enum QuantMapError {
     /// A value in the file is not the name of a storage format.
     #[error("`{}`: the format of `{pattern}` is `{found}`, expected none, q8, q4, q4_k or mxfp4", .path.display())]
     Format {
-        /// The path of the file.
+        /// The path of the file that contains the invalid value.
         path: PathBuf,
-        /// The pattern of weight names, which is the key in the file.
+        /// The key in the JSON file, which is a pattern of weight names.
         pattern: String,
         /// The value that is not the name of a storage format.
         found: String,

@@ -1,5 +1,5 @@
-//! Prepares a build for several commands: finds the compiler, the cache folder, the weights and the
-//! device.
+//! Prepares the build of a network for several commands: finds the compiler, the cache folder, the
+//! weights and the device.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -43,8 +43,8 @@ pub fn compiler(arguments: &CompileArguments, interrupt: &Interrupt) -> Result<C
 }
 
 impl TuningSource {
-    /// Converts the option `--tuning` to the library's type, and reads the tuning file if the
-    /// option names a file.
+    /// Converts the value of the option `--tuning` to the library's type. If the value names a
+    /// tuning file, the function reads this file.
     pub fn resolved(&self) -> Result<tuning::TuningSource, Error> {
         Ok(match self {
             Self::Measured => tuning::TuningSource::Measured,
@@ -140,8 +140,8 @@ impl DeviceArguments {
     }
 }
 
-/// Returns two durations in milliseconds: first of loading the program, then of compiling the
-/// program.
+/// Returns the time for loading the program and the time for compiling the program, in
+/// milliseconds.
 pub fn build_times(build: Option<&BuildInfo>) -> [f64; 2] {
     build.map_or([0.0; 2], |build| [build.load, build.compile].map(milliseconds))
 }

@@ -36,21 +36,20 @@ pub enum Error {
     Library(AnyCoded),
     #[error("the command was interrupted")]
     Interrupted,
-    /// Two variants of a network compute different values. `path` is the field path of the first
-    /// node whose values differ.
+    /// Two variants of a network compute different values. `path` names the network fields that
+    /// lead to the first node whose values differ.
     #[error("the two variants of the network compute different values; the first difference is at `{path}`")]
     Differs { path: String },
     /// The file that `verify` must check contains no hashes.
     #[error("`{}` contains no hashes, so `verify` cannot check the data", .path.display())]
     WithoutHashes { path: PathBuf },
-    /// Tracewright cannot start a second process of its own program, which would render the chat
-    /// template.
+    /// Tracewright cannot start a second Tracewright process, which would render the chat template.
     #[error("the system cannot start a process that renders the chat template")]
     Program(#[source] io::Error),
     /// An error that a second Tracewright process printed, with the causes of the error.
     #[error("{what}")]
     Said { code: Code, what: String },
-    /// Some checks of the installation failed.
+    /// Some checks of the Tracewright installation failed.
     #[error("{missing} of {looked_at} checks failed")]
     Missing { missing: usize, looked_at: usize },
     /// The file with messages does not contain a JSON list of messages.
@@ -64,7 +63,8 @@ pub enum Error {
     Entry {
         path: PathBuf,
         what: &'static str,
-        /// The number of the invalid tool or document in the list, and the invalid key.
+        /// The number of the invalid tool or document in the file's list, and the invalid key of
+        /// this tool or document.
         place: String,
         found: String,
         expected: &'static str,
@@ -73,7 +73,7 @@ pub enum Error {
     /// the template reads.
     #[error("`{}` has no effect: the chat template does not use `{name}`", option(.name))]
     Unread { name: String, variables: Vec<String> },
-    /// The terminal cannot be read.
+    /// The program cannot read the user's input from the terminal.
     #[error("Tracewright cannot read from the terminal")]
     Typed(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The chat template exceeded a limit on time or memory.
@@ -83,10 +83,10 @@ pub enum Error {
         limits::TEMPLATE_SECONDS, limits::TEMPLATE_MEMORY >> 20, limits::PROMPT >> 20
     )]
     Template,
-    /// The system cannot start a thread.
+    /// The operating system cannot start a thread that the command needs.
     #[error("the system cannot start a thread")]
     Thread(#[source] io::Error),
-    /// A text, such as `the prompt`, has more tokens than the network can take.
+    /// An input, such as `the prompt`, has more tokens than the network can process.
     #[error("{what} has {found} tokens, expected at most {limit}")]
     TooLong { what: String, found: usize, limit: Limit },
     /// The schema or grammar in a file is invalid or not supported.
@@ -108,8 +108,8 @@ impl<E: Coded + Send + Sync + 'static> From<E> for Error {
     }
 }
 
-/// Converts an error of the library. The converted error names command-line options instead of
-/// fields.
+/// Converts an error of the library to an error of the command line. The converted error names
+/// command-line options instead of fields of the library's option structs.
 #[cfg(feature = "iree")]
 fn in_options(error: ModelError) -> Error {
     let usage = |what: String| Error::Library(AnyCoded::new(usage(what)));
@@ -242,7 +242,7 @@ pub fn library_help(error: &AnyCoded) -> Vec<String> {
     console::help(error)
 }
 
-/// Returns the flag that sets the sampling setting `name`.
+/// Returns the command-line flag that sets the sampling setting `name`.
 #[cfg(feature = "iree")]
 fn setting(name: &str) -> Option<&'static str> {
     const FLAGS: [(&str, &str); 14] = [

@@ -60,12 +60,13 @@ impl Extras {
         Ok(Self { tools: tools.as_deref().map(self::tools).transpose()?, variables })
     }
 
-    /// Returns the tools, and a map that contains the variables and the documents.
+    /// Returns the tools for the chat template, and a map that contains the template's variables
+    /// and the documents.
     pub fn into_parts(self) -> (Option<Vec<Value>>, Map<String, Value>) {
         (self.tools, self.variables)
     }
 
-    /// Creates a chat that ends where the model's answer begins.
+    /// Creates a chat whose rendered prompt ends where the model's answer begins.
     pub fn chat(self, messages: Vec<Value>) -> Chat {
         let Self { tools, variables } = self;
         Chat { messages, tools, variables, add_generation_prompt: true, now: None }
@@ -96,12 +97,12 @@ fn tools(path: &Path) -> Result<Vec<Value>, Error> {
     Ok(list)
 }
 
-/// Reads the documents in a JSON file.
+/// Reads the documents for the chat template from a JSON file.
 fn documents(path: &Path) -> Result<Vec<Value>, Error> {
     list(path, "documents")
 }
 
-/// Reads a JSON list of objects. The list must contain at least one object.
+/// Reads a list of objects from a JSON file. The list must contain at least one object.
 fn list(path: &Path, what: &'static str) -> Result<Vec<Value>, Error> {
     let text = read_stream(path, limits::PROMPT)?;
     let list: Vec<Value> = serde_json::from_str(&text).map_err(|source| Error::NoList {

@@ -12,7 +12,8 @@ use crate::error::Error;
 /// The name of the threads on which Tracewright catches panics and converts the panics to errors.
 pub const CAUGHT: &str = "text";
 
-/// A flag that Ctrl-C sets. Long operations check the flag and stop if the flag is set.
+/// The interrupt flag, which Ctrl-C sets. Long operations check the interrupt flag, and stop if the
+/// flag is set.
 #[derive(Clone, Default)]
 pub struct Interrupt {
     pub asked: Arc<AtomicBool>,
@@ -22,8 +23,8 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// Installs the handler of Ctrl-C. The first Ctrl-C asks the running operation to stop, and the
-    /// second Ctrl-C ends the process.
+    /// Installs the function that handles Ctrl-C. The first Ctrl-C asks the running operation to
+    /// stop, and the second Ctrl-C ends the process.
     pub fn listen(&self) {
         let interrupt = self.clone();
         let handler = ctrlc::set_handler(move || {
@@ -52,14 +53,15 @@ impl Interrupt {
         self.idle.store(idle, Ordering::SeqCst);
     }
 
-    /// Returns `Break` after Ctrl-C, for callbacks that return `ControlFlow`.
+    /// Returns `ControlFlow::Break` if you have pressed Ctrl-C. Callbacks return this value to stop
+    /// a long operation.
     pub fn go_on(&self) -> ControlFlow<()> {
         if self.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
     /// Runs `work` on another thread until the work ends or you press Ctrl-C. Use this function for
     /// operations that never check the interrupt flag. Use this function also to parse untrusted
-    /// texts, because a deeply nested text needs the large stack of the other thread.
+    /// texts, because the other thread has the large stack that a deeply nested text needs.
     pub fn or<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
         const ROOM: usize = 256 << 20;
         const LOOK: Duration = Duration::from_millis(50);
@@ -83,7 +85,7 @@ impl Interrupt {
         }
     }
 
-    /// Returns [`Error::Interrupted`] after Ctrl-C.
+    /// Returns [`Error::Interrupted`] if you have pressed Ctrl-C.
     pub fn check(&self) -> Result<(), Error> {
         if self.is_set() { Err(Error::Interrupted) } else { Ok(()) }
     }

@@ -16,7 +16,7 @@
 #[macro_use]
 extern crate console;
 
-/// Runs an expression if this binary contains IREE, or returns an error.
+/// Runs an expression if this binary contains IREE; otherwise, returns an error.
 macro_rules! with_iree {
     ($command:expr, $run:expr) => {{
         #[cfg(feature = "iree")]
@@ -131,12 +131,12 @@ mod tests {
 
     use super::*;
 
-    /// Counts how often tests record a model. A test that reads the counter of recorded models
-    /// locks `COUNTING`.
+    /// Counts how often tests record the trace of a model. A test that reads the counter of
+    /// recorded traces locks `COUNTING`.
     static TRACED: AtomicUsize = AtomicUsize::new(0);
     static COUNTING: Mutex<()> = Mutex::new(());
 
-    /// A model that counts how often Tracewright records the model.
+    /// A model that counts how often Tracewright records the model's trace.
     struct Counted(ModelConfig);
 
     impl Architecture for Counted {
@@ -170,7 +170,7 @@ mod tests {
         Invocation { read, interrupt: Interrupt::default() }
     }
 
-    /// Runs a command, and returns how often the command records its model.
+    /// Runs a command, and returns how often the command records the trace of its model.
     fn recorded(words: &[&str]) -> usize {
         let _counting = COUNTING.lock().unwrap();
         TRACED.store(0, Ordering::SeqCst);
@@ -179,8 +179,8 @@ mod tests {
         TRACED.load(Ordering::SeqCst)
     }
 
-    /// A small checkpoint can declare a huge network in its `config.json`. Recording such a huge
-    /// network would take long.
+    /// A small checkpoint can declare a huge network in its `config.json`. Recording the trace of
+    /// such a huge network would take long.
     #[test]
     fn sizes_that_the_weights_do_not_have_are_refused_before_recording() {
         let _counting = COUNTING.lock().unwrap();
@@ -225,7 +225,7 @@ mod tests {
         }
     }
 
-    /// Splits the first command of an example's line into words.
+    /// Splits the first shell command on a line of an example into words.
     fn words(line: &str) -> Vec<&str> {
         let command = line.split([';', '&', '>', '|']).next().unwrap_or_default();
         command.split_whitespace().map(|word| word.trim_matches('"')).collect()
@@ -257,8 +257,8 @@ mod tests {
         assert!(count > 30, "{count} commands");
     }
 
-    /// Checks every command in the documents, including commands that a test cannot run. `cargo
-    /// xtask` checks its own commands.
+    /// Checks every command in the documents, including commands that a test cannot run. The tests
+    /// of `cargo xtask` check the subcommands of `cargo xtask`.
     #[test]
     fn commands_of_documents_are_commands() {
         const OTHERS: [&str; 13] = [

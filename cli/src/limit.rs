@@ -22,7 +22,8 @@ pub enum SetBy {
 }
 
 impl Limit {
-    /// Returns the largest number of tokens in the context of a plan, which `--context` sets.
+    /// Returns the largest number of tokens that a plan's context can contain. The option
+    /// `--context` sets this number.
     pub fn of(plan: &Plan) -> Self {
         let longest = Some(plan.model.max_context());
         Self { tokens: plan.context, longest, set_by: SetBy::Flag("--context") }

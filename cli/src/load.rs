@@ -26,8 +26,8 @@ use crate::interrupt::Interrupt;
 use crate::limit::{Limit, SetBy};
 use crate::{build, plugins, progress};
 
-/// Reads the files of a model. Tracewright reports errors in the model's files before the slow
-/// compilation begins.
+/// Reads the files of a model, but builds no network. Tracewright reports errors in the model's
+/// files before the slow compilation begins.
 pub fn read(
     model: &Path,
     arguments: &RunArguments,
@@ -98,7 +98,8 @@ pub fn prepared<A: Clone + Send + 'static, T: Send + 'static>(
     Ok((opening, prepared?))
 }
 
-/// Builds the network of a model, with the compiler and the cache that the arguments set.
+/// Builds the network of a model, with the compiler and the cache folder that the command-line
+/// arguments set.
 pub fn open(
     mut opening: Opening,
     arguments: &CompileArguments,
@@ -111,14 +112,15 @@ pub fn open(
     Ok(model)
 }
 
-/// The compiler and the cache of a command. If the compiler is missing, Tracewright first reports
-/// all errors in the model's files. An export needs no compiler.
+/// The compiler and the cache folder with which a command builds a network. If the compiler is
+/// missing, Tracewright first reports all errors in the model's files. An exported model needs no
+/// compiler, because the network in the export is already compiled.
 pub struct Tools {
     missing: Option<Error>,
 }
 
 impl Tools {
-    /// Finds the compiler and the cache that the arguments set.
+    /// Finds the compiler and the cache folder that the command-line arguments set.
     pub fn find(
         opening: &mut Opening,
         arguments: &CompileArguments,
@@ -144,8 +146,9 @@ impl Tools {
         }
     }
 
-    /// Returns the error for a model that could not be built. If the compiler is missing, the
-    /// function returns the error about the missing compiler instead of the compilation's error.
+    /// Returns the error that the command reports if the network of a model could not be built. If
+    /// the compiler is missing, the function returns the error about the missing compiler instead
+    /// of the compilation's error.
     pub fn error(self, error: ModelError) -> Error {
         match (error, self.missing) {
             (ModelError::Load(LoadError::Compile(_)), Some(missing)) => missing,
@@ -154,7 +157,7 @@ impl Tools {
     }
 }
 
-/// Reports which tensors were converted, and warns about damaged tuning files.
+/// Reports which tensors of the checkpoint were converted, and warns about damaged tuning files.
 pub fn report_build(build: Option<&BuildInfo>) {
     if let Some(build) = build {
         build::report_damage(&build.damaged);
@@ -272,8 +275,8 @@ pub fn print_commands(
     Ok(())
 }
 
-/// Checks that the requested layout of weights equals the layout in an export. The library itself
-/// compares all other options with the export.
+/// Checks that the layout of weights that the options request equals the layout in an exported
+/// model. The library itself compares all other options with the options of the exported model.
 fn check_layout(manifest: &IreeManifest, asked: Option<LayoutChoice>) -> Result<(), ModelError> {
     match asked.map(|layout| layout.to_string()).filter(|layout| *layout != manifest.layout) {
         Some(asked) => {
@@ -294,14 +297,14 @@ pub fn say_ends(options: &GenerateOptions, model: &Model) {
 
 /// A file in which one run stores a sequence of tokens for the next run.
 pub struct SequenceFile {
-    /// The sequence that the file contained before this run.
+    /// The token sequence that the file contained before this run.
     pub saved: Option<SavedSequence>,
     file: NewFile,
 }
 
 impl SequenceFile {
-    /// Reads the file, if it exists and is not empty. Before the slow compilation begins, the
-    /// function checks whether the file may be replaced.
+    /// Reads the saved token sequence, if the file exists and is not empty. Before the slow
+    /// compilation begins, the function checks whether the file may be replaced.
     pub fn open(model: &Path, path: &Path) -> Result<Self, Error> {
         check_output(model, path)?;
         let file = NewFile::begin(path, FileKind::SEQUENCE)?;
@@ -310,12 +313,13 @@ impl SequenceFile {
         Ok(Self { saved, file })
     }
 
-    /// Returns the number of saved tokens. The context must have room for the saved tokens.
+    /// Returns the number of tokens in the saved sequence. The context must have room for the saved
+    /// tokens.
     pub fn tokens(file: Option<&Self>) -> usize {
         file.and_then(|file| file.saved.as_ref()).map_or(0, |saved| saved.tokens().len())
     }
 
-    /// Replaces the content of the file.
+    /// Replaces the content of the file by the token sequence of this run.
     pub fn publish(self, saved: &SavedSequence) -> Result<(), Error> {
         Ok(self.file.publish_as(&saved.to_bytes())?)
     }

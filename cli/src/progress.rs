@@ -1,4 +1,4 @@
-//! Shows progress on stderr: bars in a terminal, and lines otherwise.
+//! Shows progress on stderr: progress bars if stderr is a terminal, and lines of text otherwise.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -58,7 +58,8 @@ impl Steps {
         Self { interrupt: interrupt.clone(), shown: None }
     }
 
-    /// Shows the progress of a build step. The function returns `Break` after Ctrl-C.
+    /// Shows the progress of a build step. After Ctrl-C, the function returns `ControlFlow::Break`,
+    /// which stops the build.
     pub fn watch(&mut self, step: BuildStep) -> ControlFlow<()> {
         let (what, progress) = match step {
             BuildStep::Download(progress) => ("downloading", progress),

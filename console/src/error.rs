@@ -22,7 +22,8 @@ pub enum ConsoleError {
     /// The arguments contradict each other.
     #[error("{what}")]
     Usage {
-        /// Describes the problem, and how to fix the problem.
+        /// The text explains which arguments contradict each other, and how to fix the
+        /// contradiction.
         what: String,
     },
     #[error("cannot write to stdout")]
@@ -36,7 +37,7 @@ pub enum ConsoleError {
     /// The path is neither the path of a model nor the name of a model on the hub.
     #[error(transparent)]
     NoModel(FileError),
-    /// A file cannot be read or written.
+    /// A file that a command needs cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
     #[error(transparent)]
@@ -44,7 +45,7 @@ pub enum ConsoleError {
     /// The network cannot be built with the given options.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The weights cannot be read.
+    /// The weights of the model cannot be read.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
     /// The output would replace a file of the model.
@@ -69,8 +70,8 @@ coded! {
 pub trait CommandError: Error + 'static {
     fn code(&self) -> Code;
 
-    /// Returns help texts that name the options that can fix the error. The library does not know
-    /// the options of a command line.
+    /// Returns help texts that name the command-line options with which the user can fix the error.
+    /// The library does not know the options of a command line.
     fn help(&self) -> Vec<String>;
 
     /// Returns the library's error, if the library caused this error.

@@ -1,8 +1,8 @@
 //! Code that the command lines `tracewright` and `trace-dump` share. The crate parses the options
 //! of networks, resolves the paths of models, and prints errors.
 
-/// Prints a line on stderr like `eprintln`. The macro ignores a closed stderr, and escapes control characters
-/// in file names.
+/// Prints a line on stderr, like the macro `eprintln`. The macro ignores a closed stderr, and
+/// escapes control characters in file names.
 #[macro_export]
 macro_rules! say {
     ($($words:tt)*) => { $crate::say(&format!($($words)*)) };

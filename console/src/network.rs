@@ -37,7 +37,7 @@ pub fn read_network(
     })
 }
 
-/// Prints the warnings about a model's files.
+/// Prints warnings that Tracewright found in a model's files.
 pub fn warn(warnings: &[OpenWarning]) {
     for warning in warnings {
         say!("warning: {warning}");
@@ -49,8 +49,8 @@ pub fn warn(warnings: &[OpenWarning]) {
     }
 }
 
-/// Returns the name of a model. For example, the name is `demo` for the paths `demo` and
-/// `demo/config.json`.
+/// Derives the name of a model from the model's path. For example, the name is `demo` for the paths
+/// `demo` and `demo/config.json`.
 pub fn name_of(model: &Path) -> String {
     let whole = model.canonicalize().unwrap_or_else(|_| model.to_owned());
     let named = if whole.ends_with("config.json") { whole.parent().unwrap_or(&whole) } else { &whole };

@@ -6,13 +6,13 @@ use tracewright::files::FileKind;
 /// Parameter archives, which `bake -o` writes.
 pub use tracewright::irpa::ARCHIVE;
 
-/// Saved sequences, which `generate --prompt-cache` and `chat --session` write.
+/// Saved token sequences, which `generate --prompt-cache` and `chat --session` write.
 pub const SEQUENCE: FileKind = FileKind::SEQUENCE;
 
 /// Logits, which `generate --save-logits` writes.
 pub const LOGITS: FileKind = FileKind { name: "a file of logits", is: is_logits };
 
-/// Messages of a chat, which `/save` writes.
+/// Messages of a chat, which the chat command `/save` writes.
 pub const MESSAGES: FileKind = FileKind {
     name: "a JSON list of messages",
     is: |head| opens(head, "[") && has(head, &["\"role\":"]) || is_empty_list(head),
@@ -40,14 +40,14 @@ pub const PROFILE: FileKind = FileKind {
 pub const PAGE: FileKind =
     FileKind { name: "a page of this manual", is: |head| has(head, &["\n.TH tracewright"]) };
 
-/// A trace, which `trace-dump -o` writes with `--emit text`.
+/// A trace of a network, which `trace-dump -o` writes with `--emit text`.
 pub const TRACE: FileKind = FileKind { name: "a trace", is: |head| opens(head, "function @") };
 
-/// A module, which `trace-dump -o` writes with `--emit mlir`.
+/// The StableHLO text of a module, which `trace-dump -o` writes with `--emit mlir`.
 pub const MODULE: FileKind =
     FileKind { name: "a module of Tracewright", is: |head| opens(head, "module @tracewright") };
 
-/// Numbers of operations, which `trace-dump -o` writes with `--emit counts`.
+/// The number of operations of each kind, which `trace-dump -o` writes with `--emit counts`.
 pub const COUNTS: FileKind = FileKind {
     name: "a list of counts",
     is: |head| opens(head, "functions ") && has(head, &["\nparameter elements "]),
@@ -79,7 +79,7 @@ pub const GRAPH: FileKind = FileKind {
     },
 };
 
-/// An explanation, which `trace-dump -o` writes with `--explain`.
+/// An explanation of a value by a chain of rules, which `trace-dump -o` writes with `--explain`.
 pub const EXPLANATION: FileKind =
     FileKind { name: "a chain of rules", is: |head| opens(head, "recorded  %") };
 
@@ -111,7 +111,7 @@ fn has(head: &[u8], words: &[&str]) -> bool {
     words.iter().all(|word| head.windows(word.len()).any(|part| part == word.as_bytes()))
 }
 
-/// Whether the file is a chat without messages.
+/// Whether the file is a saved chat that contains no messages.
 fn is_empty_list(head: &[u8]) -> bool {
     head.trim_ascii() == b"[]"
 }

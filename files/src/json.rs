@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use serde::de::DeserializeOwned;
 
-/// The words that Python's JSON contains for numbers that are not finite.
+/// The words that Python's `json` module writes for numbers that are not finite.
 const NOT_FINITE: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
 
 /// Returns the JSON object that replaces `Infinity`, `-Infinity` or `NaN`. Hugging Face
@@ -118,8 +118,8 @@ mod tests {
         }
     }
 
-    /// Checks texts that Python's `json.loads` also rejects. Each error must have the same position
-    /// as in a text with a finite number.
+    /// Checks that the parser rejects texts that Python's `json.loads` also rejects. The position
+    /// of each error must equal the position of the error in the same text with a finite number.
     #[test]
     fn errors_are_where_they_are_in_the_file() {
         let cases = [

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 pub struct FileKind {
     /// The name of this kind of file in messages, such as `a parameter archive`.
     pub name: &'static str,
-    /// Whether the first bytes of a file, at most [`FileKind::HEAD`], belong to a file of this kind.
+    /// Whether the bytes at the start of a file, at most [`FileKind::HEAD`] bytes, belong to a file
+    /// of this kind.
     pub is: fn(&[u8]) -> bool,
 }
 
@@ -24,7 +25,7 @@ impl FileKind {
     /// Tracewright's cache replaces any existing file, even a damaged file.
     pub const CACHED: Self = Self { name: "a file of the cache", is: |_| true };
 
-    /// A file with a sequence of tokens and its KV cache.
+    /// A file that contains a sequence of tokens, and the sequence's KV cache.
     pub const SEQUENCE: Self = Self { name: "a saved sequence", is: |head| head.starts_with(b"TWSEQ") };
 
     /// Checks that the regular file at `target` may be replaced. `path` is the path that the caller
@@ -44,7 +45,7 @@ impl FileKind {
 /// An existing file is not replaced, because its kind differs from the kind of the new file.
 #[derive(Debug)]
 pub struct NotReplaced {
-    /// The target of the link, if the path is a link.
+    /// The target of the link, if the requested path is a link.
     pub leads_to: Option<PathBuf>,
     /// The name of the kind of file that may be replaced. If no existing file may be replaced, the
     /// name is empty.

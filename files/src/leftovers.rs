@@ -54,7 +54,8 @@ impl Scratch {
     }
 }
 
-/// Removes temporary files of killed runs in `folder`. Files that cannot be removed are kept.
+/// Removes temporary files of killed runs in `folder`. The function keeps temporary files that
+/// cannot be removed.
 fn sweep(folder: &Path) {
     let entries = if cfg!(unix) { fs::read_dir(folder).ok() } else { None };
     for entry in entries.into_iter().flatten().flatten() {

@@ -1,8 +1,10 @@
-//! Writes files atomically, so that an incomplete file never appears, and reads untrusted files under limits.
+//! Writes files atomically, so that an incomplete file never appears, and reads untrusted files
+//! with limits on their size.
 //!
 //! [`NewFile`] writes a file under a temporary name and then renames it. A new file replaces an
 //! existing file only if the two files have the same [`FileKind`]. [`read()`] accepts regular files
-//! up to a size limit. The module [`limits`] contains the limits of all readers.
+//! up to a size limit. The module [`limits`] contains the limits for all files that Tracewright
+//! reads.
 
 mod json;
 mod kind;

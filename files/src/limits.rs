@@ -44,7 +44,7 @@ pub const GROWTH: usize = 64;
 /// The largest number of tokens that a tokenizer may add at the start and the end of a text.
 pub const ADDED_TOKENS: usize = 1 << 10;
 
-/// The largest number of sequences or texts per call.
+/// The largest number of sequences or texts that one call of a network processes.
 pub const BATCH: usize = 1 << 16;
 
 /// The largest size in bytes of a prompt from a file or a chat template. A message, the tools and

@@ -50,7 +50,7 @@ impl ModuleCache {
         Ok((blake3::hash(module).as_bytes() == hash).then(|| module.to_vec()))
     }
 
-    /// Stores a module under this key.
+    /// Stores a compiled module in the cache under a key.
     ///
     /// # Errors
     /// Returns an error if a file of the cache cannot be written.

@@ -11,7 +11,7 @@ use crate::read::regular;
 /// A new file that appears at its path only when the caller publishes the file. If the caller does
 /// not publish the file, its temporary file is removed.
 pub struct NewFile {
-    /// The path that the caller requested.
+    /// The path at which the caller requested the new file.
     asked: PathBuf,
     path: PathBuf,
     kind: FileKind,
@@ -46,7 +46,7 @@ impl NewFile {
         begin().with_path("create", &path)
     }
 
-    /// Writes a file with this content.
+    /// Creates a file that contains the given bytes, and publishes the file at `path`.
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.
@@ -63,7 +63,8 @@ impl NewFile {
         &self.file
     }
 
-    /// Writes the content into the file and publishes the file. Publishing replaces an existing file.
+    /// Writes the content into the file and publishes the file. If a file of the same kind exists
+    /// at the final path, the new file replaces this file.
     ///
     /// # Errors
     /// Returns an error if the content cannot be written to the disk.
@@ -72,7 +73,8 @@ impl NewFile {
         self.publish()
     }
 
-    /// Publishes the file under its final path. Publishing replaces an existing file.
+    /// Publishes the file: moves the file from its temporary path to its final path. If a file of
+    /// the same kind exists at the final path, the new file replaces this file.
     ///
     /// # Errors
     /// Returns an error if the content cannot be written to the disk, or if a file of another kind

@@ -1,4 +1,4 @@
-//! Creates folders, and removes them again if they stay empty.
+//! Creates folders, and removes the created folders again if the folders stay empty.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use errors::{FileError, WithPath as _};
 /// A new folder, with all parent folders that Tracewright created for the new folder.
 #[derive(Debug)]
 pub struct NewFolder {
-    /// The created folders, the innermost first.
+    /// The folders that Tracewright created, beginning with the innermost folder.
     made: Vec<PathBuf>,
 }
 
@@ -31,7 +31,7 @@ impl NewFolder {
         }
     }
 
-    /// Removes the created folders that are empty.
+    /// Removes the folders that Tracewright created, if the folders are empty.
     pub fn discard(self) {
         // The caller has failed and reports its own error. A folder that remains is not worth
         // another message.

@@ -1,4 +1,5 @@
-//! Compares files by identity, and locks a folder for the run that writes into the folder.
+//! Checks whether two paths name the same file, and locks a folder for the run that writes into the
+//! folder.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -16,8 +17,8 @@ pub fn is_one_of(path: &Path, files: impl IntoIterator<Item = impl AsRef<Path>>)
     files.into_iter().any(|file| open(file.as_ref()).is_some_and(|file| file == path))
 }
 
-/// Locks a folder for one run. The lock is a file, which the run removes at its end. If the process ends
-/// early, the system releases the lock.
+/// Locks a folder for one run of Tracewright. The lock is a file, which the run removes at its end.
+/// If the process ends early, the system releases the lock.
 pub struct FolderLock {
     path: PathBuf,
     _file: File,
@@ -27,8 +28,8 @@ pub struct FolderLock {
 impl FolderLock {
     const NAME: &str = ".tracewright-lock";
 
-    /// Whether the folder contains a lock file of a run. The run may have ended without removing
-    /// the lock file.
+    /// Whether the folder contains the lock file of any run, even of a run that has ended. A run
+    /// may end without removing its lock file.
     pub fn was_taken(folder: &Path) -> bool {
         folder.join(Self::NAME).exists()
     }

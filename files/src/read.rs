@@ -122,7 +122,8 @@ fn too_large(what: String) -> io::Error {
     io::Error::new(io::ErrorKind::FileTooLarge, what)
 }
 
-/// Checks that `path` is a regular file. The function follows links.
+/// Checks that `path` is a regular file. If the path is a link, the function checks the target of
+/// the link.
 ///
 /// # Errors
 /// Returns an error if the path is not a regular file, or does not exist.

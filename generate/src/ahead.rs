@@ -3,8 +3,8 @@
 //!
 //! The call that starts early processes the most likely token. If the sampler chooses another
 //! token, a second call computes the same position again. Between the two calls for the same
-//! position, the KV cache contains a wrong vector after the last valid position. No call reads the
-//! wrong vector.
+//! position, the KV cache contains a wrong vector after the last valid position. No call of the
+//! network reads the wrong vector.
 
 use ops::TensorType;
 use pjrt::PjrtBuffer;
@@ -19,22 +19,23 @@ pub(crate) struct Ahead {
     pub tokens: usize,
     pub start: usize,
     pub count: usize,
-    /// The tensor type of the token ids.
+    /// The tensor type of the argument that contains the token ids.
     pub ty: TensorType,
     /// For each state tensor, the index of the argument that passes the tensor, and the index of
     /// the result that returns the tensor.
     pub states: Vec<(usize, usize)>,
     pub token: usize,
-    /// The tensor type of the arguments `start` and `count`.
+    /// The tensor type of the arguments `start` and `count`, which contain the start position and
+    /// the number of tokens of each sequence.
     pub numbers: TensorType,
     /// The number of positions for which the state has memory.
     context: usize,
 }
 
 impl Ahead {
-    /// Finds the arguments and results of an entry point. The result is `None` if calls of this
-    /// entry point cannot start early. A call can start early if the call takes one token per
-    /// sequence and the state has memory for every position.
+    /// Finds the arguments and results of an entry point for decode calls that start early. The
+    /// result is `None` if calls of this entry point cannot start early. A call can start early if
+    /// the call takes one token per sequence and the state has memory for every position.
     pub(crate) fn of(entry: &Signature) -> Option<Self> {
         let argument =
             |is: &dyn Fn(Role) -> bool| entry.arguments.iter().position(|argument| is(argument.role));
@@ -72,8 +73,9 @@ pub(crate) struct Passed {
 }
 
 impl Passed {
-    /// Returns the arguments of a call. The result is `None` unless the token ids and positions are
-    /// in host memory and the state is on the device.
+    /// Collects the token ids, the positions and the state from the arguments of a decode call. The
+    /// result is `None` unless the token ids and positions are in host memory and the state is on
+    /// the device.
     pub(crate) fn of(ahead: &Ahead, arguments: &[CallArgument<XlaBuffer>]) -> Option<Self> {
         let numbers = |index: usize| match arguments.get(index)? {
             CallArgument::Scalar(number) => Some(vec![*number]),
@@ -116,8 +118,8 @@ pub(crate) struct Expected {
 }
 
 impl Expected {
-    /// Whether a call equals the expected call. The function returns false if the host has not read
-    /// the tokens yet.
+    /// Whether a call has the same arguments as the expected call. The function returns false if
+    /// the host has not read the tokens of the expected call yet.
     pub(crate) fn is(&self, entry: &str, passed: &Passed) -> bool {
         let Some(tokens) = self.token.kept_integers() else { return false };
         self.entry == entry
@@ -130,7 +132,8 @@ impl Expected {
             })
     }
 
-    /// Returns the results of a started call, and stores the new state in `states`.
+    /// Returns the results of the expected call, which has already started, and stores the new
+    /// state in `states`.
     pub(crate) fn started(
         results: Vec<PjrtBuffer>,
         ahead: &Ahead,

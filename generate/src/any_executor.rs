@@ -20,9 +20,9 @@ pub enum AnyExecutor {
 
 /// A tensor of an [`AnyExecutor`].
 pub enum AnyBuffer {
-    /// A tensor on a device of IREE.
+    /// A tensor on a device that IREE uses.
     Iree(Buffer),
-    /// A tensor of an XLA program.
+    /// A tensor of a program that XLA runs.
     Xla(XlaBuffer),
 }
 

@@ -49,8 +49,8 @@ impl<'a, E: Executor> Batch<'a, E> {
         self
     }
 
-    /// Sets the schedule, which decides which tokens each call processes. The default schedule is
-    /// [`Together`](crate::Together).
+    /// Sets the schedule, which decides which tokens each network call processes. The default
+    /// schedule is [`Together`](crate::Together).
     #[must_use]
     pub fn schedule(mut self, schedule: impl Schedule + 'a) -> Self {
         self.rows.schedule = Box::new(schedule);
@@ -59,8 +59,8 @@ impl<'a, E: Executor> Batch<'a, E> {
 
     /// Keeps copies of the state of sliding windows and recurrent layers, so that
     /// [`join_seen`](Self::join_seen) can reuse this state. If a prompt joins through
-    /// [`join_seen`](Self::join_seen), the batch copies the state after each call that processes a
-    /// chunk of the prompt.
+    /// [`join_seen`](Self::join_seen), the batch copies the state after each network call that
+    /// processes a chunk of the prompt.
     #[must_use]
     pub fn keep_prefixes(mut self) -> Self {
         self.rows.keeps_prefixes = true;
@@ -107,8 +107,8 @@ impl<'a, E: Executor> Batch<'a, E> {
         Ok(row)
     }
 
-    /// Returns the free row of the batch that is nearest to the used rows, because a call computes
-    /// consecutive rows.
+    /// Returns the free row of the batch that is nearest to the used rows, because a network call
+    /// computes consecutive rows.
     fn free_row(&self) -> Result<usize, GenerateError> {
         let used = |row: &usize| self.running[*row].is_some();
         let rows = 0..self.running.len();
@@ -137,7 +137,8 @@ impl<'a, E: Executor> Batch<'a, E> {
     }
 
     /// Adds a text like [`join`](Self::join), but reuses the state of an earlier text that begins
-    /// with the same tokens. The network computes only the rest of the prompt.
+    /// with the same tokens. The network processes only the tokens of the prompt that follow the
+    /// reused tokens.
     ///
     /// # Errors
     /// Returns the same errors as [`join`](Self::join).
@@ -159,8 +160,8 @@ impl<'a, E: Executor> Batch<'a, E> {
         Ok(row)
     }
 
-    /// Copies the state of the longest prefix of `tokens` that the batch has computed. `model`
-    /// identifies the weights and the format of the weights.
+    /// Copies the state of the longest prefix of `tokens` for which the batch contains the state.
+    /// `model` identifies the weights and the format of the weights.
     ///
     /// # Errors
     /// Returns an error if the state cannot be read from the device.
@@ -172,16 +173,16 @@ impl<'a, E: Executor> Batch<'a, E> {
     /// its state.
     ///
     /// # Errors
-    /// Returns an error if the sequence belongs to another network or to other weights, or if no
-    /// row of the batch is free.
+    /// Returns an error if the saved sequence was computed by another network or with other
+    /// weights, or if no row of the batch is free.
     pub fn load(&mut self, model: &str, saved: SavedSequence) -> Result<(), GenerateError> {
         let free: Vec<usize> = (0..self.running.len()).filter(|&row| self.running[row].is_none()).collect();
         let row = self.rows.load(&free, model, saved)?;
         row.map(drop).ok_or(GenerateError::Full { rows: self.running.len() })
     }
 
-    /// Starts a text in a row of the batch. The state of the row `row` already contains the first
-    /// `seen` tokens of the prompt.
+    /// Starts to generate a text in a row of the batch. The state of the row `row` already contains
+    /// the first `seen` tokens of the prompt.
     fn begin(
         &mut self,
         row: usize,
@@ -206,15 +207,15 @@ impl<'a, E: Executor> Batch<'a, E> {
         self.running.get(row).and_then(Option::as_ref).map_or(&[], Generation::logprobs)
     }
 
-    /// Cancels all texts and removes all tokens from the batch. Use this function after a call of
-    /// the network has failed.
+    /// Cancels the generation of all texts, and removes all tokens from the batch. Use this
+    /// function after a call of the network has failed.
     pub fn clear(&mut self) {
         self.running.iter_mut().for_each(|text| *text = None);
         (0..self.running.len()).for_each(|row| self.rows.truncate(row, 0));
     }
 
-    /// Cancels the text in a row of the batch, and returns the tokens so far. The result is `None`
-    /// if no text uses this row of the batch.
+    /// Cancels the generation of the text in a row of the batch, and returns the text's tokens so
+    /// far. The result is `None` if no text uses this row of the batch.
     pub fn leave(&mut self, row: usize) -> Option<Generated> {
         let generation = self.running.get_mut(row)?.take()?;
         // The text is cancelled, so the network need not process the rest of its tokens.
@@ -223,9 +224,10 @@ impl<'a, E: Executor> Batch<'a, E> {
     }
 
     /// Runs one decode step for all texts. For each text, the network processes as many new tokens
-    /// as fit into a call. When the network has processed all tokens of a text, the sampler chooses
-    /// the next token. `on_token` receives each chosen token with the row of the text, and can
-    /// cancel the text. The function returns the texts that ended.
+    /// as fit into one network call. When the network has processed all tokens of a text, the
+    /// sampler chooses the next token. `on_token` receives each chosen token with the row of the
+    /// text, and can cancel the text. The function returns the texts that ended in this decode
+    /// step.
     ///
     /// # Errors
     /// Returns an error if a call of the network fails, or if no token can be chosen.

@@ -1,5 +1,5 @@
-//! Divides a decode step of the batch into calls of the network. Each sequence that still reads its
-//! prompt gets its own call, and all other sequences share one call.
+//! Divides a decode step of the batch into calls of the network. Each sequence whose prompt is not
+//! processed yet gets its own call, and all other sequences share one call.
 
 use crate::GenerateError;
 use crate::entry::{EntryCall, EntryKind, EntryPoint};
@@ -8,8 +8,8 @@ use crate::generation::StepRequest;
 use crate::sequences::Sequences;
 
 impl<'a, E: Executor> Sequences<'a, E> {
-    /// Returns the network calls of a decode step. Each sequence processes as many of its planned
-    /// tokens as fit into one call.
+    /// Returns the network calls of a decode step. Each sequence processes the tokens that the
+    /// schedule has planned, but at most as many tokens as fit into one call.
     pub(crate) fn calls(
         &self,
         want: StepRequest,
@@ -46,9 +46,9 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(calls)
     }
 
-    /// Returns the calls for sequences that process one token or a draft. The function returns the
-    /// cheaper of two choices: one call for all sequences, or one call per draft and one call for
-    /// the other sequences.
+    /// Returns the network calls for sequences that process one token or a draft. The function
+    /// returns the cheaper of two choices. The first choice is one call for all sequences. The
+    /// second choice is one call for each draft, and one call for all sequences without a draft.
     fn shared(
         &self,
         rows: &[usize],
@@ -88,7 +88,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         self.network.of_kind(kind, span(rows)).map_or_else(|| self.network.only(kind), Ok)
     }
 
-    /// Returns the call that processes the planned tokens of the given sequences.
+    /// Returns the network call that processes the tokens that are planned for the given sequences.
     fn call_of(&self, entry: &'a EntryPoint, rows: &[usize], planned: &[usize]) -> EntryCall<'a> {
         let lowest = rows.first().copied().unwrap_or_default();
         let first = lowest.min(planned.len() - entry.rows);

@@ -63,8 +63,9 @@ fn named_templates(path: &Path, found: Option<&Json>) -> Result<Vec<(String, Str
     }
 }
 
-/// Returns the keys `*_token` of a tokenizer configuration. The value of a key `*_token` is a
-/// string, or an object with the key `content`.
+/// Returns all keys of a tokenizer configuration that end with `_token`, such as `eos_token`, with
+/// their texts. The value of a key such as `eos_token` is a string, or an object with the key
+/// `content`.
 ///
 /// # Errors
 /// Returns an error if the value of a standard key is not a string, an object or null. If the

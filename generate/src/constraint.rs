@@ -1,8 +1,8 @@
 //! Constrained generation: a JSON schema or a grammar decides which tokens the sampler can choose.
 //!
 //! The library llguidance computes the allowed tokens by walking a trie of all tokens with an
-//! Earley parser. If the text can end at the current position, the model's stop tokens are allowed.
-//! If no token can follow, the text ends.
+//! Earley parser. If the text can end at the current position, the constraint also allows the
+//! model's stop tokens. If the constraint allows no further token, the text ends.
 
 use std::fmt;
 use std::sync::Arc;
@@ -74,8 +74,8 @@ impl Constrainer {
 
     /// Creates a constraint for texts that a grammar describes. The grammar is in llguidance's
     /// variant of Lark's notation. The grammar needs a rule `start`. The names of rules are in
-    /// lower case, and the names of terminals are in upper case. `%json` followed by a JSON Schema
-    /// in a rule stands for JSON that is valid under this schema.
+    /// lower case, and the names of terminals are in upper case. In a rule of the grammar, `%json`
+    /// followed by a JSON Schema matches JSON that is valid under this schema.
     ///
     /// # Errors
     /// Returns an error with the line and the column if the grammar is invalid.
@@ -224,8 +224,9 @@ impl Allowed {
     }
 }
 
-/// Returns the first part of llguidance's error message. The function omits the rest of the
-/// message, which contains internals of llguidance or lines of the grammar.
+/// Returns the beginning of an error message of llguidance, which describes the error. The function
+/// omits the rest of llguidance's message, which contains internals of llguidance or lines of the
+/// grammar.
 fn brief(why: &str) -> String {
     let is_shown = |line: &&str| {
         let number =
@@ -235,8 +236,8 @@ fn brief(why: &str) -> String {
     why.lines().take_while(is_shown).map(str::trim).collect::<Vec<_>>().join(" ").trim().to_owned()
 }
 
-/// Removes a prefix such as `at 3(14): ` from a message. Returns the line and the column, counted
-/// from 1, and the rest of the message.
+/// Removes a prefix such as `at 3(14): ` from a message. Returns the line and the column from an
+/// error message, counted from 1, and the remaining text of the message.
 fn located(why: &str) -> (Option<(usize, usize)>, &str) {
     let parsed = || {
         let (place, rest) = why.strip_prefix("at ").unwrap_or(why).split_once("): ")?;

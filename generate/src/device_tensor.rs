@@ -17,7 +17,7 @@ pub enum XlaBuffer {
     Zeros(TensorType),
     /// The little-endian bytes of a tensor in host memory.
     Host(TensorType, Vec<u8>),
-    /// A tensor on the devices.
+    /// A tensor of the program, in the memory of the devices.
     Devices(DeviceTensor),
 }
 
@@ -27,7 +27,7 @@ pub enum XlaBuffer {
 pub struct DeviceTensor(Rc<Inner>);
 
 struct Inner {
-    /// The tensor, or `None` after a call has consumed the tensor.
+    /// The tensor on the devices, or `None` after a call has consumed the tensor.
     buffer: RefCell<Option<PjrtBuffer>>,
     /// The bytes of a small tensor that the host has read.
     bytes: RefCell<Option<Vec<u8>>>,
@@ -57,8 +57,8 @@ impl DeviceTensor {
         act(self.0.buffer.borrow().as_ref().ok_or_else(lost)?).map_err(Into::into)
     }
 
-    /// Returns all bytes of the tensor. The function copies the bytes of a small tensor from the
-    /// device only once.
+    /// Returns all bytes of the tensor, in host memory. The function copies the bytes of a small
+    /// tensor from the device only once.
     pub(crate) fn bytes(&self) -> Result<Vec<u8>, GenerateError> {
         if let Some(bytes) = &*self.0.bytes.borrow() {
             return Ok(bytes.clone());

@@ -7,9 +7,9 @@ use trace::{Argument, Part, Role, Signature};
 
 use crate::GenerateError;
 
-/// The fixed cost of a call, in units of the cost of one token. With Tracewright's kernels, a call
-/// with 128 tokens took as long as eight calls with one token. Without Tracewright's kernels, the
-/// fixed cost of a call is lower.
+/// The fixed cost of a network call, in units of the cost of one token. With Tracewright's kernels,
+/// a call with 128 tokens took as long as eight calls with one token. Without Tracewright's
+/// kernels, the fixed cost of a network call is lower.
 const CALL: usize = 16;
 
 /// A tensor that stays on the device between calls: the state of a layer, or the output of an encoder.
@@ -20,8 +20,8 @@ pub(crate) struct KeptTensor {
 }
 
 impl KeptTensor {
-    /// Returns which component of a layer's state the tensor stores, such as the keys. The result
-    /// is `None` for the output of an encoder.
+    /// Returns which component of a layer's state the tensor stores, such as the keys of attention.
+    /// The result is `None` for the output of an encoder.
     pub fn part(&self) -> Option<Part> {
         match self.role {
             Role::State { part, .. } => Some(part),
@@ -40,7 +40,7 @@ pub(crate) struct Shared {
     pub memory: Vec<KeptTensor>,
 }
 
-/// The purpose of an entry point.
+/// The purpose for which the host calls an entry point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryKind {
     /// The entry point chooses a token after the last token of each row of the batch.
@@ -61,10 +61,11 @@ pub(crate) enum EntryKind {
 pub(crate) struct EntryPoint {
     pub name: String,
     pub kind: EntryKind,
-    /// The number of rows of the batch that a call computes. A call computes the whole batch, or a
-    /// few consecutive rows.
+    /// The number of rows of the batch that a call of the entry point computes. A call of the entry
+    /// point computes the whole batch, or a few consecutive rows of the batch.
     pub rows: usize,
-    /// The number of new positions that a call computes for each row of the batch.
+    /// The number of new positions that a call of the entry point computes for each row of the
+    /// batch.
     pub chunk: usize,
     pub arguments: Vec<ArgBinding>,
     pub logits: Option<usize>,
@@ -75,7 +76,7 @@ pub(crate) struct EntryPoint {
     pub results: usize,
 }
 
-/// A call of an entry point.
+/// The rows of the batch and the positions that one call of an entry point processes.
 pub(crate) struct EntryCall<'n> {
     pub entry: &'n EntryPoint,
     /// The first row of the batch that the call computes.
@@ -105,7 +106,7 @@ pub(crate) fn takes_positions(signature: &Signature) -> bool {
     signature.arguments.iter().any(|argument| matches!(argument.role, Role::Tokens | Role::Features))
 }
 
-/// Whether an entry point is an encoder.
+/// Whether an entry point runs the encoder.
 pub(crate) fn encodes(signature: &Signature) -> bool {
     signature.results.iter().any(|result| matches!(result.role, Role::Memory { .. }))
 }
@@ -131,7 +132,7 @@ pub(crate) fn refuse(entry: &Signature, why: String) -> GenerateError {
     GenerateError::EntryPoint { name: entry.name.clone(), why }
 }
 
-/// Returns all arguments or results whose role satisfies `is`, with their indices.
+/// Returns all arguments or results for whose role `is` returns true, with their indices.
 pub(crate) fn kept(list: &[Argument], is: fn(Role) -> bool) -> Vec<(usize, KeptTensor)> {
     let found = list.iter().enumerate().filter(|(_, one)| is(one.role));
     found.map(|(index, one)| (index, KeptTensor { role: one.role, ty: one.ty.clone() })).collect()
@@ -215,8 +216,8 @@ impl EntryPoint {
         })
     }
 
-    /// Returns the cost of a call, in units of the cost of one token. Every call has a fixed cost,
-    /// because every call reads all weights.
+    /// Returns the cost of a network call, in units of the cost of one token. Every network call
+    /// has a fixed cost, because every network call reads all weights.
     pub fn cost(&self) -> usize {
         CALL + self.rows * self.chunk
     }
@@ -231,7 +232,8 @@ impl EntryPoint {
     }
 }
 
-/// For each tensor of `all`, finds the result that returns the tensor.
+/// For each state tensor in `all`, finds the result of the entry point that returns the tensor's
+/// new value.
 fn returned(
     signature: &Signature,
     all: &[KeptTensor],

@@ -18,21 +18,21 @@ pub enum GenerateError {
     /// A file is not valid JSON.
     #[error("`{path}` is not valid JSON", path = path.display())]
     Json {
-        /// Path of the JSON file.
+        /// The path of the JSON file that is not valid.
         path: PathBuf,
-        /// The reason, and the position in the file.
+        /// The reason why the file is not valid JSON, and the position of the error in the file.
         source: serde_json::Error,
     },
     /// A key of a JSON file has a value of the wrong type.
     #[error("key `{key}` of `{path}` is `{found}`, expected {expected}", path = path.display())]
     Key {
-        /// Path of the JSON file.
+        /// The path of the JSON file that contains the key.
         path: PathBuf,
-        /// Name of the key in the file.
+        /// The name of the key whose value has the wrong type.
         key: &'static str,
-        /// The value in the file, shortened.
+        /// The value of the key in the file, shortened for the error message.
         found: String,
-        /// A description of the valid values.
+        /// A description of the values that the key may have.
         expected: &'static str,
     },
     /// The tokenizers library rejects a `tokenizer.json`.
@@ -54,7 +54,7 @@ pub enum GenerateError {
     /// The model has no chat template.
     #[error("`{dir}` has no chat template: expected `chat_template.jinja`, or `chat_template` in `tokenizer_config.json`; give a raw prompt instead", dir = dir.display())]
     NoTemplate {
-        /// Path of the model's folder.
+        /// The path of the model's folder, which contains no chat template.
         dir: PathBuf,
     },
     /// A chat template cannot be read or rendered.
@@ -63,11 +63,11 @@ pub enum GenerateError {
     /// A sampling setting is out of its range.
     #[error("`{name}` is {found}, expected {expected}")]
     Setting {
-        /// Name of the setting in `Sampling`.
+        /// The name of the sampling setting, as in `Sampling`.
         name: &'static str,
-        /// The value that you set.
+        /// The value that you set for the sampling setting.
         found: String,
-        /// The range of valid values.
+        /// A description of the values that the sampling setting may have.
         expected: &'static str,
     },
     /// An option needs a tokenizer, but the model has no tokenizer.
@@ -76,7 +76,7 @@ pub enum GenerateError {
         option out"
     )]
     NeedsText {
-        /// Name of the option in `GenerateOptions`.
+        /// The name of the option that needs a tokenizer, as in `GenerateOptions`.
         option: &'static str,
     },
     /// A logit is NaN or infinite, so no token can be chosen.
@@ -87,9 +87,9 @@ pub enum GenerateError {
     Logit {
         /// The number of tokens that the model had generated before the error.
         step: u64,
-        /// The token id of the bad logit.
+        /// The token id whose logit is NaN or infinite.
         token: usize,
-        /// Value of the bad logit.
+        /// The value of the logit that is NaN or infinite.
         found: f32,
     },
     /// The compiled program chose a token id that is not in the vocabulary.
@@ -99,7 +99,7 @@ pub enum GenerateError {
     Favoured {
         /// The token id that the program chose.
         token: u32,
-        /// The number of token ids.
+        /// The number of token ids in the vocabulary.
         vocabulary: usize,
     },
     /// A text cannot join a batch, because no row of the batch is free.
@@ -108,19 +108,19 @@ pub enum GenerateError {
         the program with a larger batch size"
     )]
     Full {
-        /// The number of rows in the batch.
+        /// The number of rows in the batch, all of which are in use.
         rows: usize,
     },
     /// A prompt has no tokens.
     #[error("the prompt has no tokens, expected at least one")]
     EmptyPrompt,
-    /// A text has more tokens than the context holds.
+    /// A text has more tokens than fit into the context.
     #[error(
         "the text has {length} tokens, but the context has only {context} tokens; shorten the prompt, or build the \
         program with a longer `context`"
     )]
     TooLong {
-        /// The number of tokens of the text.
+        /// The number of tokens of the text that is too long.
         length: usize,
         /// The number of tokens that fit into the context.
         context: usize,
@@ -128,20 +128,21 @@ pub enum GenerateError {
     /// A token id is not in the vocabulary.
     #[error("token {index} of the prompt has the id {token}, expected an id below {vocabulary}")]
     Token {
-        /// Index of the token in its text, from 0.
+        /// The index of the token in its text, counted from 0.
         index: usize,
         /// The token id, which is out of range.
         token: u32,
-        /// The number of token ids.
+        /// The number of token ids in the vocabulary.
         vocabulary: usize,
     },
     /// An entry point lacks an argument or a result, or the type of an argument or a result is
     /// wrong.
     #[error("entry point `{name}` {why}")]
     EntryPoint {
-        /// Name of the entry point.
+        /// The name of the entry point whose arguments or results are wrong.
         name: String,
-        /// The end of the error message, which describes the problem.
+        /// The end of the error message, which describes the wrong argument or result of the entry
+        /// point.
         why: String,
     },
     /// A call of the decoder needs the encoder's output, but the encoder has not run yet.
@@ -155,7 +156,7 @@ pub enum GenerateError {
     Features {
         /// The number of feature values that the caller passed.
         found: usize,
-        /// The possible numbers of feature values.
+        /// A description of the numbers of feature values that the network accepts.
         expected: String,
     },
     /// The program lacks an entry point that the request needs.
@@ -170,7 +171,7 @@ pub enum GenerateError {
     /// IREE failed during a call.
     #[error(transparent)]
     Runtime(#[from] runtime::RuntimeError),
-    /// XLA or its plugin failed.
+    /// XLA or the PJRT plugin that contains XLA failed.
     #[error(transparent)]
     Pjrt(#[from] pjrt::PjrtError),
     /// A tensor and the executor belong to different engines.
@@ -188,7 +189,7 @@ pub enum GenerateError {
     /// A file does not contain the saved sequence that the caller needs.
     #[error("`{path}`: {fault}; remove the file, or name another file", path = path.display())]
     Saved {
-        /// The path of the file.
+        /// The path of the file, which should contain a saved sequence.
         path: PathBuf,
         /// The reason why the file is not usable.
         fault: SavedFault,
@@ -196,7 +197,8 @@ pub enum GenerateError {
     /// A JSON schema is not valid JSON.
     #[error("the schema is not valid JSON")]
     SchemaSyntax {
-        /// The reason, and the position in the schema.
+        /// The reason why the schema is not valid JSON, and the position of the error in the
+        /// schema.
         source: serde_json::Error,
     },
     /// A JSON schema is invalid, or uses an unsupported feature.
@@ -237,7 +239,7 @@ pub enum GenerateError {
     NoCandidate {
         /// The number of tokens that the model had generated before the error.
         step: u64,
-        /// The number of logits per token.
+        /// The number of logits that the network computed for one token.
         count: usize,
     },
 }
@@ -248,31 +250,32 @@ pub enum SavedFault {
     /// The file is not a saved sequence.
     #[error("the file is not a saved sequence, expected a file that Tracewright wrote")]
     Kind,
-    /// The format of the file has another version.
+    /// The file contains a saved sequence in another version of the file format.
     #[error("the file has version {found} of the format for saved sequences, expected version {expected}")]
     Version {
-        /// The version in the file.
+        /// The version of the file format that the file has.
         found: u8,
-        /// The version that this program reads.
+        /// The version of the file format that this program reads.
         expected: u8,
     },
-    /// The file is damaged: its bytes do not match its hash.
+    /// The file is damaged, because the hash in the file does not match the file's bytes.
     #[error("the file is damaged: its bytes differ from the bytes that Tracewright wrote")]
     Damaged,
-    /// The sequence belongs to other weights, or to the same weights in another format.
+    /// The saved sequence was computed with other weights, or with the same weights in another
+    /// format.
     #[error("the sequence was saved with the weights `{found}`, expected the weights `{expected}`")]
     Model {
-        /// The fingerprint of the weights in the file.
+        /// The fingerprint of the weights with which the saved sequence was computed.
         found: String,
-        /// The fingerprint of the network's weights.
+        /// The fingerprint of the weights that the network uses now.
         expected: String,
     },
     /// The state tensors of the network differ from the state tensors in the file.
     #[error("the sequence was saved with the state tensor `{found}`, expected the state tensor `{expected}`")]
     State {
-        /// The first state tensor in the file that differs.
+        /// The first state tensor in the file that differs from the network's state tensors.
         found: String,
-        /// The state tensor that the network has instead.
+        /// The state tensor that the network has instead of the state tensor in the file.
         expected: String,
     },
     /// The file contains tokens, but does not contain the messages of a conversation.
@@ -281,7 +284,7 @@ pub enum SavedFault {
     /// The sequence has more tokens than the network can take.
     #[error("the saved sequence has {found} tokens, expected at most {expected}")]
     Length {
-        /// The number of tokens in the file.
+        /// The number of tokens of the saved sequence in the file.
         found: usize,
         /// The largest number of tokens that the network can process.
         expected: usize,

@@ -14,7 +14,7 @@ use crate::GenerateError;
 pub enum CallArgument<Buffer> {
     /// A tensor that the call consumes and may overwrite.
     Buffer(Buffer),
-    /// An integer in host memory.
+    /// An integer that is in host memory and not on the device.
     Scalar(i32),
 }
 
@@ -23,7 +23,7 @@ pub trait Executor {
     /// A tensor on the device that runs the calls.
     type Buffer;
 
-    /// Creates a tensor of zeros.
+    /// Creates a tensor whose elements are all zero.
     ///
     /// # Errors
     /// Returns an error if the device has not enough memory.
@@ -126,7 +126,7 @@ pub trait Executor {
         self.write_range(ty, buffer, ty.with_rows(first).bytes(), &self.read(&rows)?)
     }
 
-    /// Whether the host can read and write tensors as fast as its own memory. If the host cannot
+    /// Whether the host can access tensors on the device as fast as host memory. If the host cannot
     /// access tensors fast, Tracewright copies the state of a text only on the device.
     fn is_in_host_memory(&self) -> bool {
         true
@@ -237,7 +237,7 @@ impl Executor for Iree {
 
 /// Runs a trace in the reference evaluator. The evaluator is slow, but needs no compiler.
 pub struct Evaluator<'a> {
-    /// The trace that the evaluator runs.
+    /// The trace that the reference evaluator runs.
     pub trace: &'a Trace,
     /// Returns the value of the parameter with the given key, or `None` if the parameter does not
     /// exist.

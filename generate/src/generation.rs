@@ -20,16 +20,17 @@ use crate::{Constraint, GenerateError, Sampler, Sampling, TokenLogprobs};
 /// ```
 #[derive(Clone, Debug)]
 pub struct TokenOptions {
-    /// The largest number of new tokens.
+    /// The largest number of tokens that the model generates.
     pub max_tokens: usize,
     /// The settings of the sampler.
     pub sampling: Sampling,
-    /// Tokens that end the text. The result does not include the stop token.
+    /// The stop tokens: the generation ends when the model chooses one of these tokens. The result
+    /// does not include the stop token.
     pub stop_tokens: Vec<u32>,
     /// Whether to keep the logits from which each token was chosen.
     pub keep_logits: bool,
-    /// For each position, the result contains this number of the most likely tokens and their
-    /// probabilities. With `None`, the result contains no probabilities.
+    /// The number of most likely tokens whose probabilities the result contains for each position.
+    /// With `None`, the result contains no probabilities.
     pub logprobs: Option<usize>,
     /// A constraint that the generated text must follow. The text ends when the constraint allows
     /// no further token.
@@ -75,15 +76,15 @@ pub struct Generated {
     /// For each new token, the most likely tokens; the list is empty unless [`TokenOptions::logprobs`] is
     /// set.
     pub logprobs: Vec<TokenLogprobs>,
-    /// The number of prompt tokens that the network processed, without the tokens whose state was
-    /// reused.
+    /// The number of prompt tokens that the network processed. The number excludes prompt tokens
+    /// whose state (such as the KV cache) was reused.
     pub prefill_tokens: usize,
-    /// The time from the start until the network had processed the prompt.
+    /// The time from the start of the generation until the network had processed the prompt.
     pub prefill: Duration,
-    /// The number of calls after the prompt. A call can process several tokens if a grammar
-    /// requires or a drafter proposes these tokens.
+    /// The number of network calls after the network had processed the prompt. A network call can
+    /// process several tokens if a grammar requires or a drafter proposes these tokens.
     pub decode_steps: usize,
-    /// The total time of all calls after the prompt.
+    /// The total time of all network calls after the network had processed the prompt.
     pub decode: Duration,
     /// The number of draft tokens that the drafter proposed.
     pub drafted: usize,
@@ -98,8 +99,8 @@ impl Generated {
         rate(self.prefill_tokens, self.prefill)
     }
 
-    /// Returns the number of new tokens per second. The rate excludes the first token, because the
-    /// calls for the prompt compute the first token.
+    /// Returns the number of new tokens per second. The rate excludes the first new token, because
+    /// the calls that process the prompt compute this token.
     pub fn decode_rate(&self) -> f64 {
         rate(self.tokens.len().saturating_sub(1), self.decode)
     }
@@ -109,29 +110,29 @@ fn rate(count: usize, time: Duration) -> f64 {
     if count == 0 { 0.0 } else { count as f64 / time.as_secs_f64().max(1e-9) }
 }
 
-/// The outputs that a text needs from the next call.
+/// The outputs that a text needs from the next network call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum StepRequest {
     Nothing,
     Token,
     Logits,
-    /// The call returns the logits after each of its tokens.
+    /// The network call returns the logits after each token of the call.
     All,
-    /// The call returns the most likely next token after each of its tokens.
+    /// The network call returns the most likely next token after each token of the call.
     Each,
 }
 
-/// The output of a call for one row of the batch.
+/// The output of a network call for one row of the batch.
 pub(crate) enum StepOutput {
-    /// There is no output, because the network has not processed all tokens of the row yet, or
-    /// because the row has no tokens.
+    /// The call returns no output for this row. Either the network has not processed all tokens of
+    /// the row yet, or the row has no tokens.
     Nothing,
-    /// The most likely next token.
+    /// The most likely token after the last token of the row.
     Token(u32),
     /// The most likely next token after each token of the call.
     Tokens(Vec<u32>),
-    /// The logits after the last token. With [`StepRequest::All`], the list contains the logits
-    /// after each token of the call.
+    /// The logits after the last token of the row. With [`StepRequest::All`], the list contains the
+    /// logits after each token of the call.
     Logits(Vec<Vec<f32>>),
     /// The first output is the network's output after the last token before a draft, and each
     /// further output is the output after a token of the draft.
@@ -144,15 +145,15 @@ pub(crate) struct Generation {
     sampler: Sampler,
     guide: Option<Guide>,
     generated: Generated,
-    /// Tokens that the grammar requires next. The network processes the required tokens one by one,
-    /// because the caller needs the logits.
+    /// The tokens that the grammar requires as the continuation of the text. The network processes
+    /// the required tokens one by one, because the caller needs the logits.
     forced: VecDeque<u32>,
     /// Whether the network has processed the whole prompt.
     begun: bool,
 }
 
 impl Generation {
-    /// Starts a text that continues a prompt.
+    /// Starts to generate a text that continues a prompt.
     ///
     /// # Errors
     /// Returns an error if the prompt is empty, or a setting is out of range.
@@ -178,9 +179,9 @@ impl Generation {
         Ok(Self { options: options.clone(), sampler, guide, generated, forced, begun: false })
     }
 
-    /// Returns the outputs that this text needs from the next call. Without sampling, the compiled
-    /// module computes the argmax. If the module computes the argmax, the call copies only eight
-    /// bytes to the host: the token and the token's logit.
+    /// Returns the outputs that this text needs from the next network call. Without sampling, the
+    /// compiled module computes the argmax. If the module computes the argmax, the call copies only
+    /// eight bytes to the host: the token and the token's logit.
     pub fn want(&self) -> StepRequest {
         let reads_logits = self.keeps_logits() || self.guide.is_some();
         match self.options.sampling.takes_the_likeliest() && !reads_logits {
@@ -194,7 +195,7 @@ impl Generation {
         self.options.keep_logits || self.options.logprobs.is_some()
     }
 
-    /// Adds the duration of a call to the statistics.
+    /// Adds the duration of a network call to the statistics of the text.
     pub fn spend(&mut self, time: Duration) {
         match self.begun {
             false => self.generated.prefill += time,
@@ -350,12 +351,13 @@ impl Generation {
         &self.generated.logprobs
     }
 
-    /// Returns the tokens so far, and the reason why the text ended.
+    /// Returns the tokens of the text so far, and the reason why the text ended.
     pub fn into_generated(self) -> Generated {
         self.generated
     }
 
-    /// Returns the tokens so far, with [`Finish::Cancelled`] as the reason for the end.
+    /// Returns the tokens of the text so far, with [`Finish::Cancelled`] as the reason why the text
+    /// ended.
     pub fn cancelled(self) -> Generated {
         Generated { finish: Finish::Cancelled, ..self.generated }
     }

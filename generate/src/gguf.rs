@@ -102,7 +102,7 @@ impl<'a> Vocabulary<'a> {
     }
 
     /// Returns the token id under a metadata key, if the vocabulary contains this token. For
-    /// tokenizers of the kind `llama`, missing keys have defaults.
+    /// tokenizers of the kind `llama`, the function uses default values for missing metadata keys.
     fn id(&self, key: &str) -> Option<usize> {
         let id = match (self.file.get(&format!("tokenizer.ggml.{key}_token_id")), key) {
             (Some(GgufValue::Integer(id)), _) => usize::try_from(id).ok()?,
@@ -122,7 +122,7 @@ impl<'a> Vocabulary<'a> {
         }
     }
 
-    /// Returns all tokens that end a text.
+    /// Returns all tokens that end a text, as the metadata define.
     fn ends(&self) -> Vec<usize> {
         let named = ["eos", "eot", "eom"].into_iter().filter_map(|key| self.id(key));
         let special = self.of_kind(Kind::Control).chain(self.of_kind(Kind::UserDefined));
@@ -209,7 +209,7 @@ impl<'a> Vocabulary<'a> {
     }
 
     /// Builds a tokenizer like SentencePiece, which merges the pieces with the highest score and
-    /// encodes unknown characters as bytes. The merges are sorted by score.
+    /// encodes unknown characters as bytes. The tokenizer's merges are sorted by score.
     fn pieces(&self) -> Result<(Parts, bool), GenerateError> {
         const SCORES: &str = "tokenizer.ggml.scores";
         let bad = |found: String| wrong(self.file, SCORES, found, "a number for each token");
@@ -303,14 +303,16 @@ struct Parts {
 
 /// The rules that split a text into words.
 struct Words {
-    /// The patterns, in the order of their application. Each pattern splits the words that the
-    /// previous pattern found. A match of a pattern is a word, and the text between two matches is
-    /// also a word.
+    /// The regular expressions that split a text into words, in the order in which the tokenizer
+    /// applies these expressions. Each regular expression splits the words that the previous
+    /// expression found. A match of a regular expression is a word, and the text between two
+    /// matches is also a word.
     patterns: &'static [&'static str],
-    /// Whether a word that is itself in the vocabulary becomes one token, without applying merges.
+    /// Whether the tokenizer encodes a word that is in the vocabulary as one token, without
+    /// applying merges.
     whole_first: bool,
-    /// Whether a text begins with a special token. The field is the default if the metadata do not
-    /// declare whether a text begins with a special token.
+    /// Whether a text begins with a special token. The value in this field is the default for
+    /// metadata that do not declare whether a text begins with a special token.
     add_bos: bool,
 }
 

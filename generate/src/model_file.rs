@@ -46,7 +46,8 @@ pub(crate) fn read_keys(
     Ok(Some(found.into_iter().map(value).collect::<Result<_, _>>().map_err(bad)?))
 }
 
-/// Selects keys of a JSON object. The values of the selected keys stay unparsed.
+/// Parses only selected keys of a JSON object. The values of the selected keys are returned as
+/// unparsed JSON text.
 struct Wanted(fn(&str) -> bool);
 
 impl<'de> DeserializeSeed<'de> for Wanted {

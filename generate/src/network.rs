@@ -15,14 +15,15 @@ use crate::executor::{CallArgument, Executor, Iree};
 /// their roles.
 pub struct Network<E: Executor = Iree> {
     pub(crate) executor: E,
-    /// The entry points that choose a token, sorted by the number of tokens that they take.
+    /// The entry points that choose a token, sorted by the number of tokens that each entry point
+    /// takes.
     steps: Vec<EntryPoint>,
     /// The entry points that take features instead of tokens, but otherwise equal the entry points
     /// in `steps`.
     feature_steps: Vec<EntryPoint>,
     /// Entry points that are not in `steps` or `feature_steps`, sorted by the number of rows of the
-    /// batch that they compute. For each number of rows of the batch, the list contains at most one
-    /// entry point of each kind.
+    /// batch that each entry point computes. For each number of rows of the batch, the list
+    /// contains at most one entry point of each kind.
     others: Vec<EntryPoint>,
     shared: Shared,
 }
@@ -31,13 +32,14 @@ pub struct Network<E: Executor = Iree> {
 #[derive(Clone, Default)]
 pub(crate) struct Feed<'a> {
     pub tokens: &'a [u32],
-    /// The vectors that replace the embeddings of the tokens, if the entry point takes features.
+    /// The feature vectors that replace the embeddings of the tokens, if the entry point takes
+    /// features instead of tokens.
     pub features: Vec<f32>,
     pub start: usize,
     pub adapter: u32,
 }
 
-/// The results of a network call, except the new state.
+/// The results of a network call, except the new values of the state tensors.
 pub(crate) struct StepResults<B> {
     pub logits: Option<B>,
     pub token: Option<B>,
@@ -122,23 +124,24 @@ impl<E: Executor> Network<E> {
         self.shared.vocabulary
     }
 
-    /// Returns the largest number of tokens that a call processes for each sequence.
+    /// Returns the largest number of tokens that one call of the network processes for each
+    /// sequence.
     pub fn chunk(&self) -> usize {
         self.steps.last().map_or(1, |entry| entry.chunk)
     }
 
-    /// Returns the largest number of sequences that a call processes.
+    /// Returns the largest number of sequences that one call of the network processes.
     pub fn batch(&self) -> usize {
         self.shared.batch
     }
 
-    /// Checks that `tokens` can follow `seen` other tokens in a sequence.
+    /// Checks that `tokens` can follow a sequence of `seen` other tokens.
     pub(crate) fn check(&self, tokens: &[u32], seen: usize) -> Result<(), GenerateError> {
         check_tokens(tokens, seen, self.shared.context, self.shared.vocabulary)
     }
 
-    /// Whether a call can compute a few rows of the batch without the other rows. If a call
-    /// computes only a few rows of the batch, the other rows take no time.
+    /// Whether a network call can compute a few rows of the batch without the other rows. If a
+    /// network call computes only a few rows of the batch, the other rows take no time.
     pub(crate) fn serves_parts(&self) -> bool {
         self.steps.iter().any(|entry| entry.rows < self.shared.batch)
     }
@@ -204,13 +207,13 @@ impl<E: Executor> Network<E> {
         self.of_kind(EntryKind::Verifier, 1)
     }
 
-    /// Returns the tensors that layers keep between calls.
+    /// Returns the state tensors, which the layers of the network keep between calls.
     pub(crate) fn state(&self) -> &[KeptTensor] {
         &self.shared.state
     }
 
-    /// Whether a row of the batch can be rewound to the position `to`, after calls have written all
-    /// positions below `written`.
+    /// Whether a row of the batch can be rewound to the position `to`, after network calls have
+    /// written all positions below `written`.
     pub(crate) fn rewinds(&self, written: usize, to: usize) -> bool {
         let mut parts = self.shared.state.iter().filter_map(KeptTensor::part);
         parts.all(|part| part.kind.rewinds(written, to))
@@ -223,7 +226,7 @@ impl<E: Executor> Network<E> {
 
     /// Calls an entry point with new positions for consecutive rows of the batch, beginning with
     /// the row `first`. The call consumes the state and returns the new state. After an error, the
-    /// state is lost. The call does not change the encoder's output.
+    /// state is lost. The call does not change the output of the encoder.
     pub(crate) fn call(
         &self,
         entry: &EntryPoint,
@@ -290,7 +293,7 @@ impl<E: Executor> Network<E> {
         self.executor.copied_rows(filled, &ty.with_rows(entry.rows), first)
     }
 
-    /// Creates the value of an argument that contains one number, or several numbers, per row of
+    /// Creates an argument of a network call that contains one or several numbers for each row of
     /// the batch.
     fn input(
         &self,
@@ -371,7 +374,7 @@ fn shared(signatures: &[Signature]) -> Result<Shared, GenerateError> {
     Ok(Shared { batch, context, vocabulary, state, memory })
 }
 
-/// Returns the error message about a second entry point of the same kind.
+/// Returns the error message that a network has two entry points of the same kind.
 fn twice(kind: EntryKind, first: &str) -> String {
     let what = match kind {
         EntryKind::Scorer => "gives logits and no token",
@@ -382,8 +385,8 @@ fn twice(kind: EntryKind, first: &str) -> String {
     format!("{what}, as `{first}` does; expected one such")
 }
 
-/// Checks that `tokens` can follow `seen` other tokens. All tokens must fit into the context, and
-/// the vocabulary must contain each token.
+/// Checks that `tokens` can follow a sequence of `seen` other tokens. All tokens must fit into the
+/// context, and the vocabulary must contain each token.
 ///
 /// # Errors
 /// Returns an error about the first token outside the vocabulary, or about a context that is too short.

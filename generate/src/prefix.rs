@@ -1,5 +1,6 @@
-//! Reuses the state of a prefix that two texts have in common. If two texts begin with the same
-//! tokens, Tracewright copies the state of these tokens instead of computing the state again.
+//! Reuses the state (such as the KV cache) of a prefix that two texts have in common. If two texts
+//! begin with the same tokens, Tracewright copies the state of these tokens instead of computing
+//! this state again.
 
 use std::ops::Range;
 
@@ -10,14 +11,15 @@ use crate::sequences::Sequences;
 use crate::snapshot::{KeptRow, Snapshot, keeps_all};
 use crate::{GenerateError, Network, SavedSequence};
 
-/// The largest number of snapshots of a row of the batch.
+/// The largest number of snapshots that Tracewright keeps for a row of the batch.
 const SNAPSHOTS: usize = 8;
 
-/// The largest number of snapshots of a row of the batch, if a snapshot is small.
+/// The largest number of snapshots that Tracewright keeps for a row of the batch, if a snapshot is
+/// small.
 const SMALL_SNAPSHOTS: usize = 2 * SNAPSHOTS;
 
-/// If two texts have at least this many tokens in common, Tracewright ends a call at the position
-/// where the texts begin to differ.
+/// If two texts have at least this many tokens in common, Tracewright ends a network call at the
+/// position where the texts begin to differ.
 const WORTH_A_CALL: usize = 8;
 
 /// The row of the batch that Tracewright chose for a new text.
@@ -25,7 +27,7 @@ pub(crate) struct Adopted {
     pub row: usize,
     /// The number of the text's first tokens that the state of the row already contains.
     pub seen: usize,
-    /// The number of tokens that the text has in common with another text. The value is `None` if
+    /// The number of tokens that the text has in common with another text. The field is `None` if
     /// an additional snapshot after the common tokens would not save enough work.
     pub parts_at: Option<usize>,
 }
@@ -37,8 +39,8 @@ struct Prefix {
     /// The number of tokens that the row and the new text have in common, even if no state for all
     /// these tokens exists.
     shared: usize,
-    /// The index of the snapshot with copies of the state tensors that later calls have
-    /// overwritten. The value is `None` if the current state tensors of the row are still valid.
+    /// The index of the snapshot with copies of the state tensors that later network calls have
+    /// overwritten. The field is `None` if the current state tensors of the row are still valid.
     snapshot: Option<usize>,
 }
 
@@ -66,9 +68,10 @@ impl<B> Row<B> {
         best
     }
 
-    /// Adds a snapshot to the row. If the row then has more than `most` snapshots, the function removes the
-    /// snapshot whose position is closest to the positions of its neighbours. The function chooses
-    /// among all snapshots except the latest, or among the older half if snapshots are small.
+    /// Adds a snapshot to the row. If the row then has more than `most` snapshots, the function
+    /// removes the snapshot whose position is closest to the positions of its neighbours. If
+    /// snapshots are small, the function chooses among the older half of the snapshots. Otherwise,
+    /// the function chooses among all snapshots except the latest.
     fn keep(&mut self, snapshot: Snapshot<KeptRow<B>>, most: usize) {
         self.snapshots.retain(|one| one.length < snapshot.length);
         self.snapshots.push(snapshot);
@@ -99,10 +102,11 @@ impl<E: Executor> Network<E> {
         if 2 * copied <= all { SMALL_SNAPSHOTS } else { SNAPSHOTS }
     }
 
-    /// Returns the positions at which calls must end while the network processes a prompt of `length`
-    /// tokens. One of these positions is `parts_at`. If a recurrent layer has a small state, calls also end
-    /// at positions near the end of a long prompt. Without these positions, a text that shares most of
-    /// the prompt would compute up to a chunk of tokens again.
+    /// Returns the positions at which network calls must end while the network processes a prompt
+    /// of `length` tokens. One of the returned positions is `parts_at`. If a recurrent layer has a
+    /// small state, network calls also end at positions near the end of a long prompt. Without the
+    /// calls that end near the end of the prompt, a text that shares most of the prompt would
+    /// compute up to a chunk of tokens again.
     pub(crate) fn ends(&self, length: usize, parts_at: Option<usize>) -> Vec<usize> {
         let chunk = self.chunk();
         let step = chunk / (SNAPSHOTS / 2);
@@ -118,7 +122,7 @@ impl<E: Executor> Network<E> {
 
 impl<E: Executor> Sequences<'_, E> {
     /// Keeps a snapshot after each chunk of a prompt, if other texts may begin with this prompt.
-    /// The snapshot contains the state tensors that later calls overwrite.
+    /// The snapshot contains the state tensors that later network calls overwrite.
     pub(crate) fn keep_snapshots(
         &mut self,
         first: usize,
@@ -138,10 +142,10 @@ impl<E: Executor> Sequences<'_, E> {
         Ok(())
     }
 
-    /// Chooses one of the `free` rows of the batch for `prompt`, and copies the state of the
-    /// longest known prefix of `prompt` into this row. The prefix never contains the prompt's last
-    /// token, because the next token is chosen from the logits after this token. Returns `None` if
-    /// no row is free.
+    /// Chooses one of the `free` rows of the batch for `prompt`, and copies a state into this row.
+    /// The state belongs to the longest prefix of `prompt` for which any row contains the state.
+    /// The prefix never contains the prompt's last token, because the next token is chosen from the
+    /// logits after this token. Returns `None` if no row is free.
     ///
     /// # Errors
     /// Returns an error if the state cannot be read.
@@ -255,8 +259,8 @@ impl<E: Executor> Sequences<'_, E> {
         Ok(state)
     }
 
-    /// Stores a sequence in a row of the batch. Before the next call, Tracewright copies `state`
-    /// into this row.
+    /// Stores a saved sequence in a row of the batch. Before the next call, Tracewright copies
+    /// `state` into this row.
     fn put(&mut self, row: usize, one: Row<E::Buffer>, state: Snapshot<KeptRow<E::Buffer>>) {
         let (seen, written) = (state.length, state.written);
         self.rows[row] = Row { seen, written, used: self.clock, restore: Some(state), ..one };

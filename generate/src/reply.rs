@@ -7,8 +7,8 @@ use crate::{
     Tokenizer,
 };
 
-/// Options for continuing a text, with strings. [`TokenOptions`] contains the same options with
-/// token ids instead of strings.
+/// Options for continuing a text, in which stop strings and constraints are strings.
+/// [`TokenOptions`] contains the same options with token ids instead of strings.
 ///
 /// ```
 /// use tracewright_generate::{GenerateOptions, Sampling};
@@ -19,12 +19,13 @@ use crate::{
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct GenerateOptions {
-    /// The largest number of new tokens.
+    /// The largest number of tokens that the model generates.
     pub max_tokens: usize,
     /// The settings of the sampler. [`dry_breakers`](Self::dry_breakers) replaces the DRY breakers
     /// in the sampler's settings.
     pub sampling: Sampling,
-    /// Texts that interrupt a repetition in the DRY penalty. `None` selects [`Breakers::USUAL`].
+    /// Texts that end a repetition, so that the DRY penalty ignores repetitions across these texts.
+    /// `None` selects [`Breakers::USUAL`].
     pub dry_breakers: Option<Vec<String>>,
     /// Stop strings, which end the text. The text does not include the stop string.
     pub stop: Vec<String>,
@@ -34,8 +35,8 @@ pub struct GenerateOptions {
     pub follow: Option<Follow>,
     /// Whether JSON that [`follow`](Self::follow) requires may contain whitespace outside strings.
     pub whitespace_flexible: bool,
-    /// For each position, the result contains this number of the most likely tokens and their
-    /// probabilities. With `None`, the result contains no probabilities.
+    /// The number of most likely tokens whose probabilities the result contains for each position.
+    /// With `None`, the result contains no probabilities.
     pub logprobs: Option<usize>,
     /// Whether to keep the logits from which each token was chosen, as f32 [tokens, vocabulary].
     pub keep_logits: bool,
@@ -129,7 +130,8 @@ pub struct Reply<'a> {
 }
 
 impl<'a> Reply<'a> {
-    /// Creates an empty answer. The answer ends before the first string of `stop`.
+    /// Creates an answer that contains no tokens yet. The answer ends before the first string of
+    /// `stop`.
     pub fn new(tokenizer: Option<&'a Tokenizer>, stop: &[String]) -> Self {
         Self {
             detokenizer: tokenizer.map(Tokenizer::stream),
@@ -182,8 +184,8 @@ impl<'a> Reply<'a> {
         &self.text
     }
 
-    /// Sets the reason for the end to [`Finish::Stop`] if a stop string ended the text. Without
-    /// this function, a text that ends at a stop string would have the reason
+    /// Sets the reason why the text ended to [`Finish::Stop`] if a stop string ended the text.
+    /// Without this function, the result of a text that ends at a stop string would have the reason
     /// [`Finish::Cancelled`].
     pub fn finished(&self, generated: Generated) -> Generated {
         if self.stopped { Generated { finish: Finish::Stop, ..generated } } else { generated }

@@ -16,11 +16,12 @@ pub(crate) struct Row<B> {
     /// The feature vectors that replace token embeddings, by position.
     pub features: BTreeMap<usize, Vec<f32>>,
     pub adapter: u32,
-    /// The encoder input for this sequence.
+    /// The input that the encoder reads for this sequence.
     pub source: Option<EncoderSource>,
-    /// The number of tokens that the network has processed.
+    /// The number of tokens of the row that the network has processed.
     pub seen: usize,
-    /// The position after the last position that a call has written since the row was reset.
+    /// The position after the last position that a network call has written since the row was
+    /// reset.
     pub written: usize,
     /// Whether the network has processed the prompt of the row's text.
     pub decodes: bool,
@@ -33,12 +34,12 @@ pub(crate) struct Row<B> {
     /// Whether the row of the batch keeps snapshots for other texts that begin with the same
     /// tokens.
     pub is_kept: bool,
-    /// The positions at which a call must end, in ascending order. After a call that ends at a
-    /// position in this list, Tracewright keeps a snapshot of the row's state.
+    /// The positions at which a network call must end, in ascending order. After a network call
+    /// that ends at a position in this list, Tracewright keeps a snapshot of the row's state.
     pub ends: Vec<usize>,
-    /// The number of the last call that processed tokens of this row.
+    /// The number of the last network call that processed tokens of this row.
     pub used: u64,
-    /// The snapshot that replaces the row's state before the next call.
+    /// The snapshot that replaces the row's state before the next network call.
     pub restore: Option<Snapshot<KeptRow<B>>>,
 }
 
@@ -63,7 +64,7 @@ impl<B> Default for Row<B> {
     }
 }
 
-/// The input that an encoder has read.
+/// The tokens or features that an encoder has read.
 #[derive(Clone)]
 pub(crate) struct EncoderSource {
     tokens: Vec<u32>,
@@ -105,8 +106,8 @@ impl EncoderSource {
 }
 
 impl<B> Row<B> {
-    /// Whether the next position has features instead of a token. The result is `None` if the
-    /// network has processed all positions.
+    /// Whether the next unprocessed position has features instead of a token. The result is `None`
+    /// if the network has processed all positions of the row.
     pub fn next_is_features(&self) -> Option<bool> {
         (self.seen < self.tokens.len()).then(|| self.features.contains_key(&self.seen))
     }
@@ -118,8 +119,8 @@ impl<B> Row<B> {
         (self.seen..self.tokens.len()).take_while(is).count()
     }
 
-    /// Returns the number of unprocessed tokens, for the schedule. `alone` is true if a call can
-    /// compute this row of the batch without the other rows.
+    /// Returns the number of unprocessed tokens, for the schedule. `alone` is true if a network
+    /// call can compute this row of the batch without the other rows.
     pub fn work(&self, of_features: bool, alone: bool) -> RowWork {
         let end = self.ends.iter().copied().find(|&end| end > self.seen).unwrap_or(usize::MAX);
         RowWork { tokens: self.next(of_features).min(end - self.seen), decodes: self.decodes, alone }

@@ -21,8 +21,8 @@ use crate::{GenerateError, Network, SavedFault};
 const MARK: [u8; 8] = *b"TWSEQ\0\0\x01";
 const HASH: usize = 32;
 
-/// The tokens of a sequence, and the state after these tokens. A text that begins with the saved
-/// tokens reuses the saved state.
+/// The tokens of a sequence, and the state (such as the KV cache) after these tokens. A text that
+/// begins with the saved tokens reuses the saved state.
 #[derive(Clone, Debug)]
 pub struct SavedSequence {
     pub(crate) header: Header,
@@ -33,14 +33,14 @@ pub struct SavedSequence {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Header {
-    /// A fingerprint that identifies the weights.
+    /// A fingerprint that identifies the weights with which the sequence was computed.
     pub model: String,
     pub tokens: Vec<u32>,
-    /// The first position that no call has written.
+    /// The first position of the state that no network call has written.
     pub written: usize,
     /// The name and the number of bytes of each state tensor.
     pub tensors: Vec<(String, usize)>,
-    /// Data that the program stored together with the sequence.
+    /// Additional data that the caller stored together with the sequence.
     pub notes: Value,
 }
 
@@ -54,12 +54,12 @@ impl SavedSequence {
         &self.header.tokens
     }
 
-    /// Returns the data that the program stored together with the sequence.
+    /// Returns the additional data that the caller stored together with the sequence.
     pub fn notes(&self) -> &Value {
         &self.header.notes
     }
 
-    /// Replaces the data that the program stores together with the sequence.
+    /// Replaces the additional data that the caller stores together with the sequence.
     #[must_use]
     pub fn with_notes(mut self, notes: Value) -> Self {
         self.header.notes = notes;
@@ -100,7 +100,7 @@ impl SavedSequence {
         Ok(Self { path: Some(path.into()), ..read })
     }
 
-    /// Creates an error about this saved sequence.
+    /// Creates an error about the file of this saved sequence.
     pub fn refuse(&self, fault: SavedFault) -> GenerateError {
         GenerateError::Saved { path: self.path.clone().unwrap_or_default(), fault }
     }

@@ -17,7 +17,8 @@
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SequenceInput<'a> {
-    /// The parts with tokens and the parts with features, in the order of their positions.
+    /// The parts of the text in the order of their positions; each part contains tokens or
+    /// features.
     pub parts: Vec<InputPart<'a>>,
     /// The input of the encoder, if the network has an encoder.
     pub source: Option<EncoderInput<'a>>,
@@ -28,7 +29,7 @@ pub struct SequenceInput<'a> {
 /// A part of a text: consecutive positions with tokens, or consecutive positions with features.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum InputPart<'a> {
-    /// Token ids, one for each position.
+    /// Token ids; each token id is at one position of the text.
     Tokens(&'a [u32]),
     /// Feature vectors that replace the embeddings of tokens.
     Features {
@@ -39,7 +40,7 @@ pub enum InputPart<'a> {
     },
 }
 
-/// The input of an encoder.
+/// The input that an encoder reads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum EncoderInput<'a> {
     /// Token ids, for an encoder that takes tokens.

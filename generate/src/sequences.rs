@@ -20,18 +20,18 @@ use crate::{Drafter, EncoderInput, GenerateError, Network};
 pub(crate) struct Sequences<'a, E: Executor> {
     pub network: &'a Network<E>,
     pub rows: Vec<Row<E::Buffer>>,
-    /// The state tensors. The list of state tensors is empty before the first call, and after a
-    /// failed call that consumed the state.
+    /// The state tensors. The list of state tensors is empty before the first network call, and
+    /// after a failed call that consumed the state.
     pub state: Vec<E::Buffer>,
-    /// The tensors that the encoder returned. Before the encoder runs, this list of tensors is
-    /// empty.
+    /// The tensors that the encoder returned, which the decoder reads. Before the encoder runs,
+    /// this list of tensors is empty.
     pub memory: Vec<E::Buffer>,
     /// One drafter for each row of the batch. Without speculation, the list of drafters is empty.
     pub drafters: Vec<Box<dyn Drafter + 'a>>,
     governor: Governor,
     pub schedule: Box<dyn Schedule + 'a>,
-    /// Whether Tracewright keeps the state of ended texts for later texts that begin with the same
-    /// tokens.
+    /// Whether Tracewright keeps the state (such as the KV cache) of ended texts for later texts
+    /// that begin with the same tokens.
     pub keeps_prefixes: bool,
     /// The number of network calls so far.
     pub clock: u64,
@@ -80,8 +80,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
     /// token id `placeholder`.
     ///
     /// # Errors
-    /// Returns an error if the positions exceed the context, or if the network takes no features of this
-    /// width.
+    /// Returns an error if the positions exceed the context, or if the network does not take this
+    /// number of features per position.
     pub fn push_features(
         &mut self,
         row: usize,
@@ -155,11 +155,11 @@ impl<'a, E: Executor> Sequences<'a, E> {
     }
 
     /// Processes the next tokens of all rows of the batch. Rows of the batch without new tokens do
-    /// not change. The function returns one output per row.
+    /// not change. The function returns one output for each row of the batch.
     ///
     /// # Errors
-    /// Returns an error if the call fails. After a failed call the state is lost, and the next calls process
-    /// all rows from their beginning.
+    /// Returns an error if the call of the network fails. After a failed call the state is lost,
+    /// and the next calls process the tokens of all rows again.
     pub fn step(&mut self, want: StepRequest) -> Result<Vec<StepOutput>, GenerateError> {
         // Rows with features come first. Rows whose next positions have tokens wait until no row
         // has unprocessed features.
@@ -198,7 +198,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(answers)
     }
 
-    /// Calls an entry point with the planned tokens of a few rows of the batch.
+    /// Calls an entry point with the tokens that are planned for a few rows of the batch.
     fn call(
         &mut self,
         call: &EntryCall<'a>,
@@ -435,7 +435,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
 
     /// Chooses the next tokens of a text from the network's outputs. As long as a chosen token
     /// equals the draft token, the function continues with the output after this draft token.
-    /// Returns `Break` if the text ends.
+    /// Returns `ControlFlow::Break` if the text ends.
     fn take(
         &mut self,
         row: usize,
@@ -477,7 +477,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(if new.is_empty() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     }
 
-    /// Marks the state as lost, so that the next calls process all rows from position 0.
+    /// Marks the state of all rows as lost, so that the next calls process all rows from position
+    /// 0.
     fn lose(&mut self) {
         self.state.clear();
         for row in &mut self.rows {

@@ -96,8 +96,8 @@ impl<'a, E: Executor> Session<'a, E> {
     /// [`tokens`](Self::tokens) contains `placeholder` for each position.
     ///
     /// # Errors
-    /// Returns an error if there are no features, the network takes no features of this width, the positions
-    /// exceed the context, or a call fails.
+    /// Returns an error if there are no features, the network does not take this number of features
+    /// per position, the positions exceed the context, or a call fails.
     pub fn feed_features(&mut self, features: &[f32], placeholder: u32) -> Result<Vec<f32>, GenerateError> {
         let push = |rows: &mut Sequences<'a, E>| rows.push_features(ROW, features, placeholder);
         let (mut logits, _) = self.show(StepRequest::Logits, push)?;
@@ -116,8 +116,8 @@ impl<'a, E: Executor> Session<'a, E> {
     /// Runs the network's encoder on features, and removes all tokens of the session.
     ///
     /// # Errors
-    /// Returns an error if the network has no encoder for features of this width, there are too many
-    /// features, or the call fails.
+    /// Returns an error if the network's encoder does not take this number of features per
+    /// position, there are too many features, or the call fails.
     pub fn encode_features(&mut self, features: &[f32]) -> Result<(), GenerateError> {
         self.rows.encode(ROW, EncoderInput::Features(features))
     }
@@ -155,7 +155,7 @@ impl<'a, E: Executor> Session<'a, E> {
         Ok((logits, favoured))
     }
 
-    /// If the state of the session was lost, processes the session's tokens again.
+    /// If the state of the session was lost, the function processes the session's tokens again.
     fn flush(&mut self) -> Result<(), GenerateError> {
         while !self.rows.is_settled(ROW) {
             self.rows.step(StepRequest::Nothing)?;

@@ -1,4 +1,4 @@
-//! Copies the state of one sequence out of the batch, and copies the state back into a row of the
+//! Copies the state of one sequence out of the batch, and restores a copied state in a row of the
 //! batch.
 
 use std::ops::Range;
@@ -19,7 +19,7 @@ pub(crate) type UsedBytes = Arc<Vec<u8>>;
 #[derive(Clone, Debug)]
 pub(crate) struct Snapshot<T = UsedBytes> {
     pub length: usize,
-    /// The first position that no call had written at the time of the snapshot.
+    /// The first position that no network call had written at the time of the snapshot.
     pub written: usize,
     /// One row of each state tensor, or `None` for a tensor that the snapshot omits.
     pub tensors: Vec<Option<T>>,
@@ -49,8 +49,8 @@ pub(crate) fn keeps_all(part: Part) -> bool {
 
 impl KeptTensor {
     /// Returns the byte ranges of a tensor that contain the state of one row of the batch after
-    /// `length` tokens. Earlier calls have written all positions below `written`. The first axis of
-    /// the tensor is the batch.
+    /// `length` tokens. Earlier network calls have written all positions below `written`. The first
+    /// axis of the tensor is the batch axis.
     pub fn ranges(&self, row: usize, length: usize, written: usize, context: usize) -> Vec<Range<usize>> {
         let bytes = self.ty.bytes() / self.ty.shape[0];
         let first = row * bytes;
@@ -100,7 +100,7 @@ impl KeptTensor {
 }
 
 impl KeptTensor {
-    /// Extracts the used bytes from the bytes of one whole row of a state tensor.
+    /// Extracts the bytes that are in use from the bytes of one whole row of a state tensor.
     fn used(&self, row: &[u8], length: usize, written: usize, context: usize) -> Vec<u8> {
         self.ranges(0, length, written, context).into_iter().flat_map(|range| &row[range]).copied().collect()
     }
@@ -121,8 +121,8 @@ impl KeptTensor {
 
 impl<E: Executor> Network<E> {
     /// Copies the state of one row of the batch after its first `length` tokens. `wanted` selects
-    /// the state tensors to copy. Earlier calls have written all positions below `written`. The
-    /// copies are on the device if the host cannot read the device's memory directly.
+    /// the state tensors to copy. Earlier network calls have written all positions below `written`.
+    /// The copies are on the device if the host cannot read the device's memory directly.
     pub(crate) fn save(
         &self,
         state: &[E::Buffer],

@@ -54,7 +54,8 @@ pub struct StopStrings {
 pub enum StopMatch {
     /// Text that is certainly not part of a stop string; the text can be empty.
     Text(String),
-    /// The text before a stop string. No text follows after a stop string.
+    /// A stop string was found; the variant contains the text before the stop string. The search
+    /// returns no text after a stop string.
     Stop(String),
 }
 

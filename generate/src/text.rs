@@ -202,7 +202,7 @@ impl Tokenizer {
 #[derive(Debug, Clone)]
 pub struct Stream<'a> {
     tokenizer: &'a Tokenizer,
-    /// All tokens except special tokens, which have no text.
+    /// The tokens that the stream has received, except special tokens, which have no text.
     tokens: Vec<u32>,
     /// The index of the first token of the previous piece of text.
     context: usize,
@@ -255,7 +255,7 @@ impl Stream<'_> {
         }
     }
 
-    /// Returns the remaining text. Incomplete characters become U+FFFD.
+    /// Returns the remaining text of the stream. Incomplete characters become U+FFFD.
     ///
     /// # Errors
     /// Returns an error if the pieces of text differ from the text of all tokens together. Some

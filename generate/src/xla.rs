@@ -25,8 +25,8 @@ pub struct Xla {
 
 /// An entry point that XLA has compiled.
 pub struct XlaFunction {
-    /// The compiled entry point. The executable takes the arguments of the entry point first, and
-    /// then the weights.
+    /// The executable that XLA has compiled for the entry point. The executable takes the arguments
+    /// of the entry point first, and then the weights.
     executable: Executable,
     /// The devices and the partitioning of each argument of the entry point.
     arguments: Vec<Placement>,
@@ -59,8 +59,8 @@ impl XlaFunction {
 }
 
 impl Xla {
-    /// Creates an executor from entry points by name. The entry points and their weights must be on
-    /// devices of `client`.
+    /// Creates an executor from entry points and their names. The entry points and their weights
+    /// must be on devices of `client`.
     pub fn new(client: &Client, functions: HashMap<String, XlaFunction>) -> Self {
         Self { client: client.clone(), functions, expected: RefCell::new(None) }
     }
@@ -70,8 +70,8 @@ impl Xla {
         &self.client
     }
 
-    /// Moves an argument to the devices. If the tensor is on other devices or partitioned
-    /// differently, the function copies the tensor.
+    /// Moves an argument to the devices on which the entry point expects the argument. If the
+    /// tensor is on other devices or partitioned differently, the function copies the tensor.
     fn placed(&self, placement: &Placement, buffer: XlaBuffer) -> Result<PjrtBuffer, GenerateError> {
         Ok(match buffer {
             XlaBuffer::Zeros(ty) => self.client.zeros(placement, &ty)?,
@@ -259,7 +259,7 @@ fn placement_of(tensor: &DeviceTensor) -> Result<Placement, GenerateError> {
 }
 
 /// Returns the byte range of consecutive rows of a tensor, beginning with the row `first`. `ty` is
-/// the type of the slice.
+/// the type of a tensor that contains only these rows.
 fn byte_range(ty: &TensorType, first: usize) -> Range<usize> {
     let offset = ty.with_rows(first).bytes();
     offset..offset + ty.bytes()

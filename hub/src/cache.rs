@@ -16,7 +16,7 @@ const MODELS: &str = "models--";
 /// The largest size in bytes of a file with an access token or with the id of a commit.
 const LINE: u64 = 1 << 12;
 
-/// A model in the cache.
+/// A model in the Hugging Face cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CachedModel {
     /// The name of the repository, such as `org/name`.
@@ -151,7 +151,7 @@ fn walk(folder: &Path, inside: &str, visit: &mut impl FnMut(&str, &Path)) {
     }
 }
 
-/// Reads the access token from a file.
+/// Reads the access token for the Hugging Face hub from a file.
 pub(crate) fn token(file: &Path) -> Result<String, HubError> {
     Ok(files::read_text(file, LINE)?)
 }

@@ -21,9 +21,9 @@ const DESCRIPTION: u64 = 64 << 20;
 /// The progress of a download from the hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fetched<'a> {
-    /// The file that is being downloaded.
+    /// The name of the file that is being downloaded.
     pub file: &'a str,
-    /// The number of bytes that have arrived so far, in all files of the download together.
+    /// The number of bytes that have arrived so far, in all files of the download.
     pub done: u64,
     /// The total size of all files of the download, in bytes.
     pub total: u64,
@@ -63,7 +63,7 @@ impl Described {
     }
 }
 
-/// A connection to the hub.
+/// A connection to the Hugging Face hub.
 pub struct HubClient<'a> {
     hub: &'a Hub,
     agent: Agent,

@@ -52,8 +52,8 @@ pub enum HubError {
     /// The hash of a downloaded file differs from the hash that the hub declares.
     #[error("`{file}` of `{name}` has the hash {found}, expected {expected}")]
     Hash { name: Box<ModelName>, file: String, found: String, expected: String },
-    /// The caller stopped the download. The next download of the same model continues with the
-    /// first missing byte.
+    /// The function that receives the progress stopped the download. The next download of the same
+    /// model continues with the first missing byte.
     #[error("the download was stopped")]
     Stopped,
     /// A file of the cache cannot be read or written.

@@ -22,8 +22,8 @@ type Watch<'a> = &'a mut dyn FnMut(Fetched<'_>) -> ControlFlow<()>;
 /// first byte arrives.
 const ATTEMPTS: u32 = 5;
 
-/// The pause after the first failure of a download. Each further failure doubles the pause before
-/// the next attempt.
+/// The pause after the first failed connection of a download. Each further failed connection
+/// doubles the pause before the next attempt.
 const PAUSE: Duration = Duration::from_millis(500);
 
 const BLOCK: usize = 1 << 18;
@@ -132,8 +132,8 @@ impl Download<'_> {
         Ok(())
     }
 
-    /// Reports the progress of the download. `more` is the number of bytes of the current file that
-    /// have arrived.
+    /// Reports the progress of the download to the function that receives the progress. `more` is
+    /// the number of bytes of the current file that have arrived.
     fn tell(&mut self, file: &str, more: u64) -> Result<(), HubError> {
         match (self.watch)(Fetched { file, done: self.done + more, total: self.total }) {
             ControlFlow::Continue(()) => Ok(()),
@@ -284,7 +284,7 @@ impl Download<'_> {
     }
 }
 
-/// Hashes the bytes of a file as they arrive from the hub.
+/// Computes the hash of a file from the file's bytes as the bytes arrive from the hub.
 enum Hash {
     Large(Sha256),
     /// Git's hash of a file, which is the SHA-1 of the file's length and content.

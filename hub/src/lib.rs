@@ -21,7 +21,8 @@ pub use name::ModelName;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Contains the address of the Hugging Face hub, and the folder of downloaded models.
+/// Contains the address of the Hugging Face hub, and the folder in which the hub's tools store
+/// downloaded models.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hub {
     /// The cache folder. The cache contains a folder `models--org--name` for each model.
@@ -30,7 +31,8 @@ pub struct Hub {
     pub endpoint: String,
     /// The access token for private and gated models.
     pub token: Option<String>,
-    /// Whether downloads are disabled. Without downloads, Tracewright uses only the cache.
+    /// Whether downloads from the Hugging Face hub are disabled. Without downloads, Tracewright
+    /// uses only the cache.
     pub offline: bool,
 }
 

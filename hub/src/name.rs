@@ -95,8 +95,8 @@ pub(crate) fn is_inside(path: &str) -> bool {
         && !path.chars().any(|c| c.is_control() || c == '\\')
 }
 
-/// Splits a text at the first occurrence of `mark`. The second part is `None` if the text does not contain
-/// `mark`.
+/// Splits a text at the first occurrence of `mark`. The second returned part is `None` if the text
+/// does not contain `mark`.
 fn divided(text: &str, mark: char) -> (&str, Option<&str>) {
     text.split_once(mark).map_or((text, None), |(before, after)| (before, Some(after)))
 }

@@ -2,8 +2,9 @@
 
 use crate::{HubError, ModelName};
 
-/// Models for the Python package sentence-transformers have these additional files. If a repository
-/// contains files for sentence-transformers, Tracewright reads these files.
+/// A model for the Python package sentence-transformers has these files in addition to the usual
+/// files of a model. If a repository contains files for sentence-transformers, Tracewright reads
+/// these files.
 const SENTENCE_FILES: [&str; 3] =
     ["modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"];
 

@@ -72,7 +72,8 @@ impl PyGeneration {
         self.known(py, |completion| completion.text.clone()).ok_or_else(ended)
     }
 
-    /// Ends the text after the next token. The iterator still yields the text up to the last token.
+    /// Ends the generation after the next token. The iterator still yields the text up to the last
+    /// token.
     fn cancel(&self, py: Python<'_>) {
         py.detach(|| self.pieces().iter().for_each(Pieces::cancel));
     }

@@ -19,7 +19,8 @@ const MOST: u64 = 1 << 20;
 pub struct ApiKeys(Vec<blake3::Hash>);
 
 impl ApiKeys {
-    /// Reads a file with one key on each line. Lines that begin with `#` are comments.
+    /// Reads a key file, which contains one API key on each line. Lines of the key file that begin
+    /// with `#` are comments.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read, or contains no key.
@@ -41,7 +42,7 @@ impl ApiKeys {
         }
     }
 
-    /// Checks that a request contains a valid key. The time of the check does not depend on the
+    /// Checks that a request contains a valid API key. The time of the check does not depend on the
     /// key, because the function compares the key's hash with all stored hashes, each in constant
     /// time.
     pub(crate) fn admit(&self, headers: &HeaderMap) -> Result<(), Failure> {

@@ -21,9 +21,11 @@ pub struct Ask {
     pub loaded: Arc<Loaded>,
     pub prompts: Vec<Vec<u32>>,
     pub options: GenerateOptions,
-    /// The number of answers to each prompt. Each answer gets its own seed.
+    /// The number of answers that the model generates for each prompt. Each answer gets its own
+    /// seed.
     pub count: usize,
-    /// Whether a prompt may reuse the state of an earlier prompt that begins with the same tokens.
+    /// Whether a prompt may reuse the state (such as the KV cache) of an earlier prompt that begins
+    /// with the same tokens.
     pub reuse: bool,
     pub reading: Reading,
 }
@@ -38,7 +40,7 @@ pub struct Answers {
     pieces: Vec<usize>,
     /// The number of answers that have not ended.
     open: usize,
-    /// The number of answers to each prompt.
+    /// The number of answers that the model generates for each prompt.
     count: usize,
     prompt_tokens: usize,
     stop: Vec<String>,

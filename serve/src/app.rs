@@ -59,8 +59,8 @@ impl App {
         place(&self.prepared, work).await
     }
 
-    /// Computes embeddings on another thread. Requests for embeddings and requests for text have
-    /// separate limits, so embeddings do not delay requests for text.
+    /// Computes embeddings on a thread that may block. Requests for embeddings and requests for
+    /// text have separate limits, so embeddings do not delay requests for text.
     pub async fn embedding<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, Failure> + Send + 'static,

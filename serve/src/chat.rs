@@ -30,7 +30,8 @@ pub const TOP: u64 = 20;
 
 #[derive(Deserialize, JsonSchema)]
 pub struct ChatFields {
-    /// The name of the model. The default model is the server's first model.
+    /// The name of the model that answers the request. The default model is the server's first
+    /// model.
     model: Option<String>,
     /// Messages with a role (system, developer, user, assistant, tool) and a content. The content
     /// is a text, or a list of parts with texts.
@@ -39,15 +40,15 @@ pub struct ChatFields {
     /// `[DONE]`.
     stream: Option<bool>,
     stream_options: Option<StreamFields>,
-    /// The largest number of new tokens. Without a limit, an answer can fill the model's whole
-    /// context.
+    /// The largest number of tokens that the model generates for an answer. Without a limit, an
+    /// answer can fill the model's whole context.
     max_tokens: Option<u64>,
     /// This field is OpenAI's newer name for `max_tokens`.
     max_completion_tokens: Option<u64>,
     /// Whether the answer contains the probability of each of its tokens.
     logprobs: Option<bool>,
-    /// The number of most likely tokens that the answer contains per position, with their
-    /// probabilities. The largest valid value of this field is 20.
+    /// The number of most likely tokens that the answer contains for each position, with the
+    /// probabilities of these tokens. The largest valid value of this field is 20.
     top_logprobs: Option<u64>,
     /// Functions that the model can call. The server ignores tools that are not functions.
     tools: Option<Vec<Value>>,
@@ -62,7 +63,7 @@ pub struct ChatFields {
     response_format: Option<Value>,
     /// The variable `reasoning_effort` of the chat template.
     reasoning_effort: Option<String>,
-    /// With the value `none`, the content of the answer includes the reasoning.
+    /// If `reasoning_format` is `none`, the content of the answer includes the reasoning.
     reasoning_format: Option<String>,
     /// Variables of the chat template, such as `enable_thinking`.
     chat_template_kwargs: Option<Map<String, Value>>,
@@ -203,7 +204,7 @@ pub fn finish_reason(reason: &EndReason) -> &'static str {
     }
 }
 
-/// Formats token counts as OpenAI's API does.
+/// Formats token counts in the format of OpenAI's API.
 pub fn usage(usage: Usage) -> Value {
     json!({
         "prompt_tokens": usage.prompt,
@@ -226,7 +227,8 @@ pub fn last_events(chunk: Option<Value>, total: Usage) -> Vec<Sent> {
 /// The state of one streamed answer.
 #[derive(Clone, Default)]
 struct StreamedChoice {
-    /// Text that the server holds back until the probabilities of the text's tokens arrive.
+    /// Text that the server holds back until the server receives the probabilities of the text's
+    /// tokens.
     held: String,
     calls: usize,
 }

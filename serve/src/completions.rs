@@ -28,7 +28,7 @@ use crate::sampling::SamplingFields;
 use crate::stream::{self, Events, Sent};
 use crate::update::{Update, Usage};
 
-/// The largest number of prompts per request.
+/// The largest number of prompts that one request can contain.
 const PROMPTS: usize = 256;
 
 /// The default of `max_tokens`, as in OpenAI's API.
@@ -36,16 +36,18 @@ const USUAL: u64 = 16;
 
 #[derive(Deserialize, JsonSchema)]
 pub struct CompletionFields {
-    /// The name of the model. The default model is the server's first model.
+    /// The name of the model that continues the prompts. The default model is the server's first
+    /// model.
     model: Option<String>,
     /// The prompts: a text, a list of texts, a list of token ids, or a list of lists of token ids.
     prompt: Value,
     stream: Option<bool>,
     stream_options: Option<StreamFields>,
-    /// The largest number of new tokens. By default, an answer has at most 16 new tokens.
+    /// The largest number of tokens that the model generates for an answer. By default, an answer
+    /// has at most 16 new tokens.
     max_tokens: Option<u64>,
-    /// The number of most likely tokens that the answer contains per position, with their
-    /// probabilities. The largest valid value of this field is 20.
+    /// The number of most likely tokens that the answer contains for each position, with the
+    /// probabilities of these tokens. The largest valid value of this field is 20.
     logprobs: Option<u64>,
     /// Whether the text of the answer begins with the prompt.
     echo: Option<bool>,
@@ -54,7 +56,7 @@ pub struct CompletionFields {
     suffix: Option<String>,
 }
 
-/// The tokens of a prompt, and the text if the client sent text.
+/// The token ids of a prompt, and the prompt's text if the client sent text.
 struct Prompt {
     text: String,
     tokens: Vec<u32>,
@@ -184,7 +186,7 @@ struct Completion {
     /// Contains, for each prompt, the text with which the answers to this prompt begin. If the
     /// client sets `echo`, an answer begins with the prompt; otherwise the beginning is empty.
     echoes: Vec<String>,
-    /// The number of answers to each prompt.
+    /// The number of answers that the model generates for each prompt.
     count: usize,
 }
 
@@ -228,8 +230,9 @@ impl Completion {
 /// Creates the events of a streamed answer.
 struct Chunks {
     head: Completion,
-    /// For each answer, the text that the server holds back until the probabilities of the text's
-    /// tokens arrive. The integer is the number of characters in the answer before this text.
+    /// For each answer, the text that the server holds back until the server receives the
+    /// probabilities of the text's tokens. The integer is the number of characters of the answer
+    /// that precede the text.
     texts: Vec<(String, usize)>,
     with_logprobs: bool,
     includes_usage: bool,

@@ -8,7 +8,7 @@ use errors::FileError;
 /// The reason why the server cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The server cannot listen on the address.
+    /// The server cannot listen on the given host and port.
     #[error("the server cannot listen on `{address}`")]
     Listen {
         /// The host and the port of the address.
@@ -17,19 +17,19 @@ pub enum ServeError {
         /// the port.
         source: io::Error,
     },
-    /// A file cannot be read.
+    /// A file that the server needs cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The key file contains no key.
+    /// The key file contains no API key.
     #[error("`{}` contains no API key, expected one API key on each line", .path.display())]
     NoKeys {
-        /// Path of the key file.
+        /// The path of the key file, which contains no API key.
         path: PathBuf,
     },
-    /// A key contains characters that are invalid in an HTTP header.
+    /// An API key contains characters that are invalid in an HTTP header.
     #[error("line {line} of `{}` is not an API key, expected printable ASCII characters without spaces", .path.display())]
     Key {
-        /// Path of the key file.
+        /// The path of the key file that contains the invalid API key.
         path: PathBuf,
         /// The number of the line in the key file, counted from 1.
         line: usize,

@@ -69,7 +69,7 @@ pub enum Failure {
     Server { why: String },
 }
 
-/// Formats an error and its causes in one line.
+/// Formats an error and all causes of the error in one line.
 pub fn causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -161,7 +161,7 @@ impl Failure {
         }
     }
 
-    /// Returns the name of the invalid field.
+    /// Returns the name of the request field that is invalid.
     pub fn param(&self) -> Option<String> {
         match self {
             Self::Field { param, .. } | Self::Missing { param, .. } | Self::Unsupported { param } => {
@@ -216,8 +216,8 @@ impl IntoResponse for Failure {
     }
 }
 
-/// Whether the request, and not the server, causes an error of the model. If the request causes the
-/// error, the same request always fails.
+/// Whether the request is the cause of a model's error. If the request causes the error, the same
+/// request always fails.
 fn is_of_request(error: &ModelError) -> bool {
     match error {
         ModelError::Generate(error) => {

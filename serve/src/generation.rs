@@ -99,7 +99,8 @@ impl ChatRequest {
     }
 }
 
-/// Returns the largest number of new tokens. Without a limit in the request, an answer can fill the context.
+/// Returns the largest number of tokens that the model may generate. Without a limit in the
+/// request, an answer can fill the context.
 pub fn max_tokens(param: &str, given: Option<u64>, context: usize) -> Result<usize, Failure> {
     match given {
         None => Ok(context),

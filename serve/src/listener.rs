@@ -15,7 +15,8 @@ use crate::app::App;
 use crate::models::Models;
 use crate::{ServeError, ServeOptions, ServedModel, routes};
 
-/// The largest number of open connections. Additional connections wait.
+/// The largest number of connections that the server keeps open at the same time. Additional
+/// connections wait.
 const CONNECTIONS: usize = 4096;
 
 /// The server checks at this interval whether the caller wants to stop the server.
@@ -28,7 +29,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens on a host and a port. For port 0, the system chooses a free port.
+    /// Listens for connections on a host and a port. For port 0, the system chooses a free port.
     ///
     /// # Errors
     /// Returns an error if another program uses the port, or the host is not an address of this machine.

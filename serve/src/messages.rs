@@ -205,8 +205,8 @@ fn in_chat(message: &Value, at: &str, out: &mut Vec<Value>) -> Result<(), Failur
     Ok(())
 }
 
-/// Formats token counts in the format of Anthropic's API, in which `input_tokens` excludes cached
-/// tokens.
+/// Formats token counts in the format of Anthropic's API, in which `input_tokens` excludes tokens
+/// whose state was reused.
 fn usage(usage: Usage) -> Value {
     json!({
         "input_tokens": usage.prompt - usage.cached,

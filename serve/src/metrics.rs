@@ -1,4 +1,4 @@
-//! Counts requests and tokens, and formats the counts for Prometheus.
+//! Counts requests and tokens, and formats these counts for the monitoring system Prometheus.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

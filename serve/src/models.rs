@@ -12,12 +12,13 @@ use crate::ServeError;
 use crate::failure::{Failure, causes};
 use crate::ids::now;
 
-/// A function that opens a model. The server calls `OpenModel` on a thread that may block.
+/// A function that opens a model of the server. The server calls `OpenModel` on a thread that may
+/// block.
 pub type OpenModel = Box<dyn Fn() -> Result<Model, Box<dyn Error + Send + Sync>> + Send + Sync>;
 
 /// A model of the server, which requests select by name.
 pub struct ServedModel {
-    /// The name of the model in requests.
+    /// The name by which requests select the model.
     pub name: String,
     /// The function that opens the model.
     pub open: OpenModel,
@@ -81,7 +82,7 @@ struct Entry {
 #[derive(Clone)]
 pub struct Models {
     entries: Arc<Vec<Arc<Entry>>>,
-    /// The time of the server's start, in seconds since 1970.
+    /// The time when the server started, in seconds since 1970.
     pub since: u64,
 }
 

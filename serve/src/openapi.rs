@@ -15,7 +15,8 @@ pub struct Endpoint {
     pub path: &'static str,
     pub about: &'static str,
     pub route: MethodRouter<Arc<App>>,
-    /// The JSON Schemas of the request's body. For a path with the method `GET`, the list is empty.
+    /// The JSON Schemas of the request's body. For a path with the method `GET`, the list of JSON
+    /// Schemas is empty.
     pub body: Vec<Schema>,
 }
 

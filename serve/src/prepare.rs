@@ -80,8 +80,8 @@ fn unread_name(message: &str) -> Option<String> {
 }
 
 /// Converts the messages for a chat template that does not support tools. A system message
-/// describes the functions, and function calls become JSON. The results of calls become messages of
-/// the user.
+/// describes the functions, and function calls become JSON. The results of function calls become
+/// messages of the user.
 fn without_tools(messages: &[Value], tools: Option<&[Value]>) -> Vec<Value> {
     let plain = |message: &Value| {
         let calls = message["tool_calls"].as_array();
@@ -132,8 +132,8 @@ fn template_refusal(error: &ModelError) -> Option<String> {
     }
 }
 
-/// Converts the messages of a request to the format of chat templates. Each content becomes one
-/// text, and each role becomes a role that chat templates support.
+/// Converts the messages of a request to the format of chat templates. The content of each message
+/// becomes one text, and the role of each message becomes a role that chat templates support.
 pub fn messages(given: &[Value]) -> Result<Vec<Value>, Failure> {
     if given.is_empty() {
         return Err(Failure::field("messages", "empty", "at least one message"));
@@ -176,7 +176,8 @@ fn message(given: &Value, at: &str) -> Result<Value, Failure> {
     Ok(message.into())
 }
 
-/// Converts a function call of an earlier answer. Chat templates expect the arguments as an object.
+/// Converts a function call of an earlier answer to the format that chat templates expect. Chat
+/// templates expect the arguments as an object.
 fn tool_call(given: &Value, at: &str) -> Result<Value, Failure> {
     let function = given.get("function").unwrap_or(&Value::Null);
     let name = function.get("name").and_then(Value::as_str);

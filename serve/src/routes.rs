@@ -42,8 +42,8 @@ pub fn router(app: &Arc<App>) -> Router {
     }
 }
 
-/// Lists all paths that require a key. The router and the OpenAPI document both use the list of
-/// paths that require a key.
+/// Lists all paths that require an API key. The router and the OpenAPI document both use the list
+/// of paths that require an API key.
 fn endpoints() -> Vec<Endpoint> {
     let of = |path, about, route, body| Endpoint { path, about, route, body };
     let sampled = |one| vec![one, schema::<SamplingFields>()];
@@ -129,7 +129,7 @@ async fn watch(State(app): State<Arc<App>>, request: Request, next: Next) -> Res
     response
 }
 
-/// Rejects requests without a valid key.
+/// Rejects requests without a valid API key.
 async fn admit(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     match app.options.keys.as_ref().map_or(Ok(()), |keys| keys.admit(request.headers())) {
         Ok(()) => next.run(request).await,

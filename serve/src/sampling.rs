@@ -31,16 +31,17 @@ pub struct SamplingFields {
     /// This field is llama.cpp's name for `repetition_penalty`.
     repeat_penalty: Option<f32>,
     repetition_penalty: Option<f32>,
-    /// The seed of the random numbers. Requests with the same seed draw the same tokens. Without a
-    /// seed, the server chooses a new seed for each request.
+    /// The seed of the random numbers with which the sampler draws tokens. Requests with the same
+    /// seed draw the same tokens. Without a seed, the server chooses a new seed for each request.
     seed: Option<i64>,
     /// Stop strings: a text or a list of texts. The answer ends before the first stop string in its
     /// text.
     stop: Option<Value>,
     /// The number of answers to each prompt. The largest valid value of `n` is 16.
     n: Option<u64>,
-    /// Whether the request can reuse the state of an earlier prompt that begins with the same
-    /// tokens. By default, the request can reuse the state of an earlier prompt.
+    /// Whether the request can reuse the state (such as the KV cache) of an earlier prompt that
+    /// begins with the same tokens. By default, the request can reuse the state of an earlier
+    /// prompt.
     cache_prompt: Option<bool>,
     /// Whether the answer continues after the model's stop tokens.
     ignore_eos: Option<bool>,

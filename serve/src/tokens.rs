@@ -22,7 +22,7 @@ pub struct TokenizeFields {
     content: Option<String>,
     /// The text to tokenize, in vLLM's API. By default, the result includes special tokens.
     prompt: Option<String>,
-    /// Whether the result contains special tokens.
+    /// Whether the result contains the tokenizer's special tokens.
     add_special: Option<bool>,
     /// This field is vLLM's name for `add_special`.
     add_special_tokens: Option<bool>,

@@ -21,11 +21,11 @@ pub enum Update {
 pub struct ToolCall {
     pub id: String,
     pub name: String,
-    /// The arguments as JSON.
+    /// The arguments of the function call, as JSON.
     pub arguments: String,
 }
 
-/// The end of an answer.
+/// The answer has ended.
 #[derive(Clone, Debug)]
 pub struct AnswerEnd {
     pub reason: EndReason,
@@ -35,18 +35,19 @@ pub struct AnswerEnd {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndReason {
     Stop,
-    /// A stop string of the request ended the text.
+    /// The text of the answer ended at a stop string of the request.
     StopString(String),
     Length,
     ToolCalls,
 }
 
-/// The token counts of an answer. If a prompt has several answers, only the counts of the first
-/// answer include the tokens of the prompt.
+/// The numbers of prompt tokens and generated tokens of an answer. If a prompt has several answers,
+/// only the counts of the first answer include the tokens of the prompt.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
     pub prompt: usize,
-    /// The number of prompt tokens whose state was reused from an earlier prompt.
+    /// The number of prompt tokens whose state (such as the KV cache) was reused from an earlier
+    /// prompt.
     pub cached: usize,
     pub completion: usize,
 }

@@ -1,4 +1,5 @@
-//! Formats command lines of IREE's own tools, with which you can compile and run the same files.
+//! Formats command lines for IREE's own tools, with which you can compile and run the files of an
+//! export.
 
 use std::path::Path;
 

@@ -35,17 +35,17 @@ pub enum ExportError {
     #[error("`{}` is not the archive that the manifest lists (its table has the blake3 hash {found}, expected \
         {expected}); export the model again", .path.display())]
     Archive {
-        /// Path of the archive file.
+        /// The path of the archive that belongs to another export.
         path: PathBuf,
-        /// The hash in the manifest.
+        /// The hash that the manifest contains for the archive.
         expected: String,
-        /// The hash in the archive.
+        /// The hash of the archive in the folder.
         found: String,
     },
     /// The folder is not an export, because the file `manifest.json` is missing.
     #[error("`{}` is not an export directory: the folder has no `{}`", .path.display(), names::MANIFEST)]
     NoManifest {
-        /// Path of the export folder.
+        /// The path of the folder that is not an export.
         path: PathBuf,
     },
     /// The module was compiled for another processor architecture.
@@ -54,9 +54,9 @@ pub enum ExportError {
         this machine"
     )]
     Architecture {
-        /// The architecture in the manifest.
+        /// The processor architecture that the manifest of the export contains.
         expected: String,
-        /// The architecture of this machine.
+        /// The processor architecture of this machine.
         found: &'static str,
     },
     /// The processor lacks features that the module uses.
@@ -67,7 +67,7 @@ pub enum ExportError {
     Cpu {
         /// Name of the processor for which the module was compiled.
         cpu: String,
-        /// The processor features that the module needs and this machine lacks.
+        /// The processor features that the module needs, but that this machine lacks.
         missing: Vec<String>,
     },
     /// The network of the plan cannot be recorded or lowered.
@@ -151,13 +151,13 @@ pub fn check_cpu(manifest: &IreeManifest) -> Result<(), ExportError> {
 
 /// Describes the files of a written export, and the duration of each step of the export.
 pub struct Exported {
-    /// The module text that was compiled.
+    /// The StableHLO text of the module that the compiler compiled.
     pub module: Module,
-    /// The options of the compiler.
+    /// The options with which Tracewright called the compiler.
     pub options: CompileOptions,
     /// The compiled module, and the time that the compilation took.
     pub compiled: Compiled,
-    /// Statistics about writing the archive of weights.
+    /// Statistics about writing the archive of weights to the export folder.
     pub baked: Baked,
     /// The time that Tracewright took to write the folder.
     pub wrote: Duration,

@@ -72,9 +72,9 @@ pub enum XlaError {
     /// The archive lacks a weight that Tracewright computes from the checkpoint.
     #[error("the archive `{}` lacks the weight `{key}`", .path.display())]
     Lost {
-        /// Key of the weight in the archive.
+        /// The key of the weight that the archive lacks.
         key: String,
-        /// Path of the archive file.
+        /// The path of the archive that lacks the weight.
         path: PathBuf,
     },
     /// The manifest is damaged, or a hash in the manifest differs from the hash of a module.
@@ -84,13 +84,13 @@ pub enum XlaError {
     #[error("the checkpoint `{}` has `{key}` at byte {found}, but the manifest expects byte {expected}; \
         export the model again", .path.display())]
     Moved {
-        /// Path of the archive file.
+        /// The path of the archive whose table contains the offset.
         path: PathBuf,
-        /// Key of the weight in the archive.
+        /// The key of the weight whose offsets differ.
         key: String,
-        /// The offset in the manifest, in bytes.
+        /// The offset of the weight in bytes, as the manifest declares.
         expected: usize,
-        /// The offset in the archive's table, in bytes.
+        /// The offset of the weight in bytes, as the archive's table declares.
         found: usize,
     },
 }
@@ -136,7 +136,7 @@ pub fn check_model(model: &Path) -> Result<(), XlaError> {
 }
 
 /// Returns the rules that partition tensors over the axes of a mesh. The rules in `asked` take
-/// precedence over the network's own rules.
+/// precedence over the sharding rules in the network's declaration.
 pub fn shard_rules(recorded: &Traced, mesh: &Mesh, asked: &[ShardRule]) -> Vec<ShardRule> {
     let known = lower::divisible_axes(&recorded.trace);
     let is_asked = |axis: &str| asked.iter().any(|rule| rule.axes.iter().any(|asked| asked == axis));
@@ -270,8 +270,9 @@ fn values(arguments: &[Argument], shardings: &[Sharding]) -> Vec<ManifestValue> 
 /// # Errors
 /// Returns an error if the mesh cannot partition the network, or if a file cannot be written. If
 /// the checkpoint does not match the network's parameters, the error lists all differences and no
-/// file is written. If an error occurs while the function writes files, `out` is not an export. If
-/// writing fails and the function has created the folder, the function removes the folder again.
+/// file is written. If an error occurs while the function writes files, `out` is not a usable
+/// export. If writing fails and the function has created the folder, the function removes the
+/// folder again.
 pub fn export(
     plan: &Plan,
     model: &Path,

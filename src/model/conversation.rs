@@ -25,7 +25,8 @@ use super::{Completion, Model, ModelError, Pieces, assistant, user};
 #[derive(Clone)]
 pub struct Conversation {
     model: Model,
-    /// The messages so far, which are JSON objects with `role` and `content`.
+    /// The messages of the conversation so far, which are JSON objects with the keys `role` and
+    /// `content`.
     pub messages: Vec<Value>,
     /// Descriptions of the functions that the model may call, for the chat template. With `None`,
     /// the conversation offers no functions.
@@ -55,8 +56,8 @@ impl Conversation {
     /// Sends a message, and waits for the whole answer.
     ///
     /// # Errors
-    /// Returns the same errors as [`Model::chat`] and [`Request::text`](super::Request::text). After an error the conversation is
-    /// unchanged.
+    /// Returns the same errors as [`Model::chat`] and [`Request::text`](super::Request::text). If
+    /// the function returns an error, the conversation is unchanged.
     pub fn say(&mut self, message: impl Into<String>) -> Result<String, ModelError> {
         let mut turn = self.turn(message)?;
         turn.by_ref().find_map(Result::err).map_or(Ok(()), Err)?;
@@ -92,8 +93,8 @@ impl Conversation {
         Ok(PreparedTurn { messages: chat.messages, text, prompt })
     }
 
-    /// Copies the messages of the conversation, and the state after the tokens of these messages.
-    /// [`resume`](Self::resume) can continue the copied conversation.
+    /// Copies the messages of the conversation, and the state (such as the KV cache) after the
+    /// tokens of these messages. [`resume`](Self::resume) can continue the copied conversation.
     ///
     /// # Errors
     /// Returns an error if the device fails.

@@ -24,7 +24,7 @@ use super::{ModelError, OpenOptions, Speculation};
 use crate::embed::{Embedder, check_texts, length_for};
 use crate::xla::StartedPlugins;
 
-/// A job that a [`Model`](super::Model) sends to the engine thread.
+/// A job that a handle of a [`Model`](super::Model) sends to the engine thread.
 pub(super) enum Job {
     Generate(Box<GenerateJob>),
     Score(Vec<u32>, Sender<Result<Vec<Vec<f32>>, ModelError>>),
@@ -33,12 +33,13 @@ pub(super) enum Job {
     Embed(Vec<Vec<u32>>, Sender<Result<Embedded, ModelError>>),
 }
 
-/// A text that the engine continues, and the listener that receives the pieces.
+/// A text that the engine continues, and the listener that receives the pieces of the text.
 pub(super) struct GenerateJob {
     pub prompt: Vec<u32>,
     pub options: TokenOptions,
     pub stop: Vec<String>,
-    /// Whether the text can reuse the state of an earlier text that begins with the same tokens.
+    /// Whether the text can reuse the state (such as the KV cache) of an earlier text that begins
+    /// with the same tokens.
     pub continues: bool,
     /// Another thread sets this flag to end the generation of the text.
     pub cancelled: Arc<AtomicBool>,
@@ -68,12 +69,13 @@ pub enum TextEvent {
 pub struct Completion {
     /// The generated text. Without a tokenizer, the text consists of token ids separated by spaces.
     pub text: String,
-    /// The tokens of the text, the reason for the end, and timings.
+    /// The tokens of the text, the reason why the text ended, and the timings of the generation.
     pub generated: Generated,
-    /// Whether a stop string ended the text. If a stop string ended the text, the text of all
-    /// tokens is longer than `text`.
+    /// Whether a stop string in the text ended the generation. If a stop string ended the text, the
+    /// text of all tokens is longer than `text`.
     pub is_cut: bool,
-    /// Number of tokens in the prompt, including the tokens whose state was reused.
+    /// The number of tokens in the prompt, including the tokens whose state was reused from an
+    /// earlier text.
     pub prompt_tokens: usize,
     /// The time until the first token, beginning when the text got a slot of the batch.
     pub first_token: Option<Duration>,
@@ -104,8 +106,8 @@ pub struct ModelInfo {
     pub vocabulary: usize,
     /// The number of texts that the model continues in parallel.
     pub slots: usize,
-    /// Information about building the network. For an embedding model the field is `None`, because
-    /// Tracewright builds its networks when the length of the texts is known.
+    /// Information about building and loading the model's network. For an embedding model the field
+    /// is `None`, because Tracewright builds its networks when the length of the texts is known.
     pub build: Option<BuildInfo>,
     /// Warnings about the model's files.
     pub warnings: Vec<OpenWarning>,
@@ -238,7 +240,7 @@ struct Texts<'a> {
     network: &'a AnyNetwork,
     tokenizer: Option<&'a Tokenizer>,
     batch: Batch<'a, AnyExecutor>,
-    /// The text in each slot of the batch.
+    /// For each slot of the batch, the text that the model is generating in the slot.
     running: Vec<Option<Running<'a>>>,
     waiting: VecDeque<Box<GenerateJob>>,
     /// A second network that computes scores, if the main network has no entry point for scores.
@@ -353,8 +355,8 @@ impl<'a> Texts<'a> {
         }
     }
 
-    /// Ends the texts that were cancelled before their first token. A cancelled text that already
-    /// has a token ends at its next token.
+    /// Ends the generation of texts that were cancelled before their first token. The generation of
+    /// a cancelled text that already has a token ends at its next token.
     fn leave(&mut self) {
         for slot in 0..self.running.len() {
             let leaves = |text: &Running| text.first_token.is_none() && text.is_cancelled();
@@ -482,14 +484,14 @@ impl Running<'_> {
     }
 }
 
-/// Runs a network that computes embeddings.
+/// Runs a network that computes embeddings of texts.
 struct Embeddings<'a> {
     path: PathBuf,
     options: &'a OpenOptions,
     model: &'a dyn Architecture,
     plugins: StartedPlugins,
-    /// The programs that were built so far. The key of a program is the largest number of tokens
-    /// per text that the program can process.
+    /// The programs that were built so far. Each key of the map is the largest number of tokens per
+    /// text that the program can process.
     programs: BTreeMap<usize, Ready>,
 }
 

@@ -66,7 +66,7 @@ pub enum ModelError {
     /// The network cannot be lowered for XLA, or the checkpoint does not fit the network.
     #[error(transparent)]
     Xla(Box<XlaError>),
-    /// XLA or its plugin failed.
+    /// XLA or the PJRT plugin that contains XLA failed.
     #[error(transparent)]
     Plugin(#[from] PjrtError),
     /// The platform of the PJRT plugin and the selected device are different kinds of devices.
@@ -84,7 +84,7 @@ pub enum ModelError {
         "the mesh is `{mesh}`, but IREE runs a network on one device; name a PJRT plugin, or leave out the mesh"
     )]
     MeshEngine {
-        /// The mesh in the options.
+        /// The mesh of devices that the options set.
         mesh: Mesh,
     },
     /// The options set a mesh, and also select a device with a number.
@@ -92,9 +92,9 @@ pub enum ModelError {
         "the device is `{device}`, but the mesh `{mesh}` begins at the first device; leave out the device's number"
     )]
     MeshDevice {
-        /// The mesh in the options.
+        /// The mesh of devices that the options set.
         mesh: Mesh,
-        /// The device in the options.
+        /// The device that the options select.
         device: DeviceName,
     },
     /// A sharding rule partitions axes, but the options set no mesh.
@@ -102,10 +102,10 @@ pub enum ModelError {
         "the sharding rule `{rule}` divides axes over a mesh, but no mesh is set; set a mesh, or leave out the rule"
     )]
     NoMesh {
-        /// The first rule in the options.
+        /// The first sharding rule that the options set.
         rule: ShardRule,
     },
-    /// The export cannot be used.
+    /// The exported model cannot be opened.
     #[error(transparent)]
     Export(Box<ExportError>),
     /// A file with the tuner's measurements cannot be read.
@@ -126,7 +126,7 @@ pub enum ModelError {
     /// The model does not support this kind of request.
     #[error("the model `{}` {does}, and cannot {asked}", .path.display())]
     Kind {
-        /// Path of the model's folder or file.
+        /// The path of the model that does not support the request.
         path: PathBuf,
         /// The kind of request that the model supports.
         does: &'static str,
@@ -136,7 +136,7 @@ pub enum ModelError {
     /// The request contains text, but the model has no tokenizer.
     #[error("`{}` has no `tokenizer.json`; use token ids instead of text", .path.display())]
     NoTokenizer {
-        /// Path of the model's folder or file.
+        /// The path of the model that has no tokenizer.
         path: PathBuf,
     },
     /// The tokenizer of the draft model differs from the tokenizer of the large model.
@@ -156,20 +156,22 @@ pub enum ModelError {
         the model again"
     )]
     AsExported {
-        /// Name of the option in [`OpenOptions`](super::OpenOptions).
+        /// The name of the option that differs, as in [`OpenOptions`](super::OpenOptions).
         option: &'static str,
-        /// The value that the options set.
+        /// The value that the caller set for the option.
         asked: String,
-        /// The value that the export contains.
+        /// The value of the option in the exported model.
         exported: String,
     },
-    /// The option affects the compilation, but an export is already compiled.
+    /// The option affects the compilation, but the model is an export, whose network is already
+    /// compiled.
     #[error(
         "`{option}` changes the compilation, but an export is already compiled; leave the option out, or \
         export the model again with this option"
     )]
     Compiled {
-        /// Name of the option in [`OpenOptions`](super::OpenOptions).
+        /// The name of the option that affects the compilation, as in
+        /// [`OpenOptions`](super::OpenOptions).
         option: &'static str,
     },
     /// The compilation target and the selected device are different kinds of devices.
@@ -189,7 +191,7 @@ pub enum ModelError {
     /// The program that renders chat templates reported an error.
     #[error("{message}")]
     Template {
-        /// The program's output on stderr.
+        /// The text that the program for chat templates printed on stderr.
         message: String,
     },
     /// The chat template exceeded a limit of time or memory, so the operating system ended the
@@ -199,7 +201,7 @@ pub enum ModelError {
     /// The thread of the engine cannot be started.
     #[error("the system cannot start the engine's thread")]
     Thread(#[source] io::Error),
-    /// The thread of the engine has ended.
+    /// The engine thread, which runs the model, has ended.
     #[error("the engine's thread has ended; open the model again")]
     Gone,
 }

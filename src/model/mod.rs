@@ -105,8 +105,8 @@ impl Model {
     /// Opens a model like [`open`](Self::open), with the given options.
     ///
     /// # Errors
-    /// Returns the same errors as [`open`](Self::open). For an export, the function also returns an
-    /// error if an option differs from the export's value.
+    /// Returns the same errors as [`open`](Self::open). For an exported model, the function also
+    /// returns an error if an option differs from the value in the export.
     pub fn open_with(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self, ModelError> {
         Opening::read(path, options)?.build()
     }
@@ -127,8 +127,9 @@ impl Model {
         &self.inner.text.stop_tokens
     }
 
-    /// Creates a request that answers a conversation with the model's chat template. Messages are JSON
-    /// objects with `role` and `content`. You can build messages with [`user`], [`system`] and [`assistant`].
+    /// Creates a request that answers a conversation with the model's chat template. Messages are
+    /// JSON objects with the keys `role` and `content`. You can build messages with [`user`],
+    /// [`system`] and [`assistant`].
     ///
     /// # Errors
     /// Returns an error if the model has no tokenizer or no chat template, or if the template rejects the
@@ -196,7 +197,7 @@ impl Model {
     }
 
     /// Copies the longest prefix of `tokens` that the model has already computed, together with the
-    /// state after this prefix.
+    /// state (such as the KV cache) after this prefix.
     ///
     /// # Errors
     /// Returns an error if the device fails, or the model does not continue text.
@@ -231,7 +232,7 @@ impl Model {
     }
 
     /// Returns the tokens from which [`embed`](Self::embed) computes the embeddings of texts. The
-    /// returned tokens include the model's prompt and special tokens.
+    /// returned tokens include the tokens of the model's prompt and the special tokens.
     ///
     /// # Errors
     /// Returns an error if the model does not compute embeddings, or has no prompt with this name.

@@ -27,8 +27,8 @@ use crate::export::IreeManifest;
 /// [`Model::open`] reads the files and builds the network in one call. Use `Opening` if your
 /// program chooses options from the files, for example a context that fits the length of a prompt.
 pub struct Opening {
-    /// The options for the model. You can change the options for the model before you build the
-    /// network.
+    /// The options with which [`build`](Self::build) builds the network. You can change the options
+    /// for the model before you build the network.
     pub options: OpenOptions,
     source: Source,
     text: ModelText,
@@ -43,8 +43,8 @@ impl Opening {
     ///
     /// # Errors
     /// Returns an error if a file is missing or damaged, or if the model cannot be downloaded or is
-    /// not supported. For an export, the function also returns an error if an option differs from
-    /// the export's value.
+    /// not supported. For an exported model, the function also returns an error if an option
+    /// differs from the value in the export.
     pub fn read(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self, ModelError> {
         options.check_mesh()?;
         let path = located(path.as_ref(), &options)?;
@@ -81,8 +81,8 @@ impl Opening {
         }
     }
 
-    /// Returns the model's own limit of tokens in a sequence, or `None` if an export lacks its
-    /// `config.json`.
+    /// Returns the largest number of tokens in a sequence that the model supports, or `None` if an
+    /// export lacks its `config.json`.
     pub fn max_context(&self) -> Option<usize> {
         match &self.source {
             Source::Export(_, longest) => *longest,
@@ -144,8 +144,8 @@ impl Opening {
 
     /// Chooses a context for at least `tokens` tokens, unless the options set a context. The chosen
     /// context is a power of two, so that Tracewright compiles only a few different modules. The
-    /// chosen context never exceeds the model's own limit. For an export, the function does not
-    /// change the context.
+    /// chosen context never exceeds the largest context that the model supports. For an exported
+    /// model, the function does not change the context.
     pub fn fit_context(&mut self, tokens: usize) {
         if let (Source::Checkpoint(model), None) = (&self.source, self.options.context) {
             self.options.context = Some(Plan::context_for(tokens, model.max_context()));
@@ -197,9 +197,9 @@ impl Opening {
     }
 }
 
-/// Returns the local path of a model. If `path` is a name on the hub and not a local path, the
-/// function returns the path of the downloaded model. For a folder `models--ORG--NAME`, the
-/// function returns the path of the current snapshot.
+/// Returns the local path of a model that is given by a path or a name. If `path` is a name on the
+/// hub and not a local path, the function returns the path of the downloaded model. For a folder
+/// `models--ORG--NAME`, the function returns the path of the current snapshot.
 fn located(path: &Path, options: &OpenOptions) -> Result<PathBuf, ModelError> {
     if let Some(hub) = HubFolder::at(path) {
         return Ok(hub.snapshot()?.to_owned());

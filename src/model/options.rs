@@ -25,8 +25,8 @@ use crate::tuning::TuningSource;
 /// Options of [`Model::open_with`](super::Model::open_with). A field with the value `None` selects
 /// the default value.
 ///
-/// An export contains the options with which the export was compiled. An option that differs from
-/// the export's value is an error.
+/// An exported model contains the options with which the network was compiled. If you open an
+/// exported model, each option must equal the value in the export, or opening fails with an error.
 ///
 /// ```
 /// use tracewright::OpenOptions;
@@ -43,17 +43,18 @@ pub struct OpenOptions {
     /// is 4096 tokens, or the model's own limit if this limit is smaller. For embedding models, the
     /// default context is the model's own limit.
     pub context: Option<usize>,
-    /// The number of tokens per prefill call. By default, a prefill call processes 128 tokens, or
-    /// the number that [`tuning`](Self::tuning) measured.
+    /// The number of tokens that a prefill call processes. By default, a prefill call processes 128
+    /// tokens, or the number that [`tuning`](Self::tuning) measured.
     pub chunk: Option<usize>,
     /// The number of texts that the model continues in parallel. Additional texts wait until one of
     /// the running texts ends. By default, the model continues one text at a time.
     pub slots: usize,
-    /// The storage format of weights. The default format is the checkpoint's own format.
+    /// The storage format of the model's weights. The default format is the checkpoint's own
+    /// format.
     pub quantize: Option<Quantization>,
-    /// The integer type to which matmuls with quantized weights round their inputs. By default,
-    /// matmuls round their inputs to 8-bit integers. Rounding inputs to 16-bit integers reduces the
-    /// error, but makes prefill slower.
+    /// The integer type to which a matmul with quantized weights rounds its input. By default, a
+    /// matmul with quantized weights rounds its input to 8-bit integers. Rounding inputs to 16-bit
+    /// integers reduces the error, but makes prefill slower.
     pub activations: Option<ActivationBits>,
     /// Whether Tracewright's kernels compute matmuls and attention. By default, Tracewright uses
     /// kernels if the processor supports kernels.
@@ -61,11 +62,11 @@ pub struct OpenOptions {
     /// The storage format of cached keys and values. By default, keys and values have the element
     /// type of the network.
     pub kv: Option<KvFormat>,
-    /// The rules that simplify the network. By default, Tracewright applies only rules that keep
-    /// every bit of the results.
+    /// The rewrite rules with which Tracewright simplifies the network. By default, Tracewright
+    /// applies only rules that keep every bit of the results.
     pub rules: Option<Rules>,
-    /// The device that runs the network. The default device is the CPU, or the device for which the
-    /// export was compiled.
+    /// The device that runs the network. The default device is the CPU. For an exported model, the
+    /// default device is the device for which the network was compiled.
     pub device: Option<DeviceName>,
     /// The target for which the network is compiled. By default, the compiler builds the network
     /// for the selected device on this machine.
@@ -73,9 +74,9 @@ pub struct OpenOptions {
     /// Whether, on processors with AMX, the bits of logits may depend on the number of tokens per
     /// call.
     pub numerics: Numerics,
-    /// Path of a PJRT plugin. If you set a plugin, the plugin's XLA compiles and runs the network
-    /// on the plugin's device. The plugin's code runs in this process. By default, IREE runs the
-    /// network.
+    /// The path of the PJRT plugin that runs the network. If you set a plugin, the plugin's XLA
+    /// compiles and runs the network on the plugin's device. The plugin's code runs in this
+    /// process. By default, IREE runs the network.
     pub plugin: Option<PathBuf>,
     /// The value of the environment variable `XLA_FLAGS`, which the plugin reads. The cache key of
     /// an executable contains the XLA flags. By default, the string of XLA flags is empty.
@@ -86,28 +87,29 @@ pub struct OpenOptions {
     /// The rules that divide axes of tensors along axes of the mesh. The rules in this list
     /// override or extend the rules in the network's declaration.
     pub shard: Vec<ShardRule>,
-    /// The number of worker threads. With 0 worker threads, Tracewright uses one thread per core.
-    /// XLA ignores the number of worker threads.
+    /// The number of worker threads that run the network. With 0 worker threads, Tracewright uses
+    /// one thread per core. XLA ignores the number of worker threads.
     pub threads: usize,
     /// The source of the tile sizes of kernels. By default, Tracewright uses the measurements of
     /// `tracewright tune` on this machine.
     pub tuning: Option<TuningSource>,
-    /// Whether to build the entry point for [`score`](super::Model::score) together with the other
-    /// entry points. If `score` is false, the first call of [`score`](super::Model::score) builds
-    /// the entry point for scores.
+    /// Whether to build the entry point for [`score`](super::Model::score) when the model is
+    /// opened. If `score` is false, the first call of [`score`](super::Model::score) builds the
+    /// entry point for scores.
     pub score: bool,
-    /// The method that proposes draft tokens. One call of the model verifies several draft tokens.
+    /// The method by which Tracewright proposes draft tokens. One call of the model verifies
+    /// several draft tokens.
     pub speculate: Speculation,
     /// Whether to compare all weights with the hashes in the archive before loading the weights.
     pub verify: bool,
     /// Unknown keys of `config.json` that Tracewright ignores. Unknown keys that are not in this
     /// list are errors.
     pub allow_config_keys: Vec<String>,
-    /// The function that reads a configuration. To add your own architectures, you can set another
-    /// function.
+    /// The function that reads the configuration of a network. To add your own architectures, you
+    /// can set another function.
     pub read: ReadModel,
-    /// The compiler. By default, Tracewright runs `iree-compile` from the `PATH`. An export needs
-    /// no compiler.
+    /// The compiler. By default, Tracewright runs `iree-compile` from the `PATH`. An exported model
+    /// needs no compiler, because its network is already compiled.
     pub compiler: Option<Compiler>,
     /// The cache folder for compiled modules and archives of converted weights. By default, the
     /// cache folder is `tracewright` in the user's cache folder.
@@ -124,8 +126,8 @@ pub struct OpenOptions {
     pub watch: Option<WatchOpen>,
 }
 
-/// The method that proposes draft tokens. Draft tokens do not change the generated tokens, and correct drafts
-/// save calls.
+/// The method by which Tracewright proposes draft tokens. Draft tokens do not change the generated
+/// tokens, and correct drafts save calls.
 ///
 /// ```
 /// use tracewright::model::Speculation;
@@ -167,7 +169,7 @@ impl fmt::Display for Speculation {
     }
 }
 
-/// The name of a drafting method that does not exist.
+/// The error for the name of a drafting method that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a drafting method, expected `off`, `lookup` or `draft=MODEL`")]
 pub struct UnknownSpeculation(String);
@@ -309,7 +311,7 @@ impl OpenOptions {
 pub(super) struct TokenOptionsCache(Arc<Mutex<Option<(GenerateOptions, TokenOptions)>>>);
 
 impl TokenOptionsCache {
-    /// Returns the options after their conversion to token ids.
+    /// Returns the options, with all strings converted to token ids.
     pub fn get(
         &self,
         options: &GenerateOptions,

@@ -20,9 +20,9 @@ use super::{ModelError, with_room};
 /// prompt --limited`, which runs under memory and time limits of the operating system.
 #[derive(Clone, Debug)]
 pub struct TemplateProgram {
-    /// Path or name of the executable.
+    /// The path or the name of the program's executable.
     pub program: PathBuf,
-    /// The program's arguments before the model's path.
+    /// The arguments that the program gets before the model's path.
     pub arguments: Vec<OsString>,
     /// The names of environment variables that the template program does not inherit from this
     /// process.
@@ -32,7 +32,7 @@ pub struct TemplateProgram {
 /// The input of a [`TemplateProgram`].
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct TemplateRequest {
-    /// The messages of the conversation, which are JSON objects with `role` and `content`.
+    /// The messages of the conversation, which are JSON objects with the keys `role` and `content`.
     pub messages: Vec<Value>,
     /// Descriptions of the functions that the model may call. With `None`, the request offers no
     /// functions.

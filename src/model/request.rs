@@ -20,21 +20,22 @@ pub struct Request {
     pub(super) model: Arc<Inner>,
     pub(super) prompt: Vec<u32>,
     pub(super) options: GenerateOptions,
-    /// Whether the text can reuse the state of an earlier text that begins with the same tokens.
+    /// Whether the text can reuse the state (such as the KV cache) of an earlier text that begins
+    /// with the same tokens.
     pub(super) continues: bool,
     pub(super) shown: Vec<String>,
 }
 
 impl Request {
-    /// Replaces all options of the generation.
+    /// Replaces all options with which the text is generated.
     pub fn options(mut self, options: GenerateOptions) -> Self {
         self.options = options;
         self
     }
 
     /// Allows the model to reuse the state of an earlier text that begins with the same tokens as
-    /// the prompt. If the state of an earlier text is reused, the network computes only the rest of
-    /// the prompt.
+    /// the prompt. If the state of an earlier text is reused, the network processes only the tokens
+    /// of the prompt that follow the reused tokens.
     pub fn reuse(mut self) -> Self {
         self.continues = true;
         self
@@ -59,8 +60,8 @@ impl Request {
         self
     }
 
-    /// Sets a stop string: the generation ends before this text appears. To set several stop
-    /// strings, you can call this method several times.
+    /// Sets a stop string: the generation ends before the stop string appears in the text. To set
+    /// several stop strings, you can call this method several times.
     pub fn stop(mut self, text: impl Into<String>) -> Self {
         self.options.stop.push(text.into());
         self
@@ -79,7 +80,7 @@ impl Request {
         self
     }
 
-    /// Returns the token ids of the prompt.
+    /// Returns the token ids of the request's prompt.
     pub fn prompt_tokens(&self) -> &[u32] {
         &self.prompt
     }
@@ -97,7 +98,7 @@ impl Request {
     /// Starts the generation. `listener` receives the events of the text on the engine's thread,
     /// and returns whether the generation continues. The listener must not block, because all texts
     /// of the model wait for the listener. The listener must not own a handle of the model.
-    /// Dropping the result stops the generation.
+    /// Dropping the returned value stops the generation.
     ///
     /// # Errors
     /// Returns the same errors as [`stream`](Self::stream).
@@ -124,7 +125,8 @@ impl Request {
         Ok(self.complete()?.text)
     }
 
-    /// Waits for the whole text, and returns the text with its tokens and timings.
+    /// Waits for the whole text, and returns the text together with the tokens and the timings of
+    /// the generation.
     ///
     /// # Errors
     /// Returns the same errors as [`text`](Self::text).
@@ -192,7 +194,8 @@ impl Pieces {
     }
 
     /// Returns the next item of the iterator, or `Pending` if no item arrives within `time`. If the
-    /// result is `Pending`, the caller can do other work and then call this function again.
+    /// result is `Pending`, the caller can do other work before the caller calls this function
+    /// again.
     pub fn next_within(&mut self, time: Duration) -> Poll<Option<Result<String, ModelError>>> {
         loop {
             let Some(events) = &self.events else { return Poll::Ready(None) };

@@ -1,5 +1,6 @@
-//! Loads the network at a path. Tracewright loads an export directly, but first converts the
-//! weights and compiles the network of a checkpoint.
+//! Loads the network at a path. If the path contains an export, Tracewright loads the network
+//! directly. If the path contains a checkpoint, Tracewright first converts the weights and compiles
+//! the network.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -28,9 +29,9 @@ use crate::{Plan, Program};
 /// The default value of [`OpenOptions::context`], in tokens.
 pub(super) const CONTEXT: usize = 4096;
 
-/// The two kinds of models that a path can contain: an export or a checkpoint.
+/// The two kinds of models to which a path can refer: an export or a checkpoint.
 pub(super) enum Source {
-    /// An export, and the maximum context of the model if the export contains the model's
+    /// An exported model, and the largest context of the model if the export contains the model's
     /// configuration.
     Export(Box<IreeManifest>, Option<usize>),
     /// A checkpoint.
@@ -46,14 +47,16 @@ pub(super) struct Ready {
 /// Information about building and loading a network.
 #[derive(Clone, Debug)]
 pub struct BuildInfo {
-    /// The time for compiling the module, or for reading the module from the cache. The compilation
-    /// time of an export is zero.
+    /// The time for compiling the module, or for reading the module from the cache. For an exported
+    /// model, the time is zero, because the network is already compiled.
     pub compile: Duration,
     /// The time that loading the program took.
     pub load: Duration,
-    /// The module text, or `None` for an export and for a network that XLA runs.
+    /// The text of the module. The field is `None` for an exported model, and for a network that
+    /// XLA runs.
     pub module: Option<Module>,
-    /// The options of IREE's compiler, or `None` for an export and for a network that XLA runs.
+    /// The options with which Tracewright called IREE's compiler. The field is `None` for an
+    /// exported model, and for a network that XLA runs.
     pub options: Option<CompileOptions>,
     /// Path of the archive with the weights. If XLA runs the network without computed weights, the
     /// field contains the path of the model.
@@ -103,7 +106,7 @@ fn is_folder(path: &Path) -> io::Result<()> {
     fs::read_dir(path).map(drop)
 }
 
-/// Loads an export and its tokenizer.
+/// Loads an exported model and the model's tokenizer.
 pub(super) fn open_export(
     folder: &Path,
     manifest: &IreeManifest,
@@ -138,8 +141,8 @@ pub(super) fn open_export(
     Ok(Ready { program, build })
 }
 
-/// Converts the weights of a checkpoint, and compiles and loads its network. If the options request
-/// scores, the program contains the entry point for scores.
+/// Converts the weights of a checkpoint, and compiles and loads the checkpoint's network. If the
+/// options request scores, the program contains the entry point for scores.
 pub(super) fn build_checkpoint(
     path: &Path,
     model: Box<dyn Architecture>,
@@ -208,8 +211,8 @@ fn build_in_xla(
     Ok(Ready { program: built.program, build })
 }
 
-/// Creates the plan of a network from a model and the options. `quantize` is the storage format of
-/// weights.
+/// Creates the plan of a network from a model and the options. `quantize` is the format in which
+/// Tracewright stores the weights.
 pub(super) fn planned(
     model: Box<dyn Architecture>,
     options: &OpenOptions,

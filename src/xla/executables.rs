@@ -24,7 +24,7 @@ pub(super) struct Executables<'a> {
     devices: Range<usize>,
     options: &'a XlaOptions,
     cache: ModuleCache,
-    /// The parts of the cache key that are the same for all modules.
+    /// The values in a cache key that are the same for all modules of a program.
     shared: Vec<String>,
 }
 
@@ -75,10 +75,10 @@ impl<'a> Executables<'a> {
     }
 }
 
-/// Returns the parts of the cache key that are the same for all modules. The cache key contains the
-/// size and the modification time of the plugin's file, because some plugins report the same
-/// version for different builds. Hashing the content of a plugin with several hundred megabytes
-/// would take too long.
+/// Returns the values in a cache key that are the same for all modules of a program. The cache key
+/// contains the size and the modification time of the plugin's file, because some plugins report
+/// the same version for different builds. Hashing the content of a plugin with several hundred
+/// megabytes would take too long.
 fn shared_parts(
     XlaPlugin { plugin, client, flags }: &XlaPlugin,
     devices: &Range<usize>,

@@ -91,8 +91,8 @@ impl StartedPlugins {
 pub struct XlaTools<'a> {
     /// The plugin, which must be started with enough devices.
     pub plugin: &'a XlaPlugin,
-    /// The device that runs the program. By default, the first device runs the program. If XLA uses
-    /// a mesh, the mesh begins with the selected device.
+    /// The device on which the program runs. By default, the first device runs the program. If XLA
+    /// uses a mesh, the mesh begins with the selected device.
     pub device: Option<DeviceName>,
     /// The cache folder for executables, and for archives of computed weights.
     pub cache: &'a Path,
@@ -103,7 +103,7 @@ pub struct XlaTools<'a> {
 
 /// A program that XLA has compiled, and statistics about the build.
 pub struct BuiltXla {
-    /// The program, ready for calls.
+    /// The compiled program, ready for calls.
     pub program: Program,
     /// The time for compiling the modules, or for reading the executables from the cache.
     pub compile: Duration,

@@ -64,7 +64,8 @@ fn delimited(text: &str) -> Option<usize> {
     None
 }
 
-/// Parses the JSON value at the start of `text`, and returns the value and the length of its text.
+/// Parses the JSON value at the start of `text`, and returns the value and the length of the
+/// value's text.
 fn json_prefix(text: &str) -> Option<(Value, usize)> {
     let mut values = serde_json::Deserializer::from_str(text).into_iter();
     let value = values.next()?.ok()?;

@@ -23,7 +23,7 @@ pub struct Dry {
     /// The number of last tokens in which DRY searches for repetitions. With `None`, DRY searches
     /// all tokens.
     pub last_n: Option<usize>,
-    /// Texts that interrupt a repetition; DRY ignores repetitions across these texts.
+    /// Texts that end a repetition; DRY ignores repetitions that cross one of these texts.
     pub breakers: Breakers,
 }
 
@@ -39,8 +39,8 @@ impl Default for Dry {
     }
 }
 
-/// Texts that interrupt a repetition, called breakers. Each breaker is stored as the token
-/// sequences that can represent the text.
+/// Texts that end a repetition, called breakers. Each breaker is stored as the token sequences that
+/// can represent the text.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Breakers {
     /// For each token that begins a breaker, the sequences of tokens that must follow this token.
@@ -53,7 +53,7 @@ impl Breakers {
 
     /// Finds tokens that contain one of `texts`, and tokens that end with the beginning of one of
     /// `texts`. If a token ends with the beginning of a text, the function stores the tokens of the
-    /// rest of this text. Empty texts are ignored.
+    /// rest of this text. The function ignores empty texts.
     ///
     /// # Errors
     /// Returns an error if the tokenizer cannot encode the rest of a text.
@@ -135,9 +135,9 @@ impl Dry {
     }
 }
 
-/// Searches the last `free` tokens for repetitions. Returns, for each token, the length of the
-/// longest repetition that the token would continue. The function ignores repetitions shorter than
-/// `least` tokens.
+/// Searches the last `free` tokens of the text for repetitions. Returns, for each token, the length
+/// of the longest repetition that the token would continue. The function ignores repetitions
+/// shorter than `least` tokens.
 fn repeated(seen: &[u32], free: usize, least: usize) -> BTreeMap<u32, usize> {
     let back: Vec<u32> = seen.iter().rev().copied().collect();
     let mut longest = BTreeMap::new();

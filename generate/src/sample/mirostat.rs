@@ -8,19 +8,22 @@ use super::candidates::{Candidate, likely_first, softmax};
 pub struct Mirostat {
     /// Selects version 1 or 2 of the Mirostat algorithm.
     pub version: MirostatVersion,
-    /// The target surprise of a token in bits; τ in the paper.
+    /// The target surprise of a token in bits, which the Mirostat paper calls τ.
     pub target: f32,
-    /// The learning rate, which sets how fast the error is corrected; η in the paper.
+    /// The learning rate, which sets how fast Mirostat corrects the error of the surprise. The
+    /// Mirostat paper calls the rate η.
     pub rate: f32,
 }
 
 /// The version of the Mirostat algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MirostatVersion {
-    /// The version of the Mirostat paper. The sampler estimates the exponent of Zipf's law from the
-    /// most likely tokens, computes k from this exponent, and keeps the k most likely tokens.
+    /// Version 1, which is the algorithm of the Mirostat paper. The sampler estimates the exponent
+    /// of Zipf's law from the most likely tokens, computes k from this exponent, and keeps the k
+    /// most likely tokens.
     One,
-    /// The simpler version of Mirostat. The sampler removes tokens whose surprise exceeds a limit.
+    /// Version 2, which is simpler than the algorithm of the Mirostat paper. The sampler removes
+    /// tokens whose surprise exceeds a limit.
     Two,
 }
 
@@ -31,7 +34,8 @@ const LIKELIEST: usize = 100;
 #[derive(Debug, Clone)]
 pub(super) struct Surprise {
     settings: Mirostat,
-    /// The largest allowed surprise of a token in bits; μ in the paper.
+    /// The largest surprise, in bits, that Mirostat allows for a token. The Mirostat paper calls
+    /// this limit μ.
     pub allowed: f64,
 }
 
@@ -40,7 +44,7 @@ impl Surprise {
         Self { settings: settings.clone(), allowed: 2.0 * f64::from(settings.target) }
     }
 
-    /// Removes tokens that are too unlikely. `vocabulary` is the size of the vocabulary.
+    /// Removes tokens whose surprise is too large. `vocabulary` is the size of the vocabulary.
     pub fn cut(&self, candidates: &mut Vec<Candidate>, vocabulary: usize) {
         candidates.sort_unstable_by(likely_first);
         let probabilities = softmax(candidates);
@@ -54,8 +58,8 @@ impl Surprise {
         candidates.truncate(keep.max(1));
     }
 
-    /// Computes the number k of the paper's algorithm 1. The probabilities must be in descending
-    /// order.
+    /// Computes the number k of most likely tokens that version 1 of Mirostat keeps (algorithm 1 of
+    /// the Mirostat paper). The candidates' probabilities must be in descending order.
     fn top_k(&self, probabilities: &[f64], vocabulary: usize) -> usize {
         let (mut product, mut square) = (0.0, 0.0);
         for (i, pair) in probabilities.windows(2).take(LIKELIEST - 1).enumerate() {

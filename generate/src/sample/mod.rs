@@ -57,11 +57,11 @@ pub struct Sampling {
     /// The settings of Mirostat, which keeps the text near a target surprise. As in llama.cpp, Mirostat
     /// replaces all other steps except the temperature.
     pub mirostat: Option<Mirostat>,
-    /// The sampling steps in their order. The sampler skips each sampling step that is not in this
-    /// list.
+    /// The sampling steps, in the order in which the sampler runs these steps. The sampler skips
+    /// each sampling step that is not in this list.
     pub order: Vec<SamplingStep>,
-    /// The seed of the random numbers. With the same seed, the sampler draws the same tokens on
-    /// every machine.
+    /// The seed of the random numbers with which the sampler draws tokens. With the same seed, the
+    /// sampler draws the same tokens on every machine.
     pub seed: u64,
 }
 
@@ -163,7 +163,7 @@ impl Sampling {
         }
     }
 
-    /// Checks that each setting is in its range.
+    /// Checks that each sampling setting is in the setting's range.
     fn check(&self) -> Result<(), GenerateError> {
         let Self { penalties, dry, xtc, .. } = self;
         let share = |x: f32| (0.0..=1.0).contains(&x);
@@ -242,7 +242,8 @@ impl Sampler {
     }
 
     /// Chooses a token like [`choose`](Self::choose), among the tokens for which `allowed` returns
-    /// true. The sampler removes all other tokens before the first sampling step.
+    /// true. Before the first sampling step, the sampler removes all tokens for which `allowed`
+    /// returns false.
     ///
     /// # Errors
     /// Returns an error if a logit is NaN or plus infinity, or if all allowed logits are minus infinity.
@@ -281,7 +282,7 @@ impl Sampler {
         Ok(token)
     }
 
-    /// Runs all sampling steps before the draw.
+    /// Runs all sampling steps, but does not draw a token yet.
     fn narrow(&mut self, candidates: &mut Vec<Candidate>, seen: &[u32], vocabulary: usize) {
         let Self { sampling, random, .. } = self;
         for step in sampling.steps() {
@@ -356,9 +357,9 @@ pub struct Logprob {
 /// `logprobs` and llama.cpp's `n_probs` use the same logits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenLogprobs {
-    /// The token that the sampler chose.
+    /// The token that the sampler chose at this position.
     pub chosen: Logprob,
-    /// The most likely tokens, in descending order.
+    /// The most likely tokens at this position, in descending order of their probabilities.
     pub top: Vec<Logprob>,
 }
 

@@ -2,7 +2,8 @@
 
 use super::candidates::Candidate;
 
-/// Penalties on the logits of tokens that occur among the last tokens of the text, including the prompt.
+/// Penalties that change the logits of tokens that occur among the last tokens of the text,
+/// including the prompt.
 ///
 /// The repetition penalty equals `RepetitionPenaltyLogitsProcessor` of Hugging Face transformers
 /// (Keskar et al., "CTRL", 2019). The frequency penalty and the presence penalty are defined as in
@@ -13,13 +14,14 @@ pub struct Penalties {
     /// The number of last tokens that the penalties consider. With `None`, the penalties consider
     /// all tokens, as in Hugging Face transformers.
     pub last_n: Option<usize>,
-    /// The repetition penalty. The sampler divides positive logits by this number, and multiplies
-    /// all other logits by this number. A penalty of 1 changes no logit.
+    /// The repetition penalty. The sampler divides positive logits by the repetition penalty, and
+    /// multiplies all other logits by this penalty. A repetition penalty of 1 changes no logit.
     pub repeat: f32,
-    /// The frequency penalty. The sampler subtracts this number once for each occurrence of the
-    /// token.
+    /// The frequency penalty. The sampler subtracts the frequency penalty from a token's logit once
+    /// for each occurrence of the token.
     pub frequency: f32,
-    /// The presence penalty. The sampler subtracts this number once if the token occurs.
+    /// The presence penalty. The sampler subtracts the presence penalty from the logit of each
+    /// token that occurs at least once.
     pub presence: f32,
 }
 

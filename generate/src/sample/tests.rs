@@ -300,7 +300,8 @@ fn mirostat_keeps_as_many_tokens_as_llama_cpp_when_it_chooses_what_it_chose() {
     }
 }
 
-/// Returns the logits of three tokens after penalties. Before the penalties, each logit is 1.
+/// Returns the logits of three tokens after penalties. Before the penalties, each of the three
+/// logits is 1.
 fn penalized(sampling: Sampling, seen: &[u32]) -> Vec<f64> {
     let mut candidates = candidates_of(&[1.0; 3]);
     Sampler::new(&sampling).unwrap().narrow(&mut candidates, seen, 3);

@@ -1,14 +1,14 @@
-//! A schedule that keeps calls short while texts are generating.
+//! A schedule that keeps network calls short while texts are generating.
 
 use super::{RowWork, Schedule};
 
-/// Each call processes the unprocessed tokens of all generating texts, and one chunk of one prompt.
-/// So a generating text waits for at most one chunk of a prompt before its next token. Prompts are
-/// processed one after another.
+/// Each network call processes the unprocessed tokens of all generating texts, and one chunk of one
+/// prompt. So a generating text waits for at most one chunk of a prompt before the text gets its
+/// next token. The network processes the prompts one after another.
 ///
-/// Some networks compute all rows of the batch in each call. If a network computes all rows in each
-/// call, the schedule divides the limit of positions among all rows of the batch. The schedule
-/// splits prompts only while a text is generating.
+/// Some networks compute all rows of the batch in each network call. If a network computes all rows
+/// in each call, the schedule divides the limit of positions among all rows of the batch. The
+/// schedule splits prompts only while a text is generating.
 #[derive(Clone, Copy, Debug)]
 pub struct Budgeted {
     positions: usize,
@@ -17,14 +17,14 @@ pub struct Budgeted {
 }
 
 impl Budgeted {
-    /// Creates a schedule in which a call processes at most `positions` tokens of a prompt.
+    /// Creates a schedule in which a network call processes at most `positions` tokens of a prompt.
     pub fn new(positions: usize) -> Self {
         Self { positions, reads: 0 }
     }
 }
 
 impl Default for Budgeted {
-    /// Limits a call to 128 tokens of a prompt.
+    /// Creates a schedule in which a network call processes at most 128 tokens of a prompt.
     fn default() -> Self {
         Self::new(128)
     }

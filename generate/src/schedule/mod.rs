@@ -1,4 +1,4 @@
-//! Decides which rows of the batch a call processes, and how many tokens of each row.
+//! Decides which rows of the batch a network call processes, and how many tokens of each row.
 
 mod budgeted;
 mod together;
@@ -12,15 +12,16 @@ pub struct RowWork {
     /// The number of tokens in the row that the network has not processed yet.
     pub tokens: usize,
     /// Whether the network has processed the prompt in this row. After the prompt, each further
-    /// call produces a token.
+    /// network call produces a token.
     pub decodes: bool,
-    /// Whether a call can process this row without the other rows. If a call must compute all rows,
-    /// the call computes the same number of positions in each row, and pads shorter rows.
+    /// Whether a network call can process this row of the batch without the other rows. If a
+    /// network call must compute all rows, the call computes the same number of positions in each
+    /// row, and pads shorter rows.
     pub alone: bool,
 }
 
-/// Decides how many tokens of each row the next call processes. A schedule affects the time at
-/// which a text gets its tokens, but never the tokens themselves.
+/// Decides how many tokens of each row the next network call processes. A schedule affects when a
+/// text gets its tokens, but never affects which tokens the text gets.
 ///
 /// ```
 /// use tracewright_generate::{Budgeted, RowWork, Schedule};
@@ -30,8 +31,8 @@ pub struct RowWork {
 /// assert_eq!(Budgeted::new(64).plan(&[prompt, text, prompt]), [64, 1, 0]);
 /// ```
 pub trait Schedule {
-    /// Returns, for each row of the batch, the number of tokens that the next call processes. If a
-    /// returned number is larger than the entry point supports, the call processes fewer tokens. At
-    /// least one returned number must be positive.
+    /// Returns, for each row of the batch, the number of tokens that the next network call
+    /// processes. If a returned number is larger than the entry point supports, the network call
+    /// processes fewer tokens. At least one returned number must be positive.
     fn plan(&mut self, rows: &[RowWork]) -> Vec<usize>;
 }

@@ -1,9 +1,9 @@
-//! A schedule that processes all unprocessed tokens in one call.
+//! A schedule that processes all unprocessed tokens in one network call.
 
 use super::{RowWork, Schedule};
 
-/// Each call processes the unprocessed tokens of all rows of the batch. So prompts need the fewest
-/// calls, but generating texts wait while a call processes a prompt.
+/// Each network call processes the unprocessed tokens of all rows of the batch. So prompts need the
+/// fewest network calls, but generating texts wait while a network call processes a prompt.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Together;
 

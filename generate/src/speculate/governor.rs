@@ -4,23 +4,23 @@ use super::Certainty;
 
 /// Allows drafts as long as earlier drafts of the same batch saved enough calls.
 ///
-/// The governor keeps a balance of saved calls. A call that verifies a draft subtracts
-/// [`COST`](Self::COST), each accepted draft token adds one call, and a call without a draft adds
-/// [`INCOME`](Self::INCOME). So if all drafts are wrong, drafting costs at most
-/// [`DEBT`](Self::DEBT) calls, plus [`INCOME`](Self::INCOME) calls per token. The balance does not
-/// depend on measured time, so every machine makes the same drafts.
+/// The governor keeps a balance, which is the number of network calls that drafts have saved. A
+/// network call that verifies a draft subtracts [`COST`](Self::COST), each accepted draft token
+/// adds one call, and a call without a draft adds [`INCOME`](Self::INCOME). So if all drafts are
+/// wrong, drafting costs at most [`DEBT`](Self::DEBT) calls, plus [`INCOME`](Self::INCOME) calls
+/// per token. The balance does not depend on measured time, so every machine makes the same drafts.
 #[derive(Clone, Debug)]
 pub(crate) struct Governor {
     credit: f64,
 }
 
 impl Governor {
-    /// The additional cost of a call that verifies a draft; the unit is the cost of a call that
-    /// processes one token.
+    /// The additional cost of a network call that verifies a draft; the unit is the cost of a call
+    /// that processes one token.
     const COST: f64 = 1.0;
-    /// The number of saved calls that a call without a draft adds to the balance.
+    /// The number of saved network calls that a call without a draft adds to the balance.
     const INCOME: f64 = 0.01;
-    /// The largest possible balance of saved calls.
+    /// The largest possible balance of saved network calls.
     const MOST: f64 = 8.0;
     /// The largest negative balance that rejected drafts can cause.
     const DEBT: f64 = 3.0;
@@ -39,13 +39,13 @@ impl Governor {
         }
     }
 
-    /// Updates the balance of saved calls after a call that verified a draft. `accepted` is the
-    /// number of accepted draft tokens.
+    /// Updates the balance of saved network calls after a call that verified a draft. `accepted` is
+    /// the number of draft tokens that the network accepted.
     pub fn verified(&mut self, accepted: usize) {
         self.credit = (self.credit - Self::COST + accepted as f64).min(Self::MOST);
     }
 
-    /// Updates the balance of saved calls after a call without a draft.
+    /// Updates the balance of saved network calls after a call without a draft.
     pub fn passed(&mut self) {
         self.credit = (self.credit + Self::INCOME).min(Self::MOST);
     }
@@ -55,8 +55,8 @@ impl Governor {
 mod tests {
     use super::*;
 
-    /// Returns the number of calls that a text loses because of rejected drafts. `right` maps the
-    /// index of a draft to the number of the draft's accepted tokens.
+    /// Returns the number of network calls that a text loses because of rejected drafts. For the
+    /// index of a draft, `right` returns the number of the draft's accepted tokens.
     fn loss(tokens: usize, right: impl Fn(usize) -> usize) -> f64 {
         let (mut governor, mut lost, mut drafts, mut done) = (Governor::new(), 0.0, 0, 0);
         while done < tokens {

@@ -41,11 +41,11 @@ pub enum Certainty {
 /// # Ok::<(), GenerateError>(())
 /// ```
 pub trait Drafter {
-    /// Returns at most `most` tokens that may follow the tokens in `seen`. The drafter returns an empty list
-    /// if it has no proposal.
+    /// Returns at most `most` tokens that may follow the tokens in `seen`. If the drafter has no
+    /// proposal, the returned list is empty.
     ///
     /// # Errors
-    /// Returns an error if the drafter fails. The error also ends the text.
+    /// Returns an error if the drafter fails. An error of the drafter also ends the text.
     fn draft(&mut self, seen: &[u32], most: usize, certainty: Certainty) -> Result<Vec<u32>, GenerateError>;
 }
 

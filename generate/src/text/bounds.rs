@@ -70,8 +70,8 @@ fn newest<T: for<'a> Deserialize<'a> + serde::Serialize>(part: Value) -> serde_j
 
 /// Returns the factor by which a section of the file can lengthen a text, by replacing, prepending
 /// or repeating text. If a section contains consecutive steps, the function multiplies the factors
-/// of these steps. Unicode's normal forms have the factor 1, because applying a normal form twice
-/// adds nothing.
+/// of these steps. Unicode's normalization forms have the factor 1, because applying a
+/// normalization form twice adds nothing.
 fn growth(part: &Value) -> Result<usize> {
     let length = |name: &str| part[name].as_str().map_or(0, str::len);
     let list = |name: &str| part[name].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -112,8 +112,8 @@ fn may_match_nothing(regex: &str) -> bool {
         || longer.iter().any(|mark| regex.contains(mark))
 }
 
-/// Decodes a `precompiled_charsmap`. The decoded bytes contain the length of a trie, the trie, and
-/// the zero-terminated texts to which the trie refers.
+/// Decodes a `precompiled_charsmap`. A decoded character map contains the length of a trie, the
+/// trie, and the zero-terminated texts to which the trie refers.
 fn charsmap(part: &Value) -> Result<Vec<u8>> {
     Ok(BASE64.decode(part["precompiled_charsmap"].as_str().unwrap_or_default())?)
 }

@@ -8,7 +8,7 @@ use crate::sampling::random;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawCall {
     pub name: String,
-    /// The arguments as JSON.
+    /// The arguments of the function call, as JSON.
     pub arguments: String,
 }
 

@@ -10,7 +10,7 @@ pub const MESSAGE: &str = "<|message|>";
 /// The tokens that end the text of a message.
 pub const ENDS: [&str; 5] = ["<|end|>", "<|call|>", "<|return|>", START, CHANNEL];
 
-/// All special tokens of the harmony format.
+/// The names of all special tokens of the harmony format.
 pub const MARKERS: [&str; 7] =
     ["<|end|>", "<|call|>", "<|return|>", "<|constrain|>", START, CHANNEL, MESSAGE];
 
@@ -21,7 +21,7 @@ pub enum Harmony {
     Header,
     Analysis,
     Final,
-    /// The arguments of a function call.
+    /// The reader is reading the arguments of a function call.
     Call(String),
 }
 

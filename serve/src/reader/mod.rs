@@ -30,7 +30,7 @@ pub struct Reading {
     pub reasons: Option<&'static str>,
 }
 
-/// The markers before and after reasoning.
+/// The markers that the model writes before and after its reasoning.
 pub const REASONING: [(&str, &str); 2] = [("<think>", "</think>"), ("[THINK]", "[/THINK]")];
 
 /// The special tokens that mark function calls.
@@ -105,7 +105,7 @@ pub struct AnswerReader {
     calls: usize,
 }
 
-/// Whether the reader can continue with the unread text, or must wait for more text.
+/// Whether the reader can continue with the unread text, or must wait until more text arrives.
 #[derive(PartialEq)]
 enum Next {
     Goes,
@@ -258,7 +258,7 @@ impl AnswerReader {
         Next::Waits
     }
 
-    /// Adds content to `out`, and holds back whitespace at the end.
+    /// Adds content to `out`, but holds back the whitespace at the end of the content.
     fn hold(&mut self, text: &str, out: &mut Vec<Update>) {
         let kept = text.trim_end();
         if !kept.is_empty() {

@@ -15,7 +15,8 @@ fn with_tools() -> Reading {
     Reading { tools: tools(), ..Reading::default() }
 }
 
-/// The reasoning, the content, and the function calls as `NAME ARGUMENTS`.
+/// The reasoning, the content and the function calls of an answer; each function call has the
+/// format `NAME ARGUMENTS`.
 type Parts = (String, String, Vec<String>);
 
 fn joined(updates: Vec<Update>) -> Parts {
