@@ -1,5 +1,4 @@
-//! Reads checkpoints. A [`Checkpoint`] contains the tensors of a safetensors file, of an index with
-//! shards, or of a GGUF file.
+//! Reads checkpoints: safetensors files, indexes with shards, and GGUF files.
 
 use crate::error::{ArchiveError, RowsProblem};
 use crate::gguf::{BlockFormat, Gguf, ScaledFloats, StoredNumbers};
@@ -22,8 +21,7 @@ use std::{
     sync::Arc,
 };
 
-/// A memory-mapped checkpoint, which maps names to tensors. The tensors of a checkpoint can be in
-/// one or several files.
+/// A memory-mapped checkpoint of one or several files, which maps names to tensors.
 ///
 /// ```no_run
 /// use tracewright_irpa::{ArchiveError, Checkpoint};
@@ -370,7 +368,7 @@ impl Checkpoint {
     /// [`data`](Self::data) returns, the passed bytes do not stay in the memory of the process.
     ///
     /// # Errors
-    /// Returns an error if the tensor does not exist, or if the system cannot map the file again.
+    /// Returns an error if the tensor does not exist, or if the file cannot be mapped again.
     pub fn read_once<R>(&self, name: &str, read: impl FnOnce(&[u8]) -> R) -> Result<R, ArchiveError> {
         let tensor = self.require(name)?;
         let (path, file) = &self.files[tensor.file];

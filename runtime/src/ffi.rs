@@ -49,22 +49,10 @@ struct RawStatus {
     _opaque: [u8; 0],
 }
 
-owner!(
-    /// A device, and the IREE objects that belong to the device.
-    Runtime, RawRuntime, tw_runtime_release
-);
-owner!(
-    /// A reference to a device buffer with an element type and a shape.
-    Buffer, RawBuffer, tw_buffer_release
-);
-owner!(
-    /// A scope, which is a collection of named parameters.
-    Parameters, RawParameters, tw_parameters_release
-);
-owner!(
-    /// A loaded module, together with its internal state.
-    Program, RawProgram, tw_program_release
-);
+owner!(Runtime, RawRuntime, tw_runtime_release);
+owner!(Buffer, RawBuffer, tw_buffer_release);
+owner!(Parameters, RawParameters, tw_parameters_release);
+owner!(Program, RawProgram, tw_program_release);
 owner!(
     /// One call of a function, which first stores the arguments and later the results.
     Call, RawCall, tw_call_release

@@ -1,0 +1,174 @@
+//! Tests of the storage formats, which compare each format with its definition.
+
+use super::*;
+
+fn numbers(count: usize) -> Vec<f32> {
+    (0..count as u32).map(|i| ((i.wrapping_mul(2_654_435_761) >> 8) as f32 / 8_388_608.0) - 1.0).collect()
+}
+
+#[test]
+fn panels_come_back_within_half_a_unit_of_their_groups() {
+    for &format in WeightFormat::ALL {
+        for (outputs, inputs) in [(16, 64), (16, 67), (3, 33), (9, 1), (16, 130)] {
+            let rows = numbers(outputs * inputs);
+            let mut packed = vec![0; format.packed(outputs, inputs).bytes()];
+            format.pack_panel(&rows, inputs, &mut packed);
+            let mut found = vec![f32::NAN; rows.len()];
+            format.unpack_panel(&packed, inputs, &mut found);
+            for (row, (expected, found)) in rows.chunks(inputs).zip(found.chunks(inputs)).enumerate() {
+                for (expected, found) in expected.chunks(GROUP).zip(found.chunks(GROUP)) {
+                    let largest = expected.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+                    let bound = match format {
+                        WeightFormat::F32 => 0.0,
+                        WeightFormat::F16 => largest / 2048.0,
+                        WeightFormat::Bf16 => largest / 256.0,
+                        // The bound is half a unit, plus the rounding error of a scale with
+                        // eleven bits.
+                        WeightFormat::Q8 => largest * (0.5 / 127.0 + 1.0 / 2048.0),
+                        // The bound is a whole unit, because the integers on one side of zero
+                        // end at 7 instead of 8.
+                        WeightFormat::Q4 => largest * (1.0 / 8.0 + 1.0 / 2048.0),
+                        // The bound is half a unit of twice the largest number, plus the
+                        // rounding errors of the scale and the minimum.
+                        WeightFormat::Q4K => largest * 0.13,
+                        // The largest floats are 4 and 6. With the larger of two scales, the largest
+                        // value is from 2 to 4, and the smaller scale has a smaller sum of errors.
+                        WeightFormat::Mxfp4 => largest * 0.26,
+                    };
+                    for (x, y) in expected.iter().zip(found) {
+                        assert!(
+                            (x - y).abs() <= bound,
+                            "{format:?} [{outputs},{inputs}] row {row}: {y} for {x}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_in_groups_come_back_as_panels_do() {
+    for format in [WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Mxfp4] {
+        for inputs in [1, 16, 33, 64, 67] {
+            let row = numbers(inputs);
+            let mut panel = vec![0; format.packed(1, inputs).bytes()];
+            format.pack_panel(&row, inputs, &mut panel);
+            let mut expected = vec![0.0; inputs];
+            format.unpack_panel(&panel, inputs, &mut expected);
+            let [integers, scales] = [GroupPart::Integers, GroupPart::Scales].map(|part| {
+                let mut bytes = vec![0; format.grouped(part, 1, inputs).map_or(0, |ty| ty.bytes())];
+                format.group_row(part, &row, &mut bytes, |_| None);
+                bytes
+            });
+            let groups = integers.chunks(GROUP / format.in_a_byte().unwrap_or(1)).zip(scales.chunks(2));
+            let found: Vec<f32> = groups
+                .flat_map(|(bytes, scale)| {
+                    let scale = [scale[0], scale[1]];
+                    let scale = match format {
+                        WeightFormat::Mxfp4 => bf16::from_le_bytes(scale).to_f32(),
+                        _ => f16::from_le_bytes(scale).to_f32(),
+                    };
+                    let bytes: Vec<i8> = bytes.iter().map(|&byte| byte as i8).collect();
+                    format.integers(&bytes).into_iter().map(move |integer| f32::from(integer) * scale)
+                })
+                .collect();
+            assert_eq!(found[..inputs], expected, "{format:?} {inputs}");
+            assert!(found[inputs..].iter().all(|&x| x == 0.0));
+        }
+    }
+}
+
+#[test]
+fn activations_lose_at_most_half_a_byte() {
+    for x in [numbers(100), vec![0.0; 33], vec![1e30, -1e-30, 7.0]] {
+        let mut found = x.clone();
+        in_integers(&mut found, ActivationBits::Eight);
+        for (x, found) in x.chunks(GROUP).zip(found.chunks(GROUP)) {
+            let largest = x.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+            assert!(x.iter().zip(found).all(|(a, b)| (a - b).abs() <= largest * 0.5001 / 127.0));
+        }
+    }
+    let mut rounded = numbers(32);
+    in_integers(&mut rounded, ActivationBits::Eight);
+    assert_ne!(rounded, numbers(32));
+    for special in [f32::NAN, f32::INFINITY] {
+        let mut x = [1.0, special, 2.0];
+        in_integers(&mut x, ActivationBits::Eight);
+        assert!(x.iter().all(|x| !x.is_finite()), "{x:?}");
+    }
+}
+
+#[test]
+fn the_largest_of_four_bits_is_minus_eight() {
+    let Group { integers, scale } = WeightFormat::Q4.group(&[0.5, -1.0, 4.0, 2.0], &[]);
+    assert_eq!((scale.to_f32(), &integers[..4]), (-0.5, &[-1, 2, -8, -4][..]));
+    let Group { integers, scale } = WeightFormat::Q8.group(&[0.0; 4], &[]);
+    assert_eq!((scale.to_f32(), integers), (0.0, [0; GROUP]));
+}
+
+/// Tests the definition for each value: the first value with the largest magnitude determines
+/// the scale, and halves are rounded away from zero.
+#[test]
+fn eight_bits_are_as_they_are_number_by_number() {
+    let mut groups: Vec<Vec<f32>> = numbers(32 * 500).chunks(32).map(<[f32]>::to_vec).collect();
+    // These groups contain equal magnitudes with different signs, halves and their neighbours,
+    // and numbers without a finite scale.
+    groups.extend([vec![1.0, -1.0], vec![-1.0, 1.0], vec![-0.0], vec![f32::NAN, 3.0], vec![f32::NAN]]);
+    groups.extend([vec![f32::INFINITY, 1.0], vec![1.0, f32::NEG_INFINITY], vec![1e-45, 0.0, -1e-40]]);
+    for half in (-255..256).map(|n| n as f32 / 2.0) {
+        groups.push(vec![127.0, half, half.next_up(), half.next_down()]);
+        groups.push(vec![-8.0, half, half.next_up(), half.next_down()]);
+    }
+    for group in groups {
+        let largest = group.iter().fold(0.0f32, |m, &x| if x.abs() > m.abs() { x } else { m });
+        let scale = largest.abs() / 127.0;
+        let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
+        let integer = |x: &f32| (x * inverse).round().clamp(-127.0, 127.0) as i8;
+        let expected: Vec<i8> = group.iter().map(integer).collect();
+        let Group { integers, scale: found } = WeightFormat::Q8.group(&group, &[]);
+        assert_eq!(found.to_bits(), f16::from_f32(scale).to_bits(), "{group:?}");
+        assert_eq!(integers[..group.len()], expected, "{group:?}");
+        assert!(integers[group.len()..].iter().all(|&integer| integer == 0));
+    }
+}
+
+/// Tests that the error of 4-bit rounding is not above the error if the largest value becomes
+/// −8. The error of 4-bit rounding must also be near the smallest error among two thousand
+/// scales.
+#[test]
+fn the_scale_of_four_bits_is_near_the_best() {
+    let weights: Vec<f32> = (0..GROUP).map(|i| 1.0 + (i * 7 % 32) as f32).collect();
+    let (mut all, mut best_of_all, mut simple_of_all) = (0.0, 0.0, 0.0);
+    for numbers in numbers(32 * 200).chunks(GROUP) {
+        for weights in [&[][..], &weights] {
+            let error = |scale: f64| -> f64 {
+                let error = |(i, x): (usize, &f32)| {
+                    let integer = (f64::from(*x) / scale).round().clamp(-8.0, 7.0);
+                    let weight = weights.get(i).map_or(1.0, |weight| f64::from(*weight));
+                    weight * (f64::from(*x) - integer * scale).powi(2)
+                };
+                numbers.iter().enumerate().map(error).sum()
+            };
+            let largest = numbers.iter().fold(0.0f32, |m, &x| if x.abs() > m.abs() { x } else { m });
+            let simple = error(f64::from(largest) / -8.0);
+            let scales = (-1000..1000).filter(|&n| n != 0).map(|n| f64::from(n) / 1000.0 * 0.25);
+            let best = scales.map(error).fold(f64::INFINITY, f64::min);
+            let found = error(WeightFormat::Q4.group(numbers, weights).scale.to_f64());
+            assert!(found <= simple * 1.001, "{found} {simple}");
+            (all, best_of_all, simple_of_all) = (all + found, best_of_all + best, simple_of_all + simple);
+        }
+    }
+    assert!(all < 1.06 * best_of_all && all < 0.93 * simple_of_all, "{all} {best_of_all} {simple_of_all}");
+}
+
+/// Tests that values do not change if they are multiples of a scale.
+#[test]
+fn four_bits_keep_what_they_can_say() {
+    for scale in [0.5f32, -0.25, 0.001_953_125] {
+        let numbers: Vec<f32> = (0..32).map(|i| ((i * 5 % 16) as f32 - 8.0) * scale).collect();
+        let Group { integers, scale } = WeightFormat::Q4.group(&numbers, &[]);
+        let found: Vec<f32> = integers.iter().map(|&q| f32::from(q) * scale.to_f32()).collect();
+        assert_eq!(found, numbers);
+    }
+}
