@@ -34,8 +34,9 @@ impl Isa {
         }
     }
 
-    /// Returns the number of activation rows for which 16 sums per row fit into the registers. With
-    /// long vectors, the sums of a second panel of the weight also fit into the registers.
+    /// Returns the number of activation rows that have room in the registers, if each row needs 16
+    /// sums. With long vectors, the sums of a second panel of the weight also fit into the
+    /// registers.
     pub(crate) fn rows(self) -> usize {
         match self {
             Self::X86(x86) => x86.rows(),
@@ -43,12 +44,12 @@ impl Isa {
         }
     }
 
-    /// Whether 16 sums need two or more registers, so that few sums fit into the registers.
+    /// Whether 16 sums need two or more registers, so that only few sums fit into all registers.
     pub(crate) fn has_short_vectors(self) -> bool {
         matches!(self, Self::X86(x86) if x86.has_short_vectors())
     }
 
-    /// Returns a name for the processor features on which the code of a kernel depends.
+    /// Returns a name for the processor features that affect the code of kernels.
     pub(crate) fn name(self) -> String {
         match self {
             Self::X86(x86) => x86.name(),
@@ -77,7 +78,7 @@ impl Isa {
     /// signed and never −128. The bytes of the weight are signed only if
     /// [`is_signed`](Self::is_signed) returns true.
     ///
-    /// `small` means that all bytes of the weight are from 0 to 15. Sums of products with bytes
+    /// If `small` is true, all bytes of the weight are from 0 to 15. Sums of products with bytes
     /// from 0 to 15 fit into 16 bits, even without special instructions.
     pub(crate) fn add_bytes<'k>(
         self,
@@ -150,8 +151,8 @@ impl Isa {
     }
 }
 
-/// Extracts the first number (0) or the second number (1) of each of 16 pairs of bf16, as f32. The
-/// bits of a bf16 are the upper half of the same number as f32.
+/// Extracts one number of each of 16 pairs of bf16, as f32: the first number for 0, or the second
+/// number for 1. The bits of a bf16 are the upper half of the same number as f32.
 pub(crate) fn bf16_of_pairs<'k>(pairs: Value<'k>, which: usize) -> Value<'k> {
     let half = match which {
         0 => pairs.shift_left(16),
@@ -168,8 +169,8 @@ pub(crate) fn bf16_pairs<'k>(first: Value<'k>, second: Value<'k>) -> Value<'k> {
     first.shift_right(16).or(second.and(code.constant(I32, -65536.0)))
 }
 
-/// Transposes 16 vectors of 16 lanes in four steps. Each step exchanges the halves of pairs of
-/// vectors.
+/// Transposes 16 vectors of 16 lanes in four steps. Each of the four steps exchanges the halves of
+/// pairs of vectors.
 pub(crate) fn transposed<'k>(vectors: Vec<Value<'k>>) -> Vec<Value<'k>> {
     const SIDE: usize = 16;
     let lanes = |own: &dyn Fn(usize) -> usize| (0..SIDE).map(own).collect::<Vec<_>>();
@@ -184,13 +185,13 @@ pub(crate) fn transposed<'k>(vectors: Vec<Value<'k>>) -> Vec<Value<'k>> {
     })
 }
 
-/// The vectors that the kernel multiplies for one column, before it adds the products to the sums.
-/// Each pair contains a vector of weights and a vector of activations, for one part of a row's
-/// sums.
+/// The vectors that the kernel multiplies for one weight column, before it adds the products to the
+/// sums. Each pair contains a vector of weights and a vector of activations, whose products belong
+/// to the same vector of sums.
 type Column<'k> = Vec<(Value<'k>, Value<'k>)>;
 
-/// Adds the products of all columns to the sums. The code uses a column for all rows before it
-/// loads the next column, because the processor has few registers.
+/// Adds the products of all columns to the sums. The generated code uses a column for all rows
+/// before it loads the next column, because the processor has few registers.
 fn by_column<'k>(
     sums: Vec<Value<'k>>,
     columns: impl Iterator<Item = Column<'k>>,
