@@ -1,7 +1,7 @@
 //! The formats in which an archive stores the weights of matmuls. Kernels read the weights from
 //! panels, in which sixteen rows of the matrix are side by side. A column of a panel has sixteen
-//! numbers, and is a line of memory that fits the vectors of the processor. Code that the compiler
-//! generates reads groups in the order of the checkpoint, with the integers and the scales in
+//! numbers, and is a line of memory that fits the vectors of the processor. In contrast, StableHLO
+//! code reads the groups in the order of the checkpoint, with the integers and the scales in
 //! separate tensors.
 
 mod panels;
@@ -19,34 +19,37 @@ pub use super_block::{GROUPS, SUPER_BLOCK, SuperBlock};
 /// The number of matrix rows that are side by side in a panel.
 pub const PANEL: usize = 16;
 
-/// The number of values of a row that have a common scale, in formats with scales.
+/// The number of values of a weight row that have a common scale, in formats with scales.
 pub const GROUP: usize = 32;
 
 /// The version of the rounding rule in [`WeightFormat::quantize`]. If a new rule rounds the same
 /// numbers to other integers, the version changes, and Tracewright bakes cached archives again.
 pub const ROUNDING: u32 = 1;
 
-/// The number of bytes in a line of a panel. A line contains the same number of bytes of each row.
+/// The number of bytes in a line of a panel. A line of a panel contains the same number of bytes of
+/// each weight row.
 const LINE: usize = PANEL * 4;
 
 crate::words! {
-    /// A storage format of a weight's numbers. In formats with groups, each number is an integer
-    /// multiplied by the f16 scale of its group. The documentation of [`SuperBlock`] describes the
-    /// formats with minima.
+    /// A format in which an archive stores the numbers of a weight. In weight formats with groups,
+    /// each number is an integer multiplied by the f16 scale of its group. The documentation of
+    /// [`SuperBlock`] describes the formats with minima.
     pub enum WeightFormat {
-        /// Each number is stored as f32.
+        /// The archive stores each number of the weight as f32.
         F32 = "f32",
-        /// Each number is stored as f16.
+        /// The archive stores each number of the weight as f16.
         F16 = "f16",
-        /// Each number is stored as bf16.
+        /// The archive stores each number of the weight as bf16.
         Bf16 = "bf16",
-        /// Symmetric integers of eight bits in groups of 32. The format needs 8.5 bits per number.
+        /// Symmetric integers of eight bits in groups of 32. The weight format needs 8.5 bits per
+        /// number.
         Q8 = "q8",
-        /// Symmetric integers of four bits in groups of 32. The format needs 4.5 bits per number.
+        /// Symmetric integers of four bits in groups of 32. The weight format needs 4.5 bits per
+        /// number.
         Q4 = "q4",
         /// Integers of four bits in groups of 32. Each group has a scale and a minimum of six bits.
         /// The scales of eight groups are multiples of one step, and their minima are multiples of
-        /// another step. The format needs 4.5 bits per number.
+        /// another step. The weight format needs 4.5 bits per number.
         Q4K = "q4_k",
     }
 }
@@ -56,10 +59,10 @@ crate::words! {
     /// integers.
     #[derive(Default)]
     pub enum ActivationBits {
-        /// The activations become integers from −127 to 127.
+        /// The program rounds the activations to integers from −127 to 127.
         #[default]
         Eight = "8",
-        /// The activations become integers from −32767 to 32767.
+        /// The program rounds the activations to integers from −32767 to 32767.
         Sixteen = "16",
     }
 }
@@ -75,27 +78,28 @@ impl ActivationBits {
 }
 
 crate::words! {
-    /// A tensor that contains one part of a weight in a format with groups.
+    /// One of the tensors that together contain a weight, in a format with groups.
     pub enum GroupPart {
-        /// The integers of the weight, which are multiples of the scale of their group.
+        /// The tensor contains the integers of the weight, which are multiplied by the scales of
+        /// their groups.
         Integers = "integers",
-        /// The scales of the groups. In formats with minima, the tensor of scales contains the
-        /// steps of the scales and minima instead.
+        /// The tensor contains the scales of the groups. In formats with minima, the tensor of
+        /// scales contains the steps of the scales and minima instead.
         Scales = "scales",
-        /// The scale and the minimum of each group, as a number of steps.
+        /// The tensor contains the scale and the minimum of each group, as a number of steps.
         Counts = "counts",
     }
 }
 
-/// The quantized values of a row that have a common scale. If a group has fewer than [`GROUP`]
-/// numbers, zeros fill the group.
+/// A group: the quantized values of a weight row that have a common scale. If a group has fewer
+/// than [`GROUP`] numbers, zeros fill the group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Group {
     pub integers: [i8; GROUP],
     pub scale: f16,
 }
 
-/// The values of a row that Tracewright quantizes together: a group or a block of groups.
+/// The values of a weight row that Tracewright quantizes together: a group or a block of groups.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Quantized {
     Group(Group),
@@ -113,7 +117,7 @@ impl WeightFormat {
         }
     }
 
-    /// The element type that this format stores without loss.
+    /// Returns the element type that this format stores without loss; `None` for quantized formats.
     pub fn element(self) -> Option<ElementType> {
         match self {
             Self::F32 => Some(ElementType::F32),
@@ -123,7 +127,7 @@ impl WeightFormat {
         }
     }
 
-    /// Returns the number of values of a row that Tracewright quantizes together; `None` for
+    /// Returns the number of values of a weight row that Tracewright quantizes together; `None` for
     /// formats without groups.
     pub fn together(self) -> Option<usize> {
         match self {
@@ -133,8 +137,8 @@ impl WeightFormat {
         }
     }
 
-    /// The number of columns in a chunk. A chunk is a part of a panel, and its scales are stored
-    /// together.
+    /// The number of columns in a chunk. A chunk is a range of columns in a panel whose scales are
+    /// stored together.
     pub fn columns(self) -> usize {
         match self {
             Self::Q4K => SUPER_BLOCK,
@@ -151,20 +155,21 @@ impl WeightFormat {
         }
     }
 
-    /// The type of the tensor that contains a packed matrix. Zeros fill the last panel and the last
-    /// columns.
+    /// Returns the type of the tensor that contains a packed matrix in this format. Zeros fill the
+    /// last panel and the last columns of the packed matrix.
     ///
-    /// In formats without groups, the shape is `[outputs / 16, inputs, 16, 1]`. For bf16, two
-    /// columns are together, and the shape is `[outputs / 16, inputs / 2, 16, 2]`. In formats with
-    /// scales, the tensor contains bytes `[outputs / 16, inputs / 64, bytes]`, in chunks of two
-    /// groups. A chunk begins with its scales, which have the shape `[2, 16]`. For 8-bit integers,
-    /// 16 lines follow the scales, and each line contains four columns `[16, 4]`. The format adds
-    /// 128 to each 8-bit integer. For 4-bit integers, 8 lines `[16, 4]` follow the scales, and the
+    /// In formats without groups, the packed matrix has the shape `[outputs / 16, inputs, 16, 1]`.
+    /// For bf16, two neighbouring columns are stored together, and the packed matrix has the shape
+    /// `[outputs / 16, inputs / 2, 16, 2]`. In formats with scales, the packed matrix consists of
+    /// bytes `[outputs / 16, inputs / 64, bytes]`, in chunks of two groups. A chunk begins with its
+    /// scales, which have the shape `[2, 16]`. For 8-bit integers, 16 lines follow the scales in
+    /// the chunk, and each line contains four columns `[16, 4]`. The format adds 128 to each 8-bit
+    /// integer. For 4-bit integers, 8 lines `[16, 4]` follow the scales in the chunk, and the
     /// format adds 8 to each integer. The low four bits of the bytes contain four columns, and the
-    /// high four bits contain the next four columns. In formats with minima, the shape is
-    /// `[outputs / 16, inputs / 256, bytes]`. Each chunk begins with the steps `[2, 16]` and the
-    /// counts `[3, 16, 4]` ([`SuperBlock::packed_counts`]). After the counts, 32 lines follow,
-    /// which contain the unsigned integers.
+    /// high four bits contain the next four columns. In formats with minima, the packed matrix has
+    /// the shape `[outputs / 16, inputs / 256, bytes]`. Each chunk begins with the steps `[2, 16]`
+    /// and the counts `[3, 16, 4]` ([`SuperBlock::packed_counts`]). After the counts, the chunk
+    /// contains 32 lines with the unsigned integers.
     pub fn packed(self, outputs: usize, inputs: usize) -> TensorType {
         let panels = outputs.div_ceil(PANEL);
         match self {
@@ -204,14 +209,14 @@ impl WeightFormat {
     /// Returns the type of one of the tensors that contain a matrix in a format with groups, in row
     /// order; `None` if the format has no such tensor.
     ///
-    /// The tensor of scales is f16 `[outputs, groups]`. The tensor of integers is i8
-    /// `[outputs, groups, 32]`, or `[outputs, groups, 16]` for 4-bit integers. With 4-bit integers,
-    /// a byte contains the integer a of a column, and the integer b of the column 16 positions
-    /// later. The value of the byte is 16 b + a modulo 256. Zeros fill the last group. In formats
-    /// with minima, the tensor of scales contains the steps of scales and minima
-    /// `[outputs, groups / 8, 2]`, and the tensor of counts is i8 `[outputs, groups, 2]`. In
-    /// formats with minima, zeros fill the last block of eight groups, and 8 is subtracted from
-    /// each integer to make the integer signed.
+    /// The tensor of scales is f16 `[outputs, groups]`. The tensor of integers is i8 `[outputs,
+    /// groups, 32]` for 8-bit integers, or `[outputs, groups, 16]` for 4-bit integers. With 4-bit
+    /// integers, a byte contains the integer a of a column, and the integer b of the column 16
+    /// positions later. The value of the byte is 16 b + a modulo 256. Zeros fill the last group of
+    /// each weight row. In formats with minima, the tensor of scales contains the steps of scales
+    /// and minima `[outputs, groups / 8, 2]`, and the tensor of counts is i8 `[outputs, groups,
+    /// 2]`. In formats with minima, zeros fill the last block of eight groups. The format subtracts
+    /// 8 from each integer to make the integer signed.
     pub fn grouped(self, part: GroupPart, outputs: usize, inputs: usize) -> Option<TensorType> {
         let blocks = inputs.div_ceil(self.together()?);
         let (groups, bytes) = (blocks * self.together()? / GROUP, GROUP / self.in_a_byte()?);
@@ -224,9 +229,9 @@ impl WeightFormat {
         })
     }
 
-    /// Writes the bytes of one matrix row in one of the tensors that contain a matrix in a format
-    /// with groups. `known` can return the quantized values that begin at a given column. The
-    /// function quantizes the values for which `known` returns `None`.
+    /// Fills `bytes` with one row of a matrix, for one of the tensors that contain a matrix in a
+    /// format with groups. The closure `known` can return the quantized values that begin at a
+    /// given column. The function quantizes those values for which `known` returns `None`.
     ///
     /// # Panics
     /// Panics if the format has no groups, or if the length of `bytes` is not the length of one row
@@ -285,7 +290,7 @@ impl WeightFormat {
         }
     }
 
-    /// Returns the number that is added to each integer before the integer is stored in a panel.
+    /// Returns the number that the format adds to each integer before a panel stores the integer.
     pub fn offset(self) -> u8 {
         match self {
             Self::Q8 => 128,
@@ -304,7 +309,8 @@ impl WeightFormat {
     }
 
     /// Quantizes like [`quantize`](Self::quantize), but minimizes the weighted sum of the squared
-    /// errors. The list of `weights` is empty, or contains a positive number for each value.
+    /// errors. The list of `weights` is empty, or contains a positive weight for the squared error
+    /// of each value.
     pub fn quantize_weighted(self, numbers: &[f32], weights: &[f32]) -> Quantized {
         match self {
             Self::Q4K => Quantized::SuperBlock(Box::new(SuperBlock::nearest(numbers, weights))),
@@ -345,15 +351,14 @@ impl WeightFormat {
     }
 }
 
-/// The number that is subtracted from an unsigned 4-bit integer to make the integer signed.
+/// The number that the format subtracts from an unsigned 4-bit integer to make the integer signed.
 const LEAST: i8 = 8;
 
-/// Between 2²³ and 2²⁴, neighbouring f32 numbers have a distance of 1. If you add a small number to
-/// 12,582,912, the sum rounds the small number to an integer, which is in the lowest bits of the
-/// sum.
+/// Between 2²³ and 2²⁴, neighbouring f32 numbers have a distance of 1. The sum of a small number
+/// and 12,582,912 therefore contains the small number, rounded to an integer, in its lowest bits.
 const INTEGERS: f32 = 12_582_912.0;
 
-/// Returns the weights of the values of a group: the given `weights`, or 1 for each value if
+/// Returns the error weights for the values of a group: the given `weights`, or 1 for each value if
 /// `weights` is empty.
 fn group_weights(weights: &[f32]) -> [f32; GROUP] {
     let mut all = [if weights.is_empty() { 1.0 } else { weights[0] }; GROUP];
@@ -374,7 +379,7 @@ fn sums<const N: usize>(of: impl Fn(usize) -> [f32; N]) -> [f32; N] {
     lanes.map(|lanes| lanes.into_iter().sum())
 }
 
-/// The first value with the largest magnitude, or 0 if all values are zero.
+/// Returns the first value of the list that has the largest magnitude, or 0 if all values are zero.
 fn largest(numbers: &[f32; GROUP]) -> f32 {
     // The code finds the largest magnitude on each side of zero, in eight lanes.
     let larger = |a: f32, b: f32| if a > b { a } else { b };
@@ -511,8 +516,8 @@ mod tests {
         assert_eq!((scale.to_f32(), integers), (0.0, [0; GROUP]));
     }
 
-    /// Tests the definition for each value: the first value with the largest magnitude determines
-    /// the scale, and halves are rounded away from zero.
+    /// Tests the rounding of each value against the definition: the first value with the largest
+    /// magnitude determines the scale, and halves are rounded away from zero.
     #[test]
     fn eight_bits_are_as_they_are_number_by_number() {
         let mut groups: Vec<Vec<f32>> = numbers(32 * 500).chunks(32).map(<[f32]>::to_vec).collect();
@@ -537,9 +542,9 @@ mod tests {
         }
     }
 
-    /// Tests that the error of 4-bit rounding is not above the error if the largest value becomes
-    /// −8. The error of 4-bit rounding must also be near the smallest error among two thousand
-    /// scales.
+    /// Tests that the error of 4-bit rounding is at most as large as the error if the value with
+    /// the largest magnitude becomes −8. The error of 4-bit rounding must also be near the smallest
+    /// error that any of two thousand scales has.
     #[test]
     fn the_scale_of_four_bits_is_near_the_best() {
         let weights: Vec<f32> = (0..GROUP).map(|i| 1.0 + (i * 7 % 32) as f32).collect();
@@ -569,7 +574,7 @@ mod tests {
         );
     }
 
-    /// Tests that values do not change if they are multiples of a scale.
+    /// Tests that values do not change if they are whole multiples of a scale.
     #[test]
     fn four_bits_keep_what_they_can_say() {
         for scale in [0.5f32, -0.25, 0.001_953_125] {
