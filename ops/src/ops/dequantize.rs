@@ -2,7 +2,7 @@ use super::prelude::*;
 
 operation! {
     /// Multiplies rows of integers by their scales: `i8[…, E]` and `f32[…]` give `[…, E]`. Each row
-    /// of integers has one scale.
+    /// of integers has one scale, by which the operation multiplies the integers.
     Dequantize = "dequantize" {
         /// The element type of the result.
         element: ElementType,

@@ -1,4 +1,4 @@
-//! The closed list of operations. Each operation has its own source file.
+//! The closed list of all operations. Each operation has its own source file.
 
 mod append;
 mod binary;

@@ -2,7 +2,7 @@ use super::binary::larger;
 use super::prelude::*;
 
 crate::words! {
-    /// The function with which a reduction combines elements.
+    /// The function with which a reduction combines the elements of its operand.
     pub enum ReduceKind {
         /// The sum of the elements.
         Add = "add",

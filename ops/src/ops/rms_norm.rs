@@ -17,8 +17,9 @@ crate::words! {
 }
 
 operation! {
-    /// `x / √(mean(x²) + epsilon) · weight` over the last axis, computed in f32: x `[…, D]`, weight
-    /// `[D]`. Source: Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019).
+    /// Computes `x / √(mean(x²) + epsilon) · weight` over the last axis, in f32: x `[…, D]`, weight
+    /// `[D]`. Source: The norm is from Zhang and Sennrich, "Root Mean Square Layer Normalization"
+    /// (2019).
     RmsNorm = "rms_norm" {
         /// The number that the norm adds to the mean square.
         epsilon: Real,

@@ -1,7 +1,7 @@
 use super::prelude::*;
 
 crate::words! {
-    /// The function of a [`Unary`] operation.
+    /// The function that a [`Unary`] operation computes.
     pub enum UnaryKind {
         /// −x
         Negate = "negate",
@@ -30,8 +30,8 @@ crate::words! {
 }
 
 operation! {
-    /// An elementwise function of one operand. For each function, StableHLO has an operation with
-    /// the same name.
+    /// Computes an elementwise function of one operand. StableHLO has an operation with the same
+    /// name for each function.
     Unary = "unary" {
         /// The function that the operation applies to each element.
         kind: UnaryKind,
