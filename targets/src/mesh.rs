@@ -72,7 +72,7 @@ impl Mesh {
     }
 }
 
-/// Whether a StableHLO module can contain the text as the name of a mesh axis.
+/// Whether a StableHLO module can contain the text as the name of an axis.
 fn is_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
