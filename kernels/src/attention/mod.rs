@@ -38,8 +38,7 @@ const PLACES: Type = Type::lanes(KEYS, Element::I32);
 
 pub(crate) struct Attention {
     element: Element,
-    /// The product of all batch axes. The next field, `of_offset`, is the number of batch indices
-    /// that share the same `offset`.
+    /// The product of all batch axes; `of_offset` batch indices share the same `offset`.
     batch: usize,
     of_offset: usize,
     /// The number of query heads per key head.
@@ -60,8 +59,7 @@ pub(crate) struct Attention {
     /// Whether the cache stores keys and values as integers with one scale per key.
     quantized: bool,
     heads: usize,
-    /// Describes where the queries of each token are in memory, if the token axis comes before the
-    /// head axis.
+    /// The layout of the queries in memory, if the token axis comes before the head axis.
     tokens: Option<Tokens>,
     /// Whether the token axis of the result comes before the head axis.
     by_token: bool,
@@ -130,14 +128,12 @@ impl Attention {
         served.then_some(attention)
     }
 
-    /// Returns the index of the prologue's first binding; the bindings of the attention operation
-    /// come before it.
+    /// Returns the index of the prologue's first binding, after the bindings of attention itself.
     fn prologue(&self) -> usize {
         3 + usize::from(self.offset) + usize::from(self.sinks)
     }
 
-    /// Returns the index of the binding with the scales of the keys, which comes after the bindings
-    /// of the prologue.
+    /// Returns the index of the binding with the keys' scales, after the bindings of the prologue.
     fn scales(&self) -> usize {
         self.prologue() + self.before.bindings()
     }
@@ -198,8 +194,7 @@ impl Attention {
     }
 
     /// Divides the queries of a key head into units, and returns the number of units and the number
-    /// of queries per unit. Without tile registers, the kernel processes `tile` queries together as
-    /// one unit.
+    /// of queries per unit. Without tile registers, a unit has `tile` queries.
     fn units(&self, tile: usize) -> (usize, usize) {
         let rows = if self.is_tiled() { self.tiled_rows() } else { tile };
         (self.rows().div_ceil(rows), rows)
@@ -317,9 +312,8 @@ impl Attention {
         }
     }
 
-    /// Returns the index in memory of a query that attends to the keys of a given key head. If
-    /// `row` is after the last query of the key head, the function returns the index of the last
-    /// query.
+    /// Returns the index in memory of a query that belongs to a key head. If `row` is after the
+    /// last query, the function returns the index of the last query.
     fn row<'k>(&self, code: &'k Code, head: Value<'k>, row: Value<'k>) -> Row<'k> {
         let rows = self.rows();
         let row = row.min(code.index(rows - 1));
@@ -363,8 +357,7 @@ impl Attention {
         }
     }
 
-    /// The first token position whose key is still in the ring buffer; the position can be
-    /// negative.
+    /// The first position whose key is still in the ring buffer. The position can be negative.
     fn oldest<'k>(&self, code: &'k Code, offset: Value<'k>) -> Value<'k> {
         offset + code.constant(offset.ty(), self.queries as f64 - self.keys as f64)
     }
@@ -427,8 +420,7 @@ impl Attention {
         })
     }
 
-    /// Returns the index in memory of the key (and of the value for this key) that a lane of the
-    /// vector processes.
+    /// Returns the index of the key (and of its value) that this lane of a vector processes.
     fn key<'k>(&self, code: &'k Code, keys: Keys<'k>, lane: Value<'k>) -> Value<'k> {
         let length = code.index(self.keys);
         let whole = self.keys.is_multiple_of(KEYS);
@@ -525,8 +517,7 @@ impl Attention {
 /// state of the queries is in memory, so that the same code works for all queries.
 struct Tile<'k> {
     rows: usize,
-    /// The local buffer that contains all queries, and the prologue that the kernel applies to each
-    /// query.
+    /// The buffer of all queries, and the prologue that the kernel applies to each query.
     read: Buffer<'k>,
     start: Start<'k>,
     /// The queries after the prologue, and the token positions of the queries relative to the keys.
