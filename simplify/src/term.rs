@@ -72,8 +72,8 @@ impl fmt::Display for Term {
     }
 }
 
-/// Parses the name of an operation in the equation of a rewrite rule: `add` means `binary
-/// kind=add`, and `convert,to=f32` means `convert to=f32`.
+/// Parses the name of an operation in the equation of a rewrite rule: `add` means
+/// `binary kind=add`, and `convert,to=f32` means `convert to=f32`.
 impl FromOp for Term {
     type Error = String;
 

@@ -209,14 +209,14 @@ impl WeightFormat {
     /// Returns the type of one of the tensors that contain a matrix in a format with groups, in row
     /// order; `None` if the format has no such tensor.
     ///
-    /// The tensor of scales is f16 `[outputs, groups]`. The tensor of integers is i8 `[outputs,
-    /// groups, 32]` for 8-bit integers, or `[outputs, groups, 16]` for 4-bit integers. With 4-bit
-    /// integers, a byte contains the integer a of a column, and the integer b of the column 16
-    /// positions later. The value of the byte is 16 b + a modulo 256. Zeros fill the last group of
-    /// each weight row. In formats with minima, the tensor of scales contains the steps of scales
-    /// and minima `[outputs, groups / 8, 2]`, and the tensor of counts is i8 `[outputs, groups,
-    /// 2]`. In formats with minima, zeros fill the last block of eight groups. The format subtracts
-    /// 8 from each integer to make the integer signed.
+    /// The tensor of scales is f16 `[outputs, groups]`. The tensor of integers is i8
+    /// `[outputs, groups, 32]` for 8-bit integers, or `[outputs, groups, 16]` for 4-bit integers.
+    /// With 4-bit integers, a byte contains the integer a of a column, and the integer b of the
+    /// column 16 positions later. The value of the byte is 16 b + a modulo 256. Zeros fill the last
+    /// group of each weight row. In formats with minima, the tensor of scales contains the steps of
+    /// scales and minima `[outputs, groups / 8, 2]`, and the tensor of counts is i8
+    /// `[outputs, groups, 2]`. In formats with minima, zeros fill the last block of eight groups.
+    /// The format subtracts 8 from each integer to make the integer signed.
     pub fn grouped(self, part: GroupPart, outputs: usize, inputs: usize) -> Option<TensorType> {
         let blocks = inputs.div_ceil(self.together()?);
         let (groups, bytes) = (blocks * self.together()? / GROUP, GROUP / self.in_a_byte()?);
