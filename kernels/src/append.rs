@@ -1,5 +1,5 @@
-//! A kernel that writes new vectors into the slots of a KV cache. The kernel neither reads nor
-//! writes the slots that keep their old vectors.
+//! A kernel that stores new key or value vectors in the slots of a KV cache. The kernel neither
+//! reads nor writes the slots that keep their old vectors.
 
 use ops::ElementType;
 use ops::ops::Append;

@@ -12,7 +12,7 @@ use crate::{lane, math};
 /// In the list of operands, the operands of the main operation come first. The operands of the
 /// fused operations follow in this order: the norm's weight, the cosine and sine tables, the scales
 /// of quantized keys and values, and the epilogue's operands. The prologue (`norm` and `rope`)
-/// changes the operation's first operand, or the vectors that the operation writes to a cache.
+/// changes the operation's first operand, or the vectors that the operation appends to a KV cache.
 #[derive(Clone, Debug)]
 pub struct FusedOp<'a> {
     pub op: &'a Op,

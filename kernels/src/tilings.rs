@@ -6,7 +6,7 @@ use targets::Tiling;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tilings {
-    /// The name under which tuning files store measurements of the fused operation.
+    /// The name under which a tuning file stores the measurements of the fused operation.
     pub work: String,
     /// Returns the default tiling, which the kernel uses unless a tuning file selects another
     /// tiling.

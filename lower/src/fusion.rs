@@ -109,7 +109,7 @@ struct Prologue<'f> {
 pub(crate) struct NodeUses<'f> {
     pub(crate) function: &'f Function,
     pub(crate) users: Vec<Vec<NodeId>>,
-    /// Whether each node is a result of the function.
+    /// For each node, whether the node is a result of the function.
     pub(crate) returned: Vec<bool>,
 }
 

@@ -305,8 +305,8 @@ pub fn agree(
     }
 }
 
-/// Checks an attribute. Pass `format_args!` as `expected`, because the function formats the text
-/// only if the check fails.
+/// Returns an error if an attribute of an operation has an invalid value. Pass `format_args!` as
+/// `expected`, because the function formats the text only if the check fails.
 pub fn attribute(
     op: &'static str,
     what: &'static str,

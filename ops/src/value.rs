@@ -238,7 +238,7 @@ impl ElementType {
         }
     }
 
-    /// Reads the bit pattern of element `i` from little-endian bytes.
+    /// Returns the bit pattern of element `i` from little-endian bytes.
     pub fn load(self, bytes: &[u8], i: usize) -> u32 {
         match self.bits() {
             32 => u32::from_le_bytes([bytes[4 * i], bytes[4 * i + 1], bytes[4 * i + 2], bytes[4 * i + 3]]),

@@ -102,8 +102,8 @@ pub struct Change {
     pub cost: [Cost; 2],
     /// The number of times that each rewrite rule found a new expression in this function.
     pub fired: BTreeMap<&'static str, usize>,
-    /// Whether the search reached the limit of iterations or expressions before the rules had found
-    /// all expressions.
+    /// Whether the simplification reached the limit of iterations or expressions before the rewrite
+    /// rules had found all expressions.
     pub limited: bool,
 }
 

@@ -43,7 +43,7 @@ pub struct Target {
     /// `+sve,-sve2`. For devices other than the CPU, the text lists all features that the
     /// compiler's baseline does not have.
     pub changes: Option<String>,
-    /// The processor features that the compiled code may use, by LLVM's name and sorted. For
+    /// The sorted list of processor features that the compiled code may use, by LLVM's name. For
     /// devices other than the CPU, the list contains the element types for computations and the bit
     /// widths for storage, such as `fp16` and `b8`. The value `None` means that only the compiler
     /// knows the features.

@@ -66,8 +66,7 @@ pub fn softmax(b: &mut Builder<'_>, x: NodeId, axis: usize) -> Result<NodeId, In
 }
 
 /// Computes x · logistic(x) in f32, and rounds the result once, as `torch.nn.functional.silu` does.
-/// Source: The function is from The function is from The function is from Hendrycks and Gimpel,
-/// "Gaussian Error Linear Units" (2016), §2.
+/// Source: Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), §2.
 ///
 /// # Errors
 /// Returns an error if the elements of `x` are not floats.

@@ -12,7 +12,7 @@ use crate::state::{Part, StateName};
 /// program which kind of data the argument or the result contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
-    /// The argument or result has no special role.
+    /// The argument or the result has no special role for the code that runs the program.
     #[default]
     Plain,
     /// The argument contains the ids of the new tokens, `i32[B,S]`. A call of the entry point has S

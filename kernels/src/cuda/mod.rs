@@ -85,11 +85,11 @@ pub struct CudaAttention {
     pub slots: usize,
     /// The factor by which attention multiplies the scores, usually 1 / √features.
     pub scale: f32,
-    /// Whether each sequence has its own start position and token count.
+    /// Whether each sequence has a separate start position and a separate token count.
     pub by_row: bool,
 }
 
-/// A launch of one kernel.
+/// One launch of a CUDA kernel by the module.
 struct Launch {
     kernel: String,
     sizes: BTreeMap<&'static str, String>,
@@ -109,8 +109,8 @@ impl CudaProduct {
             && self.outputs.is_multiple_of(TILE)
     }
 
-    /// The launch of the kernel with the name `kernel`. `outputs` is the total number of rows of
-    /// all weights of the kernel.
+    /// Returns the launch of the kernel with the name `kernel`. `outputs` is the total number of
+    /// rows of all weights of the kernel.
     fn launch(&self, kernel: &str, outputs: usize) -> Launch {
         let mut kernel = kernel.to_owned();
         let mut sizes = BTreeMap::from([

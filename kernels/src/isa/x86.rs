@@ -10,10 +10,11 @@ pub(crate) struct X86 {
     /// The number of bits (512 or 256) in the vectors of the dot product instruction for four pairs
     /// of bytes.
     vnni: Option<usize>,
-    /// Whether the dot product instruction for two pairs of bf16 is faster than two multiplications
-    /// of f32. On AMD's cores, the bf16 dot product takes as long as one f32 multiplication. On
-    /// Intel's cores, the bf16 dot product takes four times as long as one f32 multiplication.
-    /// Tracewright recognizes Intel's cores by the feature `avx512fp16`, which AMD's cores lack.
+    /// Whether the dot product instruction for two pairs of bf16 takes less time than two
+    /// multiplications of f32. On AMD's cores, the bf16 dot product takes as long as one f32
+    /// multiplication. On Intel's cores, the bf16 dot product takes four times as long as one f32
+    /// multiplication. Tracewright recognizes Intel's cores by the feature `avx512fp16`, which
+    /// AMD's cores lack.
     bf16: bool,
     tiles: TileProducts,
 }

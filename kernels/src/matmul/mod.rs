@@ -54,7 +54,7 @@ pub(crate) struct ActivationPacking {
     pub(crate) kernel: Box<dyn FnOnce() -> Kernel>,
 }
 
-/// A stack of matrices. Each row of the result uses one matrix of the stack.
+/// A weight that is a stack of matrices. Each row of the result uses one matrix of the stack.
 #[derive(Clone, Copy)]
 pub(crate) struct Stack {
     pub(crate) matrices: usize,

@@ -13,10 +13,10 @@ use super::linear::product;
 
 /// For at most this number of activation rows, a program with one integer matmul per group is
 /// faster than a matmul of dequantized numbers. For more activation rows, the program takes too
-/// long to write and read the results of all groups. For 8192 outputs and 2048 inputs on two cores
-/// with VNNI (IREE 3.13), integer matmuls take 0.5 ms for 1 activation row, 8 ms for 16 and 120 ms
-/// for 128. A matmul of dequantized numbers takes 29 ms for 1 activation row, 28 ms for 16 rows and
-/// 60 ms for 128 rows.
+/// long to write and read the results of all groups. For 8192 outputs and 2048 inputs on two VNNI
+/// cores (IREE 3.13), integer matmuls take 0.5 ms for 1 activation row, 8 ms for 16 and 120 ms for
+/// 128. A matmul of dequantized numbers takes 29 ms for 1 activation row, 28 ms for 16 rows and 60
+/// ms for 128 rows.
 const ROWS_OF_INTEGERS: usize = 32;
 
 /// The scales of the groups in a quantized weight, as f32 `[…, groups]`. If the weight format has

@@ -153,7 +153,7 @@ impl WeightFormat {
 /// The number of columns that the function packs in one step.
 const NEAR: usize = 64;
 
-/// Packs values in a format without groups: The function stores `TOGETHER` values of each row side
+/// Packs values in a format without groups: the function stores `TOGETHER` values of each row side
 /// by side, with `BYTES` bytes per value.
 fn pack_kept<const TOGETHER: usize, const BYTES: usize>(
     rows: &[f32],

@@ -18,8 +18,7 @@ crate::words! {
 
 operation! {
     /// Computes `x / √(mean(x²) + epsilon) · weight` over the last axis, in f32: x `[…, D]`, weight
-    /// `[D]`. Source: The norm is from Zhang and Sennrich, "Root Mean Square Layer Normalization"
-    /// (2019).
+    /// `[D]`. Source: Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019).
     RmsNorm = "rms_norm" {
         /// The number that the norm adds to the mean square.
         epsilon: Real,

@@ -84,7 +84,7 @@ impl Attribute for MaskTerm {
 
 operation! {
     /// Computes scaled dot-product attention: `softmax(cap(q · kᵀ · scale) + mask) · v`. Source:
-    /// The operation is from Vaswani et al., "Attention Is All You Need" (2017), §3.2.1.
+    /// Vaswani et al., "Attention Is All You Need" (2017), §3.2.1.
     ///
     /// From q `[batch…, S, E]`, k `[batch…, T, E]` and v `[batch…, T, F]`, the operation computes
     /// `[batch…, S, F]`. With grouped heads (Ainslie et al., "GQA", 2023), q is `[batch…, G, S, E]`

@@ -2,8 +2,8 @@ use super::prelude::*;
 
 operation! {
     /// Computes ln(1 + eˣ) of each element in f32; for elements x above 20, the result is x itself,
-    /// as in `torch.nn.functional.softplus`. Source: The function is from Dugas et al.,
-    /// "Incorporating Second-Order Functional Knowledge for Better Option Pricing" (2000).
+    /// as in `torch.nn.functional.softplus`. Source: Dugas et al., "Incorporating Second-Order
+    /// Functional Knowledge for Better Option Pricing" (2000).
     ///
     /// The operation is composite, because StableHLO has no softplus.
     Softplus = "softplus" {}
