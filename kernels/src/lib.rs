@@ -46,7 +46,7 @@ pub use cuda::{CUDA_VECTORS, CudaAttention, CudaKernel, CudaProduct};
 pub use fused_op::{Broadcast, Epilogue, EpilogueOp, FusedOp, TailStep, Tokens};
 pub use tilings::Tilings;
 
-/// The kernel for one fused operation.
+/// The kernel that computes one fused operation.
 enum Serving<'w> {
     Matmul(Matmul<'w>),
     Rows(&'w PackedRows),

@@ -34,7 +34,7 @@ pub struct Collective {
     pub node: NodeId,
 }
 
-/// The kind of data exchange between devices.
+/// The kind of collective, which is a data exchange between devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CollectiveKind {
     /// Before an all-reduce, each device has one term of a sum or, for a maximum, one candidate.

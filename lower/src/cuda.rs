@@ -20,7 +20,7 @@ pub(crate) fn has_cuda_kernels(target: &Target) -> bool {
 pub(crate) struct CudaCall {
     pub(crate) kernel: CudaKernel,
     pub(crate) operands: Vec<NodeId>,
-    /// The nodes whose values the kernel writes.
+    /// The nodes whose values the kernel returns as results.
     pub(crate) results: Vec<NodeId>,
     /// The nodes whose values only the kernel needs, between the operands and the results of the
     /// kernel.

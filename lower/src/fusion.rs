@@ -16,7 +16,7 @@ pub(crate) struct Fusion<'f> {
     pub(crate) operands: Vec<NodeId>,
 }
 
-/// The fused operations of a function.
+/// The fused operations that kernels compute in a function.
 pub(crate) struct Fusions<'f> {
     /// The fused operations. Each key in this map is the node whose value a kernel computes.
     written: BTreeMap<NodeId, Fusion<'f>>,

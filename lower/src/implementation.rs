@@ -18,8 +18,8 @@ use crate::layout::{DenseReason, Layouts, WeightLayout, Weights, assign_layouts}
 use crate::{LowerError, idiom};
 
 pub(crate) enum Implementation {
-    /// A Tracewright kernel. A kernel of Tracewright computes the node. If the kernel reads a
-    /// weight, the archive stores the weight in panels.
+    /// One of Tracewright's kernels computes the node. If the kernel reads a weight, the archive
+    /// stores the weight in panels.
     Kernel(Option<StoredWeight>),
     /// An idiom (an operation in IREE's own dialects) replaces the operation of the node.
     Idiom(Op),

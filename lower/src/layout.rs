@@ -106,7 +106,7 @@ impl Quantization {
         Ok(Self::by_key(formats))
     }
 
-    /// The storage formats of weights by tensor-name pattern. The map is empty if you did not
+    /// Returns the storage format for each tensor-name pattern. The map is empty if you did not
     /// select storage formats by tensor-name pattern.
     pub fn formats(&self) -> Arc<BTreeMap<String, WeightFormat>> {
         match self {

@@ -26,7 +26,7 @@ pub enum Tunable {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FusedMatmul {
     pub op: PackedLinear,
-    /// The type of the activations, `[rows, inputs]`.
+    /// The tensor type of the matmul's activations, `[rows, inputs]`.
     pub x: TensorType,
     /// The norm of the activations, if the same kernel computes the norm and the matmul.
     pub norm: Option<RmsNorm>,

@@ -113,7 +113,7 @@ impl Array {
         &self.bytes
     }
 
-    /// The numbers in row-major order.
+    /// Returns the numbers of the array in row-major order.
     ///
     /// # Errors
     /// Returns an error if the array has another element type.

@@ -47,8 +47,8 @@ pub struct OpWork {
     pub bytes: f64,
     /// The number of multiplications, additions and elementary functions.
     pub flops: f64,
-    /// The number of kernel launches. The number of launches is a fraction if the compiler often
-    /// fuses the operation with a neighbouring operation.
+    /// The number of kernel launches that the operation needs. The number of launches is a fraction
+    /// if the compiler often fuses the operation with a neighbouring operation.
     pub dispatches: f64,
 }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::{Attribute, ElementType, ParseError, Reader, Real, TensorType, Value};
 
-/// A constant tensor. Two literals are equal if they have the same type and store the same content
-/// in the same representation.
+/// A constant tensor whose elements are known when a trace is recorded. Two literals are equal if
+/// they have the same type and store the same content in the same representation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Literal {
     ty: TensorType,

@@ -5,8 +5,8 @@ use half::{bf16, f16};
 
 use crate::{ElementType, TensorType};
 
-/// A tensor of the reference evaluator. The element type can represent each number exactly, and
-/// every NaN is the canonical NaN.
+/// A tensor with which the reference evaluator computes. The element type can represent each number
+/// exactly, and every NaN is the canonical NaN.
 ///
 /// ```
 /// use tracewright_ops::{ElementType, TensorType, Value};

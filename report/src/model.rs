@@ -138,7 +138,8 @@ pub struct FunctionGraph {
     pub cost: CostFacts,
     /// How often each rewrite rule matched between the previous compilation stage and this stage.
     pub fired: BTreeMap<String, usize>,
-    /// The nodes of the function. In this list, the operands of a node come before the node.
+    /// The nodes of the function in the graph. In this list, the operands of a node come before the
+    /// node.
     pub nodes: Vec<NodeFacts>,
     pub results: Vec<ResultFacts>,
     /// The StableHLO statements of the function; the list is empty except at the last compilation
@@ -326,7 +327,7 @@ pub struct MaskFacts {
     pub scale: f64,
     /// The soft bound on the attention scores; `None` if the attention has no softcap.
     pub softcap: Option<f64>,
-    /// The number of query heads per key head.
+    /// The number of query heads that share one key head.
     pub groups: usize,
 }
 

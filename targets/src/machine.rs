@@ -13,7 +13,7 @@ pub struct Machine {
     pub bandwidth: f64,
     /// The number of multiplications and additions per second.
     pub flops: f64,
-    /// The time in seconds for starting a dispatch.
+    /// The time in seconds that the machine needs to start a dispatch.
     pub dispatch: f64,
 }
 

@@ -60,7 +60,7 @@ pub enum MeshError {
 }
 
 impl Mesh {
-    /// The largest number of devices in a mesh.
+    /// The largest number of devices that a mesh can have.
     pub const MOST: usize = 1 << 20;
 
     pub fn devices(&self) -> usize {

@@ -22,8 +22,8 @@ pub struct Tuning {
     pub flags: Vec<CompilerFlag>,
 }
 
-/// How a kernel divides its computation. Tracewright reduces sizes that are too large for the
-/// computation.
+/// A tiling: how a kernel divides its computation into smaller blocks. Tracewright reduces sizes
+/// that are too large for the computation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]

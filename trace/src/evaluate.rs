@@ -15,7 +15,7 @@ pub enum EvaluateError {
     #[error("`{function}` takes arguments of the types ({}), found ({})", list(.expected), list(.found))]
     Arguments {
         function: String,
-        /// The types of the entry point's inputs.
+        /// The types that the entry point declares for its inputs.
         expected: Vec<TensorType>,
         found: Vec<TensorType>,
     },

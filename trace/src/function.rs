@@ -12,8 +12,8 @@ use crate::Parameter;
 use crate::axis::AxisName;
 use crate::signature::{Argument, Role, Signature};
 
-/// The index of a node in its function. The index of a node is also the position of the node in
-/// topological order.
+/// The index of a node in the function that contains the node. The index of a node is also the
+/// position of the node in topological order.
 pub type NodeId = NodeIndex<u32>;
 
 /// The index of a function in the trace's list of functions.
@@ -108,9 +108,9 @@ pub struct Function {
     /// function replaces this prefix by another prefix. For an entry point, the prefix is empty.
     pub prefix: String,
     pub outputs: Vec<Output>,
-    /// The graph of the function's nodes. The weight of an edge in this graph is the position of
-    /// the operand in the operand list. The position is necessary because the crate petgraph lists
-    /// edges in reverse order of insertion.
+    /// The nodes of the function as a directed graph. The weight of an edge in this graph is the
+    /// position of the operand in the operand list. The position is necessary because the crate
+    /// petgraph lists edges in reverse order of insertion.
     graph: DiGraph<Node, u32>,
 }
 

@@ -24,8 +24,8 @@ use ops::{Form, InferError, Op, ParseError, Reader, TensorType, Value, print_str
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Parameter {
-    /// The key of the weight in the archive. If the weight has no recipe, the weight has the same
-    /// key in the checkpoint and in the archive.
+    /// The key under which the archive stores the weight. If the weight has no recipe, the weight
+    /// has the same key in the checkpoint and in the archive.
     pub key: String,
     pub ty: TensorType,
     /// The recipe that computes the weight from tensors of the checkpoint; `None` if the weight

@@ -74,8 +74,8 @@ pub struct Reads {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub functions: usize,
-    /// The number of nodes in all functions. The number includes the nodes of a function only once,
-    /// even if several calls use the function.
+    /// The number of nodes in all functions of the trace. The number includes the nodes of a
+    /// function only once, even if several calls use the function.
     pub nodes: usize,
     pub parameters: usize,
     pub parameter_elements: usize,

@@ -41,7 +41,7 @@ pub(crate) struct Attention {
     /// The product of all batch axes; `of_offset` batch indices share the same `offset`.
     batch: usize,
     of_offset: usize,
-    /// The number of query heads per key head.
+    /// The number of query heads that share one key head.
     group: usize,
     queries: usize,
     keys: usize,
@@ -523,11 +523,11 @@ struct Tile<'k> {
     /// The queries after the prologue, and the token positions of the queries relative to the keys.
     queries: Buffer<'k>,
     positions: Buffer<'k>,
-    /// The state of the softmax for each query. `largest` contains the largest score so far, with
-    /// the same number in all 16 lanes. `totals` contains the sums of weights so far, where lane i
-    /// sums the weights of the keys i, i + 16, and so on. `kept` contains the factor by which the
-    /// kernel multiplies the earlier sums, with the same number in all lanes. `weights` contains
-    /// the weights of the last 16 keys.
+    /// The intermediate state of the online softmax for each query. `largest` contains the largest
+    /// score so far, with the same number in all 16 lanes. `totals` contains the sums of weights so
+    /// far, where lane i sums the weights of the keys i, i + 16, and so on. `kept` contains the
+    /// factor by which the kernel multiplies the earlier sums, with the same number in all lanes.
+    /// `weights` contains the weights of the last 16 keys.
     largest: Buffer<'k>,
     totals: Buffer<'k>,
     kept: Buffer<'k>,
@@ -561,13 +561,13 @@ struct Row<'k> {
     by_head: Value<'k>,
     by_token: Value<'k>,
     from: Value<'k>,
-    /// The index of the query within its head.
+    /// The index of a query among the queries of its head.
     place: Value<'k>,
     /// The query's head.
     head: Value<'k>,
 }
 
-/// Sixteen consecutive keys of a head.
+/// Sixteen consecutive keys of one head in the KV cache.
 #[derive(Clone, Copy)]
 struct Keys<'k> {
     /// The position in the sequence of the first of the 16 keys.

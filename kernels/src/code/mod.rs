@@ -1,6 +1,6 @@
-//! A small language for writing kernels. In the kernel language, each value has a type, and a Rust
-//! closure emits the statements in the body of a loop. The output is MLIR text in the dialects
-//! `arith`, `vector`, `memref`, `scf` and `llvm`.
+//! A small language, embedded in Rust, in which Tracewright's kernels are written. In the kernel
+//! language, each value has a type, and a Rust closure emits the statements in the body of a loop.
+//! The output is MLIR text in the dialects `arith`, `vector`, `memref`, `scf` and `llvm`.
 //!
 //! A type error in a kernel is a bug in this crate, so the function that emits the faulty statement
 //! panics. A test generates the MLIR text of every kernel, and so finds type errors.

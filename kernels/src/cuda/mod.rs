@@ -56,26 +56,26 @@ pub enum CudaKernel {
     Attention(CudaAttention),
 }
 
-/// The sizes of a matmul on the GPU.
+/// The sizes of a matmul that a CUDA kernel computes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CudaProduct {
-    /// The number of vectors in x.
+    /// The number of vectors in the activations x.
     pub vectors: usize,
-    /// The length of each vector in x.
+    /// The length of each vector in the activations x.
     pub inputs: usize,
-    /// The number of rows of the weight.
+    /// The number of rows of the weight matrix.
     pub outputs: usize,
     /// The epsilon and the weight style of the RMS norm that the kernel applies to x; `None`
     /// without a norm.
     pub norm: Option<(f32, WeightStyle)>,
 }
 
-/// The sizes of attention on the GPU.
+/// The sizes of an attention that a CUDA kernel computes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CudaAttention {
-    /// The number of sequences.
+    /// The number of sequences in the batch.
     pub sequences: usize,
-    /// The number of key-value heads.
+    /// The number of key-value heads of the attention.
     pub heads: usize,
     /// The number of query heads per key-value head.
     pub group: usize,

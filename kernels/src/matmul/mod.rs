@@ -49,7 +49,7 @@ pub(crate) struct Matmul<'a> {
 /// A kernel that converts activations to the layout that the matmul kernel reads.
 pub(crate) struct ActivationPacking {
     pub(crate) name: String,
-    /// The type of the converted activations.
+    /// The tensor type of the activations after the conversion.
     pub(crate) ty: TensorType,
     pub(crate) kernel: Box<dyn FnOnce() -> Kernel>,
 }

@@ -1,4 +1,4 @@
-//! Idioms are operations in the dialects that only IREE has. An idiom can replace an operation
+//! An idiom is an operation in one of IREE's own MLIR dialects. An idiom can replace an operation
 //! whose tensor extents the host knows only at run time.
 
 mod bounded_sdpa;

@@ -30,8 +30,8 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     rewrite,
 };
 
-/// The operands of an example of the fault. The operands of the example are whole numbers, because
-/// sums of whole numbers are exact.
+/// The operands of an example that shows the compiler's fault. The operands of the example are
+/// whole numbers, because sums of whole numbers are exact.
 const LEFT: &str = "f32[4,2,3,2] 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31,32,33,34,35,36,37,38,39,40,41,42,43,44,45,46,47";
 const RIGHT: &str = "f32[2,4] 1,2,3,4,5,6,7,8";
 

@@ -22,8 +22,9 @@ pub const PANEL: usize = 16;
 /// The number of values of a weight row that have a common scale, in formats with scales.
 pub const GROUP: usize = 32;
 
-/// The version of the rounding rule in [`WeightFormat::quantize`]. If a new rule rounds the same
-/// numbers to other integers, the version changes, and Tracewright bakes cached archives again.
+/// The version of the rule by which [`WeightFormat::quantize`] rounds numbers. If a new rule rounds
+/// the same numbers to other integers, the version changes, and Tracewright bakes cached archives
+/// again.
 pub const ROUNDING: u32 = 1;
 
 /// The number of bytes in a line of a panel. A line of a panel contains the same number of bytes of
@@ -137,8 +138,8 @@ impl WeightFormat {
         }
     }
 
-    /// The number of columns in a chunk. A chunk is a range of columns in a panel whose scales are
-    /// stored together.
+    /// Returns the number of matrix columns in a chunk of a panel. A chunk is a range of columns in
+    /// a panel whose scales are stored together.
     pub fn columns(self) -> usize {
         match self {
             Self::Q4K => SUPER_BLOCK,

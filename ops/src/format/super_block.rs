@@ -104,7 +104,7 @@ impl SuperBlock {
 
 struct Numbers {
     x: [f32; GROUP],
-    /// The weight of each value's squared error.
+    /// For each value, the weight of its squared error in the total error.
     weights: [f32; GROUP],
     /// The number of real values in the group; the rest of the array repeats one of the real
     /// values.
@@ -186,7 +186,7 @@ impl Numbers {
         off / n
     }
 
-    /// The weighted sum of the squared errors.
+    /// The weighted sum of the squared errors of all values.
     fn error(&self, integers: &Integers, [scale, minimum]: [f32; 2]) -> f32 {
         let [error] = sums(|i| {
             let off = integers[i] * scale - minimum - self.x[i];

@@ -11,9 +11,9 @@ crate::words! {
         Multiply = "multiply",
         /// The quotient a / b; the quotient of integers is truncated towards zero.
         Divide = "divide",
-        /// The larger operand; the result is NaN if either operand is NaN.
+        /// The function returns the larger operand, or NaN if either operand is NaN.
         Maximum = "maximum",
-        /// The smaller operand; the result is NaN if either operand is NaN.
+        /// The function returns the smaller operand, or NaN if either operand is NaN.
         Minimum = "minimum",
         /// The power aᵇ, as IEEE 754-2019 defines `pow`.
         Power = "power",

@@ -7,7 +7,7 @@ operation! {
     /// (constraints C4 and C5: the axes are unique, and each extent is 1 or equal to the extent of
     /// the result).
     BroadcastInDim = "broadcast_in_dim" {
-        /// The shape of the result.
+        /// The shape of the broadcast result.
         shape: Vec<usize>,
         /// For each axis of the operand, the index of the corresponding axis of the result.
         axes: Vec<usize>,

@@ -8,9 +8,9 @@ operation! {
     /// the matrix, the counts of the matrix if its format has minima, and the indices. If an index
     /// is out of range, the operation uses the nearest valid index.
     GroupedRows = "grouped_rows" {
-        /// The storage format of the matrix.
+        /// The storage format of the quantized matrix.
         format: WeightFormat,
-        /// The number of columns of the matrix.
+        /// The number of columns of the quantized matrix.
         inputs: usize,
         /// The element type of the selected rows.
         element: ElementType,

@@ -36,9 +36,9 @@ pub struct LinearAttentionSizes {
     pub heads: usize,
     /// The number of value heads for each key head.
     pub groups: usize,
-    /// The number of features of a key.
+    /// The number of features of each key vector.
     pub keys: usize,
-    /// The number of features of a value.
+    /// The number of features of each value vector.
     pub values: usize,
 }
 

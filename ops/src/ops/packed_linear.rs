@@ -11,9 +11,9 @@ operation! {
     ///
     /// StableHLO has no operation for a packed weight; a kernel computes this operation.
     PackedLinear = "packed_linear" {
-        /// The storage format of the weight.
+        /// The storage format of the packed weight.
         format: WeightFormat,
-        /// The number of rows of the weight.
+        /// The number of rows of the packed weight.
         outputs: usize,
         /// The element type of the result: f32, or the element type of x.
         element: ElementType,

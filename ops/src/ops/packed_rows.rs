@@ -8,11 +8,11 @@ operation! {
     ///
     /// StableHLO has no operation for a packed matrix; a kernel computes this operation.
     PackedRows = "packed_rows" {
-        /// The storage format of the matrix.
+        /// The storage format of the packed matrix.
         format: WeightFormat,
-        /// The number of rows of the matrix.
+        /// The number of rows of the packed matrix.
         outputs: usize,
-        /// The number of columns of the matrix.
+        /// The number of columns of the packed matrix.
         inputs: usize,
         /// The element type of the selected rows.
         element: ElementType,

@@ -19,10 +19,10 @@ crate::words! {
         Sqrt = "sqrt",
         /// 1 / √x
         Rsqrt = "rsqrt",
-        /// The largest whole number that is at most x.
+        /// The function returns the largest whole number that is at most x.
         Floor = "floor",
-        /// The nearest whole number; a number halfway between two whole numbers is rounded to the
-        /// even number.
+        /// The function returns the nearest whole number, or the even number if x is halfway
+        /// between two whole numbers.
         Round = "round_nearest_even",
         /// Logical negation (`i1`).
         Not = "not",

@@ -87,7 +87,7 @@ fn convert_same(site: &Site<'_>) -> Vec<Tree> {
     if site.ty(x) == site.result() { vec![x.into()] } else { vec![] }
 }
 
-/// Whether `wide` can represent every value of `narrow`.
+/// Whether the element type `wide` can represent every value of the element type `narrow`.
 fn holds(wide: ops::ElementType, narrow: ops::ElementType) -> bool {
     use ops::ElementType::{Bf16, F16, F32, I1, I4, I8, I32};
     match (narrow, wide) {

@@ -67,7 +67,7 @@ pub struct Rule {
     pub how: RuleKind,
 }
 
-/// How Tracewright matches and applies a rule.
+/// How Tracewright matches and applies a rewrite rule.
 #[derive(Clone, Copy, Debug)]
 pub enum RuleKind {
     /// A rule whose equation has a pattern for the left side and a pattern for the right side. Some

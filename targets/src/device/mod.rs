@@ -12,7 +12,8 @@ use std::str::FromStr;
 
 use crate::{Machine, Target};
 
-/// A kind of device. Each kind corresponds to a programming interface for devices.
+/// A kind of device that can run compiled programs. Each kind corresponds to a programming
+/// interface for devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DeviceKind {
     Cpu,
