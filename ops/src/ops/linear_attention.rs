@@ -10,8 +10,8 @@ operation! {
     ///
     /// Without the delta rule, the update is `uₜ = βₜ · vₜ` (Dao and Gu, "Transformers are SSMs",
     /// 2024, §3). With the delta rule, a token adds only the difference between its value and the
-    /// value that the matrix already has for the key: `uₜ = βₜ · (vₜ − exp(gₜ) · Sₜ₋₁ᵀ · kₜ)` (Yang
-    /// et al., "Gated Delta Networks", 2024, §3).
+    /// matrix's current value for the key: `uₜ = βₜ · (vₜ − exp(gₜ) · Sₜ₋₁ᵀ · kₜ)` (Yang et al.,
+    /// "Gated Delta Networks", 2024, §3).
     ///
     /// The operands are q and k `[B, S, H, D]`, v `[B, S, H, G, E]`, g and β `[B, S, H, G]`, the
     /// matrices `[B, H, G, D, E]`, `start` and `count`. All floating-point operands are f32. Each
