@@ -23,8 +23,8 @@ pub enum Quantization {
     #[default]
     Computed,
     All(WeightFormat),
-    /// The archive stores matmul weights in this format, except the output head and the value
-    /// matrices, which need 8 bits.
+    /// The archive stores matmul weights in this format, but stores the output head and the value
+    /// matrices in 8 bits.
     Mixed(WeightFormat),
     /// Each tensor-name pattern selects the storage format of the matching weights, as in a
     /// quantized checkpoint. Weights that match no pattern keep the element type of the network.
