@@ -1,5 +1,5 @@
-//! A kernel that writes new vectors into the slots of a KV cache. The kernel neither reads nor
-//! writes the slots that keep their old vectors.
+//! A kernel that stores new key or value vectors in the slots of a KV cache. The kernel neither
+//! reads nor writes the slots that keep their old vectors.
 
 use ops::ElementType;
 use ops::ops::Append;
@@ -26,15 +26,15 @@ pub(crate) struct Appending {
     ring: bool,
     /// The number of caches (one per head) that belong to one sequence.
     heads: usize,
-    /// Describes where the new vectors of each token are in memory, if the token axis comes before
-    /// the head axis.
+    /// Describes where the new vectors of each token are in memory; `None` if the head axis comes
+    /// before the token axis.
     by_token: Option<Tokens>,
     prologue: Prologue,
 }
 
 impl Appending {
-    /// Returns the append of `op`, or `None` if the kernel does not support `op` with this prologue
-    /// and epilogue.
+    /// Returns the kernel for the append `op`, or `None` if the kernel does not support the fused
+    /// operations before or after `op`.
     pub(crate) fn of(op: &Append, work: &FusedOp<'_>) -> Option<Self> {
         let axis = op.axis;
         let (cache, new, start) = (work.types[0], work.types[1], work.types[2]);

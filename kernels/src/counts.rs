@@ -1,4 +1,4 @@
-//! Unpacks the scales and minima of eight groups of a weight.
+//! Unpacks the scales and minima of eight groups of a quantized weight.
 //! `ops::format::SuperBlock::packed_counts` packs the scales and minima of a weight.
 
 use ops::format::PANEL;
@@ -6,14 +6,15 @@ use ops::format::PANEL;
 use crate::code::Value;
 
 /// Contains the unpacked counts of eight groups, one byte per count, for scales and for minima. A
-/// count is the whole number of steps in a scale or a minimum. The first word contains the counts
-/// of the first four groups, and the second word the counts of the last four groups.
+/// count is the whole number by which a step is multiplied to get a scale or a minimum. The first
+/// word contains the counts of the first four groups, and the second word the counts of the last
+/// four groups.
 #[derive(Clone, Copy)]
 pub(crate) struct StepCounts<'k>([[Value<'k>; 2]; 2]);
 
 impl<'k> StepCounts<'k> {
-    /// Unpacks the counts from three 32-bit words, for one row of the weight or for one row per
-    /// lane.
+    /// Unpacks the counts from three 32-bit words of one weight row, or of several weight rows with
+    /// one row per lane.
     pub(crate) fn unpacked([scales, minima, last]: [Value<'k>; 3]) -> Self {
         let masked =
             |words: Value<'k>, mask: u32| words.and(words.code().constant(words.ty(), f64::from(mask)));
@@ -34,8 +35,8 @@ impl<'k> StepCounts<'k> {
         })
     }
 
-    /// Returns the two counts (for the scale and the minimum) of a group whose index the kernel
-    /// computes at run time, for one row per lane.
+    /// Returns the counts for the scale and the minimum of a group, for one weight row per lane;
+    /// the kernel computes the group's index at run time.
     pub(crate) fn at(self, group: Value<'k>) -> [Value<'k>; 2] {
         let code = group.code();
         let four = code.index(4);

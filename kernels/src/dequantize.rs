@@ -8,7 +8,7 @@ use crate::code::{Element, Type};
 use crate::kernel::{self, Kernel};
 use crate::lane;
 
-/// The kernel for `op`, with integers of this type.
+/// Returns the kernel for the operation `op`, with integers of this type.
 pub(crate) fn kernel(op: &Dequantize, integers: &TensorType) -> (String, impl FnOnce() -> Kernel + use<>) {
     let element = lane(op.element);
     let features = integers.shape[integers.rank() - 1];

@@ -1,4 +1,5 @@
-//! [`FusedOp`] is an operation together with its prologue and epilogue. One kernel computes a fused operation.
+//! [`FusedOp`] is an operation together with its prologue and epilogue. A fused operation is
+//! computed by a single kernel.
 
 use ops::ops::{BinaryKind, RmsNorm, Rope, UnaryKind};
 use ops::{ElementType, Op, Real, TensorType};
@@ -11,31 +12,31 @@ use crate::{lane, math};
 /// In the list of operands, the operands of the main operation come first. The operands of the
 /// fused operations follow in this order: the norm's weight, the cosine and sine tables, the scales
 /// of quantized keys and values, and the epilogue's operands. The prologue (`norm` and `rope`)
-/// changes the operation's first operand, or the vectors that the operation writes to a cache.
+/// changes the operation's first operand, or the vectors that the operation appends to a KV cache.
 #[derive(Clone, Debug)]
 pub struct FusedOp<'a> {
     pub op: &'a Op,
     /// The types of the main operation's operands.
     pub types: Vec<&'a TensorType>,
-    /// Describes where the numbers of each token are in the prologue's operand, if the token axis
-    /// comes before the head axis. With `None`, the operand has the axis order that the operation
-    /// declares.
+    /// Describes where the numbers of each token are in the operand to which the prologue applies,
+    /// if the token axis comes before the head axis. `None` means that the operand has the axis
+    /// order that the operation declares.
     pub tokens: Option<Tokens>,
-    /// The norm of the prologue, and the type of its input.
+    /// The norm of the prologue, and the type of the norm's input.
     pub norm: Option<(&'a RmsNorm, &'a TensorType)>,
     /// The rotary embedding of the prologue, which follows the norm, and the types of its two
     /// tables.
     pub rope: Option<(&'a Rope, [&'a TensorType; 2])>,
-    /// Whether attention reads quantized keys and values.
+    /// Whether the attention of this fused operation reads quantized keys and values.
     pub quantized: bool,
-    /// Whether the token axis of attention's result comes before the head axis.
+    /// Whether the token axis of the attention result comes before the head axis.
     pub by_token: bool,
-    /// The epilogue, which the kernel applies to each number of the result.
+    /// The epilogue, which the kernel applies to each number of the main operation's result.
     pub tail: Epilogue,
 }
 
-/// Describes an operand whose numbers are a part of each row of a matrix `[tokens, stride]`, with
-/// one row per token.
+/// Describes an operand that is a slice of a matrix `[tokens, stride]`, with one matrix row per
+/// token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tokens {
     pub stride: usize,
@@ -50,7 +51,7 @@ impl Tokens {
         format!("_tokens{}x{}", self.from, self.stride)
     }
 
-    /// The index in memory of a token's first number.
+    /// Returns the index in memory of the first number that belongs to a token.
     pub(crate) fn of(self, token: Value<'_>) -> Value<'_> {
         token * self.stride + self.from
     }
@@ -72,16 +73,16 @@ impl<'a> FusedOp<'a> {
     }
 }
 
-/// The elementwise operations that the kernel applies to each number of a result before it writes
-/// the number. Each elementwise operation can use the results of earlier operations in the list.
-/// The kernel writes the result of the last operation in the list; if the list is empty, the kernel
-/// writes the unchanged result.
+/// The elementwise operations that the kernel applies to each number of a result before the kernel
+/// stores the number. Each elementwise operation can use the results of earlier operations in the
+/// list. The kernel stores the result of the last operation in the list; if the list is empty, the
+/// kernel stores the unchanged result.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Epilogue {
     /// Whether the epilogue combines the two halves of the result's last axis, such as gate and up.
     pub halves: bool,
     pub steps: Vec<TailStep>,
-    /// How each operand of the epilogue is broadcast to the output.
+    /// For each operand of the epilogue, how the epilogue broadcasts the operand to the output.
     pub operands: Vec<Broadcast>,
 }
 
@@ -96,8 +97,8 @@ pub struct TailStep {
 /// operation by the index of the earlier operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EpilogueOp {
-    /// The result of the main operation; if the epilogue combines halves, the first or the second
-    /// half of the result.
+    /// The result of the main operation; if the epilogue combines two halves, the variant selects
+    /// the first or the second half.
     Result(usize),
     /// An operand of the epilogue.
     Operand(usize),
@@ -129,7 +130,7 @@ pub enum Broadcast {
     LastAxis(ElementType),
 }
 
-/// The output of a kernel: the epilogue, and the memory to which the kernel writes.
+/// The output of a kernel: the epilogue, and the memory in which the kernel stores the results.
 #[derive(Clone)]
 pub(crate) struct End<'k> {
     tail: &'k Epilogue,
@@ -163,9 +164,9 @@ impl Epilogue {
 }
 
 impl<'k> End<'k> {
-    /// Applies the epilogue to 16 numbers of a row, and writes all 16 numbers or only those that
-    /// the mask selects. `result` contains the numbers of the main operation, or the numbers of
-    /// both halves if the epilogue combines halves.
+    /// Applies the epilogue to 16 numbers of a row, and stores all 16 numbers or only the numbers
+    /// that the mask selects. `result` contains 16 numbers of the main operation's result; if the
+    /// epilogue combines two halves, `result` contains 16 numbers of each half.
     pub(crate) fn write(
         &self,
         code: &'k Code,

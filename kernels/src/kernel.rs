@@ -13,14 +13,14 @@ pub(crate) struct Kernel {
     pub(crate) body: String,
 }
 
-/// Creates a kernel. `write` writes the code of the kernel.
+/// Creates a kernel. The function `write` generates the code of the kernel.
 pub(crate) fn new(bindings: usize, workgroups: usize, write: impl FnOnce(&Code)) -> Kernel {
     let code = Code::new();
     write(&code);
     Kernel { bindings, workgroups, body: code.into_text() }
 }
 
-/// The part of the range 0 … `count` that this workgroup computes.
+/// Returns the part of the range 0 … `count` that the current workgroup computes.
 pub(crate) fn share(code: &Code, count: usize, workgroups: usize) -> Range<Value<'_>> {
     let start = code.workgroup() * count.div_ceil(workgroups);
     let end = start + count.div_ceil(workgroups);

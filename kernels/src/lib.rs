@@ -1,10 +1,10 @@
 //! Tracewright's own kernels for operations for which `iree-compile` generates slow code, such as
 //! matmuls with packed weights.
 //!
-//! A kernel is MLIR text. The text of a kernel is in the same module as the StableHLO code that
-//! calls the kernel. Therefore `iree-compile` compiles a kernel for any processor that
+//! A kernel is MLIR text. The text of a kernel is in the same MLIR module as the StableHLO code
+//! that calls the kernel. Therefore `iree-compile` can compile a kernel for every processor that
 //! `iree-compile` supports. The target decides which kernel computes an operation. If the target
-//! has no kernel for an operation, the operation stays StableHLO.
+//! has no kernel for an operation, the module computes the operation with StableHLO code.
 
 mod append;
 mod attention;
@@ -46,7 +46,7 @@ pub use cuda::{CUDA_VECTORS, CudaAttention, CudaKernel, CudaProduct};
 pub use fused_op::{Broadcast, Epilogue, EpilogueOp, FusedOp, TailStep, Tokens};
 pub use tilings::Tilings;
 
-/// The kernel for one fused operation.
+/// The kernel that computes one fused operation.
 enum Serving<'w> {
     Matmul(Matmul<'w>),
     Rows(&'w PackedRows),
@@ -58,16 +58,16 @@ enum Serving<'w> {
     Norm(&'w RmsNorm),
 }
 
-/// The kernels of a module: the kernels that the target supports, and the kernels that the code of
-/// the module calls.
+/// The kernels that a module can use: the kernels that the target supports, and the kernels that
+/// the module's code calls.
 pub struct Kernels {
     isa: Option<Isa>,
     tuning: BTreeMap<String, Tiling>,
     /// The tilings from tuning files that the module uses.
     tuned: BTreeMap<String, Tiling>,
     called: BTreeMap<String, Kernel>,
-    /// The epilogues of the kernels that the module calls. A kernel's name contains the index of
-    /// its epilogue in the list of epilogues.
+    /// The epilogues of the kernels that the module calls. The name of a kernel contains the index
+    /// of the kernel's epilogue in the list of epilogues.
     tails: Vec<Epilogue>,
 }
 
@@ -87,8 +87,8 @@ impl Kernels {
         self.isa.is_none()
     }
 
-    /// Whether a kernel supports a weight of this shape and format, both in matmuls with any number
-    /// of rows and in row lookups.
+    /// Whether a kernel supports a weight of this shape and format, for matmuls with any number of
+    /// activation rows and also for row lookups.
     pub fn serve(&self, format: WeightFormat, outputs: usize, inputs: usize) -> bool {
         self.isa.is_some()
             && outputs > 0
@@ -188,8 +188,8 @@ impl Kernels {
         })
     }
 
-    /// Returns the tiling for the fused operation `work`: the tiling from the tuning file, or
-    /// `usual`.
+    /// Returns the tiling for the fused operation `work`: the tiling from the tuning file if the
+    /// file has one, otherwise the tiling `usual`.
     fn tiling(&mut self, work: String, usual: Tiling) -> Tiling {
         match self.tuning.get(&work) {
             Some(&tiling) => *self.tuned.entry(work).or_insert(tiling),
@@ -197,13 +197,13 @@ impl Kernels {
         }
     }
 
-    /// The tilings from the target's tuning file that this object has returned so far.
+    /// The tilings from the target's tuning file that this set of kernels has returned so far.
     pub fn tuned(&self) -> &BTreeMap<String, Tiling> {
         &self.tuned
     }
 
-    /// Returns the tilings that are worth measuring for a fused matmul or attention; `None` for
-    /// other operations.
+    /// Returns the tilings of a fused matmul or a fused attention that are worth measuring; `None`
+    /// for other operations.
     pub fn tilings(&self, work: &FusedOp<'_>) -> Option<Tilings> {
         match self.serving(work)? {
             Serving::Matmul(product) => Some(product.tilings()),
@@ -277,14 +277,14 @@ impl Kernels {
     }
 }
 
-/// Returns the matmul if the weight of the fused operation is one matrix; `None` if the kernel does
-/// not support the matmul.
+/// Returns the matmul whose weight is one matrix; `None` if the fused operation is no such matmul,
+/// or if no kernel supports the matmul.
 fn linear<'a>(isa: Isa, op: &PackedLinear, work: &'a FusedOp<'_>) -> Option<Matmul<'a>> {
     product(isa, work, (op.format, op.activations), (op.element, op.outputs), None)
 }
 
-/// Returns the matmul if the weight of the fused operation is a stack of matrices; `None` if the
-/// kernel does not support the matmul.
+/// Returns the matmul whose weight is a stack of matrices; `None` if the fused operation is no such
+/// matmul, or if no kernel supports the matmul.
 fn experts<'a>(isa: Isa, op: &PackedExperts, work: &'a FusedOp<'_>) -> Option<Matmul<'a>> {
     let x = *work.types.first()?;
     let chosen = work.types.get(2);

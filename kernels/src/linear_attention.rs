@@ -1,6 +1,6 @@
-//! A kernel for linear attention, which processes one token after another. If you divide the same
-//! tokens into calls differently, the kernel still computes each number with the same operations.
-//! Therefore the result has the same bits for every division of the tokens into calls.
+//! A kernel for linear attention, which processes the tokens one after another. If you divide the
+//! same tokens among calls in another way, the kernel still computes each number with the same
+//! operations. Therefore the result has the same bits for every division of the tokens among calls.
 
 use ops::TensorType;
 use ops::ops::{LinearAttention, LinearAttentionSizes};
@@ -27,7 +27,7 @@ struct Buffers<'k> {
     result: Buffer<'k>,
 }
 
-/// The kernel of `op` for operands of these types.
+/// Returns the kernel for the linear attention `op`, with operands of these types.
 pub(crate) fn kernel(
     op: &LinearAttention,
     types: &[&TensorType],
@@ -71,14 +71,14 @@ pub(crate) fn kernel(
     (name, kernel)
 }
 
-/// Some columns of a state matrix.
+/// A block of neighbouring columns of a state matrix.
 struct Block<'k> {
     code: &'k Code,
     sizes: LinearAttentionSizes,
     delta: bool,
     buffers: Buffers<'k>,
     matrix: Value<'k>,
-    /// The index of the first column, and the number of columns.
+    /// The index of the block's first column, and the number of columns in the block.
     at: Value<'k>,
     length: usize,
 }
@@ -91,8 +91,8 @@ impl<'k> Block<'k> {
         (0..length).step_by(16).map(move |from| (from, length - from))
     }
 
-    /// Returns the index in memory of a row of the result. The result contains the rows of the
-    /// state matrix first, and then the outputs of the tokens.
+    /// Returns the index in memory of a row of linear attention's result. The result contains the
+    /// rows of the state matrix first, and then one row for the output of each token.
     fn row(&self, row: Value<'k>) -> Value<'k> {
         let LinearAttentionSizes { keys, tokens, values, .. } = self.sizes;
         (self.matrix * (keys + tokens) + row) * values + self.at
@@ -113,7 +113,7 @@ impl<'k> Block<'k> {
         self.vectors().map(|_| self.code.constant(LANES, 0.0)).collect()
     }
 
-    /// Copies the state into the result before the first token.
+    /// Copies the old state matrix into the result, before the kernel processes the first token.
     fn begin(&self, begins: Value<'k>) {
         let LinearAttentionSizes { keys, values, .. } = self.sizes;
         let zero = self.code.constant(LANES, 0.0);

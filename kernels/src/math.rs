@@ -1,4 +1,4 @@
-//! Functions of 16 numbers, for which processors have no instructions.
+//! Mathematical functions of 16 numbers, for which processors have no instructions.
 
 use ops::ops::{BinaryKind, UnaryKind};
 
@@ -7,8 +7,8 @@ use crate::code::{Element, Type, Value};
 const LANES: Type = Type::lanes(16, Element::F32);
 const INTEGERS: Type = Type::lanes(16, Element::I32);
 
-/// Returns the code for an elementwise function of one number; `None` if kernels do not support the
-/// function.
+/// Returns the code for an elementwise function with one operand; `None` if kernels do not support
+/// the function.
 pub(crate) fn unary(kind: UnaryKind) -> Option<fn(Value<'_>) -> Value<'_>> {
     Some(match kind {
         UnaryKind::Negate => negative,
@@ -23,7 +23,7 @@ pub(crate) fn unary(kind: UnaryKind) -> Option<fn(Value<'_>) -> Value<'_>> {
     })
 }
 
-/// Returns the code for an elementwise function of two numbers; `None` if kernels do not support
+/// Returns the code for an elementwise function with two operands; `None` if kernels do not support
 /// the function.
 pub(crate) fn binary(kind: BinaryKind) -> Option<for<'k> fn(Value<'k>, Value<'k>) -> Value<'k>> {
     Some(match kind {
@@ -74,10 +74,10 @@ fn power(n: Value<'_>) -> Value<'_> {
     exponent.shift_left(23).bits(LANES)
 }
 
-/// Computes tanh x. Near 0, the function computes the Taylor polynomial of tanh up to x¹³, so that
-/// the result for small x has no rounding errors from a subtraction. The next term of the
-/// polynomial is below half a unit in the last place. For other x, the function computes (1 − e⁻²ˣ)
-/// / (1 + e⁻²ˣ) for |x|, and then sets the sign of x.
+/// Computes tanh x. Near 0, the function computes the Taylor polynomial of tanh up to x¹³. A
+/// subtraction would cause large rounding errors for small x. The next term of the polynomial is
+/// less than half a unit in the last place of the result. For other x, the function computes (1 −
+/// e⁻²ˣ) / (1 + e⁻²ˣ) for |x|, and then sets the sign of x.
 pub(crate) fn tanh(x: Value<'_>) -> Value<'_> {
     let code = x.code();
     let number = |value: f64| code.constant(LANES, value);

@@ -20,7 +20,7 @@ pub(crate) struct Norm {
 }
 
 impl Norm {
-    /// Returns the norm of `op` for rows with this tensor type.
+    /// Returns the kernel for the norm `op`, for rows of a tensor with this type.
     pub(crate) fn of(op: &RmsNorm, x: &TensorType) -> Self {
         let (element, features) = (lane(x.element), x.shape[x.rank() - 1]);
         Self { style: op.style, epsilon: op.epsilon, element, features }
@@ -35,9 +35,9 @@ impl Norm {
         code.binding(index, self.element, self.features)
     }
 
-    /// Computes the norm of a row in blocks of 16 numbers, without rounding the results. The body
-    /// receives the position of the block in the row, and the number of numbers that remain in the
-    /// row.
+    /// Computes the norm of a row in blocks of 16 numbers, without rounding the results. The
+    /// closure `body` receives the index of the block's first number in the row, and the number of
+    /// numbers from this index to the end of the row.
     pub(crate) fn row<'k>(
         self,
         code: &'k Code,
@@ -58,7 +58,7 @@ impl Norm {
         });
     }
 
-    /// Computes the norm of a row, rounds the result, and writes it to memory.
+    /// Computes the norm of a row, rounds the results, and stores the results in memory.
     pub(crate) fn fill<'k>(
         self,
         code: &'k Code,
@@ -71,7 +71,7 @@ impl Norm {
         });
     }
 
-    /// Computes the factor 1 / √(mean(x²) + epsilon) of a row.
+    /// Computes the factor 1 / √(mean(x²) + epsilon) for a row x.
     fn factor<'k>(self, code: &'k Code, x: Buffer<'k>, start: Value<'k>) -> Value<'k> {
         let squares = code.fold_chunks(self.features, &[code.constant(LANES, 0.0)], |at, left, sums| {
             let x = x.load_floats(start + at, left);

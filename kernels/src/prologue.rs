@@ -13,7 +13,7 @@ pub(crate) struct Prologue {
 }
 
 impl Prologue {
-    /// The prologue of a fused operation; `None` if kernels do not support the prologue.
+    /// Returns the prologue of a fused operation; `None` if kernels do not support the prologue.
     pub(crate) fn of(work: &FusedOp<'_>) -> Option<Self> {
         let norm = work.norm.map(|(op, x)| Norm::of(op, x));
         let rotation = match work.rope {
@@ -44,14 +44,15 @@ impl Prologue {
         normed.into_iter().chain(rotated).collect()
     }
 
-    /// Returns the number of bindings for the norm's weight and the tables of the rotary embedding.
+    /// Returns the number of bindings that the prologue needs for the norm's weight and for the
+    /// tables of the rotary embedding.
     pub(crate) fn bindings(self) -> usize {
         usize::from(self.norm.is_some()) + 2 * usize::from(self.rotation.is_some())
     }
 
-    /// Creates the prologue's bindings, and numbers the bindings from `first`. The function also
-    /// allocates memory for a row of `features` numbers, because the rotary embedding reads the
-    /// result of the norm.
+    /// Creates the bindings of the prologue, and numbers the bindings from `first`. The function
+    /// also allocates memory for a row of `features` numbers. The rotary embedding reads the result
+    /// of the norm from this memory.
     pub(crate) fn start(self, code: &Code, first: usize, features: usize) -> Start<'_> {
         let norm = self.norm.map(|norm| (norm, norm.weight(code, first)));
         let tables = first + usize::from(norm.is_some());
@@ -71,8 +72,9 @@ pub(crate) struct Start<'k> {
 }
 
 impl<'k> Start<'k> {
-    /// Applies the prologue to a row, and writes the result to another position in memory. The
-    /// index of the row follows the axis order that the norm and the rotary embedding declare.
+    /// Applies the prologue to a row of the operand, and stores the result at another position in
+    /// memory. The index of the row refers to the axis order that the norm and the rotary embedding
+    /// declare.
     pub(crate) fn row(
         &self,
         code: &'k Code,

@@ -13,11 +13,12 @@ pub(crate) const LONGEST: usize = 16384;
 /// The kind of sum that the layout stores for each group of activations.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sums {
-    /// The sum of the activation bytes, multiplied by this factor, as i32. If the weight stores
-    /// each byte with the factor subtracted, the kernel starts the sums of products from this sum.
+    /// The sum of the activation bytes, multiplied by this factor, as i32. If the bytes of the
+    /// weight are its integers minus this factor, the kernel starts the sums of products from this
+    /// sum.
     Times(i32),
-    /// The sum of the dequantized activations, as f32. The kernel multiplies the sum of the
-    /// activations by the minimum of a weight group.
+    /// The sum of the dequantized activations, as f32. The kernel multiplies the sum of a group of
+    /// activations by the minimum of the weight group.
     Numbers,
 }
 
@@ -25,14 +26,14 @@ pub(crate) enum Sums {
 /// integers, and zeros fill the last chunk of the row. After the integers, the row contains the
 /// scales of the groups as f32, and then the sums of the groups.
 ///
-/// In rows of 16-bit integers, the second and the third of every four integers are swapped. A
-/// 16-bit dot product multiplies two columns at a time, and the bytes of a weight become one vector
-/// of even columns and one vector of odd columns.
+/// In quantized rows of 16-bit integers, the second and the third of every four integers are
+/// swapped. The reason is that a 16-bit dot product multiplies two columns at a time. The kernel
+/// splits the weight bytes into a vector of even columns and a vector of odd columns.
 #[derive(Clone, Copy)]
 pub(crate) struct Form {
     pub(crate) inputs: usize,
     pub(crate) bits: ActivationBits,
-    /// The number of weight columns in a chunk.
+    /// The number of weight columns in a chunk of a panel.
     pub(crate) chunk: usize,
     pub(crate) sums: Sums,
 }
@@ -47,19 +48,20 @@ impl Sums {
 }
 
 impl Form {
-    /// A name that is different for each layout.
+    /// Returns a name that is different for each layout of quantized activations.
     pub(crate) fn name(self) -> String {
         let Self { inputs, bits, chunk, sums } = self;
         let words = if bits == ActivationBits::Sixteen { "_words" } else { "" };
         format!("{inputs}_by{chunk}_{}{words}", sums.name())
     }
 
-    /// Returns the number of integers in a quantized row, with padding.
+    /// Returns the number of integers in a quantized row, including the padding integers.
     pub(crate) fn values(self) -> usize {
         self.inputs.next_multiple_of(self.chunk)
     }
 
-    /// Returns the number of bytes of a row's integers, which come before the scales.
+    /// Returns the number of bytes that the integers of a quantized row occupy before the scales
+    /// begin.
     fn integers(self) -> usize {
         match self.bits {
             ActivationBits::Eight => self.values(),
@@ -75,9 +77,9 @@ impl Form {
         self.integers() + 8 * self.groups()
     }
 
-    /// Quantizes a row of x, which begins at the index `from`, and calls the body for each group of
-    /// the row. The body receives the integers of the group, as two vectors of 16 integers, and the
-    /// scale of the group.
+    /// Quantizes the row of the activations x that begins at the index `from`, and calls `body` for
+    /// each group of the row. The closure `body` receives the integers of the group, as two vectors
+    /// of 16 integers, and the scale of the group.
     pub(crate) fn quantize<'k>(
         self,
         code: &'k Code,
@@ -138,7 +140,7 @@ impl<'k> Row<'k> {
         self.word(self.form.integers(), group).bits(Type::Scalar(Element::F32))
     }
 
-    /// The sum of a group, as a 32-bit number.
+    /// Returns the sum of a group of the quantized row, as a 32-bit number.
     pub(crate) fn sum(self, group: Value<'k>) -> Value<'k> {
         let element = if self.form.sums == Sums::Numbers { Element::F32 } else { Element::I32 };
         self.word(self.form.integers() + 4 * self.form.groups(), group).bits(Type::Scalar(element))
@@ -152,7 +154,7 @@ impl<'k> Row<'k> {
         self.buffer.store(self.at + (group * 4 + part), word.bits(Type::lanes(4, Element::I8)));
     }
 
-    /// Quantizes a row of x, and writes the quantized row to memory.
+    /// Quantizes a row of the activations x, and stores the quantized row in memory.
     pub(crate) fn fill(self, code: &'k Code, x: Buffer<'k>, from: Value<'k>) {
         let scales = self.form.integers();
         let sums = scales + 4 * self.form.groups();
@@ -180,8 +182,8 @@ impl<'k> Row<'k> {
     }
 }
 
-/// A kernel that quantizes x `[rows, inputs]`, and writes the quantized rows in the layout `form`.
-/// The kernel does not write the padding rows from `rows` to `stored`.
+/// Returns a kernel that quantizes the activations x `[rows, inputs]`, and stores the quantized
+/// rows in the layout `form`. The kernel does not fill the padding rows from `rows` to `stored`.
 pub(crate) fn kernel(
     element: Element,
     [rows, stored]: [usize; 2],

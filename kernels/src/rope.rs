@@ -9,8 +9,8 @@ use crate::kernel::{self, Kernel};
 use crate::lane;
 use crate::norm::Norm;
 
-/// Describes the rotary embedding of rows with `features` numbers, which rotates the first 2 ·
-/// `half` numbers of each row.
+/// Describes the rotary embedding of rows with `features` numbers. The embedding rotates the first
+/// 2 · `half` numbers of each row.
 #[derive(Clone, Copy)]
 pub(crate) struct Rotation {
     element: Element,
@@ -18,16 +18,17 @@ pub(crate) struct Rotation {
     pub(crate) features: usize,
     half: usize,
     table: usize,
-    /// The number of positions, and the number of consecutive rows that have the same position.
+    /// The number of token positions, and the number of consecutive rows that have the same
+    /// position.
     positions: usize,
     after: usize,
-    /// The number of rows per sequence, if each sequence has its own positions.
+    /// The number of rows per sequence, if the positions differ between the sequences.
     sequence: usize,
 }
 
 impl Rotation {
-    /// Returns the rotary embedding of `op` for x and a table with these types; `None` if the
-    /// kernel does not support the operation.
+    /// Returns the rotary embedding `op` for the types of x and of a table; `None` if the kernel
+    /// does not support the operation.
     pub(crate) fn of(op: &Rope, [x, table]: [&TensorType; 2]) -> Option<Self> {
         let last = x.rank() - 1;
         let features = x.shape[last];
@@ -58,8 +59,8 @@ impl Rotation {
         [0, 1].map(|index| code.binding(first + index, self.element, self.table))
     }
 
-    /// Rotates a row in the buffer `from`, and writes the result to the buffer `to`. The function
-    /// copies features for which the tables have no angle.
+    /// Rotates a row in the buffer `from`, and stores the result in the buffer `to`. The function
+    /// copies those features of the row for which the tables have no angle.
     pub(crate) fn row<'k>(
         self,
         code: &'k Code,

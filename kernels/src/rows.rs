@@ -12,7 +12,7 @@ use crate::kernel::{self, Kernel};
 use crate::lane;
 use crate::matmul::half_scales;
 
-/// Returns the kernel that looks up `count` rows in the matrix of `op`.
+/// Returns the kernel that looks up `count` rows in the matrix that `op` reads.
 pub(crate) fn kernel(op: &PackedRows, count: usize) -> (String, impl FnOnce() -> Kernel) {
     let &PackedRows { format, outputs, inputs, element } = op;
     let name = format!("rows_{}_{outputs}x{inputs}_{count}_{}", format.word(), element.name());
@@ -48,11 +48,11 @@ pub(crate) fn kernel(op: &PackedRows, count: usize) -> (String, impl FnOnce() ->
     (name, kernel)
 }
 
-/// One row of the matrix, which is stored in a panel with 15 other rows.
+/// One row of the matrix; a panel stores the row together with 15 other rows.
 #[derive(Clone, Copy)]
 struct Line<'k> {
     weight: Buffer<'k>,
-    /// The index of the panel's first byte.
+    /// The index in the matrix of the first byte of the panel.
     base: Value<'k>,
     lane: Value<'k>,
 }
@@ -131,8 +131,8 @@ impl<'k> Line<'k> {
         }
     }
 
-    /// Returns the stored integers of a group of this row, and the columns to which the integers
-    /// belong. The chunk of the group begins at the given byte of the panel.
+    /// Returns the stored integers of a group of this row, and the column of each integer. The
+    /// chunk of the group begins at the given byte of the panel.
     fn integers(
         self,
         code: &'k Code,

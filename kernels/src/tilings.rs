@@ -1,4 +1,4 @@
-//! The tilings of a kernel that are worth measuring with the tuner.
+//! The tilings of a kernel that the tuner should measure.
 
 use std::num::NonZeroUsize;
 
@@ -6,7 +6,7 @@ use targets::Tiling;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tilings {
-    /// The name under which tuning files store measurements of the fused operation.
+    /// The name under which a tuning file stores the measurements of the fused operation.
     pub work: String,
     /// Returns the default tiling, which the kernel uses unless a tuning file selects another
     /// tiling.
@@ -37,7 +37,7 @@ impl Tilings {
         }
     }
 
-    /// Returns the tilings that differ from `one` in a single parameter.
+    /// Returns the tilings that differ from the tiling `one` in exactly one parameter.
     pub fn beside(&self, one: Tiling) -> impl Iterator<Item = Tiling> {
         let parts = self.parts.iter().map(move |&parts| Tiling { parts, ..one });
         let rows = self.rows.iter().map(move |&rows| Tiling { rows, ..one });
@@ -47,7 +47,7 @@ impl Tilings {
     }
 }
 
-/// The number `n`, or 1 if `n` is zero.
+/// Returns the number `n`, or 1 if `n` is zero.
 pub(crate) fn count(n: usize) -> NonZeroUsize {
     NonZeroUsize::new(n).unwrap_or(NonZeroUsize::MIN)
 }

@@ -11,13 +11,13 @@ use trace::{Function, NodeId, NodeKind};
 
 use crate::{EntryShards, Sharding, Shards};
 
-/// The sharding of each value in an entry point, and the collectives that this sharding requires.
+/// The sharding of each value in an entry point, and the collectives that the sharding requires.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Collectives {
-    /// The sharding of each node's value, by node index.
+    /// The sharding of the value of each node, by node index.
     pub shardings: Vec<Sharding>,
-    /// For each node, the number of devices among which the computation of the node is divided. Any
-    /// additional devices of the mesh repeat the same computation.
+    /// For each node, the number of devices among which the computation of the node is divided. If
+    /// the mesh has more devices, the additional devices repeat the same computation.
     pub parts: Vec<usize>,
     /// The collectives of the entry point, in execution order.
     pub collectives: Vec<Collective>,
@@ -26,7 +26,7 @@ pub struct Collectives {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collective {
     pub kind: CollectiveKind,
-    /// The type of each device's result.
+    /// The type of the collective's result on each device.
     pub ty: TensorType,
     /// The number of devices in each group that exchanges data.
     pub devices: usize,
@@ -34,10 +34,10 @@ pub struct Collective {
     pub node: NodeId,
 }
 
-/// The kind of data exchange between devices.
+/// The kind of collective, which is a data exchange between devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CollectiveKind {
-    /// Before an all-reduce, each device has one term of a sum, or one candidate for a maximum.
+    /// Before an all-reduce, each device has one term of a sum or, for a maximum, one candidate.
     /// After the all-reduce, each device has the complete sum or maximum.
     AllReduce,
     /// Before an all-gather, each device has one part of a tensor. After the all-gather, each
@@ -46,9 +46,10 @@ pub enum CollectiveKind {
 }
 
 impl Collective {
-    /// Returns the number of bytes that each device sends in a ring of n devices. In an all-reduce,
-    /// each device sends 2(n−1)/n of the result's bytes; in an all-gather, each device sends
-    /// (n−1)/n of the bytes. No algorithm for an all-reduce or an all-gather sends fewer bytes.
+    /// Returns the number of bytes that each device sends for this collective in a ring of n
+    /// devices. In an all-reduce, each device sends 2(n−1)/n of the result's bytes; in an
+    /// all-gather, each device sends (n−1)/n of the bytes. No algorithm for an all-reduce or an
+    /// all-gather sends fewer bytes.
     ///
     /// Source: Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
     /// workstations" (2009).
@@ -61,7 +62,7 @@ impl Collective {
     }
 }
 
-/// Prints the name of the collective in HLO.
+/// Prints the collective under the name that HLO uses.
 impl fmt::Display for CollectiveKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -110,8 +111,8 @@ fn given(declared: Option<&Sharding>, entry: &Function, id: NodeId) -> (Sharding
 struct Walk<'a> {
     entry: &'a Function,
     done: Collectives,
-    /// The sharding of a node's value after the program has gathered the value. Later operations
-    /// read the gathered value of the node.
+    /// The sharding of a node's value after the device exchange that gathers the value. Later
+    /// operations of the program read the gathered value of the node.
     gathered: HashMap<NodeId, Sharding>,
 }
 
@@ -166,13 +167,13 @@ impl Walk<'_> {
         (sharding, divided.iter().flatten().map(|axis| axis.size).product())
     }
 
-    /// The sharding of a node's value that the next operation reads.
+    /// Returns the sharding of a node's value that the next operation reads.
     fn sharding(&self, id: NodeId) -> &Sharding {
         self.gathered.get(&id).unwrap_or(&self.done.shardings[id.index()])
     }
 
     /// Gathers a value along one axis of the tensor. After the gather, only the first `keep` mesh
-    /// axes still partition this tensor axis.
+    /// axes still partition the gathered tensor axis.
     fn gather_beyond(&mut self, id: NodeId, axis: usize, keep: usize) {
         let mut sharding = self.sharding(id).clone();
         let Some(lost) = sharding.0[axis].get(keep..).filter(|lost| !lost.is_empty()) else { return };
@@ -183,8 +184,9 @@ impl Walk<'_> {
         self.done.collectives.push(Collective { kind: CollectiveKind::AllGather, ty, devices, node: id });
     }
 
-    /// Computes the sharding after a reshape. If the reshape merges several axes into one axis, or
-    /// splits one axis into several axes, the result is partitioned along the first of these axes.
+    /// Computes the sharding of a tensor after a reshape. If the reshape merges several axes into
+    /// one axis, or splits one axis into several axes, the result is partitioned along the first of
+    /// these axes.
     fn reshaped(&mut self, operand: NodeId, ty: &TensorType) -> (Sharding, usize) {
         let from = self.entry.node(operand).ty();
         let mut sharding = vec![Vec::new(); ty.rank()];

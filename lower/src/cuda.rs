@@ -1,4 +1,4 @@
-//! Selects the operations that kernels for NVIDIA GPUs compute in a module for XLA. The kernels
+//! Selects the operations of an XLA module that kernels for NVIDIA GPUs compute. The kernels
 //! compute matmuls and attention in calls with few tokens, and all other operations stay StableHLO.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ use trace::{Function, NodeId, NodeKind};
 
 use crate::fusion::NodeUses;
 
-/// Whether a module for this target can call kernels for NVIDIA GPUs.
+/// Whether a module for this target can call Tracewright's kernels for NVIDIA GPUs.
 pub(crate) fn has_cuda_kernels(target: &Target) -> bool {
     target.backend == Backend::Xla && target.device == DeviceKind::Cuda
 }
@@ -20,23 +20,24 @@ pub(crate) fn has_cuda_kernels(target: &Target) -> bool {
 pub(crate) struct CudaCall {
     pub(crate) kernel: CudaKernel,
     pub(crate) operands: Vec<NodeId>,
-    /// The nodes whose values the kernel writes.
+    /// The nodes whose values the kernel returns as results.
     pub(crate) results: Vec<NodeId>,
-    /// The intermediate nodes between the operands and the results.
+    /// The nodes whose values only the kernel needs, between the operands and the results of the
+    /// kernel.
     within: Vec<NodeId>,
 }
 
 /// The calls of CUDA kernels in a function.
 #[derive(Default)]
 pub(crate) struct CudaCalls {
-    /// The kernel calls. The key in this map is the node that the call replaces.
+    /// The kernel calls. Each key of this map is the node that the kernel call replaces.
     called: BTreeMap<NodeId, CudaCall>,
     /// All nodes of the function that the kernels compute.
     within: BTreeSet<NodeId>,
 }
 
 impl CudaCalls {
-    /// Finds the kernels for a function whose composite operations are not expanded.
+    /// Finds the CUDA kernel calls for a function whose composite operations are not expanded.
     pub(crate) fn of(function: &Function) -> Self {
         let uses = NodeUses::of(function);
         let mut calls = Self::default();
@@ -56,7 +57,7 @@ impl CudaCalls {
         calls
     }
 
-    /// The kernel call that replaces this node; `None` if no kernel call replaces the node.
+    /// Returns the kernel call that replaces a node; `None` if no kernel call replaces the node.
     pub(crate) fn at(&self, id: NodeId) -> Option<&CudaCall> {
         self.called.get(&id)
     }
@@ -131,8 +132,8 @@ fn is_parameter(uses: &NodeUses<'_>, id: NodeId) -> bool {
     matches!(uses.function.node(id).kind, NodeKind::Parameter(_))
 }
 
-/// Returns the sizes of a matmul with at most `CUDA_VECTORS` vectors. Returns `None` if the node is
-/// not a matmul, if the matmul has more vectors, or if no kernel supports the sizes.
+/// Returns the sizes of a matmul that multiplies at most `CUDA_VECTORS` vectors. Returns `None` if
+/// the node is not a matmul, if the matmul has more vectors, or if no kernel supports the sizes.
 fn product(uses: &NodeUses<'_>, id: NodeId) -> Option<CudaProduct> {
     let (Some(Op::Linear(_)), &[x, weight]) = (uses.op(id), &uses.types(id)[..]) else { return None };
     let is_bf16 = |ty: &TensorType| ty.element == ElementType::Bf16;
@@ -143,8 +144,8 @@ fn product(uses: &NodeUses<'_>, id: NodeId) -> Option<CudaProduct> {
     (is_bf16(x) && is_bf16(weight) && supported).then_some(product)
 }
 
-/// Returns the norm before some matmuls and the norm's operands, if only the matmuls read the
-/// result of the norm.
+/// Returns the norm before some matmuls, and the operands of the norm. Returns `None` if any other
+/// node reads the result of the norm.
 fn norm(
     uses: &NodeUses<'_>,
     input: NodeId,
@@ -158,7 +159,7 @@ fn norm(
     (only && bf16).then_some(((op.epsilon.0 as f32, op.style), [x, weight]))
 }
 
-/// A matmul together with the addition that follows the matmul.
+/// A matmul together with the residual addition after the matmul.
 fn residual(uses: &NodeUses<'_>, id: NodeId, product: CudaProduct) -> Option<(NodeId, CudaCall)> {
     let &[sum] = &uses.users[id.index()][..] else { return None };
     let Some(Op::Binary(op)) = uses.op(sum) else { return None };
@@ -173,8 +174,9 @@ fn residual(uses: &NodeUses<'_>, id: NodeId, product: CudaProduct) -> Option<(No
     })
 }
 
-/// The nodes from `silu(gate)` to `silu(gate) · up`. The nodes from `silu(gate)` on are, in order,
-/// a conversion to f32, the logistic function, a product, a conversion to bf16 and a product.
+/// The nodes of a gated activation function, from `silu(gate)` to `silu(gate) · up`. In order, the
+/// nodes are a conversion to f32, the logistic function, a product, a conversion to bf16 and a
+/// product.
 fn gated(uses: &NodeUses<'_>, gate: NodeId, up: NodeId) -> Option<Vec<NodeId>> {
     let only_user = |id: NodeId| match uses.users[id.index()][..] {
         [user] if !uses.returned[id.index()] => Some(user),
@@ -214,7 +216,7 @@ struct Appended {
 }
 
 /// Returns the append that writes the cache in the node `id`, with the shape `[B, K, N, E]`. The
-/// function returns `None` if another node than `attention` reads the cache.
+/// function returns `None` if any node other than `attention` reads the cache.
 fn appended(uses: &NodeUses<'_>, id: NodeId, attention: NodeId) -> Option<Appended> {
     let operands = uses.function.operands(id);
     if uses.users[id.index()] != [attention] {
@@ -229,9 +231,9 @@ fn appended(uses: &NodeUses<'_>, id: NodeId, attention: NodeId) -> Option<Append
     None
 }
 
-/// The input and the tables of the rotary embedding that computes a node. Reshapes can be between
-/// the rotary embedding and the node. The function adds the nodes between the input and the node to
-/// `within`.
+/// The input and the cosine and sine tables of the rotary embedding that computes a node. The
+/// function also finds a rotary embedding whose result the program reshapes. The function adds the
+/// nodes between the input and the node to `within`.
 fn rotated(
     uses: &NodeUses<'_>,
     mut id: NodeId,

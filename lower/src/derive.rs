@@ -1,4 +1,4 @@
-//! Creates parameters that the archive stores in another layout than the checkpoint.
+//! Creates parameters for weights that the archive stores in another layout than the checkpoint.
 
 use ops::{InferError, Op};
 use trace::{Builder, NodeId, NodeKind, Parameter, Recipe};

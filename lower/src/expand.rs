@@ -11,18 +11,20 @@ use crate::rewrite::{rewrite, rewrite_nodes};
 /// result of the program needs.
 ///
 /// # Errors
-/// Returns an error if an operation rejects its operands. A verified trace never causes this error.
+/// Returns an error if an operation of the trace rejects its operands. A verified trace never
+/// causes this error.
 pub fn expand(trace: &Trace) -> Result<Trace, LowerError> {
     rewrite(trace, convert)
 }
 
 impl Implementations<'_> {
-    /// Returns the same program with primitive operations, idioms and kernel operations. The
-    /// weights of the returned program have the layouts that kernels and other operations read.
+    /// Returns the same program with primitive operations, idioms (operations in IREE's own
+    /// dialects) and kernel operations. The weights of the returned program have the layouts that
+    /// kernels and other operations read.
     ///
     /// # Errors
-    /// Returns an error if an operation rejects its operands. A verified trace never causes this
-    /// error.
+    /// Returns an error if an operation of the trace rejects its operands. A verified trace never
+    /// causes this error.
     pub fn expand(&self) -> Result<Trace, LowerError> {
         let expanded = rewrite_nodes(self.trace, |b, at, op, operands| match self.at(at) {
             Implementation::Kernel(None) => b.op(op.clone(), operands),

@@ -15,19 +15,20 @@ pub(crate) struct Experts {
     element: ElementType,
 }
 
-/// How the matmul selects the matrices for the rows of x.
+/// How the matmul selects a matrix of the stack for each row of x.
 enum Which {
     /// The matmul multiplies each row of x by all matrices.
     All,
     /// The tensor x has one row for each expert, `[…, experts, inputs]`, and the matmul multiplies
-    /// each row by the matrix of its expert.
+    /// each row by the matrix of the expert for this row.
     Own,
     /// A tensor of indices selects the matrix for each row of x.
     Chosen,
 }
 
 impl Experts {
-    /// Recognizes an operation as a matmul with a stack of matrices, if the stack is a weight.
+    /// Returns the matmul with a stack of matrices that an operation computes; `None` if the stack
+    /// is not a weight.
     pub(crate) fn of(function: &Function, op: &Op, operands: &[NodeId]) -> Option<Self> {
         let (Op::DotGeneral(dot), [x, matrices]) = (op, operands) else { return None };
         let (x, axes) = (function.node(*x).ty().rank(), function.node(*matrices).ty().rank());
@@ -57,8 +58,8 @@ impl Experts {
         Some(Self { weight, which, element: dot.element })
     }
 
-    /// Creates the same matmul with a stack of matrices that is packed in panels. The element type
-    /// of the result stays the same.
+    /// Creates the same matmul with a stack of matrices that is packed in panels. The packed matmul
+    /// has a result with the same element type.
     pub(crate) fn product(
         &self,
         b: &mut Builder<'_>,

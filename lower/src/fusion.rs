@@ -1,5 +1,5 @@
-//! Decides which operations one kernel computes together as a fused operation. Each fused operation
-//! saves a dispatch of a kernel.
+//! Decides which neighbouring operations one kernel computes together as a fused operation. Each
+//! fused operation saves a dispatch of a kernel.
 
 use std::collections::BTreeMap;
 
@@ -11,22 +11,22 @@ use trace::{Function, NodeId, NodeKind};
 /// A fused operation with the operands of its kernel.
 pub(crate) struct Fusion<'f> {
     pub(crate) work: FusedOp<'f>,
-    /// The main operation, whose name and source location the kernel gets.
+    /// The main operation, whose name and source location Tracewright gives to the kernel.
     pub(crate) named: NodeId,
     pub(crate) operands: Vec<NodeId>,
 }
 
-/// The fused operations of a function.
+/// The fused operations that kernels compute in a function.
 pub(crate) struct Fusions<'f> {
-    /// The fused operations. Each key in this map is the node whose value the kernel writes.
+    /// The fused operations. Each key in this map is the node whose value a kernel computes.
     written: BTreeMap<NodeId, Fusion<'f>>,
-    /// Whether each node needs no code: a kernel computes the node, or no other node reads the
-    /// node.
+    /// Whether the node with this index needs no code: either a kernel computes the node, or no
+    /// other node reads the node.
     within: Vec<bool>,
 }
 
 impl<'f> Fusions<'f> {
-    /// Fuses as many operations of a function as its kernels support.
+    /// Fuses as many operations of a function as the kernels of the target support.
     pub(crate) fn of(function: &'f Function, kernels: &Kernels) -> Self {
         if kernels.is_empty() {
             let within = function.live().into_iter().map(|live| !live).collect();
@@ -61,7 +61,7 @@ impl<'f> Fusions<'f> {
         fusions
     }
 
-    /// The fused operation that writes a node's value.
+    /// Returns the fused operation that computes the final value of a node.
     pub(crate) fn at(&self, id: NodeId) -> Option<&Fusion<'f>> {
         self.written.get(&id)
     }
@@ -98,26 +98,26 @@ impl<'f> Fusions<'f> {
     }
 }
 
-/// A fused operation that already includes the prologue of its first operand.
+/// A fused operation whose kernel also computes the prologue of the first operand.
 struct Prologue<'f> {
     work: FusedOp<'f>,
     within: Vec<NodeId>,
     operands: Vec<NodeId>,
 }
 
-/// A function, and for each of its nodes a list of the nodes that use the node.
+/// A function, together with a list of the users of each node.
 pub(crate) struct NodeUses<'f> {
     pub(crate) function: &'f Function,
     pub(crate) users: Vec<Vec<NodeId>>,
-    /// Whether each node is a result of the function.
+    /// For each node, whether the node is a result of the function.
     pub(crate) returned: Vec<bool>,
 }
 
-/// A sequence of operations that a kernel could compute as the epilogue of a main operation.
+/// A sequence of operations that a kernel could compute as the epilogue after a main operation.
 struct Ending {
     tail: Epilogue,
     operands: Vec<NodeId>,
-    /// The main operation, and all nodes of the sequence except the last node.
+    /// The main operation, and all nodes of the epilogue sequence except the last node.
     within: Vec<NodeId>,
     written: NodeId,
 }
@@ -151,11 +151,11 @@ impl<'f> NodeUses<'f> {
         self.users[id.index()] == [user] && !self.returned[id.index()]
     }
 
-    /// Fuses the rotary embedding and the norm before the first operand. For an append, the
-    /// function fuses the norm and the rotary embedding that compute the appended vectors. The
-    /// function fuses operations only if the kernel supports the operations, and if no other node
-    /// uses their results. The function also fuses the permutation that moves the token axis behind
-    /// the head axis.
+    /// Fuses the rotary embedding and the norm that compute the first operand of the main
+    /// operation. For an append, the function fuses the norm and the rotary embedding that compute
+    /// the appended vectors. The function fuses operations only if the kernel supports the
+    /// operations, and if no other node uses their results. The function also fuses the permutation
+    /// that moves the token axis of the operand behind the head axis.
     fn before(&self, id: NodeId, mut work: FusedOp<'f>, kernels: &Kernels) -> Prologue<'f> {
         let mut operands = self.function.operands(id);
         let writes = matches!(work.op, Op::Append(_));
@@ -245,8 +245,8 @@ impl<'f> NodeUses<'f> {
         wanted.then_some(user)
     }
 
-    /// The integers and scales of attention's keys and values, if only this attention reads the
-    /// dequantized keys and values.
+    /// Returns the integers and the scales of the keys and values that attention reads. Returns
+    /// `None` if any other operation reads the dequantized keys and values.
     fn dequantized(&self, id: NodeId) -> Option<[Vec<NodeId>; 2]> {
         let operands = self.function.operands(id);
         let (Some(Op::Sdpa(_)), [_, k, v, ..]) = (self.op(id), &operands[..]) else { return None };
@@ -274,7 +274,7 @@ impl<'f> NodeUses<'f> {
     }
 }
 
-/// Returns the permutation from `[B, S, …, E]` to `[B, …, S, E]`.
+/// Returns the permutation of axes from `[B, S, …, E]` to `[B, …, S, E]`.
 fn tokens_last(rank: usize) -> Vec<usize> {
     let Some(last) = rank.checked_sub(1).filter(|&last| last > 1) else { return Vec::new() };
     [0].into_iter().chain(2..last).chain([1, last]).collect()
@@ -285,7 +285,7 @@ fn tokens_first(rank: usize) -> Vec<usize> {
     [0, last - 1].into_iter().chain(1..last - 1).chain([last]).collect()
 }
 
-/// Returns the position of a slice in the row of each token.
+/// Returns the position of a slice within the matrix row of each token.
 fn part(narrow: &Narrow, of: &TensorType, tokens: usize) -> Option<Tokens> {
     let (before, from) = of.shape.split_at(narrow.axis);
     let within: usize = from[1..].iter().product();
@@ -293,14 +293,15 @@ fn part(narrow: &Narrow, of: &TensorType, tokens: usize) -> Option<Tokens> {
     rows.then(|| Tokens { stride: from[0] * within, from: narrow.start * within })
 }
 
-/// The search for the elementwise operations that follow a node.
+/// The state of the search for elementwise operations that follow a node.
 struct Growth<'g, 'f> {
     uses: &'g NodeUses<'f>,
     id: NodeId,
-    /// The type of the node before the epilogue. If the epilogue combines two halves of the node's
-    /// value, `ty` is the type of a half.
+    /// The type of the node whose result the epilogue reads. If the epilogue combines two halves of
+    /// the node's value, `ty` is the type of a half.
     ty: TensorType,
-    /// The node itself, or the two nodes that contain the halves of its value.
+    /// The node whose result the epilogue reads, or the two nodes that contain the halves of this
+    /// result.
     parts: Vec<NodeId>,
     /// The elementwise operations that the search has found so far, in order.
     joined: Vec<NodeId>,
@@ -330,7 +331,7 @@ impl<'g, 'f> Growth<'g, 'f> {
         self.parts.contains(&id) || self.joined.contains(&id)
     }
 
-    /// Whether a node is an elementwise operation that can become a part of the epilogue. Each
+    /// Whether a node is an elementwise operation that the search can add to the epilogue. Each
     /// operand of the operation must be a value that the search found, or a value that is computed
     /// before the epilogue.
     fn joins(&mut self, id: NodeId) -> bool {
@@ -417,15 +418,15 @@ impl<'g, 'f> Growth<'g, 'f> {
     }
 }
 
-/// A value that the program computes before the operations of the epilogue.
+/// A value that the epilogue reads, and that the program computes before the epilogue.
 enum Outside {
     Number(Real, ElementType),
-    /// The node of the operand, how the operand is broadcast to the result, and the element type to
-    /// which the node is rounded first.
+    /// The node of the epilogue's operand, how the epilogue broadcasts the operand, and the element
+    /// type to which the epilogue first rounds the node.
     Operand(NodeId, Broadcast, ElementType),
 }
 
-/// The operations of an epilogue that the search has collected so far.
+/// The operations of an epilogue that the search has found so far.
 struct Steps<'g, 'f> {
     growth: &'g Growth<'g, 'f>,
     tail: Epilogue,
@@ -448,7 +449,7 @@ impl Steps<'_, '_> {
         Some(())
     }
 
-    /// Returns the index of the operation that computes the value of a node.
+    /// Returns the index of the epilogue operation that computes the value of a node.
     fn place(&mut self, id: NodeId) -> Option<usize> {
         if let Some(&place) = self.places.get(&id) {
             return Some(place);

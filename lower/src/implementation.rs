@@ -1,7 +1,8 @@
 //! Decides how the program computes each node of a simplified trace: with a kernel, with an idiom
 //! or as StableHLO. The decisions of this module determine the layouts of weights, and how the
 //! program expands composite operations. In the expanded trace, kernels compute the remaining
-//! composite operations, the compiler recognizes idioms, and all other operations are StableHLO.
+//! composite operations, and idioms of IREE replace certain operations. All other operations become
+//! StableHLO.
 
 use std::collections::BTreeMap;
 
@@ -17,14 +18,16 @@ use crate::layout::{DenseReason, Layouts, WeightLayout, Weights, assign_layouts}
 use crate::{LowerError, idiom};
 
 pub(crate) enum Implementation {
-    /// A Tracewright kernel. If the kernel reads a weight, the archive stores the weight in panels.
+    /// One of Tracewright's kernels computes the node. If the kernel reads a weight, the archive
+    /// stores the weight in panels.
     Kernel(Option<StoredWeight>),
-    /// An operation in IREE's own dialects that replaces the operation of the node.
+    /// An idiom (an operation in IREE's own dialects) replaces the operation of the node.
     Idiom(Op),
-    /// StableHLO code that reads a quantized weight in the order of the checkpoint.
+    /// StableHLO code computes the node, and reads a quantized weight in the order of the
+    /// checkpoint.
     Grouped(StoredWeight),
-    /// StableHLO code from the converter of the node's operation, or the statement that StableHLO
-    /// has for the operation.
+    /// StableHLO code computes the node: the code from the converter of the operation, or the
+    /// statement that StableHLO has for the operation.
     StableHlo,
 }
 
@@ -36,20 +39,20 @@ pub(crate) struct StoredWeight {
 
 /// How an operation reads a weight in a special memory layout.
 pub(crate) enum WeightReader {
-    /// The operation multiplies its input by this matrix.
+    /// The operation is a matmul with this matrix.
     Matmul(Parameter),
     /// The operation looks up rows of this matrix.
     Rows(Parameter),
-    /// The operation multiplies its input by the matrices of a stack.
+    /// The operation is a matmul with a stack of matrices.
     Experts(Experts),
 }
 
-/// How the program computes each node of a trace on a target.
+/// How the program computes each node of a trace on a certain target.
 pub struct Implementations<'t> {
     pub(crate) trace: &'t Trace,
     pub(crate) activations: ActivationBits,
     layouts: Layouts,
-    /// For each function, the implementation of each node.
+    /// For each function of the trace, the implementation of each node.
     nodes: Vec<Vec<Implementation>>,
 }
 
@@ -57,7 +60,7 @@ impl<'t> Implementations<'t> {
     /// Decides how the program computes each node of a simplified trace.
     ///
     /// # Errors
-    /// Returns an error if the trace caches keys and values in 8 bits, but the target has no
+    /// Returns an error if the trace caches keys and values in 8 bits but the target has no
     /// kernels. Only kernels can read a KV cache with 8 bits.
     pub fn of(trace: &'t Trace, weights: &Weights, target: &Target) -> Result<Self, LowerError> {
         let kernels = weights.kernels(target);
@@ -98,7 +101,7 @@ impl<'t> Implementations<'t> {
         Ok(Self { trace, activations: weights.activations, layouts, nodes })
     }
 
-    /// Returns the implementation of a node, in the function with this index.
+    /// Returns the implementation of a node in the function with the index `function`.
     pub(crate) fn at(&self, (function, id): (usize, NodeId)) -> &Implementation {
         &self.nodes[function][id.index()]
     }
@@ -108,8 +111,8 @@ impl<'t> Implementations<'t> {
         self.layouts.values().any(Result::is_ok)
     }
 
-    /// Returns the format of each weight, by the weight's key in the function that declares it. If
-    /// the archive stores the weight unquantized, the error contains the reason.
+    /// Returns the storage format of each weight, by the weight's key in the function that declares
+    /// it. If the archive stores the weight unquantized, the error is the reason.
     pub fn formats(&self) -> BTreeMap<String, Result<WeightFormat, DenseReason>> {
         let formats = self.layouts.iter();
         formats.map(|(key, layout)| (key.clone(), layout.map(WeightLayout::format))).collect()
@@ -136,7 +139,7 @@ impl StoredWeight {
     }
 }
 
-/// Whether a trace contains an operation for which `is` returns true.
+/// Whether a trace contains any operation for which `is` returns true.
 fn has(trace: &Trace, is: impl Fn(&Op) -> bool) -> bool {
     let ops = |function: &Function| {
         function.ids().any(|id| matches!(&function.node(id).kind, NodeKind::Op(op) if is(op)))

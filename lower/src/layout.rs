@@ -15,29 +15,30 @@ use trace::{Function, NodeId, NodeKind, Parameter, Trace, key_pattern};
 use crate::experts::Experts;
 use crate::mixed::{Matrices, matrices, mixed};
 
-/// The formats of the weights that matmuls read. Norms, biases, and matrices with fewer outputs
-/// than the 16 rows of a panel always have the element type of the network.
+/// The storage formats of the weights that matmuls read. Norms, biases, and matrices with fewer
+/// outputs than the 16 rows of a panel always have the element type of the network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Quantization {
-    /// All weights have the element type of the network.
+    /// The archive stores all weights in the element type of the network.
     #[default]
     Computed,
     All(WeightFormat),
     /// The archive stores matmul weights in this format, but stores the output head and the value
     /// matrices in 8 bits.
     Mixed(WeightFormat),
-    /// Each pattern of weight keys selects the format of the matching weights, as in a quantized
-    /// checkpoint. Weights that match no pattern have the element type of the network.
+    /// Each tensor-name pattern selects the storage format of the matching weights, as in a
+    /// quantized checkpoint. Weights that match no pattern keep the element type of the network.
     ByKey(Arc<BTreeMap<String, WeightFormat>>),
-    /// `formats` sets the formats for patterns of weight keys, where `None` selects the element
-    /// type of the network. `base` sets the format of the weights that match no pattern.
+    /// The map `formats` contains a storage format for each tensor-name pattern, where `None`
+    /// selects the element type of the network. The choice `base` selects the storage format of the
+    /// weights that match no pattern.
     Mapped {
         base: Box<Quantization>,
         formats: Arc<BTreeMap<String, Option<WeightFormat>>>,
     },
 }
 
-/// The reason why a pattern in a map of formats does not match a network.
+/// The reason why a tensor-name pattern in a map of storage formats does not match a network.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
     #[error("the pattern `{pattern}` matches no weight matrix of the network{}", nearest.as_ref().map_or(String::new(), |known| format!("; did you mean `{known}`?")))]
@@ -47,20 +48,20 @@ pub enum PatternError {
 }
 
 impl Quantization {
-    /// Sets the formats of weights by patterns of their keys. An empty map selects the element type
-    /// of the network.
+    /// Selects the storage formats of weights by tensor-name patterns. An empty map selects the
+    /// element type of the network for all weights.
     pub fn by_key(formats: BTreeMap<String, WeightFormat>) -> Self {
         if formats.is_empty() { Self::Computed } else { Self::ByKey(Arc::new(formats)) }
     }
 
-    /// Selects the formats of `base`, except for the weights that match a pattern.
+    /// Selects the storage formats of `base`, except for the weights that match a pattern.
     pub fn mapped(base: Self, formats: BTreeMap<String, Option<WeightFormat>>) -> Self {
         Self::Mapped { base: Box::new(base), formats: Arc::new(formats) }
     }
 
-    /// Selects the same format for all matrices, including the output head. With a mixed format, a
-    /// network that consists of a single matmul would store its matrix in 8 bits, like an output
-    /// head.
+    /// Selects the same storage format for all matrices, including the output head. With a mixed
+    /// format, a network that consists of a single matmul would store its matrix in 8 bits, because
+    /// the matrix is the output head.
     #[must_use]
     pub fn pure(&self) -> Self {
         match self {
@@ -69,17 +70,18 @@ impl Quantization {
         }
     }
 
-    /// Whether the values of some weights are rounded. Either Tracewright rounds the weights, or
+    /// Whether any weights of the program are rounded. Either Tracewright rounds the weights, or
     /// the checkpoint contains rounded weights.
     pub fn rounds(&self) -> bool {
         *self != Self::Computed
     }
 
-    /// If the formats depend on the network, returns a choice with a format for each matrix of the
-    /// recorded network. If the formats do not depend on the network, returns the same choice.
+    /// If the storage formats depend on the network, the function returns a storage format for each
+    /// matrix of the recorded network. If the storage formats do not depend on the network, the
+    /// function returns the same choice of formats.
     ///
     /// # Errors
-    /// Returns an error if a pattern matches no matrix of the network.
+    /// Returns an error if a tensor-name pattern matches no matrix of the network.
     pub fn resolved(&self, trace: &Trace) -> Result<Self, PatternError> {
         let (base, changes) = match self {
             Self::Computed | Self::All(_) | Self::ByKey(_) => return Ok(self.clone()),
@@ -104,8 +106,8 @@ impl Quantization {
         Ok(Self::by_key(formats))
     }
 
-    /// The formats by pattern of weight keys. The map is empty if you did not select formats by
-    /// pattern.
+    /// Returns the storage format for each tensor-name pattern. The map is empty if you did not
+    /// select storage formats by tensor-name pattern.
     pub fn formats(&self) -> Arc<BTreeMap<String, WeightFormat>> {
         match self {
             Self::ByKey(formats) => formats.clone(),
@@ -113,8 +115,8 @@ impl Quantization {
         }
     }
 
-    /// Returns the format of a parameter; `None` if the archive stores the parameter in the element
-    /// type of the network.
+    /// Returns the storage format of a parameter; `None` if the archive stores the parameter in the
+    /// element type of the network.
     fn format(&self, parameter: &Parameter) -> Option<WeightFormat> {
         match self {
             Self::Computed => None,
@@ -152,8 +154,8 @@ impl From<Option<WeightFormat>> for Quantization {
     }
 }
 
-/// Prints the name of the format in the form that `--quant` accepts. `q4` is a mixed format, and
-/// `q4:pure` stores every matrix in q4.
+/// Prints the name of the storage format as you write it for the flag `--quant`. `q4` is a mixed
+/// storage format, and `q4:pure` stores every matrix in q4.
 impl fmt::Display for Quantization {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -171,7 +173,7 @@ impl fmt::Display for Quantization {
     }
 }
 
-/// The error for a word that is not the name of a format.
+/// The error for a word that is not the name of a storage format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a weight format, expected none, q8, q4, q4_k, mxfp4, q4:pure, q4_k:pure or mxfp4:pure")]
 pub struct UnknownQuantization(pub String);
@@ -194,7 +196,7 @@ impl FromStr for Quantization {
     }
 }
 
-/// How the archive stores weights, and whether kernels compute the matmuls.
+/// How the archive stores weights, and whether Tracewright's kernels compute the matmuls.
 ///
 /// ```
 /// use ops::WeightFormat;
@@ -206,14 +208,14 @@ impl FromStr for Quantization {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Weights {
-    /// The format of matmul weights.
+    /// The storage format of the weights that matmuls read.
     pub quantize: Quantization,
     /// Whether Tracewright's kernels compute matmuls, on targets that have kernels. Without
     /// kernels, the module contains only StableHLO, and the archive stores weights in the order of
     /// the checkpoint.
     pub kernels: bool,
     /// The number of bits of the integers to which the program rounds activations, before a matmul
-    /// with an integer weight.
+    /// with a quantized weight.
     pub activations: ActivationBits,
 }
 
@@ -225,10 +227,10 @@ impl Default for Weights {
 }
 
 impl Weights {
-    /// Returns the same options, with the [formats for a network](Quantization::resolved).
+    /// Returns the same options, with the storage [formats for a network](Quantization::resolved).
     ///
     /// # Errors
-    /// Returns an error if a pattern matches no matrix of the network.
+    /// Returns an error if a tensor-name pattern matches no matrix of the network.
     pub fn resolved(self, trace: &Trace) -> Result<Self, PatternError> {
         Ok(Self { quantize: self.quantize.resolved(trace)?, ..self })
     }
@@ -243,7 +245,7 @@ impl Weights {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WeightLayout {
     Packed(WeightFormat),
-    /// Several tensors contain the weight, each in the order of the checkpoint.
+    /// Several tensors of the archive contain the weight, each in the order of the checkpoint.
     Grouped(WeightFormat),
 }
 
@@ -255,7 +257,7 @@ impl WeightLayout {
 }
 
 /// The layout of each weight, by the weight's key in the function that declares it. If the archive
-/// stores the weight unquantized, the error contains the reason.
+/// stores the weight unquantized, the error is the reason.
 pub(crate) type Layouts = BTreeMap<String, Result<WeightLayout, DenseReason>>;
 
 /// The reason why the archive stores a weight in the element type of the network.
@@ -266,7 +268,7 @@ pub enum DenseReason {
     /// The weight is neither a matrix of floats nor a stack of matrices of floats. For example, the
     /// weight belongs to a norm, or the weight is a bias.
     NoMatrix,
-    /// An operation that is neither a matmul nor a row lookup reads the weight.
+    /// The weight is an operand of an operation that is neither a matmul nor a row lookup.
     ReadOtherwise,
     /// No kernel supports the shape of the weight.
     Shape,
@@ -315,9 +317,9 @@ pub(crate) fn assign_layouts(trace: &Trace, quantize: &Quantization, kernels: &K
     parameters.map(|parameter| (parameter.key.clone(), layout(parameter))).collect()
 }
 
-/// Returns the keys of weights that are read by operations other than matmuls and row lookups. Each
-/// key is the key in the function that declares the weight, because all layers that call this
-/// function share a layout.
+/// Returns the keys of those weights that are operands of operations other than matmuls and row
+/// lookups. Each key is the weight's key in the function that declares the weight, because all
+/// layers that call this function share one layout.
 fn used_otherwise(trace: &Trace) -> BTreeSet<&str> {
     let mut other = BTreeSet::new();
     for function in &trace.functions {
@@ -339,7 +341,7 @@ fn used_otherwise(trace: &Trace) -> BTreeSet<&str> {
     other
 }
 
-/// Whether the operand at this position may be a weight in a special memory layout.
+/// Whether the operand at this position of an operation may be a weight in a special memory layout.
 fn may_be_stored(function: &Function, id: NodeId, position: usize) -> bool {
     let NodeKind::Op(op) = &function.node(id).kind else { return false };
     let experts = |id: NodeId| match &function.node(id).kind {

@@ -1,9 +1,10 @@
-//! Lowers a trace to StableHLO, with the converters, the legalizations and the text of the module.
+//! Lowers a trace to StableHLO; this crate contains the converters, the legalizations and the code
+//! that prints the module.
 //!
 //! [`expand`] replaces composite operations by primitive operations. The result of [`expand`] is
-//! still a [`trace::Trace`], which you can dump, evaluate and compare. [`lower`] writes the
-//! expanded trace as StableHLO. Before [`lower`] writes a trace, [`lower`] rewrites operations that
-//! the target's compiler computes wrongly ([`legalize`]).
+//! still a [`trace::Trace`], which you can dump, evaluate and compare. The function [`lower`]
+//! converts the expanded trace to the text of a StableHLO module. Before [`lower`] prints a trace,
+//! it rewrites operations that the target's compiler computes wrongly ([`legalize`]).
 
 mod collectives;
 mod convert;
@@ -40,7 +41,7 @@ pub use xla::xla;
 /// The reason why Tracewright cannot lower a trace.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum LowerError {
-    /// A converter or an operation rejects the operands of an operation.
+    /// A converter or an operation rejects the types of its operands.
     #[error("the node %{node} of `{function}` cannot be lowered")]
     Infer {
         function: String,
@@ -62,7 +63,7 @@ pub enum LowerError {
         provenance: Provenance,
         op: &'static str,
     },
-    /// The trace contains an operation that only kernels can compute, and no kernel of the target
+    /// The trace contains an operation that only kernels can compute, but no kernel of the target
     /// supports the operation.
     #[error("the node %{node} of `{function}` is `{op}`, which no kernel computes for this target")]
     Kernel {
@@ -96,7 +97,8 @@ pub enum LowerError {
     /// The trace declares a parameter with two different types.
     #[error(transparent)]
     Parameter(#[from] trace::ParameterConflict),
-    /// A pattern in the map of formats does not match any matrix of the network.
+    /// A tensor-name pattern in the map of storage formats does not match any matrix of the
+    /// network.
     #[error(transparent)]
     Pattern(#[from] PatternError),
 }

@@ -1,10 +1,11 @@
-//! Mixed formats: if you select a format with fewer than 8 bits, some matrices stay in 8 bits.
+//! Mixed storage formats: if you select a format with fewer than 8 bits, the archive still stores
+//! some matrices in 8 bits.
 //!
 //! On SmolLM2 135M, with every matrix in `q4`, the mean KL divergence from the unquantized model is
-//! 0.33 nats. If the output head is in `q8`, the KL divergence is 0.25 nats. If the head and the
-//! value matrices are in `q8`, the KL divergence is 0.15 nats; the value matrices are 3 % of a
-//! layer. In `tracewright quality --layers`, no other matrix of a layer improves the divergence as
-//! much per byte.
+//! 0.33 nats. With the output head in `q8` and all other matrices in `q4`, the KL divergence is
+//! 0.25 nats. With the output head and the value matrices in `q8`, the KL divergence is 0.15 nats;
+//! the value matrices are 3 % of the weights in a layer. In a measurement with `tracewright quality
+//! --layers`, no other matrix of a layer improves the divergence as much per byte.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,10 +13,11 @@ use ops::{Op, WeightFormat, WeightUse};
 use trace::{Function, NodeId, NodeKind, Parameter, Trace, key_pattern};
 
 /// The archive stores a value matrix in 8 bits only if the matrix has at most this fraction of the
-/// weights of its layer.
+/// weights in its layer.
 const VALUES_SHARE: f64 = 1.0 / 16.0;
 
-/// The number of elements of each matrix, by the pattern of the matrix's key in the checkpoint.
+/// The number of elements of each matrix, by the tensor-name pattern of the matrix's key in the
+/// checkpoint.
 pub(crate) type Matrices = BTreeMap<String, usize>;
 
 /// Returns the matrices and stacks of matrices among the parameters of a trace.
@@ -23,8 +25,9 @@ pub(crate) fn matrices(trace: &Trace) -> Matrices {
     trace.functions.iter().flat_map(of_function).collect()
 }
 
-/// Returns the format of each matrix, by the pattern of its key. The archive stores the matrices of
-/// layers in `format`, except small matrices whose rounding costs much quality.
+/// Returns the storage format of each matrix, by the tensor-name pattern of the matrix's key. The
+/// archive stores the matrices of layers in `format`, except small matrices whose rounding would
+/// reduce the quality of the model too much.
 pub(crate) fn mixed(trace: &Trace, format: WeightFormat) -> BTreeMap<String, WeightFormat> {
     let mut formats: BTreeMap<String, WeightFormat> =
         matrices(trace).into_keys().map(|pattern| (pattern, format)).collect();
@@ -38,7 +41,8 @@ fn of_function(function: &Function) -> Matrices {
     matrices.map(|(key, ty)| (key_pattern(key), ty.count())).collect()
 }
 
-/// Returns the key patterns of the matrices in a function that the archive stores in 8 bits.
+/// Returns the tensor-name patterns of those matrices in a function that the archive stores in 8
+/// bits.
 fn sensitive(function: &Function) -> BTreeSet<String> {
     let mut sensitive = BTreeSet::new();
     let layer: usize =
@@ -66,12 +70,12 @@ fn patterns(parameter: &Parameter) -> impl Iterator<Item = String> {
     parameter.sources().into_iter().map(|(key, _)| key_pattern(key))
 }
 
-/// Whether a matrix belongs to a list of layers, unlike the output head.
+/// Whether a matrix belongs to a repeated layer of the network, unlike the output head.
 fn in_layer(pattern: &str) -> bool {
     pattern.split('.').any(|part| part == "*")
 }
 
-/// The weight that a matmul reads.
+/// Returns the weight that a matmul reads.
 fn weight(function: &Function, matmul: NodeId) -> Option<&Parameter> {
     match &function.node(*function.operands(matmul).get(1)?).kind {
         NodeKind::Parameter(parameter) => Some(parameter),
@@ -79,7 +83,8 @@ fn weight(function: &Function, matmul: NodeId) -> Option<&Parameter> {
     }
 }
 
-/// Returns the weights of the last matmuls before a value, on every path to the value.
+/// Follows every path of nodes that leads to a value, and returns the weight of the last matmul on
+/// each path.
 fn weights_behind(function: &Function, value: NodeId) -> Vec<&Parameter> {
     let (mut found, mut seen, mut pending) = (Vec::new(), BTreeSet::new(), vec![value]);
     while let Some(id) = pending.pop() {

@@ -1,5 +1,5 @@
-//! Writes the text of a module. The text is StableHLO with a source location on every operation.
-//! The dialect determines how the module represents weights and large constants.
+//! Prints the text of a StableHLO module. The text is StableHLO with a source location for every
+//! operation. The dialect determines how the module represents weights and large constants.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ use crate::legalize::{Legalization, legalize};
 use crate::{LowerError, idiom};
 
 /// If a constant has more bytes than this number, the module contains the constant only once, as a
-/// global for all functions.
+/// global that all functions read.
 const INLINE_BYTES: usize = 1024;
 
 /// A program as the text of a StableHLO module.
@@ -40,8 +40,8 @@ const INLINE_BYTES: usize = 1024;
 pub struct Module {
     /// The text of the module, for the compiler `iree-compile`.
     pub text: String,
-    /// The text of the module without source locations. Equal programs have equal texts, even if
-    /// different source files declare the programs.
+    /// The text of the module without source locations. Equal programs have equal texts without
+    /// locations, even if different source files declare the programs.
     pub text_without_locs: String,
     pub signatures: Vec<Signature>,
     /// The parameters of the module, sorted by key. The module reads its parameters from the IREE
@@ -51,7 +51,8 @@ pub struct Module {
     pub tuned: BTreeMap<String, Tiling>,
 }
 
-/// A statement of a module, and the place in the network that declares the statement.
+/// A statement of a module, together with the place in the network that declares the node of the
+/// statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Statement<'a> {
     pub function: &'a str,
@@ -61,7 +62,7 @@ pub struct Statement<'a> {
 }
 
 impl Module {
-    /// Every statement of the module that has a source location, in order.
+    /// Returns every statement of the module that has a source location, in order.
     pub fn statements(&self) -> impl Iterator<Item = Statement<'_>> {
         let mut function = "";
         self.text.lines().zip(self.text_without_locs.lines()).filter_map(move |(line, text)| {
@@ -73,8 +74,8 @@ impl Module {
         })
     }
 
-    /// How often each operation is in the text of the module. The count of an operation does not
-    /// depend on how often the module calls a function.
+    /// Returns the number of times that each operation occurs in the text of the module. The number
+    /// does not depend on how often the module calls a function.
     pub fn histogram(&self) -> BTreeMap<String, usize> {
         let mut histogram = BTreeMap::new();
         for line in self.text_without_locs.lines() {
@@ -88,7 +89,7 @@ impl Module {
     }
 }
 
-/// Writes a trace of primitive operations as a StableHLO module, with legalizations for the
+/// Prints a trace of primitive operations as a StableHLO module, with legalizations for the
 /// target's compiler.
 ///
 /// # Errors
@@ -100,7 +101,7 @@ pub fn lower(trace: &Trace, target: &Target) -> Result<Module, LowerError> {
     write_with(&legal, target.backend.dialect(), Kernels::of(target), &Frame::default())
 }
 
-/// Rejects tensors with element types that the target does not support.
+/// Returns an error if the trace has tensors with element types that the target does not support.
 fn check_elements(trace: &Trace, target: &Target) -> Result<(), LowerError> {
     for function in &trace.functions {
         for id in function.ids() {
@@ -127,7 +128,7 @@ fn check_elements(trace: &Trace, target: &Target) -> Result<(), LowerError> {
     Ok(())
 }
 
-/// Writes a trace of primitive operations as StableHLO, without legalizations. Each function that
+/// Prints a trace of primitive operations as StableHLO, without legalizations. Each function that
 /// is not an entry point becomes a private function, and takes its weights as arguments.
 ///
 /// # Errors
@@ -137,24 +138,26 @@ pub fn write(trace: &Trace, dialect: Dialect) -> Result<Module, LowerError> {
     write_with(trace, dialect, Kernels::none(), &Frame::default())
 }
 
-/// Contains the text of the module around the functions, and the attributes for the arguments and
+/// Contains the text around the functions of the module, and the attributes for the arguments and
 /// results of the entry points.
 pub(crate) struct Frame {
     pub name: String,
     pub attributes: String,
     pub before: String,
-    /// The text after the type of each argument of an entry point, except arguments that are
-    /// weights.
+    /// The MLIR attributes of each argument of an entry point, except arguments that are weights.
+    /// The module contains the attributes after the type of the argument.
     pub arguments: Vec<String>,
-    /// The text after the type of each weight, by the name of the weight.
+    /// The MLIR attributes of each weight, by the name of the weight. The module contains the
+    /// attributes after the type of the weight.
     pub weights: HashMap<String, String>,
-    /// The text after the type of each result of an entry point.
+    /// The MLIR attributes of each result of an entry point. The module contains the attributes
+    /// after the type of the result.
     pub results: Vec<String>,
-    /// Whether matmuls in f32 request the full precision of f32. If matmuls in f32 do not request
-    /// full precision, XLA rounds their operands on accelerators: to TF32 on NVIDIA GPUs, and to
-    /// bf16 on TPUs.
+    /// Whether the module requests the full precision of f32 for matmuls in f32. Otherwise XLA
+    /// rounds the operands of such matmuls on accelerators: to TF32 on NVIDIA GPUs, and to bf16 on
+    /// TPUs.
     pub exact: bool,
-    /// Whether kernels for NVIDIA GPUs compute some of the operations.
+    /// Whether Tracewright's kernels for NVIDIA GPUs compute some of the operations.
     pub cuda: bool,
 }
 
@@ -221,14 +224,14 @@ pub(crate) fn write_with(
 struct Writer<'a> {
     trace: &'a Trace,
     dialect: Dialect,
-    /// For each function, the weights that the function takes as arguments. An entry point takes no
-    /// weights as arguments, because an entry point loads its weights itself.
+    /// For each function of the module, the weights that the function takes as arguments. An entry
+    /// point takes no weights as arguments, because an entry point loads its weights itself.
     weights: Vec<Vec<Weight>>,
     constants: HashMap<Literal, usize>,
     globals: Vec<Literal>,
     kernels: Kernels,
-    /// Whether the module rounds every f16 and bf16 result to its element type. The rounding of
-    /// results is necessary if kernels compute the matmuls.
+    /// Whether the module rounds every f16 and bf16 result to its element type. This rounding is
+    /// necessary if kernels compute the matmuls.
     rounds: bool,
     frame: &'a Frame,
 }
@@ -239,7 +242,8 @@ struct Weight {
     ty: String,
 }
 
-/// The text of a function: the header, the statements with their locations, and the end.
+/// The text of a function in the module: the header, the statements with their locations, and the
+/// end.
 struct Body {
     header: String,
     statements: Vec<(String, Provenance)>,
@@ -274,19 +278,20 @@ impl Body {
     }
 }
 
-/// The location of a node, for example `loc("model/layers.*/mlp"("models/src/llama.rs":51:0))`.
+/// The location of a node in the text of a module, for example
+/// `loc("model/layers.*/mlp"("models/src/llama.rs":51:0))`.
 pub fn location(provenance: &Provenance) -> String {
     let Provenance { path, file, line } = provenance;
     format!("loc(\"{}\"(\"{file}\":{line}:0))", namespace(path))
 }
 
-/// Returns a path with slashes between its levels, such as `model/layers.*/mlp`. Graph viewers use
-/// the slashes of a path to show the structure of the model.
+/// Returns a field path with slashes between its levels, such as `model/layers.*/mlp`. Graph
+/// viewers use the slashes of a field path to show the structure of the model.
 pub fn namespace(path: &str) -> String {
     path.replace('.', "/").replace("/*", ".*")
 }
 
-/// The statements of one node, whose names are unique in the function.
+/// The StableHLO statements of one node, whose SSA names are unique in the function.
 struct Fresh<'a> {
     statements: &'a mut Vec<(String, Provenance)>,
     provenance: &'a Provenance,
@@ -311,16 +316,16 @@ impl Statements for Fresh<'_> {
 
 impl Writer<'_> {
     /// Whether the module contains a constant only once, as a global for all functions. If all
-    /// elements of a constant are equal, its text is short and the compiler folds it. So the module
-    /// repeats a constant whose elements are all equal.
+    /// elements of a constant are equal, the constant's text is short and the compiler folds the
+    /// constant. Therefore the module repeats such a constant in every function that reads it.
     fn is_global(&self, literal: &Literal) -> bool {
         self.dialect == Dialect::IreeGlobals
             && literal.as_splat().is_none()
             && literal.ty().bytes() > INLINE_BYTES
     }
 
-    /// The arguments of a function. If the function does not load its weights, the weights are
-    /// arguments too, and the function adds their names to `weight_names`.
+    /// Prints the arguments of a function. If the function does not load its weights, the weights
+    /// are arguments too. In this case, the method adds the names of the weights to `weight_names`.
     fn arguments(
         &self,
         signature: &Signature,
@@ -344,7 +349,7 @@ impl Writer<'_> {
     }
 
     /// Returns the right-hand side of the statement for an operation, as the operation's
-    /// implementation defines it. `names` contains the SSA names of earlier nodes.
+    /// implementation defines it. The list `names` contains the SSA names of earlier nodes.
     fn operation(
         &mut self,
         fresh: &mut Fresh<'_>,
@@ -483,10 +488,10 @@ fn multiplies(function: &Function) -> bool {
     function.ids().any(is_kernel)
 }
 
-/// Rounds a result to the element type of the result. IREE computes f16 and bf16 numbers in f32,
-/// and rounds only the numbers that it writes to memory. The number of tokens determines which
-/// numbers IREE writes to memory, so without rounding every result, the outputs would depend on the
-/// number of tokens.
+/// Emits statements that round a result to the element type of the result. IREE computes f16 and
+/// bf16 numbers in f32, and rounds only those numbers that it stores in memory. The number of
+/// tokens determines which numbers IREE stores in memory. If the module did not round every result,
+/// the outputs would depend on the number of tokens.
 fn rounded(fresh: &mut Fresh<'_>, value: String, op: &ops::Op, ty: &TensorType) -> String {
     use ops::Op::{Binary, Convert, DotGeneral, Reduce, Unary};
     let computes = matches!(op, Unary(_) | Binary(_) | Convert(_) | Reduce(_) | DotGeneral(_));
@@ -506,7 +511,7 @@ fn rounded(fresh: &mut Fresh<'_>, value: String, op: &ops::Op, ty: &TensorType) 
     })
 }
 
-/// The reason why Tracewright cannot write a statement for an operation.
+/// The reason why the module cannot contain a statement for an operation.
 fn unspelled(function: &Function, id: NodeId, op: &ops::Op) -> LowerError {
     let provenance = function.node(id).provenance.clone();
     let (function, node, name) = (function.name.clone(), id.index(), op.name());
@@ -516,7 +521,7 @@ fn unspelled(function: &Function, id: NodeId, op: &ops::Op) -> LowerError {
     }
 }
 
-/// Returns the SSA name of a weight. A function loads each weight only once.
+/// Returns the SSA name of a weight in a function. A function loads each weight only once.
 fn load(fresh: &mut Fresh<'_>, names: &mut HashMap<String, String>, key: &str, ty: &str) -> String {
     match names.get(key) {
         Some(name) => name.clone(),

@@ -5,9 +5,9 @@ use trace::{Builder, Function, NodeId, NodeKind, Output, Trace};
 
 use crate::LowerError;
 
-/// Returns the same program after `operation` has rewritten the operations. For each operation of
-/// the trace, `operation` appends the nodes that replace the operation. The function removes nodes
-/// that no result of the program needs.
+/// Returns the same program after the closure `operation` has rewritten each operation. For each
+/// operation of the trace, the closure `operation` appends the nodes that replace the operation.
+/// The function removes nodes that no result of the program needs.
 pub(crate) fn rewrite(
     trace: &Trace,
     operation: impl Fn(&mut Builder<'_>, &Op, &[NodeId]) -> Result<NodeId, InferError>,
@@ -15,7 +15,8 @@ pub(crate) fn rewrite(
     rewrite_nodes(trace, |b, _, op, operands| operation(b, op, operands))
 }
 
-/// Like [`rewrite`], but `operation` also receives the index of the function and the node.
+/// Like [`rewrite`], but the closure `operation` also receives the index of the function and the
+/// index of the node.
 pub(crate) fn rewrite_nodes(
     trace: &Trace,
     operation: impl Fn(&mut Builder<'_>, (usize, NodeId), &Op, &[NodeId]) -> Result<NodeId, InferError>,

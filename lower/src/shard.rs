@@ -12,15 +12,17 @@ use trace::{AxisName, Function, NodeKind, Parameter, ParameterConflict, Trace, a
 /// The sharding of a program's tensors over a device mesh.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shards {
-    /// The mesh. Tracewright splits a mesh axis into two axes if a tensor is partitioned over only
-    /// a part of the mesh axis. For example, for a model with 8 key-value heads, `model=16` becomes
-    /// `model.0=8,model.1=2`. The split does not change the order of the devices.
+    /// The mesh. Tracewright splits a mesh axis into two axes if any tensor is partitioned over
+    /// only a fraction of the devices along the mesh axis. For example, for a model with 8
+    /// key-value heads, `model=16` becomes `model.0=8,model.1=2`. The split does not change the
+    /// order of the devices.
     pub mesh: Mesh,
     /// The sharding of each weight, by the key of the weight.
     pub weights: BTreeMap<String, Sharding>,
     /// The sharding of each entry point, by the name of the entry point.
     pub entries: BTreeMap<String, EntryShards>,
-    /// The tensors that are partitioned over only a part of the mesh axis that a rule names.
+    /// The tensors that are partitioned over only a fraction of the devices along the mesh axis
+    /// that a rule names.
     pub notes: BTreeSet<ShardNote>,
 }
 
@@ -31,26 +33,28 @@ pub struct EntryShards {
     pub results: Vec<Sharding>,
 }
 
-/// The sharding of a tensor. For each axis of the tensor, the sharding lists the mesh axes that
-/// partition this axis. The mesh axis that varies slowest comes first. Devices along all other mesh
-/// axes have copies of the same part of the tensor.
+/// The sharding of a tensor. For each axis of the tensor, the sharding lists the mesh axes over
+/// which Tracewright partitions the tensor axis. In each list of mesh axes, the mesh axis that
+/// varies slowest comes first. Devices along all other mesh axes have copies of the same part of
+/// the tensor.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sharding(pub Vec<Vec<MeshAxis>>);
 
-/// A tensor axis that Tracewright partitions over only a part of a mesh axis.
+/// A tensor axis that Tracewright partitions over only a fraction of the devices along a mesh axis.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ShardNote {
     /// The tensor axis is shorter than the mesh axis, so several devices have a copy of the same
     /// part of the tensor.
     Short { axis: String, extent: usize, over: MeshAxis },
-    /// The key-value heads use only a part of the mesh axis. The query heads of each key-value head
-    /// are partitioned over the rest of the mesh axis.
+    /// The key-value heads are partitioned over only a fraction of the devices along the mesh axis.
+    /// The query heads of each key-value head are partitioned over the remaining devices along the
+    /// mesh axis.
     Groups {
         axis: String,
         extent: usize,
         over: MeshAxis,
         parts: usize,
-        /// The number of devices along the rest of the mesh axis.
+        /// The number of devices over which the query heads of one key-value head are partitioned.
         rest: usize,
     },
 }
@@ -61,7 +65,7 @@ pub enum ShardError {
     /// A rule names a mesh axis that the mesh does not have.
     #[error("the sharding rule `{rule}` divides along the axis `{}`, which the mesh `{mesh}` does not have", .rule.over)]
     NoMeshAxis { rule: ShardRule, mesh: Mesh },
-    /// The mesh has an axis that no rule uses.
+    /// The mesh has an axis that no sharding rule uses.
     #[error(
         "no rule divides a tensor along the axis `{axis}` of the mesh `{mesh}`, so all devices of this \
         axis would compute the same values"
@@ -80,7 +84,7 @@ pub enum ShardError {
         .over.size, .over.name
     )]
     Uneven { tensor: String, axis: String, extent: usize, over: MeshAxis },
-    /// The tensor axis is an inner part of a merged axis, and the outer part of the merged axis is
+    /// The tensor axis is an inner axis of a merged axis, and the outer axis of the merged axis is
     /// not partitioned.
     #[error(
         "the tensor `{tensor}`: the axis `{axis}` is not the outermost axis in the combined axis `{within}`; \
@@ -89,7 +93,7 @@ pub enum ShardError {
     Within {
         tensor: String,
         axis: String,
-        /// The merged axis, which contains the tensor axis.
+        /// The merged axis that contains the tensor axis.
         within: String,
     },
     /// Two tensor axes need incompatible splits of the same mesh axis.
@@ -98,7 +102,7 @@ pub enum ShardError {
     Cuts {
         over: MeshAxis,
         first: usize,
-        /// The number of parts that the second tensor axis needs.
+        /// The number of pieces into which the second tensor axis must be divided.
         second: usize,
     },
     /// Two declarations of the same weight partition the axes of the weight differently.
@@ -109,7 +113,7 @@ pub enum ShardError {
     Parameter(#[from] ParameterConflict),
 }
 
-/// A span is a part of a mesh axis, between two divisors of the size of the mesh axis.
+/// A span is a factor of a mesh axis, between two divisors of the size of the mesh axis.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Span {
     over: usize,
@@ -122,14 +126,15 @@ struct Divider<'a> {
     mesh: &'a Mesh,
     rules: BTreeMap<&'a str, usize>,
     groups: BTreeSet<&'a str>,
-    /// For each mesh axis, the divisors of its size at which Tracewright splits the axis.
+    /// For each mesh axis, the divisors of the axis's size at which Tracewright splits the axis.
     cuts: Vec<BTreeSet<usize>>,
     notes: BTreeSet<ShardNote>,
 }
 
 impl Shards {
     /// Partitions the arguments and results of a recorded trace over the devices of a mesh.
-    /// Simplification without an archive does not change the arguments and results of a program.
+    /// The simplification of a program without an archive does not change the program's arguments
+    /// and results.
     ///
     /// # Errors
     /// Returns an error if a rule names an unknown axis, or if the extent of a tensor axis is not
@@ -186,7 +191,7 @@ impl Shards {
         parameters.iter().map(bytes).sum()
     }
 
-    /// The weights of which every device stores all elements.
+    /// Returns the weights of which every device stores all elements.
     pub fn replicated<'a>(&self, parameters: &'a [Parameter]) -> Vec<&'a Parameter> {
         let whole = |p: &&Parameter| self.weights.get(&p.key).is_none_or(|sharding| sharding.parts() == 1);
         parameters.iter().filter(whole).collect()
@@ -194,12 +199,12 @@ impl Shards {
 }
 
 impl Sharding {
-    /// The number of parts into which the tensor is divided.
+    /// Returns the number of pieces into which the sharding divides the tensor.
     pub fn parts(&self) -> usize {
         self.0.iter().flatten().map(|axis| axis.size).product()
     }
 
-    /// Returns the type of the part of a tensor that one device stores under this sharding.
+    /// Returns the type of that piece of a tensor which one device stores under this sharding.
     pub fn local(&self, ty: &TensorType) -> TensorType {
         let parts = |axes: &Vec<MeshAxis>| axes.iter().map(|axis| axis.size).product::<usize>();
         let mut ty = ty.clone();
@@ -260,8 +265,8 @@ fn declared_axes(trace: &Trace) -> BTreeMap<&str, Vec<&[AxisName]>> {
     declared
 }
 
-/// Returns the axes that the queries have and the keys lack, in attention whose query heads share
-/// key-value heads.
+/// Returns those axes of the queries that the keys do not have, for attention whose query heads
+/// share key-value heads.
 fn group_axes(function: &Function) -> Vec<&str> {
     let mut groups = Vec::new();
     for id in function.ids() {
@@ -302,8 +307,8 @@ impl<'a> Divider<'a> {
         Ok(Self { mesh, rules: by_axis, groups, cuts, notes: BTreeSet::new() })
     }
 
-    /// The sharding of a tensor that has the given axes. If two axes of the tensor need the same
-    /// mesh axis, Tracewright partitions only the first of these axes.
+    /// Returns the sharding of a tensor that has the given axes. If two axes of the tensor need the
+    /// same mesh axis, Tracewright partitions only the first of these axes.
     fn place(
         &mut self,
         tensor: &str,
@@ -340,7 +345,7 @@ impl<'a> Divider<'a> {
         Ok(placed)
     }
 
-    /// The number of parts into which the mesh axis `over` divides a tensor axis.
+    /// Returns the number of pieces into which the mesh axis `over` divides a tensor axis.
     fn parts(&mut self, tensor: &str, axis: &str, extent: usize, over: usize) -> Result<usize, ShardError> {
         let over = &self.mesh.axes[over];
         if extent.is_multiple_of(over.size) {
@@ -354,8 +359,9 @@ impl<'a> Divider<'a> {
         Err(ShardError::Uneven { tensor: tensor.into(), axis, extent, over })
     }
 
-    /// Returns the part of a mesh axis over which Tracewright partitions the query heads of each
-    /// key-value head. The key-value heads do not use this part of the mesh axis.
+    /// Returns the fraction of a mesh axis over which Tracewright partitions the query heads of
+    /// each key-value head. The key-value heads are not partitioned over this fraction of the mesh
+    /// axis.
     fn rest(&mut self, axis: &str, extent: usize, taken: &[Option<usize>]) -> Option<Span> {
         let left = |(at, over): (usize, &MeshAxis)| {
             let from = taken[at].filter(|&parts| parts < over.size)?;
@@ -372,8 +378,8 @@ impl<'a> Divider<'a> {
         Some(Span { over: at, from, to: from * parts })
     }
 
-    /// The mesh axes after Tracewright has split them. The function returns each new axis, together
-    /// with the divisor of the original axis at which the new axis begins.
+    /// Returns the mesh axes after Tracewright has split them. For each new axis, the function also
+    /// returns the divisor of the original axis at which the new axis begins.
     fn pieces(&self) -> Result<Vec<Vec<(MeshAxis, usize)>>, ShardError> {
         let of_axis = |(over, cuts): (&MeshAxis, &BTreeSet<usize>)| {
             let mut cuts: BTreeSet<usize> = cuts.clone();
@@ -409,7 +415,7 @@ impl<'a> Divider<'a> {
     }
 }
 
-/// The axes that a sharding rule can name: the axes of all weights, arguments and results.
+/// Returns the axes that a sharding rule can name: the axes of all weights, arguments and results.
 pub fn divisible_axes(trace: &Trace) -> BTreeSet<&str> {
     let mut known = BTreeSet::new();
     for (index, function) in trace.functions.iter().enumerate() {

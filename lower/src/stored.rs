@@ -37,8 +37,8 @@ fn packed(b: &mut Builder<'_>, format: WeightFormat, parameter: &Parameter) -> R
     from_recipe(b, parameter.key.clone(), parameter, |matrix| step(Pack { format }, matrix))
 }
 
-/// Returns the tensors that contain a parameter in a format with groups. The tensor with the
-/// integers has the same key as the parameter.
+/// Returns the tensors that contain a parameter in a format with groups. The tensor that contains
+/// the integers of the weight has the same key as the parameter.
 fn grouped(
     b: &mut Builder<'_>,
     format: WeightFormat,

@@ -26,9 +26,9 @@ pub enum Tunable {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FusedMatmul {
     pub op: PackedLinear,
-    /// The type of the activations, `[rows, inputs]`.
+    /// The tensor type of the matmul's activations, `[rows, inputs]`.
     pub x: TensorType,
-    /// The norm of the activations, if the kernel computes the norm too.
+    /// The norm of the activations, if the same kernel computes the norm and the matmul.
     pub norm: Option<RmsNorm>,
     /// Whether the epilogue combines two halves of the result, such as gate and up.
     pub halves: bool,
@@ -39,18 +39,18 @@ pub struct FusedMatmul {
 pub struct FusedExperts {
     pub op: PackedExperts,
     pub x: TensorType,
-    /// The type of the indices that select the matrix for each row. With `None`, the rows use the
-    /// matrices of the stack in order.
+    /// The type of the indices that select the matrix for each row. If the value is `None`, the
+    /// rows use the matrices of the stack in order.
     pub indices: Option<TensorType>,
 }
 
-/// Attention that one kernel computes, and its prologue if there is one.
+/// One kernel computes attention; the kernel can also compute the prologue of the attention.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FusedAttention {
     pub op: Sdpa,
     /// The types of q, k, v and the offset, in this order.
     pub types: Vec<TensorType>,
-    /// Whether keys and values are integers with a scale per key.
+    /// Whether attention reads keys and values that are integers with a scale per key.
     pub quantized: bool,
 }
 
@@ -118,8 +118,8 @@ impl Tunable {
     }
 }
 
-/// For each entry point of an expanded trace, the operations whose kernels support several tilings.
-/// The function also counts how often one call of the entry point runs each operation.
+/// Returns, for each entry point of an expanded trace, the operations whose kernels support several
+/// tilings. The function also returns how often one call of the entry point runs each operation.
 ///
 /// # Errors
 /// Returns an error if Tracewright cannot lower the trace.

@@ -1,4 +1,4 @@
-//! Writes one entry point as a StableHLO module for XLA. The arguments of the module are the
+//! Prints one entry point as a StableHLO module for XLA. The arguments of the module are the
 //! arguments of the entry point, followed by the weights. If there is a mesh, the module also
 //! contains the sharding of its arguments and results in Shardy's syntax.
 
@@ -20,9 +20,9 @@ use crate::{EntryShards, LowerError, Shards};
 const MAIN: &str = "main";
 const MESH: &str = "mesh";
 
-/// Writes one entry point of a trace of primitive operations as a module for XLA. The module
-/// donates the arguments with the state: XLA writes each new state into the memory of the argument
-/// with the same role.
+/// Prints one entry point of a trace of primitive operations as a module for XLA. The module
+/// donates the memory of the state arguments to XLA: XLA stores each new state in the memory of the
+/// argument with the same role.
 ///
 /// # Errors
 /// Returns an error if the trace does not have the entry point, if it contains a composite
@@ -62,11 +62,11 @@ pub fn xla(
     Ok(module)
 }
 
-/// Replaces NaN by infinity in the operand of each maximum over a result of the entry point. On
-/// CPUs, XLA's maximum and its all-reduce of a maximum ignore NaN (the test `a_maximum_ignores_nan`
-/// in `pjrt/tests/plugin.rs`). With infinity instead of NaN, every device selects the token with
-/// the NaN as the most likely token. The logit of the selected token is then NaN, so you notice the
-/// error.
+/// If the program computes the maximum of a result of the entry point, the function replaces NaN by
+/// infinity in the operand of the maximum. On CPUs, XLA's maximum and its all-reduce of a maximum
+/// ignore NaN (the test `a_maximum_ignores_nan` in `pjrt/tests/plugin.rs`). With infinity instead
+/// of NaN, every device selects the token with the NaN as the most likely token. The logit of the
+/// selected token is then NaN, so you notice the error.
 fn with_nan_as_infinity(trace: &Trace, entry: usize) -> Result<Trace, LowerError> {
     let function = &trace.functions[entry];
     rewrite_nodes(trace, |b, (index, id), op, operands| {
@@ -86,8 +86,8 @@ fn with_nan_as_infinity(trace: &Trace, entry: usize) -> Result<Trace, LowerError
     })
 }
 
-/// Returns the attributes of each argument: its sharding, and the result that XLA may write into
-/// the memory of the argument.
+/// Returns the MLIR attributes of each argument: the argument's sharding, and the result that XLA
+/// may store in the memory of the argument.
 fn arguments(signature: &Signature, shards: Option<&EntryShards>) -> Vec<String> {
     let of_argument = |(at, argument): (usize, &Argument)| {
         let mut said: Vec<String> = Vec::new();
@@ -107,7 +107,7 @@ fn spelled(sharding: &crate::Sharding) -> String {
 }
 
 /// Formats a list of attributes in braces, such as ` {a, b}`. Returns an empty string if the list
-/// is empty.
+/// of attributes is empty.
 fn braced(said: &[String]) -> String {
     if said.is_empty() { String::new() } else { format!(" {{{}}}", said.join(", ")) }
 }

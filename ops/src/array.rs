@@ -1,4 +1,5 @@
-//! An [`Array`] is a tensor in host memory, as an argument or a result of a program.
+//! An [`Array`] is a tensor in host memory, which a program takes as an argument or returns as a
+//! result.
 
 use crate::{ElementType, TensorType, Value};
 use half::{bf16, f16};
@@ -6,7 +7,7 @@ use half::{bf16, f16};
 /// A type of number that an [`Array`] can contain.
 pub trait Number: Copy {
     const TYPE: ElementType;
-    /// Appends the number in little-endian order.
+    /// Appends the bytes of the number in little-endian order to a buffer.
     #[doc(hidden)]
     fn write(self, bytes: &mut Vec<u8>);
     #[doc(hidden)]
@@ -77,8 +78,8 @@ impl Array {
         Ok(Self { ty, axes: Vec::new(), bytes })
     }
 
-    /// Sets the names of the axes. When you call a program, the names are compared with the axis
-    /// names that the network declares.
+    /// Sets the names of the axes. When you call a program with the array, Tracewright compares the
+    /// names with the axis names that the network declares.
     ///
     /// # Errors
     /// Returns an error if the number of names differs from the number of axes.
@@ -93,7 +94,7 @@ impl Array {
     /// Creates an array from its little-endian bytes.
     ///
     /// # Panics
-    /// Panics if the length of `bytes` is not `ty.bytes()`.
+    /// Panics if the length of `bytes` differs from `ty.bytes()`.
     pub fn from_bytes(ty: TensorType, axes: Vec<String>, bytes: Vec<u8>) -> Self {
         assert_eq!(bytes.len(), ty.bytes(), "storage of {ty}");
         Self { ty, axes, bytes }
@@ -112,7 +113,7 @@ impl Array {
         &self.bytes
     }
 
-    /// The numbers in row-major order.
+    /// Returns the numbers of the array in row-major order.
     ///
     /// # Errors
     /// Returns an error if the array has another element type.
@@ -125,7 +126,7 @@ impl Array {
 }
 
 impl From<&Value> for Array {
-    /// Converts a value to an array without axis names.
+    /// Converts a Rust value to an array without axis names.
     fn from(value: &Value) -> Self {
         Self { ty: value.ty.clone(), axes: Vec::new(), bytes: value.to_bytes() }
     }

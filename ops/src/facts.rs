@@ -3,20 +3,21 @@
 
 use crate::TensorType;
 
-/// The class of an operation.
+/// The class of an operation, which the cost model and reports use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum OpClass {
     /// The operation is a constant, which is known when Tracewright records the network.
     Constant,
-    /// The operation computes each element, or each row, and does not sum over an axis.
+    /// The operation computes each element, or each row, independently and does not sum over an
+    /// axis.
     Elementwise,
-    /// The operation moves numbers, and computes no new numbers.
+    /// The operation only moves numbers in memory, and computes no new numbers.
     Movement,
     /// The operation computes a sum, a maximum or a norm along axes.
     Reduction,
     Matmul,
     Attention,
-    /// The operation writes to a part of the state.
+    /// The operation replaces a slice of the state that a layer keeps between calls.
     State,
 }
 
@@ -31,11 +32,12 @@ pub enum WeightUse {
     Stack,
 }
 
-/// An operand with the properties that the cost model needs.
+/// The type of an operand, and other properties of the operand that the cost model needs.
 #[derive(Clone, Copy, Debug)]
 pub struct CostOperand<'a> {
     pub ty: &'a TensorType,
-    /// Whether all elements are the same constant. A constant operand needs no memory.
+    /// Whether all elements of the operand are the same constant. A constant operand needs no
+    /// memory.
     pub splat: bool,
 }
 
@@ -45,14 +47,14 @@ pub struct OpWork {
     pub bytes: f64,
     /// The number of multiplications, additions and elementary functions.
     pub flops: f64,
-    /// The number of kernel launches. The number of launches is a fraction if the compiler often
-    /// fuses the operation with a neighbouring operation.
+    /// The number of kernel launches that the operation needs. The number of launches is a fraction
+    /// if the compiler often fuses the operation with a neighbouring operation.
     pub dispatches: f64,
 }
 
 impl OpWork {
-    /// The operation costs nothing: its result is a view, or a value that the compiler recomputes
-    /// for each reader.
+    /// The operation costs nothing: the operation's result is a view, or a value that the compiler
+    /// recomputes wherever another operation reads it.
     pub const FREE: Self = Self { bytes: 0.0, flops: 0.0, dispatches: 0.0 };
 
     /// Returns the cost of an operation, if the compiler fuses it with the operation that reads its
@@ -61,12 +63,12 @@ impl OpWork {
         Self { flops, ..Self::FREE }
     }
 
-    /// The cost of reading and writing a value.
+    /// The cost of an operation that only reads and stores a value.
     pub fn copy(ty: &TensorType) -> Self {
         Self { bytes: 2.0 * ty.bytes() as f64, flops: 0.0, dispatches: 0.2 }
     }
 
-    /// The cost of a kernel that reads each operand once and writes the result once.
+    /// The cost of an operation whose kernel reads each operand once and stores the result once.
     pub fn kernel(operands: &[CostOperand<'_>], ty: &TensorType, flops: f64) -> Self {
         let in_memory = operands.iter().filter(|operand| !operand.splat);
         let read: usize = in_memory.map(|operand| operand.ty.bytes()).sum();
@@ -110,8 +112,8 @@ pub struct IterationSpace {
     pub operands: Vec<Vec<Option<usize>>>,
     /// For each axis of the result, the loop over this axis.
     pub result: Vec<Option<usize>>,
-    /// The number of loops of the operation. If a loop belongs to no axis of the result, the
-    /// operation sums over this loop.
+    /// The number of loops that compute the operation. If a loop belongs to no axis of the result,
+    /// the operation sums over this loop.
     pub count: usize,
 }
 
@@ -122,8 +124,8 @@ impl IterationSpace {
         Self { operands, result: same(ty.rank()), count: ty.rank() }
     }
 
-    /// Returns an iteration space in which the operation reads every operand at the same index at
-    /// which it writes the result.
+    /// Returns the loops of an operation that reads every operand at the same index at which it
+    /// stores the result.
     pub fn aligned(operands: &[&TensorType], ty: &TensorType) -> Self {
         Self::of_result(operands.iter().map(|operand| same(operand.rank())).collect(), ty)
     }
@@ -137,13 +139,13 @@ impl IterationSpace {
         space
     }
 
-    /// Returns an iteration space in which no axis of an operand has a loop.
+    /// Returns the loops of an operation for which no axis of an operand has a loop.
     pub fn opaque(operands: &[&TensorType], ty: &TensorType) -> Self {
         Self::of_result(operands.iter().map(|operand| vec![None; operand.rank()]).collect(), ty)
     }
 }
 
-/// Returns the loop `i` for each axis `i`.
+/// Returns the loop with the index `i` for each axis `i`.
 pub(crate) fn same(rank: usize) -> Vec<Option<usize>> {
     (0..rank).map(Some).collect()
 }

@@ -1,5 +1,5 @@
-//! The values of a program (element type, shape, literal, parameter), and the definition of each
-//! operation.
+//! Contains the types of a program's values (element type, shape, literal, parameter), and the
+//! definition of each operation.
 //!
 //! The set of operations is closed: all operations are variants of [`Op`]. Each operation has its
 //! own source file with the documentation, the typing rule, the definition, and a table of valid

@@ -47,15 +47,16 @@ macro_rules! operations {
         archive { $($archive_file:ident::$archive:ident,)* }
         kernels { $($kernel_file:ident::$kernel:ident,)* }
     ) => {
-        /// Which part of Tracewright or the compiler computes an operation, and how.
+        /// Describes whether StableHLO, a converter, a compiler's dialect or the crate `bake`
+        /// computes an operation.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Form<'a> {
             /// The operation is a single StableHLO statement.
             Primitive,
             /// A converter expands the operation to primitive operations.
             Composite(Composite<'a>),
-            /// An operation in a compiler's own dialect, which replaces a composite operation for
-            /// this compiler.
+            /// The operation belongs to the dialect of one compiler, and replaces a composite
+            /// operation in programs for this compiler.
             Idiom(Idiom<'a>),
             /// The crate `bake` computes the operation when it writes an archive. No compiled
             /// program contains an operation that `bake` computes.
@@ -76,7 +77,7 @@ macro_rules! operations {
             $(#[doc = concat!("See [`", stringify!($archive), "`].")] $archive(&'a $archive)),*
         }
 
-        /// An operation in the dialect of one compiler.
+        /// An operation that belongs to the dialect of one compiler.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Idiom<'a> {
             $(#[doc = concat!("See [`", stringify!($idiom), "`].")] $idiom(&'a $idiom)),*
@@ -138,8 +139,8 @@ macro_rules! operations {
                 match self { $(Self::$name(op) => op.infer(operands)),* }
             }
 
-            /// Evaluates the operation exactly as it is defined. `ty` is the result of
-            /// [`Op::infer`] for the operands' types.
+            /// Evaluates the operation exactly as its definition requires. The argument `ty` is the
+            /// type that [`Op::infer`] returns for the operands' types.
             pub fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
                 match self { $(Self::$name(op) => op.eval(operands, ty)),* }
             }
@@ -181,7 +182,7 @@ macro_rules! operations {
                 match self { $(Self::$name(op) => op.bakes()),* }
             }
 
-            /// A label for diagrams, with one or two words.
+            /// Returns a label of one or two words for the operation in diagrams.
             pub fn label(&self) -> String {
                 match self { $(Self::$name(op) => op.label()),* }
             }
@@ -197,7 +198,8 @@ macro_rules! operations {
                 match self { $(Self::$name(op) => op.work(operands, ty)),* }
             }
 
-            /// The loops that compute the operation, and the axes that belong to each loop.
+            /// Returns the loops that compute the operation, and the axes to which each loop
+            /// belongs.
             pub fn iteration_space(&self, operands: &[&TensorType], ty: &TensorType) -> IterationSpace {
                 match self { $(Self::$name(op) => op.iteration_space(operands, ty)),* }
             }
@@ -220,7 +222,7 @@ macro_rules! operations {
                 }),*]
             }
 
-            /// The examples of every operation, with the operation's name.
+            /// Returns the examples of every operation, with the operation's name.
             pub fn examples() -> Vec<(&'static str, &'static [Example])> {
                 vec![$(($name::NAME, $name::EXAMPLES)),*]
             }
@@ -231,7 +233,7 @@ macro_rules! operations {
                 match self { $(Self::$name(op) => op.print_attributes(out)),* }
             }
 
-            /// Parses an operation in the form that [`Op::print`] writes.
+            /// Parses an operation from the text that [`Op::print`] appends.
             ///
             /// # Errors
             /// Returns an error if the text is not an operation; the error contains the position in the text.

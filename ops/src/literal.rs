@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::{Attribute, ElementType, ParseError, Reader, Real, TensorType, Value};
 
-/// A constant tensor. Two literals are equal if they have the same type and store the same content
-/// in the same representation.
+/// A constant tensor whose elements are known when a trace is recorded. Two literals are equal if
+/// they have the same type and store the same content in the same representation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Literal {
     ty: TensorType,
@@ -15,18 +15,19 @@ pub struct Literal {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Content {
-    /// All elements of the literal have the same bits. The literal stores the bits and not a
-    /// number, so that a NaN keeps its payload.
+    /// All elements of the literal have the same bit pattern. The literal stores a bit pattern and
+    /// not a number, so that a NaN keeps its payload.
     Splat(u32),
-    /// The bytes of all elements, little-endian and in row-major order.
+    /// The literal stores the bytes of all elements, little-endian and in row-major order.
     Dense(Arc<[u8]>),
-    /// A table for rotary embeddings, whose elements are computed only when they are needed.
-    /// Therefore recording a network stays fast, and the text of a trace stays short.
+    /// The literal is a table for rotary embeddings, whose elements Tracewright computes only when
+    /// they are needed. Therefore Tracewright records a network quickly, and the text of the trace
+    /// stays short.
     Rope(Arc<RopeTable>),
 }
 
 crate::words! {
-    /// The function in a rotary table.
+    /// The trigonometric function in a table for rotary embeddings.
     pub enum RopePart {
         /// The table contains cos(position · inv_freq) · scaling.
         Cos = "cos",
@@ -35,25 +36,25 @@ crate::words! {
     }
 }
 
-/// A table for rotary embeddings. The number in row p and column i is `scaling · cos(f32(p ·
-/// inv_freq[i]))`, or the same with the sine.
+/// A table for rotary embeddings. The table's element in row p and column i is
+/// `scaling · cos(f32(p · inv_freq[i]))`, or the same expression with the sine.
 ///
-/// The product is rounded to f32 before the cosine, and the result is rounded to f32 again, as in
-/// HF's `LlamaRotaryEmbedding.forward` (`modeling_llama.py`). The crate `libm` computes the cosine
-/// and the sine in f64.
+/// Tracewright rounds the product to f32 before the cosine, and rounds the result to f32 again, as
+/// in HF's `LlamaRotaryEmbedding.forward` (`modeling_llama.py`). The crate `libm` computes the
+/// cosine and the sine in f64.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RopeTable {
     pub part: RopePart,
     pub positions: usize,
-    /// The factor for the cosine and the sine. The factor is 1, except for the yarn and longrope
-    /// variants of rotary embeddings.
+    /// The factor by which the table multiplies the cosine or the sine. The factor is 1 for all
+    /// rotary embeddings except the variants yarn and longrope.
     pub scaling: Real,
-    /// The angular frequency of each column, as a number that f32 represents exactly.
+    /// The angular frequency for each column of the table, as a number that f32 represents exactly.
     pub inv_freq: Vec<Real>,
 }
 
 impl RopeTable {
-    /// One element of the table, before it is rounded to the element type.
+    /// Returns one element of the table, before the rounding to the element type.
     pub fn at(&self, position: usize, column: usize) -> f64 {
         let angle = f64::from((position as f32) * (self.inv_freq[column].0 as f32));
         let value = match self.part {
@@ -63,7 +64,7 @@ impl RopeTable {
         f64::from((value as f32) * (self.scaling.0 as f32))
     }
 
-    /// Writes all elements of the table to `bytes`, little-endian and in row order.
+    /// Stores all elements of the table in `bytes`, little-endian and in row-major order.
     fn store(&self, element: ElementType, bytes: &mut [u8]) {
         let columns = self.inv_freq.len();
         for position in 0..self.positions {
@@ -81,7 +82,7 @@ impl Literal {
         Self { ty, content: Content::Splat(bits) }
     }
 
-    /// Creates a literal in which every element has the given bits.
+    /// Creates a literal in which every element has the given bit pattern.
     pub fn splat_bits(ty: TensorType, bits: u32) -> Self {
         Self { ty, content: Content::Splat(bits) }
     }
@@ -93,7 +94,7 @@ impl Literal {
         (bytes.len() == ty.bytes()).then_some(Self { ty, content: Content::Dense(bytes) })
     }
 
-    /// Creates a literal with the content of `value`.
+    /// Creates a literal with the type and the elements of `value`.
     pub fn from_value(value: &Value) -> Self {
         Self { ty: value.ty.clone(), content: Content::Dense(value.to_bytes().into()) }
     }
@@ -108,7 +109,8 @@ impl Literal {
         &self.ty
     }
 
-    /// The bits of every element, if the literal is a splat.
+    /// Returns the bit pattern of every element, if the literal stores a single bit pattern for all
+    /// elements.
     pub fn as_splat(&self) -> Option<u32> {
         match self.content {
             Content::Splat(bits) => Some(bits),
@@ -116,7 +118,7 @@ impl Literal {
         }
     }
 
-    /// The rotary table, if the literal is a rotary table.
+    /// Returns the rotary table, if the literal is a rotary table.
     pub fn as_rope_table(&self) -> Option<&RopeTable> {
         match &self.content {
             Content::Rope(table) => Some(table),
@@ -139,7 +141,7 @@ impl Literal {
         Value::from_bytes(self.ty.clone(), &self.to_bytes())
     }
 
-    /// The literal as an MLIR attribute: `dense<…> : tensor<…>`.
+    /// Formats the literal as an MLIR attribute: `dense<…> : tensor<…>`.
     pub fn mlir(&self) -> String {
         let element = self.ty.element;
         let mut text = String::from("dense<");

@@ -1,5 +1,5 @@
-//! [`Operation`] is the trait of all operations. The trait contains the facts that each operation
-//! must declare.
+//! [`Operation`] is the trait of all operations. The trait contains the properties that each
+//! operation must declare.
 
 use std::fmt::{Debug, Display};
 use std::hash::Hash;
@@ -12,13 +12,13 @@ use crate::{
 /// An operation is a function of its operands. The operation's source file contains everything about the
 /// operation.
 pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
-    /// The largest allowed difference between IREE's result and the result of [`Operation::eval`].
-    /// The bound is a few times the largest difference that was measured with IREE 3.13 on x86-64.
-    /// The inputs of the measurement were the examples and, for composite operations, results of
-    /// the library HF transformers.
+    /// The largest allowed difference between the result that IREE computes and the result of
+    /// [`Operation::eval`]. The bound is a few times the largest difference that a test measured
+    /// with IREE 3.13 on x86-64. The inputs of the test were the examples of the operation and, for
+    /// composite operations, results of the library HF transformers.
     const BOUND: Bound;
 
-    /// Returns [`Operation::BOUND`], or a tighter bound for particular attributes.
+    /// Returns [`Operation::BOUND`], or a tighter bound for particular attributes of the operation.
     fn bound(&self) -> Bound {
         Self::BOUND
     }
@@ -29,7 +29,7 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
     const IS_MAP: bool = matches!(Self::CLASS, OpClass::Elementwise);
 
     /// Whether the result is a part of the operand, or repeats elements of the operand. A result
-    /// that only selects or repeats elements of an operand never gets separate memory.
+    /// that only selects or repeats elements of an operand never needs separate memory.
     const IS_VIEW: bool = false;
 
     /// Whether each element of the result depends only on operand elements with the same index,
@@ -47,7 +47,7 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
     /// operation reads no such weight.
     const WEIGHT_USE: Option<WeightUse> = None;
 
-    /// Valid and invalid uses of the operation, which the tests run.
+    /// Examples of valid and invalid uses of the operation, which the tests run.
     const EXAMPLES: &'static [Example];
 
     /// Computes the type of the operation's result.
@@ -58,8 +58,8 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
 
     /// Evaluates the operation exactly as it is defined, without regard to speed. The types of the
     /// operands must be types that [`Operation::infer`] accepts, and `ty` must be the result of
-    /// `infer`. The function rounds each element to the element type. The function rounds a sum
-    /// only once, after the exact addition of all terms.
+    /// `infer`. The function rounds each element of the result to the element type. The function
+    /// rounds a sum only once, after the exact addition of all terms.
     fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value;
 
     /// Returns the number of bytes and arithmetic operations that the operation needs, for a cost
@@ -77,13 +77,13 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
         false
     }
 
-    /// A label for diagrams, with one or two words.
+    /// Returns a label of one or two words for the operation in diagrams.
     fn label(&self) -> String {
         Self::NAME.replace('_', " ")
     }
 
-    /// The loops that compute the operation. The loops of an operation determine how the operation
-    /// can be partitioned over devices.
+    /// Returns the loops that compute the operation. The loops of an operation determine how the
+    /// operation can be partitioned over devices.
     fn iteration_space(&self, operands: &[&TensorType], ty: &TensorType) -> IterationSpace {
         match Self::IS_MAP || Self::CLASS == OpClass::Constant {
             true => IterationSpace::aligned(operands, ty),
@@ -94,8 +94,8 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
 
 /// An operation that StableHLO expresses with a single statement.
 pub trait Primitive: Operation {
-    /// The right-hand side of the operation's StableHLO statement. If other statements must come
-    /// before the operation's statement, the function passes these statements to `statements`.
+    /// Returns the right-hand side of the operation's StableHLO statement. If other statements must
+    /// come before the operation's statement, the function passes these statements to `statements`.
     fn spell(&self, statements: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> String;
 }
 
@@ -105,16 +105,16 @@ pub trait Attributes: Sized {
     /// The name of the operation in the text form of traces.
     const NAME: &'static str;
     const DOC: &'static [&'static str];
-    /// The names of the attributes, each with the lines of its documentation.
+    /// The names of the attributes of the operation, each with the lines of its documentation.
     const FIELDS: &'static [(&'static str, &'static [&'static str])];
     const MODULE: &'static str;
-    /// Appends ` key=value` for each attribute.
+    /// Appends the text ` key=value` for each attribute of the operation.
     fn print_attributes(&self, out: &mut String);
-    /// Parses the attributes in the form that `print_attributes` writes.
+    /// Parses the attributes of the operation from the text that `print_attributes` appends.
     fn parse_attributes(reader: &mut Reader<'_>) -> Result<Self, ParseError>;
 }
 
-/// Declares the struct of an operation, with the documentation, the text form of the name, and the
+/// Declares the struct of an operation, with the documentation, the name in the text form, and the
 /// attributes.
 #[macro_export]
 macro_rules! operation {
@@ -150,7 +150,7 @@ macro_rules! operation {
 /// An operand in a StableHLO statement: its SSA name (`%4`) and its type.
 #[derive(Clone, Copy, Debug)]
 pub struct Operand<'a> {
-    /// The SSA name, for example `%4`.
+    /// The SSA name of the operand, for example `%4`.
     pub name: &'a str,
     pub ty: &'a TensorType,
 }
@@ -161,26 +161,26 @@ pub trait Statements {
     fn statement(&mut self, rhs: String) -> String;
 
     /// Appends the statement `%fresh:results = rhs`, which has several results, and returns the new
-    /// name `%fresh`. The names of the results are `%fresh#0`, `%fresh#1`, ….
+    /// name `%fresh`. The names of the statement's results are `%fresh#0`, `%fresh#1`, ….
     fn group(&mut self, rhs: String, results: usize) -> String;
 }
 
-/// The largest allowed difference between a result and the result of the evaluator. Integers and
-/// booleans must always be equal.
+/// The largest allowed difference between a result and the result of the evaluator. Compared
+/// integers and booleans must always be equal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bound {
-    /// The bits must be equal, but any NaN equals any other NaN.
+    /// The bits of the two results must be equal, except that any NaN equals any other NaN.
     Exact,
     /// Each element may differ by this number of units in the last place of the expected element.
     Ulps(f64),
-    /// Each element may differ by this number of units in the last place of the largest expected
-    /// element. Use a bound relative to the largest element for operations with sums, because a
-    /// small result can be the difference of large terms.
+    /// Each element may differ by this number of units in the last place of the result's largest
+    /// expected element. Use a bound relative to the largest element for operations with sums,
+    /// because a small result can be the difference of large terms.
     UlpsOfLargest(f64),
 }
 
 impl Bound {
-    /// For each expected element, the largest allowed difference.
+    /// Returns the largest allowed difference for each expected element.
     pub fn allowances(self, expected: &Value) -> impl Iterator<Item = f64> + '_ {
         let element = expected.ty.element;
         let largest = expected.data.iter().filter(|x| x.is_finite()).fold(0.0f64, |m, x| m.max(x.abs()));
@@ -192,7 +192,8 @@ impl Bound {
         })
     }
 
-    /// The first element of `found` whose difference is too large, as (index, expected, found).
+    /// Returns the first element of `found` whose difference is too large, as (index, expected,
+    /// found).
     pub fn first_violation(self, expected: &Value, found: &Value) -> Option<(usize, f64, f64)> {
         let bits = self == Self::Exact && expected.ty.element.is_float();
         let within = |e: f64, f: f64, allowed: f64| {
@@ -208,27 +209,28 @@ impl Bound {
     }
 }
 
-/// A use of an operation in the text form of traces.
+/// An example use of an operation in the text form of traces.
 ///
-/// `op` contains the name and the attributes of the operation. An operand is a type, optionally
-/// with elements, such as `i32[2] 3,1`. If an operand has no elements, the tests generate the
-/// elements. `result` is an error, a type, or a type with the elements that NumPy computes.
+/// The field `op` contains the name and the attributes of the operation. An operand of the example
+/// is a type, optionally with elements, such as `i32[2] 3,1`. If an operand of the example has no
+/// elements, the tests generate the elements. The field `result` is an error, a type, or a type
+/// with the elements that NumPy computes.
 #[derive(Clone, Copy, Debug)]
 pub struct Example {
     /// The name and the attributes of the operation: `narrow axis=1 start=2 length=4`.
     pub op: &'static str,
-    /// The operands of the operation, for example `f32[4,8]`.
+    /// The operands of the example, such as `f32[4,8]`.
     pub operands: &'static [&'static str],
-    /// The result of the operation, or a part of the error message.
+    /// The result of the operation, or a substring of the error message.
     pub result: Result<&'static str, &'static str>,
 }
 
-/// Creates a valid use of an operation.
+/// Creates an example of a valid use of an operation.
 pub const fn good(op: &'static str, operands: &'static [&'static str], result: &'static str) -> Example {
     Example { op, operands, result: Ok(result) }
 }
 
-/// Creates an invalid use of an operation.
+/// Creates an example of an invalid use of an operation.
 pub const fn bad(op: &'static str, operands: &'static [&'static str], error: &'static str) -> Example {
     Example { op, operands, result: Err(error) }
 }
@@ -244,10 +246,10 @@ pub enum InferError {
         expected: String,
         found: usize,
     },
-    /// The operation is not defined for the element type of an operand.
+    /// The operation does not support the element type of an operand.
     #[error("`{op}` needs {expected} elements, found `{found}`")]
     Element { op: &'static str, expected: &'static str, found: TensorType },
-    /// The types of two operands differ, but must agree.
+    /// The types of two operands must agree, but differ.
     #[error("`{op}`: {what}, found `{left}` and `{right}`")]
     Mismatch { op: &'static str, what: &'static str, left: TensorType, right: TensorType },
     /// An attribute names an axis that the operand does not have.
@@ -258,7 +260,7 @@ pub enum InferError {
     Attribute { op: &'static str, what: &'static str, found: String, expected: String },
 }
 
-/// Returns the operands as an array, if their number is the number that `op` takes.
+/// Returns the operands as an array, if the number of operands is the number that `op` takes.
 pub fn arity<'a, T, const N: usize>(op: &'static str, operands: &[&'a T]) -> Result<[&'a T; N], InferError> {
     const WORDS: [&str; 6] = ["no", "1", "2", "3", "4", "5"];
     operands.try_into().map_err(|_| InferError::Arity {
@@ -268,7 +270,7 @@ pub fn arity<'a, T, const N: usize>(op: &'static str, operands: &[&'a T]) -> Res
     })
 }
 
-/// Checks that `accept` returns true for the element type of `ty`.
+/// Returns an error unless `accept` returns true for the element type of `ty`.
 pub fn element(
     op: &'static str,
     ty: &TensorType,
@@ -281,7 +283,7 @@ pub fn element(
     }
 }
 
-/// Checks that `ty` has the axis `axis`.
+/// Returns an error unless `ty` has the axis `axis`.
 pub fn axis(op: &'static str, axis: usize, ty: &TensorType) -> Result<usize, InferError> {
     match ty.shape.get(axis) {
         Some(&extent) => Ok(extent),
@@ -289,7 +291,7 @@ pub fn axis(op: &'static str, axis: usize, ty: &TensorType) -> Result<usize, Inf
     }
 }
 
-/// Checks that two types agree in the property `what`.
+/// Returns an error unless two types agree in the property `what`.
 pub fn agree(
     op: &'static str,
     what: &'static str,
@@ -303,8 +305,8 @@ pub fn agree(
     }
 }
 
-/// Checks an attribute. Pass `format_args!` as `expected`, because the text is formatted only after
-/// a failure.
+/// Returns an error if an attribute of an operation has an invalid value. Pass `format_args!` as
+/// `expected`, because the function formats the text only if the check fails.
 pub fn attribute(
     op: &'static str,
     what: &'static str,

@@ -4,13 +4,13 @@ use std::fmt::Write as _;
 
 use crate::{ElementType, TensorType};
 
-/// The text differs from the expected syntax.
+/// The error for a text that differs from the expected syntax.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: expected {expected}, found `{found}`")]
 pub struct ParseError {
-    /// The number of the line in the text, from 1.
+    /// The number of the line in which the error is, from 1.
     pub line: usize,
-    /// The number of the column in characters, from 1.
+    /// The number of the column in which the error is, in characters from 1.
     pub column: usize,
     pub expected: String,
     pub found: String,
@@ -25,7 +25,7 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Creates a reader at the start of `text`.
+    /// Creates a cursor at the start of `text`.
     pub fn new(text: &'a str) -> Self {
         Self { text, at: 0 }
     }
@@ -37,7 +37,7 @@ impl<'a> Reader<'a> {
         trimmed
     }
 
-    /// Whether only blanks and line ends are left in the text.
+    /// Whether only blanks and line ends are left after the cursor.
     pub fn at_end(&mut self) -> bool {
         self.rest().trim_start().is_empty()
     }
@@ -50,7 +50,7 @@ impl<'a> Reader<'a> {
         if self.at_end() { Ok(()) } else { self.error("the end") }
     }
 
-    /// Returns the error that the text at the current position is not `expected`.
+    /// Returns the error that reports that the text at the current position is not `expected`.
     pub fn error<T>(&mut self, expected: impl Into<String>) -> Result<T, ParseError> {
         let found = self.rest().split(['\n', ' ']).next().unwrap_or_default().chars().take(40).collect();
         let before = &self.text[..self.at];
@@ -63,7 +63,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// If the next token is `token`, skips the token and returns true.
+    /// If the next token is `token`, the cursor skips the token and the function returns true.
     pub fn eat(&mut self, token: &str) -> bool {
         let found = self.rest().starts_with(token);
         if found {
@@ -72,7 +72,7 @@ impl<'a> Reader<'a> {
         found
     }
 
-    /// Skips `token`, or returns an error if another token follows.
+    /// Skips the next token if it is `token`; otherwise, returns an error.
     pub fn expect(&mut self, token: &str) -> Result<(), ParseError> {
         if self.eat(token) { Ok(()) } else { self.error(format!("`{}`", token.escape_debug())) }
     }
@@ -117,7 +117,7 @@ impl<'a> Reader<'a> {
         self.error("a closing `\"`")
     }
 
-    /// Reads a list of attributes in the form `[a,b,…]`.
+    /// Reads a list of attribute values in the form `[a,b,…]`.
     pub fn list<T: Attribute>(&mut self) -> Result<Vec<T>, ParseError> {
         self.expect("[")?;
         let mut items = Vec::new();
@@ -131,7 +131,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Writes a string in the form that [`Reader::string`] reads.
+/// Appends a string in the notation that [`Reader::string`] reads.
 pub fn print_string(value: &str, out: &mut String) {
     out.push('"');
     for c in value.chars() {
@@ -148,7 +148,7 @@ pub fn print_string(value: &str, out: &mut String) {
 /// A parameter of an operation that is not an operand, and the text form of the parameter.
 pub trait Attribute: Sized {
     fn print(&self, out: &mut String);
-    /// Parses a value in the form that `print` writes.
+    /// Parses a value of the attribute from the text that `print` appends.
     fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError>;
 }
 
@@ -280,7 +280,7 @@ macro_rules! words {
         pub enum $name { $($(#[$doc])* $variant),* }
         impl $name {
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
-            /// The word for this value in the text form.
+            /// Returns the word that represents this value in the text form.
             pub fn word(self) -> &'static str {
                 match self { $(Self::$variant => $word),* }
             }

@@ -20,8 +20,8 @@ pub enum ElementType {
     Bf16,
     I32,
     I8,
-    /// A 4-bit two's complement integer. A byte contains two 4-bit integers, and the first integer
-    /// is in the low four bits. Only stored weights have 4-bit integers.
+    /// A signed 4-bit integer in two's complement. A byte contains two 4-bit integers, and the
+    /// first integer is in the low four bits. Only weights in archives have 4-bit integers.
     I4,
     /// A boolean, which is stored in one byte.
     I1,
@@ -43,7 +43,7 @@ impl ElementType {
         }
     }
 
-    /// Returns the number of bits that one element needs in memory.
+    /// Returns the number of bits that one element occupies in memory.
     pub fn bits(self) -> usize {
         match self {
             Self::F32 | Self::I32 => 32,
@@ -53,7 +53,7 @@ impl ElementType {
         }
     }
 
-    /// Returns the number of bytes that `count` elements need in memory.
+    /// Returns the number of bytes that `count` elements occupy in memory.
     pub fn bytes(self, count: usize) -> usize {
         count.saturating_mul(self.bits()).div_ceil(8)
     }
@@ -99,7 +99,7 @@ impl FromStr for ElementType {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TensorType {
-    /// The type of every element.
+    /// The type of every element of the tensor.
     pub element: ElementType,
     /// The extents of the axes, outermost axis first; the list is empty for a scalar.
     pub shape: Vec<usize>,
@@ -115,8 +115,8 @@ impl TensorType {
         self.shape.len()
     }
 
-    /// The number of elements. If the number of elements does not fit into a `usize`, the result is
-    /// `usize::MAX`, which exceeds any memory.
+    /// Returns the number of elements in a tensor of this type. If the number of elements does not
+    /// fit into a `usize`, the result is `usize::MAX`, which exceeds any memory.
     pub fn count(&self) -> usize {
         self.shape.iter().fold(1, |count, &extent| count.saturating_mul(extent))
     }
@@ -126,7 +126,7 @@ impl TensorType {
         self.element.bytes(self.count())
     }
 
-    /// The type with the same shape and another element type.
+    /// Returns the type with the same shape and another element type.
     pub fn with_element(&self, element: ElementType) -> Self {
         Self { element, shape: self.shape.clone() }
     }
@@ -139,7 +139,7 @@ impl TensorType {
         ty
     }
 
-    /// The type in MLIR syntax: `tensor<2x3xbf16>`.
+    /// Returns the type in MLIR syntax: `tensor<2x3xbf16>`.
     pub fn mlir(&self) -> String {
         let mut text = String::with_capacity(32);
         text.push_str("tensor<");

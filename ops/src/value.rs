@@ -5,8 +5,8 @@ use half::{bf16, f16};
 
 use crate::{ElementType, TensorType};
 
-/// A tensor of the reference evaluator. The element type can represent each number exactly, and
-/// every NaN is the canonical NaN.
+/// A tensor with which the reference evaluator computes. The element type can represent each number
+/// exactly, and every NaN is the canonical NaN.
 ///
 /// ```
 /// use tracewright_ops::{ElementType, TensorType, Value};
@@ -19,7 +19,7 @@ use crate::{ElementType, TensorType};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Value {
     pub ty: TensorType,
-    /// The elements as f64 numbers, in row-major order.
+    /// The elements of the tensor as f64 numbers, in row-major order.
     pub data: Vec<f64>,
 }
 
@@ -28,8 +28,8 @@ impl Value {
     /// the element type.
     ///
     /// # Panics
-    /// Panics if `data` does not contain `ty.count()` elements, because this is a bug in the
-    /// caller.
+    /// Panics if `data` does not contain `ty.count()` elements, because a wrong number is a bug in
+    /// the caller.
     pub fn new(ty: TensorType, data: impl IntoIterator<Item = f64>) -> Self {
         let data: Vec<f64> = data.into_iter().map(|x| ty.element.round(x)).collect();
         assert_eq!(data.len(), ty.count(), "a value of {ty} needs {} elements", ty.count());
@@ -50,7 +50,7 @@ impl Value {
     /// Reads a tensor of type `ty` from little-endian bytes.
     ///
     /// # Panics
-    /// Panics if the length of `bytes` is not `ty.bytes()`.
+    /// Panics if the length of `bytes` differs from `ty.bytes()`.
     pub fn from_bytes(ty: TensorType, bytes: &[u8]) -> Self {
         assert_eq!(bytes.len(), ty.bytes(), "storage of {ty}");
         let data = (0..ty.count()).map(|i| ty.element.decode(ty.element.load(bytes, i))).collect();
@@ -80,13 +80,13 @@ pub fn for_each_index(shape: &[usize], mut f: impl FnMut(&[usize])) {
     }
 }
 
-/// The row-major position of `index` in `shape`.
+/// Returns the row-major position of `index` in a tensor with the shape `shape`.
 pub fn flat_index(shape: &[usize], index: &[usize]) -> usize {
     index.iter().zip(shape).fold(0, |flat, (&i, &extent)| flat * extent + i)
 }
 
 /// Computes the sum of `terms`, and rounds the exact sum only once. The result does not depend on
-/// the order of the terms. The sum of no terms is +0.
+/// the order of the terms. The sum of an empty list of terms is +0.
 ///
 /// The method is from Shewchuk, "Adaptive Precision Floating-Point Arithmetic and Fast Robust
 /// Geometric Predicates" (1997): the running sum is a list of non-overlapping partial sums, which
@@ -161,9 +161,9 @@ fn rounded_to_odd(x: f64) -> f32 {
 }
 
 impl ElementType {
-    /// Rounds `x` to a number of this type. Floats are rounded to the nearest number (halves to
-    /// even), and integers are truncated and saturated. For `i1`, every number other than zero
-    /// becomes true.
+    /// Rounds `x` to a number of this type. The function rounds floats to the nearest number
+    /// (halves to even), and truncates and saturates integers. For `i1`, every number other than
+    /// zero becomes true.
     pub fn round(self, x: f64) -> f64 {
         self.decode(self.encode(x))
     }
@@ -177,8 +177,8 @@ impl ElementType {
         }
     }
 
-    /// Rounds `x` to this type, and returns the bits of the result. Every NaN becomes the canonical
-    /// quiet NaN.
+    /// Rounds `x` to this type, and returns the bit pattern of the result. Every NaN becomes the
+    /// canonical quiet NaN.
     #[inline]
     pub fn encode(self, x: f64) -> u32 {
         // The crate `half` drops half of the f64 mantissa before it rounds. If the number is first
@@ -213,8 +213,8 @@ impl ElementType {
         if x.is_nan() { f64::NAN } else { x }
     }
 
-    /// Decodes the elements from index `start` on from little-endian bytes. f32 must be able to
-    /// represent every number of the type.
+    /// Decodes the elements from index `start` on from little-endian bytes. The number type f32
+    /// must be able to represent every number of the element type.
     pub fn decode_all(self, bytes: &[u8], start: usize, out: &mut [f32]) {
         match self {
             // Most weights have this type, so the loop does not match the type for each element.
@@ -238,7 +238,7 @@ impl ElementType {
         }
     }
 
-    /// Reads the bits of element `i` from little-endian bytes.
+    /// Returns the bit pattern of element `i` from little-endian bytes.
     pub fn load(self, bytes: &[u8], i: usize) -> u32 {
         match self.bits() {
             32 => u32::from_le_bytes([bytes[4 * i], bytes[4 * i + 1], bytes[4 * i + 2], bytes[4 * i + 3]]),
@@ -248,7 +248,7 @@ impl ElementType {
         }
     }
 
-    /// Writes the bits of element `i` to little-endian bytes.
+    /// Stores the bit pattern of element `i` in little-endian bytes.
     #[inline]
     pub fn store(self, bytes: &mut [u8], i: usize, bits: u32) {
         match self.bits() {

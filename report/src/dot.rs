@@ -1,4 +1,5 @@
-//! Writes a function in the language of Graphviz, and puts the nodes of each field into a cluster.
+//! Prints a function in the language of Graphviz, and draws the nodes of each field of the network
+//! as a cluster.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,5 +1,5 @@
-//! Computes the layout of the drawing for a function: [dagre](https://github.com/dagrejs/dagre)
-//! computes the positions of boxes and edges.
+//! Computes the layout of a function's drawing: [dagre](https://github.com/dagrejs/dagre) computes
+//! the positions of the boxes and edges in the drawing.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ pub(crate) struct Drawing {
     pub height: f64,
 }
 
-/// The boxes of one field, which the drawing shows next to each other.
+/// The boxes for one field of the network, which the drawing shows next to each other.
 pub(crate) struct Cluster {
     pub name: String,
     pub place: Place,
@@ -33,7 +33,7 @@ const MARGIN: f64 = 12.0;
 const NARROWEST: f64 = 84.0;
 
 impl Drawing {
-    /// Computes the drawing of a function.
+    /// Computes the drawing of a function, with all positions.
     pub fn of(report: &NetworkReport, graph: &FunctionGraph) -> Self {
         let sketch = Sketch::of(report, graph);
         let fields = sketch.clusters();
@@ -66,7 +66,7 @@ impl Drawing {
     }
 }
 
-/// Returns the boxes and their sizes in the form that dagre reads, by the key of each box.
+/// Returns the boxes and their sizes in the data format that dagre reads, by the key of each box.
 fn described(boxes: &[NodeBox], edges: &[BoxEdge], fields: &BTreeSet<String>) -> Graph<NodeLabel, EdgeLabel> {
     let mut graph = Graph::with_options(GraphOptions { directed: true, multigraph: true, compound: true });
     for name in fields {
@@ -92,7 +92,8 @@ fn described(boxes: &[NodeBox], edges: &[BoxEdge], fields: &BTreeSet<String>) ->
     graph
 }
 
-/// The key of a field's cluster. The key of a cluster differs from the keys of all boxes.
+/// Returns the key of the cluster for a field of the network. The key of a cluster differs from the
+/// keys of all boxes.
 fn key(field: &str) -> String {
     format!("field {field}")
 }

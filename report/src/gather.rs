@@ -1,4 +1,4 @@
-//! Collects the data of a report from a plan and its trace.
+//! Collects the data of a report from the plan of a network and the plan's trace.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -11,11 +11,11 @@ use tracewright::{Footprint, Plan, PlanError, StagedTrace};
 
 use crate::model::*;
 
-/// The number of lines of Rust code that the report shows before and after the line of a node.
+/// The number of source lines that the report shows before and after the line that declares a node.
 const AROUND: u32 = 3;
 
-/// A function that reads a Rust file by the file name in a node: `models/src/llama.rs`. The
-/// function returns `None` if the file cannot be read.
+/// A function that returns the text of a Rust file, whose name comes from a node of the trace:
+/// `models/src/llama.rs`. The function returns `None` if Tracewright cannot read the file.
 pub type ReadSource<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 impl NetworkReport {
@@ -72,7 +72,7 @@ impl NetworkReport {
     }
 }
 
-/// Returns the graphs of all functions at a compilation stage; `report` describes the
+/// Returns the graphs of all functions at a compilation stage; the argument `report` describes the
 /// simplification before this stage.
 fn graphs(
     trace: &Trace,
@@ -114,8 +114,8 @@ fn graph_id(stage: Stage, function: &str) -> String {
     format!("{}/{function}", stage.name())
 }
 
-/// For each function, lists the key prefixes that the calls of the function use. If several entry
-/// points use the same prefix, the list contains the prefix only once.
+/// Returns, for each function, the prefixes of parameter keys that the calls of the function use.
+/// If several entry points use the same prefix, the list contains the prefix only once.
 fn layers(trace: &Trace) -> Vec<Vec<String>> {
     let mut layers = vec![Vec::new(); trace.functions.len()];
     for caller in &trace.functions {
@@ -131,7 +131,8 @@ fn layers(trace: &Trace) -> Vec<Vec<String>> {
     layers
 }
 
-/// The facts about a node. `known` contains the graphs of the functions before the node's function.
+/// Returns the data that a report contains about a node. The argument `known` contains the graphs
+/// of the functions before the node's function.
 fn node(function: &Function, id: NodeId, machine: &Machine, known: &[FunctionGraph]) -> NodeFacts {
     let Node { kind, types, axes, provenance } = function.node(id);
     let operands = function.operands(id);
@@ -232,8 +233,8 @@ fn named(ty: &TensorType, axes: &[tracewright::trace::AxisName]) -> TypeFacts {
     }
 }
 
-/// Adds the StableHLO statements to every function of the last compilation stage. The source
-/// locations connect the statements with nodes.
+/// Adds the StableHLO statements to every function of the last compilation stage. The function
+/// finds the statements of a node by their source locations.
 fn add_statements(graphs: &mut [FunctionGraph], module: &Module, trace: &Trace) {
     let mut places: HashMap<String, &Provenance> = HashMap::new();
     for function in &trace.functions {
@@ -364,7 +365,7 @@ fn masks(trace: &Trace) -> Vec<MaskFacts> {
     masks
 }
 
-/// The entry points that call a function, directly or indirectly.
+/// Returns the entry points that call a function, directly or indirectly.
 fn entries_above(trace: &Trace, function: usize) -> Vec<String> {
     let mut leads = vec![false; trace.functions.len()];
     leads[function] = true;
@@ -406,8 +407,8 @@ fn rotary(trace: &Trace) -> Vec<RotaryFacts> {
     found
 }
 
-/// Returns the prefixes of the calls that depend on a node only through operations, and not through
-/// other calls.
+/// Returns the key prefixes of those calls that depend on a node only through operations, and not
+/// through other calls.
 fn users(function: &Function, from: NodeId) -> Vec<String> {
     let mut reached = BTreeSet::from([from]);
     let mut layers = Vec::new();
@@ -423,7 +424,7 @@ fn users(function: &Function, from: NodeId) -> Vec<String> {
     layers
 }
 
-/// The source lines that declare the nodes, and the neighbouring lines.
+/// Returns the source lines that declare the nodes, and the neighbouring lines.
 fn sources(trace: &Trace, read: ReadSource<'_>) -> BTreeMap<String, BTreeMap<u32, String>> {
     let mut lines: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
     for function in &trace.functions {

@@ -1,4 +1,4 @@
-//! Writes the report as a single HTML file without external resources.
+//! Generates the report as a single HTML file without external resources.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -18,13 +18,13 @@ const SCRIPT: &str = include_str!("page/page.js");
 /// compilation stage as StableHLO.
 const DRAWN: [Stage; 2] = [Stage::Traced, Stage::Simplified];
 
-/// The HTML page shows at most this number of characters of a statement. Statements with constants
-/// can be much longer.
+/// The HTML page shows at most this number of characters of a statement. A statement that contains
+/// a constant can be much longer.
 const LONGEST: usize = 360;
 
 impl NetworkReport {
-    /// Writes the report as an HTML page. If `first` is the name of a function, the HTML page shows
-    /// this function first.
+    /// Generates the report as an HTML page. If `first` is the name of a function, the HTML page
+    /// shows this function first.
     pub fn html(&self, first: Option<&str>) -> String {
         let mut pictures = String::new();
         for graph in self.graphs.iter().filter(|graph| DRAWN.contains(&graph.stage)) {
@@ -48,8 +48,8 @@ impl NetworkReport {
         filled(FRAME, &parts)
     }
 
-    /// The data for the script of the page. One list contains all strings, and the other data refer
-    /// to a string by its index.
+    /// The data that the script of the HTML page reads. One list contains all strings of the
+    /// report, and the other data refer to each string by the string's index.
     fn data(&self, first: Option<&str>) -> Value {
         let mut strings = Strings::default();
         let mut functions: BTreeMap<&str, usize> = BTreeMap::new();
@@ -158,8 +158,8 @@ impl Strings {
     }
 }
 
-/// Replaces all placeholders of a text in one pass. The function does not search for placeholders
-/// in the inserted text.
+/// Replaces all placeholders of a text at the same time. The function does not search for
+/// placeholders in the inserted text.
 fn filled(frame: &str, parts: &[(&str, String)]) -> String {
     let mut out = String::new();
     let mut rest = frame;

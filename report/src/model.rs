@@ -1,27 +1,29 @@
-//! The data of a report, which all output formats show.
+//! The data of a report, which JSON, HTML and the drawings show.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use tracewright::ops::OpClass;
 
-/// Everything that Tracewright knows about a network before you run it.
+/// Everything that Tracewright knows about a network before you run the network.
 ///
-/// The JSON form of a report is a graph collection of Google's Model Explorer, with additional
+/// The JSON text of a report is a graph collection for Google's Model Explorer, with additional
 /// fields. The Model Explorer reads `label` and `graphs`. For each node, the Model Explorer reads
 /// `id`, `label`, `namespace`, `incomingEdges`, `outputsMetadata`, `subgraphIds` and `attrs`. The
-/// guide `docs/guides/inspect.md` describes all fields.
+/// guide `docs/guides/inspect.md` describes all fields of the JSON text.
 #[derive(Clone, Debug, Serialize)]
 pub struct NetworkReport {
     pub label: String,
     /// The graphs of every function at every compilation stage. The graph of a function comes
     /// before the graphs of its callers.
     pub graphs: Vec<FunctionGraph>,
-    /// The sizes and types of the network.
+    /// The sizes with which Tracewright recorded the network, such as the context length, and the
+    /// element type of the network.
     pub network: NetworkFacts,
-    /// The weights of the network, sorted by key. The weights of repeated layers are a single item.
+    /// The weights of the network, sorted by key. The weights of repeated layers are a single item
+    /// of the list.
     pub parameters: Vec<ParameterGroup>,
-    /// The rewrite rules that matched a part of the trace, each with its equation.
+    /// The rewrite rules that matched any nodes of the trace, each with its equation.
     pub rules: Vec<RuleFacts>,
     /// The memory that the program needs.
     pub memory: MemoryFacts,
@@ -31,7 +33,7 @@ pub struct NetworkReport {
     pub rotary: Vec<RotaryFacts>,
     /// The source lines that declare the nodes, and the lines around them, by file and line number.
     pub sources: BTreeMap<String, BTreeMap<u32, String>>,
-    /// The measured time of a call, if the report contains a profile.
+    /// The measured time of a call of an entry point, if the report contains a profile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<ProfileFacts>,
 }
@@ -41,7 +43,7 @@ pub struct NetworkReport {
 pub struct ProfileFacts {
     /// The name of the model whose time was measured.
     pub model: String,
-    /// The name of the measured case: `decode` or `prefill`.
+    /// The name of the measured benchmark case: `decode` or `prefill`.
     pub case: String,
     pub entry: String,
     /// The options that were set when the network was built and measured, as words.
@@ -49,12 +51,13 @@ pub struct ProfileFacts {
     pub seconds: f64,
     /// The total time of all dispatches in seconds, measured in separate calls.
     pub dispatched: f64,
-    /// The total time in seconds of the dispatches that belong to no recorded node.
+    /// The total time in seconds of those dispatches that belong to no recorded node.
     pub elsewhere: f64,
-    /// The time in seconds by field path, with all layers together; the path with the longest time
-    /// comes first.
+    /// The time in seconds for each field path, summed over all layers; the path with the longest
+    /// time comes first.
     pub paths: Vec<PathTime>,
-    /// The time in seconds by dispatched function; the function with the longest time comes first.
+    /// The time in seconds for each dispatched function; the function with the longest time comes
+    /// first.
     pub functions: Vec<FunctionTime>,
 }
 
@@ -63,9 +66,9 @@ pub struct ProfileFacts {
 pub struct PathTime {
     /// The field path, with `*` in place of the layer's number.
     pub path: String,
-    /// The number of dispatches per call that compute at least a part of the field.
+    /// The number of dispatches per call that compute at least some operations of the field.
     pub calls: f64,
-    /// The time in seconds of all layers together.
+    /// The time in seconds of the field in all layers together.
     pub seconds: f64,
 }
 
@@ -73,13 +76,15 @@ pub struct PathTime {
 #[derive(Clone, Debug, Serialize)]
 pub struct FunctionTime {
     pub function: String,
-    /// The number of executions of this function per call.
+    /// The number of executions of this dispatched function per call.
     pub calls: f64,
-    /// The time in seconds of all executions together.
+    /// The time in seconds of all executions of the function together.
     pub seconds: f64,
-    /// The number of bytes that all executions read and write; `None` if unknown.
+    /// The number of bytes that all executions of the function read and store; `None` if the number
+    /// is unknown.
     pub bytes: Option<f64>,
-    /// The number of arithmetic operations that all executions compute; `None` if unknown.
+    /// The number of arithmetic operations in all executions of the function; `None` if the number
+    /// is unknown.
     pub flops: Option<f64>,
     pub paths: BTreeSet<String>,
 }
@@ -93,17 +98,17 @@ pub enum Stage {
     Expanded,
 }
 
-/// The sizes and types with which a network was recorded.
+/// The sizes and the element type with which Tracewright recorded a network.
 #[derive(Clone, Debug, Serialize)]
 pub struct NetworkFacts {
-    /// The element type of weights and activations.
+    /// The element type of the network's weights and activations.
     pub element: String,
     pub context: usize,
     /// The number of tokens per sequence in one prefill call.
     pub chunk: usize,
     pub batch: usize,
     pub rules: String,
-    /// The number of elements of all declared weights together.
+    /// The number of elements of all declared weights of the network together.
     pub parameters: usize,
     /// The number of bytes of all declared weights in a checkpoint with this element type.
     pub parameter_bytes: usize,
@@ -122,16 +127,19 @@ pub struct FunctionGraph {
     pub function: String,
     /// Whether the function is an entry point, which callers of the program can call.
     pub entry: bool,
-    /// The prefix in the keys of parameters that each call replaces by its own prefix.
+    /// The prefix of parameter keys in the function; each call of the function replaces this prefix
+    /// by another prefix.
     pub prefix: String,
-    /// The key prefixes of the calls of this function, in order. Each call is a layer of the
-    /// network.
+    /// The prefixes of parameter keys that the calls of this function use, in order. Each call of
+    /// the function is a layer of the network.
     pub layers: Vec<String>,
-    /// The cost of one call, including the cost of the functions that this function calls.
+    /// The cost of one call of the function, including the cost of the functions that this function
+    /// calls.
     pub cost: CostFacts,
     /// How often each rewrite rule matched between the previous compilation stage and this stage.
     pub fired: BTreeMap<String, usize>,
-    /// The nodes of the function. The operands of a node come before the node.
+    /// The nodes of the function in the graph. In this list, the operands of a node come before the
+    /// node.
     pub nodes: Vec<NodeFacts>,
     pub results: Vec<ResultFacts>,
     /// The StableHLO statements of the function; the list is empty except at the last compilation
@@ -148,21 +156,21 @@ pub struct CostFacts {
     pub seconds: f64,
 }
 
-/// The class of a node, which determines the node's colour.
+/// The class of a node, which determines the node's colour in drawings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NodeClass {
     Input,
     Parameter,
-    /// A constant, which is known when the network is recorded.
+    /// The node is a constant, which is known when Tracewright records the network.
     Constant,
-    /// A matmul with a weight, or a matmul of two activations.
+    /// The node is a matmul with a weight, or a matmul of two activations.
     Product,
     Attention,
-    /// A norm, or another operation that sums along an axis.
+    /// The node is a norm, or another operation that sums along an axis.
     Reduction,
     Elementwise,
-    /// An operation that moves numbers, and computes no new numbers.
+    /// The node only moves numbers in memory, and computes no new numbers.
     Movement,
     State,
     Call,
@@ -174,25 +182,25 @@ pub enum NodeClass {
 pub struct NodeFacts {
     /// The number of the node among the nodes of its function.
     pub id: String,
-    /// A label with one or two words.
+    /// A label for the node with one or two words.
     pub label: String,
-    /// The field path, with slashes between its levels; without a field path, the name of the
-    /// function.
+    /// The field path of the node, with slashes between its levels; without a field path, the name
+    /// of the function.
     pub namespace: String,
     pub incoming_edges: Vec<EdgeFacts>,
     /// The graphs of the function that the node calls.
     pub subgraph_ids: Vec<String>,
     pub attrs: Vec<AttributeFacts>,
-    /// The types of the node's results, in the form that graph viewers read.
+    /// The types of the node's results, in the data format that graph viewers read.
     pub outputs_metadata: Vec<OutputFacts>,
     pub class: NodeClass,
-    /// The node in the text form of a trace.
+    /// The node as a line in the text form of a trace.
     pub text: String,
     pub types: Vec<TypeFacts>,
-    /// The cost of the node; for a call, the cost of the called function.
+    /// The cost of the node; if the node is a call, the cost of the called function.
     pub cost: CostFacts,
-    /// The measured seconds that the node takes per call of the function. If the function has
-    /// several calls, the number is the mean of all calls.
+    /// The time in seconds that the node takes per call of the function, from a profile. If the
+    /// function has several calls, the time is the mean over all calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured: Option<f64>,
     pub path: String,
@@ -203,7 +211,7 @@ pub struct NodeFacts {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EdgeFacts {
-    /// The node that computes the operand.
+    /// The id of the node that computes the operand.
     pub source_node_id: String,
     /// The index of the operand among the results of the node that computes the operand.
     pub source_node_output_id: String,
@@ -217,7 +225,7 @@ pub struct AttributeFacts {
     pub value: String,
 }
 
-/// The facts about a result that graph viewers show.
+/// The attributes of a node's result that graph viewers show.
 #[derive(Clone, Debug, Serialize)]
 pub struct OutputFacts {
     pub id: String,
@@ -229,7 +237,7 @@ pub struct OutputFacts {
 pub struct TypeFacts {
     pub element: String,
     pub shape: Vec<usize>,
-    /// The names of the axes; the list is empty if the names are unknown.
+    /// The names of the tensor axes; the list is empty if the names are unknown.
     pub axes: Vec<String>,
     pub bytes: usize,
 }
@@ -264,8 +272,8 @@ pub struct ParameterGroup {
     /// The recipe that computes the weight from tensors of the checkpoint; `None` if the weight
     /// itself is a tensor of the checkpoint.
     pub recipe: Option<String>,
-    /// The tensors of the checkpoint that the recipe reads, with `*` in place of the layer's
-    /// number.
+    /// The tensors of the checkpoint that the recipe of the weight reads, with `*` in place of the
+    /// layer's number.
     pub sources: Vec<String>,
 }
 
@@ -280,23 +288,23 @@ pub struct RuleFacts {
 /// The memory that the program needs, in bytes.
 #[derive(Clone, Debug, Serialize)]
 pub struct MemoryFacts {
-    /// The bytes of the weights, by storage format.
+    /// The number of bytes of the weights, by storage format.
     pub weights: Vec<StoredFacts>,
-    /// At load time, the program packs this number of bytes of weights into copies.
+    /// The number of bytes of weights that the program packs into copies at load time.
     pub repacked: usize,
     /// The number of bytes of the layers' state, by the kind of state (such as keys and values).
     pub state: BTreeMap<String, usize>,
     /// The number of bytes of the activations of a call, by entry point.
     pub activations: BTreeMap<String, usize>,
-    /// The number of bytes of the tables that the compiled module contains.
+    /// The number of bytes of the constant tables that the compiled module contains.
     pub constants: usize,
-    /// The number of bytes that a running program needs.
+    /// The number of bytes of memory that a running program needs.
     pub running: u64,
     /// An estimate of the memory that the compiler needs, in bytes.
     pub compiling: usize,
 }
 
-/// All weights with the same storage format.
+/// The memory of all weights with the same storage format.
 #[derive(Clone, Debug, Serialize)]
 pub struct StoredFacts {
     pub stored: String,
@@ -306,20 +314,20 @@ pub struct StoredFacts {
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MaskFacts {
-    /// The entry points that call the function with this mask.
+    /// The entry points that call the function with this attention mask.
     pub entries: Vec<String>,
     pub function: String,
-    /// The layers of the network that call the function with this mask.
+    /// The layers of the network that call the function with this attention mask.
     pub layers: Vec<String>,
-    /// The conditions of the mask that must all be true, in the text form of traces.
+    /// The conditions of the attention mask, which must all be true, in the text form of traces.
     pub terms: Vec<String>,
-    /// The number of queries per call.
+    /// The number of queries per call of the function.
     pub queries: usize,
     pub keys: usize,
     pub scale: f64,
-    /// The soft bound on the attention scores; `None` without a softcap.
+    /// The soft bound on the attention scores; `None` if the attention has no softcap.
     pub softcap: Option<f64>,
-    /// The number of query heads per key head.
+    /// The number of query heads that share one key head.
     pub groups: usize,
 }
 
@@ -327,14 +335,14 @@ pub struct MaskFacts {
 pub struct RotaryFacts {
     pub layers: Vec<String>,
     pub positions: usize,
-    /// The factor for the cosine and the sine.
+    /// The factor by which the rotary embedding multiplies the cosine and the sine.
     pub scaling: f64,
-    /// For each pair of features, the angle at position 1 in radians.
+    /// For each pair of features, the rotation angle at position 1 in radians.
     pub frequencies: Vec<f64>,
 }
 
 impl TypeFacts {
-    /// The type as text, for example `bf16 [B 1, S 5, D 14]`.
+    /// Returns the type as text, for example `bf16 [B 1, S 5, D 14]`.
     pub fn named(&self) -> String {
         let axis = |(i, extent): (usize, &usize)| match self.axes.get(i) {
             Some(name) if name != "_" && !name.contains('=') => format!("{name} {extent}"),
@@ -398,20 +406,20 @@ impl NodeClass {
 }
 
 impl NetworkReport {
-    /// The graph of a function at a compilation stage.
+    /// Returns the graph of a function at a compilation stage.
     pub fn graph(&self, stage: Stage, function: &str) -> Option<&FunctionGraph> {
         self.graphs.iter().find(|graph| graph.stage == stage && graph.function == function)
     }
 
-    /// The graph that a report shows first: the function that decodes single tokens. If no function
-    /// decodes single tokens, the report shows the last entry point first.
+    /// Returns the graph that a report shows first: the graph of the function that decodes single
+    /// tokens. If no function decodes single tokens, the report shows the last entry point first.
     pub fn shown_first(&self, stage: Stage) -> Option<&FunctionGraph> {
         let entries = || self.stage(stage).filter(|graph| graph.entry);
         entries().find(|graph| graph.function == "decode").or_else(|| entries().next_back())
     }
 
-    /// The graphs of a compilation stage. The graph of a function comes before the graphs of its
-    /// callers.
+    /// Returns the graphs of all functions at a compilation stage. The graph of a function comes
+    /// before the graphs of its callers.
     pub fn stage(&self, stage: Stage) -> impl DoubleEndedIterator<Item = &FunctionGraph> {
         self.graphs.iter().filter(move |graph| graph.stage == stage)
     }

@@ -1,7 +1,7 @@
 //! Decides which nodes of a function get a box in the drawing, and which text a box contains.
 //!
-//! A weight, a single number, a state, or a value that many nodes read gets no box. If a value has
-//! no box, the boxes of the nodes that read the value contain its name. Consecutive calls of the
+//! These nodes get no box: a weight, a single number, a state, and a value that many nodes read.
+//! The boxes of the nodes that read such a value contain the value's name. Consecutive calls of the
 //! same function, such as the layers of a network, share a box.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,19 +10,20 @@ use crate::model::{FunctionGraph, NetworkReport, NodeClass, NodeFacts, TypeFacts
 use crate::words::spans;
 
 pub(crate) struct NodeBox {
-    /// The nodes that the box represents. The name of the box is the name of the first node.
+    /// The nodes that the box represents. The name of the box is the name of the first of these
+    /// nodes.
     pub nodes: Vec<usize>,
     pub class: &'static str,
     pub title: String,
     pub lines: Vec<String>,
     /// The function that the nodes of the box call.
     pub calls: Option<String>,
-    /// The part of the field path that identifies the cluster of the box.
+    /// The levels of the field path that identify the cluster of the box.
     pub cluster: Option<String>,
     pub place: Place,
 }
 
-/// A rectangle in the drawing, with its centre and its size.
+/// A rectangle in the drawing, given by its centre and its size.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Place {
     pub x: f64,
@@ -34,7 +35,7 @@ pub(crate) struct Place {
 pub(crate) struct BoxEdge {
     pub from: usize,
     pub to: usize,
-    /// The index of the operand, if the node has several operands.
+    /// The index of the operand at this edge, if the node has several operands.
     pub position: Option<String>,
     pub points: Vec<[f64; 2]>,
 }
@@ -43,14 +44,15 @@ pub(crate) struct BoxEdge {
 /// value.
 const READERS: usize = 5;
 
-/// The boxes and edges before dagre computes their positions.
+/// The boxes and edges of a drawing, before dagre computes their positions.
 pub(crate) struct Sketch<'a> {
     graph: &'a FunctionGraph,
     pub boxes: Vec<NodeBox>,
     pub edges: Vec<BoxEdge>,
     /// For each node, the index of the box that contains the node.
     home: Vec<Option<usize>>,
-    /// For each node without a box, the note in the boxes of the nodes that read this node.
+    /// For each node without a box, the note that appears in the boxes of the nodes that read this
+    /// node.
     notes: BTreeMap<usize, Note>,
 }
 
@@ -61,16 +63,16 @@ enum Note {
     Weight(String),
     /// The note contains the number that every element of a constant has.
     Number(String),
-    /// The note contains the name of a state that the node writes.
+    /// The note contains the name of the state tensor that the node updates.
     Written(String),
     Shared(String),
-    /// The note contains the name of a state that the call reads and writes.
+    /// The note contains the name of the state tensor that the call reads and updates.
     State(String),
     Unread,
 }
 
 impl Note {
-    /// The note that replaces the box of a node; `None` if the node has a box.
+    /// Returns the note that replaces the box of a node; `None` if the node has a box.
     fn of(
         graph: &FunctionGraph,
         index: usize,
@@ -154,7 +156,7 @@ impl<'a> Sketch<'a> {
         }
     }
 
-    /// Adds a call to the box of the previous call, if the two calls call the same function and the
+    /// Adds a call to the box of the previous call, if both calls call the same function and the
     /// second call reads the result of the first call.
     fn call(&mut self, index: usize, node: &NodeFacts) {
         let goes_on = operand_indices(node).find_map(|operand| {
@@ -187,7 +189,7 @@ impl<'a> Sketch<'a> {
         }
     }
 
-    /// The notes in a box about operands that have no box; each note occurs only once.
+    /// The notes in a box about operands that have no box; the list contains each note only once.
     fn notes_of(&self, index: usize) -> Vec<Note> {
         let members = self.boxes[index].nodes.iter().map(|&member| &self.graph.nodes[member]);
         let mut notes: Vec<Note> = Vec::new();
@@ -199,8 +201,8 @@ impl<'a> Sketch<'a> {
         notes
     }
 
-    /// Names a box. A box of layers has the numbers of the layers as its name, and a box with
-    /// weights has the name of the weights' field.
+    /// Names a box. The name of a box of layers consists of the numbers of the layers. The name of
+    /// a box with weights is the name of the weights' field.
     fn name(&mut self, index: usize, has_weights: bool) {
         let shape = &mut self.boxes[index];
         let Some(&main) = shape.nodes.first() else { return };
@@ -247,8 +249,8 @@ impl<'a> Sketch<'a> {
         operand_indices(node).position(|operand| self.notes.get(&operand) == Some(note)).unwrap_or_default()
     }
 
-    /// Adds the edges that end at a box. If the box has several operands, the numbers at the edges
-    /// are the indices of the operands.
+    /// Adds the edges that end at a box. If the box has several operands, the number at each edge
+    /// is the index of the operand.
     fn connect(&mut self, to: usize) {
         let mut incoming: Vec<(usize, usize)> = Vec::new();
         for node in self.boxes[to].nodes.iter().map(|&member| &self.graph.nodes[member]) {
@@ -263,8 +265,8 @@ impl<'a> Sketch<'a> {
         self.edges.extend(incoming.into_iter().map(edge));
     }
 
-    /// Adds boxes for the results of the function. A state gets no box of its own; its name is in
-    /// the box of the node that writes the state.
+    /// Adds boxes for the results of the function. A state tensor gets no separate box; the name of
+    /// the state is in the box of the node that updates the state.
     fn results(&mut self) {
         for result in self.graph.results.iter().filter(|result| !result.role.starts_with("state(")) {
             let Ok(node) = result.node.parse::<usize>() else { continue };
@@ -287,8 +289,8 @@ impl<'a> Sketch<'a> {
         }
     }
 
-    /// The fields that have several boxes but do not contain all boxes of the drawing. The drawing
-    /// shows the boxes of a field next to each other.
+    /// Returns the fields of the network that have several boxes but do not contain all boxes of
+    /// the drawing. The drawing shows the boxes of a field next to each other.
     pub fn clusters(&self) -> BTreeSet<String> {
         let mut sizes: BTreeMap<&String, usize> = BTreeMap::new();
         for name in self.boxes.iter().filter_map(|shape| shape.cluster.as_ref()) {
@@ -307,7 +309,7 @@ fn operand_indices(node: &NodeFacts) -> impl Iterator<Item = usize> {
     node.incoming_edges.iter().filter_map(|edge| edge.source_node_id.parse().ok())
 }
 
-/// For each node, the nodes that read the result of this node.
+/// Returns, for each node, the nodes that read the result of this node.
 fn readers(graph: &FunctionGraph) -> Vec<BTreeSet<usize>> {
     let mut readers = vec![BTreeSet::new(); graph.nodes.len()];
     for (index, node) in graph.nodes.iter().enumerate() {
@@ -320,7 +322,7 @@ fn is_number(node: &NodeFacts) -> bool {
     node.types.iter().all(|ty| ty.shape.is_empty())
 }
 
-/// Whether an argument is a state that only a single node writes.
+/// Whether an argument of the function is a state tensor that only a single node updates.
 fn is_written(graph: &FunctionGraph, argument: usize, readers: &BTreeSet<usize>) -> bool {
     let writes = |reader: &NodeFacts| {
         reader.class == NodeClass::State && operand_indices(reader).next() == Some(argument)
@@ -338,7 +340,7 @@ fn splat(node: &NodeFacts) -> Option<String> {
     })
 }
 
-/// A number with its operator, for example `× 0.5`.
+/// Formats a number together with its operator, for example `× 0.5`.
 fn number(reader: &NodeFacts, position: usize, value: &str) -> String {
     let sign = match (reader.label.as_str(), position) {
         ("add", _) => "+",
@@ -350,12 +352,12 @@ fn number(reader: &NodeFacts, position: usize, value: &str) -> String {
     format!("{sign} {value}")
 }
 
-/// Returns the name of a state without the number of its layer: `keys` for `keys3`.
+/// Returns the name of a state tensor without the number of its layer: `keys` for `keys3`.
 fn unnumbered(name: &str) -> &str {
     name.trim_end_matches(|c: char| c.is_ascii_digit())
 }
 
-/// The fields of the declaration whose weights a node multiplies, such as `q_proj`. A node has
+/// Returns the fields of the network whose weights a node multiplies, such as `q_proj`. A node has
 /// several fields if the simplification merged their weights.
 fn field(graph: &FunctionGraph, node: &NodeFacts) -> Option<String> {
     let merged = graph
@@ -377,15 +379,15 @@ fn weight(node: &NodeFacts) -> String {
     node.types.first().map_or_else(|| name.to_owned(), |ty| format!("{name} {}", ty.named()))
 }
 
-/// The name of a value that many nodes read. The name is `cos` for the rows of a rotary table, and
-/// otherwise the name of the operation that computes the value.
+/// Returns the name of a value that many nodes read. The name is `cos` for the rows of a rotary
+/// table, and otherwise the name of the operation that computes the value.
 fn origin(graph: &FunctionGraph, node: &NodeFacts) -> String {
     let table = graph.operands(node).find_map(|operand| operand.label.strip_suffix(" table"));
     table.unwrap_or(&node.label).to_owned()
 }
 
-/// Returns the names of a function's arguments in the first caller of the function, by the node of
-/// the argument.
+/// Returns the names that a function's arguments have in the first caller of the function, by the
+/// node of the argument.
 fn argument_names(report: &NetworkReport, graph: &FunctionGraph) -> BTreeMap<usize, String> {
     let mut names = BTreeMap::new();
     let calls =

@@ -1,4 +1,4 @@
-//! Draws a function as SVG.
+//! Draws a function as an SVG picture.
 
 use std::fmt::Write as _;
 
@@ -6,8 +6,8 @@ use crate::drawing::{Drawing, LINE, PADDING};
 use crate::model::{FunctionGraph, NetworkReport};
 use crate::sketch::{BoxEdge, NodeBox, Place};
 
-/// The colours of graphs for light and dark mode, and the shapes of graphs. The HTML page of a
-/// report uses the same colours and shapes as the SVG drawing.
+/// The colours and shapes of drawings, for light and dark mode. The HTML page of a report uses the
+/// same colours and shapes as the SVG drawing.
 pub(crate) const COLOURS: &str = include_str!("page/colours.css");
 pub(crate) const SHAPES: &str = include_str!("page/graph.css");
 
@@ -48,7 +48,7 @@ pub(crate) fn element(graph: &FunctionGraph, drawing: &Drawing, style: &str) -> 
     out
 }
 
-/// The upper left corner of a rectangle.
+/// The upper left corner of a rectangle in the drawing.
 fn corner(place: Place) -> Place {
     Place { x: place.x - (place.width / 2.0).floor(), y: place.y - (place.height / 2.0).floor(), ..place }
 }
@@ -73,7 +73,8 @@ fn draw_edge(edge: &BoxEdge, drawing: &Drawing, out: &mut String) {
     out.push_str("</g>");
 }
 
-/// A smooth line from the first point to the last point, which bends towards the other points.
+/// Returns a smooth line from the first point to the last point, which bends towards the other
+/// points.
 fn curve(points: &[[f64; 2]], out: &mut String) {
     let Some(([x, y], rest)) = points.split_first() else { return };
     let _ = write!(out, "M{x} {y}");
@@ -137,7 +138,7 @@ fn draw_box(shape: &NodeBox, graph: &FunctionGraph, out: &mut String) {
     out.push_str("</g>");
 }
 
-/// Escapes the characters that have a special meaning in markup.
+/// Replaces the characters of a text that have a special meaning in HTML and SVG.
 pub(crate) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

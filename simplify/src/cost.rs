@@ -6,7 +6,7 @@ use targets::Machine;
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
     pub bytes: f64,
-    /// The number of multiplications, additions and elementary functions.
+    /// The number of multiplications, additions and elementary functions of the operation.
     pub flops: f64,
     pub seconds: f64,
 }
@@ -19,11 +19,11 @@ impl std::ops::AddAssign for Cost {
     }
 }
 
-/// The additional cost of each statement in seconds. With this additional cost, a program with
-/// fewer statements is better if all other costs are equal.
+/// The cost model adds this time in seconds to the cost of each operation. With this additional
+/// cost, a program with fewer operations is better if all other costs are equal.
 const STATEMENT: f64 = 1e-9;
 
-/// The cost of an operation with the given operands.
+/// Returns the cost of an operation with the given operands.
 pub fn cost(machine: &Machine, op: &Op, operands: &[CostOperand<'_>], ty: &TensorType) -> Cost {
     let OpWork { bytes, flops, dispatches } = op.work(operands, ty);
     let seconds =

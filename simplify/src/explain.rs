@@ -1,4 +1,4 @@
-//! Explains by which rewrite rules the simplification replaced a recorded node.
+//! Explains which rewrite rules replaced a recorded node in the simplification.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -27,23 +27,24 @@ pub struct Explanation {
 pub struct Step {
     pub rule: &'static str,
     pub equation: String,
-    /// The expression for the node after the application of one rewrite rule.
+    /// The expression that replaces the node after the application of one rewrite rule.
     pub term: String,
     pub ty: TensorType,
     /// Whether the expression computes the same values as the recorded node.
     pub check: Check,
 }
 
-/// Compares the values of an expression on random inputs with the values of the recorded node.
+/// The result of a comparison between an expression and the recorded node: Tracewright computes the
+/// values of both on random inputs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Check {
     Equal,
     Different,
-    /// The values differ by rounding errors, which approximate rules allow. The field is the
-    /// largest difference, divided by the largest value.
+    /// The values differ by rounding errors; the rules of the set `approximate` allow such errors.
+    /// The field contains the largest difference, divided by the largest value.
     Rounded(f64),
-    /// The reference evaluator would take too long for a comparison. The field is the number of
-    /// multiplications and additions.
+    /// The reference evaluator would take too long for a comparison. The field contains the number
+    /// of multiplications and additions that the evaluator would need.
     TooLarge(f64),
 }
 
@@ -134,13 +135,14 @@ struct Explainer<'a> {
 }
 
 impl Explainer<'_> {
-    /// Returns the oldest recorded node in a class (a set of equal expressions).
+    /// Returns the oldest recorded node in a class (a set of expressions that compute the same
+    /// values).
     fn recorded(&self, class: Id) -> Option<usize> {
         let class = self.graph.find(class);
         self.saturated.classes.iter().position(|of| of.is_some_and(|id| self.graph.find(id) == class))
     }
 
-    /// The expression for a recorded node.
+    /// Returns the expression for a recorded node.
     fn term(&self, node: usize) -> Term {
         let id = NodeId::new(node);
         let function = self.saturated.function;
@@ -187,8 +189,8 @@ impl Explainer<'_> {
     }
 
     /// Returns the shortest chain of rewrite rules that leads from the expression `start` to an
-    /// equal expression `goal`. If `goal` is `None`, the chain ends at any expression that `bake`
-    /// can compute.
+    /// equal expression `goal`. If `goal` is `None`, the chain ends at any expression that the
+    /// crate `bake` can compute.
     fn path(&self, class: Id, start: &Term, goal: Option<&Term>) -> Vec<(&'static str, String, Term)> {
         let mut from: HashMap<Term, (Term, &'static str, String)> = HashMap::new();
         let mut queue = VecDeque::from([start.clone()]);
@@ -290,7 +292,7 @@ impl Explainer<'_> {
     }
 
     /// Prints an expression, for example `narrow axis=2 start=0 length=4 (linear (%3, …))`. The
-    /// text contains the number of each recorded node.
+    /// text contains the number of each recorded node in the expression.
     fn show(&self, term: &Term, depth: usize) -> String {
         let mut text = String::new();
         match &*term.kind {
@@ -324,8 +326,8 @@ enum Resolved {
     Term(Term),
 }
 
-/// Whether the pattern `left`, which matched a class of equal expressions, matches the expression
-/// `term` in the class.
+/// The pattern `left` matched a class of equal expressions. The function returns whether the
+/// pattern also matches the expression `term` of the class.
 fn fits(left: &egg::Pattern<Term>, term: &Term, found: &egg::Subst) -> bool {
     let ENodeOrVar::ENode(root) = &left.ast[left.ast.root()] else { return true };
     root.kind == term.kind
@@ -376,7 +378,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// The value of an expression; `None` if the evaluation takes too long.
+    /// Returns the value of an expression; `None` if the evaluation takes too long.
     fn value(&mut self, term: &Term, ty: &TensorType) -> Option<Value> {
         match &*term.kind {
             NodeKind::Op(op) => {
@@ -441,8 +443,8 @@ impl<'a> Values<'a> {
 }
 
 /// Chooses one expression for each class of equal expressions, so that no class depends on itself.
-/// The function chooses the oldest recorded node, or else the first expression whose operands
-/// already have a chosen expression.
+/// For each class, the function chooses the oldest recorded node. Without a recorded node, the
+/// function chooses the first expression whose operands already have a chosen expression.
 fn founded(explainer: &Explainer<'_>) -> HashMap<Id, Term> {
     let graph = explainer.graph;
     let mut terms: HashMap<Id, Term> = HashMap::new();
@@ -473,8 +475,8 @@ fn mix(state: u64, byte: u8) -> u64 {
     z ^ (z >> 27)
 }
 
-/// Random values: floats around zero, and small positive integers, because integers represent
-/// positions and token ids.
+/// Returns random values: floats around zero, and small positive integers, because integers
+/// represent positions and token ids.
 fn random(ty: &TensorType, seed: u64) -> Value {
     let mut state = seed;
     let element = ty.element;

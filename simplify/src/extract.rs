@@ -1,18 +1,20 @@
 //! Chooses one expression for each class of equal expressions, so that the total cost is low. The
-//! cost of an expression counts only once, even if several operations use the expression.
+//! total cost includes the cost of an expression only once, even if several operations use the
+//! expression.
 //!
 //! The extractor of the crate `egg` computes the cost of each expression as a tree. For example,
 //! the cost of a layer counts twice if two operations use its result, so the cost doubles with each
 //! layer. Tracewright's search starts from the original function, and changes its choice only if
-//! the total cost becomes lower. So the result never costs more than the original function. The
-//! total cost is the sum of the costs of all needed classes, where a class is a set of equal
-//! expressions. A class is needed if the function returns the class, or if the chosen expression of
-//! another needed class reads the class. The method of counting references comes from logic
-//! synthesis, where it has the name *maximum fanout-free cone* (Mishchenko, Chatterjee, Brayton,
-//! "DAG-Aware AIG Rewriting", 2006). The search makes changes of two kinds. Each change replaces
-//! the expression of one class, or the expressions of all classes that could read the same class.
-//! Changing several classes together is necessary, because classes that share an expression can
-//! cost less although each single change costs more.
+//! the total cost becomes lower. Therefore the result never costs more than the original function.
+//! The total cost is the sum of the costs of all needed classes, where a class is a set of equal
+//! expressions. A class is needed if it contains a result of the function, or if the chosen
+//! expression of another needed class reads the class. The method of counting references comes from
+//! logic synthesis, where it has the name *maximum fanout-free cone* (Mishchenko, Chatterjee,
+//! Brayton, "DAG-Aware AIG Rewriting", 2006). The search makes changes of two kinds. A change of
+//! the first kind replaces the expression of one class. A change of the second kind replaces the
+//! expressions of all classes that could read the same class. Changing several classes together is
+//! necessary, because classes that share an expression can cost less although each single change
+//! costs more.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -25,20 +27,20 @@ use trace::NodeKind;
 pub(crate) struct Class {
     /// The id of the class of equal expressions in the e-graph.
     pub id: Id,
-    /// The expressions in the order of the e-graph, followed by expressions whose results the
-    /// archive could store.
+    /// The expressions of the class in the order of the e-graph, followed by expressions whose
+    /// results the archive could store.
     pub terms: Vec<Candidate>,
 }
 
 /// An expression that the search can choose for a class.
 pub(crate) struct Candidate {
     pub kind: Arc<NodeKind>,
-    /// The indices of the classes of equal expressions to which the operands belong.
+    /// For each operand of the expression, the index of the class to which the operand belongs.
     pub operands: Vec<usize>,
     pub cost: f64,
 }
 
-/// The expression that the search has chosen for each class.
+/// The choice of an expression for each class of equal expressions.
 pub(crate) struct Extraction<'a> {
     pub classes: &'a [Class],
     pub chosen: Vec<usize>,
@@ -46,13 +48,13 @@ pub(crate) struct Extraction<'a> {
     total: f64,
 }
 
-/// A class of equal expressions, and the expression that the search chooses for the class.
+/// A class of equal expressions, and the expression that a change selects for the class.
 type Move = (usize, usize);
 
 impl<'a> Extraction<'a> {
-    /// Searches for the choice with the lowest cost. The search begins with the choice `start`,
-    /// which has no cycles. The classes in `roots` are always needed, because they are the results
-    /// of the function.
+    /// Searches for the choice of expressions with the lowest cost. The search begins with the
+    /// choice `start`, which has no cycles. The classes in `roots` are always needed, because they
+    /// are the results of the function.
     pub fn search(classes: &'a [Class], start: Vec<usize>, roots: &[usize]) -> Self {
         let references = vec![0; classes.len()];
         let mut extraction = Self { classes, chosen: start, references, total: 0.0 };
@@ -113,7 +115,7 @@ impl<'a> Extraction<'a> {
         }
     }
 
-    /// Makes the changes `moves` if they lower the total cost together and create no cycle.
+    /// Makes the changes `moves` if the changes together lower the total cost and create no cycle.
     fn accept(&mut self, moves: &[Move]) -> bool {
         let before = (self.chosen.clone(), self.references.clone(), self.total);
         self.take(moves);
@@ -165,7 +167,7 @@ impl<'a> Extraction<'a> {
         }
     }
 
-    /// Whether a class would depend on itself after the changes `moves`.
+    /// Whether any class would depend on itself after the changes `moves`.
     fn cyclic(&self, moves: &[Move]) -> bool {
         let mut seen = vec![0u32; self.classes.len()];
         moves.iter().enumerate().any(|(mark, &(start, at))| {

@@ -1,4 +1,5 @@
-//! The facts about a class of equal expressions: its type, its constant value, its origin.
+//! The properties of a class of equal expressions: its type, its constant value, and the node from
+//! which the class originates.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,30 +11,31 @@ use trace::NodeKind;
 
 use crate::Term;
 
-/// The name and the equation of constant folding, which evaluates an operation whose operands are
-/// constants. The tables of rules do not contain constant folding.
+/// The name and the equation of the rule for constant folding, which evaluates an operation whose
+/// operands are constants. The tables of rewrite rules do not contain this rule.
 pub(crate) const FOLDING: (&str, &str) = ("constant folding", "f(constants) = a constant");
 
 pub type Graph = EGraph<Term, Context>;
 
-/// Types that operations do not determine, and limits for the rules.
+/// Contains types that operations do not determine, and limits for the rewrite rules.
 #[derive(Clone, Debug, Default)]
 pub struct Context {
     pub inputs: Vec<TensorType>,
     /// For each function of the trace, the types of its results.
     pub results: Vec<Arc<[TensorType]>>,
-    /// The index of the node that is being inserted into the e-graph, if it is a node of the
-    /// function.
+    /// The index of the node that Tracewright inserts into the e-graph at the moment, if the
+    /// expression is a node of the function.
     pub inserting: Option<u32>,
     /// The number of constants that constant folding has computed.
     pub folded: usize,
     /// The largest number of expressions in the e-graph, if there is a limit. A limit is necessary
-    /// because a single application of a rule can find more expressions than fit into memory.
+    /// because a single application of a rewrite rule can find more expressions than fit into
+    /// memory.
     pub limit: Option<usize>,
-    /// Whether rules may change the rounding of a result. If rules may change the rounding, two
-    /// expressions for the same constant can have different results.
+    /// Whether rewrite rules may change the rounding of a result. If rules may change the rounding,
+    /// two expressions for the same constant can have different results.
     pub approximate: bool,
-    /// The storage formats of weights, by the patterns of the weights' keys.
+    /// The storage formats of weights, by the tensor-name patterns of the weights' keys.
     pub formats: Arc<BTreeMap<String, WeightFormat>>,
 }
 
@@ -46,12 +48,12 @@ impl Context {
 
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// The type of the expressions in the class. A class that contains a call has one type for each
-    /// result of the call.
+    /// The type of the expressions in this class. A class that contains a call has one type for
+    /// each result of the call.
     pub types: Arc<[TensorType]>,
-    /// The value of all expressions in the class, if the value is constant.
+    /// The value of all expressions in this class, if the value is constant.
     pub constant: Option<Literal>,
-    /// The node of the function from which the class originates.
+    /// The node of the function from which this class originates.
     pub origin: Origin,
 }
 
@@ -59,9 +61,9 @@ pub struct Facts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
     Node(u32),
-    /// A rewrite rule derived the class from the node with this index.
+    /// A rewrite rule derived the class from the node with the index in this field.
     Near(u32),
-    /// A rewrite rule created the class, and no node of the function belongs to it.
+    /// A rewrite rule created the class, and the class contains no node of the function.
     Nowhere,
 }
 
@@ -71,7 +73,7 @@ impl Facts {
         &self.types[0]
     }
 
-    /// The value of all elements, if the class is a constant whose elements are all equal.
+    /// Returns the value of all elements, if the class is a constant whose elements are all equal.
     pub fn splat(&self) -> Option<f64> {
         let literal = self.constant.as_ref()?;
         Some(literal.ty().element.decode(literal.as_splat()?))
@@ -81,8 +83,9 @@ impl Facts {
 /// Constant folding computes a constant with at most this number of elements, or a constant whose
 /// elements are all equal.
 const FOLDED: usize = 4096;
-/// A constant becomes an expression of its own if it has at most this number of elements, or if all
-/// its elements are equal. A larger constant would be stored in the module and not computed.
+/// Tracewright adds an expression for the constant value of a class only if the constant has at
+/// most this number of elements, or if all its elements are equal. A larger constant would be data
+/// in the module, instead of the result of a computation.
 const STORED: usize = 64;
 
 impl Analysis<Term> for Context {
@@ -152,7 +155,7 @@ impl Analysis<Term> for Context {
     }
 }
 
-/// The value of an operation whose operands are constants.
+/// Returns the value of an operation whose operands are constants.
 fn fold(op: &Op, operands: &[&Facts], ty: &TensorType) -> Option<Literal> {
     if let Op::Constant(constant) = op {
         return Some(constant.value.clone());

@@ -1,4 +1,4 @@
-//! Inserts a function into an e-graph, and extracts the simplified function.
+//! Inserts a function into an e-graph, and extracts the simplified function from the e-graph.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -15,14 +15,15 @@ use crate::facts::{Context, FOLDING, Graph, Origin};
 use crate::recipes::{recipes, stored};
 use crate::{Options, Rules, Term};
 
-/// The largest number of iterations, each of which applies all rules. The functions of models need
-/// three or four iterations.
+/// The largest number of iterations, each of which applies all rewrite rules. The functions of
+/// language models need three or four iterations.
 const ITERATIONS: usize = 12;
-/// The largest number of expressions that the rules add to a function.
+/// The largest number of expressions that the rewrite rules add to the e-graph of a function.
 const TERMS: usize = 20_000;
 
-/// Applies all rules in every iteration. The default scheduler of egg would delay rules that have
-/// many matches. The rules themselves limit the number of expressions.
+/// A scheduler that applies all rewrite rules in every iteration. The default scheduler of egg
+/// would delay rules that have many matches. The rules of Tracewright limit the number of
+/// expressions themselves.
 struct Bounded;
 
 impl RewriteScheduler<Term, Context> for Bounded {
@@ -36,18 +37,20 @@ impl RewriteScheduler<Term, Context> for Bounded {
     }
 }
 
-/// A function, and all expressions that the rules found to be equal to its nodes.
+/// A function, and all expressions that the rewrite rules found to be equal to the function's
+/// nodes.
 pub(crate) struct Saturated<'a> {
     pub function: &'a Function,
     runner: Runner<Term, Context>,
-    /// The class of equal expressions that contains each node; `None` for a node that no result of
-    /// the function needs.
+    /// For each node, the class of equal expressions that contains the node; `None` for a node that
+    /// no result of the function needs.
     pub classes: Vec<Option<Id>>,
 }
 
 impl<'a> Saturated<'a> {
     /// Applies the rules to a function until the rules find no new expressions, or until the search
-    /// reaches a limit. Set `approximate` if some of the rules change the rounding of results.
+    /// reaches a limit. Set `approximate` to true if some of the rules change the rounding of
+    /// results.
     pub fn new(
         function: &'a Function,
         results: &[Arc<[TensorType]>],
@@ -92,12 +95,12 @@ impl<'a> Saturated<'a> {
         &self.runner.egraph
     }
 
-    /// Whether the search reached a limit before the rules had found all expressions.
+    /// Whether the search reached a limit before the rewrite rules had found all expressions.
     pub fn limited(&self) -> bool {
         !matches!(self.runner.stop_reason, Some(StopReason::Saturated))
     }
 
-    /// How often each rule found a new expression.
+    /// The number of times that each rewrite rule found a new expression.
     pub fn fired(&self) -> Vec<(String, usize)> {
         let mut fired: Vec<(String, usize)> = vec![(FOLDING.0.into(), self.graph().analysis.folded)];
         for iteration in &self.runner.iterations {
@@ -107,8 +110,8 @@ impl<'a> Saturated<'a> {
         fired
     }
 
-    /// Returns the function with the lowest cost, and the class of each of its nodes. The function
-    /// does not use recipes whose keys are in `banned`.
+    /// Returns the function with the lowest cost, and the class of each of its nodes. The returned
+    /// function contains no recipe whose key is in `banned`.
     pub fn extract(&self, options: &Options, banned: &BTreeSet<String>) -> (Function, Vec<Id>) {
         let graph = self.graph();
         let roots: Vec<Id> = self
@@ -169,11 +172,11 @@ impl<'a> Saturated<'a> {
         self.rebuild(&extraction, &roots)
     }
 
-    /// The choice of expressions with which the search begins. For a class that contains nodes of
-    /// the function, the search begins with the oldest of the nodes. For a class without nodes of
-    /// the function, the search begins with the expression whose most expensive path through the
-    /// operands costs least. The first choice has no cycle, because the oldest node of a class
-    /// depends only on older nodes.
+    /// Returns the choice of expressions with which the search for the lowest cost begins. For a
+    /// class that contains nodes of the function, the search begins with the oldest of the nodes.
+    /// For a class without nodes of the function, the search begins with the expression that has
+    /// the cheapest critical path, which is the most expensive path through the operands. The first
+    /// choice has no cycle, because the oldest node of a class depends only on older nodes.
     fn start(&self, classes: &[Class], places: &HashMap<Id, usize>) -> Vec<usize> {
         let graph = self.graph();
         let mut chosen: Vec<Option<usize>> = vec![None; classes.len()];
@@ -273,7 +276,8 @@ impl<'a> Saturated<'a> {
     }
 }
 
-/// Returns the cost of one call of a function, without the cost of the functions that it calls.
+/// Returns the cost of one call of a function, without the cost of the functions that the function
+/// calls.
 pub(crate) fn function_cost(machine: &Machine, function: &Function) -> Cost {
     let mut sum = Cost::default();
     for (id, live) in function.ids().zip(function.live()) {

@@ -1,10 +1,11 @@
-//! Simplifies a trace. The simplified trace has a lower cost and computes the same values.
+//! Simplifies a trace. Simplifies a trace: the simplified trace has a lower cost and computes the
+//! same values.
 //!
 //! Each function becomes an e-graph (Willsey et al., "egg: Fast and Extensible Equality
-//! Saturation", 2021). The [rules](Rules) add expressions that are equal to nodes of the function,
-//! and the expressions with the lowest total cost become the new function. If a computation depends
-//! only on weights, it becomes the recipe of a parameter. The crate `bake` evaluates a recipe once,
-//! when it writes the archive.
+//! Saturation", 2021). The [rules](Rules) add expressions that are equal to nodes of the function.
+//! The expressions with the lowest total cost become the new function. If a computation depends
+//! only on weights, the computation becomes the recipe of a parameter. The crate `bake` evaluates a
+//! recipe once, when it writes the archive.
 
 mod cost;
 mod explain;
@@ -54,11 +55,11 @@ pub struct Options {
     pub rules: Rules,
     /// The machine for which the cost model minimizes the time of a call.
     pub machine: Machine,
-    /// Whether computations that depend only on weights may become recipes, which `bake` evaluates.
-    /// Set this option to false if the program has no archive.
+    /// Whether computations that depend only on weights may become recipes, which the crate `bake`
+    /// evaluates. Set this option to false if the program has no archive.
     pub recipes: bool,
-    /// The formats of quantized weights, by the patterns of the weights' keys. The rules do not
-    /// merge weights that have different formats.
+    /// The storage formats of quantized weights, by the tensor-name patterns of the weights' keys.
+    /// The rules do not merge weights that have different storage formats.
     pub formats: Arc<BTreeMap<String, WeightFormat>>,
 }
 
@@ -69,7 +70,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Options with the given rules, for the machine of the given target.
+    /// Returns options with the given rewrite rules, for the machine of the given target.
     pub fn new(rules: Rules, target: &Target) -> Self {
         Self {
             rules,
@@ -79,7 +80,7 @@ impl Options {
         }
     }
 
-    /// Options with which the trace does not change.
+    /// Returns options with which the simplification does not change the trace.
     pub fn off() -> Self {
         Self { rules: Rules::Off, ..Self::default() }
     }
@@ -87,31 +88,31 @@ impl Options {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
-    /// The changes in each function of the trace.
+    /// The changes that the simplification made in each function of the trace.
     pub functions: Vec<Change>,
-    /// How often each rule found a new expression.
+    /// Returns the number of times that each rewrite rule found a new expression.
     pub fired: BTreeMap<&'static str, usize>,
 }
 
-/// The changes in one function of the trace.
+/// The changes that the simplification made in one function of the trace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
     pub name: String,
     pub nodes: [usize; 2],
     pub cost: [Cost; 2],
-    /// How often each rule found a new expression in this function.
+    /// The number of times that each rewrite rule found a new expression in this function.
     pub fired: BTreeMap<&'static str, usize>,
-    /// Whether the search reached the limit of iterations or expressions before the rules had found
-    /// all expressions.
+    /// Whether the simplification reached the limit of iterations or expressions before the rewrite
+    /// rules had found all expressions.
     pub limited: bool,
 }
 
 /// The largest fraction by which recipes may increase the size of an archive.
 const GROWTH: f64 = 0.01;
 
-/// Returns the trace with the lowest cost that the search found. The simplified trace computes the
-/// same bits as the recorded trace, unless you selected approximate rules. If the search finds no
-/// better trace, the function returns the trace that it received.
+/// Returns the trace with the lowest cost that the simplification found. The simplified trace
+/// computes the same bits as the recorded trace, unless you selected approximate rules. If the
+/// simplification finds no better trace, the function returns the trace that it received.
 pub fn simplify(trace: &Trace, options: &Options) -> (Trace, Report) {
     if options.rules == Rules::Off {
         return (trace.clone(), Report::default());
@@ -138,8 +139,8 @@ pub fn simplify(trace: &Trace, options: &Options) -> (Trace, Report) {
     (simplified, report)
 }
 
-/// All expressions of every function, the choice with the lowest cost, and the keys of recipes that
-/// the choice must not use.
+/// All expressions of every function, the choice of expressions with the lowest cost, and the keys
+/// of recipes that the choice must not use.
 fn saturate<'a>(trace: &'a Trace, options: &Options) -> (Vec<Saturated<'a>>, Trace, BTreeSet<String>) {
     let results: Vec<Arc<[TensorType]>> =
         trace.functions.iter().map(|f| f.output_types().into_iter().cloned().collect()).collect();
@@ -170,9 +171,10 @@ fn derived(trace: &Trace) -> impl Iterator<Item = &Parameter> {
     parameters.filter(|parameter| parameter.recipe.is_some())
 }
 
-/// The key of a recipe that the trace must not use. Recipes whose keys are in `recorded` always
-/// stay. The function returns a recipe if another recipe has the same key, or if the recipe stores
-/// a tensor twice or makes the archive too large.
+/// Returns the key of a recipe that the trace must not use; `None` if the trace may use all its
+/// recipes. Recipes whose keys are in `recorded` may always stay in the trace. The trace must not
+/// use a recipe if another recipe has the same key, or if the recipe stores a tensor twice or makes
+/// the archive too large.
 fn worst_recipe(trace: &Trace, recorded: &BTreeSet<&str>) -> Option<String> {
     derived(trace).next()?;
     let reads = match trace.reads() {

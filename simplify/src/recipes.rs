@@ -1,5 +1,5 @@
-//! Finds expressions that `bake` can compute when it writes the archive, and names these
-//! expressions.
+//! Finds expressions that the crate `bake` can compute when it writes the archive, and gives these
+//! expressions names.
 
 use egg::Id;
 use ops::{Attribute as _, Form, Op, Real, TensorType};
@@ -9,12 +9,12 @@ use trace::{NodeKind, Parameter, Recipe};
 use crate::Term;
 use crate::facts::Graph;
 
-/// The largest number of operations in one recipe. A recipe is a tree, so an operation counts twice
-/// if two operations use its result.
+/// The largest number of operations in one recipe. A recipe is a tree, so a recipe contains an
+/// operation twice if two operations use the operation's result.
 const OPERATIONS: usize = 64;
 
-/// Returns the recipe of every class that depends only on weights and constants, if `bake` can
-/// compute this recipe.
+/// Returns the recipe of every class that depends only on weights and constants, if the crate
+/// `bake` can compute the recipe.
 pub(crate) fn recipes(graph: &Graph) -> HashMap<Id, Recipe> {
     let mut known: HashMap<Id, Recipe> = HashMap::new();
     let mut ids: Vec<Id> = graph.classes().map(|class| class.id).collect();
@@ -80,10 +80,10 @@ pub(crate) fn stored(recipe: &Recipe) -> Option<Parameter> {
     }
 }
 
-/// Returns the key of the first source tensor, and a description of the operations:
-/// `…q_proj.weight` and `+k_proj.weight+v_proj.weight`. Numbers and computed operands are in
-/// brackets. If an operation has operands before the first source tensor, the description lists
-/// these operands before the operation: `norm.weight~(1.0)subtract`.
+/// Returns a name for a recipe: the key of the first source tensor, and a description of the
+/// operations: `…q_proj.weight` and `+k_proj.weight+v_proj.weight`. Numbers and computed operands
+/// are in brackets in the description. If an operation has operands before the first source tensor,
+/// the description lists these operands before the operation: `norm.weight~(1.0)subtract`.
 fn describe(recipe: &Recipe) -> Option<(String, String)> {
     let (op, operands) = match recipe {
         Recipe::Source(key, _) => return Some((key.clone(), String::new())),
@@ -132,7 +132,7 @@ fn describe(recipe: &Recipe) -> Option<(String, String)> {
     Some((first, text))
 }
 
-/// Removes from `key` the levels that `key` and `first` have in common.
+/// Removes from the text `key` those levels that `key` and `first` have in common at the start.
 fn relative<'a>(key: &'a str, first: &str) -> &'a str {
     let shared = key.bytes().zip(first.bytes()).take_while(|(a, b)| a == b).count();
     let level = key[..shared].rfind('.').map_or(0, |dot| dot + 1);

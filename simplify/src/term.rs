@@ -56,8 +56,8 @@ impl Language for Term {
     }
 }
 
-/// Prints a single token without blanks, as the patterns of egg require: a comma replaces each
-/// blank.
+/// Prints the operation as a single token without blanks, as the patterns of the crate `egg`
+/// require: a comma replaces each blank.
 impl fmt::Display for Term {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = String::new();
@@ -72,8 +72,8 @@ impl fmt::Display for Term {
     }
 }
 
-/// Parses the name of an operation in the equation of a rule: `add` means `binary kind=add`, and
-/// `convert,to=f32` means `convert to=f32`.
+/// Parses the name of an operation in the equation of a rewrite rule: `add` means
+/// `binary kind=add`, and `convert,to=f32` means `convert to=f32`.
 impl FromOp for Term {
     type Error = String;
 

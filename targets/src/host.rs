@@ -1,7 +1,7 @@
-//! Detects the features of the processor in this machine.
+//! Detects the features of the processor in the machine that runs Tracewright.
 
-/// The processor features that Rust's standard library can detect, by LLVM's name, and whether this
-/// machine's processor has each feature.
+/// Contains the processor features that Rust's standard library can detect, by LLVM's name, and
+/// whether this machine's processor has each feature.
 pub fn host_features() -> Vec<(&'static str, bool)> {
     let mut features = detected();
     features.sort_unstable();
@@ -9,7 +9,7 @@ pub fn host_features() -> Vec<(&'static str, bool)> {
 }
 
 /// Detects processor features with Rust's standard library. Each item contains LLVM's name of the
-/// feature, and Rust's name if it is different.
+/// feature, and Rust's name if Rust uses a different name.
 macro_rules! detect {
     ($detected:ident: $($llvm:tt $(= $rust:tt)?,)*) => {
         vec![$(($llvm, detect!(@one $detected $llvm $($rust)?)),)*]
@@ -34,10 +34,10 @@ fn detected() -> Vec<(&'static str, bool)> {
 }
 
 /// Detects tile registers (AMX), which stable Rust cannot detect. The processor must have tile
-/// registers (CPUID leaf 7), and the operating system must save their content. The operating system
-/// saves tile registers if the size of the saved state (leaf 13, `EBX`) includes the end of the
-/// tile data (subleaf 18). Source: Intel, "64 and IA-32 Architectures Software Developer's Manual",
-/// volume 2, `CPUID`.
+/// registers (CPUID leaf 7), and the operating system must save the content of the tile registers.
+/// The operating system saves tile registers if the size of the saved state (leaf 13, `EBX`)
+/// includes the end of the tile data (subleaf 18). Source: Intel, "64 and IA-32 Architectures
+/// Software Developer's Manual", volume 2, `CPUID`.
 #[cfg(target_arch = "x86_64")]
 fn tiles() -> [(&'static str, bool); 3] {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
@@ -70,7 +70,7 @@ fn detected() -> Vec<(&'static str, bool)> {
 mod tests {
     use super::*;
 
-    /// Compares the detected features with the features that Linux lists for this machine.
+    /// Tests that the detected features agree with the features that Linux lists for this machine.
     #[test]
     fn tiles_are_what_linux_lists() {
         let Ok(listed) = std::fs::read_to_string("/proc/cpuinfo") else { return };

@@ -32,26 +32,30 @@ pub use tuning::{CompilerFlag, Tiling, Tuning};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Target {
     pub backend: Backend,
-    /// The name of the platform in LLVM's notation, such as `aarch64-linux-gnu`. `None` selects the
-    /// platform of this machine.
+    /// The name of the platform in LLVM's notation, such as `aarch64-linux-gnu`. The value `None`
+    /// selects the platform of this machine.
     pub triple: Option<String>,
     /// The name of the processor in LLVM's notation; `host` selects the processor of this machine.
-    /// For devices other than the CPU, this is the name that the compiler uses, such as `sm_80`.
+    /// For devices other than the CPU, the name is the compiler's name for the processor, such as
+    /// `sm_80`.
     pub processor: String,
-    /// Changes to the processor's features in LLVM's notation, such as `+sve,-sve2`. For devices
-    /// other than the CPU, the text lists all features beyond the compiler's baseline.
+    /// The processor features that the target adds or removes, in LLVM's notation, such as
+    /// `+sve,-sve2`. For devices other than the CPU, the text lists all features that the
+    /// compiler's baseline does not have.
     pub changes: Option<String>,
-    /// The processor features that the compiled code may use, by LLVM's name and sorted. For
-    /// devices other than the CPU, the list contains the types for computations and the widths for
-    /// storage, such as `fp16` and `b8`. With `None`, only the compiler knows the features.
+    /// The sorted list of processor features that the compiled code may use, by LLVM's name. For
+    /// devices other than the CPU, the list contains the element types for computations and the bit
+    /// widths for storage, such as `fp16` and `b8`. The value `None` means that only the compiler
+    /// knows the features.
     pub features: Option<Vec<String>>,
     /// The kind of device that runs the program.
     pub device: DeviceKind,
     pub machine: Machine,
     /// The settings that were faster than the defaults in measurements on this machine. The
-    /// measured settings are empty unless you set them.
+    /// measured settings are empty unless you set the settings from a tuning file.
     pub tuning: Tuning,
-    /// Whether kernels may use instructions that add products in another order for many rows.
+    /// Whether kernels may use tile instructions, which add products in another order if a matmul
+    /// has many rows.
     pub numerics: Numerics,
 }
 
@@ -67,16 +71,16 @@ pub enum Backend {
 /// How a module contains weights and large constants, and which arguments are integers on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
-    /// Weights are parameters in the scope `model`, large constants are globals, and each `i32[]`
-    /// argument is an integer on the host.
+    /// Weights are parameters in the IREE scope `model`, large constants are globals, and each
+    /// `i32[]` argument is an integer on the host.
     IreeGlobals,
-    /// Weights are additional arguments at the end, constants are inline, and every argument is a
-    /// tensor.
+    /// Weights are additional arguments after the other arguments, constants are inline, and every
+    /// argument is a tensor.
     Arguments,
 }
 
 impl Backend {
-    /// The dialect of the modules that this compiler reads.
+    /// Returns the dialect of the modules that this compiler reads.
     pub fn dialect(self) -> Dialect {
         match self {
             Self::Iree3_13 => Dialect::IreeGlobals,
@@ -127,8 +131,8 @@ impl Target {
         self.device == DeviceKind::Cpu && self.processor == "host"
     }
 
-    /// Rust's name for the processor architecture of the target. Rust and LLVM have different names
-    /// for only one architecture.
+    /// Returns Rust's name for the processor architecture of the target. Rust and LLVM use
+    /// different names for only one architecture.
     pub fn architecture(&self) -> &str {
         match self.triple.as_deref().and_then(|triple| triple.split('-').next()) {
             Some("arm64") => "aarch64",
@@ -146,11 +150,11 @@ impl Target {
     }
 
     /// Whether the program packs weights of an element type at load time, for matmuls without a
-    /// kernel. A program that packs its weights at load time needs memory for the packed copy.
+    /// kernel. Such a program needs additional memory for the packed copy of the weights.
     ///
-    /// IREE 3.13 has no efficient code for packed bf16 weights on processors without bf16
-    /// instructions. Without bf16 instructions, a matmul of 128 rows takes 60 times as long with
-    /// packed weights as without (the weight is 2048 × 8192, on AVX-512 without `avx512bf16`).
+    /// IREE 3.13 has no efficient code for matmuls with packed bf16 weights on processors without
+    /// bf16 instructions. Without bf16 instructions, a matmul of 128 rows takes 60 times as long
+    /// with packed weights as without (the weight is 2048 × 8192, on AVX-512 without `avx512bf16`).
     pub fn repacks(&self, bf16: bool) -> bool {
         self.device == DeviceKind::Cpu && (!bf16 || self.has_bf16() == Some(true))
     }
@@ -170,7 +174,8 @@ pub enum Numerics {
     /// because AMX's tile instructions add products in another order.
     #[default]
     Fast,
-    /// The bits depend only on the tokens of the sequence: kernels do not use AMX.
+    /// The bits of logits depend only on the tokens of the sequence, because kernels do not use
+    /// AMX.
     Invariant,
 }
 

@@ -13,28 +13,28 @@ pub struct Machine {
     pub bandwidth: f64,
     /// The number of multiplications and additions per second.
     pub flops: f64,
-    /// The time in seconds for starting a dispatch.
+    /// The time in seconds that the machine needs to start a dispatch.
     pub dispatch: f64,
 }
 
 impl Machine {
-    /// The roofline of two cores in a server.
+    /// Returns the roofline of two CPU cores in a server.
     pub const CPU: Self = Self { bandwidth: 15e9, flops: 100e9, dispatch: 5e-6 };
-    /// The roofline of one accelerator in a server.
+    /// Returns the roofline of one accelerator in a server.
     pub const GPU: Self = Self { bandwidth: 3e12, flops: 200e12, dispatch: 5e-6 };
 }
 
 /// A named machine, which you can use alone or linked with other machines of the same kind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NamedMachine {
-    /// The name of the machine on the command line. The name of an unnamed machine is the text of
-    /// its rates.
+    /// The name of the machine on the command line. An unnamed machine has the text of its rates as
+    /// its name.
     pub name: Cow<'static, str>,
     pub machine: Machine,
-    /// The machine sends this number of bytes per second to other machines over all its links. The
-    /// machine receives the same number of bytes per second.
+    /// The number of bytes per second that the machine sends to other machines over all its links.
+    /// The machine receives the same number of bytes per second.
     pub link: f64,
-    /// The number of bytes of memory; `None` if the number is unknown.
+    /// The number of bytes of the machine's memory; `None` if the number is unknown.
     pub memory: Option<u64>,
     /// The source of the numbers for this machine.
     pub source: &'static str,
@@ -44,10 +44,10 @@ pub struct NamedMachine {
 const ETHERNET: f64 = 1.25e9;
 
 impl NamedMachine {
-    /// The forms in which you can specify a machine on the command line.
+    /// The notations in which you can specify a machine on the command line.
     pub const FORMS: &str = "cpu|gpu|h100|mi300x|tpu-v5e|BYTES:FLOPS[:LINK]";
 
-    /// The machines that have names. The numbers of arithmetic operations are for bf16 without
+    /// The machines that have names. The rates of arithmetic operations are for bf16 without
     /// sparsity.
     pub const ALL: &[Self] = &[
         Self {
@@ -90,7 +90,7 @@ impl NamedMachine {
     ];
 }
 
-/// The text is not a machine's name and does not have the form of rates.
+/// The text is neither a machine's name nor a list of rates.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{}` is not a machine; expected {}, or BYTES:OPERATIONS per second, such as 100e9:2e12, or \
@@ -103,7 +103,8 @@ fn names() -> String {
     NamedMachine::ALL.iter().map(|machine| &*machine.name).collect::<Vec<_>>().join(", ")
 }
 
-/// Parses the name of a machine, or `BYTES:FLOPS[:LINK]` per second.
+/// Parses the name of a machine, or the machine's rates per second in the notation
+/// `BYTES:FLOPS[:LINK]`.
 impl FromStr for NamedMachine {
     type Err = MachineError;
 

@@ -4,7 +4,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A grid of devices with named axes. The device numbers increase along the last axis first.
+/// A grid of devices with named axes. The device numbers increase along the last axis of the grid
+/// first.
 ///
 /// ```
 /// use tracewright_targets::Mesh;
@@ -15,7 +16,7 @@ use std::str::FromStr;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mesh {
-    /// The axes of the mesh, beginning with the axis that varies slowest.
+    /// The axes of the mesh; the axis that varies slowest comes first.
     pub axes: Vec<MeshAxis>,
 }
 
@@ -25,41 +26,41 @@ pub struct MeshAxis {
     pub size: usize,
 }
 
-/// A rule that partitions axes of a network over a mesh axis, such as `K,F,V=model`. A rule can
-/// also exclude axes, such as `V=none`.
+/// A sharding rule that partitions axes of a network over a mesh axis, such as `K,F,V=model`. A
+/// sharding rule can also exclude axes from the partition, such as `V=none`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardRule {
     pub axes: Vec<String>,
-    /// The name of the mesh axis, or [`ShardRule::NONE`] to exclude the axes.
+    /// The name of the mesh axis, or [`ShardRule::NONE`] to exclude the axes from the partition.
     pub over: String,
 }
 
 impl ShardRule {
-    /// The word with which a rule excludes axes from the partition.
+    /// The word with which a sharding rule excludes axes from the partition.
     pub const NONE: &str = "none";
 }
 
-/// The reason why a text is not a valid mesh or rule.
+/// The reason why a text is not a valid mesh or sharding rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MeshError {
-    /// A part of the text is not a mesh axis.
+    /// A substring of the text is not a mesh axis.
     #[error(
         "`{0}` is not an axis of a mesh; expected NAME=DEVICES with at least one device, such as `model=4`"
     )]
     Axis(String),
-    /// The text contains the same mesh axis twice.
+    /// The text of the mesh contains the same mesh axis twice.
     #[error("the mesh has two axes with the name `{0}`")]
     Twice(String),
     /// The mesh has too many devices.
     #[error("the mesh `{0}` has more than {most} devices", most = Mesh::MOST)]
     Large(String),
-    /// A part of the text is not a sharding rule.
+    /// A substring of the text is not a sharding rule.
     #[error("`{0}` is not a sharding rule; expected AXES=MESH_AXIS, such as `K,F,V=model`")]
     Rule(String),
 }
 
 impl Mesh {
-    /// The largest number of devices in a mesh.
+    /// The largest number of devices that a mesh can have.
     pub const MOST: usize = 1 << 20;
 
     pub fn devices(&self) -> usize {
@@ -71,7 +72,7 @@ impl Mesh {
     }
 }
 
-/// Whether a text is allowed as a name in a StableHLO module.
+/// Whether a StableHLO module can contain the text as the name of an axis.
 fn is_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }

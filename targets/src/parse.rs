@@ -4,11 +4,11 @@ use std::str::FromStr;
 
 use crate::{DeviceKind, Target};
 
-/// The forms in which you can specify a target on the command line.
+/// The notations in which you can specify a target on the command line.
 const FORMS: &str = "`host`, a processor that LLVM knows, PLATFORM:PROCESSOR[:FEATURES], as \
                      `aarch64-linux-gnu:generic:+neon`, or DEVICE[:PROCESSOR[:FEATURES]], as `cuda:sm_80`";
 
-/// The text is not the name of a target.
+/// The error for a text that is not the name of a target.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
     #[error("the target is empty; expected {FORMS}")]
@@ -22,8 +22,9 @@ pub enum TargetError {
     Feature { target: String, feature: String },
 }
 
-/// Parses a target in the form `host`, `PROCESSOR` or `PLATFORM:PROCESSOR[:FEATURES]`. In the form
-/// `PLATFORM:PROCESSOR[:FEATURES]`, a [kind of device](DeviceKind) can replace the platform.
+/// Parses a target in the form `host`, `PROCESSOR` or `PLATFORM:PROCESSOR[:FEATURES]`. In the
+/// notation `PLATFORM:PROCESSOR[:FEATURES]`, a [kind of device](DeviceKind) can replace the
+/// platform.
 impl FromStr for Target {
     type Err = TargetError;
 

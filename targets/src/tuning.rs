@@ -11,28 +11,29 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Tuning {
-    /// The tilings of kernels, by the name of the fused operation, which includes all parameters
-    /// that affect the speed.
+    /// The tilings of kernels, by the name of the fused operation. The name includes all parameters
+    /// that affect the speed of the kernel.
     pub kernels: BTreeMap<String, Tiling>,
     /// The number of tokens per prefill call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunk: Option<NonZeroUsize>,
-    /// Additional flags for the compiler.
+    /// Additional flags for the compiler `iree-compile`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flags: Vec<CompilerFlag>,
 }
 
-/// How a kernel divides its computation. Sizes that are too large for the computation are reduced.
+/// A tiling: how a kernel divides its computation into smaller blocks. Tracewright reduces sizes
+/// that are too large for the computation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Tiling {
     /// The number of parts into which the kernel divides its work for the worker threads.
     pub parts: NonZeroUsize,
-    /// The number of rows whose sums stay in registers.
+    /// The number of activation rows or queries whose sums stay in registers.
     pub rows: NonZeroUsize,
-    /// The number of panels of a matmul's weight that are side by side and are read together. For
-    /// attention, the number of panels is 1.
+    /// The number of panels of the weight that the kernel of a matmul reads together. For
+    /// attention, this number is always 1.
     pub panels: NonZeroUsize,
     /// The kernel prefetches the weight at this distance in bytes; 0 leaves prefetching to the
     /// processor.
@@ -46,9 +47,11 @@ impl fmt::Display for Tiling {
     }
 }
 
-/// A flag of `iree-compile` that affects the speed, but affects results only by the order of sums.
+/// A flag of `iree-compile` that affects the speed. Such a flag can change results only through the
+/// order of sums.
 ///
-/// The list of flags is closed, so that a tuning from another person cannot pass other flags to the compiler.
+/// The list of flags is closed, so that a tuning file from another person cannot pass other flags
+/// to the compiler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]

@@ -1,4 +1,4 @@
-//! The names of axes. One name can combine the names of several axes.
+//! The names of the axes of tensors. One name can combine the names of several axes.
 
 use std::borrow::Cow;
 
@@ -7,13 +7,13 @@ use ops::{Attribute as _, ParseError, Reader};
 /// The name of an axis in error messages, in the text of traces and in sharding rules. Operations
 /// do not use names, and refer to axes by index.
 ///
-/// An axis of a weight can combine several axes of the network, such as the heads and features of a
-/// projection. The name of a combined axis lists the names and the extents of the combined axes:
-/// `K=2*G=3*E=32`.
+/// An axis of a weight can combine several axes of the network, such as the axis of heads and the
+/// axis of features in a projection. The name of a combined axis lists the names and the extents of
+/// the combined axes: `K=2*G=3*E=32`.
 pub type AxisName = Cow<'static, str>;
 
 /// Returns the name of an axis that combines the given axes, where the first of these axes varies
-/// slowest. The name of a single axis does not change.
+/// slowest. If there is only one axis, its name does not change.
 ///
 /// ```
 /// assert_eq!(tracewright_trace::joined_axis(&[("K", 2), ("E", 32)]), "K=2*E=32");
@@ -28,8 +28,8 @@ pub fn joined_axis(axes: &[(&'static str, usize)]) -> AxisName {
     }
 }
 
-/// Splits the name of a combined axis into the names and extents of its parts. The first part is
-/// the axis that varies slowest.
+/// Splits the name of a combined axis into the names and extents of the single axes. The first of
+/// these single axes varies slowest.
 ///
 /// ```
 /// use tracewright_trace::axis_factors;
@@ -44,7 +44,8 @@ pub fn axis_factors(name: &str, extent: usize) -> Vec<(&str, usize)> {
         .collect()
 }
 
-/// Parses the name of an axis. The name can combine the names of several axes.
+/// Parses the name of an axis, as it is in the text of a trace. The name can combine the names of
+/// several axes.
 pub(crate) fn parse(reader: &mut Reader<'_>) -> Result<AxisName, ParseError> {
     let mut name = reader.word()?.to_owned();
     while reader.eat("=") {

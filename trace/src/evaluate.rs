@@ -1,5 +1,5 @@
-//! The reference evaluator. The evaluator computes the nodes of a trace in order, and calls the
-//! function `eval` of each node's operation.
+//! The reference evaluator. The evaluator computes the nodes of a trace in order. For each node,
+//! the evaluator calls the function `eval` of the node's operation.
 
 use ops::{TensorType, Value};
 
@@ -15,11 +15,11 @@ pub enum EvaluateError {
     #[error("`{function}` takes arguments of the types ({}), found ({})", list(.expected), list(.found))]
     Arguments {
         function: String,
-        /// The types of the entry point's inputs.
+        /// The types that the entry point declares for its inputs.
         expected: Vec<TensorType>,
         found: Vec<TensorType>,
     },
-    /// A weight is missing, or it has another type than the trace declares.
+    /// A weight is missing, or the weight has another type than the trace declares.
     #[error("the parameter `{key}` has no value of the type `{ty}`")]
     Parameter { key: String, ty: TensorType },
 }
@@ -34,8 +34,8 @@ type Watch<'a> = dyn FnMut(&Provenance, &str, &Value) + 'a;
 pub struct Evaluation<'a> {
     /// Returns the value of a parameter, given the parameter's key in the checkpoint.
     pub parameters: &'a dyn Fn(&str) -> Option<Value>,
-    /// The callback that receives the value of each operation. The callback also receives the key
-    /// prefix of the current call.
+    /// The callback function that receives the value of each operation. The callback function also
+    /// receives the prefix of parameter keys for the current call.
     pub watch: Option<&'a mut Watch<'a>>,
 }
 

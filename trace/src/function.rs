@@ -1,5 +1,5 @@
-//! A [`Function`] is a directed acyclic graph (DAG) of nodes. Each edge of the graph contains the
-//! index of an operand.
+//! A [`Function`] is a directed acyclic graph (DAG) of nodes. Each edge of the graph contains an
+//! index, which is the position of an operand in the list of a node's operands.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use crate::Parameter;
 use crate::axis::AxisName;
 use crate::signature::{Argument, Role, Signature};
 
-/// The index of a node in its function. The index of a node is also the position of the node in
-/// topological order.
+/// The index of a node in the function that contains the node. The index of a node is also the
+/// position of the node in topological order.
 pub type NodeId = NodeIndex<u32>;
 
 /// The index of a function in the trace's list of functions.
@@ -23,9 +23,10 @@ pub struct FunctionId(pub u32);
 /// The field of the network, and the line of Rust code, that declare a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Provenance {
-    /// The field path in the model: `model.layers.*.self_attn.q_proj`.
+    /// The field path of the declaration in the model: `model.layers.*.self_attn.q_proj`.
     pub path: Arc<str>,
-    /// The Rust file, relative to its crate's parent folder: `models/src/llama.rs`.
+    /// The path of the Rust file, relative to the parent folder of the file's crate:
+    /// `models/src/llama.rs`.
     pub file: Arc<str>,
     pub line: u32,
 }
@@ -51,7 +52,7 @@ pub enum NodeKind {
     /// arguments of the call.
     Call {
         function: FunctionId,
-        /// The prefix of the parameters' keys for this call.
+        /// The prefix that this call uses for the keys of parameters.
         prefix: String,
     },
     /// The node is one result of a call. The only operand of this node is the call.
@@ -66,14 +67,14 @@ impl NodeKind {
     }
 }
 
-/// A node of a function: its kind, its type, and the place that declares the node.
+/// A node of a function: the node's kind, its type, and the place in the network that declares it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
     pub kind: NodeKind,
-    /// The types of the node's results. A call has one type for each result, and any other node has
-    /// one type.
+    /// The types of the node's results. A node that is a call has one type for each result, and any
+    /// other node has one type.
     pub types: Vec<TensorType>,
-    /// The names of the axes; the list is empty if the names are unknown.
+    /// The names of the tensor's axes; the list is empty if the names are unknown.
     pub axes: Vec<AxisName>,
     pub provenance: Provenance,
 }
@@ -103,13 +104,13 @@ impl Output {
 #[derive(Clone, Debug)]
 pub struct Function {
     pub name: String,
-    /// The prefix of parameters' keys that each call replaces by its own prefix, such as
-    /// `model.layers.*`. For an entry point, the prefix is empty.
+    /// The prefix of parameter keys in the function, such as `model.layers.*`; each call of the
+    /// function replaces this prefix by another prefix. For an entry point, the prefix is empty.
     pub prefix: String,
     pub outputs: Vec<Output>,
-    /// The graph of the function's nodes. The weight of an edge in this graph is the index of the
-    /// operand. The index of the operand is necessary because petgraph lists edges in reverse order
-    /// of insertion.
+    /// The nodes of the function as a directed graph. The weight of an edge in this graph is the
+    /// position of the operand in the operand list. The position is necessary because the crate
+    /// petgraph lists edges in reverse order of insertion.
     graph: DiGraph<Node, u32>,
 }
 
@@ -144,7 +145,7 @@ impl Function {
         self.len() == 0
     }
 
-    /// All nodes of the function. The operands of a node come before the node.
+    /// All nodes of the function. In this list, the operands of a node come before the node.
     pub fn ids(&self) -> impl DoubleEndedIterator<Item = NodeId> + use<> {
         (0..self.len()).map(NodeId::new)
     }
@@ -158,7 +159,7 @@ impl Function {
         &mut self.graph[id]
     }
 
-    /// Whether `is_like` returns true for any operand of a node.
+    /// Whether the closure `is_like` returns true for any operand of a node.
     pub fn any_operand(&self, id: NodeId, is_like: impl FnMut(NodeId) -> bool) -> bool {
         self.graph.neighbors_directed(id, Incoming).any(is_like)
     }
@@ -171,8 +172,8 @@ impl Function {
         operands
     }
 
-    /// Returns the operand indices at the edges that lead to a node, in ascending order. In a valid
-    /// function, the operand indices of each node are 0, 1, ….
+    /// Returns the operand positions that are stored at the edges to a node, in ascending order. In
+    /// a valid function, the operand positions of each node are 0, 1, ….
     pub(crate) fn positions(&self, id: NodeId) -> Vec<u32> {
         let mut positions: Vec<u32> = self.graph.edges_directed(id, Incoming).map(|e| *e.weight()).collect();
         positions.sort_unstable();
@@ -204,7 +205,7 @@ impl Function {
         })
     }
 
-    /// For each node, whether a result of the function depends on the node.
+    /// Returns, for each node, whether a result of the function depends on the node.
     pub fn live(&self) -> Vec<bool> {
         let mut live = vec![false; self.len()];
         self.outputs.iter().for_each(|o| live[o.node.index()] = true);
@@ -218,7 +219,7 @@ impl Function {
 }
 
 impl Function {
-    /// The arguments and results of the function.
+    /// Returns the types and roles of the arguments and results of the function.
     pub fn signature(&self) -> Signature {
         let argument = |name: &str, role, id| {
             let node = self.node(id);
@@ -259,7 +260,7 @@ impl Function {
 #[derive(Debug)]
 pub struct Builder<'a> {
     pub function: &'a mut Function,
-    /// The place in the network that declares the nodes.
+    /// The place in the network that declares the appended nodes.
     pub provenance: Provenance,
 }
 

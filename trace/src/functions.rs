@@ -1,5 +1,5 @@
-//! Functions that consist of several operations, and therefore do not need primitive operations of
-//! their own.
+//! Functions that append several operations to a trace, and therefore need no primitive operations
+//! of their own.
 
 use ops::ops::{
     Binary, BinaryKind, BroadcastInDim, Constant, Convert, Erf, Narrow, Reduce, ReduceKind, Unary, UnaryKind,
@@ -9,12 +9,12 @@ use ops::{ElementType, InferError, Literal};
 use crate::{Builder, NodeId};
 
 impl Builder<'_> {
-    /// Appends an elementwise function of one operand.
+    /// Appends an operation for an elementwise function of one operand.
     pub fn unary(&mut self, kind: UnaryKind, x: NodeId) -> Result<NodeId, InferError> {
         self.op(Unary { kind }, &[x])
     }
 
-    /// Appends an elementwise function of two operands, which have the same type.
+    /// Appends an operation for an elementwise function of two operands that have the same type.
     pub fn binary(&mut self, kind: BinaryKind, a: NodeId, b: NodeId) -> Result<NodeId, InferError> {
         self.op(Binary { kind }, &[a, b])
     }
@@ -25,14 +25,14 @@ impl Builder<'_> {
         self.op(Constant { value }, &[])
     }
 
-    /// Appends an elementwise function whose left operand is `x` and whose right operand is the
-    /// number `value`.
+    /// Appends an operation for an elementwise function whose left operand is `x` and whose right
+    /// operand is the number `value`.
     pub fn with_scalar(&mut self, kind: BinaryKind, x: NodeId, value: f64) -> Result<NodeId, InferError> {
         let value = self.splat(x, value)?;
         self.binary(kind, x, value)
     }
 
-    /// Converts `x` to another element type, unless `x` already has this type.
+    /// Appends the conversion of `x` to another element type, unless `x` already has this type.
     pub fn convert(&mut self, x: NodeId, to: ElementType) -> Result<NodeId, InferError> {
         match self.ty(x).element == to {
             true => Ok(x),
@@ -40,7 +40,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Reduces `x` along the axis `axis`, and repeats the result along this axis.
+    /// Appends a reduction of `x` along the axis `axis`, and repeats the result along this axis.
     pub fn reduced_along(&mut self, kind: ReduceKind, x: NodeId, axis: usize) -> Result<NodeId, InferError> {
         let shape = self.ty(x).shape.clone();
         let axes = (0..shape.len()).filter(|&a| a != axis).collect();
@@ -79,7 +79,8 @@ pub fn silu(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
 }
 
 /// Applies an activation function to the first half of the last axis, and multiplies the result by
-/// the second half. Use this function if a single matmul computes gate and up together.
+/// the second half. Use this function if a single matmul computes the gate and the up projection
+/// together.
 ///
 /// # Errors
 /// Returns an error if `halves` has no axis, or if the activation function rejects its operand.
@@ -134,10 +135,11 @@ pub fn gelu(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     b.convert(product, element)
 }
 
-/// Splits `x` along `axis` into pieces of the given lengths. Each piece is a `narrow` operation.
+/// Splits `x` along `axis` into pieces of the given lengths. Each piece is the result of a `narrow`
+/// operation.
 ///
 /// # Errors
-/// Returns an error if the sum of the lengths exceeds the extent of the axis.
+/// Returns an error if the sum of the given lengths exceeds the extent of the axis.
 pub fn split(
     b: &mut Builder<'_>,
     x: NodeId,

@@ -1,13 +1,14 @@
-//! Inlines all function calls in a trace.
+//! Replaces each function call in a trace by the body of the called function.
 
 use std::collections::HashMap;
 
 use crate::{Function, Node, NodeId, NodeKind, Output, Provenance, Trace, resolve_key};
 
 impl Trace {
-    /// Returns the same entry points, in which the body of the called function replaces each call.
-    /// After inlining, the number of parameters, the number of field paths and the length of the
-    /// text grow with the number of layers. Each entry point still has one node for each weight.
+    /// Returns a trace with the same entry points, in which the body of the called function
+    /// replaces each call. After inlining, the trace has more parameters, more field paths and a
+    /// longer text if the network has more layers. Each entry point still has one node for each
+    /// weight.
     pub fn inlined(&self) -> Self {
         let inlined = |function: &Function| {
             let into = Function::new(function.name.clone(), "");
@@ -30,9 +31,10 @@ struct Inliner<'a> {
 }
 
 impl Inliner<'_> {
-    /// Appends the nodes of a function, and returns the nodes of its results. In the keys of
-    /// parameters, `prefix` replaces the prefix of the function. `arguments` replace the inputs of
-    /// the function. Without `arguments`, the inputs stay inputs.
+    /// Appends the nodes of a function, and returns the nodes of the function's results. In the
+    /// keys of parameters, `prefix` replaces the prefix that the function declares. The nodes
+    /// `arguments` replace the inputs of the function. If `arguments` is `None`, the inputs stay
+    /// inputs.
     fn body(&mut self, function: &Function, prefix: &str, arguments: Option<&[NodeId]>) -> Vec<NodeId> {
         // The new nodes for each old node: several nodes for a call, one node otherwise.
         let mut values: Vec<Vec<NodeId>> = Vec::with_capacity(function.len());

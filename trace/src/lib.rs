@@ -2,8 +2,8 @@
 //! evaluate a trace.
 //!
 //! A [`Trace`] is a list of [`Function`]s. If a network repeats a layer, the layer is one function
-//! of the trace. Each repetition is a *call* of this function with its own prefix for the keys of
-//! parameters. Therefore the length of the trace's text does not grow with the number of layers.
+//! of the trace. Each repetition is a *call* of this function, with a separate prefix for the keys
+//! of parameters. Therefore the text of the trace has the same length for every number of layers.
 //! The entry points are the functions that the host can call.
 
 mod axis;

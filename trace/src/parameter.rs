@@ -1,5 +1,5 @@
-//! A [`Parameter`] is a weight. A parameter can have a recipe that computes the weight from tensors
-//! of the checkpoint.
+//! A [`Parameter`] is a weight of the network. A parameter can have a recipe that computes the
+//! weight from tensors of the checkpoint.
 
 use std::sync::Arc;
 
@@ -7,9 +7,9 @@ use ops::Attribute as _;
 use ops::ops::{Concatenate, Permute, Reshape};
 use ops::{Form, InferError, Op, ParseError, Reader, TensorType, Value, print_string};
 
-/// A weight, with its key and its type. In the body of a repeated layer, the key starts with the
-/// prefix of the function, such as `model.layers.*`. Each call of the repeated layer replaces the
-/// prefix of the function.
+/// A weight of the network, with its key and its type. In the body of a repeated layer, the key of
+/// the weight starts with the prefix of the function, such as `model.layers.*`. Each call of the
+/// repeated layer replaces the prefix in the key.
 ///
 /// ```
 /// use ops::{ElementType, TensorType};
@@ -24,8 +24,8 @@ use ops::{Form, InferError, Op, ParseError, Reader, TensorType, Value, print_str
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Parameter {
-    /// The key of the weight in the archive. If the weight has no recipe, the weight has the same
-    /// key in the checkpoint.
+    /// The key under which the archive stores the weight. If the weight has no recipe, the weight
+    /// has the same key in the checkpoint and in the archive.
     pub key: String,
     pub ty: TensorType,
     /// The recipe that computes the weight from tensors of the checkpoint; `None` if the weight
@@ -33,19 +33,19 @@ pub struct Parameter {
     pub recipe: Option<Arc<Recipe>>,
 }
 
-/// A computation that the crate `bake` runs once, when it writes the archive.
+/// A recipe: a computation that the crate `bake` runs once, when it writes the archive.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Recipe {
-    /// A tensor of the checkpoint: its key, and the type that the network declares.
+    /// The recipe is a tensor of the checkpoint: its key, and the type that the network declares.
     Source(String, TensorType),
     Op(Op, Vec<Recipe>),
 }
 
-/// The largest number of nested operations in the text of a recipe. Simplification creates recipes
-/// with about ten nested operations.
+/// The largest number of nested operations in the text of a recipe. The simplification creates
+/// recipes with about ten nested operations.
 const DEEPEST: usize = 256;
 
-/// Returns the key of a parameter in a call that replaces `prefix` by `replacement`.
+/// Returns the key that a parameter has in a call which replaces `prefix` by `replacement`.
 pub fn resolve_key(key: &str, prefix: &str, replacement: &str) -> String {
     match key.strip_prefix(prefix) {
         Some(rest) if !prefix.is_empty() && (rest.is_empty() || rest.starts_with('.')) => {
@@ -55,8 +55,8 @@ pub fn resolve_key(key: &str, prefix: &str, replacement: &str) -> String {
     }
 }
 
-/// The pattern of a parameter's key. In the pattern, `*` replaces each index of a list. For
-/// example, `model.layers.3.mlp` becomes `model.layers.*.mlp`.
+/// Returns the tensor-name pattern for the key of a parameter. In the tensor-name pattern, `*`
+/// replaces each index of a list. For example, `model.layers.3.mlp` becomes `model.layers.*.mlp`.
 pub fn key_pattern(key: &str) -> String {
     let part = |part| if str::parse::<usize>(part).is_ok() { "*" } else { part };
     key.split('.').map(part).collect::<Vec<_>>().join(".")
@@ -68,7 +68,7 @@ impl Parameter {
         Self { key: key.into(), ty, recipe: None }
     }
 
-    /// Creates a parameter for a matrix whose transpose is in the checkpoint.
+    /// Creates a parameter for a matrix that the checkpoint stores in transposed order.
     ///
     /// # Errors
     /// Returns an error if `ty` is not the type of a matrix of floats.
@@ -79,12 +79,12 @@ impl Parameter {
         Self::derived(key, Recipe::Op(Permute { order: vec![1, 0] }.into(), vec![source]))
     }
 
-    /// Creates a parameter whose slices along the first axis are separate tensors of the
-    /// checkpoint. In the key of a slice, the index of the slice replaces the `*` of `pattern`.
+    /// Creates a parameter whose slices along the first axis are separate tensors in the
+    /// checkpoint. The key of a slice is `pattern` with the index of the slice in place of `*`.
     ///
     /// # Errors
     /// Returns an error if `pattern` has no `*`, if `ty` has no axis, or if recipes don't support
-    /// the element type.
+    /// the element type of `ty`.
     pub fn stacked(pattern: impl Into<String>, ty: TensorType) -> Result<Self, InferError> {
         let pattern = pattern.into();
         let Some((&count, slice)) = ty.shape.split_first() else {
@@ -113,7 +113,7 @@ impl Parameter {
         Ok(Self { key: key.into(), ty: recipe.ty()?, recipe: Some(Arc::new(recipe)) })
     }
 
-    /// Returns the parameter in a call that replaces `prefix` by `replacement`.
+    /// Returns the parameter as it is in a call which replaces `prefix` by `replacement`.
     pub fn resolved(&self, prefix: &str, replacement: &str) -> Self {
         Self {
             key: resolve_key(&self.key, prefix, replacement),
@@ -159,8 +159,8 @@ fn source(
 
 impl Recipe {
     /// Whether a recipe may contain the operation `op` with operands of these types. The crate
-    /// `bake` must be able to compute the result in pieces, and to read only a bounded part of the
-    /// operands for each piece.
+    /// `bake` must be able to compute the result of the operation in pieces, and to read only a
+    /// bounded part of the operands for each piece.
     pub fn can(op: &Op, operands: &[&TensorType]) -> bool {
         op.bakes() && operands.iter().all(|ty| ty.element.is_float())
     }
@@ -172,7 +172,7 @@ impl Recipe {
         }
     }
 
-    /// The type of the recipe's result.
+    /// Returns the type of the recipe's result.
     ///
     /// # Errors
     /// Returns an error if an operation rejects its operands, or if recipes don't support the
@@ -256,7 +256,7 @@ impl Recipe {
         }
     }
 
-    /// Parses a recipe in the form that [`Recipe::print`] writes.
+    /// Parses a recipe from the text that [`Recipe::print`] appends.
     ///
     /// # Errors
     /// Returns an error if the text is not a recipe, or if the recipe nests too many operations.

@@ -35,8 +35,8 @@ impl FromStr for Trace {
 
 struct Parser<'a> {
     reader: Reader<'a>,
-    /// The field paths and file names in the text. The parser stores each path and each file name
-    /// only once, because the text repeats them often.
+    /// The field paths and file names that the parser has read in the text. The parser stores each
+    /// path and each file name only once, because the text repeats them often.
     strings: HashMap<String, Arc<str>>,
 }
 

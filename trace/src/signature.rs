@@ -9,54 +9,59 @@ use crate::axis::AxisName;
 use crate::state::{Part, StateName};
 
 /// The role of an argument or a result of an entry point. The role tells the code that runs a
-/// program which data an argument or a result contains.
+/// program which kind of data the argument or the result contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
-    /// The argument or result has no special role.
+    /// The argument or the result has no special role for the code that runs the program.
     #[default]
     Plain,
-    /// The ids of the new tokens, `i32[B,S]`. A call has S new tokens for each sequence.
+    /// The argument contains the ids of the new tokens, `i32[B,S]`. A call of the entry point has S
+    /// new tokens for each sequence.
     Tokens,
-    /// Vectors `[B,S,D]` that replace the embeddings of tokens. A call has S new positions for each
-    /// sequence.
+    /// The argument contains vectors `[B,S,D]` that replace the embeddings of tokens. The argument
+    /// has S vectors for each sequence.
     Features,
-    /// The number of tokens that a sequence already has. The number of earlier tokens is also the
-    /// position of the sequence's first new token. The type is `i32[]` for a single sequence, and
-    /// otherwise `i32[B]`.
+    /// The argument contains the number of tokens that each sequence already has. The number of
+    /// earlier tokens is also the position of the sequence's first new token. The argument has the
+    /// type `i32[]` for a single sequence, and otherwise `i32[B]`.
     Start {
-        /// The largest number of tokens that a sequence can have.
+        /// The largest number of tokens that a sequence can have in the program.
         context: usize,
     },
-    /// The number of real tokens among the S new tokens of a sequence, from 0 to S. The new tokens
-    /// after the real tokens are padding. The type is `i32[]` for a single sequence, and otherwise
-    /// `i32[B]`.
+    /// The argument contains the number of real tokens among the S new tokens of a sequence, from 0
+    /// to S. The new tokens that follow the real tokens are padding. The argument has the type
+    /// `i32[]` for a single sequence, and otherwise `i32[B]`.
     Count,
-    /// A tensor of the state that a layer keeps between calls. As an argument, the tensor contains
-    /// the state before the call; as a result, the tensor contains the state after the call.
+    /// The argument or the result is a tensor of the state that a layer keeps between calls. As an
+    /// argument, the tensor contains the state before the call; as a result, the tensor contains
+    /// the state after the call.
     State {
         layer: usize,
-        /// The name of the state's tensor, and the kind of state.
+        /// The name of the state tensor, and the kind of state.
         part: Part,
     },
-    /// The output of an encoder, which a layer reads. The entry point that runs the encoder returns
-    /// the encoder's output as a result. All other entry points only take the encoder's output as
-    /// an argument.
+    /// The tensor is the output of an encoder, which a layer reads. The entry point that runs the
+    /// encoder returns the tensor as a result. All other entry points take the tensor as an
+    /// argument.
     Memory {
         layer: usize,
-        /// The name of the tensor, which is unique among the encoder outputs for the layer.
+        /// The name of the tensor, which is unique among the encoder outputs that the layer reads.
         name: StateName,
     },
-    /// The index of the sequence that runs in each slot of the batch, `i32[B]`.
+    /// For each slot of the batch, the argument contains the index of the sequence in this slot,
+    /// `i32[B]`.
     Sequence,
-    /// For each slot of the batch, the index of the adapter, `i32[B]`. Index 0 selects no adapter.
+    /// For each slot of the batch, the argument contains the index of the adapter, `i32[B]`. The
+    /// index 0 selects no adapter.
     Adapter,
-    /// The logits of all tokens in the vocabulary. The type is `f32[B,V]` after the last real
-    /// token, or `f32[B,S,V]` after each new token.
+    /// The result contains the logits of all tokens in the vocabulary. The result has the type
+    /// `f32[B,V]` after the last real token, or `f32[B,S,V]` after each new token.
     Logits,
-    /// The token with the largest logit, or the lowest id among tokens with equal logits. The type
-    /// is `i32[B]` after the last real token, or `i32[B,S]` after each new token.
+    /// The result contains the token with the largest logit; among tokens with equal logits, the
+    /// token with the lowest id. The result has the type `i32[B]` after the last real token, or
+    /// `i32[B,S]` after each new token.
     Token,
-    /// The embedding of each text in the batch, as `f32[B,O]`.
+    /// The result contains the embedding of each text in the batch, as `f32[B,O]`.
     Embedding,
 }
 
@@ -73,7 +78,7 @@ impl Role {
         ("embedding", Self::Embedding),
     ];
 
-    /// Parses the output of `Display`: `tokens`, `state(kv.keys, layer 3)`.
+    /// Parses a role from the text that `Display` prints: `tokens`, `state(kv.keys, layer 3)`.
     ///
     /// # Errors
     /// Returns an error if the text is not the name of a role.
@@ -130,21 +135,21 @@ pub struct Argument {
     pub name: String,
     pub role: Role,
     pub ty: TensorType,
-    /// The names of the axes; the list is empty if the names are unknown.
+    /// The names of the tensor's axes; the list is empty if the names are unknown.
     pub axes: Vec<AxisName>,
 }
 
 impl Argument {
-    /// Whether the caller passes the argument as an `i32` in host memory. The host computes offsets
-    /// in tensors from such an `i32` argument. If the argument were in device memory, the host
-    /// would have to read it from the device in every call.
+    /// Whether the caller passes the argument as an `i32` in host memory. The host uses such an
+    /// `i32` argument to compute the offsets of slices in tensors. If the argument were in device
+    /// memory, the host would have to copy the argument from the device in every call.
     pub fn is_host_scalar(&self) -> bool {
         let position = matches!(self.role, Role::Start { .. } | Role::Count);
         position && self.ty.rank() == 0 && self.ty.element == ElementType::I32
     }
 }
 
-/// Prints an argument, for example `start: i32[] (start)`.
+/// Prints an argument with its type and its role, for example `start: i32[] (start)`.
 impl fmt::Display for Argument {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.name, self.ty)?;
@@ -155,7 +160,7 @@ impl fmt::Display for Argument {
     }
 }
 
-/// The arguments and results of an entry point.
+/// The types and roles of the arguments and results of an entry point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signature {
     pub name: String,

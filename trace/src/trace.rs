@@ -8,8 +8,8 @@ use ops::TensorType;
 
 use crate::{Function, FunctionId, NodeKind, Parameter};
 
-/// A program: a list of functions, and the functions that are entry points. A function comes before
-/// the functions that call it.
+/// A program: a list of functions, some of which are entry points. In the list, a function comes
+/// before the functions that call it.
 ///
 /// ```
 /// use tracewright_trace::Trace;
@@ -37,44 +37,45 @@ pub struct Trace {
     pub entries: Vec<FunctionId>,
 }
 
-/// The error for a parameter key that the trace declares with two types.
+/// The error for a parameter key that the trace declares with two different types.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the parameter `{key}` is declared as `{first}` and as `{second}`, or with two different recipes")]
 pub struct ParameterConflict {
     pub key: String,
     pub first: TensorType,
     pub second: TensorType,
-    /// The keys of the parameter in the functions that declare it, before a call replaces the
-    /// prefix of a key.
+    /// The keys of the parameter in the functions that declare the parameter, before a call
+    /// replaces the prefix of the keys.
     pub origins: BTreeSet<String>,
 }
 
-/// A parameter that a function reads directly or through the functions that it calls.
+/// A parameter that a function reads, directly or through the functions that it calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Read {
     /// The parameter, with the key that it has in the function.
     pub parameter: Parameter,
-    /// The keys of the parameter in the functions that declare it, before a call replaces the
-    /// prefix of a key.
+    /// The keys of the parameter in the functions that declare the parameter, before a call
+    /// replaces the prefix of the keys.
     pub origins: Arc<BTreeSet<String>>,
 }
 
-/// The parameters that a trace reads, by key. Each call replaces the prefix of the keys of its
-/// parameters.
+/// The parameters that a trace reads, by key. Each call replaces the prefix of its parameters'
+/// keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reads {
-    /// For each function, the parameters that the function and the functions that it calls read.
+    /// For each function, the parameters that the function reads, directly or through the functions
+    /// that it calls.
     pub functions: Vec<BTreeMap<String, Read>>,
-    /// The parameters that any entry point reads.
+    /// The parameters that at least one entry point reads.
     pub entries: BTreeMap<String, Read>,
 }
 
-/// The size of a trace.
+/// The number of functions, nodes and parameters in a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub functions: usize,
-    /// The number of nodes in all functions. A function counts only once, even if several calls use
-    /// the function.
+    /// The number of nodes in all functions of the trace. The number includes the nodes of a
+    /// function only once, even if several calls use the function.
     pub nodes: usize,
     pub parameters: usize,
     pub parameter_elements: usize,
@@ -152,8 +153,8 @@ impl Trace {
         Ok(Reads { functions: of, entries })
     }
 
-    /// Every parameter that any entry point reads, sorted by key. Each call replaces the prefix of
-    /// the keys of its parameters.
+    /// Returns every parameter that at least one entry point reads, sorted by key. Each call
+    /// replaces the prefix of its parameters' keys.
     ///
     /// # Errors
     /// Returns an error if the trace declares a key with two types.
@@ -161,7 +162,7 @@ impl Trace {
         Ok(self.reads()?.entries.into_values().map(|read| read.parameter).collect())
     }
 
-    /// Counts the functions, nodes and parameters of the trace.
+    /// Returns the number of functions, nodes and parameters in the trace.
     ///
     /// # Errors
     /// Returns an error if the trace declares a key with two types.

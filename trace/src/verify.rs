@@ -7,7 +7,7 @@ use crate::{Argument, Function, NodeId, NodeKind, ParameterConflict, Provenance,
 /// The reason why a trace is not valid.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum VerifyError {
-    /// An operation rejects its operands.
+    /// An operation rejects the types of its operands.
     #[error("the node %{node} of `{function}` ({}, {}:{}) is not valid", .provenance.path, .provenance.file, .provenance.line)]
     Infer {
         function: String,
@@ -16,7 +16,7 @@ pub enum VerifyError {
         provenance: Provenance,
         source: Box<InferError>,
     },
-    /// The type of a node differs from the type that its operation returns.
+    /// The type of a node differs from the type that the node's operation returns.
     #[error("the node %{node} of `{function}` ({}, {}:{}) has the type `{found}`, expected `{expected}`",
         .provenance.path, .provenance.file, .provenance.line)]
     Type {
@@ -32,14 +32,14 @@ pub enum VerifyError {
     /// Two functions have the same name.
     #[error("two functions have the name `{0}`")]
     DuplicateFunction(String),
-    /// An entry point reads an output of an encoder, but no entry point returns this output with
+    /// An entry point reads the output of an encoder, but no entry point returns this output with
     /// the same type.
     #[error("the entry point `{reader}` reads `{memory}`, {}", other_filler(.filler))]
     Memory {
         /// The entry point that reads the encoder's output.
         reader: String,
         memory: String,
-        /// The entry point that returns the output with a different type, and the different type.
+        /// The entry point that returns the output with a different type, and this different type.
         filler: Option<(String, String)>,
     },
     /// The trace declares a parameter with two different types.
@@ -59,7 +59,7 @@ impl Trace {
     /// order of nodes, calls, names.
     ///
     /// # Errors
-    /// Returns an error for the first check that fails.
+    /// Returns an error for the first property that the trace does not have.
     pub fn verify(&self) -> Result<(), VerifyError> {
         for (i, function) in self.functions.iter().enumerate() {
             if self.functions[..i].iter().any(|f| f.name == function.name) {
@@ -94,8 +94,8 @@ impl Trace {
         self.verify_memory()
     }
 
-    /// Checks each encoder output that an entry point reads: another entry point must return this
-    /// output with the same type.
+    /// Verifies that another entry point returns each encoder output that an entry point reads,
+    /// with the same type.
     fn verify_memory(&self) -> Result<(), VerifyError> {
         let entries: Vec<Signature> = self.entries.iter().map(|&id| self.function(id).signature()).collect();
         let is_memory = |argument: &&Argument| matches!(argument.role, Role::Memory { .. });

@@ -24,12 +24,12 @@ use crate::tilings::{Tilings, count};
 
 const KEYS: usize = 16;
 
-/// The kernel divides its work into at most this number of parts, which worker threads compute in
-/// parallel. With 64 parts, all worker threads of a machine are busy.
+/// The kernel divides its work into at most this number of parts, and worker threads compute the
+/// parts in parallel. With 64 parts, all worker threads of a machine are busy.
 const PARTS: usize = 64;
 
-/// A loop of the kernel carries at most this number of sums from one iteration to the next. Each
-/// sum is a vector of 16 features.
+/// A loop of the kernel passes at most this number of sums from one iteration to the next. Each sum
+/// is a vector of 16 features.
 const CARRIED: usize = 32;
 
 /// A vector with one number for each of 16 keys or features.
@@ -38,10 +38,10 @@ const PLACES: Type = Type::lanes(KEYS, Element::I32);
 
 pub(crate) struct Attention {
     element: Element,
-    /// The product of all batch axes, and how many batch indices share the same `offset`.
+    /// The product of all batch axes; `of_offset` batch indices share the same `offset`.
     batch: usize,
     of_offset: usize,
-    /// The number of query heads per key head.
+    /// The number of query heads that share one key head.
     group: usize,
     queries: usize,
     keys: usize,
@@ -52,14 +52,14 @@ pub(crate) struct Attention {
     causal: bool,
     window: Option<usize>,
     ring: bool,
-    /// Whether each query head has a sink.
+    /// Whether each query head has an attention sink, which is an additional score in the softmax.
     sinks: bool,
     scale: f64,
     softcap: Option<f64>,
-    /// Whether keys and values are integers with a scale per key.
+    /// Whether the cache stores keys and values as integers with one scale per key.
     quantized: bool,
     heads: usize,
-    /// The order of queries in memory, if the token axis comes before the head axis.
+    /// The layout of the queries in memory, if the token axis comes before the head axis.
     tokens: Option<Tokens>,
     /// Whether the token axis of the result comes before the head axis.
     by_token: bool,
@@ -70,8 +70,8 @@ pub(crate) struct Attention {
 }
 
 impl Attention {
-    /// Returns the attention for `op`, or `None` if the kernel does not support `op` with this
-    /// prologue and epilogue.
+    /// Returns the kernel for the attention `op`, or `None` if the kernel does not support the
+    /// fused operations before or after `op`.
     pub(crate) fn of(isa: Isa, op: &Sdpa, work: &FusedOp<'_>) -> Option<Self> {
         let operands = &work.types[..];
         let (offset, terms) = op.operands(operands);
@@ -128,13 +128,12 @@ impl Attention {
         served.then_some(attention)
     }
 
-    /// Returns the index of the prologue's first binding, which follows the bindings of the
-    /// attention operation.
+    /// Returns the index of the prologue's first binding, after the bindings of attention itself.
     fn prologue(&self) -> usize {
         3 + usize::from(self.offset) + usize::from(self.sinks)
     }
 
-    /// Returns the binding index of the keys' scales, which follow the prologue's bindings.
+    /// Returns the index of the binding with the keys' scales, after the bindings of the prologue.
     fn scales(&self) -> usize {
         self.prologue() + self.before.bindings()
     }
@@ -180,12 +179,12 @@ impl Attention {
         self.fitted(Tiling { parts: count(PARTS), rows: count(rows), panels: count(1), ahead: 0 })
     }
 
-    /// Returns the number of queries whose weighted sums of values fit into the registers together.
+    /// Returns the number of queries whose sums fit into the registers at the same time.
     fn plain_rows(&self) -> usize {
         (16 / self.values.div_ceil(KEYS)).clamp(1, 4)
     }
 
-    /// Reduces the sizes of a tiling until the sums fit into the registers.
+    /// Reduces the sizes of a tiling until the sums of the attention kernel fit into the registers.
     fn fitted(&self, tiling: Tiling) -> Tiling {
         let carried = (CARRIED / self.values.div_ceil(KEYS)).max(1);
         let most = if self.is_tiled() { self.plain_rows() } else { carried };
@@ -195,14 +194,14 @@ impl Attention {
     }
 
     /// Divides the queries of a key head into units, and returns the number of units and the number
-    /// of queries per unit. Without tile registers, a unit of work has `tile` queries.
+    /// of queries per unit. Without tile registers, a unit has `tile` queries.
     fn units(&self, tile: usize) -> (usize, usize) {
         let rows = if self.is_tiled() { self.tiled_rows() } else { tile };
         (self.rows().div_ceil(rows), rows)
     }
 
-    /// Returns the kernel's name and its code for a tiling. The operands are q, k, v and the
-    /// offset, followed by the additional operands that [`FusedOp`] lists.
+    /// Returns the name and the MLIR code of the kernel for a tiling. The operands are q, k, v and
+    /// the offset, followed by the additional operands that [`FusedOp`] lists.
     pub(crate) fn kernel(&self, tiling: Tiling) -> (String, impl FnOnce() -> Kernel) {
         let tiling = self.fitted(tiling);
         let (rows, tile, workgroups) = (self.rows(), tiling.rows.get(), tiling.parts.get());
@@ -313,8 +312,8 @@ impl Attention {
         }
     }
 
-    /// Returns the position in memory of a query that reads a key head. If `row` is after the last
-    /// query, the function returns the position of the last query.
+    /// Returns the index in memory of a query that belongs to a key head. If `row` is after the
+    /// last query, the function returns the index of the last query.
     fn row<'k>(&self, code: &'k Code, head: Value<'k>, row: Value<'k>) -> Row<'k> {
         let rows = self.rows();
         let row = row.min(code.index(rows - 1));
@@ -331,8 +330,8 @@ impl Attention {
         Row { by_head, by_token, from, place, head: of_token }
     }
 
-    /// Returns the score of the sink, with which a query's softmax starts; `None` if the attention
-    /// has no sinks.
+    /// Returns the score of the attention sink, with which the softmax of a query starts; `None` if
+    /// the attention has no sinks.
     fn sink<'k>(&self, code: &'k Code, row: &Row<'k>) -> Option<Value<'k>> {
         self.sinks.then(|| {
             let sinks = code.binding(3 + usize::from(self.offset), self.element, self.heads * self.group);
@@ -345,7 +344,7 @@ impl Attention {
             .map(|(binding, numbers)| code.binding(binding, stored, self.batch * self.keys * numbers))
     }
 
-    /// Returns the position in the sequence of a head's first query.
+    /// Returns the position in the sequence of the first query of a head.
     fn offset<'k>(&self, code: &'k Code, head: Value<'k>) -> Value<'k> {
         let integer = Type::Scalar(Element::I32);
         match (self.offset, self.of_offset) {
@@ -358,13 +357,13 @@ impl Attention {
         }
     }
 
-    /// The first position whose key is still in the ring buffer; this position can be negative.
+    /// The first position whose key is still in the ring buffer. The position can be negative.
     fn oldest<'k>(&self, code: &'k Code, offset: Value<'k>) -> Value<'k> {
         offset + code.constant(offset.ty(), self.queries as f64 - self.keys as f64)
     }
 
-    /// Returns the range of keys that at least one of `count` queries may see. The range starts at
-    /// the first key of a block.
+    /// Returns the range of keys that at least one of `count` queries may see. The range of keys
+    /// starts at the first key of a block of 16 keys.
     ///
     /// Blocks of keys begin at the same positions for all queries, and in ring buffers of any
     /// length. Therefore the kernel always adds the terms of a query's sums in the same order.
@@ -421,7 +420,7 @@ impl Attention {
         })
     }
 
-    /// Returns the index of the key, and of its value, that belongs to this lane.
+    /// Returns the index of the key (and of its value) that this lane of a vector processes.
     fn key<'k>(&self, code: &'k Code, keys: Keys<'k>, lane: Value<'k>) -> Value<'k> {
         let length = code.index(self.keys);
         let whole = self.keys.is_multiple_of(KEYS);
@@ -521,19 +520,19 @@ struct Tile<'k> {
     /// The buffer of all queries, and the prologue that the kernel applies to each query.
     read: Buffer<'k>,
     start: Start<'k>,
-    /// The queries after the prologue, and their positions relative to the keys.
+    /// The queries after the prologue, and the token positions of the queries relative to the keys.
     queries: Buffer<'k>,
     positions: Buffer<'k>,
-    /// The state of the softmax for each query. `largest` contains the largest score so far, with
-    /// the same number in all 16 lanes. `totals` contains the sums of weights so far, where lane i
-    /// sums the weights of the keys i, i + 16, and so on. `kept` contains the factor by which the
-    /// kernel multiplies the earlier sums, with the same number in all lanes. `weights` contains
-    /// the weights of the last 16 keys.
+    /// The intermediate state of the online softmax for each query. `largest` contains the largest
+    /// score so far, with the same number in all 16 lanes. `totals` contains the sums of weights so
+    /// far, where lane i sums the weights of the keys i, i + 16, and so on. `kept` contains the
+    /// factor by which the kernel multiplies the earlier sums, with the same number in all lanes.
+    /// `weights` contains the weights of the last 16 keys.
     largest: Buffer<'k>,
     totals: Buffer<'k>,
     kept: Buffer<'k>,
     weights: Buffer<'k>,
-    /// The scales of 16 consecutive quantized keys.
+    /// The scales of 16 consecutive quantized keys of a KV cache.
     scales: Buffer<'k>,
 }
 
@@ -557,17 +556,18 @@ impl<'k> Tile<'k> {
 }
 
 struct Row<'k> {
-    /// The index `by_head` counts all tokens of a head first, and `by_token` all heads of a token.
+    /// The index `by_head` numbers the queries head by head, and the index `by_token` numbers the
+    /// queries token by token.
     by_head: Value<'k>,
     by_token: Value<'k>,
     from: Value<'k>,
-    /// The index of the query within its head.
+    /// The index of a query among the queries of its head.
     place: Value<'k>,
     /// The query's head.
     head: Value<'k>,
 }
 
-/// Sixteen consecutive keys of a head.
+/// Sixteen consecutive keys of one head in the KV cache.
 #[derive(Clone, Copy)]
 struct Keys<'k> {
     /// The position in the sequence of the first of the 16 keys.
@@ -576,7 +576,7 @@ struct Keys<'k> {
     base: Value<'k>,
 }
 
-/// Sums the lanes of each of 16 vectors.
+/// Returns the sum of the lanes of each of 16 vectors.
 fn sums<'k>(vectors: &[Value<'k>]) -> Value<'k> {
     let mut vectors = vectors.to_vec();
     let mut width = KEYS;

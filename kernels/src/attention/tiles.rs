@@ -2,7 +2,7 @@
 //! with 16 queries in the lanes of a vector.
 //!
 //! Stored keys already have the layout of tiles, and the kernel transposes each query only once.
-//! The scores of a key are therefore a vector with one lane per query, so the softmax needs no sum
+//! Each key therefore has a vector of scores with one lane per query, and the softmax needs no sum
 //! over lanes. The kernel rounds the softmax weights to bf16, transposes the weights back, and
 //! arranges the values of two keys in pairs.
 
@@ -15,7 +15,8 @@ use crate::isa::{bf16_pairs, transposed};
 use crate::math::exp;
 use crate::prologue::Start;
 
-/// The number of features of a query, or of keys, that a tile of bf16 contains.
+/// The number of features of a query, or of keys, that one tile register with bf16 numbers
+/// contains.
 const TILE: usize = LINE / 2;
 
 /// A vector of sixteen 32-bit words, each with a pair of bf16.
@@ -49,8 +50,8 @@ pub(super) struct Held<'k> {
     keys: Buffer<'k>,
     /// The softmax weights of 32 keys, as `[tiles, 16 queries, 32]`.
     weights: Buffer<'k>,
-    /// Sixteen features of 32 value vectors, with the numbers of two keys side by side: `[16, 16,
-    /// 2]`.
+    /// Sixteen features of 32 value vectors, where the numbers of two keys are neighbours in
+    /// memory: `[16, 16, 2]`.
     values: Buffer<'k>,
     /// The weighted sums of values, as `[tiles, values / 16, 16 queries, 16]`.
     sums: Buffer<'k>,
@@ -296,7 +297,8 @@ impl Attention {
         });
     }
 
-    /// Arranges 16 features of each of 32 value vectors, with the numbers of two keys side by side.
+    /// Arranges 16 features of each of 32 value vectors, so that the numbers of two keys are
+    /// neighbours in memory.
     fn pair_values<'k>(&self, code: &'k Code, to: Buffer<'k>, (v, at): (Buffer<'k>, Value<'k>)) {
         let order: Vec<usize> = (0..ROWS).flat_map(|lane| [lane, ROWS + lane]).collect();
         for pair in 0..ROWS {

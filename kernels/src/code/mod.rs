@@ -1,9 +1,9 @@
-//! A small language for writing kernels. In the kernel language, each value has a type, and a Rust
-//! closure writes the body of a loop. The output is MLIR text in the dialects `arith`, `vector`,
-//! `memref`, `scf` and `llvm`.
+//! A small language, embedded in Rust, in which Tracewright's kernels are written. In the kernel
+//! language, each value has a type, and a Rust closure emits the statements in the body of a loop.
+//! The output is MLIR text in the dialects `arith`, `vector`, `memref`, `scf` and `llvm`.
 //!
-//! A type error in a kernel is a bug in this crate, so the function that writes the faulty
-//! statement panics. A test generates the MLIR text of every kernel, and so finds type errors.
+//! A type error in a kernel is a bug in this crate, so the function that emits the faulty statement
+//! panics. A test generates the MLIR text of every kernel, and so finds type errors.
 
 mod buffer;
 mod value;
@@ -59,10 +59,10 @@ impl Display for Element {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Type {
-    /// The value is an index or a number of items.
+    /// The type of an index or of a number of items.
     Index,
     Scalar(Element),
-    /// The value is a vector with this number of lanes and this element type.
+    /// The type of a vector with this number of lanes and this element type.
     Vector(usize, Element),
 }
 
@@ -111,16 +111,17 @@ impl Display for Type {
 /// The indentation of a kernel's statements in the MLIR text.
 const INDENT: &str = "        ";
 
-/// The statements of a kernel while the kernel is being written.
+/// Contains the statements of a kernel while Rust code generates the kernel.
 pub(crate) struct Code {
     text: RefCell<String>,
     /// The SSA names of the constants in the kernel. The kernel declares each constant once at its
     /// beginning, because many constants slow the compiler down.
     constants: RefCell<BTreeMap<String, usize>>,
-    /// The SSA names of the constant indices, with the number that each name represents.
+    /// The SSA names of the constant indices in the kernel, by the number that each index
+    /// represents.
     places: RefCell<BTreeMap<usize, usize>>,
     /// Maps the right-hand side of a statement to the name of its value, if the value depends only
-    /// on operands. Each loop body contains at most one statement for the same value.
+    /// on operands. Each loop body computes the same value at most once.
     written: RefCell<Vec<BTreeMap<String, usize>>>,
     /// Local memory, which the kernel allocates at its beginning. An allocation inside a loop would
     /// take more memory in every iteration.
@@ -190,15 +191,15 @@ impl Code {
         self.next.replace(self.next.get() + 1)
     }
 
-    /// Writes a statement that reads memory or processor state, so that its result can change
-    /// between two executions.
+    /// Emits a statement that reads memory or processor state, and whose result can therefore
+    /// change between two executions.
     fn read(&self, ty: Type, right: impl Display) -> Value<'_> {
         let name = self.fresh();
         self.line(format_args!("%{name} = {right}"));
         Value { code: self, name: (name, None), ty }
     }
 
-    /// Writes a statement whose result depends only on the statement's operands.
+    /// Emits a statement whose result depends only on the statement's operands.
     fn value(&self, ty: Type, right: impl Display) -> Value<'_> {
         let right = right.to_string();
         let before = self.written.borrow().iter().find_map(|body| body.get(&right).copied());
@@ -223,14 +224,14 @@ impl Code {
         self.written.borrow_mut().pop();
     }
 
-    /// A constant index or number of items.
+    /// Returns a constant index, or a constant number of items.
     pub(crate) fn index(&self, n: usize) -> Value<'_> {
         let value = self.constant_value(Type::Index, format!("arith.constant {n} : index"));
         self.places.borrow_mut().insert(value.name.0, n);
         value
     }
 
-    /// A constant with the same number in every lane.
+    /// Returns a vector constant with the same number in every lane.
     pub(crate) fn constant(&self, ty: Type, number: f64) -> Value<'_> {
         let mut text = if ty.is_float() { format!("{number:?}") } else { format!("{number}") };
         // MLIR requires a decimal point in floats.
@@ -274,7 +275,7 @@ impl Code {
         buffer
     }
 
-    /// Writes a loop over a range.
+    /// Emits a loop over a range of indices.
     pub(crate) fn repeat<'k>(&'k self, range: Range<Value<'k>>, step: usize, body: impl FnOnce(Value<'k>)) {
         self.fold(range, step, &[], |at, _| {
             body(at);
@@ -282,7 +283,7 @@ impl Code {
         });
     }
 
-    /// Writes a loop that computes the values of each iteration from the values of the previous
+    /// Emits a loop that computes the values of each iteration from the values of the previous
     /// iteration.
     pub(crate) fn fold<'k>(
         &'k self,
@@ -333,8 +334,9 @@ impl Code {
         self.constant_value(ty, format!("arith.constant dense<[{numbers}]> : {ty}"))
     }
 
-    /// Writes a loop over `count` items in blocks of `length` items, where the last block can be shorter. The
-    /// body receives the start and the length of a block.
+    /// Emits a loop over `count` items in blocks of `length` items, where the last block can be
+    /// shorter. The loop body receives the index of the first item in the block, and the number of
+    /// items in the block.
     pub(crate) fn runs<'k>(&'k self, count: usize, length: usize, body: impl Fn(Value<'k>, usize)) {
         let whole = count / length * length;
         if whole > 0 {
@@ -345,8 +347,8 @@ impl Code {
         }
     }
 
-    /// Writes a loop over `count` numbers in blocks of 16. The body receives the start of the block and the
-    /// number of remaining numbers.
+    /// Emits a loop over `count` numbers in blocks of 16. The loop body receives the index of the
+    /// first number in the block, and the number of remaining numbers.
     pub(crate) fn chunks<'k>(&'k self, count: usize, body: impl Fn(Value<'k>, usize)) {
         self.fold_chunks(count, &[], |at, left, _| {
             body(at, left);
@@ -354,7 +356,7 @@ impl Code {
         });
     }
 
-    /// Writes a loop over `count` numbers in blocks of 16, where each iteration computes new values
+    /// Emits a loop over `count` numbers in blocks of 16, where each iteration computes new values
     /// from the previous values.
     pub(crate) fn fold_chunks<'k>(
         &'k self,
@@ -374,14 +376,15 @@ impl Code {
         carried
     }
 
-    /// Calls a processor instruction by its LLVM name.
+    /// Emits a call of a processor instruction by its LLVM name.
     pub(crate) fn instruction<'k>(&'k self, name: &str, operands: &[Value<'k>], ty: Type) -> Value<'k> {
         let names = operands.iter().map(Value::to_string).collect::<Vec<_>>().join(", ");
         let types = operands.iter().map(|o| o.ty.to_string()).collect::<Vec<_>>().join(", ");
         self.read(ty, format_args!("llvm.call_intrinsic \"{name}\"({names}) : ({types}) -> {ty}"))
     }
 
-    /// Writes a conditional with a body for the true case and a body for the false case.
+    /// Emits a conditional statement with a body for a true condition and a body for a false
+    /// condition.
     pub(crate) fn either<'k>(&'k self, condition: Value<'k>, yes: impl FnOnce(), no: impl FnOnce()) {
         self.line(format_args!("scf.if {condition} {{"));
         self.indented(yes);
@@ -390,9 +393,10 @@ impl Code {
         self.line("}");
     }
 
-    /// Writes an instruction in assembly (Intel's notation), if LLVM has no name for the
-    /// instruction. `$0`, `$1`, … stand for operands in registers: indices and addresses. The
-    /// instruction may read and write any memory.
+    /// Emits an instruction in assembly (Intel's notation), for instructions that have no name in
+    /// LLVM. In the assembly text, `$0`, `$1`, … represent the registers of the operands, which are
+    /// indices and addresses. LLVM assumes that the assembly instruction can read and write any
+    /// memory.
     pub(crate) fn assembly(&self, instruction: &str, operands: &[Value<'_>]) {
         let registers = "r,".repeat(operands.len());
         let operands = self.words(operands);
@@ -401,10 +405,10 @@ impl Code {
         ));
     }
 
-    /// Returns a value unchanged in a vector register of x86-64, but hides the value from LLVM's
-    /// optimizer. LLVM then does not reorder the sums before and after the value. Without such a
-    /// barrier, LLVM computes all products before the sums, and has to store the products in
-    /// memory.
+    /// Returns the same value from a vector register of x86-64, so that LLVM's optimizer does not
+    /// know how the value was computed. LLVM then does not change the order of the sums before and
+    /// after this value. Without such a barrier, LLVM computes all products before the sums, and
+    /// has to store the products in memory.
     pub(crate) fn opaque<'k>(&'k self, value: Value<'k>) -> Value<'k> {
         let ty = value.ty;
         let assembly =
@@ -412,12 +416,12 @@ impl Code {
         self.value(ty, assembly)
     }
 
-    /// Writes a compiler barrier: LLVM does not move memory accesses across the barrier.
+    /// Emits a compiler barrier: LLVM does not move memory accesses across the barrier.
     pub(crate) fn in_order(&self) {
         self.line("llvm.inline_asm has_side_effects \"\", \"~{memory}\" : () -> ()");
     }
 
-    /// Writes a system call for Linux on x86-64, and returns its result.
+    /// Emits a system call for Linux on x86-64, and returns the result of the system call.
     pub(crate) fn system_call<'k>(&'k self, number: usize, arguments: [Value<'k>; 2]) -> Value<'k> {
         let [first, second] = arguments;
         let operands = self.words(&[self.index(number), first, second]);
@@ -429,7 +433,7 @@ impl Code {
         self.value(Type::Index, format_args!("arith.index_cast %{name} : i64 to index"))
     }
 
-    /// Formats indices as operands of assembly, with their types.
+    /// Formats indices, with their types, as operands of an assembly instruction.
     fn words(&self, operands: &[Value<'_>]) -> String {
         let word = |operand: &Value<'_>| {
             let name = self.fresh();
@@ -440,7 +444,7 @@ impl Code {
         format!("{names} : ({})", vec!["i64"; operands.len()].join(", "))
     }
 
-    /// Returns the mask of the first `left` of 16 lanes; `None` if all 16 lanes are valid.
+    /// Returns a mask that selects the first `left` of 16 lanes; `None` if all 16 lanes are valid.
     pub(crate) fn mask(&self, left: usize) -> Option<Value<'_>> {
         (left < 16).then(|| self.first_lanes(self.index(left), 16))
     }

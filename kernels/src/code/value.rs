@@ -43,7 +43,8 @@ impl<'k> Value<'k> {
         })
     }
 
-    /// Returns the number that a constant index represents; `None` for other values.
+    /// Returns the number that a constant index represents; `None` for a value that is not a
+    /// constant index.
     fn known(self) -> Option<usize> {
         self.code.places.borrow().get(&self.name.0).copied()
     }
@@ -150,7 +151,7 @@ impl<'k> Value<'k> {
         self.code.value(ty, format_args!("vector.reduction <{kind}>, {self} : {} into {ty}", self.ty))
     }
 
-    /// Repeats the scalar in every lane of a vector.
+    /// Returns a vector that contains the scalar in every lane.
     pub(crate) fn broadcast(self, lanes: usize) -> Self {
         let Type::Scalar(element) = self.ty else { unreachable!("one number is repeated") };
         self.cast("vector.broadcast", Type::Vector(lanes, element))
@@ -167,7 +168,8 @@ impl<'k> Value<'k> {
         self.pick(self, &lanes.collect::<Vec<_>>())
     }
 
-    /// Returns the first half (0) or the second half (1) of the lanes.
+    /// Returns the first half of the lanes for the argument 0, or the second half for the argument
+    /// 1.
     pub(crate) fn half(self, half: usize) -> Self {
         let Type::Vector(lanes, _) = self.ty else { unreachable!("only vectors have lanes") };
         self.slice(half * lanes / 2..(half + 1) * lanes / 2)

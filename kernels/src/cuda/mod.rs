@@ -1,8 +1,8 @@
 //! Kernels for NVIDIA GPUs. XLA calls the CUDA kernels in a module for its CUDA platform.
 //!
-//! The PTX text of a kernel comes from `decode.ptx`, where Tracewright replaces the names of sizes
-//! by numbers. The module contains the PTX text in a `custom_call`, so XLA and the driver compile
-//! the kernel like the rest of the module.
+//! The PTX text of a kernel comes from `decode.ptx`, in which Tracewright replaces the name of each
+//! size by a number. The module contains the PTX text in a `custom_call`, so XLA and the driver
+//! compile the kernel like the rest of the module.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -24,10 +24,11 @@ const THREADS: usize = 256;
 const ATTENTION_THREADS: usize = 512;
 /// The number of rows of a weight that a block multiplies together: `TILE` in `decode.cu`.
 const TILE: usize = 8;
-/// The largest number of positions that a block reads: `POSITIONS` in `decode.cu`.
+/// The largest number of token positions that a CUDA block reads in the KV cache: `POSITIONS` in
+/// `decode.cu`.
 const POSITIONS: usize = 1024;
-/// If a weight has more tiles than `MOST_BLOCKS`, the launch has only `BLOCKS` blocks, and each
-/// block computes several tiles. An H100 has 132 streaming multiprocessors.
+/// If a weight has more tiles than `MOST_BLOCKS`, the kernel runs with only `BLOCKS` CUDA blocks,
+/// and each block computes several tiles. An H100 has 132 streaming multiprocessors.
 const MOST_BLOCKS: usize = 4 * 132;
 const BLOCKS: usize = 2 * 132;
 
@@ -41,8 +42,8 @@ pub enum CudaKernel {
     /// residual.
     Residual(CudaProduct),
     /// Three matmuls of the same normalized x with three weights. The operands are x, the norm's
-    /// weight and the three weights. The two fields contain the numbers of outputs of the second
-    /// and the third weight.
+    /// weight and the three weights. The two fields contain the numbers of rows of the second and
+    /// the third weight.
     Three(CudaProduct, [usize; 2]),
     /// `silu(x · gateᵀ) · (x · upᵀ)`, where x is normalized. The operands are x, the norm's weight,
     /// gate and up.
@@ -55,26 +56,26 @@ pub enum CudaKernel {
     Attention(CudaAttention),
 }
 
-/// The sizes of a matmul on the GPU.
+/// The sizes of a matmul that a CUDA kernel computes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CudaProduct {
-    /// The number of vectors in x.
+    /// The number of vectors in the activations x.
     pub vectors: usize,
-    /// The length of each vector in x.
+    /// The length of each vector in the activations x.
     pub inputs: usize,
-    /// The number of rows of the weight.
+    /// The number of rows of the weight matrix.
     pub outputs: usize,
     /// The epsilon and the weight style of the RMS norm that the kernel applies to x; `None`
     /// without a norm.
     pub norm: Option<(f32, WeightStyle)>,
 }
 
-/// The sizes of attention on the GPU.
+/// The sizes of an attention that a CUDA kernel computes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CudaAttention {
-    /// The number of sequences.
+    /// The number of sequences in the batch.
     pub sequences: usize,
-    /// The number of key-value heads.
+    /// The number of key-value heads of the attention.
     pub heads: usize,
     /// The number of query heads per key-value head.
     pub group: usize,
@@ -82,20 +83,20 @@ pub struct CudaAttention {
     pub features: usize,
     /// The number of slots in the cache of a sequence.
     pub slots: usize,
-    /// The factor for the scores, usually 1 / √features.
+    /// The factor by which attention multiplies the scores, usually 1 / √features.
     pub scale: f32,
-    /// Whether each sequence has its own start position and token count.
+    /// Whether each sequence has a separate start position and a separate token count.
     pub by_row: bool,
 }
 
-/// A launch of one kernel.
+/// One launch of a CUDA kernel by the module.
 struct Launch {
     kernel: String,
     sizes: BTreeMap<&'static str, String>,
     grid: [usize; 2],
     threads: usize,
-    /// Each pair contains the index of a result and the index of an operand: the kernel writes the
-    /// result into the operand's memory.
+    /// Each pair contains the index of a result and the index of an operand; the kernel stores the
+    /// result in the memory of the operand.
     in_place: Vec<(usize, usize)>,
 }
 
@@ -108,8 +109,8 @@ impl CudaProduct {
             && self.outputs.is_multiple_of(TILE)
     }
 
-    /// The launch of the kernel with the name `kernel`. `outputs` is the total number of rows of
-    /// all weights of the kernel.
+    /// Returns the launch of the kernel with the name `kernel`. `outputs` is the total number of
+    /// rows of all weights of the kernel.
     fn launch(&self, kernel: &str, outputs: usize) -> Launch {
         let mut kernel = kernel.to_owned();
         let mut sizes = BTreeMap::from([
@@ -139,8 +140,8 @@ impl CudaAttention {
         matches!(self.features, 64 | 128) && (1..=8).contains(&self.group) && self.slots > 0
     }
 
-    /// Returns the number of ranges into which attention divides the positions of a cache. Separate
-    /// blocks read separate ranges of positions.
+    /// Returns the number of ranges into which attention divides the positions of a KV cache.
+    /// Different CUDA blocks read different ranges of positions.
     fn ranges(&self) -> usize {
         self.slots.div_ceil(POSITIONS)
     }
@@ -164,7 +165,7 @@ impl CudaAttention {
         }
     }
 
-    /// Returns the launch of the kernel that combines the attention results of all ranges.
+    /// Returns the launch of the kernel that combines the attention results of all position ranges.
     fn combine(&self) -> Launch {
         let sizes = BTreeMap::from([
             ("SPLIT", self.ranges().to_string()),
@@ -189,7 +190,7 @@ impl CudaKernel {
         }
     }
 
-    /// Writes the statements that call the kernel, and returns the names of the results.
+    /// Emits the statements that call the kernel, and returns the names of the results.
     pub fn call(
         &self,
         statements: &mut dyn Statements,
@@ -222,7 +223,7 @@ impl CudaKernel {
 }
 
 impl Launch {
-    /// Writes the statement that launches the kernel, and returns the names of the statement's
+    /// Emits the statement that launches the kernel, and returns the names of the statement's
     /// results.
     fn write(
         &self,
@@ -266,8 +267,8 @@ impl Launch {
     }
 }
 
-/// The PTX code of one kernel. The function panics if `decode.ptx` lacks the kernel or a size, but
-/// a test checks all kernels and sizes.
+/// Returns the PTX code of one kernel. The function panics if `decode.ptx` lacks the kernel or a
+/// size, but a test checks all kernels and sizes.
 fn ptx(kernel: &str, sizes: &BTreeMap<&str, String>) -> String {
     let mut parts = PTX.split("\n.visible .entry ");
     let head = parts.next().unwrap_or_default();
@@ -313,7 +314,7 @@ fn row_major(ty: &TensorType) -> String {
     }
 }
 
-/// Escapes a text for a string in MLIR.
+/// Escapes the characters of a text for an MLIR string.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len() + text.len() / 8);
     for c in text.chars() {
@@ -355,8 +356,8 @@ mod tests {
         assert_eq!(said, Some(&*hash), "decode.cu has changed; run kernels/src/cuda/build, which needs nvcc");
     }
 
-    /// Checks that `decode.ptx` contains each kernel, and that the code gives a number for each
-    /// size of a kernel.
+    /// Checks that `decode.ptx` contains each kernel, and that the PTX code receives a number for
+    /// each size of a kernel.
     #[test]
     fn every_kernel_has_code() {
         let mut kernels = Vec::new();

@@ -34,8 +34,9 @@ impl Isa {
         }
     }
 
-    /// Returns the number of activation rows for which 16 sums per row fit into the registers. With
-    /// long vectors, the sums of a second panel of the weight also fit into the registers.
+    /// Returns the number of activation rows that have room in the registers, if each row needs 16
+    /// sums. With long vectors, the sums of a second panel of the weight also fit into the
+    /// registers.
     pub(crate) fn rows(self) -> usize {
         match self {
             Self::X86(x86) => x86.rows(),
@@ -43,12 +44,12 @@ impl Isa {
         }
     }
 
-    /// Whether 16 sums need two or more registers, so that few sums fit into the registers.
+    /// Whether 16 sums need two or more registers, so that only few sums fit into all registers.
     pub(crate) fn has_short_vectors(self) -> bool {
         matches!(self, Self::X86(x86) if x86.has_short_vectors())
     }
 
-    /// Returns a name for the processor features on which the code of a kernel depends.
+    /// Returns a name for the processor features that affect the code of kernels.
     pub(crate) fn name(self) -> String {
         match self {
             Self::X86(x86) => x86.name(),
@@ -193,8 +194,8 @@ pub(crate) fn bf16_pairs<'k>(first: Value<'k>, second: Value<'k>) -> Value<'k> {
     first.shift_right(16).or(second.and(code.constant(I32, -65536.0)))
 }
 
-/// Transposes 16 vectors of 16 lanes in four steps. Each step exchanges the halves of pairs of
-/// vectors.
+/// Transposes 16 vectors of 16 lanes in four steps. Each of the four steps exchanges the halves of
+/// pairs of vectors.
 pub(crate) fn transposed<'k>(vectors: Vec<Value<'k>>) -> Vec<Value<'k>> {
     const SIDE: usize = 16;
     let lanes = |own: &dyn Fn(usize) -> usize| (0..SIDE).map(own).collect::<Vec<_>>();
@@ -209,13 +210,13 @@ pub(crate) fn transposed<'k>(vectors: Vec<Value<'k>>) -> Vec<Value<'k>> {
     })
 }
 
-/// The vectors that the kernel multiplies for one column, before it adds the products to the sums.
-/// Each pair contains a vector of weights and a vector of activations, for one part of a row's
-/// sums.
+/// The vectors that the kernel multiplies for one weight column, before it adds the products to the
+/// sums. Each pair contains a vector of weights and a vector of activations, whose products belong
+/// to the same vector of sums.
 type Column<'k> = Vec<(Value<'k>, Value<'k>)>;
 
-/// Adds the products of all columns to the sums. The code uses a column for all rows before it
-/// loads the next column, because the processor has few registers.
+/// Adds the products of all columns to the sums. The generated code uses a column for all rows
+/// before it loads the next column, because the processor has few registers.
 fn by_column<'k>(
     sums: Vec<Value<'k>>,
     columns: impl Iterator<Item = Column<'k>>,

@@ -6,7 +6,7 @@ use crate::code::{Buffer, Code, Element, Type, Value};
 pub(crate) const ROWS: usize = 16;
 
 /// The number of bytes in a full row of a tile. The kernels also read the panels of a weight in
-/// units of one full tile row.
+/// units of 64 bytes, which is one full tile row.
 pub(crate) const LINE: usize = 64;
 
 const REGISTERS: usize = 8;
@@ -18,7 +18,7 @@ pub(crate) struct Tiles<'k> {
     extents: Extents,
 }
 
-/// The extent of each tile register: the number of rows, and the bytes per row.
+/// The extent of each tile register: the number of tile rows, and the number of bytes per tile row.
 pub(crate) type Extents = [(usize, usize); REGISTERS];
 
 /// The kinds of tile products that a processor supports.
@@ -41,9 +41,9 @@ pub(crate) fn granted(code: &Code) -> Value<'_> {
 }
 
 impl<'k> Tiles<'k> {
-    /// Sets the extents of the tile registers. The processor reads the extents from the first cache
-    /// line of `memory`. The instruction that sets the extents also sets all tile registers to
-    /// zero.
+    /// Emits the instruction that sets the extents of the tile registers. The processor reads the
+    /// extents from the first cache line of `memory`. The instruction that sets the extents also
+    /// sets all tile registers to zero.
     pub(crate) fn configure(code: &'k Code, extents: Extents, memory: Buffer<'k>) -> Self {
         // The configuration contains the palette (1) and the start row (0). The bytes per row
         // follow from byte 16 on, with two bytes per register. The rows follow from byte 48 on,

@@ -7,20 +7,21 @@ use crate::code::{Element, Type, Value};
 pub(crate) struct X86 {
     /// Whether the processor has vectors of 512 bits.
     avx512: bool,
-    /// The dot product instruction for four pairs of bytes has vectors of this width in bits: 512
-    /// or 256.
+    /// The number of bits (512 or 256) in the vectors of the dot product instruction for four pairs
+    /// of bytes.
     vnni: Option<usize>,
-    /// Whether the dot product instruction for two pairs of bf16 is fast. On AMD's cores, the bf16
-    /// dot product takes as long as one f32 multiplication. On Intel's cores, the bf16 dot product
-    /// takes four times as long as one f32 multiplication. The code recognizes Intel's cores by
-    /// `avx512fp16`, which AMD's cores lack.
+    /// Whether the dot product instruction for two pairs of bf16 takes less time than two
+    /// multiplications of f32. On AMD's cores, the bf16 dot product takes as long as one f32
+    /// multiplication. On Intel's cores, the bf16 dot product takes four times as long as one f32
+    /// multiplication. Tracewright recognizes Intel's cores by the feature `avx512fp16`, which
+    /// AMD's cores lack.
     bf16: bool,
     tiles: TileProducts,
 }
 
 impl X86 {
-    /// Creates the instruction set of an x86-64 processor with the given features. Kernels use tile
-    /// registers only if `may_tile` is true. Only Linux lets a process request tile registers.
+    /// Creates the instruction set of an x86-64 processor with the given features. If `may_tile` is
+    /// false, kernels do not use tile registers. Only Linux lets a process request tile registers.
     pub(super) fn of(has: impl Fn(&[&str]) -> bool, may_tile: bool) -> Option<Self> {
         let avx512 = has(&["avx512f", "avx512bw", "avx512vl", "avx512dq"]);
         let vnni = match () {
@@ -66,8 +67,8 @@ impl X86 {
         self.vnni.is_none()
     }
 
-    /// Returns the number of vector registers for 64 bytes of a multiplication: 1 with 512-bit
-    /// VNNI, otherwise 2.
+    /// Returns the number of vector registers that 64 bytes of a multiplication occupy: 1 with
+    /// 512-bit VNNI, otherwise 2.
     pub(super) fn parts(self) -> usize {
         if self.vnni == Some(512) { 1 } else { 2 }
     }

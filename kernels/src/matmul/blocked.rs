@@ -1,5 +1,5 @@
 //! Multiplies many activation rows by dense weights, on processors with few registers. The kernel
-//! converts a block of the weight to f32, and writes the block to memory that stays in the
+//! converts a block of the weight to f32, and stores the block in memory that stays in the
 //! first-level cache. The kernel then multiplies the block by all activation rows, and continues
 //! with the next block.
 //!
@@ -16,8 +16,9 @@ use crate::fused_op::End;
 /// The largest number of weight columns in a block.
 const COLUMNS: usize = 128;
 
-/// The number of activation rows whose sums fit into memory together with a block of one panel. If
-/// a block has two panels, the memory has room for half as many activation rows.
+/// The number of activation rows whose sums fit into the worker's memory, if the block of the
+/// weight has one panel. If a block of the weight has two panels, the memory has room for the sums
+/// of half as many activation rows.
 const ROWS: usize = 256;
 
 /// The number of weight columns that one iteration of the innermost loop multiplies.
@@ -26,7 +27,7 @@ const ROUND: usize = 4;
 /// The number of activation rows whose sums stay in registers.
 pub(super) const TILE: usize = 6;
 
-/// Memory that contains a block of the weight, and the sums of some activation rows.
+/// Memory of a worker that contains a block of the weight, and the sums of some activation rows.
 #[derive(Clone, Copy)]
 pub(super) struct Partials<'k> {
     block: Buffer<'k>,
@@ -41,9 +42,9 @@ impl Partials<'_> {
 }
 
 impl Matmul<'_> {
-    /// Whether the kernel multiplies the weight in blocks. Blocks are faster on processors with
-    /// short vectors, if there are so many activation rows that the conversion of the weight costs
-    /// little.
+    /// Whether the kernel divides the weight into blocks that stay in the first-level cache. Such
+    /// blocks are faster on processors with short vectors, if there are so many activation rows
+    /// that the conversion of the weight costs little.
     pub(super) fn is_blocked(&self) -> bool {
         let whole = self.inputs.is_multiple_of(self.line_columns());
         self.format.element().is_some()
@@ -53,15 +54,15 @@ impl Matmul<'_> {
             && whole
     }
 
-    /// The number of weight columns in a block. The function prefers blocks of equal size, because
-    /// a shorter last block needs additional code.
+    /// The number of weight columns in a block of the weight. The function prefers blocks of equal
+    /// size, because a shorter last block would need additional code.
     fn block_columns(&self) -> usize {
         let fits = |columns: &usize| columns.is_multiple_of(ROUND) && self.inputs.is_multiple_of(*columns);
         (COLUMNS / 2..=COLUMNS).rev().find(fits).unwrap_or(COLUMNS)
     }
 
-    /// Computes the outputs of a panel for all activation rows. If the epilogue combines two
-    /// panels, the function computes the outputs of the two panels.
+    /// Computes the outputs of a panel of the weight for all activation rows. If the epilogue
+    /// combines two panels, the function computes the outputs of both panels.
     pub(super) fn blocks<'k>(
         &self,
         code: &'k Code,
@@ -96,7 +97,7 @@ impl Matmul<'_> {
         });
     }
 
-    /// Converts some columns of a panel to f32 and writes them to memory.
+    /// Converts some columns of a panel to f32, and stores the columns in memory.
     fn widen<'k>(
         &self,
         code: &'k Code,
@@ -115,8 +116,8 @@ impl Matmul<'_> {
         });
     }
 
-    /// The number of weight columns in a line. A line has 64 bytes, and contains the same columns
-    /// of 16 rows of the weight.
+    /// The number of weight columns in a line of a panel. A line has 64 bytes, and contains the
+    /// same columns of 16 rows of the weight.
     pub(super) fn line_columns(&self) -> usize {
         match self.format {
             WeightFormat::F32 => 1,

@@ -8,7 +8,7 @@ use crate::code::{Code, Element, Type, Value};
 use crate::isa;
 use crate::kernel::{self, Kernel};
 
-/// The number of lines of a weight that one iteration of the loop reads.
+/// The number of lines of a panel that one iteration of the loop reads.
 const LINES: usize = 4;
 
 /// The number of lines of a weight that the kernel multiplies by some activation rows, before it
@@ -34,9 +34,9 @@ pub(super) fn widening(x: Element, rows: usize, inputs: usize) -> (String, impl 
 }
 
 impl Matmul<'_> {
-    /// Whether a separate kernel converts the activations to f32. A separate kernel is worth its
-    /// time for several rows of activations, unless the processor multiplies the element type of
-    /// the activations faster than f32.
+    /// Whether a separate kernel converts the activations to f32 before the matmul. A separate
+    /// conversion saves time for several rows of activations, unless the processor multiplies the
+    /// element type of the activations faster than f32.
     pub(super) fn widens_apart(&self) -> bool {
         let narrow = match self.format {
             WeightFormat::F16 => true,
@@ -119,7 +119,7 @@ impl Matmul<'_> {
         sums
     }
 
-    /// A weight column of a line, converted to f32.
+    /// Returns a weight column of a line, converted to f32.
     pub(super) fn widened<'k>(&self, bytes: Value<'k>, column: usize) -> Value<'k> {
         match self.format {
             WeightFormat::Bf16 => isa::bf16_of_pairs(bytes.bits(Type::lanes(PANEL, Element::I32)), column),
@@ -131,8 +131,8 @@ impl Matmul<'_> {
         }
     }
 
-    /// Multiplies the last column, if a line has two columns and the weight has an odd number of
-    /// columns.
+    /// Multiplies the last column of a weight that has an odd number of columns, if each line
+    /// contains two columns.
     fn half_line<'k>(
         &self,
         sum: Value<'k>,

@@ -29,17 +29,19 @@ pub(crate) use scaled::half_scales;
 #[derive(Clone)]
 pub(crate) struct Matmul<'a> {
     pub(crate) format: WeightFormat,
-    /// The number of bits of the integers to which the kernel rounds x, if the weight is quantized.
+    /// The number of bits of the integers to which the kernel rounds the activations x, if the
+    /// weight is quantized.
     pub(crate) activations: ActivationBits,
     pub(crate) x: Element,
     pub(crate) y: Element,
     pub(crate) rows: usize,
     pub(crate) inputs: usize,
     pub(crate) outputs: usize,
-    /// The stack of matrices, if the kernel multiplies each row by its own matrix.
+    /// The stack of matrices, if the kernel multiplies each activation row by a separate matrix.
     pub(crate) stack: Option<Stack>,
-    /// The norm that the kernel applies to x; `None` if no norm is fused. For a single row of x,
-    /// each worker repeats the computation of the norm.
+    /// The norm that the kernel applies to the activations x before the matmul; `None` if no norm
+    /// is fused with the matmul. For a single row of activations, each worker repeats the
+    /// computation of the norm.
     pub(crate) norm: Option<Norm>,
     /// The epilogue that the kernel applies to the sums of the matmul.
     pub(crate) tail: &'a Epilogue,
@@ -49,12 +51,12 @@ pub(crate) struct Matmul<'a> {
 /// A kernel that converts activations to the layout that the matmul kernel reads.
 pub(crate) struct ActivationPacking {
     pub(crate) name: String,
-    /// The type of the converted activations.
+    /// The tensor type of the activations after the conversion.
     pub(crate) ty: TensorType,
     pub(crate) kernel: Box<dyn FnOnce() -> Kernel>,
 }
 
-/// A stack of matrices. Each row of the result uses one matrix of the stack.
+/// A weight that is a stack of matrices. Each row of the result uses one matrix of the stack.
 #[derive(Clone, Copy)]
 pub(crate) struct Stack {
     pub(crate) matrices: usize,
@@ -67,17 +69,17 @@ pub(crate) struct Stack {
 /// The activation rows that the kernel multiplies by the same matrix.
 #[derive(Clone, Copy)]
 struct Rows<'k> {
-    /// The index of the first row in the matmul's result. In the matmul's result, consecutive rows
-    /// of the same matrix are `apart` rows apart.
+    /// The index in the matmul's result of the first row for this matrix. In the matmul's result,
+    /// the distance between two consecutive rows of the same matrix is `apart` rows.
     first: Value<'k>,
     count: usize,
     apart: usize,
-    /// The number of result rows that the kernel computes from the same row of x.
+    /// The number of result rows that the kernel computes from the same activation row.
     shared: usize,
 }
 
 impl<'k> Rows<'k> {
-    /// The index in the matmul's result of row `i`.
+    /// Returns the index in the matmul's result of row `i` of these activation rows.
     fn result(self, i: usize) -> Value<'k> {
         self.first + i * self.apart
     }
@@ -91,21 +93,23 @@ impl<'k> Rows<'k> {
 }
 
 /// The smallest number of weight bytes that a worker reads in one part of the matmul. For fewer
-/// weight bytes, starting a worker thread would cost more time than the worker saves.
+/// weight bytes, the start of a worker thread would cost more time than the worker saves.
 const PART: usize = 1 << 17;
 
 /// If every worker quantizes or normalizes the whole activation row, the workers repeat the same
-/// work. Each worker then reads at least this many weight bytes for each number of the activation
-/// row. Reading the weight bytes then takes about ten times as long as the repeated work.
+/// work. In this case, a worker reads at least this number of weight bytes for each number of the
+/// activation row. Reading the weight bytes then takes about ten times as long as the repeated
+/// work.
 const PART_QUANTIZES: usize = 200;
 const PART_NORMALIZES: usize = 100;
 
-/// A worker has this number of bytes on its stack for an activation row that the worker normalizes
-/// or quantizes itself.
+/// The size in bytes of a worker's buffer on the stack, for an activation row that the worker
+/// normalizes or quantizes itself.
 const SCRATCH: usize = 30 << 10;
 
-/// The distance in bytes between the bytes that the kernel reads and the bytes that it prefetches.
-/// The kernel prefetches because the processor's own prefetcher stops at the end of a memory page.
+/// The distance in bytes between the weight bytes that the kernel reads and the weight bytes that
+/// the kernel prefetches. The kernel prefetches weight bytes because the processor's own prefetcher
+/// stops at the end of a memory page.
 const AHEAD: usize = 4096;
 
 /// The number of activation rows that the kernel multiplies in one pass over the weights. With more
@@ -116,9 +120,9 @@ const ROWS: usize = 8;
 /// parallel. With 64 parts, all worker threads of a machine are busy.
 const PARTS: usize = 64;
 
-/// A loop of the kernel carries at most this number of vectors, each with 16 sums, from one
+/// A loop of the kernel passes at most this number of vectors, each with 16 sums, from one
 /// iteration to the next. No processor has registers for more vectors, and many more vectors would
-/// not fit on a worker's stack.
+/// not fit on the stack of a worker.
 const CARRIED: usize = 32;
 
 /// The sums of 16 outputs for one activation row.
@@ -128,15 +132,15 @@ const SUMS: Type = Type::lanes(PANEL, Element::F32);
 #[derive(Clone, Copy)]
 enum X<'k> {
     Dense(Dense<'k>),
-    /// The activations are integers. If the weight's format has minima, the second buffer is memory
-    /// for the scales and minima of a chunk, as `[panels, groups, 2, 16]`.
+    /// The activations of the matmul are quantized to integers. If the weight's format has minima,
+    /// the second buffer contains the scales and minima of a chunk, as `[panels, groups, 2, 16]`.
     Quantized {
         rows: Buffer<'k>,
         scales: Option<Buffer<'k>>,
     },
 }
 
-/// Activation rows of floats, either in row order or divided into tiles.
+/// Activations of the matmul that are floats, either in row order or divided into tiles.
 #[derive(Clone, Copy)]
 struct Dense<'k> {
     buffer: Buffer<'k>,
@@ -151,18 +155,18 @@ impl<'k> Dense<'k> {
     }
 }
 
-/// A panel of the weight, which begins at the byte `at`.
+/// A panel of the weight, which begins at the byte `at` of the weight.
 #[derive(Clone, Copy)]
 struct Panel<'k> {
     weight: Buffer<'k>,
     at: Value<'k>,
-    /// The distance in bytes between the bytes that the kernel reads and the bytes that it
-    /// prefetches. With the distance 0, the kernel does not prefetch.
+    /// The distance in bytes between the bytes of the panel that the kernel reads and the bytes
+    /// that the kernel prefetches. With the distance 0, the kernel does not prefetch.
     ahead: usize,
 }
 
 impl<'k> Panel<'k> {
-    /// A line of the panel. A line contains some columns of 16 rows of the weight.
+    /// Returns a line of the panel. A line contains some columns of 16 rows of the weight.
     fn line(self, at: Value<'k>) -> Value<'k> {
         self.weight.load(self.at + at, Type::lanes(LINE, Element::I8))
     }
@@ -174,9 +178,9 @@ impl<'k> Panel<'k> {
     }
 }
 
-/// Prefetches the bytes of each panel that the kernel reads `ahead` bytes later. The kernel
-/// prefetches before it reads the current lines. If LLVM mixed prefetches and reads, a q8 matmul
-/// would reach only 0.8 of the memory's speed (AMD, AVX2).
+/// Prefetches the bytes of each panel that the kernel will read `ahead` bytes later. The kernel
+/// prefetches the next lines before it reads the current lines. If LLVM mixed prefetches and reads,
+/// a q8 matmul would reach only 0.8 of the memory bandwidth (AMD, AVX2).
 fn ask<'k>(code: &'k Code, weights: &[Panel<'k>], at: Value<'k>, lines: usize) {
     for panel in weights.iter().filter(|panel| panel.ahead > 0) {
         (0..lines).for_each(|line| panel.weight.prefetch(panel.at + at + (line * LINE + panel.ahead)));
@@ -220,7 +224,7 @@ impl Matmul<'_> {
         self.format.element().is_none() && self.activations == ActivationBits::Sixteen
     }
 
-    /// The layout of quantized activations.
+    /// The layout of the quantized activations in memory.
     fn form(&self) -> Form {
         let &Self { inputs, activations, .. } = self;
         Form { inputs, bits: activations, chunk: self.format.columns(), sums: self.sums_of_x() }
@@ -232,8 +236,9 @@ impl Matmul<'_> {
         self.format.element().is_none() && (self.rows > 1 || self.form().bytes() > SCRATCH)
     }
 
-    /// The number of activation rows that the prepared layout stores. If the processor uses tiles,
-    /// the number of stored rows is a multiple of a tile's rows.
+    /// The number of activation rows in the buffer that the separate kernel fills for the matmul.
+    /// If the processor uses tile registers, the number of stored rows is a multiple of the rows in
+    /// a tile.
     fn stored(&self) -> usize {
         if self.is_tiled() { self.rows.next_multiple_of(tiles::ROWS) } else { self.rows }
     }
@@ -268,7 +273,8 @@ impl Matmul<'_> {
         }
     }
 
-    /// A name that contains all parameters that affect the kernel's speed, except the epilogue.
+    /// Returns a name that contains all parameters that affect the kernel's speed, except the
+    /// epilogue.
     pub(crate) fn name(&self) -> String {
         let &Self { format, rows, inputs, outputs, x, y, norm, isa, stack, .. } = self;
         let normed = norm.map(|norm| format!("_normed_{}", norm.name())).unwrap_or_default();
@@ -281,8 +287,8 @@ impl Matmul<'_> {
         format!("product_{format}{words}_{rows}x{inputs}x{outputs}{stacked}_{x}_{y}{normed}_{isa}")
     }
 
-    /// The name under which tuning files store measurements of this matmul. The name also records
-    /// whether the epilogue combines the two halves of the result.
+    /// The name under which tuning files store measurements of this matmul. The name in tuning
+    /// files also records whether the epilogue combines the two halves of the result.
     pub(crate) fn key(&self) -> String {
         format!("{}{}", self.name(), if self.tail.halves { "_halves" } else { "" })
     }
@@ -336,7 +342,7 @@ impl Matmul<'_> {
         }
     }
 
-    /// Returns the number of parts of the result that the epilogue combines: 2 if the epilogue
+    /// Returns the number of slices of the result that the epilogue combines: 2 if the epilogue
     /// combines halves, otherwise 1.
     fn halves(&self) -> usize {
         if self.tail.halves { 2 } else { 1 }
@@ -346,7 +352,7 @@ impl Matmul<'_> {
         self.format.packed(self.outputs, self.inputs).bytes()
     }
 
-    /// Returns the kernel's code for a tiling and for results with this element type.
+    /// Returns the code of the matmul kernel, for a tiling and for the element type of the results.
     pub(crate) fn kernel(&self, element: Element, tiling: Tiling) -> impl FnOnce() -> Kernel {
         let tiling = self.fitted(tiling);
         let bindings =
@@ -433,8 +439,8 @@ impl Matmul<'_> {
         });
     }
 
-    /// Returns the index of the matrix that an operand selects for a row of the result. The kernel
-    /// clamps an index that is out of range.
+    /// Returns the matrix index that an operand contains for a row of the result. If the matrix
+    /// index is out of range, the kernel uses the nearest valid index.
     fn choice<'k>(&self, code: &'k Code, choices: Buffer<'k>, row: Value<'k>) -> Value<'k> {
         let integer = Type::Scalar(Element::I32);
         let last = self.stack.map_or(0, |stack| stack.matrices - 1);
@@ -442,8 +448,8 @@ impl Matmul<'_> {
         choice.min(code.constant(integer, last as f64)).place()
     }
 
-    /// The activations in the layout that the matmul reads. If no separate kernel prepares the
-    /// activations, this function normalizes and quantizes the activations.
+    /// Returns the activations in the layout that the matmul kernel reads. If no separate kernel
+    /// prepares the activations, this function normalizes and quantizes the activations.
     fn prepared<'k>(
         &self,
         code: &'k Code,
@@ -468,7 +474,7 @@ impl Matmul<'_> {
         X::Quantized { rows: row.buffer, scales }
     }
 
-    /// Computes the outputs of some panels for a few activation rows.
+    /// Computes the outputs of some panels of the weight for a few activation rows.
     fn tile<'k>(
         &self,
         code: &'k Code,
@@ -494,16 +500,16 @@ impl Matmul<'_> {
         }
     }
 
-    /// Computes the outputs of some panels for a few activation rows, where `units` is the length
-    /// of a weight row in units of columns. `add` multiplies the columns of some units, and adds
-    /// the products to the sums.
+    /// Computes the outputs of some panels of the weight for a few activation rows, where `units`
+    /// is the length of a weight row in units of columns. The closure `add` multiplies the columns
+    /// of some units by the activations, and adds the products to the sums.
     ///
-    /// For any number of activation rows, the kernel adds the products of a sum in the same order.
-    /// Therefore the bits of an output row do not depend on the other rows.
+    /// For every number of activation rows, the kernel adds the products of a sum in the same
+    /// order. Therefore the bits of an output row do not depend on the other rows.
     ///
     /// If the sums of all rows do not fit into the registers, the kernel multiplies each block of
-    /// units by only a few rows at a time. The block of units stays in the cache, and the sums of
-    /// the other rows are in memory.
+    /// units by only a few rows at a time. While the kernel continues with other rows, the block of
+    /// units stays in the cache, and the sums of all other rows are in memory.
     fn in_runs<'k>(
         &self,
         code: &'k Code,

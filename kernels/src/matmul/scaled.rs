@@ -17,7 +17,7 @@ const BYTES: Type = Type::lanes(LINE, Element::I8);
 const COLUMNS: usize = 512;
 
 impl Matmul<'_> {
-    /// Computes the outputs of some panels for a few activation rows.
+    /// Computes the outputs of some panels of the weight for a few activation rows.
     pub(super) fn scaled<'k>(
         &self,
         code: &'k Code,
@@ -44,8 +44,8 @@ impl Matmul<'_> {
         }
     }
 
-    /// Returns the number of scales and minima in memory for a chunk of `panels` panels; `None` if
-    /// the weight's format has no minima.
+    /// Returns the number of scales and minima in a chunk of `panels` panels, for which the kernel
+    /// needs memory; `None` if the weight's format has no minima.
     pub(super) fn scales_of(&self, panels: usize) -> Option<usize> {
         let panels = if self.isa.has_short_vectors() { 1 } else { panels };
         let groups = self.format.columns() / GROUP;
@@ -99,8 +99,9 @@ impl Matmul<'_> {
     }
 
     /// Multiplies two groups of the weight, and adds the products to the sums. The arguments are
-    /// the index of the first group in its row and in its chunk, and the byte of the panel at which
-    /// the chunk begins. `scales` returns the scale and the minimum of one panel's group.
+    /// the index of the first group in the weight row, the same group's index in the chunk, and the
+    /// first byte of the chunk in the panel. The closure `scales` returns the scale and the minimum
+    /// of one group in a panel.
     fn pair<'k>(
         &self,
         code: &'k Code,
@@ -147,8 +148,8 @@ impl Matmul<'_> {
         sums
     }
 
-    /// Add this number to the bytes of [`columns_of`](Self::columns_of) to get the integers of the
-    /// weight.
+    /// The kernel adds this number to the bytes of [`columns_of`](Self::columns_of), and gets the
+    /// integers of the weight.
     pub(super) fn added(&self) -> i32 {
         match self.format {
             WeightFormat::Q8 | WeightFormat::Mxfp4 if self.takes_signs() => 0,
@@ -171,7 +172,7 @@ impl Matmul<'_> {
         self.isa.is_signed() && !self.has_words()
     }
 
-    /// Returns the kind of sum that the quantized activations store for each group.
+    /// Returns the kind of sum that the layout of quantized activations stores for each group.
     pub(super) fn sums_of_x(&self) -> Sums {
         match self.format {
             WeightFormat::Q4K => Sums::Numbers,
@@ -179,7 +180,7 @@ impl Matmul<'_> {
         }
     }
 
-    /// Returns the scales of a chunk, which begins at the byte `start` of a panel.
+    /// Returns the scales of a chunk that begins at the byte `start` of a panel.
     pub(super) fn scales<'k>(&self, code: &'k Code, weights: Panel<'k>, start: Value<'k>) -> Scales<'k> {
         if self.format == WeightFormat::Mxfp4 {
             return Scales::Powers(weights, start);
@@ -202,8 +203,8 @@ impl Matmul<'_> {
         if self.format == WeightFormat::Q8 { 8 } else { 4 }
     }
 
-    /// Returns the columns of a chunk's group, as bytes, with four columns per vector. The function
-    /// reads a line of the panel only when the kernel needs the first columns of that line.
+    /// Returns the columns of one group in a chunk, as bytes, with four columns per vector. The
+    /// function reads a line of the panel only when the kernel needs the first column of this line.
     pub(super) fn columns_of<'k>(
         &self,
         code: &'k Code,
@@ -216,7 +217,7 @@ impl Matmul<'_> {
         (0..lines).flat_map(move |line| self.columns_of_line(code, weights.line(first + line * LINE)))
     }
 
-    /// Returns the columns of a line, as bytes, with four columns per vector.
+    /// Returns the weight columns of a line, as bytes, with four columns per vector.
     fn columns_of_line<'k>(&self, code: &'k Code, bytes: Value<'k>) -> Vec<Value<'k>> {
         match self.format {
             // The archive stores each byte plus 128, and the byte wraps around.
@@ -279,8 +280,8 @@ pub(super) enum Scales<'k> {
 }
 
 impl<'k> Scales<'k> {
-    /// Returns the scale of a group; also the minimum of the group, if the weight's format has
-    /// minima.
+    /// Returns the scale of a group and, if the weight's format has minima, the minimum of the
+    /// group.
     pub(super) fn of(&self, group: usize) -> (Value<'k>, Option<Value<'k>>) {
         match self {
             Self::Each(scales) => (scales[group], None),
@@ -292,8 +293,8 @@ impl<'k> Scales<'k> {
         }
     }
 
-    /// Returns the scale and the minimum of a group that is known only at run time, for weight
-    /// formats with minima.
+    /// Returns the scale and the minimum of a group whose index is known only at run time, for
+    /// weight formats with minima.
     pub(super) fn in_steps(&self, group: Value<'k>) -> (Value<'k>, Value<'k>) {
         let Self::InSteps { steps, counts } = self else { unreachable!("a format with minima") };
         let [scales, minima] = counts.at(group).map(|count| count.convert(Element::F32));

@@ -1,6 +1,7 @@
-//! A matmul of many activation rows with tile registers. A tile register loads the lines of a panel
-//! as its rows, without any conversion. If x contains floats, a separate kernel divides x into
-//! tiles before the matmul. If x contains bytes, the matmul kernel reads x directly.
+//! A matmul of many activation rows with tile registers. The kernel loads the lines of a panel into
+//! the rows of a tile register without any conversion. If the activations x are floats, a separate
+//! kernel divides x into tiles before the matmul. If the activations x are bytes, the matmul kernel
+//! reads x directly.
 
 use ops::WeightFormat;
 use ops::format::{GROUP, LARGEST_DOUBLED, PANEL};
@@ -15,19 +16,19 @@ use crate::quantized::{Form, Row};
 
 const TILE: usize = LINE / 2;
 
-/// The number of tiles of a panel that the kernel multiplies by all activation rows, before it
-/// continues with the next tiles. Four tiles of two panels, and the corresponding tiles of all
+/// The number of tiles of a weight panel that the kernel multiplies by all activation rows, before
+/// it continues with the next tiles. Four tiles of two panels, and the corresponding tiles of all
 /// activation rows, fit into the first-level cache.
 const NEAR: usize = 4;
 
-/// The distance between the tile that the kernel reads and the tile that it prefetches, in tiles of
-/// the panel.
+/// The distance, in tiles of the panel, between the tile that the kernel reads and the tile that
+/// the kernel prefetches.
 const AHEAD: usize = 16;
 
 /// The number of activation rows whose sums a worker keeps in memory.
 const HELD: usize = 128;
 
-/// The number of chunks of a panel that the kernel converts to tiles together.
+/// The number of chunks of a panel that the kernel converts to tiles at the same time.
 const BLOCK: usize = 8;
 
 /// The number of groups whose products the kernel keeps in memory until it multiplies the products
@@ -35,11 +36,12 @@ const BLOCK: usize = 8;
 const SLOTS: usize = 4;
 
 /// The smallest number of activation rows for which kernels use tiles. Tile instructions add
-/// products in another order, so kernels never use tiles for fewer rows.
+/// products in another order than vector instructions. Therefore kernels never use tiles for fewer
+/// activation rows.
 const FEWEST: usize = ROWS + 1;
 
-/// The index of the first tile register for x. Registers 0 to 3 contain sums, registers 4 and 5
-/// contain x, and registers 6 and 7 contain weights.
+/// The index of the first tile register that contains activations x. Registers 0 to 3 contain sums,
+/// registers 4 and 5 contain x, and registers 6 and 7 contain weights.
 const X_TILE: usize = 4;
 const WEIGHT_TILE: usize = 6;
 
@@ -56,8 +58,8 @@ impl<'k> Sums<'k> {
     }
 }
 
-/// Returns the index in memory of a number of x, if x is divided into tiles. The tiles have the
-/// shape `[rows / 16, inputs / 32, 16, 32]`.
+/// Returns the index in memory of a number of the activations x, if x is divided into tiles. The
+/// tiles have the shape `[rows / 16, inputs / 32, 16, 32]`.
 pub(super) fn place<'k>(inputs: usize, row: Value<'k>, column: Value<'k>) -> Value<'k> {
     let code = row.code();
     let [rows, columns] = [ROWS, TILE].map(|count| code.index(count));
@@ -65,8 +67,8 @@ pub(super) fn place<'k>(inputs: usize, row: Value<'k>, column: Value<'k>) -> Val
     (tile * ROWS + row.remainder(rows)) * TILE + column.remainder(columns)
 }
 
-/// A kernel that divides x `[rows, inputs]` into tiles. The kernel does not write the padding rows
-/// of the last tile.
+/// Returns a kernel that divides the activations x `[rows, inputs]` into tiles. The kernel does not
+/// fill the padding rows of the last tile.
 pub(super) fn kernel(rows: usize, inputs: usize) -> (String, impl FnOnce() -> Kernel) {
     let workgroups = rows.min(8);
     let body = move || {
@@ -84,19 +86,20 @@ pub(super) fn kernel(rows: usize, inputs: usize) -> (String, impl FnOnce() -> Ke
     (format!("tiles_{rows}x{inputs}"), body)
 }
 
-/// Returns the number of bytes of each activation row that the kernel of [`rounding`] writes.
+/// Returns the number of bytes that the kernel of [`rounding`] stores for each activation row.
 pub(super) fn row_bytes(form: Form) -> usize {
     form.bytes().max(tile_bytes(form))
 }
 
-/// Returns the number of bytes that the dequantized numbers of an activation row occupy in tiles.
+/// Returns the number of bytes in the tiles that contain the dequantized numbers of one activation
+/// row.
 fn tile_bytes(form: Form) -> usize {
     2 * form.values()
 }
 
-/// Returns a kernel that quantizes x `[rows, inputs]` to bytes with a scale per group. The kernel
-/// then writes the dequantized numbers in tiles. If the operating system does not allow tile
-/// registers, the kernel writes the bytes and scales instead.
+/// Returns a kernel that quantizes the activations x `[rows, inputs]` to bytes with a scale per
+/// group. The kernel then stores the dequantized numbers in tiles. If the operating system does not
+/// allow tile registers, the kernel stores the bytes and the scales instead.
 pub(super) fn rounding(
     x: Element,
     [rows, stored]: [usize; 2],
@@ -145,10 +148,10 @@ impl Matmul<'_> {
     }
 
     /// Whether the kernel dequantizes weights to bf16 and multiplies bf16 numbers. The kernel
-    /// multiplies bf16 numbers if activations and results have the type bf16. If the type is not
-    /// bf16, the kernel multiplies bytes, which is exact but takes twice as long. The kernel must
-    /// store the integer products of each group in memory before it multiplies the products by the
-    /// group's scale.
+    /// multiplies bf16 numbers if activations and results have the type bf16. If the activations or
+    /// the results are not bf16, the kernel multiplies bytes, which is exact but takes twice as
+    /// long. The kernel must store the integer products of each group in memory before it
+    /// multiplies the products by the group's scale.
     pub(super) fn makes_tiles_of_numbers(&self) -> bool {
         let groups = self.format.element().is_none();
         groups && self.is_narrow() && self.isa.tiles().bf16 && self.is_tiled()
@@ -163,8 +166,8 @@ impl Matmul<'_> {
         HELD.min(self.rows.next_multiple_of(ROWS))
     }
 
-    /// Computes the outputs of some panels for all activation rows. While the kernel computes the
-    /// outputs, the sums of some activation rows are in memory.
+    /// Computes the outputs of some panels of the weight for all activation rows. While the kernel
+    /// computes the outputs, the sums of some activation rows are in memory.
     pub(super) fn tiles<'k>(
         &self,
         code: &'k Code,
@@ -222,9 +225,9 @@ impl Matmul<'_> {
         code.runs(self.rows, held, some);
     }
 
-    /// Multiplies floats. The kernel multiplies two panels by two tiles of activation rows at a
-    /// time, and so uses each loaded tile twice. If the weight is quantized, the kernel dequantizes
-    /// the weight only once for all activation rows.
+    /// Multiplies floats. The kernel multiplies two panels of the weight by two tiles of activation
+    /// rows at a time. Therefore the kernel uses each loaded tile twice. If the weight is
+    /// quantized, the kernel dequantizes the weight only once for all activation rows.
     fn dense_tiles<'k>(
         &self,
         tiles: Tiles<'k>,
@@ -301,7 +304,7 @@ impl Matmul<'_> {
         });
     }
 
-    /// Multiplies a block of columns by all activation rows, one tile after another.
+    /// Multiplies a block of weight columns by all activation rows, one tile after another.
     fn near_tiles<'k>(&self, tiles: Tiles<'k>, block: &Block<'_, 'k>, (first, sums): (Value<'k>, Sums<'k>)) {
         let code = first.code();
         code.runs(sums.rows, 2 * ROWS, |row, rows| {
@@ -328,15 +331,15 @@ impl Matmul<'_> {
     }
 
     /// Whether the kernel dequantizes the next block of the weight while it multiplies the current
-    /// block. The number of activation rows must be a multiple of `HELD`, and the columns must fill
-    /// whole blocks.
+    /// block. The function requires that the number of activation rows is a multiple of `HELD`, and
+    /// that the columns fill whole blocks.
     fn makes_in_turn(&self) -> bool {
         self.makes_tiles_of_numbers()
             && self.rows.is_multiple_of(HELD)
             && (tile_bytes(self.form()) / LINE).is_multiple_of(NEAR)
     }
 
-    /// Dequantizes some lines of a panel's group, and writes the numbers into a tile.
+    /// Dequantizes some lines of a group in a panel, and stores the numbers in a tile.
     fn make_numbers<'k>(
         &self,
         weight: Panel<'k>,
@@ -384,8 +387,8 @@ impl Matmul<'_> {
     /// Multiplies bytes with tile registers. The products of a group are integers. The kernel
     /// multiplies the products of a group by the group's scale before it adds the products of the
     /// next group. The kernel converts the bytes of a panel to tiles once for all activation rows.
-    /// A store from a tile register takes some time. Therefore the kernel computes the products of
-    /// the next groups while it scales the products of earlier groups.
+    /// The processor needs some time to store a tile register in memory. Therefore the kernel
+    /// computes the products of the next groups while it scales the products of earlier groups.
     fn scaled_tiles<'k>(
         &self,
         tiles: Tiles<'k>,
@@ -448,7 +451,7 @@ impl Matmul<'_> {
         });
     }
 
-    /// Converts the two groups of a panel's chunk to tiles of bytes and to scales.
+    /// Converts the two groups of a chunk to tiles of bytes and to scales.
     fn make_ready<'k>(
         &self,
         code: &'k Code,
@@ -470,20 +473,20 @@ impl Matmul<'_> {
     }
 }
 
-/// Some columns of the weight, in tiles. The kernel multiplies a block of columns by all activation
-/// rows, before it continues with the next columns.
+/// A block of weight columns, whose weights are in tiles. The kernel multiplies a block of columns
+/// by all activation rows, before it continues with the next columns.
 struct Block<'b, 'k> {
-    /// The tiles of x, the number of tiles per row, and the first tile and the number of tiles that
-    /// belong to the block.
+    /// The tiles of the activations x, the number of tiles per activation row, and the first tile
+    /// and the number of tiles that belong to the block of columns.
     x: Buffer<'k>,
     columns: usize,
     near: Value<'k>,
     count: usize,
-    /// The number of panels, and a function that returns the address of a panel's tile for a row
-    /// and a column.
+    /// The number of panels, and a function that returns the address of a panel's tile for a tile
+    /// row and a tile column.
     panels: usize,
     weight: &'b dyn Fn(Value<'k>, Value<'k>, usize) -> Value<'k>,
-    /// A function that does additional work in each step of the multiplication.
+    /// A function that emits additional work for each step of the multiplication.
     besides: &'b dyn Fn(Value<'k>, Value<'k>),
 }
 
@@ -494,8 +497,8 @@ enum Ready<'k> {
     Bytes(Bytes<'k>),
 }
 
-/// Contains some prepared groups of a panel: tiles of signed bytes, scales, and memory for the
-/// products.
+/// Contains some groups of a panel that the kernel has converted for tile registers: tiles of
+/// signed bytes, scales, and memory for the products.
 #[derive(Clone, Copy)]
 struct Bytes<'k> {
     bytes: Buffer<'k>,

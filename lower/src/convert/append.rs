@@ -6,8 +6,9 @@ use ops::ops::{
 use ops::{ElementType, InferError, TensorType};
 use trace::{Builder, NodeId};
 
-/// Each slot of the cache selects its new value. The new value is the vector of the token for this
-/// slot, or the old value of the slot if no token belongs to the slot.
+/// The expanded operations select a new value for each slot of the cache. The new value of a slot
+/// is the vector of the token for this slot, or the old value of the slot if no token belongs to
+/// the slot.
 pub(crate) fn convert(b: &mut Builder<'_>, op: &Append, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let [cache, new, start, count] = operands[..] else { unreachable!("inferred") };
     let shape = b.ty(cache).shape.clone();
@@ -41,8 +42,8 @@ pub(crate) fn convert(b: &mut Builder<'_>, op: &Append, operands: &[NodeId]) -> 
     b.op(Select {}, &[is_new, new, cache])
 }
 
-/// Selects tokens of `new` by their `indices`, along the last axis of `lead` and separately for
-/// each index of the other axes of `lead`.
+/// Selects the tokens of `new` whose indices are in `indices`. The indices are along the last axis
+/// of `lead`, and differ for each index of the other axes of `lead`.
 fn picked(b: &mut Builder<'_>, new: NodeId, lead: &[usize], indices: NodeId) -> Result<NodeId, InferError> {
     let ty = b.ty(new).clone();
     let of_each = b.ty(indices).shape.clone();

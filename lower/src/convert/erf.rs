@@ -4,17 +4,17 @@ use ops::ops::{BinaryKind, Compare, Direction, Erf, Select, UnaryKind};
 use ops::{ElementType, InferError};
 use trace::{Builder, NodeId};
 
-/// The coefficients of the polynomials q and r, which begin with the constant term. For |x| < 1,
-/// the function computes erf x = x + x · q(x²). For 1 ≤ x ≤ 4, the function computes erf x = 1 −
-/// exp(−r(x)). The script `tests/oracle/erf.py` computes the coefficients of the polynomials, and
-/// measures an error of 1.32 units in the last place of f32.
+/// The coefficients of the polynomials q and r for the error function, beginning with the constant
+/// term. For |x| < 1, the function computes erf x = x + x · q(x²). For 1 ≤ x ≤ 4, the function
+/// computes erf x = 1 − exp(−r(x)). The script `tests/oracle/erf.py` computes the coefficients of
+/// the polynomials, and measures an error of 1.32 units in the last place of f32.
 const NEAR: [f64; 7] =
     [0.12837917, -0.37612626, 0.112835854, -0.026853813, 0.0051883277, -0.00080101937, 7.853861e-05];
 const FAR: [f64; 7] =
     [0.00035371876, 1.12704, 0.6382257, 0.10303737, -0.02180532, 0.002939608, -0.00018557407];
 
-/// Computes the error function in f32, whatever the element type of x is. The magnitude of erf x is
-/// at most 1.
+/// Computes the error function in f32 for every element type of x. The magnitude of erf x is at
+/// most 1.
 pub(crate) fn convert(b: &mut Builder<'_>, _: &Erf, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let element = b.ty(operands[0]).element;
     let x = b.convert(operands[0], ElementType::F32)?;

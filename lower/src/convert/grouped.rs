@@ -11,15 +11,17 @@ use trace::{Builder, NodeId};
 
 use super::linear::product;
 
-/// For at most this number of activation rows, one integer matmul per group is faster than a matmul
-/// of dequantized numbers. For more activation rows, writing and reading the results of all groups
-/// takes too long. For 8192 outputs and 2048 inputs on two cores with VNNI (IREE 3.13), integer
-/// matmuls take 0.5 ms for 1 row, 8 ms for 16 rows and 120 ms for 128 rows. A matmul of dequantized
-/// numbers takes 29 ms for 1 row, 28 ms for 16 rows and 60 ms for 128 rows.
+/// For at most this number of activation rows, a program with one integer matmul per group is
+/// faster than a matmul of dequantized numbers. For more activation rows, the program takes too
+/// long to write and read the results of all groups. For 8192 outputs and 2048 inputs on two VNNI
+/// cores (IREE 3.13), integer matmuls take 0.5 ms for 1 activation row, 8 ms for 16 and 120 ms for
+/// 128. A matmul of dequantized numbers takes 29 ms for 1 activation row, 28 ms for 16 rows and 60
+/// ms for 128 rows.
 const ROWS_OF_INTEGERS: usize = 32;
 
-/// The scales of a weight's groups, as f32 `[…, groups]`. If the format has minima, the struct also
-/// contains the minima, which the code subtracts from the numbers of a group.
+/// The scales of the groups in a quantized weight, as f32 `[…, groups]`. If the weight format has
+/// minima, the struct also contains the minima, which the code subtracts from the numbers of a
+/// group.
 #[derive(Clone, Copy)]
 struct Scales {
     scales: NodeId,
@@ -48,8 +50,8 @@ impl Scales {
     }
 }
 
-/// Quantizes the activations once, and uses them for all outputs. Multiplies each integer product
-/// by the scale of the activations and the scale of the weight.
+/// Quantizes the activations once, and uses the quantized activations for all outputs. Multiplies
+/// each integer product by the scale of the activation group and the scale of the weight group.
 pub(crate) fn linear(
     b: &mut Builder<'_>,
     op: &GroupedLinear,
@@ -109,8 +111,9 @@ fn filled_up(b: &mut Builder<'_>, x: NodeId, columns: usize) -> Result<NodeId, I
     b.op(Concatenate { axis: 1 }, &[x, zeros])
 }
 
-/// Rounds the numbers of each group to integers. Returns the integers as f32, and the scale of each
-/// group. See [`ops::format::in_integers`] for the rounding.
+/// Rounds the numbers of each group to integers, relative to the scale of the group. Returns the
+/// integers as f32, and also the scale of each group. See [`ops::format::in_integers`] for the
+/// rounding.
 fn in_integers(b: &mut Builder<'_>, x: NodeId, bits: ActivationBits) -> Result<(NodeId, NodeId), InferError> {
     let magnitudes = b.unary(UnaryKind::Abs, x)?;
     let largest = b.op(Reduce { kind: ReduceKind::Maximum, axes: vec![2] }, &[magnitudes])?;
@@ -123,8 +126,9 @@ fn in_integers(b: &mut Builder<'_>, x: NodeId, bits: ActivationBits) -> Result<(
     Ok((bytes, b.binary(BinaryKind::Divide, largest, full)?))
 }
 
-/// Extracts the integers at each position within the bytes, such as the lower and the upper four
-/// bits. Each position contains one column for each byte of the group.
+/// Extracts the 4-bit or 8-bit integers at each position within the bytes, for example the integers
+/// in the lower four bits and the integers in the upper four bits. A position within the bytes
+/// contains one weight column for each byte of the group.
 fn unpacked(b: &mut Builder<'_>, format: WeightFormat, bytes: NodeId) -> Result<Vec<NodeId>, InferError> {
     if format.in_a_byte() != Some(2) {
         return Ok(vec![bytes]);
@@ -164,9 +168,9 @@ fn integers(b: &mut Builder<'_>, format: WeightFormat, stored: NodeId) -> Result
 }
 
 /// Computes x · weightᵀ from integers, as a tensor `[rows, outputs]`. The function multiplies the
-/// integers of each group, and then multiplies the product by the scales of x and the weight. For
-/// formats with minima, the function then subtracts the minimum of each weight group times the sum
-/// of x's group.
+/// integers of each group, and then multiplies the integer product by the scales of x and the
+/// weight. For weight formats with minima, the function then subtracts the minimum of each weight
+/// group times the sum of the corresponding group of x.
 fn of_integers(
     b: &mut Builder<'_>,
     format: WeightFormat,
@@ -229,7 +233,8 @@ fn numbers(
     b.op(OptimizationBarrier {}, &[numbers])
 }
 
-/// Multiplies each number by its scale. The scales have only the axes `axes` of `numbers`.
+/// The function multiplies each number by the scale of its group. Only the axes `axes` of `numbers`
+/// are axes of the scales.
 fn scaled(
     b: &mut Builder<'_>,
     numbers: NodeId,
@@ -240,7 +245,7 @@ fn scaled(
     b.binary(BinaryKind::Multiply, numbers, scales)
 }
 
-/// Broadcasts a tensor, which has only the axes `axes` of `numbers`, to the shape of `numbers`.
+/// Broadcasts a tensor to the shape of `numbers`. The tensor has only the axes `axes` of `numbers`.
 fn spread(b: &mut Builder<'_>, of: NodeId, numbers: NodeId, axes: Vec<usize>) -> Result<NodeId, InferError> {
     let shape = b.ty(numbers).shape.clone();
     b.op(BroadcastInDim { shape, axes }, &[of])

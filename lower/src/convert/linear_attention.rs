@@ -1,5 +1,6 @@
 //! Converts `linear_attention` to primitive operations. For a single token, the converter uses the
-//! definition of linear attention; for several tokens, it divides the tokens into chunks.
+//! definition of linear attention. For several tokens, the converter divides the tokens into
+//! chunks.
 
 use ops::ops::{
     BinaryKind, BroadcastInDim, Compare, Concatenate, Direction, DotGeneral, Iota, LinearAttention,
@@ -15,8 +16,8 @@ const CHUNK: usize = 64;
 /// The leading axes of the state matrices: sequences, key heads, and value heads per key head.
 const HEADS: [usize; 3] = [0, 1, 2];
 
-/// Contains the tensors of some tokens, with the axis of tokens after the axes of heads. Queries
-/// and keys also have an axis for the value heads per key head.
+/// Contains the tensors for some of the tokens, with the token axis after the head axes. The
+/// queries and keys in this struct also have an axis for the value heads per key head.
 struct Tokens {
     q: NodeId,
     k: NodeId,
@@ -66,7 +67,8 @@ pub(crate) fn convert(
     b.op(Concatenate { axis: 3 }, &[&[state], &outputs[..]].concat())
 }
 
-/// Whether each token is a real token and not padding. The tensor has the shape `[S]` or `[B, S]`.
+/// Whether each token is a real token and not padding. The tensor that marks real tokens has the
+/// shape `[S]` or `[B, S]`.
 fn real(b: &mut Builder<'_>, sizes: LinearAttentionSizes, count: NodeId) -> Result<NodeId, InferError> {
     let mut shape = vec![sizes.tokens];
     if b.ty(count).rank() == 1 {
@@ -79,8 +81,8 @@ fn real(b: &mut Builder<'_>, sizes: LinearAttentionSizes, count: NodeId) -> Resu
     b.op(Compare { direction: Direction::Lt }, &[token, count])
 }
 
-/// The state matrices before the first token. At the beginning of a sequence, the state matrices
-/// are 0.
+/// The state matrices of linear attention before the first token. At the beginning of a sequence,
+/// the state matrices are 0.
 fn before(b: &mut Builder<'_>, state: NodeId, start: NodeId) -> Result<NodeId, InferError> {
     let zero = b.splat(start, 0.0)?;
     let begins = b.op(Compare { direction: Direction::Eq }, &[start, zero])?;
@@ -108,18 +110,19 @@ impl Tokens {
     }
 }
 
-/// Repeats `x`, which has the axes `axes` of `like`, along the other axes of `like`.
+/// Repeats the tensor `x` along the axes that `like` has and `x` lacks; the axes of `x` are the
+/// axes `axes` of `like`.
 fn over(b: &mut Builder<'_>, x: NodeId, like: NodeId, axes: &[usize]) -> Result<NodeId, InferError> {
     b.op(BroadcastInDim { shape: b.ty(like).shape.clone(), axes: axes.to_vec() }, &[x])
 }
 
-/// Multiplies `x` by `factor`, which has only the axes `axes` of `x`.
+/// Multiplies the tensor `x` by `factor`, which has only the axes `axes` of `x`.
 fn scaled(b: &mut Builder<'_>, x: NodeId, factor: NodeId, axes: &[usize]) -> Result<NodeId, InferError> {
     let factor = over(b, factor, x, axes)?;
     b.binary(BinaryKind::Multiply, x, factor)
 }
 
-/// A matmul for each head, which sums over the given axes.
+/// Appends a matmul for each head, which sums over the given axes.
 fn product(
     b: &mut Builder<'_>,
     (left, left_axis): (NodeId, usize),
@@ -135,7 +138,7 @@ fn product(
     b.op(op, &[left, right])
 }
 
-/// Computes one token, and returns the new state matrices and the output.
+/// Computes linear attention for one token, and returns the new state matrices and the output.
 fn step(
     b: &mut Builder<'_>,
     delta: bool,
@@ -172,9 +175,9 @@ fn step(
     Ok((state, b.op(Reshape { shape }, &[output])?))
 }
 
-/// Computes several tokens with matmuls. Returns the new state matrices and the outputs. Sources:
-/// The algorithm is from Yang et al., "Gated Delta Networks" (2024), §3.3; without the delta rule,
-/// the algorithm is from Dao and Gu, "Transformers are SSMs" (2024), §6.
+/// Computes linear attention for several tokens with matmuls. Returns the new state matrices and
+/// the outputs. Sources: The algorithm is from Yang et al., "Gated Delta Networks" (2024), §3.3;
+/// without the delta rule, the algorithm is from Dao and Gu, "Transformers are SSMs" (2024), §6.
 fn chunk(
     b: &mut Builder<'_>,
     delta: bool,
@@ -211,22 +214,23 @@ fn chunk(
     Ok((b.binary(BinaryKind::Add, kept, update)?, outputs))
 }
 
-/// The decay factors between the tokens in a chunk of C tokens.
+/// The decay factors between the tokens in a chunk of C tokens of linear attention.
 struct Between {
-    /// The decay from each earlier token to each token, `[…, C, C]`; the factors for later tokens
-    /// are 0.
+    /// The decay factor from each earlier token to each token of the chunk, `[…, C, C]`; the
+    /// factors from later tokens are 0.
     factors: NodeId,
-    /// The decay from the state before the chunk to each token, `[…, C]`.
+    /// The decay factor from the state before the chunk to each token of the chunk, `[…, C]`.
     from_start: NodeId,
-    /// The decay from each token to the end of the chunk, `[…, C]`.
+    /// The decay factor from each token to the end of the chunk, `[…, C]`.
     to_end: NodeId,
-    /// The decay over the whole chunk, `[…]`.
+    /// The decay factor over the whole chunk, `[…]`.
     whole: NodeId,
 }
 
 impl Between {
-    /// Sums the decays of each range of tokens with a matmul. The function does not subtract two
-    /// sums that begin at the first token, because the difference would lose precision.
+    /// Computes, with a matmul, the sum of the decays in each range of tokens. The function does
+    /// not subtract two sums that begin at the first token, because the difference would lose
+    /// precision.
     fn of(b: &mut Builder<'_>, decay: NodeId) -> Result<Self, InferError> {
         let mut shape = b.ty(decay).shape.clone();
         let length = shape[3];
@@ -274,13 +278,14 @@ impl Between {
     }
 }
 
-/// Computes the inverse of I + A for each matrix. A is the part of `x` `[…, C, C]` that is below
-/// the diagonal.
+/// Computes the inverse of the matrix I + A, for each matrix `[C, C]` of `x`. A is the part of `x`
+/// `[…, C, C]` that is below the diagonal.
 ///
-/// For a block of one token, the inverse is 1. For two neighbouring blocks with the inverses X and
-/// Y, let P be the part of A that is left of Y and below X. The inverse of the joint block of X and
-/// Y is [[X, 0], [−Y · P · X, Y]]. A power series of A would be inexact for repeated keys, because
-/// its terms cancel.
+/// The computation starts with blocks of one token, for which the inverse is 1. For two
+/// neighbouring blocks with the inverses X and Y, let P be the part of A that is left of Y and
+/// below X. The inverse of the joint block of X and Y is [[X, 0], [−Y · P · X, Y]]. The function
+/// does not use a power series of A, because the terms of the series cancel for repeated keys and
+/// make the result inexact.
 fn inverse(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     let shape = b.ty(x).shape.clone();
     let length = shape[4];

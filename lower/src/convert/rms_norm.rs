@@ -4,8 +4,8 @@ use ops::ops::{BinaryKind, BroadcastInDim, ReduceKind, RmsNorm, UnaryKind, Weigh
 use ops::{ElementType, InferError};
 use trace::{Builder, NodeId};
 
-/// Computes the mean of the squares in f32. The style of `op` decides whether the function rounds
-/// before or after it multiplies by the weight.
+/// The expanded operations compute the mean of the squares in f32. The style of `op` decides
+/// whether the program rounds before or after it multiplies by the weight.
 pub(crate) fn convert(b: &mut Builder<'_>, op: &RmsNorm, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let [x, weight] = operands else { unreachable!("inferred") };
     let ty = b.ty(*x).clone();

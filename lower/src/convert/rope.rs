@@ -4,8 +4,8 @@ use ops::InferError;
 use ops::ops::{BinaryKind, BroadcastInDim, Concatenate, Narrow, Reshape, Rope, RopeLayout};
 use trace::{Builder, NodeId};
 
-/// Maps each pair (a, b) of features to (a·cos − b·sin, b·cos + a·sin). The function does not
-/// change features for which the tables have no angle.
+/// The rotary embedding maps each pair (a, b) of features to (a·cos − b·sin, b·cos + a·sin). The
+/// function does not change features for which the tables have no angle.
 pub(crate) fn convert(b: &mut Builder<'_>, op: &Rope, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let [x, cos, sin] = operands else { unreachable!("inferred") };
     let shape = b.ty(*x).shape.clone();

@@ -7,8 +7,9 @@ use ops::ops::{
 use ops::{ElementType, InferError, TensorType};
 use trace::{Builder, NodeId, functions};
 
-/// Computes the scores, their scaling, the softcap, the mask and the softmax in f32. The function
-/// rounds the probabilities before it multiplies the probabilities by the values.
+/// The expanded operations compute the scores, the scaling, the softcap, the mask and the softmax
+/// in f32. The expanded operations round the probabilities before they multiply the probabilities
+/// by the values.
 pub(crate) fn convert(b: &mut Builder<'_>, op: &Sdpa, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let (q, k, v) = (operands[0], operands[1], operands[2]);
     let (offset, terms) = op.operands(operands);
@@ -57,8 +58,8 @@ pub(crate) fn convert(b: &mut Builder<'_>, op: &Sdpa, operands: &[NodeId]) -> Re
     b.convert(attended, element)
 }
 
-/// Computes the softmax of scores `[…, keys]` together with a sink. The result does not contain the
-/// weight of the sink.
+/// Computes the softmax of the attention scores `[…, keys]` together with the score of a sink. The
+/// result does not contain the softmax weight of the sink.
 fn with_sinks(b: &mut Builder<'_>, scores: NodeId, sinks: NodeId) -> Result<NodeId, InferError> {
     let (shape, last) = (b.ty(scores).shape.clone(), b.ty(scores).rank() - 1);
     let sinks = b.convert(sinks, ElementType::F32)?;

@@ -1,8 +1,8 @@
-//! Writes `bounded_sdpa` for IREE: attention over only the used part of a KV cache. The program
-//! computes the length of the used part at run time. The length of the used part is an integer on
-//! the host, and determines the length of the slices that the device reads. In StableHLO, a slice
-//! length that the program computes would be a tensor, and the host would have to wait for the
-//! device to compute the tensor.
+//! Emits the IREE code of `bounded_sdpa`: attention that reads only the used slots of a KV cache.
+//! The program computes the number of used slots at run time. The number of used slots is an
+//! integer on the host, and determines the length of the slices that the device reads. In
+//! StableHLO, a slice length that the program computes would be a tensor, and the host would have
+//! to wait for the device to compute the tensor.
 
 use std::fmt::Write as _;
 
@@ -16,16 +16,17 @@ use super::Program;
 /// lengths.
 const STEP: usize = 64;
 
-/// The program reads a cache with at most 512 keys completely, because a branch would take more
-/// time.
+/// The program reads a cache with at most 512 keys completely, because a conditional branch would
+/// take more time.
 const LEAST: usize = 512;
 
-/// Replaces attention with a single query per head, for which the matmul takes little time compared
-/// to reading the caches. For several queries, a function has two integers on the host, and
-/// iree-compile 3.13 then leaves a dispatch before the branch (docs/upstream/two_numbers.mlir). For
-/// devices other than the CPU, iree-compile leaves a dispatch before the branch in all functions. A
-/// program with ring buffers reads two integers even for a single query, and so fails to compile
-/// with `bounded_sdpa`.
+/// The idiom replaces attention with a single query per head, because the matmul then takes little
+/// time compared to reading the caches. With several queries, the function has two integers on the
+/// host, and iree-compile 3.13 then leaves a dispatch before the conditional branch
+/// (docs/upstream/two_numbers.mlir). For devices other than the CPU, iree-compile leaves a dispatch
+/// before the conditional branch in all functions. A program with ring buffers has two integers on
+/// the host even for a single query, so iree-compile cannot compile `bounded_sdpa` in such a
+/// program.
 pub(super) fn of(op: &Op, operands: &[&TensorType], program: &Program<'_>) -> Option<Op> {
     let (Op::Sdpa(op), [q, k, ..]) = (op, operands) else { return None };
     let bounded = BoundedSdpa { mask: op.mask.clone(), scale: op.scale, softcap: op.softcap };
@@ -36,8 +37,9 @@ pub(super) fn of(op: &Op, operands: &[&TensorType], program: &Program<'_>) -> Op
     (same && compiles && queries == 1 && keys > LEAST && bounded.infer(operands).is_ok()).then_some(bounded)
 }
 
-/// The right-hand side of the idiom's statement, which is a branch. If the used part is short, the
-/// program copies the used slice of the caches; otherwise, the program reads the whole caches.
+/// The right-hand side of the idiom's statement is a conditional branch. If few slots of the caches
+/// are used, the program copies the slice of used slots; otherwise, the program reads the whole
+/// caches.
 pub(super) fn spell(
     s: &mut dyn Statements,
     op: &BoundedSdpa,
@@ -70,8 +72,8 @@ pub(super) fn spell(
     format!("scf.if {short} -> ({result}) {part} else {all}")
 }
 
-/// The statements of one side of the branch. The names in each side of the branch have a prefix
-/// that no other statement has.
+/// The statements of one side of the conditional branch. The SSA names in each side of the branch
+/// have a prefix that no other statement has.
 struct Region {
     prefix: String,
     lines: Vec<String>,
@@ -110,7 +112,7 @@ impl Attention<'_> {
         format!("tensor<{}{}>", ty.shape.iter().enumerate().map(extent).collect::<String>(), element.name())
     }
 
-    /// The keys or values that attention reads, as the name of a tensor and the tensor's type.
+    /// The keys or values that attention reads: the SSA name and the type of the tensor.
     fn part(&self, s: &mut dyn Statements, name: &str, cache: &Operand<'_>) -> (String, String) {
         let (rank, element) = (cache.ty.rank(), cache.ty.element);
         let part = self.over_keys(cache.ty, element, rank - 2);
@@ -133,8 +135,8 @@ impl Attention<'_> {
         (s.statement(region), part)
     }
 
-    /// Writes the same statements as the converter of `sdpa`, for another number of keys, and
-    /// returns the right-hand side of the last statement.
+    /// Emits the same statements as the converter of `sdpa`, but for another number of keys.
+    /// Returns the right-hand side of the last statement.
     fn spell(&self, s: &mut dyn Statements) -> String {
         let [q, k, v, offset] = self.operands else { unreachable!("inferred") };
         let (rank, batch) = (q.ty.rank(), k.ty.rank() - 2);
@@ -219,7 +221,7 @@ impl Attention<'_> {
         format!("stablehlo.convert {attended} : ({attended_ty}) -> {}", self.ty.mlir())
     }
 
-    /// Computes the attention weights of the keys from their scores `score`.
+    /// Emits the statements that compute the softmax weights of the keys from their scores `score`.
     fn softmax(&self, s: &mut dyn Statements, score: &str, scores: &TensorType, shape: &str) -> String {
         let rank = scores.rank();
         let (f32s, shape_ty) =
@@ -244,7 +246,8 @@ impl Attention<'_> {
     }
 }
 
-/// Broadcasts a scalar, or a tensor without the last axis of `shape`, to `shape`.
+/// Emits the statement that broadcasts a tensor to `shape`. The tensor is a scalar, or lacks the
+/// last axis of `shape`.
 fn repeat(
     s: &mut dyn Statements,
     x: &str,

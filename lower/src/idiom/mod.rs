@@ -1,5 +1,5 @@
-//! Idioms are operations in IREE's own dialects. An idiom replaces an operation whose extents the
-//! host knows only at run time.
+//! An idiom is an operation in one of IREE's own MLIR dialects. An idiom can replace an operation
+//! whose tensor extents the host knows only at run time.
 
 mod bounded_sdpa;
 mod sliced_append;
@@ -7,27 +7,27 @@ mod sliced_append;
 use ops::{Idiom, Op, Operand, Statements, TensorType};
 use targets::{Dialect, Target};
 
-/// A function that returns the idiom for an operation whose operands have these types.
+/// A function that returns the idiom for an operation with operands of these types.
 type Replace = fn(&Op, &[&TensorType], &Program<'_>) -> Option<Op>;
 
 const IDIOMS: &[Replace] = &[bounded_sdpa::of, sliced_append::of];
 
-/// The properties of a program that decide whether `iree-compile` can compile an idiom.
+/// The properties of a program that decide whether `iree-compile` can compile a certain idiom.
 pub(crate) struct Program<'t> {
     pub(crate) target: &'t Target,
     /// Whether the program appends keys or values to ring buffers.
     pub(crate) has_rings: bool,
 }
 
-/// The idiom that replaces an operation; `None` if the target's compiler has no idiom for the
-/// operation.
+/// Returns the idiom that replaces an operation; `None` if the target's compiler has no idiom for
+/// the operation.
 pub(crate) fn of(op: &Op, operands: &[&TensorType], program: &Program<'_>) -> Option<Op> {
     let iree = program.target.backend.dialect() == Dialect::IreeGlobals;
     let some = operands.iter().all(|ty| ty.count() > 0);
     IDIOMS.iter().filter(|_| iree && some).find_map(|replace| replace(op, operands, program))
 }
 
-/// The right-hand side of the idiom's statement.
+/// Emits the idiom, and returns the right-hand side of its last statement.
 pub(crate) fn spell(
     statements: &mut dyn Statements,
     idiom: Idiom<'_>,

@@ -1,23 +1,24 @@
-//! Writes `sliced_append` for IREE: an append that writes a slice of a KV cache. Without
-//! `sliced_append`, IREE copies each cache that the program also reads. StableHLO has no slice
-//! operation for a length that the host knows only at run time. The idiom does not apply to ring
-//! buffers, because an append to a ring buffer needs two slices. Ring buffers are short, so the
-//! program rewrites them completely.
+//! Emits the IREE code of `sliced_append`: an append that updates only a slice of a KV cache.
+//! Without `sliced_append`, IREE copies every KV cache that the program also reads. StableHLO has
+//! no slice operation for a length that the host knows only at run time. The idiom is not available
+//! for ring buffers, because an append to a ring buffer needs two slices. Ring buffers are short,
+//! so the program stores all slots of a ring buffer again.
 
 use ops::ops::{Append, SlicedAppend};
 use ops::{Op, Operand, Statements, TensorType};
 
 use super::Program;
 
-/// Replaces an append by a slice, for a single sequence whose position is an integer on the host.
+/// The idiom replaces an append to the cache of a single sequence, whose position is an integer on
+/// the host.
 pub(super) fn of(op: &Op, operands: &[&TensorType], _: &Program<'_>) -> Option<Op> {
     let Op::Append(op) = op else { return None };
     let one = !op.ring && !Append::by_row(operands[2]);
     one.then(|| SlicedAppend { axis: op.axis }.into())
 }
 
-/// The right-hand side of the idiom's statement. The statement writes the real tokens, but no token
-/// after the last slot.
+/// Emits the idiom, and returns the right-hand side of its last statement. The idiom stores the
+/// vectors of the real tokens in the cache, but no vector after the last slot.
 pub(super) fn spell(s: &mut dyn Statements, op: &SlicedAppend, operands: &[Operand<'_>]) -> String {
     let [cache, new, start, count] = operands else { unreachable!("inferred") };
     let (slots, tokens) = (cache.ty.shape[op.axis], new.ty.shape[op.axis]);

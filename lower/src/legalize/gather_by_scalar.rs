@@ -20,7 +20,7 @@ fn shows(function: &Function, _: &Op, operands: &[NodeId]) -> bool {
     function.node(operands[1]).ty().rank() == 0
 }
 
-/// Replaces the operation by a gather whose indices have rank 1.
+/// Replaces an operation whose index is a scalar by a gather whose indices have rank 1.
 fn rewrite(b: &mut Builder<'_>, _: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let (table, index) = (operands[0], operands[1]);
     let row = b.ty(table).shape[1..].to_vec();

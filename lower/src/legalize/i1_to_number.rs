@@ -31,7 +31,7 @@ fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     function.node(operands[0]).ty().element == ElementType::I1 && *to != ElementType::I1
 }
 
-/// Replaces the conversion by a selection between the numbers one and zero.
+/// Replaces the conversion of a boolean by a selection between the numbers one and zero.
 fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let Op::Convert(Convert { to }) = op else { unreachable!("it shows") };
     let ty = b.ty(operands[0]).with_element(*to);

@@ -34,8 +34,8 @@ fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     matches!(op, Op::Convert(Convert { to: ElementType::Bf16 })) && are_integers(function, operands[0])
 }
 
-/// Whether the node's values are integers, or numbers that elementwise operations compute only from
-/// integers and constants. The node can also contain the integers directly, without any elementwise
+/// Whether the node contains integers, or numbers that elementwise operations compute only from
+/// integers and constants. The node can also have an integer type itself, without any elementwise
 /// operation.
 fn are_integers(function: &Function, id: NodeId) -> bool {
     if !function.node(id).ty().element.is_float() {
@@ -56,9 +56,9 @@ fn rewrite(b: &mut Builder<'_>, _: &Op, operands: &[NodeId]) -> Result<NodeId, I
     over_f32(b, operands[0])
 }
 
-/// Converts numbers to f32, rounds the numbers to the precision of bf16, and then converts them to
-/// bf16. The compiler would merge two adjacent conversions, so a rounding operation separates these
-/// conversions.
+/// Converts numbers to f32, rounds the numbers to the precision of bf16, and then converts the
+/// rounded numbers to bf16. The compiler would merge two adjacent conversions, so a rounding
+/// operation separates the two conversions.
 pub(super) fn over_f32(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     let exact = if b.ty(x).element == ElementType::I32 { few_bits(b, x)? } else { x };
     let wide = b.convert(exact, ElementType::F32)?;
@@ -66,8 +66,8 @@ pub(super) fn over_f32(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferEr
     b.convert(rounded, ElementType::Bf16)
 }
 
-/// Replaces an i32 by another i32 that f32 represents exactly, and that bf16 rounds to the same
-/// number. Above 2²⁴, the boundaries at which bf16 rounds up or down are multiples of 2¹⁶.
+/// Replaces an i32 by another i32 that f32 represents exactly, and that becomes the same bf16 after
+/// rounding. Above 2²⁴, the boundaries at which bf16 rounds up or down are multiples of 2¹⁶.
 /// Therefore all numbers between two neighbouring multiples of 2⁸ round to the same bf16. The
 /// function replaces all numbers between two neighbouring multiples of 2⁸ by the middle of the
 /// interval, which has 24 bits.

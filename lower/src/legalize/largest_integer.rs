@@ -20,18 +20,19 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     rewrite,
 };
 
-/// The compiler wrongly starts the maximum from an initial value of 0. If at least one number is
-/// not negative, the initial value 0 does not affect the maximum. Therefore the operations that
-/// replace the maximum do not have the fault.
+/// The compiler wrongly computes the maximum with an initial value of 0. If at least one number is
+/// not negative, the initial value 0 does not affect the maximum. Therefore the rewritten program
+/// computes maxima only of numbers that are not negative.
 fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     let Op::Reduce(Reduce { kind, .. }) = op else { unreachable!("a reduction") };
     matches!(kind, ReduceKind::Maximum | ReduceKind::Minimum)
         && function.node(operands[0]).ty().element == ElementType::I32
 }
 
-/// Computes the maximum of the non-negative numbers. If all numbers are negative, the function adds
-/// an offset to all numbers before it computes the maximum, so that no number is negative. The
-/// function computes the minimum of `x` as `-1 - y`, where `y` is the maximum of `-1 - x`.
+/// If at least one number is not negative, the rewritten program computes the maximum of the
+/// numbers that are not negative. If all numbers are negative, the program first adds an offset to
+/// all numbers, so that no number is negative. The program computes the minimum of `x` as `-1 - y`,
+/// where `y` is the maximum of `-1 - x`.
 fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let Op::Reduce(reduce) = op else { unreachable!("a reduction") };
     let smallest = reduce.kind == ReduceKind::Minimum;

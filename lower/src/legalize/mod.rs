@@ -46,38 +46,40 @@ pub const LEGALIZATIONS: &[Legalization] = &[
     sum_of_constants::LEGALIZATION,
 ];
 
-/// A fault of a compiler, and a rewrite that avoids it.
+/// A fault of a compiler, and the rewrite of operations that avoids the fault.
 #[derive(Debug)]
 pub struct Legalization {
     pub name: &'static str,
     pub backends: &'static [Backend],
-    /// The kinds of devices whose compiler has the fault. The tests compile the examples for the
-    /// first kind of device.
+    /// The kinds of devices whose compiler has the fault. The tests compile the examples of a fault
+    /// for the first kind of device in the list.
     pub devices: &'static [DeviceKind],
     pub fault: &'static str,
     /// Programs that, without the legalization, fail to compile or compute wrong numbers.
     pub examples: &'static [FaultExample],
     /// The operation that the compiler computes wrongly or does not compile.
     operation: &'static str,
-    /// Returns whether the compiler's fault affects a use of the operation.
+    /// Returns whether the compiler's fault affects a given use of the operation.
     shows: fn(&Function, &Op, &[NodeId]) -> bool,
-    /// Rewrites one use of the operation. The legalization does not check the new operations again.
+    /// Rewrites one use of the operation, so that the compiler's fault does not affect the program.
+    /// Tracewright does not check whether the fault affects the new operations.
     rewrite: fn(&mut Builder<'_>, &Op, &[NodeId]) -> Result<NodeId, InferError>,
 }
 
-/// A program that shows a fault, in the text form of traces. The values of the program are
-/// numbered: first the operands, then the result of each operation. The results of the program are
-/// the results that no operation reads.
+/// A program that shows a fault of a compiler, in the text form of traces. The values of the
+/// example are numbered: first the operands, then the result of each operation. The results of the
+/// example are those values that no operation reads.
 #[derive(Debug)]
 pub struct FaultExample {
-    /// Each operation, for example `convert to=bf16`, is listed with the numbers of its operands.
+    /// The operations of the example, such as `convert to=bf16`, each with the numbers of its
+    /// operands.
     pub operations: &'static [(&'static str, &'static [usize])],
-    /// The operands of the program, for example `i32[2] 3,1`.
+    /// The operands of the example, such as `i32[2] 3,1`.
     pub operands: &'static [&'static str],
 }
 
 impl Legalization {
-    /// The legalizations for the faults of a target's compiler.
+    /// Returns the legalizations for the faults of a target's compiler.
     pub fn needed(target: &Target) -> Vec<&'static Self> {
         let needs =
             |this: &&Self| this.backends.contains(&target.backend) && this.devices.contains(&target.device);
@@ -108,7 +110,8 @@ pub fn shown<'a>(trace: &'a Trace, target: &Target) -> Vec<(&'static Legalizatio
 /// Returns the same program after all `legalizations` have rewritten it.
 ///
 /// # Errors
-/// Returns an error if an operation rejects its operands. A verified trace never causes this error.
+/// Returns an error if an operation of the trace rejects its operands. A verified trace never
+/// causes this error.
 pub fn legalize<'a>(trace: &'a Trace, legalizations: &[&Legalization]) -> Result<Cow<'a, Trace>, LowerError> {
     let needed = |function: &Function, op: &Op, operands: &dyn Fn() -> Vec<NodeId>| {
         let mut known = legalizations.iter().filter(|legalization| legalization.operation == op.name());

@@ -47,7 +47,7 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
 const SCORES: &str =
     "dot_general left_batch=[0,1] right_batch=[0,1] left_contract=[3] right_contract=[3] element=f32";
 
-/// The extents of the compiler's tiles: 16 with AVX-512, 8 with AVX2, 4 with SSE.
+/// The extents of the tiles in the compiler's code: 16 with AVX-512, 8 with AVX2, 4 with SSE.
 const TILES: [usize; 3] = [4, 8, 16];
 
 /// For each operand of a batched matmul, whether the operand triggers the compiler's fault.
@@ -66,8 +66,8 @@ fn at_fault(function: &Function, product: &DotGeneral, operands: &[NodeId]) -> [
     })
 }
 
-/// Whether the compiler computes this value in the same loop as a broadcast of a tensor that is not
-/// a scalar.
+/// Whether the compiler computes this value in the same loop as a broadcast of a tensor that has at
+/// least one axis.
 fn is_computed_with_a_broadcast(function: &Function, value: NodeId) -> bool {
     let (mut open, mut known) = (vec![value], BTreeSet::new());
     while let Some(id) = open.pop() {

@@ -32,7 +32,7 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     rewrite,
 };
 
-/// The attention scores of an example whose keys and values have only one feature.
+/// An example with the attention scores of keys that have only one feature.
 const SCORES: &str =
     "dot_general left_batch=[0,1] right_batch=[0,1] left_contract=[3] right_contract=[3] element=f32";
 const SUMS: &str =
@@ -48,7 +48,7 @@ fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
 }
 
 /// Converts the operands to the element type of the result first. The compiler then cannot combine
-/// the conversion with other nodes that read the operands.
+/// this conversion with other nodes that read the operands of the matmul.
 fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let Op::DotGeneral(DotGeneral { element, .. }) = op else { unreachable!("it shows") };
     let mut widened = |x| {

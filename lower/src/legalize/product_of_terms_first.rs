@@ -30,8 +30,8 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     rewrite,
 };
 
-/// The operands of an example. The operands are whole numbers, because sums of whole numbers are
-/// exact.
+/// The operands of an example that shows the compiler's fault. The operands of the example are
+/// whole numbers, because sums of whole numbers are exact.
 const LEFT: &str = "f32[4,2,3,2] 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31,32,33,34,35,36,37,38,39,40,41,42,43,44,45,46,47";
 const RIGHT: &str = "f32[2,4] 1,2,3,4,5,6,7,8";
 
@@ -61,8 +61,8 @@ fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     }
 }
 
-/// Moves the batch axes of the operand to the front and the contracted axes to the end. In memory,
-/// the operand then has the same order of axes.
+/// Moves the batch axes of an operand to the front, and the contracted axes of the operand to the
+/// end. The operand then has this order of axes in memory too.
 fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let Op::DotGeneral(product) = op else { unreachable!("it shows") };
     let (batch, contract) = (product.left_batch.len(), product.left_contract.len());

@@ -27,7 +27,7 @@ fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     matches!(op, Op::Reduce(Reduce { kind: ReduceKind::Add, .. })) && is_fixed(function, operands[0])
 }
 
-/// Computes the sum of a value that the compiler does not recognize as a constant.
+/// Computes the sum from a value that the compiler does not recognize as a constant.
 fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let hidden = b.op(OptimizationBarrier {}, operands)?;
     b.op(op.clone(), &[hidden])

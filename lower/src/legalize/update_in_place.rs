@@ -37,9 +37,9 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     rewrite,
 };
 
-/// Matches updates of values that the same function computes. Updates of arguments do not match,
-/// because the function cannot know which other nodes read the argument. Therefore the program
-/// still updates the caller's KV cache in place.
+/// The legalization matches updates of values that the same function computes. The legalization
+/// does not match updates of arguments, because the function cannot know which other nodes read the
+/// argument. Therefore the program can still update the KV cache of the caller in place.
 fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     let updated = operands[0];
     match &function.node(updated).kind {
@@ -50,8 +50,8 @@ fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     }
 }
 
-/// Updates a copy. The compiler cannot remove the copy, because the compiler cannot evaluate the
-/// condition that selects the copy.
+/// Updates a copy. The compiler cannot remove the copy of the value, because the compiler cannot
+/// evaluate the condition that selects the copy.
 fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let updated = operands[0];
     let value = Literal::splat(TensorType::new(ElementType::I1, []), 1.0);

@@ -1,7 +1,7 @@
 //! The formats in which an archive stores the weights of matmuls. Kernels read the weights from
 //! panels, in which sixteen rows of the matrix are side by side. A column of a panel has sixteen
-//! numbers, and is a line of memory that fits the vectors of the processor. Code that the compiler
-//! generates reads groups in the order of the checkpoint, with the integers and the scales in
+//! numbers, and is a line of memory that fits the vectors of the processor. In contrast, StableHLO
+//! code reads the groups in the order of the checkpoint, with the integers and the scales in
 //! separate tensors.
 
 mod float_group;
@@ -21,14 +21,16 @@ pub use super_block::{GROUPS, SUPER_BLOCK, SuperBlock};
 /// The number of matrix rows that are side by side in a panel.
 pub const PANEL: usize = 16;
 
-/// The number of values of a row that have a common scale, in formats with scales.
+/// The number of values of a weight row that have a common scale, in formats with scales.
 pub const GROUP: usize = 32;
 
-/// The version of the rounding rule in [`WeightFormat::quantize`]. If a new rule rounds the same
-/// numbers to other integers, the version changes, and Tracewright bakes cached archives again.
+/// The version of the rule by which [`WeightFormat::quantize`] rounds numbers. If a new rule rounds
+/// the same numbers to other integers, the version changes, and Tracewright bakes cached archives
+/// again.
 pub const ROUNDING: u32 = 1;
 
-/// The number of bytes in a line of a panel. A line contains the same number of bytes of each row.
+/// The number of bytes in a line of a panel. A line of a panel contains the same number of bytes of
+/// each weight row.
 const LINE: usize = PANEL * 4;
 
 crate::words! {
@@ -36,19 +38,21 @@ crate::words! {
     /// multiplied by the f16 scale of its group. The documentation of [`SuperBlock`] describes the
     /// formats with minima, and [`FloatGroup`] describes the format with four-bit floats.
     pub enum WeightFormat {
-        /// Each number is stored as f32.
+        /// The archive stores each number of the weight as f32.
         F32 = "f32",
-        /// Each number is stored as f16.
+        /// The archive stores each number of the weight as f16.
         F16 = "f16",
-        /// Each number is stored as bf16.
+        /// The archive stores each number of the weight as bf16.
         Bf16 = "bf16",
-        /// Symmetric integers of eight bits in groups of 32. The format needs 8.5 bits per number.
+        /// Symmetric integers of eight bits in groups of 32. The weight format needs 8.5 bits per
+        /// number.
         Q8 = "q8",
-        /// Symmetric integers of four bits in groups of 32. The format needs 4.5 bits per number.
+        /// Symmetric integers of four bits in groups of 32. The weight format needs 4.5 bits per
+        /// number.
         Q4 = "q4",
         /// Integers of four bits in groups of 32. Each group has a scale and a minimum of six bits.
         /// The scales of eight groups are multiples of one step, and their minima are multiples of
-        /// another step. The format needs 4.5 bits per number.
+        /// another step. The weight format needs 4.5 bits per number.
         Q4K = "q4_k",
         /// Floats of four bits in groups of 32, with a power of two as the scale of each group: 4.25 bits per
         /// number. Published checkpoints contain this format.
@@ -61,10 +65,10 @@ crate::words! {
     /// integers.
     #[derive(Default)]
     pub enum ActivationBits {
-        /// The activations become integers from −127 to 127.
+        /// The program rounds the activations to integers from −127 to 127.
         #[default]
         Eight = "8",
-        /// The activations become integers from −32767 to 32767.
+        /// The program rounds the activations to integers from −32767 to 32767.
         Sixteen = "16",
     }
 }
@@ -80,27 +84,28 @@ impl ActivationBits {
 }
 
 crate::words! {
-    /// A tensor that contains one part of a weight in a format with groups.
+    /// One of the tensors that together contain a weight, in a format with groups.
     pub enum GroupPart {
-        /// The integers of the weight, which are multiples of the scale of their group.
+        /// The tensor contains the integers of the weight, which are multiplied by the scales of
+        /// their groups.
         Integers = "integers",
-        /// The scales of the groups. In formats with minima, the tensor of scales contains the
-        /// steps of the scales and minima instead.
+        /// The tensor contains the scales of the groups. In formats with minima, the tensor of
+        /// scales contains the steps of the scales and minima instead.
         Scales = "scales",
-        /// The scale and the minimum of each group, as a number of steps.
+        /// The tensor contains the scale and the minimum of each group, as a number of steps.
         Counts = "counts",
     }
 }
 
-/// The quantized values of a row that have a common scale. If a group has fewer than [`GROUP`]
-/// numbers, zeros fill the group.
+/// A group: the quantized values of a weight row that have a common scale. If a group has fewer
+/// than [`GROUP`] numbers, zeros fill the group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Group {
     pub integers: [i8; GROUP],
     pub scale: f16,
 }
 
-/// The values of a row that Tracewright quantizes together: a group or a block of groups.
+/// The values of a weight row that Tracewright quantizes together: a group or a block of groups.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Quantized {
     Group(Group),
@@ -135,7 +140,7 @@ impl WeightFormat {
         }
     }
 
-    /// The element type that this format stores without loss.
+    /// Returns the element type that this format stores without loss; `None` for quantized formats.
     pub fn element(self) -> Option<ElementType> {
         match self {
             Self::F32 => Some(ElementType::F32),
@@ -145,7 +150,7 @@ impl WeightFormat {
         }
     }
 
-    /// Returns the number of values of a row that Tracewright quantizes together; `None` for
+    /// Returns the number of values of a weight row that Tracewright quantizes together; `None` for
     /// formats without groups.
     pub fn together(self) -> Option<usize> {
         match self {
@@ -155,8 +160,8 @@ impl WeightFormat {
         }
     }
 
-    /// The number of columns in a chunk. A chunk is a part of a panel, and its scales are stored
-    /// together.
+    /// Returns the number of matrix columns in a chunk of a panel. A chunk is a range of columns in
+    /// a panel whose scales are stored together.
     pub fn columns(self) -> usize {
         match self {
             Self::Q4K => SUPER_BLOCK,
@@ -174,8 +179,8 @@ impl WeightFormat {
         }
     }
 
-    /// The type of the tensor that contains a packed matrix. Zeros fill the last panel and the last
-    /// columns.
+    /// Returns the type of the tensor that contains a packed matrix in this format. Zeros fill the
+    /// last panel and the last columns of the packed matrix.
     ///
     /// In formats without groups, the shape is `[outputs / 16, inputs, 16, 1]`. For bf16, two
     /// columns are together, and the shape is `[outputs / 16, inputs / 2, 16, 2]`. In formats with
@@ -250,9 +255,9 @@ impl WeightFormat {
         })
     }
 
-    /// Writes the bytes of one matrix row in one of the tensors that contain a matrix in a format
-    /// with groups. `known` can return the quantized values that begin at a given column. The
-    /// function quantizes the values for which `known` returns `None`.
+    /// Fills `bytes` with one row of a matrix, for one of the tensors that contain a matrix in a
+    /// format with groups. The closure `known` can return the quantized values that begin at a
+    /// given column. The function quantizes those values for which `known` returns `None`.
     ///
     /// # Panics
     /// Panics if the format has no groups, or if the length of `bytes` is not the length of one row
@@ -323,7 +328,7 @@ impl WeightFormat {
         }
     }
 
-    /// Returns the number that is added to each integer before the integer is stored in a panel.
+    /// Returns the number that the format adds to each integer before a panel stores the integer.
     pub fn offset(self) -> u8 {
         match self {
             Self::Q8 => 128,
@@ -342,7 +347,8 @@ impl WeightFormat {
     }
 
     /// Quantizes like [`quantize`](Self::quantize), but minimizes the weighted sum of the squared
-    /// errors. The list of `weights` is empty, or contains a positive number for each value.
+    /// errors. The list of `weights` is empty, or contains a positive weight for the squared error
+    /// of each value.
     pub fn quantize_weighted(self, numbers: &[f32], weights: &[f32]) -> Quantized {
         match self {
             Self::Q4K => Quantized::SuperBlock(Box::new(SuperBlock::nearest(numbers, weights))),
@@ -384,15 +390,14 @@ impl WeightFormat {
     }
 }
 
-/// The number that is subtracted from an unsigned 4-bit integer to make the integer signed.
+/// The number that the format subtracts from an unsigned 4-bit integer to make the integer signed.
 const LEAST: i8 = 8;
 
-/// Between 2²³ and 2²⁴, neighbouring f32 numbers have a distance of 1. If you add a small number to
-/// 12,582,912, the sum rounds the small number to an integer, which is in the lowest bits of the
-/// sum.
+/// Between 2²³ and 2²⁴, neighbouring f32 numbers have a distance of 1. The sum of a small number
+/// and 12,582,912 therefore contains the small number, rounded to an integer, in its lowest bits.
 const INTEGERS: f32 = 12_582_912.0;
 
-/// Returns the weights of the values of a group: the given `weights`, or 1 for each value if
+/// Returns the error weights for the values of a group: the given `weights`, or 1 for each value if
 /// `weights` is empty.
 fn group_weights(weights: &[f32]) -> [f32; GROUP] {
     let mut all = [if weights.is_empty() { 1.0 } else { weights[0] }; GROUP];
@@ -413,7 +418,7 @@ fn sums<const N: usize>(of: impl Fn(usize) -> [f32; N]) -> [f32; N] {
     lanes.map(|lanes| lanes.into_iter().sum())
 }
 
-/// The first value with the largest magnitude, or 0 if all values are zero.
+/// Returns the first value of the list that has the largest magnitude, or 0 if all values are zero.
 fn largest(numbers: &[f32; GROUP]) -> f32 {
     // The code finds the largest magnitude on each side of zero, in eight lanes.
     let larger = |a: f32, b: f32| if a > b { a } else { b };

@@ -1,13 +1,13 @@
-//! Packs and unpacks panels. In a panel, sixteen rows of a matrix are stored side by side for
-//! kernels.
+//! Packs the rows of a matrix into panels, and unpacks panels. In a panel, sixteen rows of a matrix
+//! are stored side by side for kernels.
 
 use half::{bf16, f16};
 
 use super::{DOUBLED_FLOATS, FloatGroup, GROUP, Group, LINE, PANEL, Quantized, SuperBlock, WeightFormat};
 
 impl WeightFormat {
-    /// Packs at most 16 rows of a matrix into a panel. `rows` contains `inputs` numbers per row,
-    /// one row after another.
+    /// Packs at most 16 rows of a matrix into a panel. The slice `rows` contains `inputs` numbers
+    /// per row, one row after another.
     ///
     /// # Panics
     /// Panics if the length of `packed` differs from the length of a panel.
@@ -30,9 +30,9 @@ impl WeightFormat {
         }
     }
 
-    /// Packs at most 16 rows of a matrix into a panel, for a format with scales. `known` can return
-    /// the quantized values that begin at a given row and column. The function quantizes the values
-    /// for which `known` returns `None`.
+    /// Packs at most 16 rows of a matrix into a panel, for a format with scales. The closure
+    /// `known` can return the quantized values that begin at a given row and column. The function
+    /// quantizes those values for which `known` returns `None`.
     ///
     /// # Panics
     /// Panics if the format has no groups, or if the length of `packed` differs from the length of a panel.
@@ -83,7 +83,7 @@ impl WeightFormat {
         }
     }
 
-    /// Returns the index of a value in a panel, as a number of elements.
+    /// Returns the index of a value in a panel, counted in elements.
     fn place(self, row: usize, column: usize) -> usize {
         match self {
             Self::Bf16 => column / 2 * 2 * PANEL + row * 2 + column % 2,
@@ -91,7 +91,7 @@ impl WeightFormat {
         }
     }
 
-    /// Writes the integers of a group of one row into the lines of the row's chunk.
+    /// Stores the integers of a group of one row in the lines of the row's chunk.
     fn store_group(self, row: usize, group: usize, integers: &[i8; GROUP], lines: &mut [u8]) {
         let in_a_byte = self.in_a_byte().unwrap_or(1);
         let (fours, _) = integers.as_chunks::<4>();
@@ -164,8 +164,8 @@ impl WeightFormat {
 /// The number of columns that the function packs in one step.
 const NEAR: usize = 64;
 
-/// Packs values in a format without groups: `TOGETHER` values of each row are stored side by side,
-/// with `BYTES` bytes each.
+/// Packs values in a format without groups: the function stores `TOGETHER` values of each row side
+/// by side, with `BYTES` bytes per value.
 fn pack_kept<const TOGETHER: usize, const BYTES: usize>(
     rows: &[f32],
     inputs: usize,

@@ -6,23 +6,24 @@ use half::f16;
 
 use super::{GROUP, INTEGERS, sums};
 
-/// The starting points of the search. Each starting point is the value farthest from zero, divided
-/// by the scale and not yet rounded.
+/// The starting points of the search for the best scale. Each starting point is the value farthest
+/// from zero, divided by the scale and not yet rounded.
 ///
-/// The search begins with −8. With −8, the value farthest from zero stays exact, and the search
-/// does not change values that were already in this format. Sixteen starting points from −9.5 to
-/// 7.5 would have 1 % less error on normally distributed values, but would take three times as
-/// long.
+/// The first starting point of the search is −8. With the starting point −8, the value farthest
+/// from zero stays exact, and the search does not change values that were already in this format.
+/// Sixteen starting points from −9.5 to 7.5 would have 1 % less error on normally distributed
+/// values, but would take three times as long.
 const UNITS: [f32; 5] = [-8.0, -8.5, -9.0, -7.5, -7.0];
 
 const LEAST: f32 = -8.0;
 const MOST: f32 = 7.0;
 
 /// Finds the scale with the smallest weighted squared error. Let q be the integers of a starting
-/// point; then the best scale for these integers is Σ w q x / Σ w q². With the best scale, the
-/// error is Σ w x² − (Σ w q x)² / Σ w q².
+/// point, w the error weights and x the values. The best scale for these integers is Σ w q x / Σ w
+/// q². With the best scale, the error is Σ w x² − (Σ w q x)² / Σ w q².
 ///
-/// The function rounds the scale to f16; outside the range of f16, the scale becomes 0 or infinity.
+/// The function rounds the best scale to f16; outside the range of f16, the scale becomes 0 or
+/// infinity.
 pub(super) fn scale(numbers: &[f32; GROUP], weights: &[f32; GROUP], largest: f32) -> f16 {
     let (mut best, mut most) = (largest / LEAST, -1.0);
     for units in UNITS {

@@ -8,21 +8,21 @@ use super::{GROUP, INTEGERS, group_weights, sums};
 /// The number of groups whose scales and minima are multiples of the same two steps.
 pub const GROUPS: usize = 8;
 
-/// The number of values of a row that use the same two steps.
+/// The number of values of a weight row whose groups use the same two steps.
 pub const SUPER_BLOCK: usize = GROUPS * GROUP;
 
-/// The largest 4-bit integer, as an f32.
+/// The largest unsigned 4-bit integer, as an f32.
 const MOST: f32 = 15.0;
 const MOST_STEPS: f32 = 63.0;
 
-/// The quantized values of eight groups of a row. Each value is an integer multiplied by the scale
-/// of its group, minus the minimum of the group. The scales are multiples of one step, and the
-/// minima are multiples of another step. The format is the same as a block of GGUF's Q4_K.
+/// The quantized values of eight groups of a weight row. Each value is an integer multiplied by the
+/// scale of its group, minus the minimum of the group. The scales are multiples of one step, and
+/// the minima are multiples of another step. The format is the same as a block of GGUF's Q4_K.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SuperBlock {
-    /// The step of the scales, and the step of the minima.
+    /// The step for the scales of the groups, and the step for the minima of the groups.
     pub steps: [f16; 2],
-    /// The scale and the minimum of each group as a number of steps, from 0 to 63.
+    /// The scale and the minimum of each group, each as a number of steps from 0 to 63.
     pub counts: [[u8; 2]; GROUPS],
     /// The integers of each group, from 0 to 15.
     pub integers: [[u8; GROUP]; GROUPS],
@@ -46,11 +46,11 @@ impl SuperBlock {
         numbers
     }
 
-    /// Returns the numbers of steps (the counts), packed into bytes as in GGUF. For the first four
-    /// groups, the bytes contain the six bits of each scale's count, and then the six bits of each
-    /// minimum's count. For the last four groups, the bytes contain the lower four bits of the two
-    /// counts. The upper two bits of the last four groups are in the bytes of the first four
-    /// groups, above the six bits.
+    /// Returns the counts (the numbers of steps for the scales and minima), packed into bytes as in
+    /// GGUF. For the first four groups, the bytes contain the six bits of each scale's count, and
+    /// then the six bits of each minimum's count. For the last four groups, the bytes contain the
+    /// lower four bits of the two counts. The upper two bits of the counts for the last four groups
+    /// are in the bytes of the first four groups, above the six bits.
     pub fn packed_counts(&self) -> [u8; 12] {
         let mut packed = [0; 12];
         for i in 0..4 {
@@ -62,7 +62,7 @@ impl SuperBlock {
         packed
     }
 
-    /// Unpacks counts that [`packed_counts`](Self::packed_counts) packed.
+    /// Unpacks the counts that [`packed_counts`](Self::packed_counts) packed.
     pub fn unpacked_counts(packed: [u8; 12]) -> [[u8; 2]; GROUPS] {
         std::array::from_fn(|group| match group {
             0..4 => [packed[group] & 63, packed[group + 4] & 63],
@@ -94,7 +94,7 @@ impl SuperBlock {
         block
     }
 
-    /// Quantizes one group again for other values, and keeps the steps.
+    /// Quantizes one group again for other values, but keeps the steps of the scales and minima.
     pub fn refit(&mut self, group: usize, numbers: &[f32], weights: &[f32]) {
         let numbers = Numbers::of(numbers, weights);
         (self.counts[group], self.integers[group]) =
@@ -104,14 +104,14 @@ impl SuperBlock {
 
 struct Numbers {
     x: [f32; GROUP],
-    /// The weight of each value's squared error.
+    /// For each value, the weight of its squared error in the total error.
     weights: [f32; GROUP],
     /// The number of real values in the group; the rest of the array repeats one of the real
     /// values.
     count: usize,
 }
 
-/// The integers of a group, stored as f32.
+/// The quantized integers of the group, stored as f32.
 type Integers = [f32; GROUP];
 
 impl Numbers {
@@ -186,7 +186,7 @@ impl Numbers {
         off / n
     }
 
-    /// The weighted sum of the squared errors.
+    /// The weighted sum of the squared errors of all values.
     fn error(&self, integers: &Integers, [scale, minimum]: [f32; 2]) -> f32 {
         let [error] = sums(|i| {
             let off = integers[i] * scale - minimum - self.x[i];
@@ -195,8 +195,8 @@ impl Numbers {
         error
     }
 
-    /// Returns the best scale and minimum near `fit`, as numbers of steps, and the integers for
-    /// this scale and minimum.
+    /// Returns the best scale and minimum near `fit`, as numbers of steps, together with the
+    /// integers for this scale and minimum.
     fn in_steps(&self, fit: [f32; 2], steps: [f32; 2]) -> ([u8; 2], [u8; GROUP]) {
         let count = |value: f32, step: f32| {
             let count = if step > 0.0 { value / step } else { 0.0 };
@@ -223,19 +223,20 @@ impl Numbers {
     }
 }
 
-/// The ranges that the search tries first. Each number in the list is the number of integers by
-/// which the search widens the range of a group. A wider range of integers clips the outermost
-/// values, but represents the other values more precisely.
+/// The ranges of integers that the search for a group's scale tries first. Each number in the list
+/// is the number of integers by which the search makes the range of a group wider. A wider range of
+/// integers clips the outermost values, but represents the other values more precisely.
 const WIDENED: [f32; 7] = [-1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0];
 
-/// How often the search fits the integers and the scale to each other.
+/// The number of times that the search fits the integers of a group to the scale, and the scale to
+/// the integers.
 const ROUNDS: usize = 3;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Random numbers, each the sum of four uniformly distributed numbers.
+    /// Returns random numbers, each of which is the sum of four uniformly distributed numbers.
     fn numbers(count: usize) -> Vec<f32> {
         let even = |i: u32| {
             (i.wrapping_mul(2_654_435_761).rotate_left(13).wrapping_mul(0x9e37_79b1) >> 8) as f32

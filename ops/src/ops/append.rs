@@ -2,19 +2,20 @@ use super::prelude::*;
 
 operation! {
     /// Writes the vectors of new tokens into the slots of a cache. The operands are the cache, the
-    /// new vectors, `start` and `count`. The attribute `axis` is the axis of tokens in the new
-    /// vectors, and the axis of slots in the cache. The operation writes the first `count` new
-    /// vectors to the slots from `start` on. All other slots keep their content. The number `start`
-    /// is never negative. `start` and `count` are `i32[]`, or `i32[B]` with one number for each
-    /// index of the first axis.
+    /// new vectors, the position `start` and the token count `count`. The attribute `axis` is the
+    /// axis of tokens in the new vectors, and the axis of slots in the cache. The operation stores
+    /// the first `count` new vectors in the slots from `start` on. All other slots keep their
+    /// content. The number `start` is never negative. `start` and `count` are `i32[]`, or `i32[B]`
+    /// with one number for each index of the cache's first axis.
     ///
-    /// If `ring` is true, the cache is a ring buffer of R slots, and the vector for slot s is
-    /// written to slot s mod R. Without a ring buffer, the operation drops vectors for slots after
-    /// the last slot.
+    /// If `ring` is true, the cache is a ring buffer of R slots, and the operation stores the
+    /// vector for slot s in slot s mod R. Without a ring buffer, the operation drops vectors for
+    /// slots after the last slot.
     Append = "append" {
-        /// This axis contains the slots in the cache, and the tokens in the new vectors.
+        /// The axis with this index contains the slots in the cache, and the tokens in the new
+        /// vectors.
         axis: usize,
-        /// Whether the slots are a ring buffer.
+        /// Whether the slots of the cache are a ring buffer.
         ring: bool,
     }
 }

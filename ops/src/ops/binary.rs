@@ -1,7 +1,7 @@
 use super::prelude::*;
 
 crate::words! {
-    /// The function of a [`Binary`] operation.
+    /// The function that a [`Binary`] operation computes.
     pub enum BinaryKind {
         /// a + b
         Add = "add",
@@ -11,9 +11,9 @@ crate::words! {
         Multiply = "multiply",
         /// The quotient a / b; the quotient of integers is truncated towards zero.
         Divide = "divide",
-        /// The larger operand; the result is NaN if either operand is NaN.
+        /// The function returns the larger operand, or NaN if either operand is NaN.
         Maximum = "maximum",
-        /// The smaller operand; the result is NaN if either operand is NaN.
+        /// The function returns the smaller operand, or NaN if either operand is NaN.
         Minimum = "minimum",
         /// The power aᵇ, as IEEE 754-2019 defines `pow`.
         Power = "power",
@@ -25,8 +25,8 @@ crate::words! {
 }
 
 operation! {
-    /// An elementwise function of two operands of one type. For each function, StableHLO has an
-    /// operation with the same name.
+    /// Computes an elementwise function of two operands that have the same type. StableHLO has an
+    /// operation with the same name for each function.
     Binary = "binary" {
         /// The function that the operation applies to each pair of elements.
         kind: BinaryKind,
@@ -137,7 +137,8 @@ impl Primitive for Binary {
     }
 }
 
-/// Computes `maximum` as IEEE 754-2019 defines it: +0 is larger than −0.
+/// Computes the larger number as the operation `maximum` of IEEE 754-2019 does: +0 is larger than
+/// −0.
 pub(super) fn larger(a: f64, b: f64) -> f64 {
     match a.total_cmp(&b).is_ge() {
         true => a,

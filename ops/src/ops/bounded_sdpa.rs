@@ -3,17 +3,17 @@ use super::sdpa::{MaskTerm, Sdpa};
 use crate::Real;
 
 operation! {
-    /// [`Sdpa`] with a causal mask that reads no key after the last query. The operands are the
-    /// queries, the keys, the values and the offset `i32[]`. The cost of `bounded_sdpa` depends on
-    /// the offset and not on the size of the cache.
+    /// Computes attention like [`Sdpa`] with a causal mask, but reads no key after the last query.
+    /// The operands are the queries, the keys, the values and the offset `i32[]`. The cost of
+    /// `bounded_sdpa` depends on the offset, but not on the size of the KV cache.
     ///
     /// StableHLO cannot express attention over a variable number of keys, because all extents in
-    /// StableHLO are static. The crate `lower` writes the operation in IREE's own dialects.
+    /// StableHLO are static. The crate `lower` emits the operation as code in IREE's own dialects.
     BoundedSdpa = "bounded_sdpa" {
-        /// The terms of the mask: a causal term, and optionally window terms.
+        /// The terms of the attention mask: a causal term, and optionally window terms.
         mask: Vec<MaskTerm>,
-        /// The factor for the attention scores. With `none`, the factor is 1/√E, where E is the
-        /// number of features.
+        /// The factor by which the operation multiplies the attention scores. The value `none`
+        /// selects the factor 1/√E, where E is the number of features.
         scale: Option<Real>,
         /// The bound on the attention scores: each score becomes `cap · tanh(score / cap)`.
         softcap: Option<Real>,
@@ -21,7 +21,8 @@ operation! {
 }
 
 impl BoundedSdpa {
-    /// Returns the same attention as [`Sdpa`], which may also read keys after the last query.
+    /// Returns the [`Sdpa`] operation that computes the same result, but that may also read keys
+    /// after the last query.
     pub fn unbounded(&self) -> Sdpa {
         Sdpa { mask: self.mask.clone(), scale: self.scale, softcap: self.softcap, offset: true }
     }

@@ -1,7 +1,7 @@
 use super::prelude::*;
 
 crate::words! {
-    /// The relation between two elements that a comparison tests.
+    /// The relation that a comparison tests for two elements.
     pub enum Direction {
         /// a = b
         Eq = "EQ",

@@ -2,7 +2,8 @@ use super::prelude::*;
 use crate::Literal;
 
 operation! {
-    /// A tensor that is known when the trace is recorded. The StableHLO operation is `constant`.
+    /// A tensor whose elements are known when Tracewright records the trace. The StableHLO
+    /// operation is `constant`.
     Constant = "constant" {
         /// The elements of the tensor, or a rule that computes the elements.
         value: Literal,

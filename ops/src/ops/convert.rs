@@ -7,7 +7,7 @@ operation! {
     /// integer type becomes the nearest integer of the type. (StableHLO leaves this case to the
     /// implementation.) The StableHLO operation is `convert`.
     Convert = "convert" {
-        /// The element type of the result.
+        /// The element type to which the operation converts the elements.
         to: ElementType,
     }
 }

@@ -2,9 +2,9 @@ use super::prelude::*;
 
 operation! {
     /// Multiplies rows of integers by their scales: `i8[…, E]` and `f32[…]` give `[…, E]`. Each row
-    /// of integers has one scale.
+    /// of integers has one scale, by which the operation multiplies the integers.
     Dequantize = "dequantize" {
-        /// The element type of the result.
+        /// The element type of the dequantized result.
         element: ElementType,
     }
 }

@@ -3,17 +3,18 @@ use super::prelude::*;
 operation! {
     /// Multiplies two tensors and sums over the contracted axes. The axes of the result are the
     /// batch axes, then the free axes of the left operand, then the free axes of the right operand.
-    /// Products of narrow floats are summed in the wider type of the result, and sums of integers
-    /// wrap around. The StableHLO operation is `dot_general`.
+    /// The operation sums products of narrow floats in the wider type of the result, and lets sums
+    /// of integers wrap around. The StableHLO operation is `dot_general`.
     DotGeneral = "dot_general" {
-        /// The batch axes of the left operand.
+        /// The indices of the left operand's batch axes.
         left_batch: Vec<usize>,
-        /// For each batch axis of the left operand, the corresponding axis of the right operand.
+        /// For each batch axis of the left operand, the index of the corresponding axis of the
+        /// right operand.
         right_batch: Vec<usize>,
-        /// The contracted axes of the left operand.
+        /// The indices of the left operand's contracted axes.
         left_contract: Vec<usize>,
-        /// For each contracted axis of the left operand, the corresponding axis of the right
-        /// operand.
+        /// For each contracted axis of the left operand, the index of the corresponding axis of the
+        /// right operand.
         right_contract: Vec<usize>,
         /// The element type of the result, which is at least as wide as the operands' type.
         element: ElementType,

@@ -1,13 +1,13 @@
 use super::prelude::*;
 
 operation! {
-    /// Selects a range of static length along one axis. The operands are x and the start (`i32[]`).
-    /// The program computes the start at run time, and clamps the start to make the range fit. The
-    /// StableHLO operation is `dynamic_slice`.
+    /// Selects a range of static length along one axis. The operands are the tensor x and the start
+    /// index (`i32[]`). The program computes the start index at run time, and clamps the start
+    /// index to make the range fit. The StableHLO operation is `dynamic_slice`.
     DynamicSlice = "dynamic_slice" {
         /// The axis along which the operation selects the range.
         axis: usize,
-        /// The number of indices in the range.
+        /// The number of indices in the selected range.
         length: usize,
     }
 }
@@ -79,8 +79,8 @@ pub(super) fn clamped(start: &Value, extent: usize, length: usize) -> usize {
     (start.data[0].max(0.0) as usize).min(extent - length)
 }
 
-/// Returns the start index for each axis, which is zero for all axes except `axis`. The result
-/// contains the SSA names and the types of the start indices.
+/// Returns the start index for each axis, which is zero for all axes except `axis`. The returned
+/// list contains the SSA names and the types of the start indices.
 pub(super) fn starts(s: &mut dyn Statements, axis: usize, rank: usize, start: &str) -> (String, String) {
     let zero = match rank {
         1 => String::new(),

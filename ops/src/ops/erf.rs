@@ -3,7 +3,7 @@ use super::prelude::*;
 operation! {
     /// The error function of each element, 2/√π · ∫₀ˣ e^(−t²) dt, computed in f32.
     ///
-    /// The operation is a composite operation, because StableHLO has no error function.
+    /// The operation is composite, because StableHLO has no error function.
     Erf = "erf" {}
 }
 

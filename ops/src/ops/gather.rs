@@ -1,9 +1,9 @@
 use super::prelude::*;
 
 operation! {
-    /// Selects rows of a table: `result[i…, …] = table[indices[i…], …]`. The operation clamps an
-    /// index that is out of range. The StableHLO operation is `gather`, with axis 0 as the only
-    /// collapsed slice axis.
+    /// Selects rows of a table: `result[i…, …] = table[indices[i…], …]`. If an index is out of
+    /// range, the operation uses the nearest valid index. The StableHLO operation is `gather`, with
+    /// axis 0 as the only collapsed slice axis.
     Gather = "gather" {}
 }
 

@@ -5,9 +5,9 @@ use crate::format::{ActivationBits, WeightFormat, in_integers};
 
 operation! {
     /// Computes `x · weightᵀ` over the last axis, with a weight that is quantized in groups. The
-    /// operands are x `[…, inputs]`, the integers and scales of the weight, and its counts if the
-    /// format has minima; the result is `[…, outputs]`. The operation rounds the activations to
-    /// integers: see [`in_integers`].
+    /// operands are x `[…, inputs]`, the integers and the scales of the weight, and the counts of
+    /// the weight if its format has minima. The result is `[…, outputs]`. The operation rounds the
+    /// activations to integers: see [`in_integers`].
     GroupedLinear = "grouped_linear" {
         /// The storage format of the quantized weight.
         format: WeightFormat,
@@ -140,7 +140,7 @@ impl Operation for GroupedLinear {
     }
 }
 
-/// Rounds the activations row by row to integers, as a matmul with quantized weights does.
+/// Rounds the activations of each row to integers, as a matmul with quantized weights does.
 pub(super) fn rounded(x: &Value, bits: ActivationBits) -> Value {
     let inputs = x.ty.shape[x.ty.rank() - 1];
     let mut data: Vec<f32> = x.data.iter().map(|&x| x as f32).collect();

@@ -4,15 +4,15 @@ use crate::format::WeightFormat;
 
 operation! {
     /// Selects rows of a matrix that is quantized in groups:
-    /// `result[i…, :] = weight[indices[i…], :]`. The operands are the integers and scales of the
-    /// matrix, its counts if the format has minima, and the indices. The operation clamps an index
-    /// that is out of range.
+    /// `result[i…, :] = weight[indices[i…], :]`. The operands are the integers and the scales of
+    /// the matrix, the counts of the matrix if its format has minima, and the indices. If an index
+    /// is out of range, the operation uses the nearest valid index.
     GroupedRows = "grouped_rows" {
-        /// The storage format of the matrix.
+        /// The storage format of the quantized matrix.
         format: WeightFormat,
-        /// The number of columns of the matrix.
+        /// The number of columns of the quantized matrix.
         inputs: usize,
-        /// The element type of the result.
+        /// The element type of the selected rows.
         element: ElementType,
     }
 }

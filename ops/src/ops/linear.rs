@@ -1,12 +1,12 @@
 use super::prelude::*;
 
 operation! {
-    /// `x · weightᵀ + bias` over the last axis: x `[…, I]`, weight `[O, I]`, bias `[O]` (optional)
-    /// → `[…, O]`. The operation rounds the sum of the products and the bias only once, as in
-    /// `torch.nn.functional.linear`.
+    /// Computes `x · weightᵀ + bias` over the last axis: x `[…, I]`, weight `[O, I]`, bias `[O]`
+    /// (optional) → `[…, O]`. The operation rounds the sum of the products and the bias only once,
+    /// as in `torch.nn.functional.linear`.
     ///
-    /// The operation is a composite operation, because its StableHLO code depends on the storage
-    /// format of the weight.
+    /// The operation is composite, because its StableHLO code depends on the storage format of the
+    /// weight.
     Linear = "linear" {}
 }
 
@@ -60,8 +60,8 @@ impl Operation for Linear {
     }
 }
 
-/// Returns the dot products of all rows of x with all rows of w, plus the bias. Each sum is rounded
-/// only once.
+/// Returns the dot products of all rows of x with all rows of w, plus the bias. The function rounds
+/// each sum of products only once.
 pub(super) fn product(x: &Value, w: &Value, bias: Option<&Value>, ty: &TensorType) -> Value {
     let [outputs, inputs] = w.ty.shape[..] else { unreachable!("inferred") };
     let rows = ty.count().checked_div(outputs).unwrap_or(0);

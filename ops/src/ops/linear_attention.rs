@@ -1,32 +1,34 @@
 use super::prelude::*;
 
 operation! {
-    /// Attention with a matrix of fixed size in place of a cache. Each token decays the matrix,
-    /// adds its value under its key, and reads the matrix with its query:
+    /// Computes linear attention, in which a matrix of fixed size replaces the KV cache. For each
+    /// token, the operation decays the matrix, adds the token's value under the token's key, and
+    /// reads the matrix with the token's query:
     ///
     /// - `Sₜ = exp(gₜ) · Sₜ₋₁ + kₜ · uₜᵀ`
     /// - `oₜ = Sₜᵀ · qₜ`
     ///
     /// Without the delta rule, the update is `uₜ = βₜ · vₜ` (Dao and Gu, "Transformers are SSMs",
-    /// 2024, §3). With the delta rule, a token adds only the difference to the value that the
-    /// matrix already has for the key: `uₜ = βₜ · (vₜ − exp(gₜ) · Sₜ₋₁ᵀ · kₜ)` (Yang et al., "Gated
-    /// Delta Networks", 2024, §3).
+    /// 2024, §3). With the delta rule, a token adds only the difference between its value and the
+    /// matrix's current value for the key: `uₜ = βₜ · (vₜ − exp(gₜ) · Sₜ₋₁ᵀ · kₜ)` (Yang et al.,
+    /// "Gated Delta Networks", 2024, §3).
     ///
     /// The operands are q and k `[B, S, H, D]`, v `[B, S, H, G, E]`, g and β `[B, S, H, G]`, the
-    /// matrices `[B, H, G, D, E]`, start and count. All numbers are f32. Each of the H keys and
-    /// queries belongs to G heads of values. In the result `[B, H, G, D + S, E]`, the first D rows
-    /// are the new matrices, and the other S rows are the outputs of the tokens. `start` and
-    /// `count` are `i32[]`, or `i32[B]`. Tokens from the index `count` on are padding: they do not
-    /// change the matrices, and their outputs are 0. If `start` is 0, the sequence begins with a
-    /// matrix of zeros, and the operation ignores the content of the operand with the matrices.
+    /// matrices `[B, H, G, D, E]`, `start` and `count`. All floating-point operands are f32. Each
+    /// of the H key heads is shared by G value heads. In the result `[B, H, G, D + S, E]`, the
+    /// first D rows are the new matrices, and the other S rows are the outputs of the tokens.
+    /// `start` and `count` are `i32[]`, or `i32[B]`. Tokens from the index `count` on are padding:
+    /// these tokens do not change the matrices, and the outputs for these tokens are 0. If `start`
+    /// is 0, the sequence begins with a matrix of zeros, and the operation ignores the content of
+    /// the operand with the matrices.
     LinearAttention = "linear_attention" {
-        /// Whether the operation uses the delta rule, in which a token adds only the difference to
-        /// the value that the matrix already has.
+        /// Whether the operation uses the delta rule, in which a token adds only the difference
+        /// between its value and the value that the matrix already has for the key.
         delta: bool,
     }
 }
 
-/// The extents of the axes in linear attention.
+/// The extents of the tensor axes in linear attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinearAttentionSizes {
     pub sequences: usize,
@@ -34,9 +36,9 @@ pub struct LinearAttentionSizes {
     pub heads: usize,
     /// The number of value heads for each key head.
     pub groups: usize,
-    /// The number of features of a key.
+    /// The number of features of each key vector.
     pub keys: usize,
-    /// The number of features of a value.
+    /// The number of features of each value vector.
     pub values: usize,
 }
 
@@ -212,7 +214,8 @@ fn count_of(count: f64) -> usize {
     count.max(0.0) as usize
 }
 
-/// Operands for a single token, in which three value heads share each key.
+/// Returns operands of linear attention for a single token, in which three value heads share each
+/// key.
 const STEP: [&str; 8] = [
     "f32[1,1,2,4]",
     "f32[1,1,2,4]",
@@ -224,7 +227,8 @@ const STEP: [&str; 8] = [
     "i32[] 1",
 ];
 
-/// Operands for sequences that begin, sequences that continue, and sequences without new tokens.
+/// Returns operands of linear attention for sequences that begin, sequences that continue, and
+/// sequences without new tokens.
 const ROWS: [&str; 8] = [
     "f32[3,4,2,5]",
     "f32[3,4,2,5]",
@@ -242,7 +246,7 @@ macro_rules! ten_decays {
     };
 }
 
-/// The decays of 70 made-up tokens are small enough to limit the growth of the matrix.
+/// The decays of the 70 test tokens limit the growth of the matrix.
 const DECAYS: &str = concat!(
     "f32[1,70,1,1] ",
     ten_decays!(),
@@ -271,7 +275,7 @@ const CHUNKS: [&str; 8] = [
     "i32[] 69",
 ];
 
-/// Returns the operands with the given queries and keys.
+/// Returns the operands of linear attention with the given queries and keys.
 const fn with(q: &'static str, k: &'static str) -> [&'static str; 8] {
     [q, k, "f32[1,1,2,3,20]", "f32[1,1,2,3]", "f32[1,1,2,3]", "f32[1,2,3,4,20]", "i32[]", "i32[]"]
 }

@@ -1,13 +1,13 @@
 use super::prelude::*;
 
 operation! {
-    /// Selects a contiguous range along one axis. The StableHLO operation is `slice`.
+    /// Selects a contiguous range of indices along one axis. The StableHLO operation is `slice`.
     Narrow = "narrow" {
         /// The axis along which the operation selects the range.
         axis: usize,
-        /// The first index of the range.
+        /// The first index of the selected range.
         start: usize,
-        /// The number of indices in the range.
+        /// The number of indices in the selected range.
         length: usize,
     }
 }

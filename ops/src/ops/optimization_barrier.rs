@@ -1,8 +1,8 @@
 use super::prelude::*;
 
 operation! {
-    /// Returns the operand unchanged. A compiler may not optimize across this operation. The StableHLO
-    /// operation is `optimization_barrier`.
+    /// Returns the operand without any change. A compiler may not optimize across this operation.
+    /// The StableHLO operation is `optimization_barrier`.
     OptimizationBarrier = "optimization_barrier" {}
 }
 

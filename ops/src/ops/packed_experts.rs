@@ -11,14 +11,14 @@ operation! {
     ///
     /// Without indices, x is `[…, experts, inputs]` with one row for each expert, and the result is
     /// `[…, experts, outputs]`. With the indices `[…, C]` of C experts, x is `[…, C, inputs]` or
-    /// `[…, inputs]`, and the result is `[…, C, outputs]`. The operation clamps an index that is
-    /// out of range. The operation rounds activations in the same way as
+    /// `[…, inputs]`, and the result is `[…, C, outputs]`. If an index is out of range, the
+    /// operation uses the nearest valid index. The operation rounds activations in the same way as
     /// [`PackedLinear`](super::PackedLinear). Each matrix consists of whole panels of 16 rows. The
     /// stack is packed like a single matrix `[experts · outputs, inputs]`.
     ///
     /// StableHLO has no operation for a packed stack; a kernel computes this operation.
     PackedExperts = "packed_experts" {
-        /// The storage format of the weight.
+        /// The storage format of the matrices in the stack.
         format: WeightFormat,
         /// The number of matrices in the stack.
         experts: usize,

@@ -5,15 +5,15 @@ use super::prelude::*;
 use crate::format::{ActivationBits, WeightFormat};
 
 operation! {
-    /// `x · weightᵀ` over the last axis with a packed weight: x `[…, inputs]`, packed → `[…,
-    /// outputs]`. If the weight is quantized, the operation rounds the activations to integers: see
-    /// [`in_integers`](crate::format::in_integers).
+    /// Computes `x · weightᵀ` over the last axis with a packed weight: x `[…, inputs]`, packed →
+    /// `[…, outputs]`. If the weight is quantized, the operation rounds the activations to
+    /// integers: see [`in_integers`](crate::format::in_integers).
     ///
     /// StableHLO has no operation for a packed weight; a kernel computes this operation.
     PackedLinear = "packed_linear" {
-        /// The storage format of the weight.
+        /// The storage format of the packed weight.
         format: WeightFormat,
-        /// The number of rows of the weight.
+        /// The number of rows of the packed weight.
         outputs: usize,
         /// The element type of the result: f32, or the element type of x.
         element: ElementType,

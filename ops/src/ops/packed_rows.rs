@@ -3,18 +3,18 @@ use super::prelude::*;
 use crate::format::WeightFormat;
 
 operation! {
-    /// Selects rows of a packed matrix: `result[i…, :] = weight[indices[i…], :]`. The operation
-    /// clamps an index that is out of range.
+    /// Selects rows of a packed matrix: `result[i…, :] = weight[indices[i…], :]`. If an index is
+    /// out of range, the operation uses the nearest valid index.
     ///
     /// StableHLO has no operation for a packed matrix; a kernel computes this operation.
     PackedRows = "packed_rows" {
-        /// The storage format of the matrix.
+        /// The storage format of the packed matrix.
         format: WeightFormat,
-        /// The number of rows of the matrix.
+        /// The number of rows of the packed matrix.
         outputs: usize,
-        /// The number of columns of the matrix.
+        /// The number of columns of the packed matrix.
         inputs: usize,
-        /// The element type of the result.
+        /// The element type of the selected rows.
         element: ElementType,
     }
 }

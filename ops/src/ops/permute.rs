@@ -4,7 +4,7 @@ operation! {
     /// Reorders the axes: axis i of the result is axis `order[i]` of the operand. The StableHLO operation is
     /// `transpose`.
     Permute = "permute" {
-        /// For each axis of the result, the corresponding axis of the operand.
+        /// For each axis of the result, the index of the corresponding axis of the operand.
         order: Vec<usize>,
     }
 }

@@ -2,13 +2,13 @@ use super::binary::larger;
 use super::prelude::*;
 
 crate::words! {
-    /// The function with which a reduction combines elements.
+    /// The function with which a reduction combines the elements of its operand.
     pub enum ReduceKind {
-        /// The sum of the elements.
+        /// The reduction computes the sum of the elements.
         Add = "add",
-        /// The largest element; the result is NaN if any element is NaN.
+        /// The reduction returns the largest element, or NaN if any element is NaN.
         Maximum = "maximum",
-        /// The smallest element; the result is NaN if any element is NaN.
+        /// The reduction returns the smallest element, or NaN if any element is NaN.
         Minimum = "minimum",
     }
 }

@@ -1,10 +1,11 @@
 use super::prelude::*;
 
 operation! {
-    /// Rounds each element to the values of a narrower float type, and keeps the element type. A
-    /// compiler may not remove this rounding. The StableHLO operation is `reduce_precision`.
+    /// Rounds each element to a number that a narrower float type can represent, and keeps the
+    /// element type. A compiler may not remove this rounding. The StableHLO operation for this
+    /// rounding is `reduce_precision`.
     ReducePrecision = "reduce_precision" {
-        /// The float type to whose values the operation rounds the elements.
+        /// The narrower float type, to which the operation rounds the elements.
         to: ElementType,
     }
 }

@@ -4,7 +4,7 @@ operation! {
     /// Returns the same elements in row-major order, with another shape. The StableHLO operation is
     /// `reshape`.
     Reshape = "reshape" {
-        /// The shape of the result.
+        /// The shape of the reshaped result.
         shape: Vec<usize>,
     }
 }

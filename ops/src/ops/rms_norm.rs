@@ -2,7 +2,7 @@ use super::prelude::*;
 use crate::Real;
 
 crate::words! {
-    /// How a norm applies its weight.
+    /// How an RMS norm multiplies its result by the norm's weight.
     pub enum WeightStyle {
         /// The norm rounds the normalized value to the element type, and then multiplies the value
         /// by the weight (HF `modeling_llama.py`, `LlamaRMSNorm.forward`).
@@ -17,12 +17,12 @@ crate::words! {
 }
 
 operation! {
-    /// `x / √(mean(x²) + epsilon) · weight` over the last axis, computed in f32: x `[…, D]`, weight
+    /// Computes `x / √(mean(x²) + epsilon) · weight` over the last axis, in f32: x `[…, D]`, weight
     /// `[D]`. Source: Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019).
     RmsNorm = "rms_norm" {
-        /// The number that the norm adds to the mean square.
+        /// The small number that the norm adds to the mean of the squares.
         epsilon: Real,
-        /// How the norm applies the weight, and when it rounds the result.
+        /// How the norm multiplies by its weight, and when the norm rounds the result.
         style: WeightStyle,
     }
 }

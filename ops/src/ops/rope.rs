@@ -20,7 +20,7 @@ operation! {
     /// other E − R features do not change. The operation rounds each product and each sum to the
     /// element type, as HF's `apply_rotary_pos_emb` does.
     Rope = "rope" {
-        /// The axis of x along which the positions vary.
+        /// The axis of x along which the token positions vary.
         axis: usize,
         /// The pairs of elements that the operation rotates together.
         layout: RopeLayout,
@@ -28,7 +28,8 @@ operation! {
 }
 
 impl Rope {
-    /// Returns the indices of the two elements in pair `i`, if there are `half` pairs.
+    /// Returns the indices of the two elements in the pair with the index `i`, if there are `half`
+    /// pairs.
     fn pair(&self, i: usize, half: usize) -> (usize, usize) {
         match self.layout {
             RopeLayout::HalfSplit => (i, i + half),

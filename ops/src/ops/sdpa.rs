@@ -1,9 +1,10 @@
 use super::prelude::*;
 use crate::{Attribute, ParseError, Reader, Real};
 
-/// A condition under which a query with position i may see the key with position j. A mask is a
-/// list of conditions that must all be true. The position i of the first query is the offset. Some
-/// conditions have an operand.
+/// A term of an attention mask: a condition under which a query with position i may see the key
+/// with position j. An attention mask is a list of terms whose conditions must all be true. The
+/// position i of the first query is the offset of the attention operation. Some terms of the mask
+/// have an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum MaskTerm {
     /// The condition is j ≤ i: a query does not see later keys.
@@ -19,29 +20,30 @@ pub enum MaskTerm {
     /// sequence are padding. B is the extent of the first batch axis.
     Padding,
     /// The condition is j ≤ i or j < p, where p is the operand, `i32[]` or `i32[B]`. The mask is
-    /// causal, but the first p positions see each other (T5 report, §3.2.1, "prefix LM";
+    /// causal, but the first p positions also see each other (T5 report, §3.2.1, "prefix LM";
     /// PaliGemma).
     Prefix,
-    /// The operation adds the operand to the scores. If the operand has fewer axes than the scores,
-    /// it is broadcast along the leading axes.
+    /// The operation adds the operand of this term to the scores. If the operand has fewer axes
+    /// than the scores, the operation broadcasts the operand along the leading axes of the scores.
     Additive,
-    /// The operand contains one additional score for each query head, `[…, G]`. The axes of this
-    /// operand are the last axes of the queries before S. The softmax includes the additional
-    /// score, but no value belongs to the score (Xiao et al., "Efficient Streaming Language Models
-    /// with Attention Sinks", 2023; HF `modeling_gpt_oss.py`).
+    /// The operand of this term contains one additional score for each query head, `[…, G]`. The
+    /// axes of the operand are the axes of the queries directly before S. The softmax includes the
+    /// additional score, but the additional score has no value vector (Xiao et al., "Efficient
+    /// Streaming Language Models with Attention Sinks", 2023; HF `modeling_gpt_oss.py`).
     Sinks,
     /// The keys are in a ring buffer of T slots. Slot t contains the key of the last position j ≡ t
-    /// (mod T) that is not after the last query. The slot is empty if no key was written to it. The
-    /// other terms of the mask compare the position of the query with the position j. The ring
-    /// buffer must contain all positions that the queries may see in a window.
+    /// (mod T) that is not after the last query. A slot of the ring buffer is empty if no key was
+    /// stored in the slot. The other terms of the mask compare the position of the query with this
+    /// position j. The ring buffer must contain all positions that the queries may see in their
+    /// window.
     Ring,
 }
 
-/// A constructor of a mask term with a number as its field.
+/// A function that creates a mask term from a number.
 type Sized = fn(usize) -> MaskTerm;
 
 impl MaskTerm {
-    /// Whether the term has an operand.
+    /// Whether the mask term has an operand.
     pub fn has_operand(self) -> bool {
         matches!(self, Self::Padding | Self::Prefix | Self::Additive | Self::Sinks)
     }
@@ -87,9 +89,9 @@ operation! {
     /// From q `[batch…, S, E]`, k `[batch…, T, E]` and v `[batch…, T, F]`, the operation computes
     /// `[batch…, S, F]`. With grouped heads (Ainslie et al., "GQA", 2023), q is `[batch…, G, S, E]`
     /// and the result is `[batch…, G, S, F]`; each group of G query heads reads the same k and v.
-    /// The operands after v are the offset, if the operation has an offset, and then the operands
-    /// of the mask's terms in order. The offset is the position of query 0. The offset is `i32[]`,
-    /// or `i32[B]` with one position for each index of the first batch axis.
+    /// After v, the operands are the offset, if the operation has an offset, and the operands of
+    /// the mask's terms in order. The offset is the position of query 0. The offset is `i32[]`, or
+    /// `i32[B]` with one position for each index of the first batch axis.
     ///
     /// The operation computes scores, softcap (`cap · tanh(score / cap)`, Gemma 2 report, §2) and
     /// softmax in f32. The operation rounds the probabilities to the element type before it
@@ -97,11 +99,13 @@ operation! {
     /// hidden key is the lowest finite f32. Therefore a query that sees no key gets the mean of the
     /// values and not NaN.
     Sdpa = "sdpa" {
-        /// A query may see a key only if all of these conditions are true.
+        /// The terms of the attention mask: a query may see a key only if the conditions of all
+        /// terms are true.
         mask: Vec<MaskTerm>,
-        /// The factor for the scores; `none` selects 1/√E.
+        /// The factor for the attention scores; `none` selects 1/√E, where E is the number of
+        /// features.
         scale: Option<Real>,
-        /// The soft bound on the scores; with `none`, the scores have no bound.
+        /// The soft bound on the attention scores; with `none`, the scores have no bound.
         softcap: Option<Real>,
         /// Whether an operand contains the position of query 0. Without the offset, query 0 has the
         /// position 0.
@@ -126,8 +130,8 @@ impl Sdpa {
         q.rank() == k.rank() + 1
     }
 
-    /// Splits the operands after v into the offset, if the operation has one, and the terms of the
-    /// mask with their operands.
+    /// Splits the operands after v into the offset, if the operation has an offset, and the mask
+    /// terms with their operands.
     pub fn operands<T: Copy>(&self, operands: &[T]) -> (Option<T>, Vec<(MaskTerm, Option<T>)>) {
         let mut rest = operands.iter().skip(3).copied();
         let offset = self.offset.then(|| rest.next()).flatten();

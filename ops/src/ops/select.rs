@@ -1,8 +1,8 @@
 use super::prelude::*;
 
 operation! {
-    /// Selects each element from the second operand if the element of the first operand is true, or otherwise
-    /// from the third operand. The StableHLO operation is `select`.
+    /// Selects each element from the second operand if the corresponding element of the first
+    /// operand is true, and otherwise from the third operand. The StableHLO operation is `select`.
     Select = "select" {}
 }
 

@@ -2,20 +2,21 @@ use super::append::Append;
 use super::prelude::*;
 
 operation! {
-    /// Appends to the cache of a single sequence like [`Append`], without a ring; start and count
-    /// are `i32[]`. The program computes the length of the written slice at run time, and so
-    /// updates the cache in place.
+    /// Appends to the cache of a single sequence like [`Append`], but not in a ring buffer; start
+    /// and count are `i32[]`. The program computes the length of the updated slice at run time, and
+    /// can therefore update the cache in place.
     ///
     /// StableHLO cannot express slices of variable length, because all extents in StableHLO are
-    /// static. The crate `lower` writes the operation in IREE's own dialects.
+    /// static. The crate `lower` emits the operation as code in IREE's own dialects.
     SlicedAppend = "sliced_append" {
-        /// This axis contains the slots in the cache, and the tokens in the new vectors.
+        /// The axis with this index contains the slots in the cache, and the tokens in the new
+        /// vectors.
         axis: usize,
     }
 }
 
 impl SlicedAppend {
-    /// The [`Append`] operation that computes the same result.
+    /// Returns the [`Append`] operation that computes the same result.
     pub fn append(&self) -> Append {
         Append { axis: self.axis, ring: false }
     }

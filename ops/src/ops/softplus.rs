@@ -1,11 +1,11 @@
 use super::prelude::*;
 
 operation! {
-    /// ln(1 + eˣ) of each element, computed in f32, and x itself above 20, as
-    /// `torch.nn.functional.softplus` does. Source: Dugas et al., "Incorporating Second-Order
+    /// Computes ln(1 + eˣ) of each element in f32; for elements x above 20, the result is x itself,
+    /// as in `torch.nn.functional.softplus`. Source: Dugas et al., "Incorporating Second-Order
     /// Functional Knowledge for Better Option Pricing" (2000).
     ///
-    /// The operation is a composite operation, because StableHLO has no softplus.
+    /// The operation is composite, because StableHLO has no softplus.
     Softplus = "softplus" {}
 }
 

@@ -1,7 +1,7 @@
 use super::prelude::*;
 
 crate::words! {
-    /// The function of a [`Unary`] operation.
+    /// The function that a [`Unary`] operation computes.
     pub enum UnaryKind {
         /// −x
         Negate = "negate",
@@ -19,10 +19,10 @@ crate::words! {
         Sqrt = "sqrt",
         /// 1 / √x
         Rsqrt = "rsqrt",
-        /// The largest whole number that is at most x.
+        /// The function returns the largest whole number that is at most x.
         Floor = "floor",
-        /// The nearest whole number; a number halfway between two whole numbers is rounded to the
-        /// even number.
+        /// The function returns the nearest whole number, or the even number if x is halfway
+        /// between two whole numbers.
         Round = "round_nearest_even",
         /// Logical negation (`i1`).
         Not = "not",
@@ -30,8 +30,8 @@ crate::words! {
 }
 
 operation! {
-    /// An elementwise function of one operand. For each function, StableHLO has an operation with
-    /// the same name.
+    /// Computes an elementwise function of one operand. StableHLO has an operation with the same
+    /// name for each function.
     Unary = "unary" {
         /// The function that the operation applies to each element.
         kind: UnaryKind,

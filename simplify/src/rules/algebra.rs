@@ -1,5 +1,5 @@
-//! Equations of arithmetic operations that are exact for every bit: NaN stays NaN, and −0 stays
-//! different from 0.
+//! Equations of arithmetic operations that are exact for every bit: The equations keep NaN as NaN,
+//! and distinguish −0 from 0.
 
 use ops::Op;
 use ops::ops::{Binary, BinaryKind, BroadcastInDim, Reduce, ReduceKind, Reshape, Select};
@@ -64,9 +64,9 @@ pub(super) const RULES: &[Rule] = &[
     attribute("reduce unit axes", "max(x, axes of extent 1) = reshape(x)", "reduce", reduce_units),
 ];
 
-/// Applies the rule only if the alternatives and the results of the two selections are four
-/// different values. If a selection were one of its own alternatives, the rule would match again
-/// and again.
+/// Applies the rule only if four values are different: the two alternatives and the results of the
+/// two selections. If a selection were one of its own alternatives, the rule would match again and
+/// again.
 fn select_or(site: &Site<'_>) -> Vec<Tree> {
     let (c, x, z) = (site.operands[0], site.operands[1], site.operands[2]);
     if x == z || site.class == z || site.class == x {
@@ -87,7 +87,7 @@ fn convert_same(site: &Site<'_>) -> Vec<Tree> {
     if site.ty(x) == site.result() { vec![x.into()] } else { vec![] }
 }
 
-/// Whether `wide` can represent every value of `narrow`.
+/// Whether the element type `wide` can represent every value of the element type `narrow`.
 fn holds(wide: ops::ElementType, narrow: ops::ElementType) -> bool {
     use ops::ElementType::{Bf16, F16, F32, I1, I4, I8, I32};
     match (narrow, wide) {
@@ -122,8 +122,8 @@ fn reduce_precision_convert(site: &Site<'_>) -> Vec<Tree> {
     if holds { vec![wide.into()] } else { vec![] }
 }
 
-/// Moves an elementwise operation before the broadcasts of the operation's operands. A scalar
-/// constant is broadcast along every axis.
+/// Moves an elementwise operation before the broadcasts of the operation's operands. The rule
+/// broadcasts a scalar constant along every axis.
 fn lift_broadcast(site: &Site<'_>) -> Vec<Tree> {
     let broadcasts = site.operands.iter().flat_map(|&operand| site.ops(operand));
     let broadcasts = broadcasts.filter_map(|(op, operands)| match op {

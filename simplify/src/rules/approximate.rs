@@ -24,7 +24,7 @@ fn splat(site: &Site<'_>, like: egg::Id, value: f64) -> Tree {
     Tree::op(Constant { value: Literal::splat(site.ty(like).clone(), value) }, [])
 }
 
-/// Whether a number is neither infinite nor subnormal after it is rounded to an element type.
+/// Whether a number is neither infinite nor subnormal after it is rounded to a given element type.
 fn holds(element: ElementType, value: f64) -> bool {
     let rounded = element.round(value);
     rounded.is_finite() && element.ulp(rounded) > element.ulp(0.0)
@@ -65,7 +65,8 @@ fn multiply_constants(site: &Site<'_>) -> Vec<Tree> {
     composed.collect()
 }
 
-/// Moves the scale of a norm into the weight of the linear layer that follows the norm.
+/// Moves the multiplication by the norm's weight into the weight of the linear layer that follows
+/// the norm.
 fn norm_scale(site: &Site<'_>) -> Vec<Tree> {
     let (x, weight) = (site.operands[0], site.operands[1]);
     let joined = site.ops(weight).any(|(op, _)| matches!(op, Op::Concatenate(_)));

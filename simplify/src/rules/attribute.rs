@@ -1,5 +1,5 @@
-//! Matches and applies rules that depend on attributes, because patterns of egg cannot match
-//! attributes.
+//! Matches and applies rewrite rules that depend on attributes, because patterns of the crate `egg`
+//! cannot match attributes.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use trace::{NodeKind, Parameter, key_pattern};
 use crate::Term;
 use crate::facts::{Context, Facts, Graph};
 
-/// A use of an operation in the e-graph, and the facts about the classes of its operands and its
+/// A use of an operation in the e-graph, and the properties of the classes of its operands and its
 /// result.
 pub struct Site<'a> {
     graph: &'a Graph,
@@ -19,7 +19,8 @@ pub struct Site<'a> {
     pub operands: &'a [Id],
 }
 
-/// An expression that a rule adds to the e-graph because it equals a use of an operation.
+/// An expression that a rewrite rule adds to the e-graph because the expression equals a use of an
+/// operation.
 #[derive(Clone, Debug)]
 pub enum Tree {
     Class(Id),
@@ -39,12 +40,12 @@ impl From<Id> for Tree {
 }
 
 impl<'a> Site<'a> {
-    /// Creates a use of the operation `op` whose result is in `class`.
+    /// Creates a use of the operation `op` in the e-graph, whose result is in `class`.
     pub fn new(graph: &'a Graph, op: &'a Op, class: Id, operands: &'a [Id]) -> Self {
         Self { graph, op, class, operands }
     }
 
-    /// The facts about a class of equal expressions.
+    /// Returns the properties of a class of equal expressions.
     pub fn facts(&self, class: Id) -> &'a Facts {
         &self.graph[class].data
     }
@@ -62,7 +63,7 @@ impl<'a> Site<'a> {
         terms.filter_map(|term| term.op().map(|op| (op, term.operands.as_slice())))
     }
 
-    /// The weight that a class represents; `None` if the class does not contain a weight.
+    /// Returns the weight that a class represents; `None` if the class does not contain a weight.
     pub fn parameter(&self, class: Id) -> Option<&'a Parameter> {
         self.graph[class].nodes.iter().find_map(|term| match &*term.kind {
             NodeKind::Parameter(parameter) => Some(parameter),
@@ -70,16 +71,16 @@ impl<'a> Site<'a> {
         })
     }
 
-    /// Returns the format in which the archive will store a weight, if the pattern of the weight's
-    /// key selects a quantized format.
+    /// Returns the storage format of a weight, if a tensor-name pattern selects a quantized format
+    /// for the weight.
     pub fn format(&self, class: Id) -> Option<WeightFormat> {
         let parameter = self.parameter(class)?;
         let (key, _) = *parameter.sources().first()?;
         self.graph.analysis.formats.get(&key_pattern(key)).copied()
     }
 
-    /// Every class that contains an operation with this name, and the operation with its operands;
-    /// the oldest class comes first.
+    /// Returns every class that contains an operation with this name, together with the operation
+    /// and its operands; the oldest class comes first.
     pub fn uses(&self, name: &'static str) -> Vec<(Id, &'a Op, &'a [Id])> {
         let mut uses: Vec<(Id, &Op, &[Id])> = Vec::new();
         for class in self.graph.classes_for_op(&name).into_iter().flatten() {
@@ -122,10 +123,10 @@ impl Searcher<Term, Context> for Uses {
     }
 }
 
-/// An application of a rule adds at most about this number of expressions to a class.
+/// A single application of a rewrite rule adds at most about this number of expressions to a class.
 const FORMS: usize = 1000;
 
-/// Adds the expressions that a rule finds for each use of an operation.
+/// Adds the expressions that a rewrite rule finds for each use of an operation.
 pub(super) struct Forms {
     pub op: &'static str,
     pub forms: fn(&Site<'_>) -> Vec<Tree>,

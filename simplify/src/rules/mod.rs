@@ -1,5 +1,5 @@
 //! The rewrite rules: three tables of exact rules, and one table of approximate rules. Tracewright
-//! applies the approximate rules only if you select them.
+//! applies the approximate rules only if you select the set `approximate`.
 
 mod algebra;
 mod approximate;
@@ -22,14 +22,14 @@ use crate::facts::{Context, FOLDING, Graph};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rules {
     Off,
-    /// The rules that do not change any bit of the results.
+    /// The set contains the rules that do not change any bit of the results.
     #[default]
     Exact,
-    /// The exact rules, and the rules that change the rounding of results.
+    /// The set contains the exact rules, and also the rules that change the rounding of results.
     Approximate,
 }
 
-/// The error for a word that is not the name of a set of rules.
+/// The error for a word that is not the name of a set of rewrite rules.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a set of rewrite rules; expected off, exact or approximate")]
 pub struct UnknownRules(pub String);
@@ -53,7 +53,7 @@ impl FromStr for Rules {
     }
 }
 
-/// Returns the equation of the rule with this name; `None` if no rule has this name.
+/// Returns the equation of the rewrite rule with this name; `None` if no rule has this name.
 pub fn equation(name: &str) -> Option<String> {
     let rule = Table::ALL.iter().flat_map(|table| table.rules()).find(|rule| rule.name == name);
     rule.map(Rule::equation).or_else(|| (name == FOLDING.0).then(|| FOLDING.1.to_owned()))
@@ -61,25 +61,25 @@ pub fn equation(name: &str) -> Option<String> {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
-    /// The name of the rule in reports and in explanations.
+    /// The name of the rewrite rule in reports and in explanations.
     pub name: &'static str,
-    /// How Tracewright matches and applies the rule.
+    /// How Tracewright matches and applies the rewrite rule.
     pub how: RuleKind,
 }
 
-/// How Tracewright matches and applies a rule.
+/// How Tracewright matches and applies a rewrite rule.
 #[derive(Clone, Copy, Debug)]
 pub enum RuleKind {
     /// A rule whose equation has a pattern for the left side and a pattern for the right side. Some
-    /// variables of the left pattern must be constants.
+    /// variables of the left-hand pattern must be constants.
     Text {
         left: &'static str,
         right: &'static str,
-        /// Variables that must be constants, and the number that every element of such a constant
-        /// must have.
+        /// The variables that must be constants, and the number that every element of each such
+        /// constant must have.
         splats: &'static [(&'static str, f64)],
     },
-    /// A rule that depends on the attributes of an operation. The rule's function computes the
+    /// A rule that depends on the attributes of an operation. A function in Rust computes the
     /// expressions that are equal to the operation.
     Attribute {
         equation: &'static str,
@@ -114,7 +114,7 @@ impl Table {
 }
 
 impl Rules {
-    /// All rules of this set, in their order.
+    /// Returns all rewrite rules of this set, in their order.
     pub fn all(self) -> Vec<Rule> {
         let tables: &[Table] = match self {
             Self::Off => &[],
@@ -124,8 +124,9 @@ impl Rules {
         tables.iter().flat_map(|table| table.rules()).copied().collect()
     }
 
-    /// Returns the rules of [`all`](Self::all) in the form that egg applies. Tracewright parses the
-    /// rules only once, because the parser takes as long as the simplification of a small function.
+    /// Returns the rules of [`all`](Self::all) as rewrites of the crate `egg`. Tracewright parses
+    /// the rewrite rules only once, because the parser takes as long as the simplification of a
+    /// small function.
     pub(crate) fn rewrites(self) -> &'static [Rewrite<Term, Context>] {
         static EXACT: Rewrites = LazyLock::new(|| rewrites(Rules::Exact.all()));
         static APPROXIMATE: Rewrites = LazyLock::new(|| rewrites(Rules::Approximate.all()));
@@ -136,8 +137,9 @@ impl Rules {
         }
     }
 
-    /// All rules except the rules that move computations from the program to `bake`. Without an
-    /// archive, every call of the program would repeat the computations that such rules move.
+    /// All rewrite rules except the rules that move computations from the program to the crate
+    /// `bake`. Without an archive, every call of the program would repeat the computations that
+    /// such rules move.
     pub(crate) fn rewrites_without_archive(self) -> &'static [Rewrite<Term, Context>] {
         static EXACT: Rewrites = LazyLock::new(|| rewrites(without_archive(Rules::Exact)));
         static APPROXIMATE: Rewrites = LazyLock::new(|| rewrites(without_archive(Rules::Approximate)));
@@ -161,11 +163,11 @@ fn without_archive(rules: Rules) -> Vec<Rule> {
     rules
 }
 
-/// A condition that a rule sets for the class of a variable.
+/// A condition that a rewrite rule sets for the class of a variable.
 type Condition = Box<dyn Fn(&mut Graph, egg::Id, &egg::Subst) -> bool + Send + Sync>;
 
 impl Rule {
-    /// The equation of the rule as text: `(add ?x ?c) = ?x, ?c = -0`.
+    /// Returns the equation of the rewrite rule as text: `(add ?x ?c) = ?x, ?c = -0`.
     pub fn equation(&self) -> String {
         match self.how {
             RuleKind::Text { left, right, splats } => {
@@ -176,11 +178,11 @@ impl Rule {
         }
     }
 
-    /// Converts the rule to a rewrite of egg.
+    /// Converts the rewrite rule to a rewrite of the crate `egg`.
     ///
     /// # Panics
-    /// Panics if the parser rejects a pattern in the tables of rules. Any test of the rules would
-    /// find a pattern that the parser rejects.
+    /// Panics if the parser rejects a pattern in the tables of rewrite rules. Any test of the
+    /// rewrite rules would find a pattern that the parser rejects.
     pub fn rewrite(&self) -> Rewrite<Term, Context> {
         let made = match self.how {
             RuleKind::Text { left, right, splats } => {

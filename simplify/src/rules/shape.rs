@@ -1,4 +1,4 @@
-//! Equations of operations that move data.
+//! Equations of operations that only move data.
 
 use egg::Id;
 use ops::ops::{
@@ -79,8 +79,8 @@ pub(super) const RULES: &[Rule] = &[
     attribute("reduce permute", "reduce(permute(x)) = reduce(x)", "reduce", reduce_permute),
 ];
 
-/// Lists the operations of the kind `$kind` in a class of equal expressions, with their attributes
-/// and operands.
+/// Returns the operations of the kind `$kind` in a class of equal expressions, with their
+/// attributes and operands.
 macro_rules! computed {
     ($site:expr, $class:expr, $kind:ident) => {
         $site.ops($class).filter_map(|(op, operands)| match op {
@@ -353,8 +353,9 @@ fn dynamic_slice_constant(site: &Site<'_>) -> Vec<Tree> {
     vec![Tree::op(Narrow { axis, start, length }, [site.operands[0].into()])]
 }
 
-/// Moves a dynamic slice before an operation that computes single elements. The rule also applies
-/// to an operation that computes rows, if the slice does not cut the rows.
+/// Moves a dynamic slice before an operation that computes each element separately. The rule also
+/// applies to an operation that computes each row separately, if the slice contains only whole
+/// rows.
 fn dynamic_slice_rows(site: &Site<'_>) -> Vec<Tree> {
     let slice = this!(site, DynamicSlice);
     let (x, start) = (site.operands[0], site.operands[1]);

@@ -1,4 +1,4 @@
-//! The processor's cores. LLVM compiles the programs for CPUs.
+//! The processor's cores. Tracewright uses LLVM to compile programs for CPUs.
 
 use super::Description;
 use crate::{Machine, Target};

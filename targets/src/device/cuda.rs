@@ -1,4 +1,5 @@
-//! NVIDIA's GPUs, whose programs consist of PTX. The driver compiles the PTX for the installed GPU.
+//! NVIDIA's GPUs, whose compiled programs consist of PTX code. The GPU driver compiles the PTX code
+//! for the installed GPU.
 
 use super::{Description, flags_of};
 use crate::Machine;

@@ -1,4 +1,4 @@
-//! AMD's GPUs, whose programs run with ROCm.
+//! AMD's GPUs, whose compiled programs run with ROCm.
 
 use super::{Description, flags_of};
 use crate::Machine;

@@ -1,5 +1,5 @@
-//! The kinds of devices: their names, compiler flags, and limitations. Each kind of device has its
-//! own source file.
+//! The kinds of devices: their names, compiler flags, and limitations. Each kind of device has a
+//! separate source file.
 
 mod cpu;
 mod cuda;
@@ -12,7 +12,8 @@ use std::str::FromStr;
 
 use crate::{Machine, Target};
 
-/// A kind of device. Each kind corresponds to a programming interface for devices.
+/// A kind of device that can run compiled programs. Each kind corresponds to a programming
+/// interface for devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DeviceKind {
     Cpu,
@@ -23,36 +24,36 @@ pub enum DeviceKind {
     Metal,
 }
 
-/// The properties of a kind of device.
+/// The properties that each kind of device declares.
 struct Description {
     /// The name of the kind of device on the command line and in a manifest.
     name: &'static str,
-    /// The compiler's name for the default processor of the device.
+    /// The name that the compiler uses for the default processor of the device.
     processor: &'static str,
     machine: Machine,
-    /// Returns the compiler flags for a target.
+    /// Returns the flags with which the compiler compiles programs for a target.
     flags: fn(&Target) -> Vec<String>,
     /// Returns the reason why a program for the device cannot have tensors of an element type. The
-    /// argument of the function is the name of the element type.
+    /// argument of this function is the name of the element type.
     lacks: fn(&Target, &str) -> Option<Unsupported>,
     /// Returns the reason why a program for the device cannot compute with an element type. The
-    /// argument of the function is the name of the element type.
+    /// argument of this function is the name of the element type.
     miscounts: fn(&str) -> Option<Unsupported>,
 }
 
 /// The reason why programs for a device cannot use an element type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsupported {
-    /// The target does not declare that the device can store numbers of this type.
+    /// The target does not declare that the device can store numbers of this element type.
     Device,
-    /// The compiler does not support numbers of this type for this kind of device.
+    /// The compiler does not support numbers of this element type for this kind of device.
     Compiler,
     /// Compiled operations with this type compute wrong numbers on this kind of device.
     Arithmetic,
 }
 
-/// Returns the compiler flags for a device whose target flag and features flag begin with the same
-/// prefix.
+/// Returns the compiler flags for a kind of device; the flag for the target and the flag for the
+/// features begin with the same prefix.
 fn flags_of(device: &str, name: &str, target: &Target) -> Vec<String> {
     let mut flags = vec![
         format!("--iree-hal-target-device={device}"),
@@ -75,8 +76,8 @@ impl DeviceKind {
         }
     }
 
-    /// Returns the name of the kind on the command line and in a manifest: `cpu`, `vulkan`, `cuda`,
-    /// `hip`, `metal`.
+    /// Returns the name of the kind of device on the command line and in a manifest: `cpu`,
+    /// `vulkan`, `cuda`, `hip`, `metal`.
     pub fn name(self) -> &'static str {
         self.description().name
     }
@@ -130,7 +131,7 @@ impl fmt::Display for DeviceName {
     }
 }
 
-/// The text is not the name of a device.
+/// The error for a text that is not the name of a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is not a device; expected cpu, or vulkan, cuda, hip or metal with or without a number, such as \
@@ -170,13 +171,13 @@ impl Target {
     }
 
     /// Returns the reason why programs for the target cannot have tensors of an element type, such
-    /// as `bf16`; `None` if programs can have such tensors.
+    /// as `bf16`. Returns `None` if the programs can have such tensors.
     pub fn lacks(&self, element: &str) -> Option<Unsupported> {
         (self.device.description().lacks)(self, element)
     }
 
-    /// Returns the reason why programs for the target cannot compute with an element type; `None`
-    /// if programs can compute with the type.
+    /// Returns the reason why programs for the target cannot compute with an element type. Returns
+    /// `None` if the programs can compute with the element type.
     pub fn miscounts(&self, element: &str) -> Option<Unsupported> {
         (self.device.description().miscounts)(element)
     }

@@ -13,7 +13,7 @@ pub(super) const VULKAN: Description = Description {
     miscounts,
 };
 
-/// The names of drivers, each with the compiler's name for the processor that the driver
+/// The names of Vulkan drivers, each with the compiler's name for the processor that the driver
 /// represents.
 const DRIVERS: [(&str, &str); 1] = [("llvmpipe", "llvmpipe")];
 
@@ -23,10 +23,10 @@ const CAPABILITIES: [(&str, &str); 2] =
 
 /// Rejects element types that iree-compile 3.13 cannot compile for Vulkan devices. The compiler
 /// packs four bf16 into two 32-bit words, and cannot translate this operation to SPIR-V for any
-/// device ("failed to legalize operation 'vector.bitcast'"). The SPIR-V error also occurs for f16
-/// if the target does not support storage with 16 bits. If a target does not support storage with
-/// the width of a type, programs read wrong numbers without an error. The affected types are i8 in
-/// the baseline target, and i4 on all devices.
+/// device ("failed to legalize operation 'vector.bitcast'"). The SPIR-V error also occurs for f16,
+/// if the target does not support storage with a width of 16 bits. If a target does not support
+/// storage with the width of an element type, programs read wrong numbers and report no error. The
+/// affected element types are i8 in the baseline target, and i4 on all devices.
 pub(super) fn lacks(target: &Target, element: &str) -> Option<Unsupported> {
     let lacks = |words: [&str; 2]| {
         let has = |word: &str| target.features.as_ref().is_none_or(|all| all.iter().any(|f| f == word));
@@ -40,9 +40,10 @@ pub(super) fn lacks(target: &Target, element: &str) -> Option<Unsupported> {
     }
 }
 
-/// Rejects element types whose arithmetic is wrong in iree-compile 3.13. If a matmul of several
-/// rows reads the result of an i8 operation, the program does not reduce the result to 8 bits first
-/// (docs/upstream/bytes_wrap.mlir). Therefore programs would unpack 4-bit weights wrongly.
+/// Rejects element types for which iree-compile 3.13 generates wrong arithmetic. If a matmul of
+/// several rows reads the result of an i8 operation, the program does not reduce the result to 8
+/// bits first (docs/upstream/bytes_wrap.mlir). Therefore programs would unpack 4-bit weights
+/// wrongly.
 pub(super) fn miscounts(element: &str) -> Option<Unsupported> {
     (element == "i8").then_some(Unsupported::Arithmetic)
 }

@@ -1,8 +1,8 @@
 //! The state that a layer keeps between calls, such as a KV cache. The list of kinds of state is
 //! closed, and each kind has its own source file.
 //!
-//! All kinds of state follow two rules. The operations that write state guarantee the two rules,
-//! and the code that runs a network relies on the rules:
+//! All kinds of state follow the same two rules. The operations that update state guarantee the two
+//! rules, and the code that runs a network relies on the rules:
 //!
 //! - **Only real tokens change state.** A call may contain padding tokens, and a sequence without
 //!   new tokens (`count` 0) keeps its state, whatever its `start` is.
@@ -27,7 +27,7 @@ pub use name::StateName;
 
 use crate::axis::AxisName;
 
-/// The sizes of a program, which determine the sizes of its state.
+/// The sizes of a program, from which Tracewright computes the sizes of the state tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     pub batch: usize,
@@ -42,11 +42,11 @@ pub type StateAxis = (AxisName, usize);
 trait Kind: Sized {
     /// The name of this kind of state in the text of a trace.
     const NAME: &'static str;
-    /// Returns all axes of a tensor of this state. The layer declares only the axes `own`, and the
-    /// kind of state adds the other axes.
+    /// Returns all axes of a tensor that contains this kind of state. The layer declares only the
+    /// axes `own`, and the kind of state adds the other axes.
     fn axes(&self, own: &[StateAxis], sizes: Sizes) -> Vec<StateAxis>;
 
-    /// The storage format of the state's tensors.
+    /// Returns the storage format of the state tensors.
     fn format(&self) -> KvFormat {
         KvFormat::Computed
     }
@@ -55,7 +55,8 @@ trait Kind: Sized {
     /// state has no slots.
     fn slots(&self, context: usize) -> Option<usize>;
 
-    /// Whether a sequence that has written all positions below `written` can go back to position `to`.
+    /// Whether a sequence can go back to position `to`, if it has written all positions below
+    /// `written`.
     fn rewinds(&self, written: usize, to: usize) -> bool;
 
     /// Prints the parameters of this kind of state, after its name.
@@ -63,7 +64,7 @@ trait Kind: Sized {
         Ok(())
     }
 
-    /// Parses the parameters in the form that `print` writes.
+    /// Parses the parameters of this kind of state from the text that `print` appends.
     fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError>;
 }
 
@@ -77,14 +78,14 @@ macro_rules! kinds {
         }
 
         impl StateKind {
-            /// Returns all axes of a tensor of this state. The layer declares only the axes `own`,
-            /// and the kind of state adds the other axes. A tensor of scales does not have the last
-            /// axis of `own`.
+            /// Returns all axes of a tensor that contains this kind of state. The layer declares
+            /// only the axes `own`, and the kind of state adds the other axes. A tensor of scales
+            /// does not have the last axis of `own`.
             pub fn axes(self, own: &[StateAxis], sizes: Sizes) -> Vec<StateAxis> {
                 match self { $(Self::$name(kind) => kind.axes(own, sizes),)+ }
             }
 
-            /// The storage format of the state's tensors.
+            /// Returns the storage format of the state tensors.
             pub fn format(self) -> KvFormat {
                 match self { $(Self::$name(kind) => kind.format(),)+ }
             }
@@ -95,8 +96,9 @@ macro_rules! kinds {
                 match self { $(Self::$name(kind) => kind.slots(context),)+ }
             }
 
-            /// Whether a sequence that has written all positions below `written` can go back to
-            /// position `to` and continue there. Every sequence can go back to position 0.
+            /// Whether a sequence can go back to position `to` and continue from this position, if
+            /// it has written all positions below `written`. Every sequence can go back to position
+            /// 0.
             pub fn rewinds(self, written: usize, to: usize) -> bool {
                 to == 0 || match self { $(Self::$name(kind) => kind.rewinds(written, to),)+ }
             }
@@ -127,21 +129,22 @@ kinds! { Kv: kv::KvState, Ring: ring::RingState, Recurrent: recurrent::Recurrent
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Part {
     pub kind: StateKind,
-    /// The name of the tensor, which is unique within the layer.
+    /// The name of the state tensor, which is unique within the layer.
     pub name: StateName,
 }
 
 impl Part {
-    /// Returns the number of slots of the tensor in a program with this context length, and the
-    /// index of the slot axis among the `rank` axes. The result is `None` if the tensor has no
-    /// slots.
+    /// Returns the number of slots of the state tensor in a program with this context length, and
+    /// the index of the slot axis among the `rank` axes. The function returns `None` if the state
+    /// tensor has no slots.
     pub fn slots(self, context: usize, rank: usize) -> Option<(usize, usize)> {
         let is_scales = self.kind.format() == KvFormat::Q8 && self.name.as_str().ends_with(KvFormat::SCALES);
         let features = if is_scales { 0 } else { 1 };
         Some((self.kind.slots(context)?, rank.checked_sub(1 + features)?))
     }
 
-    /// Parses the text that `Display` prints: `ring(8).keys`.
+    /// Parses the kind and the name of a state tensor from the text that `Display` prints:
+    /// `ring(8).keys`.
     pub(crate) fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
         let kind = StateKind::parse(reader)?;
         reader.expect(".")?;

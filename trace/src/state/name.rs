@@ -2,9 +2,9 @@ use std::fmt;
 
 use ops::{ParseError, Reader};
 
-/// The name of a tensor of state. A name has at most 32 ASCII letters, digits and underscores, and
-/// does not end with a digit. Because a name does not end with a digit, a name followed by a layer
-/// number never equals another name.
+/// The name of a tensor that contains state. A name has at most 32 ASCII letters, digits and
+/// underscores, and does not end with a digit. Because a name does not end with a digit, a name
+/// followed by a layer number never equals another name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StateName {
     bytes: [u8; Self::LONGEST],
@@ -13,7 +13,7 @@ pub struct StateName {
 impl StateName {
     const LONGEST: usize = 32;
 
-    /// Checks a name. Returns `None` if `name` is not allowed as the name of a tensor of state.
+    /// Checks a name. Returns `None` if `name` is not a valid name for a state tensor.
     ///
     /// ```
     /// use tracewright_trace::StateName;

@@ -2,9 +2,9 @@ use ops::{ParseError, Reader};
 
 use super::{Kind, Sizes, StateAxis};
 
-/// The tensor `[B, …]` that a recurrence or a causal convolution passes from one token to the next
-/// token. The tensor contains no separate data for earlier tokens. Therefore a sequence cannot go
-/// back to an earlier position, except to position 0.
+/// A state tensor `[B, …]` that a recurrence or a causal convolution passes from one token to the
+/// next token. The state tensor contains no separate data for earlier tokens. Therefore a sequence
+/// cannot go back to an earlier position, except to position 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RecurrentState;
 

@@ -6,12 +6,12 @@ use super::kv::with_slots;
 use super::{Kind, KvFormat, Sizes, StateAxis};
 
 /// Stores the keys and values of a layer with a sliding window in a ring buffer. The ring buffer
-/// has slots for the window and for the new tokens of the longest call. Slot t contains the data
-/// for the last position p with p mod slots = t.
+/// has slots for the window and for the new tokens of the longest call. Slot t of the ring buffer
+/// contains the data for the last position p with p mod slots = t.
 ///
-/// The data for position p + slots overwrites the data for position p. The window of position `to`
-/// begins at position `to` − window + 1. Therefore a sequence can go back to position `to` if it
-/// has written no position from `to` + slack on.
+/// The program overwrites the data for position p with the data for position p + slots. The window
+/// of position `to` begins at position `to` − window + 1. Therefore a sequence can go back to
+/// position `to` if it has written no position from `to` + slack on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RingState {
     /// The number of positions that a query sees, which includes the query's own position.
@@ -19,16 +19,16 @@ pub struct RingState {
     /// The number of positions by which a sequence can go back. The slack is the largest number of
     /// new tokens in a call.
     pub slack: usize,
-    /// The storage format of the keys and values.
+    /// The storage format of the keys and values in the ring buffer.
     pub format: KvFormat,
 }
 
 impl RingState {
-    /// The name for the axis of slots.
+    /// The name of the axis of slots in the ring buffer.
     pub const AXIS: &'static str = "ring";
 
-    /// The ring buffer for a window; `None` if the ring buffer would have as many slots as the
-    /// context, or more.
+    /// Returns the ring buffer for a window; `None` if the ring buffer would have at least as many
+    /// slots as the context.
     pub fn of(window: usize, format: KvFormat, sizes: Sizes) -> Option<Self> {
         let ring = Self { window, slack: sizes.chunk, format };
         (ring.length() < sizes.context).then_some(ring)
