@@ -96,8 +96,8 @@ pub enum ConfigError {
 
 impl ConfigError {
     /// Renames the configuration keys in this error for a file whose keys differ from
-    /// `config.json`, such as a GGUF file. `name` converts a key of `config.json` to the key of the
-    /// other file.
+    /// `config.json`, such as a GGUF file. `name` converts a key of `config.json` to the
+    /// corresponding key of the file.
     pub(crate) fn named(mut self, name: impl Fn(&str) -> String) -> Self {
         if let Self::Keys { problems, .. } = &mut self {
             for problem in problems {
@@ -442,8 +442,8 @@ impl Keys {
         self.typed(key, "true or false", Value::as_bool).unwrap_or(default)
     }
 
-    /// Checks that a boolean key has the value of the parameter `position`, because Tracewright
-    /// implements only this value.
+    /// Checks that a boolean key has the value `position`, because Tracewright implements only this
+    /// value.
     pub fn always(&self, key: &'static str, position: bool) {
         if self.flag(key, position) != position {
             self.refuse(key, !position, position.to_string());
@@ -521,8 +521,8 @@ impl Keys {
     }
 
     /// Adds the problems of a nested object to this object's problems. A key of the nested object
-    /// that no code has read is no problem. Call this method if an invalid key makes the other keys
-    /// meaningless.
+    /// that no code has read is no problem. Call this method if an invalid key of the nested object
+    /// makes the remaining keys of the object meaningless.
     pub fn give_up(&self, nested: Self) {
         self.problems.borrow_mut().extend(nested.problems.into_inner());
     }

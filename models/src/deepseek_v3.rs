@@ -28,7 +28,7 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["DeepseekV3ForCausalLM"], &["DeepseekV3Model"], &["deepseek_v3"])
 };
 
-/// The names of latent attention in GGUF files.
+/// The names of the tensors of latent attention in GGUF files and in the network.
 const GGUF_PARTS: &[(&str, &str)] = &[
     ("attn_q_a", "self_attn.q_a_proj"),
     ("attn_q_a_norm", "self_attn.q_a_layernorm"),
@@ -143,8 +143,8 @@ model! {
     /// Attention whose heads share one cached vector for each token. The vector consists of C
     /// features, from which the layer computes keys and values, and of I features with a rotary
     /// embedding. The layer multiplies the queries by the key matrix, and the attention's results
-    /// by the value matrix. Therefore cached tokens need no further matmul (DeepSeek-AI,
-    /// "DeepSeek-V2", 2024, §2.1.2).
+    /// by the value matrix. With this order of multiplications, the layer computes no matmul for
+    /// the cached vectors (DeepSeek-AI, "DeepSeek-V2", 2024, §2.1.2).
     pub Attention {
         q_proj: Linear[D -> H, J],
         q_a_proj: Linear[D -> Q](bias if attention_bias),
@@ -191,9 +191,9 @@ pub struct DeepseekV3Config {
     pub q_lora_rank: Option<usize>,
     /// The number of cached features from which the layer computes keys and values.
     pub kv_lora_rank: usize,
-    /// The number of features of a query head without a rotary embedding.
+    /// The number of a query head's features that the rotary embedding does not rotate.
     pub qk_nope_head_dim: usize,
-    /// The number of features of a query head with a rotary embedding.
+    /// The number of a query head's features that the rotary embedding rotates.
     pub qk_rope_head_dim: usize,
     /// The number of features of a value head.
     pub v_head_dim: usize,

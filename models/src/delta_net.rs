@@ -3,11 +3,11 @@
 use dsl::nn::{MatrixTokens, Position, Recurrent, rms_norm, silu};
 use dsl::{Axis, F32, Float, Tensor};
 
-/// Writes tokens to the state of a gated DeltaNet. Returns the values that the queries read, `[B,
-/// S, W, R, X]`. The inputs `[B, S, P]` of the convolution are queries, keys and values. The taps
-/// of the convolution have the shape `[P, I, J]`. The gates b and a have the shape `[B, S, W, R]`.
-/// The weights are `dt_bias` and `A_log`. If the value heads are `tiled`, the values and the
-/// weights have the order R, W.
+/// Updates the state of a gated DeltaNet with new tokens. Returns the product of each token's query
+/// and the updated matrix, `[B, S, W, R, X]`. The inputs `[B, S, P]` of the convolution are
+/// queries, keys and values. The taps of the convolution have the shape `[P, I, J]`. The gates b
+/// and a have the shape `[B, S, W, R]`. The weights are `dt_bias` and `A_log`. If the value heads
+/// are `tiled`, the axes of the values and of the weights have the order R, W.
 #[track_caller]
 pub(crate) fn delta_net<T: Float>(
     (inputs, taps): (Tensor<T>, Tensor<T>),

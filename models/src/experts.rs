@@ -45,7 +45,8 @@ pub enum Scores {
     Sigmoid,
 }
 
-/// The divisor of the chosen experts' scores. The divisor depends on the sum of the scores.
+/// The divisor of the chosen experts' scores. The divisor depends on the sum of the chosen experts'
+/// scores.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Divisor {
     /// The divisor is the sum of the scores plus this number, which avoids a division by 0.
@@ -144,10 +145,11 @@ fn within_groups(scores: Tensor<F32>, [groups, chosen]: [usize; 2]) -> Tensor<F3
 /// The weighted sum of the chosen experts' outputs for features `x` `[B, S, D]`. The function `expert`
 /// computes the outputs from expert weights. The first axis of each tensor in `weights` is the expert.
 ///
-/// If all tokens of a call together choose fewer experts than exist, the program reads only the
-/// weights of the chosen experts. In a call with more tokens, every expert processes every token,
-/// with weight 0 if the token did not choose the expert. The program always adds the outputs in the
-/// order of the experts, so reading fewer weights does not change any bit of the results.
+/// If a call has too few tokens to choose all experts, the program reads only the weights of the
+/// chosen experts. If the tokens of a call can choose all experts, every expert processes every
+/// token, with weight 0 if the token did not choose the expert. The program always adds the outputs
+/// in the order of the experts, so skipping the weights of unused experts does not change any bit
+/// of the results.
 #[track_caller]
 pub(crate) fn mixture<T: Float, const N: usize>(
     x: Tensor<T>,
@@ -363,7 +365,8 @@ pub(crate) const STACKS: Stacks = &[
     ("mlp.experts.down_proj.weight", &["mlp.experts.*.down_proj.weight"]),
 ];
 
-/// The names of experts in GGUF files. These files stack the matrices of all experts of a layer.
+/// The names of the experts' tensors in GGUF files and in the network. GGUF files stack the
+/// matrices of all experts of a layer.
 pub(crate) const GGUF_PARTS: &[(&str, &str)] = &[
     ("ffn_gate_inp", "mlp.gate"),
     ("exp_probs_b.bias", "mlp.gate.e_score_correction_bias"),
@@ -406,10 +409,11 @@ pub(crate) fn chosen(keys: &Keys, key: &'static str, default: usize, experts: us
 }
 
 /// Reads the configuration keys of experts as in DeepSeek-V3 and later networks. DeepSeek-V3 has
-/// sigmoid scores, groups of experts, a bias, shared experts, and first layers without experts.
+/// sigmoid scores, groups of experts, a bias, shared experts, and no experts in the first layers.
 /// `all`, `chosen` and `features` are the default numbers of experts, of chosen experts and of an
-/// expert's features. `groups`, `chosen_groups`, `factor` and `dense` are the defaults for the
-/// groups, the weights' factor, and the number of layers without experts.
+/// expert's features. `groups` and `chosen_groups` are the default numbers of expert groups and of
+/// chosen groups. `factor` is the default factor for the weights of the chosen experts. `dense` is
+/// the default number of layers without experts.
 pub(crate) fn deepseek(
     keys: &Keys,
     llama: LlamaConfig,

@@ -1,5 +1,5 @@
-//! [`Family`] contains the names and published sizes of a model family. Other modules contain the
-//! network and the configuration of the family.
+//! [`Family`] contains the names and published sizes of a model family. The module of each family
+//! contains the network and the configuration of the family.
 
 use bake::Ignorable;
 use dsl::EntryPoint;

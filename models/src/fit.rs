@@ -26,7 +26,7 @@ pub enum OpenWarning {
     /// The checkpoint contains a weight of the output head, although the configuration ties the
     /// head to the embedding.
     UntiedHead(UntiedHead),
-    /// The folder also contains other weight files, which Tracewright ignores.
+    /// The folder of the model contains additional weight files, which Tracewright ignores.
     PassedOver(PassedOver),
 }
 

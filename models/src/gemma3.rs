@@ -148,8 +148,8 @@ pub(crate) fn soft_cap<T: Float>(logits: Tensor<T>, bound: Option<f64>) -> Tenso
 pub struct GemmaConfig {
     /// The configuration keys that Gemma shares with Llama.
     pub llama: LlamaConfig,
-    /// The rotary embedding of layers with an attention window, if it differs from the rotary
-    /// embedding of layers without a window.
+    /// The rotary embedding of layers with an attention window, if layers without a window have a
+    /// different rotary embedding.
     pub rope_local: Option<RopeParameters>,
     /// The number whose square root divides the attention scores.
     pub query_pre_attn_scalar: f64,
@@ -263,11 +263,11 @@ pub(crate) const fn gguf(architecture: &'static str) -> GgufFamily {
 }
 
 /// The keys of Gemma that Llama does not have. GGUF files do not contain the number whose square
-/// root divides the attention scores. In the largest network of each generation, with `largest`
-/// layers, the number under the root is `hidden_size / num_attention_heads`. In smaller networks,
-/// the number is a head's number of features (`gemma2.cpp`, `gemma3.cpp` in llama.cpp). If the
-/// file contains a window but no pattern, all layers except every `period`-th layer have the
-/// window.
+/// root divides the attention scores. In the largest network of a generation, which has `largest`
+/// layers, attention divides scores by the root of `hidden_size / num_attention_heads`. In smaller
+/// networks, attention divides scores by the root of a head's number of features (`gemma2.cpp`,
+/// `gemma3.cpp` in llama.cpp). If the file contains an attention window but no list of layers with
+/// the window, all layers except every `period`-th layer have the window.
 pub(crate) fn gguf_keys(file: &Metadata<'_>, largest: usize, period: usize, slides: bool) -> Value {
     let layers = file.count("block_count");
     let scalar = if layers == Some(largest) { file.quotient() } else { file.features() };
@@ -280,7 +280,7 @@ pub(crate) fn gguf_keys(file: &Metadata<'_>, largest: usize, period: usize, slid
     })
 }
 
-/// The kind of each of `layers` layers.
+/// The attention type of each of `layers` layers, as in the configuration key `layer_types`.
 pub(crate) fn gguf_layer_types(file: &Metadata<'_>, layers: usize, period: usize, slides: bool) -> Vec<&'static str> {
     let layers = layers.min(limits::LAYERS);
     let by_period = |period| (1..=layers).map(|layer: usize| !layer.is_multiple_of(period)).collect();

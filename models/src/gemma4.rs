@@ -50,7 +50,7 @@ pub(crate) const FAMILY: Family = Family {
     )
 };
 
-/// The names of a layer's parts in GGUF files.
+/// The names of a layer's tensors in GGUF files and in the network.
 const GGUF_PARTS: &[(&str, &str)] = &[
     ("ffn_norm", "pre_feedforward_layernorm"),
     ("post_ffw_norm_1", "post_feedforward_layernorm_1"),

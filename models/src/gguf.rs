@@ -29,7 +29,7 @@ pub(crate) type Names = &'static [(&'static str, &'static str)];
 pub struct GgufFamily {
     /// The value of `general.architecture` in the file.
     pub architecture: &'static str,
-    /// Other values of `general.architecture` that files of this family have.
+    /// Further values of `general.architecture` that GGUF files of this family can have.
     pub also: &'static [&'static str],
     /// Decides whether a file with this architecture belongs to this family. The function matters
     /// only if several families share the architecture.
@@ -39,8 +39,8 @@ pub struct GgufFamily {
     /// Pairs of a `config.json` key and a metadata key that this family needs in addition to the
     /// common pairs.
     pub(crate) keys: Names,
-    /// The family's names of the tensors within a layer, in addition to the common names. The first list
-    /// with a name decides.
+    /// The family's names of the tensors within a layer, in addition to the common names. If
+    /// several lists contain the name of a tensor, the first of these lists applies.
     pub(crate) parts: &'static [Names],
     /// The family's names of the tensors outside of layers, in addition to the common names.
     pub(crate) outside: Names,

@@ -52,9 +52,9 @@ pub(crate) fn factors(file: &Metadata<'_>) -> Value {
 }
 
 model! {
-    /// Llama's layer with a factor on the residual branches. The layer multiplies the outputs of
-    /// attention and the feed-forward network by a factor, and adds the products to the residual
-    /// (`GraniteDecoderLayer`).
+    /// Llama's layer with a factor on the residual branches. The layer multiplies the output of
+    /// attention and the output of the feed-forward network by a factor, and adds each product to
+    /// the residual (`GraniteDecoderLayer`).
     pub Layer<T: Float>(GraniteConfig): AttentionBlock<T> {
         dims { D = hidden_size }
 
@@ -80,8 +80,8 @@ pub struct GraniteConfig {
     pub embedding_multiplier: f64,
     /// The factor by which attention scores are multiplied, instead of 1/√E.
     pub attention_multiplier: f64,
-    /// The factor by which a layer multiplies the outputs of attention and the feed-forward
-    /// network. The layer adds the products to the residual.
+    /// The factor by which a layer multiplies the output of attention and the output of the
+    /// feed-forward network. The layer adds each product to the residual.
     pub residual_multiplier: f64,
     /// The number by which the logits are divided.
     pub logits_scaling: f64,

@@ -48,8 +48,9 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["GraniteMoeHybridForCausalLM"], &["GraniteMoeHybridModel"], &["granitemoehybrid"])
 };
 
-/// The names of a layer's parts in GGUF files. Networks without experts call the shared feed-forward network
-/// `ffn`, and the other networks call it `shexp`.
+/// The names of a layer's tensors in GGUF files and in the network. The name of the shared
+/// feed-forward network is `ffn` in GGUF files without experts, and `shexp` in GGUF files with
+/// experts.
 const GGUF_PARTS: &[(&str, &str)] = &[
     ("ffn_norm", "post_attention_layernorm"),
     ("ffn_gate", "shared_mlp.gate_linear"),

@@ -49,7 +49,7 @@ pub(crate) const GGUF: GgufFamily = GgufFamily {
     ..GgufFamily::llama("lfm2")
 };
 
-/// The names of the parts of a layer in GGUF files.
+/// The names of a layer's tensors in GGUF files and in the network.
 pub(crate) const GGUF_PARTS: &[(&str, &str)] = &[
     ("attn_norm", "operator_norm"),
     ("attn_output", "self_attn.out_proj"),
@@ -293,8 +293,9 @@ impl Lfm2Config {
 alternates!(Lfm2Config);
 
 /// Reads the number of features of the feed-forward network. If the key `block_auto_adjust_ff_dim`
-/// is true, the function multiplies the number by 2/3 and by a factor. The function then rounds the
-/// product up to a multiple of `block_multiple_of`.
+/// is true, the function multiplies the number by 2/3 and by the value of
+/// `block_ffn_dim_multiplier`. The function then rounds the product up to a multiple of
+/// `block_multiple_of`.
 fn intermediate_size(keys: &Keys, size: usize) -> usize {
     let size = keys.optional_count("block_ff_dim").unwrap_or(size);
     let factor = keys.number_or("block_ffn_dim_multiplier", 1.0);

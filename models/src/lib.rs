@@ -3,9 +3,9 @@
 #![warn(missing_docs)]
 
 /// Makes a configuration an extension of another configuration. The macro implements `Deref` from
-/// the new configuration to the extended configuration. The macro also implements [`dsl::Project`],
-/// so the new network can have blocks of the extended network as fields. With `through`, the new
-/// network can also have blocks of a third network as fields.
+/// the extending configuration to the extended configuration. The macro also implements
+/// [`dsl::Project`], so the extending network can have blocks of the extended network as fields.
+/// With `through`, the extending network can also have blocks of a third network as fields.
 macro_rules! descends {
     ($config:ident from $($field:tt).+: $base:ident $(, through $other:tt: $between:ident)?) => {
         impl std::ops::Deref for $config {
@@ -223,8 +223,8 @@ impl ModelConfig {
     ///
     /// # Errors
     /// Returns an error if Tracewright does not support the architecture or the checkpoint's
-    /// quantization. Also returns an error that lists all keys that are missing, unknown or
-    /// invalid.
+    /// quantization. If configuration keys are missing, unknown or invalid, the function returns
+    /// one error that lists all these keys.
     pub fn read(path: &Path, allowed: &[String]) -> Result<Self, ConfigError> {
         Self::of(Keys::read(path)?, allowed)
     }
@@ -332,8 +332,8 @@ pub type ReadModel = fn(&Path, &[String]) -> Result<Box<dyn Architecture>, Confi
 /// error.
 ///
 /// # Errors
-/// Returns the same errors as [`ModelConfig::read`]. Also returns an error if a GGUF file is
-/// invalid or has an unsupported architecture.
+/// Returns the same errors as [`ModelConfig::read`]. Returns an error if a GGUF file is invalid or
+/// has an unsupported architecture.
 ///
 /// ```no_run
 /// # use std::path::Path;
@@ -403,7 +403,7 @@ pub trait Architecture: Send {
     /// Unties the output head from the embedding table, as HF transformers does, if the
     /// [renamed](Self::named) checkpoint contains a different output head. Call this function
     /// before [`trace`](Self::trace), because Tracewright otherwise rejects a checkpoint with a
-    /// different output head. The function returns a warning for the user.
+    /// different output head. If the method unties the head, it returns a warning for the user.
     fn settle_head(&mut self, _checkpoint: &Checkpoint) -> Option<UntiedHead> {
         None
     }

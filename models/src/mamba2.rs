@@ -4,7 +4,7 @@ use dsl::nn::{MatrixTokens, Position, Recurrent, rms_norm, silu};
 use dsl::{F32, Float, model};
 use irpa::{CheckpointTensor, StoredOrder};
 
-/// The names of a Mamba-2 in GGUF files.
+/// The names of the tensors of a Mamba-2 block in GGUF files and in the network.
 pub(crate) const GGUF_PARTS: &[(&str, &str)] = &[
     ("ssm_in", "mamba.in_proj"),
     ("ssm_conv1d", "mamba.conv1d"),

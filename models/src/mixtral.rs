@@ -36,7 +36,7 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["MixtralForCausalLM"], &["MixtralModel"], &["mixtral"])
 };
 
-/// The names of experts in GGUF files.
+/// The names of the experts' tensors in GGUF files and in the network.
 pub(crate) const GGUF_PARTS: &[(&str, &str)] = &[
     ("ffn_gate_inp", "block_sparse_moe.gate"),
     ("ffn_gate_exps", "block_sparse_moe.ffn_gate_exps"),

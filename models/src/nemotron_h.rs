@@ -45,7 +45,7 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["NemotronHForCausalLM"], &["NemotronHModel"], &["nemotron_h"])
 };
 
-/// The names of a layer's parts in GGUF files.
+/// The names of a layer's tensors in GGUF files and in the network.
 const GGUF_PARTS: &[(&str, &str)] = &[
     ("attn_norm", "norm"),
     ("attn_q", "mixer.q_proj"),

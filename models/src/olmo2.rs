@@ -28,7 +28,8 @@ pub(crate) const FAMILY: Family = Family {
 
 model! {
     /// A layer that normalizes the outputs of attention and of the feed-forward network. The layer
-    /// then adds the normalized outputs to the residual. The layer has no other norms.
+    /// then adds the normalized outputs to the residual. The layer has no norms before attention
+    /// and before the feed-forward network.
     pub Layer<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size,

@@ -47,7 +47,8 @@ pub(crate) const GGUF: GgufFamily = GgufFamily {
     ..GgufFamily::llama("qwen35")
 };
 
-/// The names of projections in GGUF files whose value heads are tiled.
+/// The names of projections in GGUF files that store the value heads in tiled order, and the names
+/// of these projections in the network.
 const TILED_PARTS: &[(&str, &str)] = &[
     ("attn_gate", "linear_attn.tiled_z"),
     ("ssm_beta", "linear_attn.tiled_b"),
@@ -55,7 +56,7 @@ const TILED_PARTS: &[(&str, &str)] = &[
     ("ssm_out", "linear_attn.tiled_out"),
 ];
 
-/// The names of a layer's parts in GGUF files.
+/// The names of a layer's tensors in GGUF files and in the network.
 pub(crate) const GGUF_PARTS: &[(&str, &str)] = &[
     ("attn_qkv", "linear_attn.in_proj_qkv"),
     ("attn_gate", "linear_attn.in_proj_z"),
@@ -293,8 +294,8 @@ pub struct Qwen35Config {
     pub linear_value_head_dim: usize,
     /// The number of earlier positions that the convolution reads.
     pub conv_memory: usize,
-    /// Whether the value heads of different key heads take turns in the checkpoint, as in GGUF files of
-    /// Qwen3.5. Otherwise, the value heads of a key head are neighbours.
+    /// Whether the value heads of different key heads take turns in the checkpoint, as in GGUF
+    /// files of Qwen3.5. If the field is `false`, the value heads of a key head are neighbours.
     pub value_heads_tiled: bool,
     /// Whether the projections of a DeltaNet are separate tensors, as in GGUF files of Qwen3-Next.
     pub projections_split: bool,

@@ -34,8 +34,8 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// A gated DeltaNet. The projections of this DeltaNet store all outputs for a key head next to
-    /// each other (`Qwen3NextGatedDeltaNet`).
+    /// A gated DeltaNet. In Qwen3-Next, the projections of a DeltaNet store all outputs for a key
+    /// head next to each other (`Qwen3NextGatedDeltaNet`).
     pub DeltaNet<T: Float>(Qwen35Config): DeltaBlock<T> {
         dims {
             D = hidden_size,

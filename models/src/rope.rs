@@ -37,16 +37,16 @@ pub enum RopeScaling {
         /// The longest context for which the base does not change.
         max_position_embeddings: f64,
     },
-    /// The method divides low frequencies, keeps high frequencies, and interpolates the frequencies
-    /// between them (Llama 3.1; `_compute_llama3_parameters`).
+    /// The method divides low frequencies, keeps high frequencies, and interpolates between these
+    /// two cases for medium frequencies (Llama 3.1; `_compute_llama3_parameters`).
     Llama3 {
         /// The divisor of the lowest frequencies.
         factor: f64,
-        /// The method divides a frequency by `factor` if the pair of features makes fewer turns
-        /// than this number in the original context.
+        /// The method divides the frequency of a pair of features by `factor` if the pair makes
+        /// fewer than `low_freq_factor` turns in the original context.
         low_freq_factor: f64,
-        /// A frequency does not change if the pair of features makes more turns than this number in
-        /// the original context.
+        /// The method keeps the frequency of a pair of features if the pair makes more than
+        /// `high_freq_factor` turns in the original context.
         high_freq_factor: f64,
         /// The number of tokens in the original context.
         original_max_position_embeddings: f64,

@@ -116,8 +116,9 @@ fn names(name: &str) -> impl Iterator<Item = &str> {
     [Some(name), name.strip_prefix("model.")].into_iter().flatten()
 }
 
-/// Counts the different integers that follow `prefix` in the names of tensors. Also returns a text
-/// with the first and the last name. Returns `None` if no name begins with the prefix.
+/// Counts the different integers that follow `prefix` in the names of tensors. Returns the count,
+/// and a text with the first and the last of these names. Returns `None` if no name begins with the
+/// prefix.
 fn numbers(checkpoint: &Checkpoint, prefix: &str) -> Option<(usize, String)> {
     let number =
         |tensor: &CheckpointTensor| tensor.name.strip_prefix(prefix)?.split('.').next()?.parse().ok();

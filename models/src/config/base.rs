@@ -82,7 +82,8 @@ const ANY: &[&str] = &[
 ];
 
 /// A configuration key that could change the network or the prompt. The tuple contains the name of
-/// the key, the only allowed value besides null, and the test for this value.
+/// the key, a description of the only allowed value besides null, and a function that tests for the
+/// value.
 type OnlyAt = (&'static str, &'static str, fn(&Value) -> bool);
 
 const ONLY: &[OnlyAt] = &[
@@ -108,8 +109,8 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// Checks the keys of HF transformers' base class. A key of the base class with an allowed value
-/// has no further effect.
+/// Checks the keys of HF transformers' base class. If the value of a base-class key is allowed,
+/// Tracewright ignores the key.
 pub(crate) fn read_base(keys: &Keys) {
     keys.ignore(ANY);
     // Earlier code has rejected any of these keys whose value is not null.

@@ -4,9 +4,9 @@ use serde_json::{Map, Value};
 
 use super::{ConfigError, Keys};
 
-/// The keys that declare a quantization. The second item of a pair is the quantization method, if
-/// the key implies a method. The keys are from HF transformers, from early versions of
-/// compressed-tensors, and from MLX.
+/// The keys that declare a quantization. Each pair contains a configuration key, and the
+/// quantization method if the key implies a method. The keys are from HF transformers, from early
+/// versions of compressed-tensors, and from MLX.
 pub(super) const QUANTIZATION: [(&str, Option<&str>); 3] = [
     ("quantization_config", None),
     ("compression_config", Some("compressed-tensors")),
@@ -25,7 +25,7 @@ pub(crate) fn check_storage(keys: &Keys, read: &[&str]) -> Result<(), ConfigErro
     }
 }
 
-/// The key that describes the quantization of the checkpoint, and the method.
+/// The key that describes the quantization of the checkpoint, and the quantization method.
 fn storage(keys: &Keys) -> Option<(String, String)> {
     let text = keys.map.get("text_config").and_then(Value::as_object);
     let towers = [Some(("", &keys.map)), text.map(|text| ("text_config.", text))];

@@ -12,8 +12,8 @@ use crate::gemma3;
 use crate::rope::{RopeParameters, RopeScaling};
 use crate::shape_check::DeclaredSize;
 
-/// The values in the `config.json` of a Gemma 4 model. The keys of Llama describe the layers with
-/// an attention window.
+/// The values in the `config.json` of a Gemma 4 model. The configuration keys of Llama describe the
+/// layers with an attention window.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "most fields are keys")]
 pub struct Gemma4Config {
@@ -103,7 +103,7 @@ impl Gemma4Config {
 pub struct Gemma4Layer {
     /// The configuration of the network, but with the head sizes of the layer.
     pub network: Gemma4Config,
-    /// Whether the values are equal to the keys before the norm and the rotary embedding.
+    /// Whether attention computes the keys and the values from the output of one linear layer.
     pub keys_are_values: bool,
 }
 

@@ -29,7 +29,7 @@ pub enum ImatrixError {
     Empty(PathBuf),
 }
 
-/// The suffixes of the tensors that contain sums of squares and token counts.
+/// The suffixes of the names of tensors that contain sums of squares and token counts.
 const SUMS: &str = ".in_sum2";
 const COUNTS: &str = ".counts";
 

@@ -100,7 +100,8 @@ impl<'a> Metadata<'a> {
         })
     }
 
-    /// One number for each of `layers` layers. If the list is shorter, the last number repeats.
+    /// One number for each of `layers` layers. If the metadata contains fewer numbers, the last
+    /// number applies to the remaining layers.
     pub(crate) fn each_layer(&self, key: &str, layers: Option<usize>) -> Vec<usize> {
         // The reader of the configuration rejects more layers than the limit.
         let layers = layers.filter(|&layers| layers <= limits::LAYERS).unwrap_or(0);
@@ -172,7 +173,7 @@ impl<'a> Metadata<'a> {
         self.file.tensor(tensor).is_some()
     }
 
-    /// The number of rows of a tensor; `None` if there is no such tensor.
+    /// The number of rows of a tensor; `None` if the file does not contain the tensor.
     pub(crate) fn rows(&self, tensor: &str) -> Option<usize> {
         self.file.tensor(tensor)?.shape.first().copied()
     }

@@ -132,7 +132,8 @@ impl Renaming {
     }
 }
 
-/// The layer of a tensor, and the rest of its name. Outside of layers, this is the whole name.
+/// The index of a tensor's layer, and the tensor's name within the layer. For a tensor outside of
+/// layers, the function returns `None` and the whole name.
 fn place(tensor: &str) -> (Option<usize>, &str) {
     let in_layer = tensor.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
     let found = in_layer.and_then(|(layer, part)| Some((layer.parse().ok()?, part)));
