@@ -93,8 +93,9 @@ impl Element<'_> {
 
     /// Calls a function of an element of a block array. If Tracewright has not recorded the
     /// function for an equal element, this method first records the function. The method returns
-    /// the recorded result, and the new tensors that must replace the tensors in the recorded
-    /// result. After an error, the returned list of tensors is empty.
+    /// the recorded result, and the tensors that this call computes. The caller must replace the
+    /// tensors in the recorded result by the tensors of the call. After an error, the returned list
+    /// of tensors is empty.
     fn call(self, run: Run<'_>) -> (Rc<dyn Any>, Vec<Raw>) {
         let Self { scope, tensors, place, .. } = self;
         let found =

@@ -96,11 +96,11 @@ pub trait CausalLm: Sized {
 
     /// Records the trace of the given entry points. The recording of a trace reads no weights.
     ///
-    /// Each entry point takes `tokens: i32[B,S]`, `start` and `count` (`i32[]`, or `i32[B]` for several
-    /// sequences), and then the state of each layer. The [`LogitsMode`] of the entry point selects whether
-    /// the results `logits` and `token` exist. After the logits and the token, the entry point returns the
-    /// new state. An entry point with [`EntryInput::Features`] takes `features` instead of `tokens`. An entry
-    /// point without logits takes no `start`, and fills the state of an encoder.
+    /// Each entry point takes `tokens: i32[B,S]`, `start` and `count` (`i32[]`, or `i32[B]` for
+    /// several sequences), and then the state of each layer. The [`LogitsMode`] selects whether the
+    /// results `logits` and `token` exist. After the logits and the token, the entry point returns
+    /// the updated state. An entry point with [`EntryInput::Features`] takes `features` instead of
+    /// `tokens`. An entry point without logits takes no `start`, and fills the state of an encoder.
     ///
     /// # Errors
     /// Returns an error if a value in the configuration is invalid. If a function body contains

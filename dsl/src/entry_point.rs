@@ -11,11 +11,10 @@ pub enum LogitsMode {
     All,
     /// Returns the most likely next token after every token, without logits.
     Each,
-    /// Returns the logits and the most likely next token after every token. Use this mode to verify
-    /// draft tokens.
+    /// Returns the logits and the most likely next token after every token. Use the mode `Verify`
+    /// to verify draft tokens.
     Verify,
-    /// Returns no logits. Use this mode for an entry point that runs an encoder or computes
-    /// embeddings.
+    /// Returns no logits, because the entry point runs an encoder or computes embeddings.
     None,
 }
 
@@ -70,8 +69,9 @@ impl EntryPoint {
         Self { input: EntryInput::Features, ..self }
     }
 
-    /// The number of tokens per call of `prefill_short`. A call of `prefill_short` costs little
-    /// more than a call with a single token, because reading the weights takes most of the time.
+    /// The number of tokens per call of `prefill_short`. A call of `prefill_short` takes little
+    /// more time than a call with a single token, because reading the weights takes most of the
+    /// time.
     const SHORT: usize = 16;
 
     /// The standard entry points. `prefill` computes `chunk` tokens per call. `prefill_short`

@@ -78,10 +78,11 @@ fn made(
 /// `[outputs…, inputs…]` as a matrix. The layer replaces the argument's input axes by the output
 /// axes.
 ///
-/// Some checkpoints store the matrix with the input axes first, such as GPT-2's `Conv1D` and most
-/// JAX models. Call [`transposed`](Self::transposed) for a checkpoint that stores the input axes
-/// first. The shape of a square matrix does not reveal the order of the axes. If you set
-/// `transposed` wrongly, a square matrix loads without an error, but the results are wrong.
+/// Some checkpoints store the matrix with the input axes first, for example checkpoints of GPT-2
+/// (`Conv1D`) and of most JAX models. Call [`transposed`](Self::transposed) for a checkpoint that
+/// stores the input axes first. The shape of a square matrix does not reveal the order of the axes.
+/// If you set `transposed` wrongly, a square matrix loads without an error, but the results are
+/// wrong.
 #[derive(Clone, Debug)]
 pub struct Linear<T: Float> {
     stored: WeightPath,

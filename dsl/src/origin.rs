@@ -72,7 +72,7 @@ impl<'a> Origin<'a> {
         self.sources(small).is_subset(&self.sources(large))
     }
 
-    /// The line of code that removed `axis` from an ancestor of `from`. This line of code computes
+    /// The line of code that removed `axis` from an ancestor of `from`. The returned line computes
     /// the last ancestor that lacks the axis but has an operand with the axis.
     pub(crate) fn lost_at(self, from: NodeId, axis: Axis) -> Option<&'a Provenance> {
         let mut open = BTreeSet::from([from]);

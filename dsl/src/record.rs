@@ -70,14 +70,15 @@ impl<M> Recording<M> {
         Self { shards, ..self }
     }
 
-    /// Records `function`, which is a function of a block or a closure that calls such functions.
-    /// The arguments and results of the function become the arguments and results of the entry
-    /// point. The declared signature of the function sets the names, axes and types of the
+    /// Records `function`, which is a function of a block or a closure that calls functions of
+    /// blocks. The arguments and results of the function become the arguments and results of the
+    /// entry point. The declared signature of the function sets the names, axes and types of the
     /// arguments. `sizes` sets the extents of axes that `dims` does not declare.
     ///
-    /// # Errors Returns the first error in a function body, with the line of Rust code that caused
-    /// the error. Also returns an error if an axis has no extent, or if `sizes` contains an axis
-    /// that no argument has.
+    /// # Errors
+    /// Returns the first error in a function body, with the line of Rust code that caused the
+    /// error. Returns an error if an axis of an argument has no extent, or if `sizes` contains an
+    /// axis that no argument has.
     #[track_caller]
     pub fn entry<A, F: EntryFunction<M, A>>(
         self,

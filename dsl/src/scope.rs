@@ -74,15 +74,15 @@ pub trait Block: Sized + 'static {
     fn build(scope: Scope, config: &Rc<Self::Config>) -> Result<Self, BuildError>;
 }
 
-/// Converts a model's configuration to the configuration of another model. The first model can then
-/// use blocks of the other model as fields.
+/// Converts a model's configuration to the configuration of another model. A model whose
+/// configuration implements this trait can have blocks of another model as fields.
 pub trait Project<Target> {
-    /// Returns the configuration for the blocks of the other model.
+    /// Returns the configuration for fields that are blocks of another model.
     fn project(&self) -> Target;
 
     /// The configuration for the element `index` of a block array `[Block; L]`. Implement this
-    /// function if the elements have different sizes. By default, all elements have the same
-    /// configuration.
+    /// function if the elements of the array have different sizes. By default, all elements of the
+    /// array have the same configuration.
     fn project_at(&self, _index: usize) -> Target {
         self.project()
     }

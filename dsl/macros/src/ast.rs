@@ -109,7 +109,7 @@ pub struct StateAxis {
     pub extent: Option<Ident>,
 }
 
-/// One field of a block, for example `name: type at "key" = tied(path) if key`.
+/// A declaration of a field in a block, for example `name: type at "key" = tied(path) if key`.
 pub struct Field {
     pub attrs: Vec<Attribute>,
     pub name: Ident,
@@ -189,7 +189,7 @@ pub enum SignatureType {
     Rust(Type),
 }
 
-/// A tensor's type: `T[B, S, D]`, or `T[.., D]` for any axes before D.
+/// The type of a tensor: `T[B, S, D]`, or `T[.., D]` for a tensor with any axes before D.
 pub struct TensorType {
     pub element: Ident,
     pub rest: Option<Token![..]>,
@@ -248,7 +248,8 @@ impl Block {
 }
 
 impl Field {
-    /// The text that this field adds to the checkpoint key of its block.
+    /// The text that Tracewright appends to a block's checkpoint key to form the checkpoint key of
+    /// this field.
     pub fn key(&self) -> String {
         self.at.as_ref().map_or_else(|| self.name.unraw().to_string(), LitStr::value)
     }

@@ -416,7 +416,7 @@ fn descend<'a>(
     path.pop();
 }
 
-/// Reports fields, blocks and dims that nothing uses.
+/// Reports the fields, blocks and dims that the rest of the declaration does not use.
 fn usage(model: &Model, errors: &mut Errors) {
     let scans: Vec<Scan> = model
         .blocks
@@ -529,9 +529,10 @@ fn is_misspelt(name: &str, known: &str) -> bool {
 /// finds names in the arguments of macros.
 #[derive(Default)]
 struct Scan {
-    /// Each field or method `name` in an expression `self.name`.
+    /// The names `name` of fields and methods in expressions `self.name`.
     own: HashSet<String>,
-    /// Each field or method `name` in an expression `other.name`, in which `other` is not `self`.
+    /// The names `name` of fields and methods in expressions `other.name`, in which `other` is not
+    /// `self`.
     foreign: HashSet<String>,
     /// All identifiers in the function's body.
     words: HashSet<String>,

@@ -47,8 +47,8 @@ impl Errors {
 }
 
 /// The end of an error message about an unknown name. If a known name is similar to the unknown
-/// name, the error message ends with `; did you mean …?`. Otherwise the error message lists the
-/// known names.
+/// name, the error message ends with `; did you mean …?`. If no known name is similar, the error
+/// message lists the known names.
 pub fn suggestion<'a>(unknown: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let known: Vec<&str> = known.into_iter().collect();
     let distance = |name: &str| strsim::damerau_levenshtein(&unknown.to_lowercase(), &name.to_lowercase());

@@ -96,7 +96,7 @@ impl Generator<'_> {
 
             #[allow(dead_code, clippy::all)]
             impl #generics #name #arguments #bounds {
-                /// The extent of the axis `axis`, which `dims` declares.
+                /// The extent that `dims` declares for the axis `axis`.
                 pub fn dim(&self, axis: #dsl::Axis) -> usize {
                     self.dims.extent(axis)
                 }
@@ -390,9 +390,9 @@ impl Generator<'_> {
     }
 
     /// Generates a public and a private Rust function for each declared function. The generated
-    /// public function checks arguments and results, and reuses a recording if an equal element of
-    /// a block array was recorded before. The generated private function contains the body of the
-    /// declared function.
+    /// public function checks arguments and results, and reuses the recording of an equal element
+    /// of the block array, if such a recording exists. The generated private function contains the
+    /// body of the declared function.
     fn function(&self, block: &Block, function: &Function) -> TokenStream {
         let Function { attrs, name, .. } = function;
         let title = format!("{}::{name}", block.name);

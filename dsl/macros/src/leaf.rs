@@ -1,5 +1,5 @@
-//! The table of built-in leaves, such as `Linear`, with one line for each leaf. The macro takes all
-//! information about leaves from the table.
+//! The table of built-in leaves, such as `Linear`, with one line for each leaf. The macro `model!`
+//! takes all information about built-in leaves from this file.
 
 /// The syntax of a built-in leaf.
 pub struct LeafKind {
@@ -12,8 +12,9 @@ pub struct LeafKind {
     /// Whether `tied` may occur in this leaf's declaration, and whether another leaf's `tied` may
     /// name this leaf.
     pub ties: bool,
-    /// The settings that may occur in the parentheses after the axes. Each pair contains the name
-    /// of the builder method for a setting, and the kind of that method's argument.
+    /// The settings that a declaration of the leaf may contain in parentheses after the axes. Each
+    /// pair contains the name of the builder method for a setting, and the kind of that method's
+    /// argument.
     pub settings: &'static [(&'static str, SettingKind)],
 }
 

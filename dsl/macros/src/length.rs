@@ -5,20 +5,21 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use syn::{Error, Result};
 
 /// The largest number of tokens that a declaration may have between two commas. For tokens in
-/// brackets, the number also includes the tokens before the opening bracket. Real declarations have
-/// about a dozen tokens between two commas.
+/// brackets, the number also includes the tokens between the previous comma and the opening
+/// bracket. Real declarations have about a dozen tokens between two commas.
 const LONGEST: usize = 256;
 
 /// Checks that a declaration is short enough to parse. The macro does not parse the bodies of
 /// functions, so a body can have any length.
 ///
 /// # Errors
-/// Returns an error at the first token beyond the limit.
+/// Returns an error at the first token beyond the limit of `LONGEST` tokens.
 pub fn check(tokens: TokenStream) -> Result<()> {
     within(tokens, 0)
 }
 
-/// Checks the tokens of a group. `before` is the number of tokens that precede the group.
+/// Checks the length of a group of tokens, such as the tokens in brackets. `before` is the number
+/// of tokens between the last comma and the group.
 fn within(tokens: TokenStream, before: usize) -> Result<()> {
     let (mut length, mut angles, mut is_function) = (before, 0_usize, false);
     let mut tokens = tokens.into_iter().peekable();

@@ -122,16 +122,17 @@ use proc_macro::TokenStream;
 /// recurrent state. The full syntax of a state is `L of name: Kind<Element>[axes]`. `Kind` is a
 /// type in `nn::states`: `cache { L of delta: Recurrent<F32>[H, E], L of latent: Slots[R] }`. In
 /// `forward`, `cache.state(i)` returns the state of layer i that has no name. `cache.named(i,
-/// "delta")` returns the state of layer i with the name `delta`. Layers of two kinds can have heads
-/// of different sizes. For example, `L of [K = W, E = J] if …` gives the axes K and E the extents
-/// of the dims W and J. A layer can also attend to the keys and values of another layer j. To read
-/// the keys and values of layer j, the function of the attending layer takes a `&Kv<T>` and calls
-/// `Kv::read`. The function `forward` passes `cache.state(j)` to the attending layer.
+/// "delta")` returns the state of layer i with the name `delta`. Two kinds of layers can have
+/// attention heads of different sizes. For example, `L of [K = W, E = J] if …` gives the axes K and
+/// E the extents of the dims W and J. A layer can also attend to the keys and values of another
+/// layer j. To read the keys and values of layer j, the function of the attending layer takes a
+/// `&Kv<T>` and calls `Kv::read`. The function `forward` passes `cache.state(j)` to the attending
+/// layer.
 ///
 /// **`shard`** declares which axes are partitioned over the axes of a device mesh: `shard { K, F, V
 /// over model; B over data }`. In this example, Tracewright partitions every weight, state,
-/// argument and result that has the axis K, F, V or B. A rule of `shard` has no effect on a mesh
-/// without the rule's mesh axis.
+/// argument and result that has the axis K, F, V or B. A rule such as `B over data` has no effect
+/// on a mesh without the axis `data`.
 ///
 /// **Parameters.** A block can take other blocks as type parameters after the element type. A trait
 /// bound on a type parameter declares the functions that the block must have. If a block's function

@@ -104,8 +104,8 @@ impl<T: Float> Attend<T> {
         self
     }
 
-    /// Restricts each query to its own position and the previous `width` − 1 positions. With
-    /// `None`, the method changes nothing.
+    /// Restricts each query to its own position and the previous `width` − 1 positions. If `width`
+    /// is `None`, the method does not change the mask.
     pub fn windowed(self, width: Option<usize>) -> Self {
         match width {
             Some(width) => self.within(Mask::window(width)),

@@ -27,8 +27,8 @@ pub fn argmax<T: Float>(x: Tensor<T>, axis: Axis) -> Tensor<I32> {
 }
 
 /// The `k` largest elements along an axis in descending order, and the indices of these elements.
-/// In each result, the axis has the extent `k`. Among equal elements, the element with the lowest
-/// index comes first. NaN is larger than any number, as in `torch.topk`.
+/// In the two returned tensors, the axis `axis` has the extent `k`. Among equal elements, the
+/// element with the lowest index comes first. NaN is larger than any number, as in `torch.topk`.
 ///
 /// The function searches `k` times for the largest remaining element. Use this function for a small `k`, such
 /// as the number of active experts.

@@ -16,9 +16,9 @@ pub const RING: Axis = Axis(trace::RingState::AXIS);
 #[derive(Clone, Debug)]
 pub struct Mask<T: Float> {
     pub(super) terms: Vec<MaskTerm>,
-    /// The tensor `lengths` of each condition that has such a tensor, in the order of `terms`.
+    /// The tensors `lengths` of the conditions `Padding` and `Prefix`, in the order of `terms`.
     pub(super) lengths: Vec<Tensor<I32>>,
-    /// The tensor `scores` of each condition that adds scores, in the order of `terms`.
+    /// The tensors `scores` of the conditions `Additive`, in the order of `terms`.
     pub(super) added: Vec<Tensor<T>>,
 }
 

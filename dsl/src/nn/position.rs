@@ -11,9 +11,9 @@ use crate::{Axis, Tensor};
 /// have the shape `[B]`, because each sequence has its own position.
 #[derive(Clone, Copy, Debug)]
 pub struct Position {
-    /// The position of the first token, from 0.
+    /// The position of the call's first token in its sequence, from 0.
     pub start: Tensor<I32>,
-    /// The number of real tokens. The chunk's tokens after the real tokens are padding.
+    /// The number of real tokens. All later tokens of the call are padding.
     pub count: Tensor<I32>,
 }
 

@@ -13,31 +13,35 @@ use crate::{Axis, Tensor};
 /// matrices.
 #[derive(Clone, Copy, Debug)]
 pub struct MatrixTokens {
-    /// The queries, `[B, S, H, D]`, which read from the matrix. The operation does not scale the
-    /// queries, so scale the queries before the call.
+    /// The queries, `[B, S, H, D]`, by which the layer multiplies the matrices of the state. The
+    /// operation does not scale the queries, so scale the queries before the call.
     pub query: Tensor<F32>,
-    /// The keys, `[B, S, H, D]`. A key is the address of a value in the matrix.
+    /// The keys, `[B, S, H, D]`. The matrices of the state are sums of outer products of a key and
+    /// a value.
     pub key: Tensor<F32>,
     /// The values, `[B, S, H, G, E]`. G value heads share a key head.
     pub value: Tensor<F32>,
-    /// The logarithm of the factor with which each token decays the matrix, `[B, S, H, G]`.
+    /// The logarithm of the factor by which each token multiplies the matrix of a head, `[B, S, H,
+    /// G]`.
     pub decay: Tensor<F32>,
     /// The factor by which a token's value is multiplied, `[B, S, H, G]`.
     pub rate: Tensor<F32>,
 }
 
 impl Recurrent<F32> {
-    /// Updates the matrices `[B, H, G, D, E]` with new tokens, and returns the vectors that the
-    /// tokens' queries read, `[B, S, H, G, E]`. `axis` is the axis S of the tokens. Each token
-    /// first decays the matrix. The token then adds the outer product of its key and its value,
-    /// multiplied by the token's `rate` (Mamba-2). See [`LinearAttention`].
+    /// Updates the matrices `[B, H, G, D, E]` with new tokens, and returns the product of each
+    /// token's query and the updated matrix, `[B, S, H, G, E]`. `axis` is the axis S of the tokens.
+    /// For each token, the operation first multiplies the matrix by the exponential of the token's
+    /// `decay`. The operation then adds the outer product of the token's key and value, multiplied
+    /// by the token's `rate` (Mamba-2). See [`LinearAttention`].
     #[track_caller]
     pub fn write(&mut self, tokens: MatrixTokens, axis: Axis, at: Position) -> Tensor<F32> {
         self.written(false, tokens, axis, at)
     }
 
-    /// Updates the matrices like [`write`](Self::write), but by the gated delta rule. Each token
-    /// writes its value minus the value that the decayed matrix contains for the token's key.
+    /// Updates the matrices like [`write`](Self::write), but by the gated delta rule. In this rule,
+    /// the operation first subtracts the product of the token's key and the decayed matrix from the
+    /// token's value.
     #[track_caller]
     pub fn write_delta(&mut self, tokens: MatrixTokens, axis: Axis, at: Position) -> Tensor<F32> {
         self.written(true, tokens, axis, at)

@@ -73,7 +73,8 @@ pub trait State: TraceArg {
 )]
 pub trait HasAxes<const N: usize>: State {}
 
-/// A state that needs less memory in a layer with an attention window.
+/// A state that needs less memory in a layer with an attention window than in a layer without a
+/// window.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no window",
     label = "a state that is declared with `within`"

@@ -55,7 +55,7 @@ impl<T: Float> Recurrent<T> {
     /// The state stores the last inputs on the axis `kept`. `x` contains the new inputs on the axis
     /// `tokens`. `taps` has the axes of the features and the axis `tap`. The last element along
     /// `tap` is the factor for the newest input. Any other axes of `taps` must have extent 1. The
-    /// call stores the last inputs that are not padding as the new state.
+    /// call replaces the state by the last inputs that are not padding.
     #[track_caller]
     pub fn convolve(
         &mut self,
@@ -78,7 +78,7 @@ impl<T: Float> Recurrent<T> {
 
     /// Returns the inputs of a causal convolution on the axis `tokens`. The previous inputs, which
     /// the state stores on the axis `kept`, come first, and the new inputs `x` follow. The call
-    /// stores the last inputs that are not padding as the new state.
+    /// replaces the state by the last inputs that are not padding.
     #[track_caller]
     pub fn append(&mut self, x: Tensor<T>, kept: Axis, tokens: Axis, at: Position) -> Tensor<T> {
         let place = Location::caller();

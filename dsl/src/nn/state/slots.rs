@@ -168,8 +168,8 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Reorders the axes of `new` like the axes of this state. Also returns the axis of new
-    /// positions in `new`, and the state's axis of slots.
+    /// Reorders the axes of `new` like the axes of this state. Returns the reordered tensor, the
+    /// axis of new positions in `new`, and the state's axis of slots.
     fn aligned_with(self, new: Self, place: Place) -> Option<(Self, Dim, Dim)> {
         let (slots, rows) = (self.dims(place), new.dims(place));
         let lacks = |a: &[Dim], b: &[Dim]| -> Vec<Dim> {
