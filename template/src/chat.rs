@@ -42,7 +42,7 @@ pub struct Chat {
 /// A template is an untrusted program that comes with the model. Limits stop a template that
 /// creates huge values, recurses deeply or loops forever. Tracewright limits the number of executed
 /// instructions, the number of operators in a tag, the sizes of named values, and the size of the
-/// output. The limits stop all known attacks with a template. However, the limits do not prove that
+/// output. The limits stop all known attacks with a template. The limits do not prove that
 /// rendering is safe, because minijinja itself does not limit memory. For example, comparing a list
 /// that contains itself can still exhaust the stack. A filter such as `sort` on a long list can
 /// take much time and memory. If you render templates from unknown authors, use a separate process

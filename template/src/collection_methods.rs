@@ -144,8 +144,8 @@ impl Object for View {
         ObjectRepr::Iterable
     }
 
-    /// For a dictionary view, minijinja would return the item with this index, but a dictionary
-    /// view in Jinja has no items by index.
+    /// Returns an undefined value for every index, because in Jinja you cannot index a dictionary
+    /// view. Without this method, minijinja would return an item of the view.
     fn get_value(self: &Arc<Self>, _: &Value) -> Option<Value> {
         Some(Value::UNDEFINED)
     }

@@ -32,8 +32,8 @@ impl Object for Generator {
         ObjectRepr::Iterable
     }
 
-    /// minijinja would consume items to return the item with this index. In Jinja, a generator has
-    /// no items by index.
+    /// Returns an undefined value for every index, because in Jinja you cannot index a generator.
+    /// Without this method, minijinja would consume items of the generator.
     fn get_value(self: &Arc<Self>, _: &Value) -> Option<Value> {
         Some(Value::UNDEFINED)
     }

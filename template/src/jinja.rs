@@ -139,8 +139,8 @@ pub fn first(value: &Value) -> Result<Value, Error> {
     if value.is_undefined() { Ok(Value::UNDEFINED) } else { filters::first(value) }
 }
 
-/// Jinja's filter `last`. For an undefined value, the filter returns an undefined value. For a
-/// generator, the filter returns an error.
+/// Jinja's filter `last`. For an undefined value, `last` returns an undefined value. For a
+/// generator, `last` returns an error.
 pub fn last(value: Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::Undefined => Ok(Value::UNDEFINED),
@@ -341,8 +341,8 @@ pub fn center(value: &Value, width: Option<i64>) -> Result<Value, Error> {
     str_methods::center(&repr_json::str(value)?, width.unwrap_or(80))
 }
 
-/// Jinja's filter `indent`, which indents the lines of a text. The filter keeps a line end at the
-/// end of the text.
+/// Jinja's filter `indent`, which indents the lines of a text. The filter `indent` keeps a line end
+/// at the end of the text.
 pub fn indent(
     text: &str,
     width: Option<Value>,

@@ -14,7 +14,7 @@ const LATIN: &str = "nbsp iexcl cent pound curren yen brvbar sect uml copy ordf 
     acirc atilde auml aring aelig ccedil egrave eacute ecirc euml igrave iacute icirc iuml eth ntilde \
     ograve oacute ocirc otilde ouml divide oslash ugrave uacute ucirc uuml yacute thorn yuml";
 
-/// The other character names that HTML accepts without a semicolon.
+/// The names outside of [`LATIN`] that HTML accepts without a semicolon, each with its character.
 const SHORT: [(&str, char); 10] = [
     ("AMP", '&'),
     ("COPY", '\u{a9}'),
@@ -98,7 +98,8 @@ fn numbered<'a>(text: &'a str, out: &mut String) -> &'a str {
         out.push_str("&#");
         return text;
     }
-    /// Browsers decode references with numbers from 128 to 159 to these characters of Windows-1252.
+    /// Browsers decode references with numbers from 128 to 159 as characters of the encoding
+    /// Windows-1252.
     const WINDOWS: &str = "€\u{81}‚ƒ„…†‡ˆ‰Š‹Œ\u{8d}Ž\u{8f}\u{90}‘’“”•–—˜™š›œ\u{9d}žŸ";
     match u32::from_str_radix(number, base).unwrap_or(u32::MAX) {
         0 => out.push('\u{fffd}'),

@@ -225,8 +225,8 @@ fn quoted(text: &str, ascii: bool, out: &mut String) {
 }
 
 /// Whether `repr` prints a character without an escape. Rust uses the same Unicode categories as
-/// Python, but escapes a combining character at the beginning of a text. Therefore the function
-/// puts a letter before each tested character.
+/// Python. The function puts a letter before the tested character, because Rust escapes a combining
+/// character at the beginning of a text.
 fn is_printable(c: char) -> bool {
     String::from_iter(['a', c]).escape_debug().count() == 2
 }

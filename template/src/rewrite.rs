@@ -1,4 +1,4 @@
-//! Rewrites a template for minijinja. The function replaces statements, operators and slices that
+//! Rewrites a template for minijinja. Tracewright replaces statements, operators and slices that
 //! minijinja does not support by equivalent code.
 
 use std::ops::Range;
@@ -239,8 +239,8 @@ fn after_sign(text: &str) -> (&str, &str) {
     text.split_at(usize::from(text.starts_with(['-', '+'])))
 }
 
-/// The number of constructs in a tag for which minijinja recurses. Such constructs are operators,
-/// including words such as `and`, and also calls, filters and attributes.
+/// The number of constructs in a tag for which minijinja recurses. minijinja recurses for
+/// operators, including words such as `and`, and for calls, filters and attributes.
 fn operators_in(tag: &str) -> usize {
     let mut scan = Scan::default();
     let (mut count, mut word) = (0, String::new());
@@ -346,9 +346,9 @@ struct Bracket {
     at: usize,
     kind: char,
     colons: Vec<usize>,
-    /// The position after the last comma within the brackets.
+    /// The position after the last comma that the scan has found within the brackets.
     part: usize,
-    /// Whether the text after the last comma within the brackets contains an operator.
+    /// Whether an operator follows the last comma that the scan has found within the brackets.
     joins: bool,
 }
 

@@ -101,9 +101,9 @@ impl Source {
     }
 
     /// The error for a template that minijinja rejects. Users do not know the rewritten template,
-    /// so the error contains minijinja's message about the original template. If the message about
-    /// the original template concerns another tag, the error contains the message about the
-    /// rewritten template.
+    /// so the error contains minijinja's message about the original template. If the messages about
+    /// the original and the rewritten template concern different tags, the error contains the
+    /// message about the rewritten template.
     pub fn syntax_error(&self, error: &Error) -> TemplateError {
         let at = self.place(error);
         let plain = engine::plain().and_then(|engine| engine.template_from_str(&self.text).map(drop)).err();

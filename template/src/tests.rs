@@ -217,7 +217,7 @@ fn an_endless_template_ends() {
 }
 
 /// Tracewright quickly stops templates that would exhaust resources. The test runs on a thread with
-/// an ordinary stack.
+/// a stack of the default size.
 #[cfg(unix)]
 #[test]
 fn a_template_that_repeats_nests_or_squares_ends() {
