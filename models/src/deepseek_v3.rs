@@ -219,8 +219,10 @@ impl DeepseekV3Config {
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let mut sizes = self.experts.sizes();
         sizes.retain(|size| !size.key.contains("head_dim"));
-        let compressed =
-            &[("model.layers.*.self_attn.kv_b_proj.weight", 1), ("model.layers.*.self_attn.v_b_proj.weight", 2)];
+        let compressed = &[
+            ("model.layers.*.self_attn.kv_b_proj.weight", 1),
+            ("model.layers.*.self_attn.v_b_proj.weight", 2),
+        ];
         sizes.push(DeclaredSize::extent("kv_lora_rank", self.kv_lora_rank, compressed));
         sizes
     }

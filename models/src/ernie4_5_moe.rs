@@ -47,10 +47,7 @@ pub(crate) const FAMILY: Family = Family {
             ("moe_layer_start_index", "leading_dense_block_count"),
             ("moe_layer_interval", "interleave_moe_layer_step"),
         ],
-        parts: &[
-            &[("exp_probs_b.bias", "mlp.moe_statics.e_score_correction_bias")],
-            experts::GGUF_PARTS,
-        ],
+        parts: &[&[("exp_probs_b.bias", "mlp.moe_statics.e_score_correction_bias")], experts::GGUF_PARTS],
         ..GgufFamily::llama("ernie4_5-moe")
     }),
     presets: presets!("ernie-4.5-21b-a3b": "baidu/ERNIE-4.5-21B-A3B-PT"),

@@ -281,7 +281,12 @@ pub(crate) fn gguf_keys(file: &Metadata<'_>, largest: usize, period: usize, slid
 }
 
 /// The attention type of each of `layers` layers, as in the configuration key `layer_types`.
-pub(crate) fn gguf_layer_types(file: &Metadata<'_>, layers: usize, period: usize, slides: bool) -> Vec<&'static str> {
+pub(crate) fn gguf_layer_types(
+    file: &Metadata<'_>,
+    layers: usize,
+    period: usize,
+    slides: bool,
+) -> Vec<&'static str> {
     let layers = layers.min(limits::LAYERS);
     let by_period = |period| (1..=layers).map(|layer: usize| !layer.is_multiple_of(period)).collect();
     let expected = "a period, or a list of true and false";

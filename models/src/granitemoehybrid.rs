@@ -20,10 +20,7 @@ use crate::mamba2::{self, Mamba2, Mamba2Config};
 pub(crate) const FAMILY: Family = Family {
     about: "Mamba-2 in most layers, experts beside a feed-forward network, Granite's factors",
     stacks: &[
-        (
-            "shared_mlp.input_linear.weight",
-            &["shared_mlp.gate_linear.weight", "shared_mlp.up_linear.weight"],
-        ),
+        ("shared_mlp.input_linear.weight", &["shared_mlp.gate_linear.weight", "shared_mlp.up_linear.weight"]),
         ("block_sparse_moe.router.layer.weight", &["block_sparse_moe.gate.weight"]),
         (
             "block_sparse_moe.input_linear.weight",

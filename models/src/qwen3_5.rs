@@ -28,10 +28,7 @@ pub(crate) const FAMILY: Family = Family {
         Ignorable::Prefix("model.visual."),
         Ignorable::Prefix("mtp."),
     ],
-    gguf: Some(GgufFamily {
-        config: |file| gguf_config(file, json!({ "value_heads_tiled": true })),
-        ..GGUF
-    }),
+    gguf: Some(GgufFamily { config: |file| gguf_config(file, json!({ "value_heads_tiled": true })), ..GGUF }),
     ..Family::of(
         &["Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"],
         &["Qwen3_5TextModel", "Qwen3_5Model"],

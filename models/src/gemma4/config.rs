@@ -226,7 +226,8 @@ pub(super) fn gguf(file: &Metadata<'_>) -> Value {
     let kinds = gemma3::gguf_layer_types(file, layers.unwrap_or(0), 6, true);
     let [heads, features] =
         ["attention.head_count_kv", "feed_forward_length"].map(|key| file.each_layer(key, layers));
-    let of_kind = |wanted| kinds.iter().zip(&heads).find(|(kind, _)| **kind == wanted).map(|(_, heads)| *heads);
+    let of_kind =
+        |wanted| kinds.iter().zip(&heads).find(|(kind, _)| **kind == wanted).map(|(_, heads)| *heads);
     let global = of_kind("full_attention");
     let shared = file.optional_count("attention.shared_kv_layers").unwrap_or(0);
     let own = kinds.len().saturating_sub(shared);
@@ -234,7 +235,8 @@ pub(super) fn gguf(file: &Metadata<'_>) -> Value {
         *kind == "full_attention" && !file.has(&format!("blk.{layer}.attn_v.weight"))
     };
     let factors = file.factors("rope_freqs.weight").unwrap_or_default();
-    let rotated = factors.iter().filter(|factor| **factor == 1.0).count() as f64 / factors.len().max(1) as f64;
+    let rotated =
+        factors.iter().filter(|factor| **factor == 1.0).count() as f64 / factors.len().max(1) as f64;
     let experts = file.experts();
     let beside = file.optional_count("embedding_length_per_layer_input").unwrap_or(0);
     let theta = |key| file.optional_number(key).unwrap_or(1e4);
