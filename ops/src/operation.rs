@@ -247,7 +247,7 @@ pub enum InferError {
         found: usize,
     },
     /// The operation does not support the element type of an operand.
-    #[error("`{op}` needs {expected} elements, found `{found}`")]
+    #[error("`{op}` needs elements of type {expected}, found `{found}`")]
     Element { op: &'static str, expected: &'static str, found: TensorType },
     /// The types of two operands must agree, but differ.
     #[error("`{op}`: {what}, found `{left}` and `{right}`")]

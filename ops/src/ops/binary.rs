@@ -71,8 +71,8 @@ impl Operation for Binary {
             "`add`: operands must have one type, found `f32[2]` and `f32[3]`",
         ),
         bad("binary kind=add", &["f32[2]", "bf16[2]"], "operands must have one type"),
-        bad("binary kind=and", &["i32[2]", "i32[2]"], "`and` needs i1 elements"),
-        bad("binary kind=power", &["i32[2]", "i32[2]"], "`power` needs float elements"),
+        bad("binary kind=and", &["i32[2]", "i32[2]"], "`and` needs elements of type i1"),
+        bad("binary kind=power", &["i32[2]", "i32[2]"], "`power` needs elements of type float"),
         bad("binary kind=add", &["f32[2]"], "takes 2 operands, found 1"),
     ];
 

@@ -18,8 +18,8 @@ impl Operation for Dequantize {
         good("dequantize element=bf16", &["i8[3] 127,-127,1", "f32[] 1.01"], "bf16[3] 128,-128,1.0078125"),
         good("dequantize element=f16", &["i8[2,3,5,20]", "f32[2,3,5]"], "f16[2,3,5,20]"),
         good("dequantize element=bf16", &["i8[1,2,7,33]", "f32[1,2,7]"], "bf16[1,2,7,33]"),
-        bad("dequantize element=f32", &["i32[2,2]", "f32[2]"], "needs i8 elements"),
-        bad("dequantize element=f32", &["i8[2,2]", "bf16[2]"], "needs f32 elements"),
+        bad("dequantize element=f32", &["i32[2,2]", "f32[2]"], "needs elements of type i8"),
+        bad("dequantize element=f32", &["i8[2,2]", "bf16[2]"], "needs elements of type f32"),
         bad("dequantize element=f32", &["i8[2,3]", "f32[3]"], "each row must have a scale"),
         bad(
             "dequantize element=f32",

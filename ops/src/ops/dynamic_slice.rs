@@ -22,7 +22,7 @@ impl Operation for DynamicSlice {
         good("dynamic_slice axis=1 length=1", &["bf16[2,5,3]", "i32[] 4"], "bf16[2,1,3]"),
         bad("dynamic_slice axis=0 length=5", &["f32[4]", "i32[]"], "length is 5, expected at most 4"),
         bad("dynamic_slice axis=0 length=1", &["f32[4]", "i32[1]"], "the start must be a scalar"),
-        bad("dynamic_slice axis=0 length=1", &["f32[4]", "f32[]"], "needs i32 elements"),
+        bad("dynamic_slice axis=0 length=1", &["f32[4]", "f32[]"], "needs elements of type i32"),
     ];
 
     fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {

@@ -25,7 +25,7 @@ impl Operation for Erf {
         good("erf", &["f32[2,3]"], "f32[2,3]"),
         good("erf", &["f16[4] 0.25,-1.5,60000,-0"], "f16[4]"),
         good("erf", &["bf16[5] 0.25,-1.5,3e38,-0,0.99"], "bf16[5]"),
-        bad("erf", &["i32[2]"], "`erf` needs float elements"),
+        bad("erf", &["i32[2]"], "`erf` needs elements of type float"),
         bad("erf", &["f32[2]", "f32[2]"], "takes 1 operands, found 2"),
     ];
 

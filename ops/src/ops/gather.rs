@@ -21,7 +21,7 @@ impl Operation for Gather {
         good("gather", &["i32[3,1] 7,8,9", "i32[2] 9,-1"], "i32[2,1] 9,7"),
         good("gather", &["i32[3,1] 7,8,9", "i32[] -1000000"], "i32[1] 7"),
         good("gather", &["i32[3] 7,8,9", "i32[] 3"], "i32[] 9"),
-        bad("gather", &["f32[5,4]", "f32[2]"], "needs i32 elements"),
+        bad("gather", &["f32[5,4]", "f32[2]"], "needs elements of type i32"),
         bad("gather", &["f32[]", "i32[2]"], "axis 0 does not exist in `f32[]`"),
         bad("gather", &["f32[0,4]", "i32[2]"], "expected at least one row"),
     ];

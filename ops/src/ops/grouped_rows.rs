@@ -61,7 +61,7 @@ impl Operation for GroupedRows {
         bad(
             "grouped_rows format=q8 inputs=70 element=f32",
             &["i8[5,3,32]", "f16[5,3]", "f32[2]"],
-            "needs i32",
+            "needs elements of type i32",
         ),
         bad("grouped_rows format=q8 inputs=70 element=i8", &["i8[5,3,32]", "f16[5,3]", "i32[2]"], "a float"),
     ];

@@ -21,7 +21,7 @@ impl Operation for Iota {
         good("iota ty=f16[3,1] axis=0", &[], "f16[3,1] 0,1,2"),
         good("iota ty=i8[3] axis=0", &[], "i8[3] 0,1,2"),
         bad("iota ty=i32[2,3] axis=2", &[], "axis 2 does not exist in `i32[2,3]`"),
-        bad("iota ty=i1[2] axis=0", &[], "needs integer or float elements"),
+        bad("iota ty=i1[2] axis=0", &[], "needs elements of type integer or float"),
         bad("iota ty=i32[] axis=0", &[], "axis 0 does not exist in `i32[]`"),
     ];
 

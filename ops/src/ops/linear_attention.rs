@@ -111,7 +111,7 @@ impl Operation for LinearAttention {
         bad(
             "linear_attention delta=true",
             &with("bf16[1,1,2,4]", "bf16[1,1,2,4]"),
-            "needs f32 elements, found `bf16[1,1,2,4]`",
+            "needs elements of type f32, found `bf16[1,1,2,4]`",
         ),
         bad(
             "linear_attention delta=true",

@@ -29,7 +29,7 @@ impl Operation for Pack {
         good("pack format=mxfp4", &["bf16[17,129]"], "i8[2,2,1088]"),
         good("pack format=q4_k", &["bf16[17,257]"], "i8[2,2,2304]"),
         bad("pack format=q4", &["f32[4]"], "must be a matrix"),
-        bad("pack format=q4", &["i8[4,4]"], "needs float elements"),
+        bad("pack format=q4", &["i8[4,4]"], "needs elements of type float"),
         bad("pack format=bf16", &["f32[4,4]"], "the format must keep the element type"),
     ];
 

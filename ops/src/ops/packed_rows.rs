@@ -35,7 +35,11 @@ impl Operation for PackedRows {
             "f32[3]",
         ),
         bad("packed_rows format=q4 outputs=3 inputs=4 element=f32", &["i8[1,1,576]"], "takes 2 operands"),
-        bad("packed_rows format=q4 outputs=3 inputs=4 element=f32", &["i8[1,1,576]", "f32[2]"], "needs i32"),
+        bad(
+            "packed_rows format=q4 outputs=3 inputs=4 element=f32",
+            &["i8[1,1,576]", "f32[2]"],
+            "needs elements of type i32",
+        ),
         bad(
             "packed_rows format=f32 outputs=3 inputs=4 element=f32",
             &["f32[1,5,16,1]", "i32[2]"],

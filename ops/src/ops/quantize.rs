@@ -57,7 +57,7 @@ impl Operation for Quantize {
         ),
         bad("quantize format=q4 part=counts", &["f32[4,4]"], "part is counts, expected a part of q4"),
         bad("quantize format=q4 part=scales", &["f32[4]"], "must be a matrix"),
-        bad("quantize format=q4 part=scales", &["i8[4,4]"], "needs float elements"),
+        bad("quantize format=q4 part=scales", &["i8[4,4]"], "needs elements of type float"),
     ];
 
     fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {

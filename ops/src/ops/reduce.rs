@@ -38,7 +38,7 @@ impl Operation for Reduce {
         good("reduce kind=minimum axes=[1]", &["f32[2,3]"], "f32[2]"),
         bad("reduce kind=add axes=[2]", &["f32[2,3]"], "axis 2 does not exist in `f32[2,3]`"),
         bad("reduce kind=add axes=[1,0]", &["f32[2,3]"], "expected ascending axes"),
-        bad("reduce kind=add axes=[0]", &["i1[2]"], "needs float or integer elements"),
+        bad("reduce kind=add axes=[0]", &["i1[2]"], "needs elements of type float or integer"),
     ];
 
     fn bound(&self) -> Bound {

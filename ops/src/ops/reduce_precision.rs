@@ -19,7 +19,7 @@ impl Operation for ReducePrecision {
         good("reduce_precision to=f16", &["f32[2] 1.0004,3"], "f32[2] 1,3"),
         good("reduce_precision to=bf16", &["f32[2,3]"], "f32[2,3]"),
         bad("reduce_precision to=i8", &["f32[2]"], "expected f16 or bf16"),
-        bad("reduce_precision to=bf16", &["i32[2]"], "needs f32 elements"),
+        bad("reduce_precision to=bf16", &["i32[2]"], "needs elements of type f32"),
     ];
 
     fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {

@@ -45,7 +45,7 @@ impl Operation for RmsNorm {
             &["f32[3,8]", "f32[3]"],
             "the weight must match the last axis",
         ),
-        bad("rms_norm epsilon=1e-5 style=scale", &["i32[8]", "i32[8]"], "needs float elements"),
+        bad("rms_norm epsilon=1e-5 style=scale", &["i32[8]", "i32[8]"], "needs elements of type float"),
         bad(
             "rms_norm epsilon=-1.0 style=scale",
             &["f32[8]", "f32[8]"],

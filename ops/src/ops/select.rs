@@ -14,7 +14,7 @@ impl Operation for Select {
         good("select", &["i1[3] 1,0,1", "f32[3] 1,2,3", "f32[3] 4,5,6"], "f32[3] 1,5,3"),
         good("select", &["i1[2]", "i32[2]", "i32[2]"], "i32[2]"),
         good("select", &["i1[2,3]", "bf16[2,3]", "bf16[2,3]"], "bf16[2,3]"),
-        bad("select", &["i32[3]", "f32[3]", "f32[3]"], "needs i1 elements"),
+        bad("select", &["i32[3]", "f32[3]", "f32[3]"], "needs elements of type i1"),
         bad("select", &["i1[3]", "f32[3]", "f32[4]"], "both choices must have one type"),
         bad("select", &["i1[4]", "f32[3]", "f32[3]"], "predicate and choices must have one shape"),
     ];

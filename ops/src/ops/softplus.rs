@@ -41,7 +41,7 @@ impl Operation for Softplus {
         good("softplus", &["f32[32,64]"], "f32[32,64]"),
         good("softplus", &["f16[4] 0.25,-1.5,60000,-9"], "f16[4]"),
         good("softplus", &["bf16[5] 0.25,-1.5,3e38,-0,-60"], "bf16[5]"),
-        bad("softplus", &["i32[2]"], "`softplus` needs float elements"),
+        bad("softplus", &["i32[2]"], "`softplus` needs elements of type float"),
         bad("softplus", &["f32[2]", "f32[2]"], "takes 1 operands, found 2"),
     ];
 

@@ -62,8 +62,8 @@ impl Operation for Unary {
         good("unary kind=exponential", &["bf16[5]"], "bf16[5]"),
         good("unary kind=negate", &["f16[5]"], "f16[5]"),
         good("unary kind=not", &["i1[2] 1,0"], "i1[2] 0,1"),
-        bad("unary kind=not", &["f32[2]"], "needs i1 elements"),
-        bad("unary kind=tanh", &["i32[2]"], "needs float elements, found `i32[2]`"),
+        bad("unary kind=not", &["f32[2]"], "needs elements of type i1"),
+        bad("unary kind=tanh", &["i32[2]"], "needs elements of type float, found `i32[2]`"),
         bad("unary kind=tanh", &["f32[2]", "f32[2]"], "takes 1 operands, found 2"),
     ];
 
