@@ -53,8 +53,8 @@ impl Interrupt {
         self.idle.store(idle, Ordering::SeqCst);
     }
 
-    /// Returns `ControlFlow::Break` if you have pressed Ctrl-C. Callbacks return this value to stop
-    /// a long operation.
+    /// Returns `ControlFlow::Break` if you have pressed Ctrl-C. Callbacks return
+    /// `ControlFlow::Break` to stop a long operation.
     pub fn go_on(&self) -> ControlFlow<()> {
         if self.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
