@@ -25,8 +25,8 @@ impl NewFile {
     /// publishing replaces the target of the link.
     ///
     /// # Errors
-    /// Returns an error if the folder does not exist or cannot be written, or `path` is not a regular file of
-    /// this kind.
+    /// Returns an error if the folder does not exist or cannot be written, or `path` is not a
+    /// regular file of the given kind.
     pub fn begin(path: &Path, kind: FileKind) -> Result<Self, FileError> {
         let asked = path.to_owned();
         let path = replaced(path, kind)?;

@@ -89,8 +89,8 @@ mod tests {
         assert!(FolderLock::take(folder.path()).unwrap().is_some());
     }
 
-    /// A run that unlocks the folder removes the lock file. Another run may have opened the lock
-    /// file shortly before the removal.
+    /// A run that unlocks the folder removes the lock file. When a run removes its lock file,
+    /// another run may already have opened the file.
     #[test]
     fn of_many_at_once_one_has_the_folder() {
         use std::sync::atomic::{AtomicUsize, Ordering};

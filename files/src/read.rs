@@ -97,7 +97,7 @@ fn json_memory(text: &str) -> u64 {
     memory
 }
 
-/// Reads a text of at most `limit` bytes. `path` can also be a pipe.
+/// Reads a text of at most `limit` bytes. `path` can name a regular file or a pipe.
 ///
 /// # Errors
 /// Returns an error if the file does not exist, is too long, is not UTF-8, or cannot be read.

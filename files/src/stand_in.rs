@@ -39,7 +39,7 @@ impl StandIn {
         }
     }
 
-    /// Returns the error for a caller that tries to read a file but finds the placeholder.
+    /// Returns the error for a caller that tries to read a file but finds a placeholder.
     pub fn error(self) -> io::Error {
         io::Error::new(io::ErrorKind::InvalidData, self)
     }
