@@ -1,10 +1,10 @@
 //! Starts the next decode call before the host has read the result of the last call. So the device
 //! does not wait for the host between two decode calls.
 //!
-//! The call that starts early processes the most likely token. If the sampler chooses another
-//! token, a second call computes the same position again. Between the two calls for the same
-//! position, the KV cache contains a wrong vector after the last valid position. No call of the
-//! network reads the wrong vector.
+//! A decode call that starts early processes the most likely token. If the sampler does not choose
+//! the most likely token, a second call computes the same position again. Between the two calls for
+//! the same position, the KV cache contains a wrong vector after the last valid position, but no
+//! call of the network reads the wrong vector.
 
 use ops::TensorType;
 use pjrt::PjrtBuffer;
@@ -109,7 +109,7 @@ pub(crate) struct Expected {
     pub start: Vec<i32>,
     pub count: Vec<i32>,
     /// The state tensors that the expected call takes as arguments. After the expected call has
-    /// started, the list contains the tensors that the call returns.
+    /// started, the list contains the state tensors that the call returns.
     pub states: Vec<DeviceTensor>,
     /// The most likely next token of each sequence.
     pub token: DeviceTensor,

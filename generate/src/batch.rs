@@ -42,7 +42,8 @@ impl<'a, E: Executor> Batch<'a, E> {
     }
 
     /// Creates a drafter for each row of the batch. A drafter proposes draft tokens. If the network
-    /// has an entry point that verifies draft tokens, the texts get the same tokens in fewer calls.
+    /// has an entry point that verifies draft tokens, the texts get the same tokens as without
+    /// drafters, in fewer network calls.
     #[must_use]
     pub fn speculate(mut self, drafter: impl FnMut() -> Box<dyn Drafter + 'a>) -> Self {
         self.rows.drafters = std::iter::repeat_with(drafter).take(self.running.len()).collect();

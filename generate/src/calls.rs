@@ -47,8 +47,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
     }
 
     /// Returns the network calls for sequences that process one token or a draft. The function
-    /// returns the cheaper of two choices. The first choice is one call for all sequences. The
-    /// second choice is one call for each draft, and one call for all sequences without a draft.
+    /// returns one call for all sequences, or one call for each draft and one call for all
+    /// sequences without a draft. The function chooses the calls with the lower total cost.
     fn shared(
         &self,
         rows: &[usize],

@@ -9,9 +9,9 @@ use pjrt::PjrtBuffer;
 use crate::GenerateError;
 use crate::network::integers;
 
-/// A tensor of an [`Xla`](crate::Xla). A new tensor stays in host memory until a call takes the
-/// tensor as an argument. A call moves the tensor to the devices on which the entry point expects
-/// the argument.
+/// A tensor of a program that [`Xla`](crate::Xla) runs. A new tensor stays in host memory until a
+/// call takes the tensor as an argument. A call moves the tensor to the devices on which the entry
+/// point expects the argument.
 pub enum XlaBuffer {
     /// A tensor of zeros whose memory is not allocated yet.
     Zeros(TensorType),

@@ -38,7 +38,7 @@ pub enum GenerateError {
     /// The tokenizers library rejects a `tokenizer.json`.
     #[error("`{path}` is not a valid tokenizer file", path = path.display())]
     Tokenizer {
-        /// Path of the tokenizer file.
+        /// The path of the tokenizer file.
         path: PathBuf,
         /// The error of the library `tokenizers`.
         source: Box<dyn std::error::Error + Send + Sync>,

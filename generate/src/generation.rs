@@ -9,7 +9,7 @@ use crate::constraint::Guide;
 use crate::{Constraint, GenerateError, Sampler, Sampling, TokenLogprobs};
 
 /// Options for continuing a text, with token ids. [`GenerateOptions`](crate::GenerateOptions)
-/// contains the same options with text instead of token ids.
+/// contains the options of `TokenOptions` with text instead of token ids.
 ///
 /// ```
 /// use tracewright_generate::{TokenOptions, Sampling};
@@ -124,8 +124,8 @@ pub(crate) enum StepRequest {
 
 /// The output of a network call for one row of the batch.
 pub(crate) enum StepOutput {
-    /// The call returns no output for this row. Either the network has not processed all tokens of
-    /// the row yet, or the row has no tokens.
+    /// The network call returns no output for a row of the batch. Either the network has not
+    /// processed all tokens of the row yet, or the row has no tokens.
     Nothing,
     /// The most likely token after the last token of the row.
     Token(u32),

@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// Options for continuing a text, in which stop strings and constraints are strings.
-/// [`TokenOptions`] contains the same options with token ids instead of strings.
+/// [`TokenOptions`] contains the options of `GenerateOptions` with token ids instead of strings.
 ///
 /// ```
 /// use tracewright_generate::{GenerateOptions, Sampling};
@@ -45,7 +45,7 @@ pub struct GenerateOptions {
 /// A schema or a grammar that a text must follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Follow {
-    /// The text must be JSON that is valid under this JSON Schema.
+    /// The text must be JSON that is valid under the given JSON Schema.
     JsonSchema(String),
     /// The text must follow a grammar in llguidance's variant of Lark's notation.
     Grammar(String),

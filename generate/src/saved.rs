@@ -107,9 +107,9 @@ impl SavedSequence {
 }
 
 impl KeptTensor {
-    /// Returns the name of a state tensor in a saved sequence. The name does not depend on the
-    /// batch size. For a tensor that stores each position separately, the name also does not depend
-    /// on the context length.
+    /// Returns the name of a state tensor in a saved sequence. The name of the tensor does not
+    /// depend on the batch size. If the tensor stores each position separately, its name does not
+    /// depend on the context length either.
     fn saved_name(&self, context: usize) -> String {
         let slots = self.part().filter(|&part| keeps_all(part));
         let axis = slots.and_then(|part| Some(part.slots(context, self.ty.rank())?.1));

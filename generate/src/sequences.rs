@@ -100,9 +100,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(())
     }
 
-    /// Runs the encoder for a row of the batch, and resets the row to position 0. One call of the
-    /// encoder computes all rows. So a call of the encoder also computes the outputs of the other
-    /// rows again.
+    /// Runs the encoder for a row of the batch, and resets the row to position 0. Each call of the
+    /// encoder computes all rows of the batch, so the call computes the outputs of all rows again.
     ///
     /// # Errors
     /// Returns an error if the network has no encoder, the input is too long, or the call fails.

@@ -42,7 +42,8 @@ impl<'a, E: Executor> Session<'a, E> {
     }
 
     /// Adds a drafter to the session. If the network has an entry point that verifies draft tokens,
-    /// [`generate`](Self::generate) returns the same tokens after fewer calls.
+    /// [`generate`](Self::generate) returns the same tokens as without a drafter, after fewer
+    /// network calls.
     #[must_use]
     pub fn speculate(mut self, drafter: impl Drafter + 'a) -> Self {
         self.rows.drafters = vec![Box::new(drafter)];
@@ -92,8 +93,9 @@ impl<'a, E: Executor> Session<'a, E> {
         logits.pop().ok_or(GenerateError::EmptyPrompt)
     }
 
-    /// Appends positions with features instead of tokens, and returns the logits after the last position.
-    /// [`tokens`](Self::tokens) contains `placeholder` for each position.
+    /// Appends positions with features instead of tokens, and returns the logits after the last
+    /// position. [`tokens`](Self::tokens) contains the token id `placeholder` for each position
+    /// with features.
     ///
     /// # Errors
     /// Returns an error if there are no features, the network does not take this number of features

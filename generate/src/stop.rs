@@ -9,9 +9,10 @@ use serde_json::Value;
 use crate::GenerateError;
 use crate::model_file::read_keys;
 
-/// Returns the tokens that end a text. `eos_token_id` in `generation_config.json` contains the
-/// token ids. If `generation_config.json` lacks `eos_token_id`, the function reads `eos_token_id`
-/// in `config.json` or in its `text_config`. For a GGUF file, the metadata contain the token ids.
+/// Returns the tokens that end a text. `eos_token_id` in `generation_config.json` contains the ids
+/// of the stop tokens. If `generation_config.json` lacks `eos_token_id`, the function reads
+/// `eos_token_id` in `config.json` or in its `text_config`. For a GGUF file, the metadata contain
+/// the ids of the stop tokens.
 pub fn stop_tokens(dir: &Path) -> Result<Vec<u32>, GenerateError> {
     const KEY: &str = "eos_token_id";
     for name in ["generation_config.json", "config.json"] {

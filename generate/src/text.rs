@@ -86,8 +86,8 @@ impl Tokenizer {
     }
 
     /// Encodes a text like [`encode`](Self::encode), but to at most `limit` tokens. The function
-    /// cuts the end of a longer text, but keeps the special tokens before and after the text. The
-    /// function also returns the number of tokens that the whole text has.
+    /// cuts the end of a text with more than `limit` tokens, but keeps the special tokens before
+    /// and after the text. The function also returns the number of tokens that the whole text has.
     pub fn encode_within(&self, text: &str, limit: usize) -> Result<(Vec<u32>, usize), GenerateError> {
         let encoded = unpanicked(|| {
             let mut encoding = self.inner.encode_fast(text, false)?;

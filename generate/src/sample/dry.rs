@@ -10,7 +10,7 @@ use super::penalties::last;
 use crate::{GenerateError, Tokenizer};
 
 /// The settings of DRY. Let n be the length of the longest suffix of the text that also occurs
-/// earlier and is followed by the token t there. DRY reduces the logit of t by `multiplier` ·
+/// earlier in the text, followed by the token t. DRY reduces the logit of t by `multiplier` ·
 /// `base`^(n − `allowed_length`).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dry {

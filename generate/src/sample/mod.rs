@@ -5,8 +5,9 @@
 //! sampling step, the step gives the same results as llama.cpp. By default, the sampler runs the
 //! steps in the order of llama.cpp ([`SamplingStep::ORDER`]): penalties, then steps that remove
 //! tokens, then the temperature. The temperature comes last, because then the temperature does not
-//! affect which tokens are removed. Hugging Face transformers applies the temperature earlier;
-//! [`Sampling::order`] can set this order. After all steps, the sampler draws one token.
+//! affect which tokens are removed. Hugging Face transformers applies the temperature before it
+//! removes tokens; [`Sampling::order`] can set this order. After all steps, the sampler draws one
+//! token.
 
 mod candidates;
 mod cuts;
@@ -54,8 +55,8 @@ pub struct Sampling {
     pub dry: Dry,
     /// The settings of XTC, which sometimes removes the most likely tokens.
     pub xtc: Xtc,
-    /// The settings of Mirostat, which keeps the text near a target surprise. As in llama.cpp, Mirostat
-    /// replaces all other steps except the temperature.
+    /// The settings of Mirostat, which keeps the text near a target surprise. As in llama.cpp,
+    /// Mirostat replaces all other sampling steps except the temperature.
     pub mirostat: Option<Mirostat>,
     /// The sampling steps, in the order in which the sampler runs these steps. The sampler skips
     /// each sampling step that is not in this list.
@@ -354,7 +355,7 @@ pub struct Logprob {
 
 /// The chosen token and the most likely tokens at one position. The probabilities are computed from
 /// the model's own logits, before [`Sampling`] or a constraint changes these logits. OpenAI's
-/// `logprobs` and llama.cpp's `n_probs` use the same logits.
+/// `logprobs` and llama.cpp's `n_probs` are also computed from the model's own logits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenLogprobs {
     /// The token that the sampler chose at this position.
