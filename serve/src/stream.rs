@@ -37,8 +37,8 @@ pub trait Events: Send + 'static {
     }
 }
 
-/// If the server has no event for this duration, the stream sends a comment. Some proxies would
-/// close a connection on which no data arrives.
+/// If the server has sent no event for this duration, the server sends a comment. Some proxies
+/// would close a connection on which no data arrives.
 const SILENCE: Duration = Duration::from_secs(15);
 
 struct State<E> {
