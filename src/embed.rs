@@ -78,7 +78,7 @@ pub enum EmbedError {
     TooLong {
         /// The index of the text in the caller's list, counted from 0.
         text: usize,
-        /// Number of tokens in the text.
+        /// The number of tokens in the text that is too long.
         found: usize,
         /// The largest number of tokens that the program can process.
         length: usize,
@@ -171,8 +171,8 @@ impl<'a> Embedder<'a> {
     }
 
     /// Computes the embeddings in one call of the program. If the batch has unused sequences, the
-    /// function fills these sequences with a text of one token, and ignores their results. For a
-    /// text without tokens, the mean over zero tokens would be NaN.
+    /// function fills these sequences with a text of one token, and ignores their results. The fill
+    /// text needs a token, because the mean over zero tokens would be NaN.
     fn call(&self, texts: &[Vec<u32>]) -> Result<Array, EmbedError> {
         let row = |row: usize| texts.get(row).map_or(&[0][..], Vec::as_slice);
         let padded = |tokens: &[u32]| {

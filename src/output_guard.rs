@@ -11,7 +11,7 @@ use irpa::Gguf;
 #[error("`{}` is a file of the model itself; write to another path", .0.display())]
 pub struct OverwritesModel(pub PathBuf);
 
-/// Files of a checkpoint have these file extensions.
+/// The file extensions of checkpoint files.
 const READ: &[&str] = &["json", "safetensors", "jinja", "gguf"];
 
 /// Checks that an output at `out` does not replace a file of the model at `model`. If the model is

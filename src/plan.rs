@@ -103,8 +103,8 @@ pub enum PlanError {
     QuantMap(#[from] QuantMapError),
 }
 
-/// The default number of tokens per prefill call. If a call processes fewer tokens, the memory
-/// bandwidth limits the speed of matmuls. If a call processes more tokens, the processor's
+/// The default number of tokens per prefill call. In a call with fewer than 128 tokens, the memory
+/// bandwidth limits the speed of matmuls. In a call with more than 128 tokens, the processor's
 /// arithmetic limits the speed of matmuls.
 const CHUNK: usize = 128;
 

@@ -65,7 +65,7 @@ pub enum ExportError {
         machine lacks; export the model again for this machine"
     )]
     Cpu {
-        /// Name of the processor for which the module was compiled.
+        /// The name of the processor for which the module was compiled.
         cpu: String,
         /// The processor features that the module needs, but that this machine lacks.
         missing: Vec<String>,
@@ -128,8 +128,8 @@ fn manifest_of(
     })
 }
 
-/// Checks that this machine's processor can run the module. For other kinds of devices, such as
-/// GPUs, the function checks nothing.
+/// Checks that this machine's processor can run the module. If the export is for a device that is
+/// not a CPU, the function checks nothing.
 ///
 /// # Errors
 /// Returns an error if the processor has another architecture, or lacks features that the module
@@ -159,7 +159,7 @@ pub struct Exported {
     pub compiled: Compiled,
     /// Statistics about writing the archive of weights to the export folder.
     pub baked: Baked,
-    /// The time that Tracewright took to write the folder.
+    /// The time that Tracewright took to write the export folder.
     pub wrote: Duration,
 }
 
@@ -173,9 +173,9 @@ pub struct Exported {
 /// function removes all files of the previous export, and keeps all other files.
 ///
 /// # Errors
-/// Returns the error of the first stage that fails. If the checkpoint does not match the network's
-/// parameters, the function returns an error before the slow compilation begins. The error lists
-/// all differences between the checkpoint and the parameters.
+/// Returns the error of the first export stage that fails. If the checkpoint does not match the
+/// network's parameters, the function returns an error before the slow compilation begins. The
+/// error lists all differences between the checkpoint and the parameters.
 pub fn export(
     plan: Plan,
     model: &Path,
@@ -264,7 +264,8 @@ pub fn open(
 /// folder.
 ///
 /// # Errors
-/// Returns an error if the folder is not an export, or a hash differs.
+/// Returns an error if the folder is not an export, or a computed hash differs from the stored
+/// hash.
 pub fn verify(folder: &Path, watch: Option<Watch<'_>>) -> Result<Verified, ExportError> {
     let manifest =
         IreeManifest::read(folder)?.ok_or_else(|| ExportError::NoManifest { path: folder.into() })?;

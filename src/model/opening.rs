@@ -128,8 +128,8 @@ impl Opening {
     /// Checks that the model supports the given options for generating text.
     ///
     /// # Errors
-    /// Returns an error if a setting is out of range, a schema or a grammar is not supported, or an option
-    /// needs text and the model has no tokenizer.
+    /// Returns an error if a setting is out of range, a schema or a grammar is not supported, or an
+    /// option needs a tokenizer that the model lacks.
     pub fn check_options(&self, options: &GenerateOptions) -> Result<(), GenerateError> {
         self.text.token_options(options).map(drop)
     }

@@ -58,8 +58,8 @@ pub struct BuildInfo {
     /// The options with which Tracewright called IREE's compiler. The field is `None` for an
     /// exported model, and for a network that XLA runs.
     pub options: Option<CompileOptions>,
-    /// Path of the archive with the weights. If XLA runs the network without computed weights, the
-    /// field contains the path of the model.
+    /// The path of the archive with the weights. If XLA runs the network without computed weights,
+    /// the field contains the path of the model.
     pub archive: PathBuf,
     /// Statistics about writing the archive, or `None` if the archive already existed.
     pub baked: Option<Baked>,
