@@ -247,8 +247,8 @@ pub fn check_prompt(prompt: &[u32], limit: Limit, vocabulary: usize) -> Result<(
     })
 }
 
-/// Prints the commands of IREE's tools that compile the module and call each entry point once with the
-/// prompt's tokens.
+/// Prints commands for IREE's tools; the commands compile the module and call each entry point once
+/// with the prompt's tokens.
 pub fn print_commands(
     model: &Path,
     build: &BuildInfo,
@@ -276,7 +276,8 @@ pub fn print_commands(
 }
 
 /// Checks that the layout of weights that the options request equals the layout in an exported
-/// model. The library itself compares all other options with the options of the exported model.
+/// model. The library itself compares all options except the layout of weights with the options of
+/// the exported model.
 fn check_layout(manifest: &IreeManifest, asked: Option<LayoutChoice>) -> Result<(), ModelError> {
     match asked.map(|layout| layout.to_string()).filter(|layout| *layout != manifest.layout) {
         Some(asked) => {
