@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 pub struct FileKind {
     /// The name of the file kind in messages, such as `a parameter archive`.
     pub name: &'static str,
-    /// Whether the bytes at the start of a file, at most [`FileKind::HEAD`] bytes, belong to a file
-    /// of this kind.
+    /// Whether a file with the given first bytes has the file kind; at most [`FileKind::HEAD`]
+    /// bytes are given.
     pub is: fn(&[u8]) -> bool,
 }
 

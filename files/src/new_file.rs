@@ -77,8 +77,8 @@ impl NewFile {
     /// the same kind exists at the final path, the new file replaces this file.
     ///
     /// # Errors
-    /// Returns an error if the content cannot be written to the disk, or if a file of another kind
-    /// has appeared at the final path in the meantime.
+    /// Returns an error if the content cannot be written to the disk, or if a file of a different
+    /// kind has appeared at the final path in the meantime.
     pub fn publish(self) -> Result<(), FileError> {
         let Self { asked, path, kind, partial, file, .. } = &self;
         let synced = || {

@@ -9,8 +9,9 @@ use crate::{BrokenLink, StandIn, limits};
 /// Reads a regular file of at most `limit` bytes.
 ///
 /// # Errors
-/// Returns an error if the file does not exist, cannot be read, is too large, or is a [placeholder](StandIn).
-/// A path that is not a regular file is an error too, because reading a pipe could wait forever.
+/// Returns an error if the file does not exist, cannot be read, is too large, or is a
+/// [placeholder](StandIn). The function rejects a path that is not a regular file, because reading
+/// a pipe could wait forever.
 pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
     let read = || {
         regular(path)?;
