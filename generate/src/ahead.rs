@@ -1,5 +1,5 @@
-//! Starts the next decode call before the host has read the result of the last call. So the device
-//! does not wait for the host between two decode calls.
+//! Starts the next decode call before the host has read the result of the last call. Because of the
+//! early start, the device does not wait for the host between two decode calls.
 //!
 //! A decode call that starts early processes the most likely token. If the sampler does not choose
 //! the most likely token, a second call computes the same position again. Between the two calls for
@@ -34,7 +34,7 @@ pub(crate) struct Ahead {
 
 impl Ahead {
     /// Finds the arguments and results of an entry point for decode calls that start early. The
-    /// result is `None` if calls of this entry point cannot start early. A call can start early if
+    /// result is `None` if calls of the entry point cannot start early. A call can start early if
     /// the call takes one token per sequence and the state has memory for every position.
     pub(crate) fn of(entry: &Signature) -> Option<Self> {
         let argument =

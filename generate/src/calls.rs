@@ -8,8 +8,8 @@ use crate::generation::StepRequest;
 use crate::sequences::Sequences;
 
 impl<'a, E: Executor> Sequences<'a, E> {
-    /// Returns the network calls of a decode step. Each sequence processes the tokens that the
-    /// schedule has planned, but at most as many tokens as fit into one call.
+    /// Returns the network calls of a decode step. For each sequence, a call processes the tokens
+    /// that the schedule has planned, but at most as many tokens as fit into one call.
     pub(crate) fn calls(
         &self,
         want: StepRequest,

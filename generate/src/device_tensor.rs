@@ -21,8 +21,8 @@ pub enum XlaBuffer {
     Devices(DeviceTensor),
 }
 
-/// A tensor on the devices. Clones share one tensor: if a decode call replaces the tensor, all clones refer to
-/// the new tensor.
+/// A tensor in the memory of the devices that XLA uses. Clones share one tensor: if a decode call
+/// replaces the tensor, all clones refer to the new tensor.
 #[derive(Clone)]
 pub struct DeviceTensor(Rc<Inner>);
 

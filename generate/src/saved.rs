@@ -84,7 +84,8 @@ impl SavedSequence {
     /// Writes a file atomically, so that an incomplete file never appears.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be written, or would replace a file of another kind.
+    /// Returns an error if the file cannot be written, or would replace a file that is not a saved
+    /// sequence.
     pub fn write(&self, path: &Path) -> Result<(), GenerateError> {
         Ok(NewFile::write(path, FileKind::SEQUENCE, &self.to_bytes())?)
     }
@@ -100,7 +101,7 @@ impl SavedSequence {
         Ok(Self { path: Some(path.into()), ..read })
     }
 
-    /// Creates an error about the file of this saved sequence.
+    /// Creates an error about the file of the saved sequence.
     pub fn refuse(&self, fault: SavedFault) -> GenerateError {
         GenerateError::Saved { path: self.path.clone().unwrap_or_default(), fault }
     }
@@ -141,7 +142,7 @@ impl<E: Executor> Network<E> {
         SavedSequence::new(header, state)
     }
 
-    /// Checks that a saved sequence belongs to this network, with the weights that `model`
+    /// Checks that a saved sequence belongs to the given network, with the weights that `model`
     /// identifies.
     ///
     /// # Errors

@@ -23,8 +23,8 @@ pub(crate) struct Sequences<'a, E: Executor> {
     /// The state tensors. The list of state tensors is empty before the first network call, and
     /// after a failed call that consumed the state.
     pub state: Vec<E::Buffer>,
-    /// The tensors that the encoder returned, which the decoder reads. Before the encoder runs,
-    /// this list of tensors is empty.
+    /// The tensors that the encoder returned, which the decoder reads. Before the encoder runs, the
+    /// list of the encoder's tensors is empty.
     pub memory: Vec<E::Buffer>,
     /// One drafter for each row of the batch. Without speculation, the list of drafters is empty.
     pub drafters: Vec<Box<dyn Drafter + 'a>>,
@@ -80,7 +80,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
     /// token id `placeholder`.
     ///
     /// # Errors
-    /// Returns an error if the positions exceed the context, or if the network does not take this
+    /// Returns an error if the positions exceed the context, or if the network takes a different
     /// number of features per position.
     pub fn push_features(
         &mut self,
@@ -123,7 +123,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
     }
 
     /// Removes all tokens of a row of the batch except the first `seen` tokens. If `seen` is 0, the
-    /// function also removes the encoder input and the adapter of the row.
+    /// function removes the encoder input and the adapter of the row.
     pub fn begin(&mut self, row: usize, seen: usize) {
         self.truncate(row, seen);
         (self.rows[row].is_kept, self.rows[row].ends) = (false, Vec::new());

@@ -98,7 +98,7 @@ impl<'a, E: Executor> Session<'a, E> {
     /// with features.
     ///
     /// # Errors
-    /// Returns an error if there are no features, the network does not take this number of features
+    /// Returns an error if there are no features, the network takes a different number of features
     /// per position, the positions exceed the context, or a call fails.
     pub fn feed_features(&mut self, features: &[f32], placeholder: u32) -> Result<Vec<f32>, GenerateError> {
         let push = |rows: &mut Sequences<'a, E>| rows.push_features(ROW, features, placeholder);
@@ -118,8 +118,8 @@ impl<'a, E: Executor> Session<'a, E> {
     /// Runs the network's encoder on features, and removes all tokens of the session.
     ///
     /// # Errors
-    /// Returns an error if the network's encoder does not take this number of features per
-    /// position, there are too many features, or the call fails.
+    /// Returns an error if the network's encoder takes a different number of features per position,
+    /// there are too many features, or the call fails.
     pub fn encode_features(&mut self, features: &[f32]) -> Result<(), GenerateError> {
         self.rows.encode(ROW, EncoderInput::Features(features))
     }

@@ -71,7 +71,7 @@ impl StopStrings {
 
     /// Searches the next piece of text for stop strings. If several stop strings match, the
     /// function chooses the string that is complete first. Among strings that are complete at the
-    /// same position, the function chooses the longest string. So the result does not depend on how
+    /// same position, the function chooses the longest string. The result does not depend on how
     /// the text is divided into pieces.
     pub fn push(&mut self, piece: &str) -> StopMatch {
         self.held.push_str(piece);
@@ -88,8 +88,8 @@ impl StopStrings {
         StopMatch::Text(std::mem::replace(&mut self.held, rest))
     }
 
-    /// Returns the text that the search has held back. Call this function if the text ends without a stop
-    /// string.
+    /// Returns the text that the search has held back. Call `finish` if the text ends without a
+    /// stop string.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }

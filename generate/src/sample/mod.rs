@@ -88,28 +88,28 @@ impl Default for Sampling {
 /// A sampling step, which changes logits or removes tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SamplingStep {
-    /// The step that [`Sampling::penalties`] configures.
+    /// The sampling step that [`Sampling::penalties`] configures.
     Penalties,
-    /// The step that [`Sampling::dry`] configures.
+    /// The sampling step that [`Sampling::dry`] configures.
     Dry,
-    /// The step that [`Sampling::top_n_sigma`] configures.
+    /// The sampling step that [`Sampling::top_n_sigma`] configures.
     TopNSigma,
-    /// The step that [`Sampling::top_k`] configures.
+    /// The sampling step that [`Sampling::top_k`] configures.
     TopK,
-    /// The step that [`Sampling::typical_p`] configures.
+    /// The sampling step that [`Sampling::typical_p`] configures.
     TypicalP,
-    /// The step that [`Sampling::top_p`] configures.
+    /// The sampling step that [`Sampling::top_p`] configures.
     TopP,
-    /// The step that [`Sampling::min_p`] configures.
+    /// The sampling step that [`Sampling::min_p`] configures.
     MinP,
-    /// The step that [`Sampling::xtc`] configures.
+    /// The sampling step that [`Sampling::xtc`] configures.
     Xtc,
-    /// The step that [`Sampling::temperature`] configures.
+    /// The sampling step that [`Sampling::temperature`] configures.
     Temperature,
 }
 
 impl SamplingStep {
-    /// All steps, in llama.cpp's default order.
+    /// All sampling steps, in llama.cpp's default order.
     pub const ORDER: [Self; 9] = [
         Self::Penalties,
         Self::Dry,
@@ -122,7 +122,7 @@ impl SamplingStep {
         Self::Temperature,
     ];
 
-    /// Returns the name of the step in llama.cpp.
+    /// Returns the name of the sampling step in llama.cpp.
     pub fn word(self) -> &'static str {
         match self {
             Self::Penalties => "penalties",
@@ -139,8 +139,8 @@ impl SamplingStep {
 }
 
 impl Sampling {
-    /// Whether these settings always choose the most likely token. If the most likely token is
-    /// always chosen, the compiled program chooses the token, and the host needs no logits.
+    /// Whether the settings always choose the most likely token. If the most likely token is always
+    /// chosen, the compiled program chooses the token, and the host needs no logits.
     pub(crate) fn takes_the_likeliest(&self) -> bool {
         if self.temperature != 0.0 {
             return false;
@@ -213,7 +213,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Creates a sampler with these settings.
+    /// Creates a sampler with the given settings.
     ///
     /// # Errors
     /// Returns an error if a setting is out of its range.
@@ -347,7 +347,7 @@ fn heat(candidates: &mut Vec<Candidate>, temperature: f32) {
 /// A token, and the logarithm of its probability.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Logprob {
-    /// The id of the token.
+    /// The token's id in the vocabulary.
     pub token: u32,
     /// The natural logarithm of the token's probability.
     pub logprob: f64,
