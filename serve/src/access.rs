@@ -67,7 +67,7 @@ impl fmt::Debug for ApiKeys {
 }
 
 /// Rejects requests from web pages whose origin is not allowed. If only this machine can reach the
-/// server, the function also rejects requests whose `Host` header is a domain name other than
+/// server, the function rejects requests whose `Host` header is a domain name other than
 /// `localhost`. The check of the `Host` header stops DNS rebinding, an attack by a web page whose
 /// domain name resolves to this machine.
 pub fn check_origin(headers: &HeaderMap, is_local: bool, allowed: &[String]) -> Result<(), Failure> {

@@ -21,7 +21,7 @@ pub enum Choice {
     Auto,
     None,
     Required,
-    /// The answer must call the function with this name.
+    /// The answer must call the function with the given name.
     Named(String),
 }
 
