@@ -277,7 +277,7 @@ impl<'a, 't> Build<'a, 't> {
     }
 
     /// Returns the archive of the weights in the cache. If the cache lacks the archive, the
-    /// function writes the archive, and also returns statistics about writing.
+    /// function writes the archive, and returns statistics about writing.
     ///
     /// # Errors
     /// Returns an error if a weight cannot be computed or the file cannot be written.
@@ -297,7 +297,7 @@ impl<'a, 't> Build<'a, 't> {
     }
 }
 
-/// Returns the compiler's options for a lowered network and the target of this network.
+/// Returns the compiler's options for a lowered network and the target of the network.
 pub fn compile_options(lowered: &Lowered, compiler: &Compiler) -> Result<CompileOptions, CompileError> {
     // The options fit the largest weight, because matmuls with the largest weights take most of the
     // time.
@@ -354,7 +354,7 @@ impl<'a> BuildTools<'a> {
 }
 
 /// Finds in the cache the archive that contains the given parameters. If the archive is missing,
-/// the function calls `bake` to write the archive, and also returns the statistics of `bake`.
+/// the function calls `bake` to write the archive, and returns the statistics of `bake`.
 ///
 /// # Errors
 /// Returns an error if a file cannot be read or written, or `bake` fails.

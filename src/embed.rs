@@ -153,8 +153,8 @@ impl<'a> Embedder<'a> {
     /// program is smaller than the number of texts, the function calls the program several times.
     ///
     /// # Errors
-    /// Returns an error if a text has no tokens, too many tokens or an unknown token. The function
-    /// also returns an error if a call fails or returns a number that is not finite.
+    /// Returns an error if a text has no tokens, too many tokens or an unknown token. Returns an
+    /// error if a call fails or returns a number that is not finite.
     pub fn embed(&self, texts: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, EmbedError> {
         check_texts(texts, self.length, self.vocabulary)?;
         let mut vectors: Vec<Vec<f32>> = Vec::with_capacity(texts.len());

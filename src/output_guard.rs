@@ -16,8 +16,8 @@ const READ: &[&str] = &["json", "safetensors", "jinja", "gguf"];
 
 /// Checks that an output at `out` does not replace a file of the model at `model`. If the model is
 /// a GGUF file, the check protects this file. If the model is a folder, the check protects all
-/// files of the checkpoint or the export in this folder. The check also works for links: a
-/// protected file can be a link, and `out` can be a link to a protected file.
+/// files of the checkpoint or the export in this folder. The check works for links: a protected
+/// file can be a link, and `out` can be a link to a protected file.
 ///
 /// # Errors
 /// Returns an error if `out` is a file of the model.

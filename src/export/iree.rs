@@ -31,7 +31,7 @@ pub enum ExportError {
     /// The manifest is damaged, or the hash in the manifest differs from the module's hash.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
-    /// The archive belongs to another export.
+    /// The archive in the export folder belongs to a different export.
     #[error("`{}` is not the archive that the manifest lists (its table has the blake3 hash {found}, expected \
         {expected}); export the model again", .path.display())]
     Archive {
@@ -48,7 +48,7 @@ pub enum ExportError {
         /// The path of the folder that is not an export.
         path: PathBuf,
     },
-    /// The module was compiled for another processor architecture.
+    /// The module was compiled for a processor architecture that this machine does not have.
     #[error(
         "the module was compiled for {expected}, but this machine is {found}; export the model again for \
         this machine"
@@ -132,7 +132,7 @@ fn manifest_of(
 /// not a CPU, the function checks nothing.
 ///
 /// # Errors
-/// Returns an error if the processor has another architecture, or lacks features that the module
+/// Returns an error if the processor does not have the architecture or the features that the module
 /// needs.
 pub fn check_cpu(manifest: &IreeManifest) -> Result<(), ExportError> {
     if manifest.device()? != DeviceKind::Cpu {
@@ -164,7 +164,7 @@ pub struct Exported {
 }
 
 /// Lowers `plan`, compiles the module, converts the weights, and writes the export folder `out`.
-/// The function also copies the tokenizer files of `model`, which is a folder or a GGUF file. The
+/// The function copies the tokenizer files of `model`, which is a folder or a GGUF file. The
 /// tensors of `checkpoint` must have [the model's names](Plan::named).
 ///
 /// The function does not change the folder `out` before the module is compiled. If a step after the
@@ -242,7 +242,7 @@ pub fn put_model_files(model: &Path, out: &Path) -> Result<(), ExportError> {
 
 /// Opens an export folder. The function checks that the processor can run the module, that the
 /// module has the hash in the manifest, and that the archive contains the module's parameters. The
-/// function also returns the archive, for callers that need more information about the weights.
+/// function returns the archive for callers that need information about the weights.
 ///
 /// # Errors
 /// Returns an error about the first check that fails.

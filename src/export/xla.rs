@@ -28,7 +28,7 @@ use crate::{DevicePartition, Expanded, Plan, PlanError};
 /// Contains the text of the modules of a program for XLA, and the partitioning of arguments and
 /// results.
 pub struct XlaProgram {
-    /// A module for each entry point.
+    /// The modules of the program, one for each entry point.
     pub modules: Vec<Module>,
     /// The weights of all entry points, sorted by key.
     pub parameters: Vec<Parameter>,

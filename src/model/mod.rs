@@ -105,8 +105,8 @@ impl Model {
     /// Opens a model like [`open`](Self::open), with the given options.
     ///
     /// # Errors
-    /// Returns the same errors as [`open`](Self::open). For an exported model, the function also
-    /// returns an error if an option differs from the value in the export.
+    /// Returns the same errors as [`open`](Self::open). For an exported model, the function returns
+    /// an error if an option differs from the value in the export.
     pub fn open_with(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self, ModelError> {
         Opening::read(path, options)?.build()
     }

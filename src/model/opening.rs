@@ -43,8 +43,8 @@ impl Opening {
     ///
     /// # Errors
     /// Returns an error if a file is missing or damaged, or if the model cannot be downloaded or is
-    /// not supported. For an exported model, the function also returns an error if an option
-    /// differs from the value in the export.
+    /// not supported. For an exported model, the function returns an error if an option differs
+    /// from the value in the export.
     pub fn read(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self, ModelError> {
         options.check_mesh()?;
         let path = located(path.as_ref(), &options)?;
