@@ -41,7 +41,7 @@ class Generation(Iterator[str]):
 
 @final
 class Model:
-    """An open model. Several threads can use the same model."""
+    """An open model. Several Python threads can use a model at the same time."""
 
     def __new__(cls, model: str | PathLike[str], **options: Unpack[OpenOptions]) -> Self: ...
     def chat(
