@@ -157,8 +157,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
     /// not change. The function returns one output for each row of the batch.
     ///
     /// # Errors
-    /// Returns an error if the call of the network fails. After a failed call the state is lost,
-    /// and the next calls process the tokens of all rows again.
+    /// Returns an error if the call of the network fails. After a failed call, the state of the
+    /// batch is lost, and the next calls process the tokens of all rows again.
     pub fn step(&mut self, want: StepRequest) -> Result<Vec<StepOutput>, GenerateError> {
         // Rows with features come first. Rows whose next positions have tokens wait until no row
         // has unprocessed features.

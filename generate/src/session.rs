@@ -74,8 +74,8 @@ impl<'a, E: Executor> Session<'a, E> {
     /// Appends `tokens`, and returns the most likely next token after each appended token.
     ///
     /// # Errors
-    /// Returns an error if the module has no entry point that chooses a token after each token, the
-    /// tokens exceed the context, or a call fails.
+    /// Returns an error if the module has no entry point that returns the most likely next token
+    /// after each token, the tokens exceed the context, or a call fails.
     pub fn favoured(&mut self, tokens: &[u32]) -> Result<Vec<u32>, GenerateError> {
         self.rows.network.only(EntryKind::Each)?;
         Ok(self.show(StepRequest::Each, |rows| rows.push(ROW, tokens))?.1)

@@ -143,7 +143,7 @@ fn texts(map: &[u8]) -> Result<&[u8]> {
 }
 
 /// Returns the factor by which a character map can lengthen a text. The factor is largest if the
-/// map replaces an ASCII character, because a single byte then becomes a whole text.
+/// map replaces an ASCII character, because the map then replaces a single byte by a whole text.
 fn charsmap_growth(map: &[u8]) -> Result<usize> {
     let longest = texts(map)?.split(|&byte| byte == 0).map(<[u8]>::len).max().unwrap_or_default();
     let map = Precompiled::from(map).map_err(|error| error.to_string())?;
