@@ -20,7 +20,7 @@ class TracewrightError(Exception):
 
 @final
 class Generation(Iterator[str]):
-    """Yields the pieces of a text while the model generates the text. Dropping this iterator stops the generation."""
+    """Yields the pieces of a text while the model generates the text. Dropping the iterator stops the generation."""
 
     def __iter__(self) -> Self: ...
     def __next__(self) -> str: ...
