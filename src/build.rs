@@ -31,7 +31,8 @@ pub struct BuildTools<'a> {
     /// The compiler `iree-compile`, which compiles the module.
     pub compiler: &'a Compiler,
     /// The cache folder for compiled modules and archives of weights. The name of each cached file
-    /// is a hash of the file's inputs. You can delete the cache folder at any time.
+    /// is a hash of the data from which Tracewright creates the file. You can delete the cache
+    /// folder at any time.
     pub cache: &'a Path,
     /// A function that receives each step of the build and can stop the build. With `None`, the
     /// build reports no steps.
@@ -163,7 +164,7 @@ pub enum LoadError {
     Parameter {
         /// The path of the archive that lacks the parameter.
         path: PathBuf,
-        /// Key of the parameter in the archive.
+        /// The key of the parameter in the archive.
         key: String,
         /// The parameter's element type and shape that the module declares.
         expected: String,
@@ -188,9 +189,9 @@ pub enum LoadError {
 /// compiled module or the archive of weights, the function first creates the missing file.
 ///
 /// # Errors
-/// Returns the error of the first stage that fails. If the checkpoint does not match the trace's
-/// parameters, the function returns an error before the slow compilation begins. The error lists
-/// all differences between the checkpoint and the parameters.
+/// Returns the error of the first build stage that fails. If the checkpoint does not match the
+/// trace's parameters, the function returns an error before the slow compilation begins. The error
+/// lists all differences between the checkpoint and the parameters.
 pub fn build_program(
     traced: &Traced,
     checkpoint: &Checkpoint,
@@ -276,7 +277,7 @@ impl<'a, 't> Build<'a, 't> {
     }
 
     /// Returns the archive of the weights in the cache. If the cache lacks the archive, the
-    /// function writes the archive, and also returns statistics about writing.
+    /// function writes the archive, and returns statistics about writing.
     ///
     /// # Errors
     /// Returns an error if a weight cannot be computed or the file cannot be written.
@@ -296,7 +297,7 @@ impl<'a, 't> Build<'a, 't> {
     }
 }
 
-/// Returns the compiler's options for a lowered network and the target of this network.
+/// Returns the compiler's options for a lowered network and the target of the network.
 pub fn compile_options(lowered: &Lowered, compiler: &Compiler) -> Result<CompileOptions, CompileError> {
     // The options fit the largest weight, because matmuls with the largest weights take most of the
     // time.
@@ -352,9 +353,8 @@ impl<'a> BuildTools<'a> {
     }
 }
 
-/// Returns the archive from the cache that contains the given parameters. If the archive is
-/// missing, the function calls `bake` to write the archive, and also returns the statistics of
-/// `bake`.
+/// Finds in the cache the archive that contains the given parameters. If the archive is missing,
+/// the function calls `bake` to write the archive, and returns the statistics of `bake`.
 ///
 /// # Errors
 /// Returns an error if a file cannot be read or written, or `bake` fails.

@@ -78,7 +78,7 @@ pub enum EmbedError {
     TooLong {
         /// The index of the text in the caller's list, counted from 0.
         text: usize,
-        /// Number of tokens in the text.
+        /// The number of tokens in the text that is too long.
         found: usize,
         /// The largest number of tokens that the program can process.
         length: usize,
@@ -153,8 +153,8 @@ impl<'a> Embedder<'a> {
     /// program is smaller than the number of texts, the function calls the program several times.
     ///
     /// # Errors
-    /// Returns an error if a text has no tokens, too many tokens or an unknown token. The function
-    /// also returns an error if a call fails or returns a number that is not finite.
+    /// Returns an error if a text has no tokens, too many tokens or an unknown token. Returns an
+    /// error if a call fails or returns a number that is not finite.
     pub fn embed(&self, texts: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, EmbedError> {
         check_texts(texts, self.length, self.vocabulary)?;
         let mut vectors: Vec<Vec<f32>> = Vec::with_capacity(texts.len());
@@ -171,8 +171,8 @@ impl<'a> Embedder<'a> {
     }
 
     /// Computes the embeddings in one call of the program. If the batch has unused sequences, the
-    /// function fills these sequences with a text of one token, and ignores their results. For a
-    /// text without tokens, the mean over zero tokens would be NaN.
+    /// function fills these sequences with a text of one token, and ignores their results. The fill
+    /// text needs a token, because the mean over zero tokens would be NaN.
     fn call(&self, texts: &[Vec<u32>]) -> Result<Array, EmbedError> {
         let row = |row: usize| texts.get(row).map_or(&[0][..], Vec::as_slice);
         let padded = |tokens: &[u32]| {

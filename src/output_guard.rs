@@ -11,13 +11,13 @@ use irpa::Gguf;
 #[error("`{}` is a file of the model itself; write to another path", .0.display())]
 pub struct OverwritesModel(pub PathBuf);
 
-/// Files of a checkpoint have these file extensions.
+/// The file extensions of checkpoint files.
 const READ: &[&str] = &["json", "safetensors", "jinja", "gguf"];
 
 /// Checks that an output at `out` does not replace a file of the model at `model`. If the model is
 /// a GGUF file, the check protects this file. If the model is a folder, the check protects all
-/// files of the checkpoint or the export in this folder. The check also works for links: a
-/// protected file can be a link, and `out` can be a link to a protected file.
+/// files of the checkpoint or the export in this folder. The check works for links: a protected
+/// file can be a link, and `out` can be a link to a protected file.
 ///
 /// # Errors
 /// Returns an error if `out` is a file of the model.

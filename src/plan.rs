@@ -103,8 +103,8 @@ pub enum PlanError {
     QuantMap(#[from] QuantMapError),
 }
 
-/// The default number of tokens per prefill call. If a call processes fewer tokens, the memory
-/// bandwidth limits the speed of matmuls. If a call processes more tokens, the processor's
+/// The default number of tokens per prefill call. In a call with fewer than 128 tokens, the memory
+/// bandwidth limits the speed of matmuls. In a call with more than 128 tokens, the processor's
 /// arithmetic limits the speed of matmuls.
 const CHUNK: usize = 128;
 
@@ -158,8 +158,7 @@ impl Plan {
     }
 
     /// Returns the entry points of an export for IREE, which are all entry points of the model. If
-    /// the model predicts tokens, the export also contains the entry point that verifies draft
-    /// tokens.
+    /// the model predicts tokens, the export contains the entry point that verifies draft tokens.
     pub fn exported(&self) -> Vec<EntryPoint> {
         let mut entries = self.entry_points();
         if entries.iter().any(|entry| entry.logits == LogitsMode::Next) {
@@ -169,7 +168,7 @@ impl Plan {
     }
 
     /// Returns the entry point that verifies draft tokens. Reading the weights from memory takes
-    /// most of the time of a call. So a call that verifies several draft tokens takes little longer
+    /// most of the time of a call. A call that verifies several draft tokens takes little longer
     /// than a call for a single token.
     pub fn verifier(&self) -> Vec<EntryPoint> {
         const WIDTH: usize = 8;
@@ -197,7 +196,7 @@ impl Plan {
         entries.into_iter().map(|entry| EntryPoint { kv: self.kv, ..entry }).collect()
     }
 
-    /// Returns the options with which Tracewright simplifies a trace of this plan.
+    /// Returns the options with which Tracewright simplifies a trace of the plan.
     ///
     /// # Errors
     /// Returns an error if a storage format is set for a weight matrix that the trace does not
@@ -228,7 +227,7 @@ impl Plan {
         Ok(self.model.trace(self.element, entries)?)
     }
 
-    /// Simplifies a trace of this plan, and expands the trace to primitives. The trace contains all
+    /// Simplifies a trace of the plan, and expands the trace to primitives. The trace contains all
     /// or some of the entry points that [`trace`](Self::trace) records.
     ///
     /// # Errors
@@ -245,7 +244,7 @@ impl Plan {
         Ok(StagedTrace::new(trace, self.rules, self.target.clone(), self.weights.clone())?)
     }
 
-    /// Simplifies and lowers a trace of this plan. The trace contains all or some of the entry
+    /// Simplifies and lowers a trace of the plan. The trace contains all or some of the entry
     /// points that [`trace`](Self::trace) records.
     ///
     /// # Errors

@@ -21,7 +21,7 @@ enum LoadedProgram {
 /// The reason why a call was rejected, or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// The program has no entry point with this name.
+    /// The program has no entry point with the requested name.
     #[error("the program has no entry point `{name}`; its entry points are {entries:?}")]
     NoEntry {
         /// The name of the entry point that the caller requested.
@@ -90,7 +90,7 @@ impl Program {
         &self.signatures
     }
 
-    /// Returns this program as a language model that predicts the next token. The function supports
+    /// Returns the program as a language model that predicts the next token. The function supports
     /// only programs that IREE has loaded.
     ///
     /// # Errors
@@ -233,7 +233,7 @@ fn listed(signature: &Signature) -> Vec<String> {
 }
 
 /// Checks that a value has the declared element type and shape of an argument. If the axes of the
-/// value have names, the function also compares the names of the axes.
+/// value have names, the function compares the names of the axes too.
 fn check(entry: &str, array: &Array, argument: &Argument) -> Result<(), CallError> {
     let named = array.axes().iter().map(String::as_str).eq(argument.axes.iter().map(|axis| &**axis));
     if *array.ty() == argument.ty && (array.axes().is_empty() || named) {

@@ -17,8 +17,8 @@ pub use ::tuning::*;
 /// The source of the kernels' tile sizes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TuningSource {
-    /// The measurements of `tracewright tune` with the same compiler on this machine. A kernel
-    /// without a measurement uses default settings.
+    /// The measurements that `tracewright tune` made on this machine with the compiler that builds
+    /// the network. A kernel without a measurement uses default settings.
     Measured,
     /// All kernels use the same given settings.
     Given(Tuning),

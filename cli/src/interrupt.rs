@@ -53,15 +53,15 @@ impl Interrupt {
         self.idle.store(idle, Ordering::SeqCst);
     }
 
-    /// Returns `ControlFlow::Break` if you have pressed Ctrl-C. Callbacks return this value to stop
-    /// a long operation.
+    /// Returns `ControlFlow::Break` if you have pressed Ctrl-C. Callbacks return
+    /// `ControlFlow::Break` to stop a long operation.
     pub fn go_on(&self) -> ControlFlow<()> {
         if self.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    /// Runs `work` on another thread until the work ends or you press Ctrl-C. Use this function for
-    /// operations that never check the interrupt flag. Use this function also to parse untrusted
-    /// texts, because the other thread has the large stack that a deeply nested text needs.
+    /// Runs `work` on a separate thread until the work ends or you press Ctrl-C. Call `or` for
+    /// operations that never check the interrupt flag, and to parse untrusted texts. The separate
+    /// thread has the large stack that a deeply nested text needs.
     pub fn or<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
         const ROOM: usize = 256 << 20;
         const LOOK: Duration = Duration::from_millis(50);

@@ -179,8 +179,8 @@ mod tests {
         TRACED.load(Ordering::SeqCst)
     }
 
-    /// A small checkpoint can declare a huge network in its `config.json`. Recording the trace of
-    /// such a huge network would take long.
+    /// A small checkpoint can declare a huge network in its `config.json`. Recording the trace of a
+    /// huge network would take long.
     #[test]
     fn sizes_that_the_weights_do_not_have_are_refused_before_recording() {
         let _counting = COUNTING.lock().unwrap();

@@ -8,22 +8,22 @@ use tracewright::Plan;
 #[derive(Clone, Copy, Debug)]
 pub struct Limit {
     pub tokens: usize,
-    /// The model's own limit, if this limit is known.
+    /// The model's own limit on the number of tokens, or `None` if the limit is unknown.
     pub longest: Option<usize>,
     pub set_by: SetBy,
 }
 
-/// The cause of a limit that is lower than the model's own limit.
+/// The cause of a token limit that is lower than the model's own limit.
 #[derive(Clone, Copy, Debug)]
 pub enum SetBy {
-    /// An option of the command, such as `--context`, sets the limit.
+    /// An option of the command, such as `--context`, sets the limit on the number of tokens.
     Flag(&'static str),
     Export,
 }
 
 impl Limit {
     /// Returns the largest number of tokens that a plan's context can contain. The option
-    /// `--context` sets this number.
+    /// `--context` sets the length of the context.
     pub fn of(plan: &Plan) -> Self {
         let longest = Some(plan.model.max_context());
         Self { tokens: plan.context, longest, set_by: SetBy::Flag("--context") }

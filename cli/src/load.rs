@@ -198,8 +198,8 @@ pub fn choose(
     Ok(())
 }
 
-/// The words of the command that runs Tracewright's command line in another process. If the list of
-/// words is not set, Tracewright starts the current program.
+/// The words of the command that runs Tracewright's command line in another process. If the words
+/// of the command are not set, Tracewright starts the current program.
 static AGAIN: OnceLock<Vec<OsString>> = OnceLock::new();
 
 /// Sets the words of the command that runs Tracewright's command line in another process.
@@ -247,8 +247,8 @@ pub fn check_prompt(prompt: &[u32], limit: Limit, vocabulary: usize) -> Result<(
     })
 }
 
-/// Prints the commands of IREE's tools that compile the module and call each entry point once with the
-/// prompt's tokens.
+/// Prints commands for IREE's tools; the commands compile the module and call each entry point once
+/// with the prompt's tokens.
 pub fn print_commands(
     model: &Path,
     build: &BuildInfo,
@@ -276,7 +276,8 @@ pub fn print_commands(
 }
 
 /// Checks that the layout of weights that the options request equals the layout in an exported
-/// model. The library itself compares all other options with the options of the exported model.
+/// model. The library itself compares all options except the layout of weights with the options of
+/// the exported model.
 fn check_layout(manifest: &IreeManifest, asked: Option<LayoutChoice>) -> Result<(), ModelError> {
     match asked.map(|layout| layout.to_string()).filter(|layout| *layout != manifest.layout) {
         Some(asked) => {
@@ -304,7 +305,7 @@ pub struct SequenceFile {
 
 impl SequenceFile {
     /// Reads the saved token sequence, if the file exists and is not empty. Before the slow
-    /// compilation begins, the function checks whether the file may be replaced.
+    /// compilation begins, the function checks whether the file of saved tokens may be replaced.
     pub fn open(model: &Path, path: &Path) -> Result<Self, Error> {
         check_output(model, path)?;
         let file = NewFile::begin(path, FileKind::SEQUENCE)?;
@@ -319,7 +320,7 @@ impl SequenceFile {
         file.and_then(|file| file.saved.as_ref()).map_or(0, |saved| saved.tokens().len())
     }
 
-    /// Replaces the content of the file by the token sequence of this run.
+    /// Replaces the saved token sequence in the file by the token sequence of this run.
     pub fn publish(self, saved: &SavedSequence) -> Result<(), Error> {
         Ok(self.file.publish_as(&saved.to_bytes())?)
     }

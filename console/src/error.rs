@@ -19,7 +19,7 @@ use crate::source;
 /// The reason why a command of `tracewright` or `trace-dump` failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConsoleError {
-    /// The arguments contradict each other.
+    /// The command-line arguments contradict each other.
     #[error("{what}")]
     Usage {
         /// The text explains which arguments contradict each other, and how to fix the
@@ -124,7 +124,7 @@ pub fn help(error: &AnyCoded) -> Vec<String> {
     vec![help.to_owned()]
 }
 
-/// Each printed error begins with these characters, and the error's code follows.
+/// The characters at the beginning of each printed error, before the error's code.
 const BEGINNING: &str = "error[";
 
 /// Parses the code and the message of an error that [`exit`] printed in another process.

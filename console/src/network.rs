@@ -10,14 +10,14 @@ use tracewright::models::{Architecture, ReadModel};
 
 use crate::error::ConsoleError;
 
-/// Returns the preset with this name, unless a file has the same name. A preset is the
+/// Returns the preset with the name `model`, unless a file has the same name. A preset is the
 /// configuration of a published model.
 pub fn preset(model: &Path) -> Option<&'static Preset> {
     if model.exists() { None } else { model.to_str().and_then(Preset::named) }
 }
 
-/// Reads the network at a path, or the network of the preset with this name. The function reads
-/// only the configuration, and no weights.
+/// Reads the network at a path, or the network of the preset with the given name. The function
+/// reads only the configuration, and no weights.
 ///
 /// # Errors
 /// Returns an error if the configuration is invalid.

@@ -1,5 +1,5 @@
-//! The kinds of files that Tracewright writes to paths that you name. A new file may only replace a
-//! file of the same kind. [`OUTPUTS`] lists all kinds of output files.
+//! The kinds of files that Tracewright writes to paths that you name. An output file may replace
+//! only a file of the same kind. [`OUTPUTS`] lists all kinds of output files.
 
 use tracewright::files::FileKind;
 

@@ -10,8 +10,9 @@ use serde::de::DeserializeOwned;
 const NOT_FINITE: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
 
 /// Returns the JSON object that replaces `Infinity`, `-Infinity` or `NaN`. Hugging Face
-/// transformers 5 writes the same object (`PreTrainedConfig._encode_special_floats`). A parser that
-/// expects a number or a string rejects the object that replaces `Infinity`.
+/// transformers 5 also writes this object for a number that is not finite
+/// (`PreTrainedConfig._encode_special_floats`). A parser that expects a number or a string rejects
+/// the object that replaces `Infinity`.
 fn not_finite(word: &str) -> String {
     format!("{{\"__float__\":\"{word}\"}}")
 }
@@ -118,8 +119,9 @@ mod tests {
         }
     }
 
-    /// Checks that the parser rejects texts that Python's `json.loads` also rejects. The position
-    /// of each error must equal the position of the error in the same text with a finite number.
+    /// Checks that the parser rejects texts that Python's `json.loads` also rejects. Each error
+    /// must have the same position as in a text with a finite number instead of `Infinity` or
+    /// `NaN`.
     #[test]
     fn errors_are_where_they_are_in_the_file() {
         let cases = [

@@ -3,14 +3,14 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-/// The kind of an output file, such as a parameter archive. A new file may replace an empty file,
-/// or a file of the same kind.
+/// The kind of an output file, such as a parameter archive. An output file may replace an empty
+/// file, or a file of the same kind.
 #[derive(Clone, Copy, Debug)]
 pub struct FileKind {
-    /// The name of this kind of file in messages, such as `a parameter archive`.
+    /// The name of the file kind in messages, such as `a parameter archive`.
     pub name: &'static str,
-    /// Whether the bytes at the start of a file, at most [`FileKind::HEAD`] bytes, belong to a file
-    /// of this kind.
+    /// Whether a file with the given first bytes has the file kind; at most [`FileKind::HEAD`]
+    /// bytes are given.
     pub is: fn(&[u8]) -> bool,
 }
 
@@ -47,8 +47,8 @@ impl FileKind {
 pub struct NotReplaced {
     /// The target of the link, if the requested path is a link.
     pub leads_to: Option<PathBuf>,
-    /// The name of the kind of file that may be replaced. If no existing file may be replaced, the
-    /// name is empty.
+    /// The name of the kind of file that the new file may replace. The name is empty if the new
+    /// file may replace no existing file.
     pub expected: &'static str,
 }
 

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 const PREFIX: &str = ".tracewright-";
 const SUFFIX: &str = ".partial";
 
-/// A folder for temporary files, which is removed when this value is dropped.
+/// A folder for temporary files. Dropping a `Scratch` value removes the folder.
 pub struct Scratch {
     folder: TempDir,
     _lock: Option<File>,

@@ -24,7 +24,7 @@ pub const TEMPLATE_MEMORY: u64 = 1 << 30;
 pub const TEMPLATE_STEPS: usize = 1 << 21;
 
 /// The largest number of operators in one tag of a chat template. The template engine recurses for
-/// each operator in a tag. Real templates have about a dozen operators in a tag.
+/// each operator in a tag. Real chat templates have about a dozen operators in a tag.
 pub const TEMPLATE_OPERATORS: usize = 1000;
 
 /// The largest number of bytes that a chat template writes in total, including text that the template
@@ -47,8 +47,8 @@ pub const ADDED_TOKENS: usize = 1 << 10;
 /// The largest number of sequences or texts that one call of a network processes.
 pub const BATCH: usize = 1 << 16;
 
-/// The largest size in bytes of a prompt from a file or a chat template. A message, the tools and
-/// the documents of a chat have the same size limit.
+/// The largest size in bytes of a prompt from a file or a chat template. The size limit of a prompt
+/// also applies to a message, to the tools and to the documents of a chat.
 pub const PROMPT: u64 = 64 << 20;
 
 /// The largest size in bytes of a schema or a grammar for answers.
@@ -86,6 +86,6 @@ pub const POSITIONS: usize = 1 << 30;
 /// a token id.
 pub const EXTENT: usize = 1 << 24;
 
-/// The largest number of features of a head. For each position, the tables of the rotary embedding
-/// contain at most as many values as a head has features.
+/// The largest number of features of an attention head. For each position, the tables of the rotary
+/// embedding contain at most as many values as a head has features.
 pub const HEAD: usize = 1 << 12;

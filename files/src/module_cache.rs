@@ -10,8 +10,8 @@ use errors::{FileError, WithPath as _};
 /// A cache of compiled modules in a folder.
 ///
 /// A cache entry consists of a module and the module's hash. The cache writes an entry atomically,
-/// and checks the hash when reading the entry. Therefore the cache never returns an invalid module,
-/// even if the disk is shared or failing, or if a compiler wrote a damaged module.
+/// and checks the hash when reading the entry. The cache never returns an invalid module, even if
+/// the disk is shared or failing, or if a compiler wrote a damaged module.
 #[derive(Clone, Debug)]
 pub struct ModuleCache {
     /// The folder of the cache, which [`create`](Self::create) creates.
@@ -36,7 +36,7 @@ impl ModuleCache {
         self.dir.join(key).with_extension(extension)
     }
 
-    /// Returns the module with this key, or `None` if the cache entry is missing or damaged.
+    /// Returns the module with the given key, or `None` if the cache entry is missing or damaged.
     ///
     /// # Errors
     /// Returns an error if a file of the cache cannot be read.

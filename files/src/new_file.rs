@@ -25,8 +25,8 @@ impl NewFile {
     /// publishing replaces the target of the link.
     ///
     /// # Errors
-    /// Returns an error if the folder does not exist or cannot be written, or `path` is not a regular file of
-    /// this kind.
+    /// Returns an error if the folder does not exist or cannot be written, or `path` is not a
+    /// regular file of the given kind.
     pub fn begin(path: &Path, kind: FileKind) -> Result<Self, FileError> {
         let asked = path.to_owned();
         let path = replaced(path, kind)?;
@@ -77,8 +77,8 @@ impl NewFile {
     /// the same kind exists at the final path, the new file replaces this file.
     ///
     /// # Errors
-    /// Returns an error if the content cannot be written to the disk, or if a file of another kind
-    /// has appeared at the final path in the meantime.
+    /// Returns an error if the content cannot be written to the disk, or if a file of a different
+    /// kind has appeared at the final path in the meantime.
     pub fn publish(self) -> Result<(), FileError> {
         let Self { asked, path, kind, partial, file, .. } = &self;
         let synced = || {

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use errors::{FileError, WithPath as _};
 use same_file::Handle;
 
-/// Whether `path` is one of the given files. The function also returns true for a symbolic link or
-/// a hard link to one of the files.
+/// Whether `path` is one of the given files. The result is true for a symbolic link or a hard link
+/// to one of the files.
 pub fn is_one_of(path: &Path, files: impl IntoIterator<Item = impl AsRef<Path>>) -> bool {
     // Only regular files are opened, because opening a pipe might wait forever.
     let open = |path: &Path| path.is_file().then(|| Handle::from_path(path).ok()).flatten();
@@ -57,7 +57,7 @@ impl FolderLock {
     }
 
     /// Unlocks the folder, but keeps the lock file. After unlocking, [`was_taken`](Self::was_taken)
-    /// stays true for this folder.
+    /// stays true for the folder.
     pub fn leave(mut self) {
         self.stays = true;
     }
@@ -89,8 +89,8 @@ mod tests {
         assert!(FolderLock::take(folder.path()).unwrap().is_some());
     }
 
-    /// A run that unlocks the folder removes the lock file. Another run may have opened the lock
-    /// file shortly before the removal.
+    /// A run that unlocks the folder removes the lock file. When a run removes its lock file,
+    /// another run may already have opened the file.
     #[test]
     fn of_many_at_once_one_has_the_folder() {
         use std::sync::atomic::{AtomicUsize, Ordering};

@@ -9,8 +9,9 @@ use crate::{BrokenLink, StandIn, limits};
 /// Reads a regular file of at most `limit` bytes.
 ///
 /// # Errors
-/// Returns an error if the file does not exist, cannot be read, is too large, or is a [placeholder](StandIn).
-/// A path that is not a regular file is an error too, because reading a pipe could wait forever.
+/// Returns an error if the file does not exist, cannot be read, is too large, or is a
+/// [placeholder](StandIn). The function rejects a path that is not a regular file, because reading
+/// a pipe could wait forever.
 pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
     let read = || {
         regular(path)?;
@@ -97,7 +98,7 @@ fn json_memory(text: &str) -> u64 {
     memory
 }
 
-/// Reads a text of at most `limit` bytes. `path` can also be a pipe.
+/// Reads a text of at most `limit` bytes. `path` can name a regular file or a pipe.
 ///
 /// # Errors
 /// Returns an error if the file does not exist, is too long, is not UTF-8, or cannot be read.

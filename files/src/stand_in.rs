@@ -39,7 +39,7 @@ impl StandIn {
         }
     }
 
-    /// Returns the error for a caller that tries to read a file but finds the placeholder.
+    /// Returns the error for a caller that tries to read a file but finds a placeholder.
     pub fn error(self) -> io::Error {
         io::Error::new(io::ErrorKind::InvalidData, self)
     }
@@ -81,7 +81,7 @@ impl fmt::Display for BrokenLink {
 
 impl std::error::Error for BrokenLink {}
 
-/// Whether a directory entry with this name exists. A broken link is also an existing directory
+/// Whether a directory entry at the given path exists. A broken link is an existing directory
 /// entry.
 pub fn is_there(path: &Path) -> bool {
     path.symlink_metadata().is_ok()

@@ -1,10 +1,10 @@
-//! Starts the next decode call before the host has read the result of the last call. So the device
-//! does not wait for the host between two decode calls.
+//! Starts the next decode call before the host has read the result of the last call. Because of the
+//! early start, the device does not wait for the host between two decode calls.
 //!
-//! The call that starts early processes the most likely token. If the sampler chooses another
-//! token, a second call computes the same position again. Between the two calls for the same
-//! position, the KV cache contains a wrong vector after the last valid position. No call of the
-//! network reads the wrong vector.
+//! A decode call that starts early processes the most likely token. If the sampler does not choose
+//! the most likely token, a second call computes the same position again. Between the two calls for
+//! the same position, the KV cache contains a wrong vector after the last valid position, but no
+//! call of the network reads the wrong vector.
 
 use ops::TensorType;
 use pjrt::PjrtBuffer;
@@ -34,7 +34,7 @@ pub(crate) struct Ahead {
 
 impl Ahead {
     /// Finds the arguments and results of an entry point for decode calls that start early. The
-    /// result is `None` if calls of this entry point cannot start early. A call can start early if
+    /// result is `None` if calls of the entry point cannot start early. A call can start early if
     /// the call takes one token per sequence and the state has memory for every position.
     pub(crate) fn of(entry: &Signature) -> Option<Self> {
         let argument =
@@ -109,7 +109,7 @@ pub(crate) struct Expected {
     pub start: Vec<i32>,
     pub count: Vec<i32>,
     /// The state tensors that the expected call takes as arguments. After the expected call has
-    /// started, the list contains the tensors that the call returns.
+    /// started, the list contains the state tensors that the call returns.
     pub states: Vec<DeviceTensor>,
     /// The most likely next token of each sequence.
     pub token: DeviceTensor,

@@ -18,7 +18,7 @@ pub enum AnyExecutor {
     Xla(Xla),
 }
 
-/// A tensor of an [`AnyExecutor`].
+/// A tensor of a program that an [`AnyExecutor`] runs.
 pub enum AnyBuffer {
     /// A tensor on a device that IREE uses.
     Iree(Buffer),

@@ -42,7 +42,8 @@ impl<'a, E: Executor> Batch<'a, E> {
     }
 
     /// Creates a drafter for each row of the batch. A drafter proposes draft tokens. If the network
-    /// has an entry point that verifies draft tokens, the texts get the same tokens in fewer calls.
+    /// has an entry point that verifies draft tokens, the texts get the same tokens as without
+    /// drafters, in fewer network calls.
     #[must_use]
     pub fn speculate(mut self, drafter: impl FnMut() -> Box<dyn Drafter + 'a>) -> Self {
         self.rows.drafters = std::iter::repeat_with(drafter).take(self.running.len()).collect();
@@ -75,14 +76,15 @@ impl<'a, E: Executor> Batch<'a, E> {
     /// Adds a text that continues a prompt, and returns the row of the text.
     ///
     /// # Errors
-    /// Returns an error if no row is free, the prompt is empty or too long, or a setting is out of range.
+    /// Returns an error if no row of the batch is free, the prompt is empty or too long, or a
+    /// setting is out of range.
     pub fn join(&mut self, prompt: &[u32], options: &TokenOptions) -> Result<usize, GenerateError> {
         let row = self.free_row()?;
         self.begin(row, 0, prompt, options)
     }
 
-    /// Adds a text like [`join`](Self::join). The text can begin with features instead of tokens,
-    /// and can use an encoder's input or an adapter.
+    /// Adds a text to the batch like [`join`](Self::join). The text can begin with features instead
+    /// of tokens, and can use an encoder's input or an adapter.
     ///
     /// # Errors
     /// Returns the same errors as [`join`](Self::join), or an error if the network does not take
@@ -207,15 +209,15 @@ impl<'a, E: Executor> Batch<'a, E> {
         self.running.get(row).and_then(Option::as_ref).map_or(&[], Generation::logprobs)
     }
 
-    /// Cancels the generation of all texts, and removes all tokens from the batch. Use this
-    /// function after a call of the network has failed.
+    /// Cancels the generation of all texts, and removes all tokens from the batch. Call `clear`
+    /// after a call of the network has failed.
     pub fn clear(&mut self) {
         self.running.iter_mut().for_each(|text| *text = None);
         (0..self.running.len()).for_each(|row| self.rows.truncate(row, 0));
     }
 
     /// Cancels the generation of the text in a row of the batch, and returns the text's tokens so
-    /// far. The result is `None` if no text uses this row of the batch.
+    /// far. The result is `None` if no text uses the row of the batch.
     pub fn leave(&mut self, row: usize) -> Option<Generated> {
         let generation = self.running.get_mut(row)?.take()?;
         // The text is cancelled, so the network need not process the rest of its tokens.
@@ -226,8 +228,7 @@ impl<'a, E: Executor> Batch<'a, E> {
     /// Runs one decode step for all texts. For each text, the network processes as many new tokens
     /// as fit into one network call. When the network has processed all tokens of a text, the
     /// sampler chooses the next token. `on_token` receives each chosen token with the row of the
-    /// text, and can cancel the text. The function returns the texts that ended in this decode
-    /// step.
+    /// text, and can cancel the text. The function returns the texts that ended in the decode step.
     ///
     /// # Errors
     /// Returns an error if a call of the network fails, or if no token can be chosen.

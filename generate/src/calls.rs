@@ -8,8 +8,8 @@ use crate::generation::StepRequest;
 use crate::sequences::Sequences;
 
 impl<'a, E: Executor> Sequences<'a, E> {
-    /// Returns the network calls of a decode step. Each sequence processes the tokens that the
-    /// schedule has planned, but at most as many tokens as fit into one call.
+    /// Returns the network calls of a decode step. For each sequence, a call processes the tokens
+    /// that the schedule has planned, but at most as many tokens as fit into one call.
     pub(crate) fn calls(
         &self,
         want: StepRequest,
@@ -47,8 +47,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
     }
 
     /// Returns the network calls for sequences that process one token or a draft. The function
-    /// returns the cheaper of two choices. The first choice is one call for all sequences. The
-    /// second choice is one call for each draft, and one call for all sequences without a draft.
+    /// returns one call for all sequences, or one call for each draft and one call for all
+    /// sequences without a draft. The function chooses the calls with the lower total cost.
     fn shared(
         &self,
         rows: &[usize],

@@ -1,8 +1,8 @@
 //! Constrained generation: a JSON schema or a grammar decides which tokens the sampler can choose.
 //!
 //! The library llguidance computes the allowed tokens by walking a trie of all tokens with an
-//! Earley parser. If the text can end at the current position, the constraint also allows the
-//! model's stop tokens. If the constraint allows no further token, the text ends.
+//! Earley parser. If the text can end at the current position, the constraint allows the model's
+//! stop tokens. If the constraint allows no further token, the text ends.
 
 use std::fmt;
 use std::sync::Arc;

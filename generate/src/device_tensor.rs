@@ -9,9 +9,9 @@ use pjrt::PjrtBuffer;
 use crate::GenerateError;
 use crate::network::integers;
 
-/// A tensor of an [`Xla`](crate::Xla). A new tensor stays in host memory until a call takes the
-/// tensor as an argument. A call moves the tensor to the devices on which the entry point expects
-/// the argument.
+/// A tensor of a program that [`Xla`](crate::Xla) runs. A new tensor stays in host memory until a
+/// call takes the tensor as an argument. A call moves the tensor to the devices on which the entry
+/// point expects the argument.
 pub enum XlaBuffer {
     /// A tensor of zeros whose memory is not allocated yet.
     Zeros(TensorType),
@@ -21,8 +21,8 @@ pub enum XlaBuffer {
     Devices(DeviceTensor),
 }
 
-/// A tensor on the devices. Clones share one tensor: if a decode call replaces the tensor, all clones refer to
-/// the new tensor.
+/// A tensor in the memory of the devices that XLA uses. Clones share one tensor: if a decode call
+/// replaces the tensor, all clones refer to the new tensor.
 #[derive(Clone)]
 pub struct DeviceTensor(Rc<Inner>);
 

@@ -8,8 +8,8 @@ use trace::{Argument, Part, Role, Signature};
 use crate::GenerateError;
 
 /// The fixed cost of a network call, in units of the cost of one token. With Tracewright's kernels,
-/// a call with 128 tokens took as long as eight calls with one token. Without Tracewright's
-/// kernels, the fixed cost of a network call is lower.
+/// a call with 128 tokens took as long as eight calls with one token. The fixed cost of a network
+/// call is lower without Tracewright's kernels than with these kernels.
 const CALL: usize = 16;
 
 /// A tensor that stays on the device between calls: the state of a layer, or the output of an encoder.
@@ -43,11 +43,11 @@ pub(crate) struct Shared {
 /// The purpose for which the host calls an entry point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryKind {
-    /// The entry point chooses a token after the last token of each row of the batch.
+    /// The entry point chooses the next token for each row of the batch.
     Step,
-    /// The entry point returns the logits after each token.
+    /// The entry point returns the logits after each token of the call.
     Scorer,
-    /// The entry point chooses a token after each token.
+    /// The entry point returns the most likely next token after each token of the call.
     Each,
     /// The entry point returns the logits after each token, and the most likely next token after
     /// each token. An entry point of the kind `Verifier` verifies draft tokens.
@@ -70,8 +70,8 @@ pub(crate) struct EntryPoint {
     pub arguments: Vec<ArgBinding>,
     pub logits: Option<usize>,
     pub token: Option<usize>,
-    /// For each state tensor, the index of the result that contains the new value. For an encoder,
-    /// the list contains the result of each tensor that the encoder fills.
+    /// For each state tensor, the index of the result that contains the tensor's new value. For an
+    /// encoder, the index of the result for each tensor that the encoder fills.
     pub kept: Vec<usize>,
     pub results: usize,
 }
@@ -82,7 +82,7 @@ pub(crate) struct EntryCall<'n> {
     /// The first row of the batch that the call computes.
     pub first: usize,
     /// The positions that the call processes in each row of the batch, beginning with the row
-    /// `first`. The range is empty for a row that the call does not change.
+    /// `first`. The range of positions is empty for a row that the call does not change.
     pub ranges: Vec<Range<usize>>,
 }
 

@@ -38,7 +38,7 @@ pub enum GenerateError {
     /// The tokenizers library rejects a `tokenizer.json`.
     #[error("`{path}` is not a valid tokenizer file", path = path.display())]
     Tokenizer {
-        /// Path of the tokenizer file.
+        /// The path of the tokenizer file.
         path: PathBuf,
         /// The error of the library `tokenizers`.
         source: Box<dyn std::error::Error + Send + Sync>,
@@ -250,7 +250,8 @@ pub enum SavedFault {
     /// The file is not a saved sequence.
     #[error("the file is not a saved sequence, expected a file that Tracewright wrote")]
     Kind,
-    /// The file contains a saved sequence in another version of the file format.
+    /// The file contains a saved sequence in a version of the file format that this program does
+    /// not support.
     #[error("the file has version {found} of the format for saved sequences, expected version {expected}")]
     Version {
         /// The version of the file format that the file has.
@@ -261,8 +262,8 @@ pub enum SavedFault {
     /// The file is damaged, because the hash in the file does not match the file's bytes.
     #[error("the file is damaged: its bytes differ from the bytes that Tracewright wrote")]
     Damaged,
-    /// The saved sequence was computed with other weights, or with the same weights in another
-    /// format.
+    /// The saved sequence was computed with different weights than the network's weights, or with
+    /// the network's weights in another format.
     #[error("the sequence was saved with the weights `{found}`, expected the weights `{expected}`")]
     Model {
         /// The fingerprint of the weights with which the saved sequence was computed.

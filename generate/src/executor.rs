@@ -35,7 +35,7 @@ pub trait Executor {
     /// Returns an error if the device has not enough memory.
     fn upload(&self, ty: &TensorType, bytes: &[u8]) -> Result<Self::Buffer, GenerateError>;
 
-    /// Copies a tensor on the device.
+    /// Creates a copy of a tensor in the device's memory.
     ///
     /// # Errors
     /// Returns an error if the device has not enough memory.

@@ -9,7 +9,7 @@ use crate::constraint::Guide;
 use crate::{Constraint, GenerateError, Sampler, Sampling, TokenLogprobs};
 
 /// Options for continuing a text, with token ids. [`GenerateOptions`](crate::GenerateOptions)
-/// contains the same options with text instead of token ids.
+/// contains the options of `TokenOptions` with text instead of token ids.
 ///
 /// ```
 /// use tracewright_generate::{TokenOptions, Sampling};
@@ -124,8 +124,8 @@ pub(crate) enum StepRequest {
 
 /// The output of a network call for one row of the batch.
 pub(crate) enum StepOutput {
-    /// The call returns no output for this row. Either the network has not processed all tokens of
-    /// the row yet, or the row has no tokens.
+    /// The network call returns no output for a row of the batch. Either the network has not
+    /// processed all tokens of the row yet, or the row has no tokens.
     Nothing,
     /// The most likely token after the last token of the row.
     Token(u32),
@@ -134,8 +134,8 @@ pub(crate) enum StepOutput {
     /// The logits after the last token of the row. With [`StepRequest::All`], the list contains the
     /// logits after each token of the call.
     Logits(Vec<Vec<f32>>),
-    /// The first output is the network's output after the last token before a draft, and each
-    /// further output is the output after a token of the draft.
+    /// The first output follows the last token before a draft, and each further output follows a
+    /// token of the draft.
     Verified(Vec<StepOutput>),
 }
 
@@ -179,7 +179,7 @@ impl Generation {
         Ok(Self { options: options.clone(), sampler, guide, generated, forced, begun: false })
     }
 
-    /// Returns the outputs that this text needs from the next network call. Without sampling, the
+    /// Returns the outputs that the text needs from the next network call. Without sampling, the
     /// compiled module computes the argmax. If the module computes the argmax, the call copies only
     /// eight bytes to the host: the token and the token's logit.
     pub fn want(&self) -> StepRequest {
@@ -211,9 +211,9 @@ impl Generation {
         self.begun
     }
 
-    /// Returns the largest number of draft tokens for which the text has room. If a call verifies a
-    /// draft, this call also chooses one additional token. While the network processes the prompt,
-    /// the text has no room for draft tokens.
+    /// Returns the largest number of draft tokens for which the text has room. A call that verifies
+    /// a draft chooses one token in addition to the accepted draft tokens. While the network
+    /// processes the prompt, the text has no room for draft tokens.
     pub fn room_for_draft(&self) -> usize {
         match self.begun {
             true => self.options.max_tokens.saturating_sub(self.generated.tokens.len() + 1),

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use crate::GenerateError;
 
 /// Creates the content of the Hugging Face file `name` from the metadata of a GGUF file. The result
-/// is `None` if the metadata do not contain the content of this file.
+/// is `None` if the metadata do not contain the content of the file `name`.
 pub fn gguf_text(path: &Path, name: &str) -> Result<Option<String>, GenerateError> {
     let file = Gguf::open(path)?;
     let vocabulary = Vocabulary::read(&file)?;
@@ -48,8 +48,8 @@ struct Vocabulary<'a> {
     kinds: Vec<Kind>,
 }
 
-/// The texts of tokens that end a model's turn even if no metadata key names these tokens.
-/// llama.cpp also ends a text at these tokens.
+/// The texts of tokens that end a model's turn even if no metadata key names these tokens, as in
+/// llama.cpp.
 const ENDS: &[&str] = &[
     "<|eot_id|>",
     "<|im_end|>",
@@ -320,7 +320,8 @@ const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN35: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// Digits, then Han, Hiragana and Katakana, then all other words.
+/// The regular expressions find digits first, then Han, Hiragana and Katakana, and then all other
+/// words.
 const DEEPSEEK3: &[&str] = &[
     r"\p{N}{1,3}",
     r"[一-龥぀-ゟ゠-ヿ]+",

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use crate::GenerateError;
 use crate::gguf::gguf_text;
 
-/// Reads a JSON file of a model. The result is `None` if the model has no file with this name.
+/// Reads a JSON file of a model. The result is `None` if the model has no file with the given name.
 pub(crate) fn read_json(model: &Path, name: &str) -> Result<Option<Value>, GenerateError> {
     let Some(text) = read_file(model, name, files::read_json)? else { return Ok(None) };
     let value =
@@ -24,8 +24,8 @@ pub(crate) fn read_json(model: &Path, name: &str) -> Result<Option<Value>, Gener
 }
 
 /// Reads selected keys from a JSON file of a model. The result is `None` if the model has no file
-/// with this name. The function skips keys that are not selected, because a `tokenizer_config.json`
-/// can list tens of thousands of tokens.
+/// with the given name. The function skips keys that are not selected, because a
+/// `tokenizer_config.json` can list tens of thousands of tokens.
 pub(crate) fn read_keys(
     model: &Path,
     name: &str,
@@ -78,7 +78,7 @@ impl<'de> Visitor<'de> for Wanted {
 }
 
 /// Reads a text file of a model with at most `limit` bytes. The result is `None` if the model has
-/// no file with this name.
+/// no file with the given name.
 pub(crate) fn read_text(model: &Path, name: &str, limit: u64) -> Result<Option<String>, GenerateError> {
     read_file(model, name, |path| files::read_text(path, limit))
 }

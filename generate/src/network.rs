@@ -135,7 +135,7 @@ impl<E: Executor> Network<E> {
         self.shared.batch
     }
 
-    /// Checks that `tokens` can follow a sequence of `seen` other tokens.
+    /// Checks that `tokens` can follow a sequence of `seen` tokens.
     pub(crate) fn check(&self, tokens: &[u32], seen: usize) -> Result<(), GenerateError> {
         check_tokens(tokens, seen, self.shared.context, self.shared.vocabulary)
     }
@@ -148,8 +148,8 @@ impl<E: Executor> Network<E> {
 
     /// Chooses the entry point that computes `positions` new positions for `span` consecutive rows
     /// of the batch. If `positions` is at least the largest chunk, the function chooses an entry
-    /// point with the largest chunk. If `positions` is smaller, the function chooses the entry
-    /// point with the lowest cost.
+    /// point with the largest chunk. If `positions` is below the largest chunk, the function
+    /// chooses the entry point with the lowest cost.
     pub(crate) fn step(
         &self,
         span: usize,
@@ -226,7 +226,7 @@ impl<E: Executor> Network<E> {
 
     /// Calls an entry point with new positions for consecutive rows of the batch, beginning with
     /// the row `first`. The call consumes the state and returns the new state. After an error, the
-    /// state is lost. The call does not change the output of the encoder.
+    /// state of the batch is lost. The call does not change the output of the encoder.
     pub(crate) fn call(
         &self,
         entry: &EntryPoint,
@@ -385,7 +385,7 @@ fn twice(kind: EntryKind, first: &str) -> String {
     format!("{what}, as `{first}` does; expected one such")
 }
 
-/// Checks that `tokens` can follow a sequence of `seen` other tokens. All tokens must fit into the
+/// Checks that `tokens` can follow a sequence of `seen` tokens. All tokens must fit into the
 /// context, and the vocabulary must contain each token.
 ///
 /// # Errors

@@ -19,7 +19,7 @@ const SNAPSHOTS: usize = 8;
 const SMALL_SNAPSHOTS: usize = 2 * SNAPSHOTS;
 
 /// If two texts have at least this many tokens in common, Tracewright ends a network call at the
-/// position where the texts begin to differ.
+/// first position at which the two texts differ.
 const WORTH_A_CALL: usize = 8;
 
 /// The row of the batch that Tracewright chose for a new text.
@@ -32,7 +32,7 @@ pub(crate) struct Adopted {
     pub parts_at: Option<usize>,
 }
 
-/// A row of the batch that contains the state after a prefix of the new text.
+/// A row of the batch that contains the state after a prefix of a new text.
 struct Prefix {
     row: usize,
     length: usize,
@@ -45,8 +45,8 @@ struct Prefix {
 }
 
 impl<B> Row<B> {
-    /// Returns the longest prefix of `prompt` for which this row of the batch contains the state,
-    /// or to which the row can be rewound.
+    /// Returns the longest prefix of `prompt` for which the row of the batch contains the state, or
+    /// to which the row can be rewound.
     fn prefix(&self, row: usize, prompt: &[u32], rewinds: impl Fn(usize, usize) -> bool) -> Prefix {
         let same = self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
         // Two positions with the same placeholder token can have different features.
@@ -68,10 +68,11 @@ impl<B> Row<B> {
         best
     }
 
-    /// Adds a snapshot to the row. If the row then has more than `most` snapshots, the function
-    /// removes the snapshot whose position is closest to the positions of its neighbours. If
-    /// snapshots are small, the function chooses among the older half of the snapshots. Otherwise,
-    /// the function chooses among all snapshots except the latest.
+    /// Adds a snapshot to the row. If the row has more than `most` snapshots after the addition,
+    /// the function removes the snapshot whose position is closest to the positions of its
+    /// neighbours. If snapshots are small, the function removes a snapshot from the older half of
+    /// the snapshots. If snapshots are large, the function can remove any snapshot except the
+    /// latest.
     fn keep(&mut self, snapshot: Snapshot<KeptRow<B>>, most: usize) {
         self.snapshots.retain(|one| one.length < snapshot.length);
         self.snapshots.push(snapshot);
@@ -86,8 +87,8 @@ impl<B> Row<B> {
 }
 
 impl<E: Executor> Network<E> {
-    /// Whether the current state of a sequence always contains the state after any smaller number
-    /// of tokens. Without a sliding window, a KV cache contains all earlier states.
+    /// Whether the state after n tokens always contains the states after fewer than n tokens.
+    /// Without a sliding window, a KV cache contains all earlier states.
     fn keeps_all(&self) -> bool {
         self.state().iter().filter_map(|tensor| tensor.part()).all(keeps_all)
     }
@@ -104,9 +105,9 @@ impl<E: Executor> Network<E> {
 
     /// Returns the positions at which network calls must end while the network processes a prompt
     /// of `length` tokens. One of the returned positions is `parts_at`. If a recurrent layer has a
-    /// small state, network calls also end at positions near the end of a long prompt. Without the
-    /// calls that end near the end of the prompt, a text that shares most of the prompt would
-    /// compute up to a chunk of tokens again.
+    /// small state, some network calls end at positions near the end of a long prompt. Without the
+    /// calls that end near the end of the prompt, the network would compute up to a chunk of tokens
+    /// again for a text that shares most of the prompt.
     pub(crate) fn ends(&self, length: usize, parts_at: Option<usize>) -> Vec<usize> {
         let chunk = self.chunk();
         let step = chunk / (SNAPSHOTS / 2);
@@ -201,7 +202,7 @@ impl<E: Executor> Sequences<'_, E> {
     /// chosen row, or `None` if no row is free.
     ///
     /// # Errors
-    /// Returns an error if the sequence belongs to another network.
+    /// Returns an error if a different network computed the sequence.
     pub(crate) fn load(
         &mut self,
         free: &[usize],
@@ -260,7 +261,7 @@ impl<E: Executor> Sequences<'_, E> {
     }
 
     /// Stores a saved sequence in a row of the batch. Before the next call, Tracewright copies
-    /// `state` into this row.
+    /// `state` into the row.
     fn put(&mut self, row: usize, one: Row<E::Buffer>, state: Snapshot<KeptRow<E::Buffer>>) {
         let (seen, written) = (state.length, state.written);
         self.rows[row] = Row { seen, written, used: self.clock, restore: Some(state), ..one };

@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// Options for continuing a text, in which stop strings and constraints are strings.
-/// [`TokenOptions`] contains the same options with token ids instead of strings.
+/// [`TokenOptions`] contains the options of `GenerateOptions` with token ids instead of strings.
 ///
 /// ```
 /// use tracewright_generate::{GenerateOptions, Sampling};
@@ -45,7 +45,7 @@ pub struct GenerateOptions {
 /// A schema or a grammar that a text must follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Follow {
-    /// The text must be JSON that is valid under this JSON Schema.
+    /// The text must be JSON that is valid under the given JSON Schema.
     JsonSchema(String),
     /// The text must follow a grammar in llguidance's variant of Lark's notation.
     Grammar(String),
@@ -69,7 +69,7 @@ impl Default for GenerateOptions {
 }
 
 impl GenerateOptions {
-    /// Converts these options to [`TokenOptions`] for a model with the stop tokens `stop_tokens`.
+    /// Converts the options to [`TokenOptions`] for a model with the stop tokens `stop_tokens`.
     ///
     /// # Errors
     /// Returns an error if a setting is out of range, a schema or a grammar is not supported, or an
@@ -118,7 +118,7 @@ impl GenerateOptions {
 }
 
 /// Converts the tokens of an answer to text, one by one. A `Reply` returns a piece of text as soon
-/// as no later token can change this piece. A `Reply` also finds stop strings.
+/// as no later token can change this piece. A `Reply` finds stop strings in the text.
 ///
 /// If the model has no tokenizer, the text of a token is the token id and a space.
 #[derive(Clone, Debug)]
@@ -184,9 +184,9 @@ impl<'a> Reply<'a> {
         &self.text
     }
 
-    /// Sets the reason why the text ended to [`Finish::Stop`] if a stop string ended the text.
-    /// Without this function, the result of a text that ends at a stop string would have the reason
-    /// [`Finish::Cancelled`].
+    /// Sets the reason why the text ended to [`Finish::Stop`] if a stop string ended the text. The
+    /// generation itself reports the reason [`Finish::Cancelled`] for a text that ends at a stop
+    /// string.
     pub fn finished(&self, generated: Generated) -> Generated {
         if self.stopped { Generated { finish: Finish::Stop, ..generated } } else { generated }
     }

@@ -113,7 +113,8 @@ impl<B> Row<B> {
     }
 
     /// Returns the number of consecutive unprocessed positions that have features. If `of_features`
-    /// is false, the function returns the number of positions that have tokens instead.
+    /// is false, the function returns the number of consecutive unprocessed positions that have
+    /// tokens.
     pub fn next(&self, of_features: bool) -> usize {
         let is = |position: &usize| self.features.contains_key(position) == of_features;
         (self.seen..self.tokens.len()).take_while(is).count()

@@ -84,7 +84,8 @@ impl SavedSequence {
     /// Writes a file atomically, so that an incomplete file never appears.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be written, or would replace a file of another kind.
+    /// Returns an error if the file cannot be written, or would replace a file that is not a saved
+    /// sequence.
     pub fn write(&self, path: &Path) -> Result<(), GenerateError> {
         Ok(NewFile::write(path, FileKind::SEQUENCE, &self.to_bytes())?)
     }
@@ -100,16 +101,16 @@ impl SavedSequence {
         Ok(Self { path: Some(path.into()), ..read })
     }
 
-    /// Creates an error about the file of this saved sequence.
+    /// Creates an error about the file of the saved sequence.
     pub fn refuse(&self, fault: SavedFault) -> GenerateError {
         GenerateError::Saved { path: self.path.clone().unwrap_or_default(), fault }
     }
 }
 
 impl KeptTensor {
-    /// Returns the name of a state tensor in a saved sequence. The name does not depend on the
-    /// batch size. For a tensor that stores each position separately, the name also does not depend
-    /// on the context length.
+    /// Returns the name of a state tensor in a saved sequence. The name of the tensor does not
+    /// depend on the batch size. If the tensor stores each position separately, its name does not
+    /// depend on the context length either.
     fn saved_name(&self, context: usize) -> String {
         let slots = self.part().filter(|&part| keeps_all(part));
         let axis = slots.and_then(|part| Some(part.slots(context, self.ty.rank())?.1));
@@ -141,7 +142,7 @@ impl<E: Executor> Network<E> {
         SavedSequence::new(header, state)
     }
 
-    /// Checks that a saved sequence belongs to this network, with the weights that `model`
+    /// Checks that a saved sequence belongs to the given network, with the weights that `model`
     /// identifies.
     ///
     /// # Errors

@@ -23,8 +23,8 @@ pub(crate) struct Sequences<'a, E: Executor> {
     /// The state tensors. The list of state tensors is empty before the first network call, and
     /// after a failed call that consumed the state.
     pub state: Vec<E::Buffer>,
-    /// The tensors that the encoder returned, which the decoder reads. Before the encoder runs,
-    /// this list of tensors is empty.
+    /// The tensors that the encoder returned, which the decoder reads. Before the encoder runs, the
+    /// list of the encoder's tensors is empty.
     pub memory: Vec<E::Buffer>,
     /// One drafter for each row of the batch. Without speculation, the list of drafters is empty.
     pub drafters: Vec<Box<dyn Drafter + 'a>>,
@@ -80,7 +80,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
     /// token id `placeholder`.
     ///
     /// # Errors
-    /// Returns an error if the positions exceed the context, or if the network does not take this
+    /// Returns an error if the positions exceed the context, or if the network takes a different
     /// number of features per position.
     pub fn push_features(
         &mut self,
@@ -100,9 +100,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(())
     }
 
-    /// Runs the encoder for a row of the batch, and resets the row to position 0. One call of the
-    /// encoder computes all rows. So a call of the encoder also computes the outputs of the other
-    /// rows again.
+    /// Runs the encoder for a row of the batch, and resets the row to position 0. Each call of the
+    /// encoder computes all rows of the batch, so the call computes the outputs of all rows again.
     ///
     /// # Errors
     /// Returns an error if the network has no encoder, the input is too long, or the call fails.
@@ -124,7 +123,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
     }
 
     /// Removes all tokens of a row of the batch except the first `seen` tokens. If `seen` is 0, the
-    /// function also removes the encoder input and the adapter of the row.
+    /// function removes the encoder input and the adapter of the row.
     pub fn begin(&mut self, row: usize, seen: usize) {
         self.truncate(row, seen);
         (self.rows[row].is_kept, self.rows[row].ends) = (false, Vec::new());
@@ -158,8 +157,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
     /// not change. The function returns one output for each row of the batch.
     ///
     /// # Errors
-    /// Returns an error if the call of the network fails. After a failed call the state is lost,
-    /// and the next calls process the tokens of all rows again.
+    /// Returns an error if the call of the network fails. After a failed call, the state of the
+    /// batch is lost, and the next calls process the tokens of all rows again.
     pub fn step(&mut self, want: StepRequest) -> Result<Vec<StepOutput>, GenerateError> {
         // Rows with features come first. Rows whose next positions have tokens wait until no row
         // has unprocessed features.

@@ -42,7 +42,8 @@ impl<'a, E: Executor> Session<'a, E> {
     }
 
     /// Adds a drafter to the session. If the network has an entry point that verifies draft tokens,
-    /// [`generate`](Self::generate) returns the same tokens after fewer calls.
+    /// [`generate`](Self::generate) returns the same tokens as without a drafter, after fewer
+    /// network calls.
     #[must_use]
     pub fn speculate(mut self, drafter: impl Drafter + 'a) -> Self {
         self.rows.drafters = vec![Box::new(drafter)];
@@ -73,8 +74,8 @@ impl<'a, E: Executor> Session<'a, E> {
     /// Appends `tokens`, and returns the most likely next token after each appended token.
     ///
     /// # Errors
-    /// Returns an error if the module has no entry point that chooses a token after each token, the
-    /// tokens exceed the context, or a call fails.
+    /// Returns an error if the module has no entry point that returns the most likely next token
+    /// after each token, the tokens exceed the context, or a call fails.
     pub fn favoured(&mut self, tokens: &[u32]) -> Result<Vec<u32>, GenerateError> {
         self.rows.network.only(EntryKind::Each)?;
         Ok(self.show(StepRequest::Each, |rows| rows.push(ROW, tokens))?.1)
@@ -92,11 +93,12 @@ impl<'a, E: Executor> Session<'a, E> {
         logits.pop().ok_or(GenerateError::EmptyPrompt)
     }
 
-    /// Appends positions with features instead of tokens, and returns the logits after the last position.
-    /// [`tokens`](Self::tokens) contains `placeholder` for each position.
+    /// Appends positions with features instead of tokens, and returns the logits after the last
+    /// position. [`tokens`](Self::tokens) contains the token id `placeholder` for each position
+    /// with features.
     ///
     /// # Errors
-    /// Returns an error if there are no features, the network does not take this number of features
+    /// Returns an error if there are no features, the network takes a different number of features
     /// per position, the positions exceed the context, or a call fails.
     pub fn feed_features(&mut self, features: &[f32], placeholder: u32) -> Result<Vec<f32>, GenerateError> {
         let push = |rows: &mut Sequences<'a, E>| rows.push_features(ROW, features, placeholder);
@@ -116,8 +118,8 @@ impl<'a, E: Executor> Session<'a, E> {
     /// Runs the network's encoder on features, and removes all tokens of the session.
     ///
     /// # Errors
-    /// Returns an error if the network's encoder does not take this number of features per
-    /// position, there are too many features, or the call fails.
+    /// Returns an error if the network's encoder takes a different number of features per position,
+    /// there are too many features, or the call fails.
     pub fn encode_features(&mut self, features: &[f32]) -> Result<(), GenerateError> {
         self.rows.encode(ROW, EncoderInput::Features(features))
     }

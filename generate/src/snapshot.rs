@@ -42,7 +42,7 @@ impl<B> Clone for KeptRow<B> {
 }
 
 /// Whether a state tensor stores each position separately. If a tensor stores positions separately,
-/// the tensor also contains the state after any smaller number of tokens.
+/// the state after n tokens contains the states after fewer than n tokens.
 pub(crate) fn keeps_all(part: Part) -> bool {
     matches!(part.kind, StateKind::Kv(_))
 }
@@ -122,7 +122,8 @@ impl KeptTensor {
 impl<E: Executor> Network<E> {
     /// Copies the state of one row of the batch after its first `length` tokens. `wanted` selects
     /// the state tensors to copy. Earlier network calls have written all positions below `written`.
-    /// The copies are on the device if the host cannot read the device's memory directly.
+    /// The copies of the state are on the device if the host cannot read the device's memory
+    /// directly.
     pub(crate) fn save(
         &self,
         state: &[E::Buffer],

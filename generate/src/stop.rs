@@ -9,9 +9,10 @@ use serde_json::Value;
 use crate::GenerateError;
 use crate::model_file::read_keys;
 
-/// Returns the tokens that end a text. `eos_token_id` in `generation_config.json` contains the
-/// token ids. If `generation_config.json` lacks `eos_token_id`, the function reads `eos_token_id`
-/// in `config.json` or in its `text_config`. For a GGUF file, the metadata contain the token ids.
+/// Returns the tokens that end a text. `eos_token_id` in `generation_config.json` contains the ids
+/// of the stop tokens. If `generation_config.json` lacks `eos_token_id`, the function reads
+/// `eos_token_id` in `config.json` or in its `text_config`. For a GGUF file, the metadata contain
+/// the ids of the stop tokens.
 pub fn stop_tokens(dir: &Path) -> Result<Vec<u32>, GenerateError> {
     const KEY: &str = "eos_token_id";
     for name in ["generation_config.json", "config.json"] {
@@ -70,7 +71,7 @@ impl StopStrings {
 
     /// Searches the next piece of text for stop strings. If several stop strings match, the
     /// function chooses the string that is complete first. Among strings that are complete at the
-    /// same position, the function chooses the longest string. So the result does not depend on how
+    /// same position, the function chooses the longest string. The result does not depend on how
     /// the text is divided into pieces.
     pub fn push(&mut self, piece: &str) -> StopMatch {
         self.held.push_str(piece);
@@ -87,8 +88,8 @@ impl StopStrings {
         StopMatch::Text(std::mem::replace(&mut self.held, rest))
     }
 
-    /// Returns the text that the search has held back. Call this function if the text ends without a stop
-    /// string.
+    /// Returns the text that the search has held back. Call `finish` if the text ends without a
+    /// stop string.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }

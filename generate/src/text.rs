@@ -86,8 +86,8 @@ impl Tokenizer {
     }
 
     /// Encodes a text like [`encode`](Self::encode), but to at most `limit` tokens. The function
-    /// cuts the end of a longer text, but keeps the special tokens before and after the text. The
-    /// function also returns the number of tokens that the whole text has.
+    /// cuts the end of a text with more than `limit` tokens, but keeps the special tokens before
+    /// and after the text. The second returned value is the number of tokens of the whole text.
     pub fn encode_within(&self, text: &str, limit: usize) -> Result<(Vec<u32>, usize), GenerateError> {
         let encoded = unpanicked(|| {
             let mut encoding = self.inner.encode_fast(text, false)?;
@@ -179,7 +179,7 @@ impl Tokenizer {
         self.special.contains(&token)
     }
 
-    /// Returns the id of the special token with this name.
+    /// Returns the id of the special token with the given name.
     pub fn special_token(&self, name: &str) -> Option<u32> {
         self.inner.token_to_id(name).filter(|&token| self.is_special(token))
     }
@@ -195,10 +195,10 @@ impl Tokenizer {
 /// Decodes tokens one by one. All pieces of text together equal the result of [`Tokenizer::decode`]
 /// for all tokens.
 ///
-/// The stream returns a piece of text as soon as no later token can change the piece. So a piece of
+/// The stream returns a piece of text as soon as no later token can change the piece. A piece of
 /// text never ends within a character or between two adjacent byte tokens. Most decoders drop the
-/// leading space of the first token. Therefore the stream decodes new tokens together with the
-/// tokens of the previous piece, and then removes the text of the previous piece.
+/// leading space of the first token. The stream decodes new tokens together with the tokens of the
+/// previous piece, and then removes the text of the previous piece.
 #[derive(Debug, Clone)]
 pub struct Stream<'a> {
     tokenizer: &'a Tokenizer,

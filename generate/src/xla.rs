@@ -71,7 +71,8 @@ impl Xla {
     }
 
     /// Moves an argument to the devices on which the entry point expects the argument. If the
-    /// tensor is on other devices or partitioned differently, the function copies the tensor.
+    /// tensor's devices or partitioning differ from the expected devices or partitioning, the
+    /// function copies the tensor.
     fn placed(&self, placement: &Placement, buffer: XlaBuffer) -> Result<PjrtBuffer, GenerateError> {
         Ok(match buffer {
             XlaBuffer::Zeros(ty) => self.client.zeros(placement, &ty)?,

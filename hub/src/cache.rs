@@ -10,7 +10,7 @@ use errors::WithPath as _;
 use crate::select::{INDEX, Selection, select, shards};
 use crate::{Hub, HubError, ModelName};
 
-/// The name of each model's folder in the cache begins with this text.
+/// The text with which the name of each model's folder in the cache begins.
 const MODELS: &str = "models--";
 
 /// The largest size in bytes of a file with an access token or with the id of a commit.

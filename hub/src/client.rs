@@ -110,7 +110,7 @@ impl<'a> HubClient<'a> {
         Ok(commit)
     }
 
-    /// Downloads a file of a commit, beginning with the byte `start`. The function also returns the
+    /// Downloads a file of a commit, beginning with the byte `start`. The returned number is the
     /// index of the first byte that the hub sends, which is 0 if the hub ignores `start`.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ pub enum HubError {
     /// The model is not in the cache, and downloads are disabled.
     #[error("`{name}` is not in the cache `{}`, and `HF_HUB_OFFLINE` forbids downloads", .cache.display())]
     Offline { name: Box<ModelName>, cache: PathBuf },
-    /// The hub has no model with this name, or hides the model from you.
+    /// The hub has no model with the requested name, or hides the model from you.
     #[error("the hub at {endpoint} does not list a model `{name}`")]
     NoModel { name: Box<ModelName>, endpoint: String },
     /// The hub gives the model only to some users, and the access token is missing or rejected.
@@ -28,10 +28,10 @@ pub enum HubError {
         /// Whether the client sent an access token.
         with_token: bool,
     },
-    /// The model has no branch, tag or commit with this name.
+    /// The model has no branch, tag or commit with the requested name.
     #[error("the model `{}` has no revision `{}`", .name.repository, .name.revision())]
     NoRevision { name: Box<ModelName> },
-    /// The model has no file with this name.
+    /// The model has no file with the requested name.
     #[error("the model `{}` has no file `{file}`, expected one of:{}", .name.repository, Listed(.known))]
     NoFile { name: Box<ModelName>, file: String, known: Vec<String> },
     /// Several GGUF files match the name.

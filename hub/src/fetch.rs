@@ -36,9 +36,8 @@ impl Hub {
     /// cache, the function compares the file's hash with the hub's hash.
     ///
     /// # Errors
-    /// Returns an error if the hub lacks the model or a file, or cannot be reached. The function
-    /// also returns an error if a file is damaged, the cache cannot be written, or `watch` stops
-    /// the download.
+    /// Returns an error if the hub lacks the model or a file, or cannot be reached. Returns an
+    /// error if a file is damaged, the cache cannot be written, or `watch` stops the download.
     pub fn fetch(&self, name: &ModelName, watch: Watch<'_>) -> Result<PathBuf, HubError> {
         match self.find(name)? {
             Some(path) => Ok(path),

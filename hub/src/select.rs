@@ -2,9 +2,8 @@
 
 use crate::{HubError, ModelName};
 
-/// A model for the Python package sentence-transformers has these files in addition to the usual
-/// files of a model. If a repository contains files for sentence-transformers, Tracewright reads
-/// these files.
+/// The files that a model for the Python package sentence-transformers has in addition to the usual
+/// files of a model. Tracewright reads these files if a repository contains them.
 const SENTENCE_FILES: [&str; 3] =
     ["modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"];
 

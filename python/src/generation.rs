@@ -12,7 +12,7 @@ use tracewright::model::{Completion, Pieces, Request};
 use crate::error::raised;
 use crate::wait::{self, MOMENT};
 
-/// Yields the pieces of a text while the model generates the text. Dropping this iterator stops the
+/// Yields the pieces of a text while the model generates the text. Dropping the iterator stops the
 /// generation.
 #[pyclass(frozen, module = "tracewright", name = "Generation")]
 pub struct PyGeneration {

@@ -17,7 +17,7 @@ use crate::error::raised;
 use crate::generation::PyGeneration;
 use crate::{options, wait};
 
-/// An open model. Several threads can use the same model.
+/// An open model. Several Python threads can use a model at the same time.
 #[pyclass(frozen, module = "tracewright", name = "Model")]
 pub struct PyModel {
     path: PathBuf,

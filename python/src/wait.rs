@@ -15,7 +15,7 @@ use crate::error::raised;
 pub const MOMENT: Duration = Duration::from_millis(50);
 
 /// Calls `wait` until `wait` returns a result, or until a signal handler raises an exception such
-/// as `KeyboardInterrupt`. Each call of `wait` lasts at most a [`MOMENT`].
+/// as `KeyboardInterrupt`. Each call of `wait` lasts at most the time [`MOMENT`].
 pub fn until<T: Send>(py: Python<'_>, mut wait: impl FnMut() -> Poll<T> + Send) -> PyResult<T> {
     loop {
         match py.detach(&mut wait) {

@@ -20,7 +20,7 @@ class TracewrightError(Exception):
 
 @final
 class Generation(Iterator[str]):
-    """Yields the pieces of a text while the model generates the text. Dropping this iterator stops the generation."""
+    """Yields the pieces of a text while the model generates the text. Dropping the iterator stops the generation."""
 
     def __iter__(self) -> Self: ...
     def __next__(self) -> str: ...
@@ -41,7 +41,7 @@ class Generation(Iterator[str]):
 
 @final
 class Model:
-    """An open model. Several threads can use the same model."""
+    """An open model. Several Python threads can use a model at the same time."""
 
     def __new__(cls, model: str | PathLike[str], **options: Unpack[OpenOptions]) -> Self: ...
     def chat(

@@ -13,8 +13,8 @@ use crate::failure::Failure;
 /// The largest size in bytes of a file with API keys.
 const MOST: u64 = 1 << 20;
 
-/// The API keys that clients can use. The server keeps only the hashes of keys. No message and no
-/// log contains a key.
+/// The API keys that clients can use. The server keeps only the hashes of API keys. No message and
+/// no log contains an API key.
 #[derive(Clone)]
 pub struct ApiKeys(Vec<blake3::Hash>);
 
@@ -67,7 +67,7 @@ impl fmt::Debug for ApiKeys {
 }
 
 /// Rejects requests from web pages whose origin is not allowed. If only this machine can reach the
-/// server, the function also rejects requests whose `Host` header is a domain name other than
+/// server, the function rejects requests whose `Host` header is a domain name other than
 /// `localhost`. The check of the `Host` header stops DNS rebinding, an attack by a web page whose
 /// domain name resolves to this machine.
 pub fn check_origin(headers: &HeaderMap, is_local: bool, allowed: &[String]) -> Result<(), Failure> {
@@ -87,8 +87,8 @@ pub fn check_origin(headers: &HeaderMap, is_local: bool, allowed: &[String]) -> 
     }
 }
 
-/// Whether a `Host` header contains an IP address or `localhost`. The function also accepts an
-/// empty header, because a request without a host does not come from a browser.
+/// Whether a `Host` header contains an IP address or `localhost`. The result is true for an empty
+/// `Host` header, because a request without a host does not come from a browser.
 fn is_own_name(host: &str) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,

@@ -30,8 +30,8 @@ pub struct Ask {
     pub reading: Reading,
 }
 
-/// The answers to one request. Dropping this value stops the generation, and other requests can use
-/// the slots of the batch.
+/// The answers to one request. Dropping an `Answers` value stops the generation, and then other
+/// requests can use the slots of the batch.
 pub struct Answers {
     events: UnboundedReceiver<(usize, TextEvent)>,
     updates: VecDeque<(usize, Update)>,

@@ -38,8 +38,8 @@ impl App {
         Self { models, options, metrics: Arc::default(), permits, prepared, embedded, is_local }
     }
 
-    /// Returns a permit to answer a request, or an error if the server already answers the largest number of
-    /// requests.
+    /// Returns a permit to answer a request, or an error if the server already answers the largest
+    /// allowed number of requests.
     pub fn permit(&self) -> Result<OwnedSemaphorePermit, Failure> {
         let most = self.options.max_requests;
         self.permits.clone().try_acquire_owned().map_err(|_| Failure::Busy { most })

@@ -1,4 +1,4 @@
-//! Reads the body of a request as JSON, and converts its fields to Rust types.
+//! Reads the body of a request as JSON, and converts the JSON fields to Rust types.
 
 use axum::body::Body;
 use axum::http::{HeaderMap, header};

@@ -232,7 +232,7 @@ struct Chunks {
     head: Completion,
     /// For each answer, the text that the server holds back until the server receives the
     /// probabilities of the text's tokens. The integer is the number of characters of the answer
-    /// that precede the text.
+    /// that precede the held-back text.
     texts: Vec<(String, usize)>,
     with_logprobs: bool,
     includes_usage: bool,

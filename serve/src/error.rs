@@ -11,7 +11,7 @@ pub enum ServeError {
     /// The server cannot listen on the given host and port.
     #[error("the server cannot listen on `{address}`")]
     Listen {
-        /// The host and the port of the address.
+        /// The host and the port on which the server cannot listen.
         address: String,
         /// The error of the operating system, which reports for example that another program uses
         /// the port.

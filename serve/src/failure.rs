@@ -190,7 +190,8 @@ impl Failure {
         } })
     }
 
-    /// Creates an HTTP response with this body, and with the headers that the status requires.
+    /// Creates an HTTP response with the given body, and with the headers that the HTTP status
+    /// requires.
     pub fn respond(&self, body: Value) -> Response {
         let mut response = (self.status(), Json(body)).into_response();
         if self.status().is_server_error() {

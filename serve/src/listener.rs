@@ -111,7 +111,7 @@ impl Server {
 }
 
 /// Accepts the next connection. If the number of open connections equals the limit, the function
-/// waits first.
+/// first waits until a connection closes.
 async fn accept(
     listener: &tokio::net::TcpListener,
     places: &Arc<Semaphore>,

@@ -265,8 +265,8 @@ impl MessageEvents {
         Sent::Named(kind, fields)
     }
 
-    /// Begins a content block of this type, unless the server is already sending a block of this
-    /// type.
+    /// Begins a content block of the given type, unless the server is already sending a block of
+    /// the same type.
     fn open(&mut self, kind: &'static str, block: Value, out: &mut Vec<Sent>) {
         if self.open != Some(kind) {
             self.close(out);

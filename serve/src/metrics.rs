@@ -12,7 +12,7 @@ use generate::Generated;
 use crate::models::Models;
 use crate::update::Usage;
 
-/// Upper bounds of the histogram of times to the first token, in seconds.
+/// The upper bounds of the buckets in the histogram of times to the first token, in seconds.
 const BOUNDS: [f64; 12] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 
 /// The counters that `GET /metrics` reports.
@@ -26,8 +26,8 @@ pub struct Metrics {
     accepted: AtomicU64,
     /// The number of running answers, including answers that wait for a slot of the batch.
     open: AtomicUsize,
-    /// For each bound in `BOUNDS`, the number of answers whose first token arrived within this
-    /// time.
+    /// For each bound in `BOUNDS`, the number of answers whose first token arrived within the time
+    /// of the bound.
     first: [AtomicU64; BOUNDS.len()],
     firsts: AtomicU64,
     first_sum: AtomicU64,

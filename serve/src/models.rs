@@ -101,8 +101,8 @@ impl Models {
         self.entries.iter().filter_map(|entry| entry.loaded.get()).map(|loaded| &**loaded)
     }
 
-    /// Returns the model with this name, or the server's first model if `name` is `None`. The first
-    /// request for a model waits until the model is loaded.
+    /// Returns the model with the name `name`, or the server's first model if `name` is `None`. The
+    /// first request for a model waits until the model is loaded.
     pub async fn get(&self, name: Option<&str>) -> Result<Arc<Loaded>, Failure> {
         let entry = match name {
             None => self.entries.first(),

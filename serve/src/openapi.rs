@@ -1,5 +1,5 @@
-//! Implements `GET /openapi.json`, which returns the OpenAPI document of the server. The document
-//! is generated from the Rust types of requests.
+//! Implements `GET /openapi.json`, which returns the OpenAPI document of the server. The OpenAPI
+//! document is generated from the Rust types of requests.
 
 use std::sync::Arc;
 

@@ -79,9 +79,9 @@ fn unread_name(message: &str) -> Option<String> {
     Some(rest.split_once('`')?.0.to_owned())
 }
 
-/// Converts the messages for a chat template that does not support tools. A system message
-/// describes the functions, and function calls become JSON. The results of function calls become
-/// messages of the user.
+/// Converts the messages for a chat template that does not support tools. In the converted
+/// conversation, a system message describes the functions, and function calls are JSON. The results
+/// of function calls become messages of the user.
 fn without_tools(messages: &[Value], tools: Option<&[Value]>) -> Vec<Value> {
     let plain = |message: &Value| {
         let calls = message["tool_calls"].as_array();

@@ -303,7 +303,7 @@ impl ResponseEvents {
         self.open = Some(Open::Reasoning { id, text: String::new() });
     }
 
-    /// Ends the current output item, and returns the events about this end.
+    /// Ends the current output item, and returns the events that report the end of the item.
     fn close(&mut self, out: &mut Vec<Sent>) {
         let item = match self.open.take() {
             None => return,

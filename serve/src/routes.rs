@@ -171,7 +171,7 @@ async fn model(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result<
 }
 
 /// Formats a model in the format of OpenAI's API. If the model is loaded, the result contains the
-/// sizes of the model.
+/// sizes of the model's context, vocabulary and batch.
 fn described(app: &App, name: &str) -> Value {
     let mut model =
         json!({ "id": name, "object": "model", "created": app.models.since, "owned_by": "tracewright" });

@@ -15,9 +15,9 @@ use crate::update::Update;
 
 /// A server-sent event for the client.
 pub enum Sent {
-    /// A server-sent event without a name; the event's data is this value.
+    /// A server-sent event without a name; the variant contains the event's data.
     Data(Value),
-    /// A server-sent event with this name; the event's data is this value.
+    /// A server-sent event with a name; the variant contains the name and the event's data.
     Named(&'static str, Value),
     /// The last event of OpenAI's streams, whose data is `[DONE]`.
     Done,
@@ -37,8 +37,8 @@ pub trait Events: Send + 'static {
     }
 }
 
-/// If the server has no event for this duration, the stream sends a comment. Some proxies would
-/// close a connection on which no data arrives.
+/// If the server has sent no event for this duration, the server sends a comment. Some proxies
+/// would close a connection on which no data arrives.
 const SILENCE: Duration = Duration::from_secs(15);
 
 struct State<E> {

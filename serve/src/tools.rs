@@ -21,7 +21,7 @@ pub enum Choice {
     Auto,
     None,
     Required,
-    /// The answer must call the function with this name.
+    /// The answer must call the function with the given name.
     Named(String),
 }
 
@@ -124,7 +124,7 @@ pub fn tool(function: &Value, at: &str) -> Result<Value, Failure> {
     Ok(json!({ "type": "function", "function": kept }))
 }
 
-/// Logs a warning about an ignored tool that only other servers can run, such as a web search.
+/// Logs a warning about an ignored tool that this server cannot run, such as a web search.
 pub fn skip(kind: &Value) {
     tracing::warn!("a tool of the type {} is skipped, expected `function`", shown(kind));
 }

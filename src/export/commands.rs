@@ -14,8 +14,8 @@ fn line<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
 }
 
 /// Returns the command that compiles the module text in the file `text` to the file `vmfb`. The
-/// command reads the text from standard input, because the path of the file would become part of
-/// the compiled module.
+/// command reads the module text from standard input, because otherwise the compiled module would
+/// contain the path of the text file.
 pub fn compile(compiler: &Compiler, options: &CompileOptions, text: &Path, vmfb: &Path) -> String {
     let [program, text, vmfb] =
         [compiler.path.as_path(), text, vmfb].map(|path| path.to_string_lossy().into_owned());

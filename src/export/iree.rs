@@ -31,7 +31,7 @@ pub enum ExportError {
     /// The manifest is damaged, or the hash in the manifest differs from the module's hash.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
-    /// The archive belongs to another export.
+    /// The archive in the export folder belongs to a different export.
     #[error("`{}` is not the archive that the manifest lists (its table has the blake3 hash {found}, expected \
         {expected}); export the model again", .path.display())]
     Archive {
@@ -48,7 +48,7 @@ pub enum ExportError {
         /// The path of the folder that is not an export.
         path: PathBuf,
     },
-    /// The module was compiled for another processor architecture.
+    /// The module was compiled for a processor architecture that this machine does not have.
     #[error(
         "the module was compiled for {expected}, but this machine is {found}; export the model again for \
         this machine"
@@ -65,7 +65,7 @@ pub enum ExportError {
         machine lacks; export the model again for this machine"
     )]
     Cpu {
-        /// Name of the processor for which the module was compiled.
+        /// The name of the processor for which the module was compiled.
         cpu: String,
         /// The processor features that the module needs, but that this machine lacks.
         missing: Vec<String>,
@@ -128,11 +128,11 @@ fn manifest_of(
     })
 }
 
-/// Checks that this machine's processor can run the module. For other kinds of devices, such as
-/// GPUs, the function checks nothing.
+/// Checks that this machine's processor can run the module. If the export is for a device that is
+/// not a CPU, the function checks nothing.
 ///
 /// # Errors
-/// Returns an error if the processor has another architecture, or lacks features that the module
+/// Returns an error if the processor does not have the architecture or the features that the module
 /// needs.
 pub fn check_cpu(manifest: &IreeManifest) -> Result<(), ExportError> {
     if manifest.device()? != DeviceKind::Cpu {
@@ -159,12 +159,12 @@ pub struct Exported {
     pub compiled: Compiled,
     /// Statistics about writing the archive of weights to the export folder.
     pub baked: Baked,
-    /// The time that Tracewright took to write the folder.
+    /// The time that Tracewright took to write the export folder.
     pub wrote: Duration,
 }
 
 /// Lowers `plan`, compiles the module, converts the weights, and writes the export folder `out`.
-/// The function also copies the tokenizer files of `model`, which is a folder or a GGUF file. The
+/// The function copies the tokenizer files of `model`, which is a folder or a GGUF file. The
 /// tensors of `checkpoint` must have [the model's names](Plan::named).
 ///
 /// The function does not change the folder `out` before the module is compiled. If a step after the
@@ -173,9 +173,9 @@ pub struct Exported {
 /// function removes all files of the previous export, and keeps all other files.
 ///
 /// # Errors
-/// Returns the error of the first stage that fails. If the checkpoint does not match the network's
-/// parameters, the function returns an error before the slow compilation begins. The error lists
-/// all differences between the checkpoint and the parameters.
+/// Returns the error of the first export stage that fails. If the checkpoint does not match the
+/// network's parameters, the function returns an error before the slow compilation begins. The
+/// error lists all differences between the checkpoint and the parameters.
 pub fn export(
     plan: Plan,
     model: &Path,
@@ -242,7 +242,7 @@ pub fn put_model_files(model: &Path, out: &Path) -> Result<(), ExportError> {
 
 /// Opens an export folder. The function checks that the processor can run the module, that the
 /// module has the hash in the manifest, and that the archive contains the module's parameters. The
-/// function also returns the archive, for callers that need more information about the weights.
+/// function returns the archive for callers that need information about the weights.
 ///
 /// # Errors
 /// Returns an error about the first check that fails.
@@ -264,7 +264,8 @@ pub fn open(
 /// folder.
 ///
 /// # Errors
-/// Returns an error if the folder is not an export, or a hash differs.
+/// Returns an error if the folder is not an export, or a computed hash differs from the stored
+/// hash.
 pub fn verify(folder: &Path, watch: Option<Watch<'_>>) -> Result<Verified, ExportError> {
     let manifest =
         IreeManifest::read(folder)?.ok_or_else(|| ExportError::NoManifest { path: folder.into() })?;

@@ -2,8 +2,8 @@
 //! or XLA can run on another machine.
 //!
 //! The module [`manifest`] declares the contents of `manifest.json`. The module [`xla`] writes
-//! exports for XLA. With the feature `iree`, this crate also writes, opens and verifies exports for
-//! IREE.
+//! exports for XLA. With the feature `iree`, the crate `tracewright` writes, opens and verifies
+//! exports for IREE.
 
 #[cfg(feature = "iree")]
 pub mod commands;

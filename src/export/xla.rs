@@ -28,7 +28,7 @@ use crate::{DevicePartition, Expanded, Plan, PlanError};
 /// Contains the text of the modules of a program for XLA, and the partitioning of arguments and
 /// results.
 pub struct XlaProgram {
-    /// A module for each entry point.
+    /// The modules of the program, one for each entry point.
     pub modules: Vec<Module>,
     /// The weights of all entry points, sorted by key.
     pub parameters: Vec<Parameter>,
@@ -127,7 +127,7 @@ pub fn for_cuda(plan: Plan) -> Plan {
     Plan { target: Target { device: DeviceKind::Cuda, ..plan.target }, ..plan }
 }
 
-/// Checks that XLA can read the weights of the model at this path.
+/// Checks that XLA can read the weights of the model at the path `model`.
 ///
 /// # Errors
 /// Returns an error if the model is a GGUF file.
@@ -250,7 +250,7 @@ impl XlaProgram {
 }
 
 /// Returns, for each axis of a tensor, the mesh axes that partition this axis. If no mesh axis
-/// partitions an axis, the list for this axis is empty.
+/// partitions a tensor axis, the list for the tensor axis is empty.
 fn names(sharding: Option<&Sharding>, rank: usize) -> Vec<Vec<String>> {
     let of_axis = |axes: &Vec<targets::MeshAxis>| axes.iter().map(|axis| axis.name.clone()).collect();
     sharding.map_or(vec![Vec::new(); rank], |sharding| sharding.0.iter().map(of_axis).collect())
@@ -354,7 +354,8 @@ fn stored_weight(
 /// the weights in the checkpoint have no hashes.
 ///
 /// # Errors
-/// Returns an error if the folder is not an export for XLA, or a hash differs.
+/// Returns an error if the folder is not an export for XLA, or a computed hash differs from the
+/// stored hash.
 pub fn verify(folder: &Path, watch: Option<Watch<'_>>) -> Result<Verified, XlaError> {
     let refused = |reason: String| XlaError::from(refused(folder, reason));
     let Some(Manifest::Xla(manifest)) = Manifest::read(folder)? else {

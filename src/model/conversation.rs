@@ -6,7 +6,8 @@ use serde_json::{Map, Value, json};
 
 use super::{Completion, Model, ModelError, Pieces, assistant, user};
 
-/// A conversation with a model. A clone is an independent conversation that begins with the same messages.
+/// A conversation with a model. The clone of a conversation is an independent conversation that
+/// begins with the same messages.
 ///
 /// In each turn, the network computes only the new tokens that the chat template adds. Some chat
 /// templates rewrite earlier messages, for example to remove old reasoning. If the template changes
@@ -161,7 +162,7 @@ impl Turn<'_> {
 
     /// Adds the message and its answer to the conversation. If you did not take all pieces, or if a
     /// piece was an error, the conversation does not change and the result is `None`. If you
-    /// cancelled the answer before its first piece, the conversation does not change either.
+    /// cancelled the answer before its first piece, the conversation does not change.
     pub fn finish(self) -> Option<Completion> {
         let Self { conversation, pieces, prepared: PreparedTurn { mut messages, text, prompt } } = self;
         let completion = pieces.into_completion()?;

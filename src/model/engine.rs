@@ -79,8 +79,8 @@ pub struct Completion {
     pub prompt_tokens: usize,
     /// The time until the first token, beginning when the text got a slot of the batch.
     pub first_token: Option<Duration>,
-    /// The number of bytes copied between host and device during the generation. The number of
-    /// bytes includes the bytes of other texts that ran at the same time.
+    /// The number of bytes copied between host and device during the generation. The number
+    /// includes bytes that were copied for other texts in the same period.
     pub transfers: Transfers,
 }
 
@@ -91,7 +91,7 @@ pub struct Embedded {
     pub embeddings: Vec<Vec<f32>>,
     /// The total time of the network calls that computed the embeddings.
     pub time: Duration,
-    /// Information about building the network for these embeddings, or `None` if an earlier call
+    /// Information about building the network for the embeddings, or `None` if an earlier call
     /// built the network.
     pub build: Option<BuildInfo>,
 }
@@ -107,7 +107,8 @@ pub struct ModelInfo {
     /// The number of texts that the model continues in parallel.
     pub slots: usize,
     /// Information about building and loading the model's network. For an embedding model the field
-    /// is `None`, because Tracewright builds its networks when the length of the texts is known.
+    /// is `None`, because Tracewright builds an embedding network only when the length of the texts
+    /// is known.
     pub build: Option<BuildInfo>,
     /// Warnings about the model's files.
     pub warnings: Vec<OpenWarning>,

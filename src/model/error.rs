@@ -120,10 +120,10 @@ pub enum ModelError {
     /// An embedding cannot be computed.
     #[error(transparent)]
     Embed(#[from] EmbedError),
-    /// The embedding model has no prompt with this name.
+    /// The embedding model has no prompt with the requested name.
     #[error(transparent)]
     Prompt(#[from] UnknownPrompt),
-    /// The model does not support this kind of request.
+    /// The model does not support the kind of request that the caller made.
     #[error("the model `{}` {does}, and cannot {asked}", .path.display())]
     Kind {
         /// The path of the model that does not support the request.

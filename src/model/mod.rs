@@ -105,8 +105,8 @@ impl Model {
     /// Opens a model like [`open`](Self::open), with the given options.
     ///
     /// # Errors
-    /// Returns the same errors as [`open`](Self::open). For an exported model, the function also
-    /// returns an error if an option differs from the value in the export.
+    /// Returns the same errors as [`open`](Self::open). For an exported model, the function returns
+    /// an error if an option differs from the value in the export.
     pub fn open_with(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self, ModelError> {
         Opening::read(path, options)?.build()
     }
@@ -225,8 +225,8 @@ impl Model {
     /// default prompt.
     ///
     /// # Errors
-    /// Returns an error if the model does not compute embeddings or has no prompt with this name, or if a
-    /// text is too long.
+    /// Returns an error if the model does not compute embeddings or has no prompt with the name
+    /// `prompt_name`, or if a text is too long.
     pub fn embed(&self, texts: &[&str], prompt_name: Option<&str>) -> Result<Vec<Vec<f32>>, ModelError> {
         Ok(self.embed_tokens(self.embedding_prompts(texts, prompt_name)?)?.embeddings)
     }
@@ -235,7 +235,8 @@ impl Model {
     /// returned tokens include the tokens of the model's prompt and the special tokens.
     ///
     /// # Errors
-    /// Returns an error if the model does not compute embeddings, or has no prompt with this name.
+    /// Returns an error if the model does not compute embeddings, or has no prompt with the name
+    /// `prompt_name`.
     pub fn embedding_prompts(
         &self,
         texts: &[&str],

@@ -43,8 +43,8 @@ impl Opening {
     ///
     /// # Errors
     /// Returns an error if a file is missing or damaged, or if the model cannot be downloaded or is
-    /// not supported. For an exported model, the function also returns an error if an option
-    /// differs from the value in the export.
+    /// not supported. For an exported model, the function returns an error if an option differs
+    /// from the value in the export.
     pub fn read(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self, ModelError> {
         options.check_mesh()?;
         let path = located(path.as_ref(), &options)?;
@@ -128,8 +128,8 @@ impl Opening {
     /// Checks that the model supports the given options for generating text.
     ///
     /// # Errors
-    /// Returns an error if a setting is out of range, a schema or a grammar is not supported, or an option
-    /// needs text and the model has no tokenizer.
+    /// Returns an error if a setting is out of range, a schema or a grammar is not supported, or an
+    /// option needs a tokenizer that the model lacks.
     pub fn check_options(&self, options: &GenerateOptions) -> Result<(), GenerateError> {
         self.text.token_options(options).map(drop)
     }

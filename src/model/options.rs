@@ -36,12 +36,12 @@ use crate::tuning::TuningSource;
 /// ```
 #[derive(Clone)]
 pub struct OpenOptions {
-    /// Type of weights and activations: f32, f16 or bf16. The default type is the type in the
+    /// The type of weights and activations: f32, f16 or bf16. The default type is the type in the
     /// checkpoint.
     pub dtype: Option<ElementType>,
     /// The largest number of tokens in a sequence, prompt and answer together. The default context
-    /// is 4096 tokens, or the model's own limit if this limit is smaller. For embedding models, the
-    /// default context is the model's own limit.
+    /// is 4096 tokens, or the model's own limit if this limit is below 4096 tokens. For embedding
+    /// models, the default context is the model's own limit.
     pub context: Option<usize>,
     /// The number of tokens that a prefill call processes. By default, a prefill call processes 128
     /// tokens, or the number that [`tuning`](Self::tuning) measured.
@@ -53,8 +53,8 @@ pub struct OpenOptions {
     /// format.
     pub quantize: Option<Quantization>,
     /// The integer type to which a matmul with quantized weights rounds its input. By default, a
-    /// matmul with quantized weights rounds its input to 8-bit integers. Rounding inputs to 16-bit
-    /// integers reduces the error, but makes prefill slower.
+    /// matmul with quantized weights rounds its input to 8-bit integers. 16-bit integers cause
+    /// smaller errors than 8-bit integers, but make prefill slower.
     pub activations: Option<ActivationBits>,
     /// Whether Tracewright's kernels compute matmuls and attention. By default, Tracewright uses
     /// kernels if the processor supports kernels.
@@ -105,8 +105,8 @@ pub struct OpenOptions {
     /// Unknown keys of `config.json` that Tracewright ignores. Unknown keys that are not in this
     /// list are errors.
     pub allow_config_keys: Vec<String>,
-    /// The function that reads the configuration of a network. To add your own architectures, you
-    /// can set another function.
+    /// The function that reads the configuration of a network. To add your own architectures, set a
+    /// function of your own.
     pub read: ReadModel,
     /// The compiler. By default, Tracewright runs `iree-compile` from the `PATH`. An exported model
     /// needs no compiler, because its network is already compiled.
@@ -121,13 +121,13 @@ pub struct OpenOptions {
     /// A program that renders chat templates in a separate process. By default, Tracewright renders
     /// chat templates in this process, under the limits of the template engine.
     pub template_program: Option<TemplateProgram>,
-    /// A function that receives each slow step of opening a model, and can stop these steps. By
+    /// A function that receives each slow step of opening a model, and can stop the opening. By
     /// default, no function receives the steps of opening a model.
     pub watch: Option<WatchOpen>,
 }
 
 /// The method by which Tracewright proposes draft tokens. Draft tokens do not change the generated
-/// tokens, and correct drafts save calls.
+/// tokens, and correct drafts save network calls.
 ///
 /// ```
 /// use tracewright::model::Speculation;
@@ -174,8 +174,8 @@ impl fmt::Display for Speculation {
 #[error("`{0}` is not a drafting method, expected `off`, `lookup` or `draft=MODEL`")]
 pub struct UnknownSpeculation(String);
 
-/// A function that receives each step of opening a model. The thread that runs a step calls the
-/// function that receives the step.
+/// A function that receives each step of opening a model. Tracewright calls the function on the
+/// thread that runs the step.
 #[derive(Clone)]
 pub struct WatchOpen(Arc<Mutex<WatchStep>>);
 
@@ -264,7 +264,8 @@ impl OpenOptions {
     }
 
     /// Checks the options for running a network on a mesh of devices. Only XLA can run a network on
-    /// a mesh. A mesh begins with the first device, so the options must not select another device.
+    /// a mesh. A mesh begins with the first device, so the options must not select any device
+    /// except the first.
     pub(super) fn check_mesh(&self) -> Result<(), ModelError> {
         let Some(mesh) = &self.mesh else {
             return match self.shard.first() {

@@ -16,8 +16,9 @@ use super::{ModelError, with_room};
 /// A program that renders a model's chat template. The last argument of the program is the model's
 /// path. The program reads a [`TemplateRequest`] as JSON from stdin, and prints the rendered text
 /// on stdout. If rendering succeeds, the program's exit code is 0. If rendering fails, the program
-/// prints a message on stderr, and the exit code is 1. An example is the command `tracewright
-/// prompt --limited`, which runs under memory and time limits of the operating system.
+/// prints a message on stderr, and the exit code is 1. An example of a template program is the
+/// command `tracewright prompt --limited`, which runs under memory and time limits of the operating
+/// system.
 #[derive(Clone, Debug)]
 pub struct TemplateProgram {
     /// The path or the name of the program's executable.

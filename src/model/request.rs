@@ -67,7 +67,7 @@ impl Request {
         self
     }
 
-    /// Restricts the answer to JSON that is valid under this JSON Schema.
+    /// Restricts the answer to JSON that is valid under the given JSON Schema.
     pub fn json_schema(mut self, schema: impl Into<String>) -> Self {
         self.options.follow = Some(Follow::JsonSchema(schema.into()));
         self
@@ -88,7 +88,8 @@ impl Request {
     /// Starts the generation, and returns an iterator over pieces of text.
     ///
     /// # Errors
-    /// Returns an error if the model does not support an option. The iterator returns later errors as items.
+    /// Returns an error if the model does not support an option. The iterator returns errors of the
+    /// running generation as items.
     pub fn stream(self) -> Result<Pieces, ModelError> {
         let (send, events) = channel();
         let running = self.listen(move |event| send.send(event).is_ok())?;
@@ -164,8 +165,8 @@ pub struct Pieces {
     running: Running,
 }
 
-/// A text that the model is generating, or that waits for a slot of the batch. Dropping this value
-/// stops the generation.
+/// A text that the model is generating, or that waits for a slot of the batch. Dropping a `Running`
+/// value stops the generation.
 pub struct Running {
     cancelled: Arc<AtomicBool>,
     /// Keeps the engine alive while the text is generated.

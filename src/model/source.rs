@@ -58,8 +58,8 @@ pub struct BuildInfo {
     /// The options with which Tracewright called IREE's compiler. The field is `None` for an
     /// exported model, and for a network that XLA runs.
     pub options: Option<CompileOptions>,
-    /// Path of the archive with the weights. If XLA runs the network without computed weights, the
-    /// field contains the path of the model.
+    /// The path of the archive with the weights. If XLA runs the network without computed weights,
+    /// the field contains the path of the model.
     pub archive: PathBuf,
     /// Statistics about writing the archive, or `None` if the archive already existed.
     pub baked: Option<Baked>,
@@ -72,8 +72,8 @@ pub struct BuildInfo {
 }
 
 impl Source {
-    /// Determines the kind of model at a path. The function also returns warnings about the model's
-    /// files.
+    /// Determines the kind of model at a path. The returned list contains warnings about the
+    /// model's files.
     pub fn read(path: &Path, options: &OpenOptions) -> Result<(Self, Vec<OpenWarning>), ModelError> {
         if !Gguf::is_at(path) {
             is_folder(path).with_path("open the model directory", path)?;
@@ -292,7 +292,8 @@ fn verify(archive: &Archive, options: &OpenOptions) -> Result<(), ArchiveError> 
 /// Returns the compiler's target: the given target, or a description of the device on this machine.
 ///
 /// # Errors
-/// Returns an error if the target is for another kind of device, or if the device is missing.
+/// Returns an error if the target and the selected device are different kinds of devices, or if the
+/// device is missing.
 pub fn choose_target(name: DeviceName, target: Option<&Target>) -> Result<Target, ModelError> {
     match (target, name.kind) {
         (Some(target), device) if target.device != device => {

@@ -14,8 +14,8 @@ use super::XlaPlugin;
 use crate::build::LoadError;
 use crate::model::ModelError;
 
-/// The version of the cache's format. If you change the format of cache keys or cached files,
-/// change this version too.
+/// The version of the format of the executable cache. If you change the format of cache keys or
+/// cached files, change this version too.
 const KEY_VERSION: &str = "tracewright executable 1";
 
 /// Compiles modules for the devices of a program, or loads the executables from the cache.

@@ -89,7 +89,7 @@ impl StartedPlugins {
 /// The devices and the cache folder of a build for XLA, and a function that receives each step of
 /// the build.
 pub struct XlaTools<'a> {
-    /// The plugin, which must be started with enough devices.
+    /// The plugin, which the caller must start with enough devices for the network.
     pub plugin: &'a XlaPlugin,
     /// The device on which the program runs. By default, the first device runs the program. If XLA
     /// uses a mesh, the mesh begins with the selected device.
@@ -255,8 +255,8 @@ impl<'a> Places<'a> {
     }
 }
 
-/// Returns the index of the plugin's device with this name. If no name is given, the function
-/// returns the index of the plugin's first device.
+/// Returns the index of the plugin's device with the name `device`. If no name is given, the
+/// function returns the index of the plugin's first device.
 fn ordinal(client: &Client, device: Option<DeviceName>) -> Result<usize, ModelError> {
     let Some(DeviceName { kind, ordinal }) = device else { return Ok(0) };
     let platform = match kind {

@@ -27,9 +27,9 @@ impl TokenizerEnv for Vocabulary {
     }
 
     /// Encodes bytes with the tokenizer if the tokens decode to exactly these bytes. The tokens
-    /// decode to other bytes if the tokenizer adds a space in front, or interprets the name of a
-    /// special token. If the tokens decode to other bytes, the function uses the longest matching
-    /// token at each position.
+    /// decode to bytes that differ from the input if the tokenizer adds a space in front, or
+    /// interprets the name of a special token. If the tokens do not decode to exactly the input
+    /// bytes, the function uses the longest matching token at each position.
     fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<TokenId> {
         let text = std::str::from_utf8(bytes).ok();
         let tokens = text.and_then(|text| self.tokenizer.encode_plain(text).ok());

@@ -10,7 +10,7 @@ use super::penalties::last;
 use crate::{GenerateError, Tokenizer};
 
 /// The settings of DRY. Let n be the length of the longest suffix of the text that also occurs
-/// earlier and is followed by the token t there. DRY reduces the logit of t by `multiplier` ·
+/// earlier in the text, followed by the token t. DRY reduces the logit of t by `multiplier` ·
 /// `base`^(n − `allowed_length`).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dry {
@@ -153,8 +153,8 @@ fn repeated(seen: &[u32], free: usize, least: usize) -> BTreeMap<u32, usize> {
 }
 
 /// Computes the Z-function of a list in linear time (Gusfield, "Algorithms on Strings, Trees, and
-/// Sequences", 1997, § 1.4). The Z-function of a position is the length of the longest common
-/// prefix of the whole list and the list from this position on.
+/// Sequences", 1997, § 1.4). The Z-function of a position is the length of the longest prefix of
+/// the list that also begins at this position.
 pub(super) fn common_with_begin(list: &[u32]) -> Vec<usize> {
     let mut lengths = vec![0; list.len()];
     // The range from `left` to `right` is known to equal the beginning of the list.

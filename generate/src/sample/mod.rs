@@ -5,8 +5,9 @@
 //! sampling step, the step gives the same results as llama.cpp. By default, the sampler runs the
 //! steps in the order of llama.cpp ([`SamplingStep::ORDER`]): penalties, then steps that remove
 //! tokens, then the temperature. The temperature comes last, because then the temperature does not
-//! affect which tokens are removed. Hugging Face transformers applies the temperature earlier;
-//! [`Sampling::order`] can set this order. After all steps, the sampler draws one token.
+//! affect which tokens are removed. Hugging Face transformers applies the temperature before it
+//! removes tokens; [`Sampling::order`] can set this order. After all steps, the sampler draws one
+//! token.
 
 mod candidates;
 mod cuts;
@@ -54,8 +55,8 @@ pub struct Sampling {
     pub dry: Dry,
     /// The settings of XTC, which sometimes removes the most likely tokens.
     pub xtc: Xtc,
-    /// The settings of Mirostat, which keeps the text near a target surprise. As in llama.cpp, Mirostat
-    /// replaces all other steps except the temperature.
+    /// The settings of Mirostat, which keeps the text near a target surprise. As in llama.cpp,
+    /// Mirostat replaces all other sampling steps except the temperature.
     pub mirostat: Option<Mirostat>,
     /// The sampling steps, in the order in which the sampler runs these steps. The sampler skips
     /// each sampling step that is not in this list.
@@ -87,28 +88,28 @@ impl Default for Sampling {
 /// A sampling step, which changes logits or removes tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SamplingStep {
-    /// The step that [`Sampling::penalties`] configures.
+    /// The sampling step that [`Sampling::penalties`] configures.
     Penalties,
-    /// The step that [`Sampling::dry`] configures.
+    /// The sampling step that [`Sampling::dry`] configures.
     Dry,
-    /// The step that [`Sampling::top_n_sigma`] configures.
+    /// The sampling step that [`Sampling::top_n_sigma`] configures.
     TopNSigma,
-    /// The step that [`Sampling::top_k`] configures.
+    /// The sampling step that [`Sampling::top_k`] configures.
     TopK,
-    /// The step that [`Sampling::typical_p`] configures.
+    /// The sampling step that [`Sampling::typical_p`] configures.
     TypicalP,
-    /// The step that [`Sampling::top_p`] configures.
+    /// The sampling step that [`Sampling::top_p`] configures.
     TopP,
-    /// The step that [`Sampling::min_p`] configures.
+    /// The sampling step that [`Sampling::min_p`] configures.
     MinP,
-    /// The step that [`Sampling::xtc`] configures.
+    /// The sampling step that [`Sampling::xtc`] configures.
     Xtc,
-    /// The step that [`Sampling::temperature`] configures.
+    /// The sampling step that [`Sampling::temperature`] configures.
     Temperature,
 }
 
 impl SamplingStep {
-    /// All steps, in llama.cpp's default order.
+    /// All sampling steps, in llama.cpp's default order.
     pub const ORDER: [Self; 9] = [
         Self::Penalties,
         Self::Dry,
@@ -121,7 +122,7 @@ impl SamplingStep {
         Self::Temperature,
     ];
 
-    /// Returns the name of the step in llama.cpp.
+    /// Returns the name of the sampling step in llama.cpp.
     pub fn word(self) -> &'static str {
         match self {
             Self::Penalties => "penalties",
@@ -138,8 +139,8 @@ impl SamplingStep {
 }
 
 impl Sampling {
-    /// Whether these settings always choose the most likely token. If the most likely token is
-    /// always chosen, the compiled program chooses the token, and the host needs no logits.
+    /// Whether the settings always choose the most likely token. If the most likely token is always
+    /// chosen, the compiled program chooses the token, and the host needs no logits.
     pub(crate) fn takes_the_likeliest(&self) -> bool {
         if self.temperature != 0.0 {
             return false;
@@ -212,7 +213,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Creates a sampler with these settings.
+    /// Creates a sampler with the given settings.
     ///
     /// # Errors
     /// Returns an error if a setting is out of its range.
@@ -346,7 +347,7 @@ fn heat(candidates: &mut Vec<Candidate>, temperature: f32) {
 /// A token, and the logarithm of its probability.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Logprob {
-    /// The id of the token.
+    /// The token's id in the vocabulary.
     pub token: u32,
     /// The natural logarithm of the token's probability.
     pub logprob: f64,
@@ -354,7 +355,7 @@ pub struct Logprob {
 
 /// The chosen token and the most likely tokens at one position. The probabilities are computed from
 /// the model's own logits, before [`Sampling`] or a constraint changes these logits. OpenAI's
-/// `logprobs` and llama.cpp's `n_probs` use the same logits.
+/// `logprobs` and llama.cpp's `n_probs` are also computed from the model's own logits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenLogprobs {
     /// The token that the sampler chose at this position.

@@ -32,7 +32,7 @@ impl Default for Penalties {
 }
 
 impl Penalties {
-    /// Whether these penalties change no logit.
+    /// Whether the penalties change no logit.
     pub(super) fn is_off(&self) -> bool {
         let Self { last_n, repeat, frequency, presence } = *self;
         last_n == Some(0) || (repeat, frequency, presence) == (1.0, 0.0, 0.0)

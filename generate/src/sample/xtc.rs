@@ -9,8 +9,8 @@ use super::candidates::{Candidate, likely_first, softmax};
 pub struct Xtc {
     /// The probability with which XTC removes tokens, from 0 to 1; 0 turns XTC off.
     pub probability: f32,
-    /// The probability above which XTC considers a token likely. Above 0.5, at most one token is likely, so
-    /// XTC removes nothing.
+    /// The probability above which XTC considers a token likely. With a threshold above 0.5, at
+    /// most one token is likely, so XTC removes nothing.
     pub threshold: f32,
 }
 

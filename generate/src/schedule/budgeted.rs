@@ -3,8 +3,8 @@
 use super::{RowWork, Schedule};
 
 /// Each network call processes the unprocessed tokens of all generating texts, and one chunk of one
-/// prompt. So a generating text waits for at most one chunk of a prompt before the text gets its
-/// next token. The network processes the prompts one after another.
+/// prompt. A generating text waits for at most one chunk of a prompt before the text gets its next
+/// token. The network processes the prompts one after another.
 ///
 /// Some networks compute all rows of the batch in each network call. If a network computes all rows
 /// in each call, the schedule divides the limit of positions among all rows of the batch. The

@@ -11,10 +11,10 @@ pub use together::Together;
 pub struct RowWork {
     /// The number of tokens in the row that the network has not processed yet.
     pub tokens: usize,
-    /// Whether the network has processed the prompt in this row. After the prompt, each further
-    /// network call produces a token.
+    /// Whether the network has processed the prompt in the row of the batch. After the prompt, each
+    /// further network call produces a token.
     pub decodes: bool,
-    /// Whether a network call can process this row of the batch without the other rows. If a
+    /// Whether a network call can process the row of the batch alone, without all other rows. If a
     /// network call must compute all rows, the call computes the same number of positions in each
     /// row, and pads shorter rows.
     pub alone: bool,

@@ -2,8 +2,9 @@
 
 use super::{RowWork, Schedule};
 
-/// Each network call processes the unprocessed tokens of all rows of the batch. So prompts need the
-/// fewest network calls, but generating texts wait while a network call processes a prompt.
+/// Each network call processes the unprocessed tokens of all rows of the batch. The schedule
+/// processes prompts in the fewest network calls, but generating texts wait while a network call
+/// processes a prompt.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Together;
 

@@ -6,7 +6,7 @@ use super::Certainty;
 ///
 /// The governor keeps a balance, which is the number of network calls that drafts have saved. A
 /// network call that verifies a draft subtracts [`COST`](Self::COST), each accepted draft token
-/// adds one call, and a call without a draft adds [`INCOME`](Self::INCOME). So if all drafts are
+/// adds one call, and a call without a draft adds [`INCOME`](Self::INCOME). If all drafts are
 /// wrong, drafting costs at most [`DEBT`](Self::DEBT) calls, plus [`INCOME`](Self::INCOME) calls
 /// per token. The balance does not depend on measured time, so every machine makes the same drafts.
 #[derive(Clone, Debug)]

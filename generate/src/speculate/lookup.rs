@@ -31,8 +31,8 @@ pub struct Lookup {
 }
 
 impl Lookup {
-    /// Adds the new tokens of a text to the index of n-grams. If the index contains another text,
-    /// the function builds the index again.
+    /// Adds the new tokens of a text to the index of n-grams. If the index contains the n-grams of
+    /// a different text, the function builds the index again.
     fn index(&mut self, seen: &[u32]) {
         if !seen.starts_with(&self.indexed) {
             self.indexed.clear();

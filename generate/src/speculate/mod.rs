@@ -2,7 +2,7 @@
 //! verifies all these tokens.
 //!
 //! At each position, the sampler uses the same logits and the same random numbers as without a
-//! draft. So a draft changes the number of network calls, but does not change the chosen tokens.
+//! draft. A draft changes the number of network calls, but does not change the chosen tokens.
 
 mod governor;
 mod lookup;
@@ -45,7 +45,7 @@ pub trait Drafter {
     /// proposal, the returned list is empty.
     ///
     /// # Errors
-    /// Returns an error if the drafter fails. An error of the drafter also ends the text.
+    /// Returns an error if the drafter fails. An error of the drafter ends the text.
     fn draft(&mut self, seen: &[u32], most: usize, certainty: Certainty) -> Result<Vec<u32>, GenerateError>;
 }
 

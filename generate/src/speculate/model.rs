@@ -14,7 +14,7 @@ pub struct DraftModel<'a, E: Executor = Iree> {
 }
 
 impl<'a, E: Executor> DraftModel<'a, E> {
-    /// Creates a drafter that uses this network.
+    /// Creates a drafter that drafts tokens with the given network.
     pub fn new(network: &'a Network<E>) -> Self {
         Self { session: Session::new(network), network }
     }

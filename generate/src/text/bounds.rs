@@ -69,9 +69,9 @@ fn newest<T: for<'a> Deserialize<'a> + serde::Serialize>(part: Value) -> serde_j
 }
 
 /// Returns the factor by which a section of the file can lengthen a text, by replacing, prepending
-/// or repeating text. If a section contains consecutive steps, the function multiplies the factors
-/// of these steps. Unicode's normalization forms have the factor 1, because applying a
-/// normalization form twice adds nothing.
+/// or repeating text. If a section of the file contains consecutive processing steps, the function
+/// multiplies the factors of the steps. Unicode's normalization forms have the factor 1, because
+/// applying a normalization form twice adds nothing.
 fn growth(part: &Value) -> Result<usize> {
     let length = |name: &str| part[name].as_str().map_or(0, str::len);
     let list = |name: &str| part[name].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -118,8 +118,8 @@ fn charsmap(part: &Value) -> Result<Vec<u8>> {
     Ok(BASE64.decode(part["precompiled_charsmap"].as_str().unwrap_or_default())?)
 }
 
-/// Checks that the trie in each character map has the declared length. The library allocates memory
-/// of the declared length without a check.
+/// Checks that the trie in each character map has the declared length. The tokenizers library
+/// allocates memory of the declared length without a check.
 fn check_charsmaps(normalizer: &Value) -> Result<()> {
     match normalizer {
         Value::Array(parts) => parts.iter().try_for_each(check_charsmaps),
@@ -143,7 +143,7 @@ fn texts(map: &[u8]) -> Result<&[u8]> {
 }
 
 /// Returns the factor by which a character map can lengthen a text. The factor is largest if the
-/// map replaces an ASCII character, because a single byte then becomes a whole text.
+/// map replaces an ASCII character, because the map then replaces a single byte by a whole text.
 fn charsmap_growth(map: &[u8]) -> Result<usize> {
     let longest = texts(map)?.split(|&byte| byte == 0).map(<[u8]>::len).max().unwrap_or_default();
     let map = Precompiled::from(map).map_err(|error| error.to_string())?;
@@ -170,8 +170,8 @@ mod tests {
         json!({"type": "Precompiled", "precompiled_charsmap": BASE64.encode(map)})
     }
 
-    /// Creates a character map with a trie and one text. If `letter` is given, the map replaces
-    /// this letter by the text. The character map changes no other characters.
+    /// Creates a character map with a trie and one text. If `letter` is given, the character map
+    /// replaces only this letter by the text.
     fn trie(letter: Option<u8>, text: &str) -> Vec<u8> {
         let mut map = (256_u32 * 4).to_le_bytes().to_vec();
         let unit = |at: u8| match letter {

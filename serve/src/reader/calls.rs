@@ -38,8 +38,8 @@ pub static BLOCKS: [CallBlock; 5] = [
     CallBlock { open: "<start_function_call>", close: Some("<end_function_call>"), parse: gemma },
 ];
 
-/// Returns an id for a function call. The id has nine letters and digits, because Mistral's
-/// templates reject other ids.
+/// Returns an id for a function call. The id consists of nine letters and digits, as Mistral's
+/// templates require.
 pub fn id() -> String {
     const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
     let mut rest = random();
@@ -51,7 +51,7 @@ pub fn id() -> String {
     (0..9).map(|_| digit()).collect()
 }
 
-/// Whether one of the tools has this name.
+/// Whether one of the tools has the name `name`.
 pub fn is_known(tools: &[Value], name: &str) -> bool {
     tools.iter().any(|tool| tool["function"]["name"] == name)
 }

@@ -1,8 +1,8 @@
 //! Splits the text of an answer into reasoning, content and function calls.
 //!
-//! The same [`AnswerReader`] reads streamed answers and whole answers. The reader's result does not
-//! depend on how the text is divided into pieces. So a streamed answer has the same content and the
-//! same function calls as a whole answer. The reader returns each function call once.
+//! The type [`AnswerReader`] reads both streamed answers and whole answers. The reader's result
+//! does not depend on how the text is divided into pieces. A streamed answer has the same content
+//! and the same function calls as a whole answer. The reader returns each function call once.
 
 mod calls;
 mod harmony;
