@@ -27,8 +27,9 @@ pub(crate) enum Sums {
 /// scales of the groups as f32, and then the sums of the groups.
 ///
 /// In quantized rows of 16-bit integers, the second and the third of every four integers are
-/// swapped. The reason is that a 16-bit dot product multiplies two columns at a time. The kernel
-/// splits the weight bytes into a vector of even columns and a vector of odd columns.
+/// swapped. The 16-bit integers are swapped because a 16-bit dot product multiplies two columns at
+/// a time. The kernel splits the weight bytes into a vector of even columns and a vector of odd
+/// columns.
 #[derive(Clone, Copy)]
 pub(crate) struct Form {
     pub(crate) inputs: usize,

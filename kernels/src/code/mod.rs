@@ -405,10 +405,10 @@ impl Code {
         ));
     }
 
-    /// Returns the same value from a vector register of x86-64, so that LLVM's optimizer does not
-    /// know how the value was computed. LLVM then does not change the order of the sums before and
-    /// after this value. Without such a barrier, LLVM computes all products before the sums, and
-    /// has to store the products in memory.
+    /// Emits a barrier: passes the value through a vector register of x86-64, so that LLVM's
+    /// optimizer does not know how the value was computed. LLVM does not move additions across the
+    /// barrier. Without the barrier, LLVM computes all products before the sums, and has to store
+    /// the products in memory.
     pub(crate) fn opaque<'k>(&'k self, value: Value<'k>) -> Value<'k> {
         let ty = value.ty;
         let assembly =

@@ -237,14 +237,14 @@ impl Matmul<'_> {
         }
     }
 
-    /// Twice the values of a line's four-bit floats, plus a number.
+    /// Returns twice the values of a line's four-bit floats, plus the number `plus`.
     fn floats<'k>(&self, bytes: Value<'k>, plus: i8) -> Vec<Value<'k>> {
         let table = DOUBLED_FLOATS.map(|doubled| doubled + plus);
         nibbles(bytes).map(|codes| self.isa.look_up(&table, codes)).to_vec()
     }
 }
 
-/// The lower and the upper four bits of each byte.
+/// Returns the lower four bits and the upper four bits of each byte.
 fn nibbles(bytes: Value<'_>) -> [Value<'_>; 2] {
     let low = bytes.code().constant(BYTES, 15.0);
     let words = bytes.bits(Type::lanes(32, Element::I16));
@@ -271,8 +271,8 @@ pub(super) enum Scales<'k> {
     Each([Value<'k>; 2]),
     /// The panel, and the position of the exponents of four groups, which are bytes `[4, 16]`.
     Powers(Panel<'k>, Value<'k>),
-    /// The step of the scales, the step of the negated minima, and for each group the counts of
-    /// these steps.
+    /// The step of the scales, the step of the negated minima, and the counts by which the kernel
+    /// multiplies the steps for each group.
     InSteps {
         steps: [Value<'k>; 2],
         counts: StepCounts<'k>,
