@@ -17,7 +17,8 @@ pub struct Collectives {
     /// The sharding of the value of each node, by node index.
     pub shardings: Vec<Sharding>,
     /// For each node, the number of devices among which the computation of the node is divided. If
-    /// the mesh has more devices, the additional devices repeat the same computation.
+    /// the mesh has more devices than this number, the additional devices repeat the same
+    /// computation.
     pub parts: Vec<usize>,
     /// The collectives of the entry point, in execution order.
     pub collectives: Vec<Collective>,
@@ -111,8 +112,8 @@ fn given(declared: Option<&Sharding>, entry: &Function, id: NodeId) -> (Sharding
 struct Walk<'a> {
     entry: &'a Function,
     done: Collectives,
-    /// The sharding of a node's value after the device exchange that gathers the value. Later
-    /// operations of the program read the gathered value of the node.
+    /// The sharding of a node's value after an all-gather has gathered the value. Later operations
+    /// of the program read the gathered value of the node.
     gathered: HashMap<NodeId, Sharding>,
 }
 

@@ -133,7 +133,8 @@ fn is_parameter(uses: &NodeUses<'_>, id: NodeId) -> bool {
 }
 
 /// Returns the sizes of a matmul that multiplies at most `CUDA_VECTORS` vectors. Returns `None` if
-/// the node is not a matmul, if the matmul has more vectors, or if no kernel supports the sizes.
+/// the node is not a matmul, if the matmul multiplies more than `CUDA_VECTORS` vectors, or if no
+/// kernel supports the sizes.
 fn product(uses: &NodeUses<'_>, id: NodeId) -> Option<CudaProduct> {
     let (Some(Op::Linear(_)), &[x, weight]) = (uses.op(id), &uses.types(id)[..]) else { return None };
     let is_bf16 = |ty: &TensorType| ty.element == ElementType::Bf16;
@@ -144,8 +145,8 @@ fn product(uses: &NodeUses<'_>, id: NodeId) -> Option<CudaProduct> {
     (is_bf16(x) && is_bf16(weight) && supported).then_some(product)
 }
 
-/// Returns the norm before some matmuls, and the operands of the norm. Returns `None` if any other
-/// node reads the result of the norm.
+/// Returns the norm before some matmuls, and the operands of the norm. Returns `None` if any node
+/// other than the matmuls reads the result of the norm.
 fn norm(
     uses: &NodeUses<'_>,
     input: NodeId,

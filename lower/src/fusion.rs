@@ -246,7 +246,7 @@ impl<'f> NodeUses<'f> {
     }
 
     /// Returns the integers and the scales of the keys and values that attention reads. Returns
-    /// `None` if any other operation reads the dequantized keys and values.
+    /// `None` if any operation other than attention reads the dequantized keys and values.
     fn dequantized(&self, id: NodeId) -> Option<[Vec<NodeId>; 2]> {
         let operands = self.function.operands(id);
         let (Some(Op::Sdpa(_)), [_, k, v, ..]) = (self.op(id), &operands[..]) else { return None };

@@ -112,7 +112,8 @@ impl<'t> Implementations<'t> {
     }
 
     /// Returns the storage format of each weight, by the weight's key in the function that declares
-    /// it. If the archive stores the weight unquantized, the error is the reason.
+    /// it. If the archive stores the weight unquantized, the value in the map is an error with the
+    /// reason.
     pub fn formats(&self) -> BTreeMap<String, Result<WeightFormat, DenseReason>> {
         let formats = self.layouts.iter();
         formats.map(|(key, layout)| (key.clone(), layout.map(WeightLayout::format))).collect()

@@ -257,7 +257,7 @@ impl WeightLayout {
 }
 
 /// The layout of each weight, by the weight's key in the function that declares it. If the archive
-/// stores the weight unquantized, the error is the reason.
+/// stores the weight unquantized, the value in the map is an error with the reason.
 pub(crate) type Layouts = BTreeMap<String, Result<WeightLayout, DenseReason>>;
 
 /// The reason why the archive stores a weight in the element type of the network.

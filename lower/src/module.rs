@@ -47,7 +47,7 @@ pub struct Module {
     /// The parameters of the module, sorted by key. The module reads its parameters from the IREE
     /// parameter scope `model`.
     pub parameters: Vec<Parameter>,
-    /// The kernels of the module have these tilings from the tuning file of the target.
+    /// The tilings from the target's tuning file that the kernels of the module use.
     pub tuned: BTreeMap<String, Tiling>,
 }
 
@@ -145,17 +145,17 @@ pub(crate) struct Frame {
     pub attributes: String,
     pub before: String,
     /// The MLIR attributes of each argument of an entry point, except arguments that are weights.
-    /// The module contains the attributes after the type of the argument.
+    /// In the text of the module, the attributes follow the type of the argument.
     pub arguments: Vec<String>,
-    /// The MLIR attributes of each weight, by the name of the weight. The module contains the
-    /// attributes after the type of the weight.
+    /// The MLIR attributes of each weight, by the name of the weight. In the text of the module,
+    /// the attributes follow the type of the weight.
     pub weights: HashMap<String, String>,
-    /// The MLIR attributes of each result of an entry point. The module contains the attributes
-    /// after the type of the result.
+    /// The MLIR attributes of each result of an entry point. In the text of the module, the
+    /// attributes follow the type of the result.
     pub results: Vec<String>,
-    /// Whether the module requests the full precision of f32 for matmuls in f32. Otherwise XLA
-    /// rounds the operands of such matmuls on accelerators: to TF32 on NVIDIA GPUs, and to bf16 on
-    /// TPUs.
+    /// Whether the module requests the full precision of f32 for matmuls in f32. Without this
+    /// request, XLA rounds the operands of f32 matmuls on accelerators: to TF32 on NVIDIA GPUs, and
+    /// to bf16 on TPUs.
     pub exact: bool,
     /// Whether Tracewright's kernels for NVIDIA GPUs compute some of the operations.
     pub cuda: bool,

@@ -17,7 +17,7 @@ use crate::legalize::{Legalization, legalize};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tunable {
     Matmul(FusedMatmul),
-    /// A matmul that multiplies each row by its own matrix of a stack.
+    /// A matmul that multiplies each row of activations by a separate matrix of a stack.
     Experts(FusedExperts),
     Attention(FusedAttention),
 }
@@ -34,7 +34,8 @@ pub struct FusedMatmul {
     pub halves: bool,
 }
 
-/// A matmul that multiplies each row by its own matrix of a stack. One kernel computes the matmul.
+/// A matmul that multiplies each row of activations by a separate matrix of a stack. One kernel
+/// computes the matmul.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FusedExperts {
     pub op: PackedExperts,

@@ -9,8 +9,8 @@ use ops::{Op, Operand, Statements, TensorType};
 
 use super::Program;
 
-/// The idiom replaces an append to the cache of a single sequence, whose position is an integer on
-/// the host.
+/// The idiom replaces an append to the cache of a single sequence, if the position of the append is
+/// an integer on the host.
 pub(super) fn of(op: &Op, operands: &[&TensorType], _: &Program<'_>) -> Option<Op> {
     let Op::Append(op) = op else { return None };
     let one = !op.ring && !Append::by_row(operands[2]);
