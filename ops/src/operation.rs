@@ -165,8 +165,8 @@ pub trait Statements {
     fn group(&mut self, rhs: String, results: usize) -> String;
 }
 
-/// The largest allowed difference between a result and the result of the evaluator. Compared
-/// integers and booleans must always be equal.
+/// The largest allowed difference between a result and the result of the evaluator. If the elements
+/// are integers or booleans, the two results must be equal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bound {
     /// The bits of the two results must be equal, except that any NaN equals any other NaN.

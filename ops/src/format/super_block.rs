@@ -17,7 +17,8 @@ const MOST_STEPS: f32 = 63.0;
 
 /// The quantized values of eight groups of a weight row. Each value is an integer multiplied by the
 /// scale of its group, minus the minimum of the group. The scales are multiples of one step, and
-/// the minima are multiples of another step. The format is the same as a block of GGUF's Q4_K.
+/// the minima are multiples of another step. A [`SuperBlock`] has the same format as a block of
+/// GGUF's Q4_K.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SuperBlock {
     /// The step for the scales of the groups, and the step for the minima of the groups.
@@ -49,8 +50,9 @@ impl SuperBlock {
     /// Returns the counts (the numbers of steps for the scales and minima), packed into bytes as in
     /// GGUF. For the first four groups, the bytes contain the six bits of each scale's count, and
     /// then the six bits of each minimum's count. For the last four groups, the bytes contain the
-    /// lower four bits of the two counts. The upper two bits of the counts for the last four groups
-    /// are in the bytes of the first four groups, above the six bits.
+    /// lower four bits of the scale's count and of the minimum's count. The upper two bits of the
+    /// counts for the last four groups are in the bytes of the first four groups, above the six
+    /// bits.
     pub fn packed_counts(&self) -> [u8; 12] {
         let mut packed = [0; 12];
         for i in 0..4 {
