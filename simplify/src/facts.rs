@@ -23,8 +23,8 @@ pub struct Context {
     pub inputs: Vec<TensorType>,
     /// For each function of the trace, the types of its results.
     pub results: Vec<Arc<[TensorType]>>,
-    /// The index of the node that Tracewright inserts into the e-graph at the moment, if the
-    /// expression is a node of the function.
+    /// The index of the node that Tracewright currently inserts into the e-graph; `None` if the
+    /// inserted expression is not a node of the function.
     pub inserting: Option<u32>,
     /// The number of constants that constant folding has computed.
     pub folded: usize,
