@@ -74,8 +74,8 @@ pub enum Dialect {
     /// Weights are parameters in the IREE scope `model`, large constants are globals, and each
     /// `i32[]` argument is an integer on the host.
     IreeGlobals,
-    /// Weights are additional arguments after the other arguments, constants are inline, and every
-    /// argument is a tensor.
+    /// Weights are additional arguments after the arguments of the entry point, constants are
+    /// inline, and every argument is a tensor.
     Arguments,
 }
 
@@ -150,11 +150,13 @@ impl Target {
     }
 
     /// Whether the program packs weights of an element type at load time, for matmuls without a
-    /// kernel. Such a program needs additional memory for the packed copy of the weights.
+    /// kernel. A program that packs weights at load time needs additional memory for the packed
+    /// copy of the weights.
     ///
     /// IREE 3.13 has no efficient code for matmuls with packed bf16 weights on processors without
     /// bf16 instructions. Without bf16 instructions, a matmul of 128 rows takes 60 times as long
-    /// with packed weights as without (the weight is 2048 × 8192, on AVX-512 without `avx512bf16`).
+    /// with packed weights as with unpacked weights (the weight is 2048 × 8192, on AVX-512 without
+    /// `avx512bf16`).
     pub fn repacks(&self, bf16: bool) -> bool {
         self.device == DeviceKind::Cpu && (!bf16 || self.has_bf16() == Some(true))
     }
