@@ -49,7 +49,7 @@ impl NetworkReport {
     }
 
     /// The data that the script of the HTML page reads. One list contains all strings of the
-    /// report, and the other data refer to each string by the string's index.
+    /// report, and the remaining data refer to each string by the string's index.
     fn data(&self, first: Option<&str>) -> Value {
         let mut strings = Strings::default();
         let mut functions: BTreeMap<&str, usize> = BTreeMap::new();

@@ -17,11 +17,11 @@ pub struct NetworkReport {
     /// The graphs of every function at every compilation stage. The graph of a function comes
     /// before the graphs of its callers.
     pub graphs: Vec<FunctionGraph>,
-    /// The sizes with which Tracewright recorded the network, such as the context length, and the
-    /// element type of the network.
+    /// The sizes (such as the context length) and the element type with which Tracewright recorded
+    /// the network.
     pub network: NetworkFacts,
-    /// The weights of the network, sorted by key. The weights of repeated layers are a single item
-    /// of the list.
+    /// The weights of the network, sorted by key. The list contains the weights of all repetitions
+    /// of a layer as a single item.
     pub parameters: Vec<ParameterGroup>,
     /// The rewrite rules that matched any nodes of the trace, each with its equation.
     pub rules: Vec<RuleFacts>,

@@ -1,8 +1,8 @@
 //! Decides which nodes of a function get a box in the drawing, and which text a box contains.
 //!
-//! These nodes get no box: a weight, a single number, a state, and a value that many nodes read.
-//! The boxes of the nodes that read such a value contain the value's name. Consecutive calls of the
-//! same function, such as the layers of a network, share a box.
+//! These nodes get no box: a weight, a single number, a state, and a value that many nodes read. If
+//! many nodes read a value, the boxes of these nodes contain the name of the value. Consecutive
+//! calls of the same function, such as the layers of a network, share a box.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,8 +10,8 @@ use crate::model::{FunctionGraph, NetworkReport, NodeClass, NodeFacts, TypeFacts
 use crate::words::spans;
 
 pub(crate) struct NodeBox {
-    /// The nodes that the box represents. The name of the box is the name of the first of these
-    /// nodes.
+    /// The nodes that the box represents. The name of the box is the name of the first node in the
+    /// box.
     pub nodes: Vec<usize>,
     pub class: &'static str,
     pub title: String,

@@ -73,8 +73,8 @@ fn draw_edge(edge: &BoxEdge, drawing: &Drawing, out: &mut String) {
     out.push_str("</g>");
 }
 
-/// Returns a smooth line from the first point to the last point, which bends towards the other
-/// points.
+/// Returns a smooth line from the first to the last of the given points, which bends towards the
+/// points between them.
 fn curve(points: &[[f64; 2]], out: &mut String) {
     let Some(([x, y], rest)) = points.split_first() else { return };
     let _ = write!(out, "M{x} {y}");
