@@ -41,8 +41,8 @@ pub enum Role {
         part: Part,
     },
     /// The tensor is the output of an encoder, which a layer reads. The entry point that runs the
-    /// encoder returns the tensor as a result. All other entry points take the tensor as an
-    /// argument.
+    /// encoder returns the tensor as a result. All entry points that do not run the encoder take
+    /// the tensor as an argument.
     Memory {
         layer: usize,
         /// The name of the tensor, which is unique among the encoder outputs that the layer reads.
