@@ -87,8 +87,8 @@ impl Kernels {
         self.isa.is_none()
     }
 
-    /// Whether a kernel supports a weight of this shape and format, for matmuls with any number of
-    /// activation rows and also for row lookups.
+    /// Whether a kernel supports a weight of the given shape and format, for matmuls with any
+    /// number of activation rows and also for row lookups.
     pub fn serve(&self, format: WeightFormat, outputs: usize, inputs: usize) -> bool {
         self.isa.is_some()
             && outputs > 0

@@ -131,8 +131,8 @@ impl<'k> Line<'k> {
         }
     }
 
-    /// Returns the stored integers of a group of this row, and the column of each integer. The
-    /// chunk of the group begins at the given byte of the panel.
+    /// Returns the stored integers of a group in the row, and the column of each integer. The chunk
+    /// of the group begins at the given byte of the panel.
     fn integers(
         self,
         code: &'k Code,

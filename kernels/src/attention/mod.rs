@@ -24,12 +24,12 @@ use crate::tilings::{Tilings, count};
 
 const KEYS: usize = 16;
 
-/// The kernel divides its work into at most this number of parts, and worker threads compute the
-/// parts in parallel. If the work has 64 parts, all worker threads of a machine are busy.
+/// The largest number of parts into which the kernel divides its work for the worker threads. If
+/// the work has 64 parts, all worker threads of a machine are busy.
 const PARTS: usize = 64;
 
-/// A loop of the kernel passes at most this number of sums from one iteration to the next. Each sum
-/// is a vector of 16 features.
+/// The largest number of sums that a loop of the kernel passes from one iteration to the next. Each
+/// sum is a vector of 16 features.
 const CARRIED: usize = 32;
 
 /// A vector with one number for each of 16 keys or features.
@@ -514,8 +514,8 @@ impl Attention {
     }
 }
 
-/// A group of queries that the kernel processes together, because they all read the same keys. The
-/// kernel keeps the softmax state of the queries in memory, so the same code works for every query.
+/// A group of queries that read the same keys, and that the kernel therefore processes together.
+/// The softmax state of the queries is in memory, so the same code works for every query.
 struct Tile<'k> {
     rows: usize,
     /// The buffer of all queries, and the prologue that the kernel applies to each query.

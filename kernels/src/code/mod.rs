@@ -62,7 +62,7 @@ pub(crate) enum Type {
     /// The type of an index or of a number of items.
     Index,
     Scalar(Element),
-    /// The type of a vector with this number of lanes and this element type.
+    /// The type of a vector with the given number of lanes and the given element type.
     Vector(usize, Element),
 }
 
@@ -132,7 +132,7 @@ pub(crate) struct Code {
 #[derive(Clone, Copy)]
 pub(crate) struct Value<'k> {
     code: &'k Code,
-    /// The SSA name of the value, such as `%7`, or the second result of `%7:3`.
+    /// The SSA name of the value, such as `%7`, or `%7#1` for the second result of a statement.
     name: (usize, Option<usize>),
     ty: Type,
 }
@@ -244,7 +244,7 @@ impl Code {
         }
     }
 
-    /// Returns the index of the workgroup, which selects the part of the work that this call of the
+    /// Returns the index of the workgroup, which selects the part of the work that one call of the
     /// kernel computes.
     pub(crate) fn workgroup(&self) -> Value<'_> {
         self.read(Type::Index, "stream.dispatch.workgroup.id[0] : index")

@@ -35,8 +35,8 @@ impl Isa {
     }
 
     /// Returns the number of activation rows whose sums fit into the registers, if each row needs
-    /// 16 sums. With long vectors, the sums of a second panel of the weight also fit into the
-    /// registers.
+    /// 16 sums. On processors with long vectors, the sums of a second panel of the weight also fit
+    /// into the registers.
     pub(crate) fn rows(self) -> usize {
         match self {
             Self::X86(x86) => x86.rows(),

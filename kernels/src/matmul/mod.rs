@@ -69,8 +69,8 @@ pub(crate) struct Stack {
 /// The activation rows that the kernel multiplies by the same matrix.
 #[derive(Clone, Copy)]
 struct Rows<'k> {
-    /// The index in the matmul's result of the first row for this matrix. In the matmul's result,
-    /// the distance between two consecutive rows of the same matrix is `apart` rows.
+    /// The index of the first result row that the matmul computes with the matrix. In the matmul's
+    /// result, the distance between two consecutive rows of the same matrix is `apart` rows.
     first: Value<'k>,
     count: usize,
     apart: usize,
@@ -79,7 +79,7 @@ struct Rows<'k> {
 }
 
 impl<'k> Rows<'k> {
-    /// Returns the index in the matmul's result of row `i` of these activation rows.
+    /// Returns the index of the result row that belongs to the activation row with the index `i`.
     fn result(self, i: usize) -> Value<'k> {
         self.first + i * self.apart
     }
@@ -118,11 +118,11 @@ const AHEAD: usize = 4096;
 /// the weights.
 const ROWS: usize = 8;
 
-/// The kernel divides its work into at most this number of parts, which worker threads compute in
-/// parallel. If the work has 64 parts, all worker threads of a machine are busy.
+/// The largest number of parts into which the kernel divides its work for the worker threads. If
+/// the work has 64 parts, all worker threads of a machine are busy.
 const PARTS: usize = 64;
 
-/// A loop of the kernel passes at most this number of vectors, each with 16 sums, from one
+/// The largest number of vectors, each with 16 sums, that a loop of the kernel passes from one
 /// iteration to the next. No processor has registers for more vectors than this number, and many
 /// more vectors would not fit on the stack of a worker.
 const CARRIED: usize = 32;

@@ -148,7 +148,7 @@ impl Matmul<'_> {
         sums
     }
 
-    /// The kernel adds this number to the bytes of [`columns_of`](Self::columns_of), and gets the
+    /// The number that the kernel adds to the bytes of [`columns_of`](Self::columns_of) to get the
     /// integers of the weight.
     pub(super) fn added(&self) -> i32 {
         match self.format {
