@@ -207,7 +207,8 @@ fn gated(uses: &NodeUses<'_>, gate: NodeId, up: NodeId) -> Option<Vec<NodeId>> {
     is_silu.then(|| vec![wide, logistic, activated, narrow, result])
 }
 
-/// New keys or values, and the position in the cache at which the program appends them.
+/// New keys or values, and the position in the cache at which the program appends the keys or
+/// values.
 #[derive(PartialEq)]
 struct Appended {
     cache: NodeId,
@@ -233,8 +234,8 @@ fn appended(uses: &NodeUses<'_>, id: NodeId, attention: NodeId) -> Option<Append
 }
 
 /// The input and the cosine and sine tables of the rotary embedding that computes a node. The
-/// function also finds a rotary embedding whose result the program reshapes. The function adds the
-/// nodes between the input and the node to `within`.
+/// function finds a rotary embedding even if the program reshapes the result of the embedding. The
+/// function adds the nodes between the input and the node to `within`.
 fn rotated(
     uses: &NodeUses<'_>,
     mut id: NodeId,

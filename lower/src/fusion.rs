@@ -20,8 +20,8 @@ pub(crate) struct Fusion<'f> {
 pub(crate) struct Fusions<'f> {
     /// The fused operations. Each key in this map is the node whose value a kernel computes.
     written: BTreeMap<NodeId, Fusion<'f>>,
-    /// Whether the node with this index needs no code: either a kernel computes the node, or no
-    /// other node reads the node.
+    /// Whether a node needs no code: either a kernel computes the node, or no other node reads the
+    /// node.
     within: Vec<bool>,
 }
 

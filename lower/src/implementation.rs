@@ -39,9 +39,9 @@ pub(crate) struct StoredWeight {
 
 /// How an operation reads a weight in a special memory layout.
 pub(crate) enum WeightReader {
-    /// The operation is a matmul with this matrix.
+    /// The operation is a matmul with the weight as its matrix.
     Matmul(Parameter),
-    /// The operation looks up rows of this matrix.
+    /// The operation looks up rows of the weight matrix.
     Rows(Parameter),
     /// The operation is a matmul with a stack of matrices.
     Experts(Experts),

@@ -23,8 +23,8 @@ pub enum Quantization {
     #[default]
     Computed,
     All(WeightFormat),
-    /// The archive stores matmul weights in this format, but stores the output head and the value
-    /// matrices in 8 bits.
+    /// The archive stores matmul weights in the given format, but stores the output head and the
+    /// value matrices in 8 bits.
     Mixed(WeightFormat),
     /// Each tensor-name pattern selects the storage format of the matching weights, as in a
     /// quantized checkpoint. Weights that match no pattern keep the element type of the network.
@@ -341,7 +341,8 @@ fn used_otherwise(trace: &Trace) -> BTreeSet<&str> {
     other
 }
 
-/// Whether the operand at this position of an operation may be a weight in a special memory layout.
+/// Whether the operand at the given position of an operation may be a weight in a special memory
+/// layout.
 fn may_be_stored(function: &Function, id: NodeId, position: usize) -> bool {
     let NodeKind::Op(op) = &function.node(id).kind else { return false };
     let experts = |id: NodeId| match &function.node(id).kind {

@@ -230,8 +230,8 @@ struct Writer<'a> {
     constants: HashMap<Literal, usize>,
     globals: Vec<Literal>,
     kernels: Kernels,
-    /// Whether the module rounds every f16 and bf16 result to its element type. This rounding is
-    /// necessary if kernels compute the matmuls.
+    /// Whether the module rounds every f16 and bf16 result to its element type. The rounding to the
+    /// element type is necessary if kernels compute the matmuls.
     rounds: bool,
     frame: &'a Frame,
 }
@@ -317,7 +317,8 @@ impl Statements for Fresh<'_> {
 impl Writer<'_> {
     /// Whether the module contains a constant only once, as a global for all functions. If all
     /// elements of a constant are equal, the constant's text is short and the compiler folds the
-    /// constant. Therefore the module repeats such a constant in every function that reads it.
+    /// constant. Therefore the module repeats a constant with equal elements in every function that
+    /// reads the constant.
     fn is_global(&self, literal: &Literal) -> bool {
         self.dialect == Dialect::IreeGlobals
             && literal.as_splat().is_none()
@@ -325,7 +326,8 @@ impl Writer<'_> {
     }
 
     /// Prints the arguments of a function. If the function does not load its weights, the weights
-    /// are arguments too. In this case, the method adds the names of the weights to `weight_names`.
+    /// are arguments too. If the weights are arguments, the method adds the names of the weights to
+    /// `weight_names`.
     fn arguments(
         &self,
         signature: &Signature,

@@ -90,7 +90,7 @@ impl Tunable {
         })
     }
 
-    /// Returns the tilings of the kernel that computes this operation on the target.
+    /// Returns the tilings of the kernel that computes the operation on the target.
     pub fn tilings(&self, target: &Target) -> Option<Tilings> {
         let kernels = Kernels::of(target);
         match self {

@@ -20,8 +20,8 @@ use super::linear::product;
 const ROWS_OF_INTEGERS: usize = 32;
 
 /// The scales of the groups in a quantized weight, as f32 `[…, groups]`. If the weight format has
-/// minima, the struct also contains the minima, which the code subtracts from the numbers of a
-/// group.
+/// minima, the struct contains the scales and the minima; the code subtracts the minima from the
+/// numbers of a group.
 #[derive(Clone, Copy)]
 struct Scales {
     scales: NodeId,

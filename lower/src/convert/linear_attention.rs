@@ -16,8 +16,8 @@ const CHUNK: usize = 64;
 /// The leading axes of the state matrices: sequences, key heads, and value heads per key head.
 const HEADS: [usize; 3] = [0, 1, 2];
 
-/// Contains the tensors for some of the tokens, with the token axis after the head axes. The
-/// queries and keys in this struct also have an axis for the value heads per key head.
+/// Contains the tensors for some of the tokens, with the token axis after the head axes. In this
+/// struct, the queries and keys have an additional axis for the value heads per key head.
 struct Tokens {
     q: NodeId,
     k: NodeId,

@@ -48,7 +48,7 @@ fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
 }
 
 /// Before the matmul, converts the operands to the element type of the result. The compiler then
-/// cannot combine this conversion with other nodes that read the operands of the matmul.
+/// cannot combine the conversion with other nodes that read the operands of the matmul.
 fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let Op::DotGeneral(DotGeneral { element, .. }) = op else { unreachable!("it shows") };
     let mut widened = |x| {
