@@ -28,8 +28,8 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
     /// Whether each element of the result depends only on the operands' elements at the same index.
     const IS_MAP: bool = matches!(Self::CLASS, OpClass::Elementwise);
 
-    /// Whether the result is a part of the operand, or repeats elements of the operand. A result
-    /// that only selects or repeats elements of an operand never needs separate memory.
+    /// Whether the result only selects or repeats elements of the operand. A result that only
+    /// selects or repeats elements of an operand never needs separate memory.
     const IS_VIEW: bool = false;
 
     /// Whether each element of the result depends only on operand elements with the same index,

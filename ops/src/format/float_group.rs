@@ -11,7 +11,7 @@ pub const DOUBLED_FLOATS: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4
 /// The largest of [`DOUBLED_FLOATS`].
 pub const LARGEST_DOUBLED: i8 = 12;
 
-/// The bits of 2⁻¹²⁷ as f32. This scale is smaller than the normal f32 numbers.
+/// The bits of 2⁻¹²⁷ as f32. The smallest scale of a group is smaller than all normal f32 numbers.
 pub const LEAST_SCALE: u32 = 0x0040_0000;
 
 /// The numbers of a weight row that share one scale, which is a power of two. A group with fewer

@@ -54,8 +54,8 @@ crate::words! {
         /// The scales of eight groups are multiples of one step, and the minima of the groups are
         /// multiples of another step. The weight format needs 4.5 bits per number.
         Q4K = "q4_k",
-        /// Floats of four bits in groups of 32, with a power of two as the scale of each group: 4.25 bits per
-        /// number. Published checkpoints contain this format.
+        /// Floats of four bits in groups of 32, with a power of two as the scale of each group:
+        /// 4.25 bits per number. Published checkpoints contain weights in the format mxfp4.
         Mxfp4 = "mxfp4",
     }
 }
@@ -141,7 +141,7 @@ impl WeightFormat {
         }
     }
 
-    /// Returns the element type that this format stores without loss; `None` for quantized formats.
+    /// Returns the element type that the format stores without loss; `None` for quantized formats.
     pub fn element(self) -> Option<ElementType> {
         match self {
             Self::F32 => Some(ElementType::F32),
@@ -180,7 +180,7 @@ impl WeightFormat {
         }
     }
 
-    /// Returns the type of the tensor that contains a packed matrix in this format. Zeros fill the
+    /// Returns the type of the tensor that contains a packed matrix in the format. Zeros fill the
     /// last panel and the last columns of the packed matrix.
     ///
     /// In formats without groups, the shape is `[outputs / 16, inputs, 16, 1]`. For bf16, two

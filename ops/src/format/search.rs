@@ -10,9 +10,9 @@ use super::{GROUP, INTEGERS, sums};
 /// from zero, divided by the scale and not yet rounded.
 ///
 /// The first starting point of the search is −8. With the starting point −8, the value farthest
-/// from zero stays exact, and the search does not change values that were already in this format.
-/// Sixteen starting points from −9.5 to 7.5 would reduce the error on normally distributed values
-/// by 1 %, but would triple the time of the search.
+/// from zero stays exact, and the search does not change values that were already quantized to the
+/// same format. Sixteen starting points from −9.5 to 7.5 would reduce the error on normally
+/// distributed values by 1 %, but would triple the time of the search.
 const UNITS: [f32; 5] = [-8.0, -8.5, -9.0, -7.5, -7.0];
 
 const LEAST: f32 = -8.0;

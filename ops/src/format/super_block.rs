@@ -96,7 +96,7 @@ impl SuperBlock {
         block
     }
 
-    /// Quantizes one group again for other values, but keeps the steps of the scales and minima.
+    /// Quantizes new values for one group, but keeps the steps of the scales and minima.
     pub fn refit(&mut self, group: usize, numbers: &[f32], weights: &[f32]) {
         let numbers = Numbers::of(numbers, weights);
         (self.counts[group], self.integers[group]) =
