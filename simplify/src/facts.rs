@@ -12,7 +12,8 @@ use trace::NodeKind;
 use crate::Term;
 
 /// The name and the equation of the rule for constant folding, which evaluates an operation whose
-/// operands are constants. The tables of rewrite rules do not contain this rule.
+/// operands are constants. The tables of rewrite rules do not contain the rule for constant
+/// folding.
 pub(crate) const FOLDING: (&str, &str) = ("constant folding", "f(constants) = a constant");
 
 pub type Graph = EGraph<Term, Context>;
@@ -48,12 +49,12 @@ impl Context {
 
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// The type of the expressions in this class. A class that contains a call has one type for
-    /// each result of the call.
+    /// The type of the expressions in the class. A class that contains a call has one type for each
+    /// result of the call.
     pub types: Arc<[TensorType]>,
-    /// The value of all expressions in this class, if the value is constant.
+    /// The value of all expressions in the class, if the value is constant.
     pub constant: Option<Literal>,
-    /// The node of the function from which this class originates.
+    /// The node of the function from which the class originates.
     pub origin: Origin,
 }
 
@@ -80,8 +81,8 @@ impl Facts {
     }
 }
 
-/// Constant folding computes a constant with at most this number of elements, or a constant whose
-/// elements are all equal.
+/// The largest number of elements in a constant that constant folding computes, unless all elements
+/// of the constant are equal.
 const FOLDED: usize = 4096;
 /// Tracewright adds an expression for the constant value of a class only if the constant has at
 /// most this number of elements, or if all its elements are equal. A larger constant would be data
