@@ -80,7 +80,7 @@ pub enum Dialect {
 }
 
 impl Backend {
-    /// Returns the dialect of the modules that this compiler reads.
+    /// Returns the dialect of the modules that the compiler reads.
     pub fn dialect(self) -> Dialect {
         match self {
             Self::Iree3_13 => Dialect::IreeGlobals,
