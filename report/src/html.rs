@@ -18,8 +18,8 @@ const SCRIPT: &str = include_str!("page/page.js");
 /// compilation stage as StableHLO.
 const DRAWN: [Stage; 2] = [Stage::Traced, Stage::Simplified];
 
-/// The HTML page shows at most this number of characters of a statement. A statement that contains
-/// a constant can be much longer.
+/// The largest number of characters of a statement that the HTML page shows. A statement that
+/// contains a constant can be much longer.
 const LONGEST: usize = 360;
 
 impl NetworkReport {
