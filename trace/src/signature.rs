@@ -140,9 +140,9 @@ pub struct Argument {
 }
 
 impl Argument {
-    /// Whether the caller passes the argument as an `i32` in host memory. The host uses such an
-    /// `i32` argument to compute the offsets of slices in tensors. If the argument were in device
-    /// memory, the host would have to copy the argument from the device in every call.
+    /// Whether the caller passes the argument as an `i32` in host memory. The host uses the `i32`
+    /// argument to compute the offsets of slices in tensors. If the argument were in device memory,
+    /// the host would have to copy the argument from the device in every call.
     pub fn is_host_scalar(&self) -> bool {
         let position = matches!(self.role, Role::Start { .. } | Role::Count);
         position && self.ty.rank() == 0 && self.ty.element == ElementType::I32
