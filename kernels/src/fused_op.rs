@@ -79,7 +79,8 @@ impl<'a> FusedOp<'a> {
 /// kernel stores the unchanged result.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Epilogue {
-    /// Whether the epilogue combines the two halves of the result's last axis, such as gate and up.
+    /// Whether the epilogue combines the two halves of the result's last axis, such as the gate and
+    /// the up projection.
     pub halves: bool,
     pub steps: Vec<TailStep>,
     /// For each operand of the epilogue, how the epilogue broadcasts the operand to the output.

@@ -157,7 +157,7 @@ impl<'k> Line<'k> {
     }
 }
 
-/// Twice the value of a four-bit float: see [`ops::format::DOUBLED_FLOATS`].
+/// Returns twice the value of a four-bit float: see [`ops::format::DOUBLED_FLOATS`].
 fn doubled(float: Value<'_>) -> Value<'_> {
     let number = |number: f64| float.code().constant(float.ty(), number);
     let places = float.and(number(7.0));

@@ -177,8 +177,8 @@ pub(crate) enum Small {
     Signed,
 }
 
-/// Extracts the first number (0) or the second number (1) of each of 16 pairs of bf16, as f32. The
-/// bits of a bf16 are the upper half of the same number as f32.
+/// Extracts the first number (for the argument 0) or the second number (for the argument 1) of each
+/// of 16 pairs of bf16, as f32. The bits of a bf16 are the upper half of the same number as f32.
 pub(crate) fn bf16_of_pairs<'k>(pairs: Value<'k>, which: usize) -> Value<'k> {
     let half = match which {
         0 => pairs.shift_left(16),

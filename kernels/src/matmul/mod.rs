@@ -173,8 +173,8 @@ impl<'k> Panel<'k> {
         self.weight.load(self.at + at, Type::lanes(LINE, Element::I8))
     }
 
-    /// Half of the scale of a group of four-bit floats, for 16 outputs. The exponents of the group
-    /// are at the position `at` of the panel.
+    /// Returns half of the scale of a group of four-bit floats, for each of 16 outputs. The
+    /// exponents of the group are at the position `at` of the panel.
     fn half_scales(self, at: Value<'k>) -> Value<'k> {
         half_scales(self.weight.load(self.at + at, Type::lanes(PANEL, Element::I8)).widen())
     }

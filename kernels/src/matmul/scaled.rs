@@ -257,8 +257,8 @@ fn words(bytes: Value<'_>) -> [Value<'_>; 2] {
     [words.and(words.code().constant(words.ty(), 255.0)), words.shift_right(8)]
 }
 
-/// Half of the scale of a group of four-bit floats. The exponents are integers of 32 bits: see
-/// [`ops::format::FloatGroup::half_scale`].
+/// Returns half of the scale of each group of four-bit floats. The exponents are integers of 32
+/// bits: see [`ops::format::FloatGroup::half_scale`].
 pub(crate) fn half_scales(exponents: Value<'_>) -> Value<'_> {
     let code = exponents.code();
     let scales = exponents.shift_left(23).max(code.constant(exponents.ty(), f64::from(LEAST_SCALE)));

@@ -150,8 +150,9 @@ impl Matmul<'_> {
     /// Whether the kernel dequantizes weights to bf16 and multiplies bf16 numbers. The kernel
     /// multiplies bf16 numbers if activations and results have the type bf16. If the activations or
     /// the results are not bf16, the kernel multiplies bytes, which is exact but takes twice as
-    /// long. If the kernel multiplies bytes, the kernel must store the integer products of each
-    /// group in memory before it multiplies the products by the group's scale.
+    /// long as the multiplication of bf16 numbers. If the kernel multiplies bytes, the kernel must
+    /// store the integer products of each group in memory before it multiplies the products by the
+    /// group's scale.
     pub(super) fn makes_tiles_of_numbers(&self) -> bool {
         let groups = self.format.element().is_none();
         groups && self.is_narrow() && self.isa.tiles().bf16 && self.is_tiled()
