@@ -175,9 +175,9 @@ fn residual(uses: &NodeUses<'_>, id: NodeId, product: CudaProduct) -> Option<(No
     })
 }
 
-/// The nodes of a gated activation function, from `silu(gate)` to `silu(gate) · up`. In order, the
-/// nodes are a conversion to f32, the logistic function, a product, a conversion to bf16 and a
-/// product.
+/// Returns the nodes of a gated activation function, from `silu(gate)` to `silu(gate) · up`. In
+/// order, the nodes are a conversion to f32, the logistic function, a product, a conversion to bf16
+/// and a product.
 fn gated(uses: &NodeUses<'_>, gate: NodeId, up: NodeId) -> Option<Vec<NodeId>> {
     let only_user = |id: NodeId| match uses.users[id.index()][..] {
         [user] if !uses.returned[id.index()] => Some(user),
@@ -233,9 +233,9 @@ fn appended(uses: &NodeUses<'_>, id: NodeId, attention: NodeId) -> Option<Append
     None
 }
 
-/// The input and the cosine and sine tables of the rotary embedding that computes a node. The
-/// function finds a rotary embedding even if the program reshapes the result of the embedding. The
-/// function adds the nodes between the input and the node to `within`.
+/// Returns the input and the cosine and sine tables of the rotary embedding that computes a node.
+/// The function finds a rotary embedding even if the program reshapes the result of the embedding.
+/// The function adds the nodes between the input and the node to `within`.
 fn rotated(
     uses: &NodeUses<'_>,
     mut id: NodeId,
@@ -254,8 +254,8 @@ fn rotated(
     None
 }
 
-/// Attention for one new token per sequence, together with the rotary embeddings and the cache
-/// appends before the attention.
+/// Returns attention for one new token per sequence, together with the rotary embeddings and the
+/// cache appends before the attention.
 fn attention(uses: &NodeUses<'_>, id: NodeId) -> Option<CudaCall> {
     let Some(Op::Sdpa(op)) = uses.op(id) else { return None };
     let &[q, k, v, offset] = &uses.function.operands(id)[..] else { return None };

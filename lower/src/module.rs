@@ -75,7 +75,7 @@ impl Module {
     }
 
     /// Returns the number of times that each operation occurs in the text of the module. The number
-    /// does not depend on how often the module calls a function.
+    /// of occurrences of an operation does not depend on how often the module calls a function.
     pub fn histogram(&self) -> BTreeMap<String, usize> {
         let mut histogram = BTreeMap::new();
         for line in self.text_without_locs.lines() {
@@ -291,7 +291,7 @@ pub fn namespace(path: &str) -> String {
     path.replace('.', "/").replace("/*", ".*")
 }
 
-/// The StableHLO statements of one node, whose SSA names are unique in the function.
+/// The StableHLO statements of one node, with SSA names that are unique in the function.
 struct Fresh<'a> {
     statements: &'a mut Vec<(String, Provenance)>,
     provenance: &'a Provenance,

@@ -30,7 +30,8 @@ pub struct FusedMatmul {
     pub x: TensorType,
     /// The norm of the activations, if the same kernel computes the norm and the matmul.
     pub norm: Option<RmsNorm>,
-    /// Whether the epilogue combines two halves of the result, such as gate and up.
+    /// Whether the epilogue combines two halves of the result, such as the gate and the up
+    /// projection.
     pub halves: bool,
 }
 

@@ -81,8 +81,8 @@ fn real(b: &mut Builder<'_>, sizes: LinearAttentionSizes, count: NodeId) -> Resu
     b.op(Compare { direction: Direction::Lt }, &[token, count])
 }
 
-/// The state matrices of linear attention before the first token. At the beginning of a sequence,
-/// the state matrices are 0.
+/// Returns the state matrices of linear attention before the first token. At the beginning of a
+/// sequence, the state matrices are 0.
 fn before(b: &mut Builder<'_>, state: NodeId, start: NodeId) -> Result<NodeId, InferError> {
     let zero = b.splat(start, 0.0)?;
     let begins = b.op(Compare { direction: Direction::Eq }, &[start, zero])?;

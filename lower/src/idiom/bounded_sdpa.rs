@@ -93,7 +93,7 @@ impl Statements for Region {
     }
 }
 
-/// Attention over the first keys of a KV cache.
+/// Attention that reads only the first keys of a KV cache.
 struct Attention<'a> {
     op: &'a BoundedSdpa,
     operands: &'a [Operand<'a>],
