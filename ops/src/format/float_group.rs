@@ -26,7 +26,7 @@ pub struct FloatGroup {
 }
 
 impl FloatGroup {
-    /// Half of a group's scale, by which the integers of [`DOUBLED_FLOATS`] are multiplied.
+    /// Returns half of a group's scale, by which the integers of [`DOUBLED_FLOATS`] are multiplied.
     pub fn half_scale(exponent: u8) -> f32 {
         f32::from_bits((u32::from(exponent) << 23).max(LEAST_SCALE)) * 0.5
     }
@@ -85,8 +85,8 @@ impl FloatGroup {
     }
 }
 
-/// The four-bit float that is nearest to half of a number. A number halfway between two floats is
-/// rounded towards zero.
+/// Returns the four-bit float that is nearest to half of a number. A number halfway between two
+/// floats is rounded towards zero.
 fn nearest(doubled: f32) -> u8 {
     const MIDDLES: [f32; 7] = [0.5, 1.5, 2.5, 3.5, 5.0, 7.0, 10.0];
     let magnitude = MIDDLES.iter().map(|middle| u8::from(doubled.abs() > *middle)).sum::<u8>();
