@@ -8,7 +8,7 @@ use ops::{Op, Reader};
 use trace::NodeKind;
 
 /// The kind of a node, and the classes of equal expressions to which the node's operands belong. A
-/// single type represents all operations, because egg only needs to compare operations.
+/// single Rust type represents all operations, because egg only needs to compare operations.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Term {
     pub kind: Arc<NodeKind>,
