@@ -40,8 +40,8 @@ pub struct Target {
     /// `sm_80`.
     pub processor: String,
     /// The processor features that the target adds or removes, in LLVM's notation, such as
-    /// `+sve,-sve2`. For devices other than the CPU, the text lists all features that the
-    /// compiler's baseline does not have.
+    /// `+sve,-sve2`. For devices other than the CPU, the list of features contains all features
+    /// that the compiler's baseline does not have.
     pub changes: Option<String>,
     /// The sorted list of processor features that the compiled code may use, by LLVM's name. For
     /// devices other than the CPU, the list contains the element types for computations and the bit
@@ -54,8 +54,8 @@ pub struct Target {
     /// The settings that were faster than the defaults in measurements on this machine. The
     /// measured settings are empty unless you set the settings from a tuning file.
     pub tuning: Tuning,
-    /// Whether kernels may use tile instructions, which add products in another order if a matmul
-    /// has many rows.
+    /// Whether kernels may use tile instructions, which add the products of a matmul with many rows
+    /// in another order than vector instructions.
     pub numerics: Numerics,
 }
 
