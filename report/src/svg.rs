@@ -48,7 +48,7 @@ pub(crate) fn element(graph: &FunctionGraph, drawing: &Drawing, style: &str) -> 
     out
 }
 
-/// The upper left corner of a rectangle in the drawing.
+/// Returns the upper left corner of a rectangle in the drawing.
 fn corner(place: Place) -> Place {
     Place { x: place.x - (place.width / 2.0).floor(), y: place.y - (place.height / 2.0).floor(), ..place }
 }
