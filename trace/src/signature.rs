@@ -55,11 +55,12 @@ pub enum Role {
     /// index 0 selects no adapter.
     Adapter,
     /// The result contains the logits of all tokens in the vocabulary. The result has the type
-    /// `f32[B,V]` after the last real token, or `f32[B,S,V]` after each new token.
+    /// `f32[B,V]` for the logits after the last real token, or `f32[B,S,V]` for the logits after
+    /// each new token.
     Logits,
     /// The result contains the token with the largest logit; among tokens with equal logits, the
-    /// token with the lowest id. The result has the type `i32[B]` after the last real token, or
-    /// `i32[B,S]` after each new token.
+    /// token with the lowest id. The result has the type `i32[B]` for the token after the last real
+    /// token, or `i32[B,S]` for a token after each new token.
     Token,
     /// The result contains the embedding of each text in the batch, as `f32[B,O]`.
     Embedding,
