@@ -70,7 +70,7 @@ pub(crate) struct Stack {
 #[derive(Clone, Copy)]
 struct Rows<'k> {
     /// The index of the first result row that the matmul computes with the matrix. In the matmul's
-    /// result, the distance between two consecutive rows of the same matrix is `apart` rows.
+    /// result, the distance between two consecutive rows that use the same matrix is `apart` rows.
     first: Value<'k>,
     count: usize,
     apart: usize,
