@@ -50,7 +50,7 @@ impl Collective {
     /// Returns the number of bytes that each device sends for the collective in a ring of n
     /// devices. In an all-reduce, each device sends 2(n−1)/n of the result's bytes; in an
     /// all-gather, each device sends (n−1)/n of the bytes. No algorithm for an all-reduce or an
-    /// all-gather sends fewer bytes.
+    /// all-gather sends fewer bytes than the ring.
     ///
     /// Source: Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
     /// workstations" (2009).

@@ -59,9 +59,8 @@ pub struct Implementations<'t> {
 impl<'t> Implementations<'t> {
     /// Decides how the program computes each node of a simplified trace.
     ///
-    /// # Errors
-    /// Returns an error if the trace caches keys and values in 8 bits but the target has no
-    /// kernels. Only kernels can read a KV cache with 8 bits.
+    /// # Errors Returns an error if the trace caches keys and values in 8 bits but the target has
+    /// no kernels. Only kernels can read a KV cache of 8-bit integers.
     pub fn of(trace: &'t Trace, weights: &Weights, target: &Target) -> Result<Self, LowerError> {
         let kernels = weights.kernels(target);
         // With iree-compile 3.13, primitive operations and kernels compute the same values, except
@@ -140,7 +139,7 @@ impl StoredWeight {
     }
 }
 
-/// Whether a trace contains any operation for which `is` returns true.
+/// Whether a trace contains any operation for which the closure `is` returns true.
 fn has(trace: &Trace, is: impl Fn(&Op) -> bool) -> bool {
     let ops = |function: &Function| {
         function.ids().any(|id| matches!(&function.node(id).kind, NodeKind::Op(op) if is(op)))

@@ -78,7 +78,7 @@ impl Quantization {
 
     /// If the storage formats depend on the network, the function returns a storage format for each
     /// matrix of the recorded network. If the storage formats do not depend on the network, the
-    /// function returns the same choice of formats.
+    /// function returns the choice of storage formats without changes.
     ///
     /// # Errors
     /// Returns an error if a tensor-name pattern matches no matrix of the network.
@@ -227,7 +227,8 @@ impl Default for Weights {
 }
 
 impl Weights {
-    /// Returns the same options, with the storage [formats for a network](Quantization::resolved).
+    /// Returns a copy of the options with the storage [formats for a
+    /// network](Quantization::resolved).
     ///
     /// # Errors
     /// Returns an error if a tensor-name pattern matches no matrix of the network.

@@ -17,7 +17,7 @@ use super::Program;
 const STEP: usize = 64;
 
 /// The program reads a cache with at most 512 keys completely, because a conditional branch would
-/// take more time.
+/// take longer than reading all keys.
 const LEAST: usize = 512;
 
 /// The idiom replaces only attention that has a single query per head, because the matmul then

@@ -2,7 +2,7 @@
 //! Without `sliced_append`, IREE copies every KV cache that the program also reads. StableHLO has
 //! no slice operation for a length that the host knows only at run time. The idiom is not available
 //! for ring buffers, because an append to a ring buffer needs two slices. Ring buffers are short,
-//! so the program stores all slots of a ring buffer again.
+//! so an append stores all slots of a ring buffer instead of a slice.
 
 use ops::ops::{Append, SlicedAppend};
 use ops::{Op, Operand, Statements, TensorType};
