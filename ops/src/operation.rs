@@ -18,7 +18,8 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
     /// composite operations, results of the library HF transformers.
     const BOUND: Bound;
 
-    /// Returns [`Operation::BOUND`], or a tighter bound for particular attributes of the operation.
+    /// Returns [`Operation::BOUND`], or a bound that is tighter than `BOUND` for particular
+    /// attributes of the operation.
     fn bound(&self) -> Bound {
         Self::BOUND
     }

@@ -226,8 +226,9 @@ impl Numbers {
 }
 
 /// The ranges of integers that the search for a group's scale tries first. Each number in the list
-/// is the number of integers by which the search makes the range of a group wider. A wider range of
-/// integers clips the outermost values, but represents the other values more precisely.
+/// is the number of integers by which the search makes the range of a group wider. The wider the
+/// range of integers is, the more the outermost values are clipped, and the more precisely the
+/// remaining values are represented.
 const WIDENED: [f32; 7] = [-1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0];
 
 /// The number of times that the search fits the integers of a group to the scale, and the scale to
