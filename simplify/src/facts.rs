@@ -85,8 +85,8 @@ impl Facts {
 /// of the constant are equal.
 const FOLDED: usize = 4096;
 /// Tracewright adds an expression for the constant value of a class only if the constant has at
-/// most this number of elements, or if all its elements are equal. A larger constant would be data
-/// in the module, instead of the result of a computation.
+/// most this number of elements, or if all its elements are equal. The module would contain a
+/// larger constant as data, instead of computing the constant.
 const STORED: usize = 64;
 
 impl Analysis<Term> for Context {
