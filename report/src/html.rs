@@ -19,7 +19,7 @@ const SCRIPT: &str = include_str!("page/page.js");
 const DRAWN: [Stage; 2] = [Stage::Traced, Stage::Simplified];
 
 /// The largest number of characters of a statement that the HTML page shows. A statement that
-/// contains a constant can be much longer.
+/// contains a constant can be much longer than this limit.
 const LONGEST: usize = 360;
 
 impl NetworkReport {
