@@ -41,8 +41,8 @@ pub struct FusedMatmul {
 pub struct FusedExperts {
     pub op: PackedExperts,
     pub x: TensorType,
-    /// The type of the indices that select the matrix for each row. If the value is `None`, the
-    /// rows use the matrices of the stack in order.
+    /// The type of the indices that select the matrix for each row. If the type of the indices is
+    /// `None`, the rows use the matrices of the stack in order.
     pub indices: Option<TensorType>,
 }
 

@@ -108,7 +108,7 @@ pub fn shown<'a>(trace: &'a Trace, target: &Target) -> Vec<(&'static Legalizatio
     Legalization::needed(target).into_iter().map(places).filter(|(_, places)| !places.is_empty()).collect()
 }
 
-/// Returns the same program after all `legalizations` have rewritten it.
+/// Returns the program after all `legalizations` have rewritten its operations.
 ///
 /// # Errors
 /// Returns an error if an operation of the trace rejects its operands. A verified trace never
