@@ -20,8 +20,8 @@ pub const LEAST_SCALE: u32 = 0x0040_0000;
 pub struct FloatGroup {
     /// The four-bit floats, from 0 to 15.
     pub codes: [u8; GROUP],
-    /// The scale is 2^(exponent − 127). The exponent 255 is not a number in the specification; here, its
-    /// scale is infinite.
+    /// The scale is 2^(exponent − 127). The exponent 255 is not a number in the specification; in
+    /// Tracewright, a group with the exponent 255 has an infinite scale.
     pub exponent: u8,
 }
 

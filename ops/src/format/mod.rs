@@ -89,8 +89,8 @@ crate::words! {
         /// The tensor contains the integers of the weight, which are multiplied by the scales of
         /// their groups.
         Integers = "integers",
-        /// The tensor contains the scales of the groups. In formats with minima, the tensor of
-        /// scales contains the steps of the scales and minima instead.
+        /// The tensor contains the scales of the groups. In formats with minima, the tensor
+        /// contains the steps of the scales and minima instead of the scales.
         Scales = "scales",
         /// The tensor contains the scale and the minimum of each group, as a number of steps.
         Counts = "counts",
@@ -162,7 +162,7 @@ impl WeightFormat {
     }
 
     /// Returns the number of matrix columns in a chunk of a panel. A chunk is a range of columns in
-    /// a panel whose scales are stored together.
+    /// a panel; the panel stores all scales of the chunk together.
     pub fn columns(self) -> usize {
         match self {
             Self::Q4K => SUPER_BLOCK,
@@ -183,19 +183,19 @@ impl WeightFormat {
     /// Returns the type of the tensor that contains a packed matrix in the format. Zeros fill the
     /// last panel and the last columns of the packed matrix.
     ///
-    /// In formats without groups, the shape is `[outputs / 16, inputs, 16, 1]`. For bf16, two
-    /// columns are together, and the shape is `[outputs / 16, inputs / 2, 16, 2]`. In formats with
-    /// scales, the tensor contains bytes `[outputs / 16, inputs / 64, bytes]`, in chunks of two
-    /// groups. A chunk begins with its scales, which have the shape `[2, 16]`. After the scales, a
-    /// chunk of 8-bit integers has 16 lines, which contain four columns `[16, 4]` each. The lines
-    /// contain each 8-bit integer plus 128. A chunk of 4-bit integers has 8 lines `[16, 4]` after
-    /// the scales, which contain each integer plus 8. The low four bits of the bytes contain four
-    /// columns, and the high four bits contain the next four columns. In formats with minima, the
-    /// shape is `[outputs / 16, inputs / 256, bytes]`. Each chunk begins with the steps `[2, 16]`
-    /// and the counts `[3, 16, 4]` ([`SuperBlock::packed_counts`]). After the counts, a chunk has
-    /// 32 lines, which contain the integers without an added number. For 4-bit floats, the shape is
-    /// `[outputs / 16, inputs / 128, bytes]`. Each chunk begins with the exponents `[4, 16]` of its
-    /// groups, and the next 16 lines contain the floats.
+    /// In formats without groups, the shape is `[outputs / 16, inputs, 16, 1]`. For bf16, the panel
+    /// stores two columns together, and the shape is `[outputs / 16, inputs / 2, 16, 2]`. In
+    /// formats with scales, the tensor contains bytes `[outputs / 16, inputs / 64, bytes]`, in
+    /// chunks of two groups. A chunk begins with its scales, which have the shape `[2, 16]`. After
+    /// the scales, a chunk of 8-bit integers has 16 lines, which contain four columns `[16, 4]`
+    /// each. The lines contain each 8-bit integer plus 128. A chunk of 4-bit integers has 8 lines
+    /// `[16, 4]` after the scales, which contain each integer plus 8. The low four bits of the
+    /// bytes contain four columns, and the high four bits contain the next four columns. In formats
+    /// with minima, the shape is `[outputs / 16, inputs / 256, bytes]`. Each chunk begins with the
+    /// steps `[2, 16]` and the counts `[3, 16, 4]` ([`SuperBlock::packed_counts`]). After the
+    /// counts, a chunk has 32 lines, which contain the integers without an added number. For 4-bit
+    /// floats, the shape is `[outputs / 16, inputs / 128, bytes]`. Each chunk begins with the
+    /// exponents `[4, 16]` of its groups, and the next 16 lines contain the floats.
     pub fn packed(self, outputs: usize, inputs: usize) -> TensorType {
         let panels = outputs.div_ceil(PANEL);
         match self {
