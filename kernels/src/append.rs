@@ -15,8 +15,8 @@ use crate::prologue::Prologue;
 #[derive(Clone, Copy)]
 pub(crate) struct Appending {
     element: Element,
-    /// The cache has the size `[before, slots, after]`: the product of the axes before the slots,
-    /// the number of slots, and the numbers per slot.
+    /// The cache has the shape `[before, slots, after]`, where `before` and `after` are the
+    /// products of the axes before and after the slot axis.
     before: usize,
     slots: usize,
     after: usize,

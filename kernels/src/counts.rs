@@ -6,9 +6,9 @@ use ops::format::PANEL;
 use crate::code::Value;
 
 /// Contains the unpacked counts of eight groups, one byte per count, for scales and for minima. A
-/// count is the whole number by which a step is multiplied to get a scale or a minimum. The first
-/// word contains the counts of the first four groups, and the second word the counts of the last
-/// four groups.
+/// count is a whole number: the scale or the minimum of a group is the count times a step that
+/// eight groups share. The first word contains the counts of the first four groups, and the second
+/// word the counts of the last four groups.
 #[derive(Clone, Copy)]
 pub(crate) struct StepCounts<'k>([[Value<'k>; 2]; 2]);
 

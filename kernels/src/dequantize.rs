@@ -1,5 +1,5 @@
-//! A kernel that multiplies rows of integers by their scales. The module calls this kernel if no
-//! attention kernel reads the quantized integers directly.
+//! A kernel that multiplies rows of integers by their scales. The module calls the dequantization
+//! kernel if no attention kernel reads the quantized integers directly.
 
 use ops::TensorType;
 use ops::ops::Dequantize;
@@ -8,7 +8,7 @@ use crate::code::{Element, Type};
 use crate::kernel::{self, Kernel};
 use crate::lane;
 
-/// Returns the kernel for the operation `op`, with integers of this type.
+/// Returns the kernel for the operation `op`, whose operand of integers has the type `integers`.
 pub(crate) fn kernel(op: &Dequantize, integers: &TensorType) -> (String, impl FnOnce() -> Kernel + use<>) {
     let element = lane(op.element);
     let features = integers.shape[integers.rank() - 1];

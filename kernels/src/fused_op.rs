@@ -27,7 +27,7 @@ pub struct FusedOp<'a> {
     /// The rotary embedding of the prologue, which follows the norm, and the types of its two
     /// tables.
     pub rope: Option<(&'a Rope, [&'a TensorType; 2])>,
-    /// Whether the attention of this fused operation reads quantized keys and values.
+    /// Whether the attention of the fused operation reads quantized keys and values.
     pub quantized: bool,
     /// Whether the token axis of the attention result comes before the head axis.
     pub by_token: bool,
@@ -40,7 +40,7 @@ pub struct FusedOp<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tokens {
     pub stride: usize,
-    /// The operand begins at this index in each row of the matrix.
+    /// The index at which the operand begins in each row of the matrix.
     pub from: usize,
 }
 
@@ -79,7 +79,8 @@ impl<'a> FusedOp<'a> {
 /// kernel stores the unchanged result.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Epilogue {
-    /// Whether the epilogue combines the two halves of the result's last axis, such as gate and up.
+    /// Whether the epilogue combines the two halves of the result's last axis, such as the gate and
+    /// the up projection.
     pub halves: bool,
     pub steps: Vec<TailStep>,
     /// For each operand of the epilogue, how the epilogue broadcasts the operand to the output.
@@ -89,7 +90,7 @@ pub struct Epilogue {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TailStep {
     pub kind: EpilogueOp,
-    /// The element type to which the kernel rounds the result of this elementwise operation.
+    /// The element type to which the kernel rounds the result of the elementwise operation.
     pub element: ElementType,
 }
 
@@ -124,9 +125,10 @@ impl EpilogueOp {
 /// How an operand of the epilogue is broadcast to the result of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Broadcast {
-    /// The operand has this element type and the same shape as the result.
+    /// The operand has the given element type and the same shape as the result.
     Everywhere(ElementType),
-    /// The operand has one number, of this element type, for each index of the result's last axis.
+    /// The operand has one number, of the given element type, for each index of the result's last
+    /// axis.
     LastAxis(ElementType),
 }
 

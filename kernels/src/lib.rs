@@ -87,8 +87,8 @@ impl Kernels {
         self.isa.is_none()
     }
 
-    /// Whether a kernel supports a weight of this shape and format, for matmuls with any number of
-    /// activation rows and also for row lookups.
+    /// Whether a kernel supports a weight of the given shape and format, for matmuls with any
+    /// number of activation rows and also for row lookups.
     pub fn serve(&self, format: WeightFormat, outputs: usize, inputs: usize) -> bool {
         self.isa.is_some()
             && outputs > 0
@@ -277,14 +277,14 @@ impl Kernels {
     }
 }
 
-/// Returns the matmul whose weight is one matrix; `None` if the fused operation is no such matmul,
-/// or if no kernel supports the matmul.
+/// Returns a fused operation as a matmul whose weight is one matrix; `None` if the operation is not
+/// such a matmul, or if no kernel supports the matmul.
 fn linear<'a>(isa: Isa, op: &PackedLinear, work: &'a FusedOp<'_>) -> Option<Matmul<'a>> {
     product(isa, work, (op.format, op.activations), (op.element, op.outputs), None)
 }
 
-/// Returns the matmul whose weight is a stack of matrices; `None` if the fused operation is no such
-/// matmul, or if no kernel supports the matmul.
+/// Returns a fused operation as a matmul whose weight is a stack of matrices; `None` if the
+/// operation is not such a matmul, or if no kernel supports the matmul.
 fn experts<'a>(isa: Isa, op: &PackedExperts, work: &'a FusedOp<'_>) -> Option<Matmul<'a>> {
     let x = *work.types.first()?;
     let chosen = work.types.get(2);

@@ -27,7 +27,7 @@ struct Buffers<'k> {
     result: Buffer<'k>,
 }
 
-/// Returns the kernel for the linear attention `op`, with operands of these types.
+/// Returns the kernel for the linear attention `op`, with operands of the given types.
 pub(crate) fn kernel(
     op: &LinearAttention,
     types: &[&TensorType],

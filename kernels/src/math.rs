@@ -76,8 +76,8 @@ fn power(n: Value<'_>) -> Value<'_> {
 
 /// Computes tanh x. Near 0, the function computes the Taylor polynomial of tanh up to x¹³. A
 /// subtraction would cause large rounding errors for small x. The next term of the polynomial is
-/// less than half a unit in the last place of the result. For other x, the function computes (1 −
-/// e⁻²ˣ) / (1 + e⁻²ˣ) for |x|, and then sets the sign of x.
+/// less than half a unit in the last place of the result. For |x| of at least 0.45, the function
+/// computes (1 − e⁻²ˣ) / (1 + e⁻²ˣ) for |x|, and then sets the sign of x.
 pub(crate) fn tanh(x: Value<'_>) -> Value<'_> {
     let code = x.code();
     let number = |value: f64| code.constant(LANES, value);

@@ -20,7 +20,7 @@ pub(crate) struct Norm {
 }
 
 impl Norm {
-    /// Returns the kernel for the norm `op`, for rows of a tensor with this type.
+    /// Returns the kernel for the norm `op`, for rows of a tensor with the given type.
     pub(crate) fn of(op: &RmsNorm, x: &TensorType) -> Self {
         let (element, features) = (lane(x.element), x.shape[x.rank() - 1]);
         Self { style: op.style, epsilon: op.epsilon, element, features }

@@ -31,7 +31,7 @@ impl Prologue {
         self.rotation.is_some()
     }
 
-    /// Whether the prologue supports rows with this number of features.
+    /// Whether the prologue supports rows with the given number of features.
     pub(crate) fn takes(self, features: usize) -> bool {
         self.norm.is_none_or(|norm| norm.features == features)
             && self.rotation.is_none_or(|rotation| rotation.features == features)
@@ -51,8 +51,8 @@ impl Prologue {
     }
 
     /// Creates the bindings of the prologue, and numbers the bindings from `first`. The function
-    /// also allocates memory for a row of `features` numbers. The rotary embedding reads the result
-    /// of the norm from this memory.
+    /// allocates memory for a row of `features` numbers. The rotary embedding reads the result of
+    /// the norm from the allocated memory.
     pub(crate) fn start(self, code: &Code, first: usize, features: usize) -> Start<'_> {
         let norm = self.norm.map(|norm| (norm, norm.weight(code, first)));
         let tables = first + usize::from(norm.is_some());

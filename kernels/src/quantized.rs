@@ -6,16 +6,16 @@ use ops::format::{ActivationBits, GROUP};
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::kernel::{self, Kernel};
 
-/// The length of the longest activation row that a matmul kernel quantizes itself. A quantized row
-/// of this length must fit on the stack of a worker thread.
+/// The length of the longest activation row that a matmul kernel quantizes itself. The quantized
+/// row must fit on the stack of a worker thread.
 pub(crate) const LONGEST: usize = 16384;
 
 /// The kind of sum that the layout stores for each group of activations.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sums {
-    /// The sum of the activation bytes, multiplied by this factor, as i32. If the bytes of the
-    /// weight are its integers minus this factor, the kernel starts the sums of products from this
-    /// sum.
+    /// The sum of the activation bytes, multiplied by the factor in this variant, as i32. If the
+    /// bytes of a weight are its integers minus the factor, the kernel starts the sums of products
+    /// from the multiplied sum.
     Times(i32),
     /// The sum of the dequantized activations, as f32. The kernel multiplies the sum of a group of
     /// activations by the minimum of the weight group.
@@ -27,8 +27,9 @@ pub(crate) enum Sums {
 /// scales of the groups as f32, and then the sums of the groups.
 ///
 /// In quantized rows of 16-bit integers, the second and the third of every four integers are
-/// swapped. The reason is that a 16-bit dot product multiplies two columns at a time. The kernel
-/// splits the weight bytes into a vector of even columns and a vector of odd columns.
+/// swapped. The 16-bit integers are swapped because a 16-bit dot product multiplies two columns at
+/// a time. The kernel splits the weight bytes into a vector of even columns and a vector of odd
+/// columns.
 #[derive(Clone, Copy)]
 pub(crate) struct Form {
     pub(crate) inputs: usize,

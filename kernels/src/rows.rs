@@ -131,8 +131,8 @@ impl<'k> Line<'k> {
         }
     }
 
-    /// Returns the stored integers of a group of this row, and the column of each integer. The
-    /// chunk of the group begins at the given byte of the panel.
+    /// Returns the stored integers of a group in the row, and the column of each integer. The chunk
+    /// of the group begins at the given byte of the panel.
     fn integers(
         self,
         code: &'k Code,
@@ -157,7 +157,7 @@ impl<'k> Line<'k> {
     }
 }
 
-/// Twice the value of a four-bit float: see [`ops::format::DOUBLED_FLOATS`].
+/// Returns twice the value of a four-bit float: see [`ops::format::DOUBLED_FLOATS`].
 fn doubled(float: Value<'_>) -> Value<'_> {
     let number = |number: f64| float.code().constant(float.ty(), number);
     let places = float.and(number(7.0));

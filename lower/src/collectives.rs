@@ -17,7 +17,8 @@ pub struct Collectives {
     /// The sharding of the value of each node, by node index.
     pub shardings: Vec<Sharding>,
     /// For each node, the number of devices among which the computation of the node is divided. If
-    /// the mesh has more devices, the additional devices repeat the same computation.
+    /// the mesh has more devices than this number, the additional devices repeat the same
+    /// computation.
     pub parts: Vec<usize>,
     /// The collectives of the entry point, in execution order.
     pub collectives: Vec<Collective>,
@@ -46,10 +47,10 @@ pub enum CollectiveKind {
 }
 
 impl Collective {
-    /// Returns the number of bytes that each device sends for this collective in a ring of n
+    /// Returns the number of bytes that each device sends for the collective in a ring of n
     /// devices. In an all-reduce, each device sends 2(n−1)/n of the result's bytes; in an
     /// all-gather, each device sends (n−1)/n of the bytes. No algorithm for an all-reduce or an
-    /// all-gather sends fewer bytes.
+    /// all-gather sends fewer bytes than the ring.
     ///
     /// Source: Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
     /// workstations" (2009).
@@ -111,8 +112,8 @@ fn given(declared: Option<&Sharding>, entry: &Function, id: NodeId) -> (Sharding
 struct Walk<'a> {
     entry: &'a Function,
     done: Collectives,
-    /// The sharding of a node's value after the device exchange that gathers the value. Later
-    /// operations of the program read the gathered value of the node.
+    /// The sharding of a node's value after an all-gather has gathered the value. Later operations
+    /// of the program read the gathered value of the node.
     gathered: HashMap<NodeId, Sharding>,
 }
 

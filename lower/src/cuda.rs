@@ -133,7 +133,8 @@ fn is_parameter(uses: &NodeUses<'_>, id: NodeId) -> bool {
 }
 
 /// Returns the sizes of a matmul that multiplies at most `CUDA_VECTORS` vectors. Returns `None` if
-/// the node is not a matmul, if the matmul has more vectors, or if no kernel supports the sizes.
+/// the node is not a matmul, if the matmul multiplies more than `CUDA_VECTORS` vectors, or if no
+/// kernel supports the sizes.
 fn product(uses: &NodeUses<'_>, id: NodeId) -> Option<CudaProduct> {
     let (Some(Op::Linear(_)), &[x, weight]) = (uses.op(id), &uses.types(id)[..]) else { return None };
     let is_bf16 = |ty: &TensorType| ty.element == ElementType::Bf16;
@@ -144,8 +145,8 @@ fn product(uses: &NodeUses<'_>, id: NodeId) -> Option<CudaProduct> {
     (is_bf16(x) && is_bf16(weight) && supported).then_some(product)
 }
 
-/// Returns the norm before some matmuls, and the operands of the norm. Returns `None` if any other
-/// node reads the result of the norm.
+/// Returns the norm before some matmuls, and the operands of the norm. Returns `None` if any node
+/// other than the matmuls reads the result of the norm.
 fn norm(
     uses: &NodeUses<'_>,
     input: NodeId,
@@ -174,9 +175,9 @@ fn residual(uses: &NodeUses<'_>, id: NodeId, product: CudaProduct) -> Option<(No
     })
 }
 
-/// The nodes of a gated activation function, from `silu(gate)` to `silu(gate) · up`. In order, the
-/// nodes are a conversion to f32, the logistic function, a product, a conversion to bf16 and a
-/// product.
+/// Returns the nodes of a gated activation function, from `silu(gate)` to `silu(gate) · up`. In
+/// order, the nodes are a conversion to f32, the logistic function, a product, a conversion to bf16
+/// and a product.
 fn gated(uses: &NodeUses<'_>, gate: NodeId, up: NodeId) -> Option<Vec<NodeId>> {
     let only_user = |id: NodeId| match uses.users[id.index()][..] {
         [user] if !uses.returned[id.index()] => Some(user),
@@ -206,7 +207,8 @@ fn gated(uses: &NodeUses<'_>, gate: NodeId, up: NodeId) -> Option<Vec<NodeId>> {
     is_silu.then(|| vec![wide, logistic, activated, narrow, result])
 }
 
-/// New keys or values, and the position in the cache at which the program appends them.
+/// New keys or values, and the position in the cache at which the program appends the keys or
+/// values.
 #[derive(PartialEq)]
 struct Appended {
     cache: NodeId,
@@ -231,9 +233,9 @@ fn appended(uses: &NodeUses<'_>, id: NodeId, attention: NodeId) -> Option<Append
     None
 }
 
-/// The input and the cosine and sine tables of the rotary embedding that computes a node. The
-/// function also finds a rotary embedding whose result the program reshapes. The function adds the
-/// nodes between the input and the node to `within`.
+/// Returns the input and the cosine and sine tables of the rotary embedding that computes a node.
+/// The function finds a rotary embedding even if the program reshapes the result of the embedding.
+/// The function adds the nodes between the input and the node to `within`.
 fn rotated(
     uses: &NodeUses<'_>,
     mut id: NodeId,
@@ -252,8 +254,8 @@ fn rotated(
     None
 }
 
-/// Attention for one new token per sequence, together with the rotary embeddings and the cache
-/// appends before the attention.
+/// Returns attention for one new token per sequence, together with the rotary embeddings and the
+/// cache appends before the attention.
 fn attention(uses: &NodeUses<'_>, id: NodeId) -> Option<CudaCall> {
     let Some(Op::Sdpa(op)) = uses.op(id) else { return None };
     let &[q, k, v, offset] = &uses.function.operands(id)[..] else { return None };

@@ -7,8 +7,8 @@ use crate::convert::convert;
 use crate::implementation::{Implementation, Implementations};
 use crate::rewrite::{rewrite, rewrite_nodes};
 
-/// Returns the same program with only primitive operations. The function removes nodes that no
-/// result of the program needs.
+/// Returns an equivalent program that contains only primitive operations. The function removes
+/// nodes that no result of the program needs.
 ///
 /// # Errors
 /// Returns an error if an operation of the trace rejects its operands. A verified trace never
@@ -18,9 +18,9 @@ pub fn expand(trace: &Trace) -> Result<Trace, LowerError> {
 }
 
 impl Implementations<'_> {
-    /// Returns the same program with primitive operations, idioms (operations in IREE's own
-    /// dialects) and kernel operations. The weights of the returned program have the layouts that
-    /// kernels and other operations read.
+    /// Returns an equivalent program that contains primitive operations, idioms (operations in
+    /// IREE's own dialects) and kernel operations. The weights of the returned program have the
+    /// layouts that kernels and other operations read.
     ///
     /// # Errors
     /// Returns an error if an operation of the trace rejects its operands. A verified trace never

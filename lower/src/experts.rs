@@ -58,8 +58,8 @@ impl Experts {
         Some(Self { weight, which, element: dot.element })
     }
 
-    /// Creates the same matmul with a stack of matrices that is packed in panels. The packed matmul
-    /// has a result with the same element type.
+    /// Creates a copy of the matmul that reads the stack of matrices from panels. The copy does not
+    /// change the element type of the result.
     pub(crate) fn product(
         &self,
         b: &mut Builder<'_>,

@@ -20,8 +20,8 @@ pub(crate) struct Fusion<'f> {
 pub(crate) struct Fusions<'f> {
     /// The fused operations. Each key in this map is the node whose value a kernel computes.
     written: BTreeMap<NodeId, Fusion<'f>>,
-    /// Whether the node with this index needs no code: either a kernel computes the node, or no
-    /// other node reads the node.
+    /// Whether a node needs no code: either a kernel computes the node, or no other node reads the
+    /// node.
     within: Vec<bool>,
 }
 
@@ -246,7 +246,7 @@ impl<'f> NodeUses<'f> {
     }
 
     /// Returns the integers and the scales of the keys and values that attention reads. Returns
-    /// `None` if any other operation reads the dequantized keys and values.
+    /// `None` if any operation other than attention reads the dequantized keys and values.
     fn dequantized(&self, id: NodeId) -> Option<[Vec<NodeId>; 2]> {
         let operands = self.function.operands(id);
         let (Some(Op::Sdpa(_)), [_, k, v, ..]) = (self.op(id), &operands[..]) else { return None };

@@ -39,9 +39,9 @@ pub(crate) struct StoredWeight {
 
 /// How an operation reads a weight in a special memory layout.
 pub(crate) enum WeightReader {
-    /// The operation is a matmul with this matrix.
+    /// The operation is a matmul with the weight as its matrix.
     Matmul(Parameter),
-    /// The operation looks up rows of this matrix.
+    /// The operation looks up rows of the weight matrix.
     Rows(Parameter),
     /// The operation is a matmul with a stack of matrices.
     Experts(Experts),
@@ -59,9 +59,8 @@ pub struct Implementations<'t> {
 impl<'t> Implementations<'t> {
     /// Decides how the program computes each node of a simplified trace.
     ///
-    /// # Errors
-    /// Returns an error if the trace caches keys and values in 8 bits but the target has no
-    /// kernels. Only kernels can read a KV cache with 8 bits.
+    /// # Errors Returns an error if the trace caches keys and values in 8 bits but the target has
+    /// no kernels. Only kernels can read a KV cache of 8-bit integers.
     pub fn of(trace: &'t Trace, weights: &Weights, target: &Target) -> Result<Self, LowerError> {
         let kernels = weights.kernels(target);
         // With iree-compile 3.13, primitive operations and kernels compute the same values, except
@@ -112,7 +111,8 @@ impl<'t> Implementations<'t> {
     }
 
     /// Returns the storage format of each weight, by the weight's key in the function that declares
-    /// it. If the archive stores the weight unquantized, the error is the reason.
+    /// it. If the archive stores the weight unquantized, the value in the map is an error with the
+    /// reason.
     pub fn formats(&self) -> BTreeMap<String, Result<WeightFormat, DenseReason>> {
         let formats = self.layouts.iter();
         formats.map(|(key, layout)| (key.clone(), layout.map(WeightLayout::format))).collect()
@@ -139,7 +139,7 @@ impl StoredWeight {
     }
 }
 
-/// Whether a trace contains any operation for which `is` returns true.
+/// Whether a trace contains any operation for which the closure `is` returns true.
 fn has(trace: &Trace, is: impl Fn(&Op) -> bool) -> bool {
     let ops = |function: &Function| {
         function.ids().any(|id| matches!(&function.node(id).kind, NodeKind::Op(op) if is(op)))

@@ -23,8 +23,8 @@ pub enum Quantization {
     #[default]
     Computed,
     All(WeightFormat),
-    /// The archive stores matmul weights in this format, but stores the output head and the value
-    /// matrices in 8 bits.
+    /// The archive stores matmul weights in the given format, but stores the output head and the
+    /// value matrices in 8 bits.
     Mixed(WeightFormat),
     /// Each tensor-name pattern selects the storage format of the matching weights, as in a
     /// quantized checkpoint. Weights that match no pattern keep the element type of the network.
@@ -78,7 +78,7 @@ impl Quantization {
 
     /// If the storage formats depend on the network, the function returns a storage format for each
     /// matrix of the recorded network. If the storage formats do not depend on the network, the
-    /// function returns the same choice of formats.
+    /// function returns the choice of storage formats without changes.
     ///
     /// # Errors
     /// Returns an error if a tensor-name pattern matches no matrix of the network.
@@ -227,7 +227,8 @@ impl Default for Weights {
 }
 
 impl Weights {
-    /// Returns the same options, with the storage [formats for a network](Quantization::resolved).
+    /// Returns a copy of the options with the storage [formats for a
+    /// network](Quantization::resolved).
     ///
     /// # Errors
     /// Returns an error if a tensor-name pattern matches no matrix of the network.
@@ -257,7 +258,7 @@ impl WeightLayout {
 }
 
 /// The layout of each weight, by the weight's key in the function that declares it. If the archive
-/// stores the weight unquantized, the error is the reason.
+/// stores the weight unquantized, the value in the map is an error with the reason.
 pub(crate) type Layouts = BTreeMap<String, Result<WeightLayout, DenseReason>>;
 
 /// The reason why the archive stores a weight in the element type of the network.
@@ -341,7 +342,8 @@ fn used_otherwise(trace: &Trace) -> BTreeSet<&str> {
     other
 }
 
-/// Whether the operand at this position of an operation may be a weight in a special memory layout.
+/// Whether the operand at the given position of an operation may be a weight in a special memory
+/// layout.
 fn may_be_stored(function: &Function, id: NodeId, position: usize) -> bool {
     let NodeKind::Op(op) = &function.node(id).kind else { return false };
     let experts = |id: NodeId| match &function.node(id).kind {

@@ -4,7 +4,7 @@
 //! [`expand`] replaces composite operations by primitive operations. The result of [`expand`] is
 //! still a [`trace::Trace`], which you can dump, evaluate and compare. The function [`lower`]
 //! converts the expanded trace to the text of a StableHLO module. Before [`lower`] prints a trace,
-//! it rewrites operations that the target's compiler computes wrongly ([`legalize`]).
+//! [`lower`] rewrites operations that the target's compiler computes wrongly ([`legalize`]).
 
 mod collectives;
 mod convert;

@@ -41,8 +41,8 @@ fn of_function(function: &Function) -> Matrices {
     matrices.map(|(key, ty)| (key_pattern(key), ty.count())).collect()
 }
 
-/// Returns the tensor-name patterns of those matrices in a function that the archive stores in 8
-/// bits.
+/// Returns the tensor-name patterns of the matrices that a function reads and that the archive
+/// stores in 8 bits.
 fn sensitive(function: &Function) -> BTreeSet<String> {
     let mut sensitive = BTreeSet::new();
     let layer: usize =

@@ -47,7 +47,7 @@ pub struct Module {
     /// The parameters of the module, sorted by key. The module reads its parameters from the IREE
     /// parameter scope `model`.
     pub parameters: Vec<Parameter>,
-    /// The kernels of the module have these tilings from the tuning file of the target.
+    /// The tilings from the target's tuning file that the kernels of the module use.
     pub tuned: BTreeMap<String, Tiling>,
 }
 
@@ -75,7 +75,7 @@ impl Module {
     }
 
     /// Returns the number of times that each operation occurs in the text of the module. The number
-    /// does not depend on how often the module calls a function.
+    /// of occurrences of an operation does not depend on how often the module calls a function.
     pub fn histogram(&self) -> BTreeMap<String, usize> {
         let mut histogram = BTreeMap::new();
         for line in self.text_without_locs.lines() {
@@ -145,17 +145,17 @@ pub(crate) struct Frame {
     pub attributes: String,
     pub before: String,
     /// The MLIR attributes of each argument of an entry point, except arguments that are weights.
-    /// The module contains the attributes after the type of the argument.
+    /// In the text of the module, the attributes follow the type of the argument.
     pub arguments: Vec<String>,
-    /// The MLIR attributes of each weight, by the name of the weight. The module contains the
-    /// attributes after the type of the weight.
+    /// The MLIR attributes of each weight, by the name of the weight. In the text of the module,
+    /// the attributes follow the type of the weight.
     pub weights: HashMap<String, String>,
-    /// The MLIR attributes of each result of an entry point. The module contains the attributes
-    /// after the type of the result.
+    /// The MLIR attributes of each result of an entry point. In the text of the module, the
+    /// attributes follow the type of the result.
     pub results: Vec<String>,
-    /// Whether the module requests the full precision of f32 for matmuls in f32. Otherwise XLA
-    /// rounds the operands of such matmuls on accelerators: to TF32 on NVIDIA GPUs, and to bf16 on
-    /// TPUs.
+    /// Whether the module requests the full precision of f32 for matmuls in f32. Without this
+    /// request, XLA rounds the operands of f32 matmuls on accelerators: to TF32 on NVIDIA GPUs, and
+    /// to bf16 on TPUs.
     pub exact: bool,
     /// Whether Tracewright's kernels for NVIDIA GPUs compute some of the operations.
     pub cuda: bool,
@@ -230,8 +230,8 @@ struct Writer<'a> {
     constants: HashMap<Literal, usize>,
     globals: Vec<Literal>,
     kernels: Kernels,
-    /// Whether the module rounds every f16 and bf16 result to its element type. This rounding is
-    /// necessary if kernels compute the matmuls.
+    /// Whether the module rounds every f16 and bf16 result to its element type. The rounding to the
+    /// element type is necessary if kernels compute the matmuls.
     rounds: bool,
     frame: &'a Frame,
 }
@@ -291,7 +291,7 @@ pub fn namespace(path: &str) -> String {
     path.replace('.', "/").replace("/*", ".*")
 }
 
-/// The StableHLO statements of one node, whose SSA names are unique in the function.
+/// The StableHLO statements of one node, with SSA names that are unique in the function.
 struct Fresh<'a> {
     statements: &'a mut Vec<(String, Provenance)>,
     provenance: &'a Provenance,
@@ -317,7 +317,8 @@ impl Statements for Fresh<'_> {
 impl Writer<'_> {
     /// Whether the module contains a constant only once, as a global for all functions. If all
     /// elements of a constant are equal, the constant's text is short and the compiler folds the
-    /// constant. Therefore the module repeats such a constant in every function that reads it.
+    /// constant. Therefore the module repeats a constant with equal elements in every function that
+    /// reads the constant.
     fn is_global(&self, literal: &Literal) -> bool {
         self.dialect == Dialect::IreeGlobals
             && literal.as_splat().is_none()
@@ -325,7 +326,8 @@ impl Writer<'_> {
     }
 
     /// Prints the arguments of a function. If the function does not load its weights, the weights
-    /// are arguments too. In this case, the method adds the names of the weights to `weight_names`.
+    /// are arguments too. If the weights are arguments, the method adds the names of the weights to
+    /// `weight_names`.
     fn arguments(
         &self,
         signature: &Signature,

@@ -5,7 +5,7 @@ use trace::{Builder, Function, NodeId, NodeKind, Output, Trace};
 
 use crate::LowerError;
 
-/// Returns the same program after the closure `operation` has rewritten each operation. For each
+/// Returns the program after the closure `operation` has rewritten each operation. For each
 /// operation of the trace, the closure `operation` appends the nodes that replace the operation.
 /// The function removes nodes that no result of the program needs.
 pub(crate) fn rewrite(

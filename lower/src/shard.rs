@@ -1,6 +1,6 @@
 //! Partitions tensors over a device mesh, by the names of their axes. Tracewright sets a sharding
 //! only for arguments (including weights and state) and for results. XLA's partitioner derives the
-//! sharding of all other values, and inserts the collectives.
+//! sharding of all values between the arguments and the results, and inserts the collectives.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -35,8 +35,8 @@ pub struct EntryShards {
 
 /// The sharding of a tensor. For each axis of the tensor, the sharding lists the mesh axes over
 /// which Tracewright partitions the tensor axis. In each list of mesh axes, the mesh axis that
-/// varies slowest comes first. Devices along all other mesh axes have copies of the same part of
-/// the tensor.
+/// varies slowest comes first. Devices along mesh axes that are not listed have copies of the same
+/// part of the tensor.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sharding(pub Vec<Vec<MeshAxis>>);
 
@@ -204,7 +204,7 @@ impl Sharding {
         self.0.iter().flatten().map(|axis| axis.size).product()
     }
 
-    /// Returns the type of that piece of a tensor which one device stores under this sharding.
+    /// Returns the type of the piece of a tensor that one device stores under the sharding.
     pub fn local(&self, ty: &TensorType) -> TensorType {
         let parts = |axes: &Vec<MeshAxis>| axes.iter().map(|axis| axis.size).product::<usize>();
         let mut ty = ty.clone();
@@ -360,8 +360,8 @@ impl<'a> Divider<'a> {
     }
 
     /// Returns the fraction of a mesh axis over which Tracewright partitions the query heads of
-    /// each key-value head. The key-value heads are not partitioned over this fraction of the mesh
-    /// axis.
+    /// each key-value head. The key-value heads are not partitioned over the returned fraction of
+    /// the mesh axis.
     fn rest(&mut self, axis: &str, extent: usize, taken: &[Option<usize>]) -> Option<Span> {
         let left = |(at, over): (usize, &MeshAxis)| {
             let from = taken[at].filter(|&parts| parts < over.size)?;
@@ -378,8 +378,9 @@ impl<'a> Divider<'a> {
         Some(Span { over: at, from, to: from * parts })
     }
 
-    /// Returns the mesh axes after Tracewright has split them. For each new axis, the function also
-    /// returns the divisor of the original axis at which the new axis begins.
+    /// Returns the mesh axes, with the splits that the sharding rules need. For each axis that a
+    /// split creates, the function also returns the divisor of the original axis at which the
+    /// created axis begins.
     fn pieces(&self) -> Result<Vec<Vec<(MeshAxis, usize)>>, ShardError> {
         let of_axis = |(over, cuts): (&MeshAxis, &BTreeSet<usize>)| {
             let mut cuts: BTreeSet<usize> = cuts.clone();

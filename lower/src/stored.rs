@@ -52,7 +52,8 @@ fn grouped(
     format.parts().iter().map(&mut part).collect()
 }
 
-/// Builds a matmul and the addition of its bias, and rounds the result only once, at the end.
+/// Builds a matmul and the addition of its bias; the program rounds the result only once, after the
+/// addition.
 fn linear(
     b: &mut Builder<'_>,
     (layout, activations): (WeightLayout, ActivationBits),

@@ -17,7 +17,7 @@ use crate::legalize::{Legalization, legalize};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tunable {
     Matmul(FusedMatmul),
-    /// A matmul that multiplies each row by its own matrix of a stack.
+    /// A matmul that multiplies each row of activations by a separate matrix of a stack.
     Experts(FusedExperts),
     Attention(FusedAttention),
 }
@@ -30,17 +30,19 @@ pub struct FusedMatmul {
     pub x: TensorType,
     /// The norm of the activations, if the same kernel computes the norm and the matmul.
     pub norm: Option<RmsNorm>,
-    /// Whether the epilogue combines two halves of the result, such as gate and up.
+    /// Whether the epilogue combines two halves of the result, such as the gate and the up
+    /// projection.
     pub halves: bool,
 }
 
-/// A matmul that multiplies each row by its own matrix of a stack. One kernel computes the matmul.
+/// A matmul that multiplies each row of activations by a separate matrix of a stack. One kernel
+/// computes the matmul.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FusedExperts {
     pub op: PackedExperts,
     pub x: TensorType,
-    /// The type of the indices that select the matrix for each row. If the value is `None`, the
-    /// rows use the matrices of the stack in order.
+    /// The type of the indices that select the matrix for each row. If the type of the indices is
+    /// `None`, the rows use the matrices of the stack in order.
     pub indices: Option<TensorType>,
 }
 
@@ -89,7 +91,7 @@ impl Tunable {
         })
     }
 
-    /// Returns the tilings of the kernel that computes this operation on the target.
+    /// Returns the tilings of the kernel that computes the operation on the target.
     pub fn tilings(&self, target: &Target) -> Option<Tilings> {
         let kernels = Kernels::of(target);
         match self {

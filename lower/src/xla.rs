@@ -24,9 +24,8 @@ const MESH: &str = "mesh";
 /// donates the memory of the state arguments to XLA: XLA stores each new state in the memory of the
 /// argument with the same role.
 ///
-/// # Errors
-/// Returns an error if the trace does not have the entry point, if it contains a composite
-/// operation, or if a parameter has two types.
+/// # Errors Returns an error if the trace does not have the entry point, if the trace contains a
+/// composite operation, or if a parameter has two types.
 pub fn xla(
     trace: &Trace,
     entry: &str,

@@ -130,8 +130,8 @@ impl IterationSpace {
         Self::of_result(operands.iter().map(|operand| same(operand.rank())).collect(), ty)
     }
 
-    /// Like [`aligned`](Self::aligned), but the operation reads the operands at other indices along
-    /// the given axis.
+    /// Like [`aligned`](Self::aligned), but along the given axis, the operation reads the operands
+    /// at indices that differ from the result's index.
     pub fn aligned_but(axis: usize, operands: &[&TensorType], ty: &TensorType) -> Self {
         let mut space = Self::aligned(operands, ty);
         // A slice also has an index as an operand, which has no axes.

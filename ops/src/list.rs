@@ -154,7 +154,7 @@ macro_rules! operations {
                 match self { $(Self::$name(_) => $name::IS_MAP),* }
             }
 
-            /// Whether the result is a part of the operand, or repeats elements of the operand.
+            /// Whether the result only selects or repeats elements of the operand.
             pub fn is_view(&self) -> bool {
                 match self { $(Self::$name(_) => $name::IS_VIEW),* }
             }

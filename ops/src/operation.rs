@@ -18,7 +18,8 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
     /// composite operations, results of the library HF transformers.
     const BOUND: Bound;
 
-    /// Returns [`Operation::BOUND`], or a tighter bound for particular attributes of the operation.
+    /// Returns [`Operation::BOUND`], or a bound that is tighter than `BOUND` for particular
+    /// attributes of the operation.
     fn bound(&self) -> Bound {
         Self::BOUND
     }
@@ -28,8 +29,8 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
     /// Whether each element of the result depends only on the operands' elements at the same index.
     const IS_MAP: bool = matches!(Self::CLASS, OpClass::Elementwise);
 
-    /// Whether the result is a part of the operand, or repeats elements of the operand. A result
-    /// that only selects or repeats elements of an operand never needs separate memory.
+    /// Whether the result only selects or repeats elements of the operand. A result that only
+    /// selects or repeats elements of an operand never needs separate memory.
     const IS_VIEW: bool = false;
 
     /// Whether each element of the result depends only on operand elements with the same index,
@@ -165,8 +166,8 @@ pub trait Statements {
     fn group(&mut self, rhs: String, results: usize) -> String;
 }
 
-/// The largest allowed difference between a result and the result of the evaluator. Compared
-/// integers and booleans must always be equal.
+/// The largest allowed difference between a result and the result of the evaluator. If the elements
+/// are integers or booleans, the two results must be equal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bound {
     /// The bits of the two results must be equal, except that any NaN equals any other NaN.

@@ -44,8 +44,8 @@ impl<'a> Reader<'a> {
 
     /// Checks that only blanks and line ends are left in the text.
     ///
-    /// # Errors
-    /// Returns an error if the text contains other characters.
+    /// # Errors Returns an error if the rest of the text contains any character other than blanks
+    /// and line ends.
     pub fn end(&mut self) -> Result<(), ParseError> {
         if self.at_end() { Ok(()) } else { self.error("the end") }
     }

@@ -58,12 +58,12 @@ impl ElementType {
         count.saturating_mul(self.bits()).div_ceil(8)
     }
 
-    /// Whether this is a floating-point type.
+    /// Whether the type is a floating-point type.
     pub fn is_float(self) -> bool {
         matches!(self, Self::F32 | Self::F16 | Self::Bf16)
     }
 
-    /// Whether this is an integer type. The boolean type `i1` is not an integer type.
+    /// Whether the type is an integer type. The boolean type `i1` is not an integer type.
     pub fn is_integer(self) -> bool {
         matches!(self, Self::I32 | Self::I8 | Self::I4)
     }

@@ -161,14 +161,14 @@ fn rounded_to_odd(x: f64) -> f32 {
 }
 
 impl ElementType {
-    /// Rounds `x` to a number of this type. The function rounds floats to the nearest number
+    /// Rounds `x` to a number of the element type. The function rounds floats to the nearest number
     /// (halves to even), and truncates and saturates integers. For `i1`, every number other than
     /// zero becomes true.
     pub fn round(self, x: f64) -> f64 {
         self.decode(self.encode(x))
     }
 
-    /// Wraps an integer of any size to this integer type, as two's complement does.
+    /// Wraps an integer of any size to the integer type, as two's complement does.
     pub fn wrap(self, x: i64) -> f64 {
         match self {
             Self::I8 => x as i8 as f64,
@@ -177,8 +177,8 @@ impl ElementType {
         }
     }
 
-    /// Rounds `x` to this type, and returns the bit pattern of the result. Every NaN becomes the
-    /// canonical quiet NaN.
+    /// Rounds `x` to the element type, and returns the bit pattern of the result. Every NaN becomes
+    /// the canonical quiet NaN.
     #[inline]
     pub fn encode(self, x: f64) -> u32 {
         // The crate `half` drops half of the f64 mantissa before it rounds. If the number is first
@@ -199,7 +199,8 @@ impl ElementType {
         }
     }
 
-    /// Returns the number that `bits` represent in this type. Every NaN becomes the canonical NaN.
+    /// Returns the number that `bits` represent in the element type. Every NaN becomes the
+    /// canonical NaN.
     pub fn decode(self, bits: u32) -> f64 {
         let x = match self {
             Self::F32 => f32::from_bits(bits).into(),
@@ -262,8 +263,8 @@ impl ElementType {
         }
     }
 
-    /// Returns the distance between |x| and the next larger number of this type, which is one unit
-    /// in the last place.
+    /// Returns the distance between |x| and the next larger number of the element type, which is
+    /// one unit in the last place.
     pub fn ulp(self, x: f64) -> f64 {
         let (mantissa, min_exponent) = match self {
             Self::F32 => (23, -126),

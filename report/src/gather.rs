@@ -19,7 +19,7 @@ const AROUND: u32 = 3;
 pub type ReadSource<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 impl NetworkReport {
-    /// Collects the data of a report about a trace of this plan.
+    /// Collects the data of a report about a trace of the given plan.
     ///
     /// # Errors
     /// Returns an error if Tracewright cannot lower the trace.
@@ -73,7 +73,7 @@ impl NetworkReport {
 }
 
 /// Returns the graphs of all functions at a compilation stage; the argument `report` describes the
-/// simplification before this stage.
+/// simplification before the stage.
 fn graphs(
     trace: &Trace,
     stage: Stage,

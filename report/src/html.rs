@@ -18,8 +18,8 @@ const SCRIPT: &str = include_str!("page/page.js");
 /// compilation stage as StableHLO.
 const DRAWN: [Stage; 2] = [Stage::Traced, Stage::Simplified];
 
-/// The HTML page shows at most this number of characters of a statement. A statement that contains
-/// a constant can be much longer.
+/// The largest number of characters of a statement that the HTML page shows. A statement that
+/// contains a constant can be much longer than this limit.
 const LONGEST: usize = 360;
 
 impl NetworkReport {
@@ -49,7 +49,7 @@ impl NetworkReport {
     }
 
     /// The data that the script of the HTML page reads. One list contains all strings of the
-    /// report, and the other data refer to each string by the string's index.
+    /// report, and the remaining data refer to each string by the string's index.
     fn data(&self, first: Option<&str>) -> Value {
         let mut strings = Strings::default();
         let mut functions: BTreeMap<&str, usize> = BTreeMap::new();

@@ -17,11 +17,11 @@ pub struct NetworkReport {
     /// The graphs of every function at every compilation stage. The graph of a function comes
     /// before the graphs of its callers.
     pub graphs: Vec<FunctionGraph>,
-    /// The sizes with which Tracewright recorded the network, such as the context length, and the
-    /// element type of the network.
+    /// The sizes (such as the context length) and the element type with which Tracewright recorded
+    /// the network.
     pub network: NetworkFacts,
-    /// The weights of the network, sorted by key. The weights of repeated layers are a single item
-    /// of the list.
+    /// The weights of the network, sorted by key. The list contains the weights of all repetitions
+    /// of a layer as a single item.
     pub parameters: Vec<ParameterGroup>,
     /// The rewrite rules that matched any nodes of the trace, each with its equation.
     pub rules: Vec<RuleFacts>,
@@ -31,7 +31,8 @@ pub struct NetworkReport {
     pub masks: Vec<MaskFacts>,
     /// The frequencies of rotary embeddings; each list of frequencies occurs only once.
     pub rotary: Vec<RotaryFacts>,
-    /// The source lines that declare the nodes, and the lines around them, by file and line number.
+    /// The source lines that declare the nodes, together with the neighbouring lines, by file and
+    /// line number.
     pub sources: BTreeMap<String, BTreeMap<u32, String>>,
     /// The measured time of a call of an entry point, if the report contains a profile.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -76,7 +77,7 @@ pub struct PathTime {
 #[derive(Clone, Debug, Serialize)]
 pub struct FunctionTime {
     pub function: String,
-    /// The number of executions of this dispatched function per call.
+    /// The number of executions of the dispatched function per call.
     pub calls: f64,
     /// The time in seconds of all executions of the function together.
     pub seconds: f64,
@@ -110,7 +111,8 @@ pub struct NetworkFacts {
     pub rules: String,
     /// The number of elements of all declared weights of the network together.
     pub parameters: usize,
-    /// The number of bytes of all declared weights in a checkpoint with this element type.
+    /// The number of bytes of all declared weights in a checkpoint with the element type of the
+    /// network.
     pub parameter_bytes: usize,
     /// The memory bandwidth in bytes per second of the machine that the cost model describes.
     pub bandwidth: f64,
@@ -130,7 +132,7 @@ pub struct FunctionGraph {
     /// The prefix of parameter keys in the function; each call of the function replaces this prefix
     /// by another prefix.
     pub prefix: String,
-    /// The prefixes of parameter keys that the calls of this function use, in order. Each call of
+    /// The prefixes of parameter keys that the calls of the function use, in order. Each call of
     /// the function is a layer of the network.
     pub layers: Vec<String>,
     /// The cost of one call of the function, including the cost of the functions that this function
@@ -138,8 +140,8 @@ pub struct FunctionGraph {
     pub cost: CostFacts,
     /// How often each rewrite rule matched between the previous compilation stage and this stage.
     pub fired: BTreeMap<String, usize>,
-    /// The nodes of the function in the graph. In this list, the operands of a node come before the
-    /// node.
+    /// The nodes of the function in the graph. In the list of nodes, the operands of a node come
+    /// before the node.
     pub nodes: Vec<NodeFacts>,
     pub results: Vec<ResultFacts>,
     /// The StableHLO statements of the function; the list is empty except at the last compilation

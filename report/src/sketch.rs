@@ -1,8 +1,8 @@
 //! Decides which nodes of a function get a box in the drawing, and which text a box contains.
 //!
-//! These nodes get no box: a weight, a single number, a state, and a value that many nodes read.
-//! The boxes of the nodes that read such a value contain the value's name. Consecutive calls of the
-//! same function, such as the layers of a network, share a box.
+//! The following nodes get no box: a weight, a single number, a state, and a value that many nodes
+//! read. If many nodes read a value, the boxes of these nodes contain the name of the value.
+//! Consecutive calls of the same function, such as the layers of a network, share a box.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,8 +10,8 @@ use crate::model::{FunctionGraph, NetworkReport, NodeClass, NodeFacts, TypeFacts
 use crate::words::spans;
 
 pub(crate) struct NodeBox {
-    /// The nodes that the box represents. The name of the box is the name of the first of these
-    /// nodes.
+    /// The nodes that the box represents. The name of the box is the name of the first node in the
+    /// box.
     pub nodes: Vec<usize>,
     pub class: &'static str,
     pub title: String,
@@ -35,7 +35,7 @@ pub(crate) struct Place {
 pub(crate) struct BoxEdge {
     pub from: usize,
     pub to: usize,
-    /// The index of the operand at this edge, if the node has several operands.
+    /// The index of the operand at the edge, if the node has several operands.
     pub position: Option<String>,
     pub points: Vec<[f64; 2]>,
 }
@@ -244,7 +244,7 @@ impl<'a> Sketch<'a> {
         lines
     }
 
-    /// Returns the index of the node's operand to which this note belongs.
+    /// Returns the index of the node's operand to which the note belongs.
     fn position(&self, node: &NodeFacts, note: &Note) -> usize {
         operand_indices(node).position(|operand| self.notes.get(&operand) == Some(note)).unwrap_or_default()
     }
@@ -358,7 +358,7 @@ fn unnumbered(name: &str) -> &str {
 }
 
 /// Returns the fields of the network whose weights a node multiplies, such as `q_proj`. A node has
-/// several fields if the simplification merged their weights.
+/// several fields if the simplification merged the weights of several fields.
 fn field(graph: &FunctionGraph, node: &NodeFacts) -> Option<String> {
     let merged = graph
         .operands(node)

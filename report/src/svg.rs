@@ -48,7 +48,7 @@ pub(crate) fn element(graph: &FunctionGraph, drawing: &Drawing, style: &str) -> 
     out
 }
 
-/// The upper left corner of a rectangle in the drawing.
+/// Returns the upper left corner of a rectangle in the drawing.
 fn corner(place: Place) -> Place {
     Place { x: place.x - (place.width / 2.0).floor(), y: place.y - (place.height / 2.0).floor(), ..place }
 }
@@ -73,8 +73,8 @@ fn draw_edge(edge: &BoxEdge, drawing: &Drawing, out: &mut String) {
     out.push_str("</g>");
 }
 
-/// Returns a smooth line from the first point to the last point, which bends towards the other
-/// points.
+/// Returns a smooth line from the first to the last of the given points, which bends towards the
+/// points between them.
 fn curve(points: &[[f64; 2]], out: &mut String) {
     let Some(([x, y], rest)) = points.split_first() else { return };
     let _ = write!(out, "M{x} {y}");

@@ -19,8 +19,9 @@ impl std::ops::AddAssign for Cost {
     }
 }
 
-/// The cost model adds this time in seconds to the cost of each operation. With this additional
-/// cost, a program with fewer operations is better if all other costs are equal.
+/// The time in seconds that the cost model adds to the cost of each operation. Because of this
+/// time, the cost model prefers the program with fewer operations if two programs otherwise cost
+/// the same.
 const STATEMENT: f64 = 1e-9;
 
 /// Returns the cost of an operation with the given operands.

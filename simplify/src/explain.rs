@@ -34,14 +34,14 @@ pub struct Step {
     pub check: Check,
 }
 
-/// The result of a comparison between an expression and the recorded node: Tracewright computes the
-/// values of both on random inputs.
+/// The result of a comparison between an expression and the recorded node: Tracewright evaluates
+/// the expression and the node on random inputs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Check {
     Equal,
     Different,
     /// The values differ by rounding errors; the rules of the set `approximate` allow such errors.
-    /// The field contains the largest difference, divided by the largest value.
+    /// The field contains the largest difference between the values, divided by the largest value.
     Rounded(f64),
     /// The reference evaluator would take too long for a comparison. The field contains the number
     /// of multiplications and additions that the evaluator would need.

@@ -13,8 +13,8 @@
 //! Brayton, "DAG-Aware AIG Rewriting", 2006). The search makes changes of two kinds. A change of
 //! the first kind replaces the expression of one class. A change of the second kind replaces the
 //! expressions of all classes that could read the same class. Changing several classes together is
-//! necessary, because classes that share an expression can cost less although each single change
-//! costs more.
+//! necessary, because several changes together can lower the total cost although each single change
+//! would increase the cost.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

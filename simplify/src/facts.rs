@@ -12,7 +12,8 @@ use trace::NodeKind;
 use crate::Term;
 
 /// The name and the equation of the rule for constant folding, which evaluates an operation whose
-/// operands are constants. The tables of rewrite rules do not contain this rule.
+/// operands are constants. The tables of rewrite rules do not contain the rule for constant
+/// folding.
 pub(crate) const FOLDING: (&str, &str) = ("constant folding", "f(constants) = a constant");
 
 pub type Graph = EGraph<Term, Context>;
@@ -23,8 +24,8 @@ pub struct Context {
     pub inputs: Vec<TensorType>,
     /// For each function of the trace, the types of its results.
     pub results: Vec<Arc<[TensorType]>>,
-    /// The index of the node that Tracewright inserts into the e-graph at the moment, if the
-    /// expression is a node of the function.
+    /// The index of the node that Tracewright currently inserts into the e-graph; `None` if the
+    /// inserted expression is not a node of the function.
     pub inserting: Option<u32>,
     /// The number of constants that constant folding has computed.
     pub folded: usize,
@@ -48,12 +49,12 @@ impl Context {
 
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// The type of the expressions in this class. A class that contains a call has one type for
-    /// each result of the call.
+    /// The type of the expressions in the class. A class that contains a call has one type for each
+    /// result of the call.
     pub types: Arc<[TensorType]>,
-    /// The value of all expressions in this class, if the value is constant.
+    /// The value of all expressions in the class, if the value is constant.
     pub constant: Option<Literal>,
-    /// The node of the function from which this class originates.
+    /// The node of the function from which the class originates.
     pub origin: Origin,
 }
 
@@ -80,12 +81,12 @@ impl Facts {
     }
 }
 
-/// Constant folding computes a constant with at most this number of elements, or a constant whose
-/// elements are all equal.
+/// The largest number of elements in a constant that constant folding computes, unless all elements
+/// of the constant are equal.
 const FOLDED: usize = 4096;
 /// Tracewright adds an expression for the constant value of a class only if the constant has at
-/// most this number of elements, or if all its elements are equal. A larger constant would be data
-/// in the module, instead of the result of a computation.
+/// most this number of elements, or if all its elements are equal. The module would contain a
+/// larger constant as data, instead of computing the constant.
 const STORED: usize = 64;
 
 impl Analysis<Term> for Context {

@@ -100,7 +100,7 @@ pub struct Change {
     pub name: String,
     pub nodes: [usize; 2],
     pub cost: [Cost; 2],
-    /// The number of times that each rewrite rule found a new expression in this function.
+    /// The number of times that each rewrite rule found a new expression in the function.
     pub fired: BTreeMap<&'static str, usize>,
     /// Whether the simplification reached the limit of iterations or expressions before the rewrite
     /// rules had found all expressions.

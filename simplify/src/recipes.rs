@@ -132,7 +132,7 @@ fn describe(recipe: &Recipe) -> Option<(String, String)> {
     Some((first, text))
 }
 
-/// Removes from the text `key` those levels that `key` and `first` have in common at the start.
+/// Removes from the start of the text `key` the levels that `key` and `first` have in common.
 fn relative<'a>(key: &'a str, first: &str) -> &'a str {
     let shared = key.bytes().zip(first.bytes()).take_while(|(a, b)| a == b).count();
     let level = key[..shared].rfind('.').map_or(0, |dot| dot + 1);

@@ -8,7 +8,7 @@ use ops::{Op, Reader};
 use trace::NodeKind;
 
 /// The kind of a node, and the classes of equal expressions to which the node's operands belong. A
-/// single type represents all operations, because egg only needs to compare operations.
+/// single Rust type represents all operations, because egg only needs to compare operations.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Term {
     pub kind: Arc<NodeKind>,
@@ -27,7 +27,8 @@ impl Term {
         }
     }
 
-    /// Returns the name of the operation; for other nodes, a name for the kind of node.
+    /// Returns the name of the operation; for nodes that are not operations, a name for the kind of
+    /// node.
     pub fn name(&self) -> &'static str {
         match &*self.kind {
             NodeKind::Op(op) => op.name(),

@@ -40,8 +40,8 @@ pub struct Target {
     /// `sm_80`.
     pub processor: String,
     /// The processor features that the target adds or removes, in LLVM's notation, such as
-    /// `+sve,-sve2`. For devices other than the CPU, the text lists all features that the
-    /// compiler's baseline does not have.
+    /// `+sve,-sve2`. For devices other than the CPU, the list of features contains all features
+    /// that the compiler's baseline does not have.
     pub changes: Option<String>,
     /// The sorted list of processor features that the compiled code may use, by LLVM's name. For
     /// devices other than the CPU, the list contains the element types for computations and the bit
@@ -54,8 +54,8 @@ pub struct Target {
     /// The settings that were faster than the defaults in measurements on this machine. The
     /// measured settings are empty unless you set the settings from a tuning file.
     pub tuning: Tuning,
-    /// Whether kernels may use tile instructions, which add products in another order if a matmul
-    /// has many rows.
+    /// Whether kernels may use tile instructions, which add the products of a matmul with many rows
+    /// in another order than vector instructions.
     pub numerics: Numerics,
 }
 
@@ -74,13 +74,13 @@ pub enum Dialect {
     /// Weights are parameters in the IREE scope `model`, large constants are globals, and each
     /// `i32[]` argument is an integer on the host.
     IreeGlobals,
-    /// Weights are additional arguments after the other arguments, constants are inline, and every
-    /// argument is a tensor.
+    /// Weights are additional arguments after the arguments of the entry point, constants are
+    /// inline, and every argument is a tensor.
     Arguments,
 }
 
 impl Backend {
-    /// Returns the dialect of the modules that this compiler reads.
+    /// Returns the dialect of the modules that the compiler reads.
     pub fn dialect(self) -> Dialect {
         match self {
             Self::Iree3_13 => Dialect::IreeGlobals,
@@ -150,11 +150,13 @@ impl Target {
     }
 
     /// Whether the program packs weights of an element type at load time, for matmuls without a
-    /// kernel. Such a program needs additional memory for the packed copy of the weights.
+    /// kernel. A program that packs weights at load time needs additional memory for the packed
+    /// copy of the weights.
     ///
     /// IREE 3.13 has no efficient code for matmuls with packed bf16 weights on processors without
     /// bf16 instructions. Without bf16 instructions, a matmul of 128 rows takes 60 times as long
-    /// with packed weights as without (the weight is 2048 × 8192, on AVX-512 without `avx512bf16`).
+    /// with packed weights as with unpacked weights (the weight is 2048 × 8192, on AVX-512 without
+    /// `avx512bf16`).
     pub fn repacks(&self, bf16: bool) -> bool {
         self.device == DeviceKind::Cpu && (!bf16 || self.has_bf16() == Some(true))
     }

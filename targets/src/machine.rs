@@ -32,7 +32,7 @@ pub struct NamedMachine {
     pub name: Cow<'static, str>,
     pub machine: Machine,
     /// The number of bytes per second that the machine sends to other machines over all its links.
-    /// The machine receives the same number of bytes per second.
+    /// The machine receives as many bytes per second as the machine sends.
     pub link: f64,
     /// The number of bytes of the machine's memory; `None` if the number is unknown.
     pub memory: Option<u64>,

@@ -12,7 +12,7 @@ use ops::{Attribute as _, ParseError, Reader};
 /// the combined axes: `K=2*G=3*E=32`.
 pub type AxisName = Cow<'static, str>;
 
-/// Returns the name of an axis that combines the given axes, where the first of these axes varies
+/// Returns the name of an axis that combines the given axes, where the first given axis varies
 /// slowest. If there is only one axis, its name does not change.
 ///
 /// ```
@@ -28,8 +28,8 @@ pub fn joined_axis(axes: &[(&'static str, usize)]) -> AxisName {
     }
 }
 
-/// Splits the name of a combined axis into the names and extents of the single axes. The first of
-/// these single axes varies slowest.
+/// Splits the name of a combined axis into the names and extents of the single axes. The first
+/// single axis in the list varies slowest.
 ///
 /// ```
 /// use tracewright_trace::axis_factors;

@@ -41,9 +41,8 @@ pub struct Evaluation<'a> {
 
 /// Evaluates the entry point `name` with the arguments `arguments`, and returns the results.
 ///
-/// # Errors
-/// Returns an error if the trace has no such entry point, or if an argument or a parameter does not
-/// have the declared type.
+/// # Errors Returns an error if the trace has no entry point `name`, or if an argument or a
+/// parameter does not have the declared type.
 pub fn evaluate(
     trace: &Trace,
     name: &str,

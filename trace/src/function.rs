@@ -48,14 +48,14 @@ pub enum NodeKind {
     },
     Parameter(Parameter),
     Op(Op),
-    /// The node is a call of another function of the trace. The operands of this node are the
+    /// The node is a call of another function of the trace. The operands of the node are the
     /// arguments of the call.
     Call {
         function: FunctionId,
-        /// The prefix that this call uses for the keys of parameters.
+        /// The prefix that the call uses for the keys of parameters.
         prefix: String,
     },
-    /// The node is one result of a call. The only operand of this node is the call.
+    /// The node is one result of a call. The only operand of the node is the call.
     Result {
         index: usize,
     },
@@ -145,7 +145,8 @@ impl Function {
         self.len() == 0
     }
 
-    /// All nodes of the function. In this list, the operands of a node come before the node.
+    /// All nodes of the function. In the list of nodes, the operands of a node come before the
+    /// node.
     pub fn ids(&self) -> impl DoubleEndedIterator<Item = NodeId> + use<> {
         (0..self.len()).map(NodeId::new)
     }

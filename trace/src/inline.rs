@@ -6,9 +6,9 @@ use crate::{Function, Node, NodeId, NodeKind, Output, Provenance, Trace, resolve
 
 impl Trace {
     /// Returns a trace with the same entry points, in which the body of the called function
-    /// replaces each call. After inlining, the trace has more parameters, more field paths and a
-    /// longer text if the network has more layers. Each entry point still has one node for each
-    /// weight.
+    /// replaces each call. In the inlined trace, the number of parameters and field paths and the
+    /// length of the text grow with the number of layers. Each entry point still has one node for
+    /// each weight.
     pub fn inlined(&self) -> Self {
         let inlined = |function: &Function| {
             let into = Function::new(function.name.clone(), "");

@@ -2,7 +2,7 @@
 //! evaluate a trace.
 //!
 //! A [`Trace`] is a list of [`Function`]s. If a network repeats a layer, the layer is one function
-//! of the trace. Each repetition is a *call* of this function, with a separate prefix for the keys
+//! of the trace. Each repetition is a *call* of the function, with a separate prefix for the keys
 //! of parameters. Therefore the text of the trace has the same length for every number of layers.
 //! The entry points are the functions that the host can call.
 

@@ -158,7 +158,7 @@ fn source(
 }
 
 impl Recipe {
-    /// Whether a recipe may contain the operation `op` with operands of these types. The crate
+    /// Whether a recipe may contain the operation `op` with operands of the given types. The crate
     /// `bake` must be able to compute the result of the operation in pieces, and to read only a
     /// bounded part of the operands for each piece.
     pub fn can(op: &Op, operands: &[&TensorType]) -> bool {

@@ -41,8 +41,8 @@ pub enum Role {
         part: Part,
     },
     /// The tensor is the output of an encoder, which a layer reads. The entry point that runs the
-    /// encoder returns the tensor as a result. All other entry points take the tensor as an
-    /// argument.
+    /// encoder returns the tensor as a result. All entry points that do not run the encoder take
+    /// the tensor as an argument.
     Memory {
         layer: usize,
         /// The name of the tensor, which is unique among the encoder outputs that the layer reads.
@@ -55,11 +55,12 @@ pub enum Role {
     /// index 0 selects no adapter.
     Adapter,
     /// The result contains the logits of all tokens in the vocabulary. The result has the type
-    /// `f32[B,V]` after the last real token, or `f32[B,S,V]` after each new token.
+    /// `f32[B,V]` for the logits after the last real token, or `f32[B,S,V]` for the logits after
+    /// each new token.
     Logits,
     /// The result contains the token with the largest logit; among tokens with equal logits, the
-    /// token with the lowest id. The result has the type `i32[B]` after the last real token, or
-    /// `i32[B,S]` after each new token.
+    /// token with the lowest id. The result has the type `i32[B]` for the token after the last real
+    /// token, or `i32[B,S]` for a token after each new token.
     Token,
     /// The result contains the embedding of each text in the batch, as `f32[B,O]`.
     Embedding,
@@ -140,9 +141,9 @@ pub struct Argument {
 }
 
 impl Argument {
-    /// Whether the caller passes the argument as an `i32` in host memory. The host uses such an
-    /// `i32` argument to compute the offsets of slices in tensors. If the argument were in device
-    /// memory, the host would have to copy the argument from the device in every call.
+    /// Whether the caller passes the argument as an `i32` in host memory. The host uses the `i32`
+    /// argument to compute the offsets of slices in tensors. If the argument were in device memory,
+    /// the host would have to copy the argument from the device in every call.
     pub fn is_host_scalar(&self) -> bool {
         let position = matches!(self.role, Role::Start { .. } | Role::Count);
         position && self.ty.rank() == 0 && self.ty.element == ElementType::I32

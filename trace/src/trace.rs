@@ -31,7 +31,8 @@ use crate::{Function, FunctionId, NodeKind, Parameter};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trace {
-    /// All functions of the program. A function can call only earlier functions in this list.
+    /// All functions of the program. A function can call only functions that come earlier in the
+    /// list.
     pub functions: Vec<Function>,
     /// The entry points, which are the functions that the host can call.
     pub entries: Vec<FunctionId>,

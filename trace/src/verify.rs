@@ -39,7 +39,8 @@ pub enum VerifyError {
         /// The entry point that reads the encoder's output.
         reader: String,
         memory: String,
-        /// The entry point that returns the output with a different type, and this different type.
+        /// The entry point that returns the output with a different type, and the type that this
+        /// entry point returns.
         filler: Option<(String, String)>,
     },
     /// The trace declares a parameter with two different types.

@@ -24,12 +24,12 @@ use crate::tilings::{Tilings, count};
 
 const KEYS: usize = 16;
 
-/// The kernel divides its work into at most this number of parts, and worker threads compute the
-/// parts in parallel. With 64 parts, all worker threads of a machine are busy.
+/// The largest number of parts into which the kernel divides its work for the worker threads. If
+/// the work has 64 parts, all worker threads of a machine are busy.
 const PARTS: usize = 64;
 
-/// A loop of the kernel passes at most this number of sums from one iteration to the next. Each sum
-/// is a vector of 16 features.
+/// The largest number of sums that a loop of the kernel passes from one iteration to the next. Each
+/// sum is a vector of 16 features.
 const CARRIED: usize = 32;
 
 /// A vector with one number for each of 16 keys or features.
@@ -194,7 +194,7 @@ impl Attention {
     }
 
     /// Divides the queries of a key head into units, and returns the number of units and the number
-    /// of queries per unit. Without tile registers, a unit has `tile` queries.
+    /// of queries per unit. On processors without tile registers, a unit has `tile` queries.
     fn units(&self, tile: usize) -> (usize, usize) {
         let rows = if self.is_tiled() { self.tiled_rows() } else { tile };
         (self.rows().div_ceil(rows), rows)
@@ -344,7 +344,7 @@ impl Attention {
             .map(|(binding, numbers)| code.binding(binding, stored, self.batch * self.keys * numbers))
     }
 
-    /// Returns the position in the sequence of the first query of a head.
+    /// Returns the token position of the first query of a head.
     fn offset<'k>(&self, code: &'k Code, head: Value<'k>) -> Value<'k> {
         let integer = Type::Scalar(Element::I32);
         match (self.offset, self.of_offset) {
@@ -357,7 +357,8 @@ impl Attention {
         }
     }
 
-    /// The first position whose key is still in the ring buffer. The position can be negative.
+    /// The first position whose key is still in the ring buffer. The position is negative if the
+    /// sequence has fewer tokens than the ring buffer has slots.
     fn oldest<'k>(&self, code: &'k Code, offset: Value<'k>) -> Value<'k> {
         offset + code.constant(offset.ty(), self.queries as f64 - self.keys as f64)
     }
@@ -396,8 +397,8 @@ impl Attention {
         from.place().divide(code.index(round)) * round..to.place()
     }
 
-    /// Multiplies the values of 16 keys by each query's `weights`, and adds the products to the
-    /// sums of the queries.
+    /// Multiplies the value vectors of 16 keys by the softmax `weights` of each query, and adds the
+    /// products to the sums of the queries.
     fn weigh<'k>(
         &self,
         code: &'k Code,
@@ -420,7 +421,7 @@ impl Attention {
         })
     }
 
-    /// Returns the index of the key (and of its value) that this lane of a vector processes.
+    /// Returns the index of the key, and of the key's value, that the lane `lane` processes.
     fn key<'k>(&self, code: &'k Code, keys: Keys<'k>, lane: Value<'k>) -> Value<'k> {
         let length = code.index(self.keys);
         let whole = self.keys.is_multiple_of(KEYS);
@@ -434,7 +435,7 @@ impl Attention {
     }
 
     /// Loads one number for each of 16 keys, with zeros for the lanes after the last key. If the
-    /// ring buffer wraps around within these 16 keys, the function copies the numbers through the
+    /// ring buffer wraps around within the 16 keys, the function copies the numbers through the
     /// buffer `between`.
     fn of_keys<'k>(
         &self,
@@ -513,8 +514,8 @@ impl Attention {
     }
 }
 
-/// A group of queries that the kernel processes together, because they all read the same keys. The
-/// state of the queries is in memory, so that the same code works for all queries.
+/// A group of queries that read the same keys, and that the kernel therefore processes together.
+/// The softmax state of the queries is in memory, so the same code works for every query.
 struct Tile<'k> {
     rows: usize,
     /// The buffer of all queries, and the prologue that the kernel applies to each query.
@@ -526,8 +527,8 @@ struct Tile<'k> {
     /// The intermediate state of the online softmax for each query. `largest` contains the largest
     /// score so far, with the same number in all 16 lanes. `totals` contains the sums of weights so
     /// far, where lane i sums the weights of the keys i, i + 16, and so on. `kept` contains the
-    /// factor by which the kernel multiplies the earlier sums, with the same number in all lanes.
-    /// `weights` contains the weights of the last 16 keys.
+    /// factor by which the kernel multiplies the sums of earlier keys, with the same number in all
+    /// lanes. `weights` contains the softmax weights of the last 16 keys.
     largest: Buffer<'k>,
     totals: Buffer<'k>,
     kept: Buffer<'k>,
@@ -570,9 +571,9 @@ struct Row<'k> {
 /// Sixteen consecutive keys of one head in the KV cache.
 #[derive(Clone, Copy)]
 struct Keys<'k> {
-    /// The position in the sequence of the first of the 16 keys.
+    /// The token position of the first of the 16 keys.
     first: Value<'k>,
-    /// The index in the cache of the head's first key.
+    /// The index in the KV cache at which the keys of the head begin.
     base: Value<'k>,
 }
 
@@ -592,7 +593,7 @@ fn sums<'k>(vectors: &[Value<'k>]) -> Value<'k> {
 
 /// Returns the lane numbers for two shuffles of two vectors, whose lanes form runs of `width`
 /// lanes. The first shuffle selects the first half of each run of lanes, and the second shuffle
-/// selects the second half. Both shuffles take lanes of the first vector first.
+/// selects the second half. Both lists begin with lanes of the first vector.
 fn halves(width: usize) -> [Vec<usize>; 2] {
     let of = |half: usize| (0..2 * KEYS).filter(|lane| lane % width / (width / 2) == half).collect();
     [of(0), of(1)]

@@ -1,10 +1,10 @@
 //! Attention of many queries with tile registers of bf16. The code processes 32 keys at a time,
 //! with 16 queries in the lanes of a vector.
 //!
-//! Stored keys already have the layout of tiles, and the kernel transposes each query only once.
-//! Each key therefore has a vector of scores with one lane per query, and the softmax needs no sum
-//! over lanes. The kernel rounds the softmax weights to bf16, transposes the weights back, and
-//! arranges the values of two keys in pairs.
+//! The keys in the KV cache already have the layout of tiles, and the kernel transposes each query
+//! only once. Each key therefore has a vector of scores with one lane per query, and the softmax
+//! needs no sum over lanes. The kernel rounds the softmax weights to bf16, transposes the weights
+//! back, and arranges the values of two keys in pairs.
 
 use ops::ops::Sdpa;
 
@@ -40,7 +40,7 @@ pub(super) struct Held<'k> {
     /// element contains two features.
     queries: Buffer<'k>,
     /// For each query: its position, the largest score so far, the sum of weights so far, and the
-    /// factor for the earlier sums.
+    /// factor for the sums of earlier keys.
     positions: Buffer<'k>,
     largest: Buffer<'k>,
     totals: Buffer<'k>,
@@ -50,7 +50,7 @@ pub(super) struct Held<'k> {
     keys: Buffer<'k>,
     /// The softmax weights of 32 keys, as `[tiles, 16 queries, 32]`.
     weights: Buffer<'k>,
-    /// Sixteen features of 32 value vectors, where the numbers of two keys are neighbours in
+    /// Sixteen features of 32 value vectors, where the numbers of two consecutive keys alternate in
     /// memory: `[16, 16, 2]`.
     values: Buffer<'k>,
     /// The weighted sums of values, as `[tiles, values / 16, 16 queries, 16]`.
@@ -187,8 +187,8 @@ impl Attention {
         });
     }
 
-    /// Computes the positions in the sequence of 32 keys. If no query may see a key, the function
-    /// returns a position for this key that is after all queries.
+    /// Computes the token positions of 32 keys. For a key that no query may see, the function
+    /// returns a position after the positions of all queries.
     fn place_keys<'k>(
         &self,
         code: &'k Code,
@@ -206,7 +206,7 @@ impl Attention {
         }
     }
 
-    /// Returns the positions in the sequence of the keys in 16 consecutive slots.
+    /// Returns the token positions of the keys in 16 consecutive slots.
     fn positions<'k>(&self, code: &'k Code, slots: Value<'k>, end: Value<'k>) -> Value<'k> {
         if !self.ring {
             return slots;
@@ -238,8 +238,8 @@ impl Attention {
         }
     }
 
-    /// Computes the softmax weights of 32 keys for 16 queries, and the factor that scales the
-    /// earlier sums of each query.
+    /// Computes the softmax weights of 32 keys for 16 queries, and the factor that scales each
+    /// query's sums of earlier keys.
     fn weigh_keys<'k>(&self, code: &'k Code, held: Held<'k>, tile: Value<'k>) {
         const ROUND: usize = 4;
         let one = code.constant(PLACES, 1.0);
@@ -297,8 +297,8 @@ impl Attention {
         });
     }
 
-    /// Arranges 16 features of each of 32 value vectors, so that the numbers of two keys are
-    /// neighbours in memory.
+    /// Arranges 16 features of each of 32 value vectors, so that the numbers of two consecutive
+    /// keys alternate in memory.
     fn pair_values<'k>(&self, code: &'k Code, to: Buffer<'k>, (v, at): (Buffer<'k>, Value<'k>)) {
         let order: Vec<usize> = (0..ROWS).flat_map(|lane| [lane, ROWS + lane]).collect();
         for pair in 0..ROWS {

@@ -18,15 +18,15 @@ impl<'k> Buffer<'k> {
         }
     }
 
-    /// Loads the first `count` elements from the buffer, and sets the other lanes of the vector to
-    /// zero.
+    /// Loads the first `count` elements from the buffer, and sets the lanes after the first `count`
+    /// lanes to zero.
     pub(crate) fn load_first(&self, at: Value<'k>, ty: Type, count: usize) -> Value<'k> {
         let Type::Vector(lanes, _) = ty else { unreachable!("a scalar is loaded whole") };
         self.load_masked(at, ty, self.code.first_lanes(self.code.index(count), lanes))
     }
 
-    /// Loads the elements that a mask selects from the buffer, and sets the other lanes of the
-    /// vector to zero.
+    /// Loads the elements that a mask selects from the buffer, and sets the lanes that the mask
+    /// does not select to zero.
     pub(crate) fn load_masked(&self, at: Value<'k>, ty: Type, mask: Value<'k>) -> Value<'k> {
         let (zero, own) = (self.code.constant(ty, 0.0), self.ty());
         self.code.read(
@@ -38,15 +38,15 @@ impl<'k> Buffer<'k> {
         )
     }
 
-    /// Loads 16 numbers. If only `left` numbers remain in the buffer, the function sets the other
-    /// lanes of the vector to zero.
+    /// Loads 16 numbers. If only `left` numbers remain in the buffer, the function sets the lanes
+    /// after the first `left` lanes to zero.
     pub(crate) fn load_lanes(&self, at: Value<'k>, left: usize) -> Value<'k> {
         let ty = Type::lanes(16, self.element);
         if left >= 16 { self.load(at, ty) } else { self.load_first(at, ty, left) }
     }
 
     /// Loads 16 numbers from the buffer, and converts the numbers to f32. If only `left` numbers
-    /// remain in the buffer, the function sets the other lanes of the vector to zero.
+    /// remain in the buffer, the function sets the lanes after the first `left` lanes to zero.
     pub(crate) fn load_floats(&self, at: Value<'k>, left: usize) -> Value<'k> {
         self.load_lanes(at, left).convert(Element::F32)
     }

@@ -62,7 +62,7 @@ pub(crate) enum Type {
     /// The type of an index or of a number of items.
     Index,
     Scalar(Element),
-    /// The type of a vector with this number of lanes and this element type.
+    /// The type of a vector with the given number of lanes and the given element type.
     Vector(usize, Element),
 }
 
@@ -132,7 +132,7 @@ pub(crate) struct Code {
 #[derive(Clone, Copy)]
 pub(crate) struct Value<'k> {
     code: &'k Code,
-    /// The SSA name of the value, such as `%7`, or the second result of `%7:3`.
+    /// The SSA name of the value, such as `%7`, or `%7#1` for the second result of a statement.
     name: (usize, Option<usize>),
     ty: Type,
 }
@@ -244,7 +244,7 @@ impl Code {
         }
     }
 
-    /// Returns the index of the workgroup, which selects the part of the work that this call of the
+    /// Returns the index of the workgroup, which selects the part of the work that one call of the
     /// kernel computes.
     pub(crate) fn workgroup(&self) -> Value<'_> {
         self.read(Type::Index, "stream.dispatch.workgroup.id[0] : index")
@@ -405,10 +405,10 @@ impl Code {
         ));
     }
 
-    /// Returns the same value from a vector register of x86-64, so that LLVM's optimizer does not
-    /// know how the value was computed. LLVM then does not change the order of the sums before and
-    /// after this value. Without such a barrier, LLVM computes all products before the sums, and
-    /// has to store the products in memory.
+    /// Emits a barrier: passes the value through a vector register of x86-64, so that LLVM's
+    /// optimizer does not know how the value was computed. LLVM does not move additions across the
+    /// barrier. Without the barrier, LLVM computes all products before the sums, and has to store
+    /// the products in memory.
     pub(crate) fn opaque<'k>(&'k self, value: Value<'k>) -> Value<'k> {
         let ty = value.ty;
         let assembly =

@@ -36,10 +36,11 @@ const BLOCKS: usize = 2 * 132;
 /// bf16, except tensors of integers.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CudaKernel {
-    /// `x · weightᵀ`. The operands are x, the norm's weight (if there is a norm), and the weight.
+    /// `x · weightᵀ`. The operands are the activations x, the norm's weight (if there is a norm),
+    /// and the weight matrix.
     Linear(CudaProduct),
-    /// `x · weightᵀ + residual`, where x is not normalized. The operands are x, the weight and the
-    /// residual.
+    /// `x · weightᵀ + residual`, where x is not normalized. The operands are the activations x, the
+    /// weight matrix and the residual.
     Residual(CudaProduct),
     /// Three matmuls of the same normalized x with three weights. The operands are x, the norm's
     /// weight and the three weights. The two fields contain the numbers of rows of the second and

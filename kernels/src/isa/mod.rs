@@ -11,7 +11,7 @@ use arm::Arm;
 use tiles::TileProducts;
 use x86::X86;
 
-/// The parts of a processor's instruction set on which the code of kernels depends.
+/// The processor features on which the code of kernels depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Isa {
     X86(X86),
@@ -34,9 +34,9 @@ impl Isa {
         }
     }
 
-    /// Returns the number of activation rows that have room in the registers, if each row needs 16
-    /// sums. With long vectors, the sums of a second panel of the weight also fit into the
-    /// registers.
+    /// Returns the number of activation rows whose sums fit into the registers, if each row needs
+    /// 16 sums. On processors with long vectors, the sums of a second panel of the weight also fit
+    /// into the registers.
     pub(crate) fn rows(self) -> usize {
         match self {
             Self::X86(x86) => x86.rows(),
@@ -44,7 +44,8 @@ impl Isa {
         }
     }
 
-    /// Whether 16 sums need two or more registers, so that only few sums fit into all registers.
+    /// Whether 16 sums need two or more registers; the processor's registers then have room for
+    /// only few sums.
     pub(crate) fn has_short_vectors(self) -> bool {
         matches!(self, Self::X86(x86) if x86.has_short_vectors())
     }
@@ -73,13 +74,13 @@ impl Isa {
     }
 
     /// Computes sums[i] + Σⱼ bytes[4 i + j] · x[j] for 16 sums of each row. The function adds one
-    /// sum over j for each item of `columns`, at most eight items. An item of `columns` contains 64
-    /// bytes of the weight, and for each row a 32-bit word with four bytes of x. The bytes of x are
-    /// signed and never −128. The bytes of the weight are signed only if
+    /// sum over j for each item of `columns`, which has at most eight items. An item of `columns`
+    /// contains 64 bytes of the weight, and for each row a 32-bit word with four bytes of x. The
+    /// bytes of x are signed and never −128. The bytes of the weight are signed only if
     /// [`is_signed`](Self::is_signed) returns true.
     ///
-    /// `small` is the range of the bytes of the weight. Sums of products of small bytes fit into 16
-    /// bits, even without special instructions.
+    /// `small` is the range of the bytes of the weight. If the bytes are small, sums of products
+    /// fit into 16 bits, even on processors without special instructions.
     pub(crate) fn add_bytes<'k>(
         self,
         sums: Vec<Value<'k>>,
@@ -171,13 +172,13 @@ pub(crate) enum Small {
     No,
     /// The bytes are from 0 to 15.
     Unsigned,
-    /// If [`is_signed`](Isa::is_signed), the bytes are from −15 to 15. Otherwise the bytes have any
-    /// value.
+    /// If [`is_signed`](Isa::is_signed) returns true, the bytes are from −15 to 15. If `is_signed`
+    /// returns false, the bytes have any value.
     Signed,
 }
 
-/// Extracts the first number (0) or the second number (1) of each of 16 pairs of bf16, as f32. The
-/// bits of a bf16 are the upper half of the same number as f32.
+/// Extracts the first number (for the argument 0) or the second number (for the argument 1) of each
+/// of 16 pairs of bf16, as f32. The bits of a bf16 are the upper half of the same number as f32.
 pub(crate) fn bf16_of_pairs<'k>(pairs: Value<'k>, which: usize) -> Value<'k> {
     let half = match which {
         0 => pairs.shift_left(16),

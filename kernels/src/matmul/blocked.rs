@@ -42,9 +42,9 @@ impl Partials<'_> {
 }
 
 impl Matmul<'_> {
-    /// Whether the kernel divides the weight into blocks that stay in the first-level cache. Such
-    /// blocks are faster on processors with short vectors, if there are so many activation rows
-    /// that the conversion of the weight costs little.
+    /// Whether the kernel divides the weight into blocks that stay in the first-level cache. On
+    /// processors with short vectors, the blocks save time if many activation rows use each
+    /// converted weight.
     pub(super) fn is_blocked(&self) -> bool {
         let whole = self.inputs.is_multiple_of(self.line_columns());
         self.format.element().is_some()

@@ -15,8 +15,8 @@ const LINES: usize = 4;
 /// continues with the next activation rows.
 const BLOCK: usize = 64;
 
-/// Returns a kernel that converts all rows of x `[rows, inputs]` to f32. The matmul then reads f32,
-/// and does not convert x again for each panel of the weight.
+/// Returns a kernel that converts all rows of x `[rows, inputs]` to f32. The matmul kernel then
+/// reads activations in f32, and does not convert x again for each panel of the weight.
 pub(super) fn widening(x: Element, rows: usize, inputs: usize) -> (String, impl FnOnce() -> Kernel) {
     let workgroups = rows.min(8);
     let body = move || {

@@ -69,8 +69,8 @@ pub(crate) struct Stack {
 /// The activation rows that the kernel multiplies by the same matrix.
 #[derive(Clone, Copy)]
 struct Rows<'k> {
-    /// The index in the matmul's result of the first row for this matrix. In the matmul's result,
-    /// the distance between two consecutive rows of the same matrix is `apart` rows.
+    /// The index of the first result row that the matmul computes with the matrix. In the matmul's
+    /// result, the distance between two consecutive rows that use the same matrix is `apart` rows.
     first: Value<'k>,
     count: usize,
     apart: usize,
@@ -79,7 +79,7 @@ struct Rows<'k> {
 }
 
 impl<'k> Rows<'k> {
-    /// Returns the index in the matmul's result of row `i` of these activation rows.
+    /// Returns the index of the result row that belongs to the activation row with the index `i`.
     fn result(self, i: usize) -> Value<'k> {
         self.first + i * self.apart
     }
@@ -92,14 +92,15 @@ impl<'k> Rows<'k> {
     }
 }
 
-/// The smallest number of weight bytes that a worker reads in one part of the matmul. For fewer
-/// weight bytes, the start of a worker thread would cost more time than the worker saves.
+/// The smallest number of weight bytes that a worker reads in one part of the matmul. If a worker
+/// read fewer weight bytes than this, the start of its thread would cost more time than the worker
+/// saves.
 const PART: usize = 1 << 17;
 
 /// If every worker quantizes or normalizes the whole activation row, the workers repeat the same
-/// work. In this case, a worker reads at least this number of weight bytes for each number of the
-/// activation row. Reading the weight bytes then takes about ten times as long as the repeated
-/// work.
+/// work. If the workers repeat work, a worker reads at least this number of weight bytes for each
+/// number of the activation row. Reading the weight bytes then takes about ten times as long as the
+/// repeated work.
 const PART_QUANTIZES: usize = 200;
 const PART_NORMALIZES: usize = 100;
 
@@ -113,16 +114,17 @@ const SCRATCH: usize = 30 << 10;
 const AHEAD: usize = 4096;
 
 /// The number of activation rows that the kernel multiplies in one pass over the weights. With more
-/// rows per pass, the arithmetic takes longer than a second pass over the weights.
+/// activation rows per pass than this number, the arithmetic takes longer than a second pass over
+/// the weights.
 const ROWS: usize = 8;
 
-/// The kernel divides its work into at most this number of parts, which worker threads compute in
-/// parallel. With 64 parts, all worker threads of a machine are busy.
+/// The largest number of parts into which the kernel divides its work for the worker threads. If
+/// the work has 64 parts, all worker threads of a machine are busy.
 const PARTS: usize = 64;
 
-/// A loop of the kernel passes at most this number of vectors, each with 16 sums, from one
-/// iteration to the next. No processor has registers for more vectors, and many more vectors would
-/// not fit on the stack of a worker.
+/// The largest number of vectors, each with 16 sums, that a loop of the kernel passes from one
+/// iteration to the next. No processor has registers for more vectors than this number, and many
+/// more vectors would not fit on the stack of a worker.
 const CARRIED: usize = 32;
 
 /// The sums of 16 outputs for one activation row.
@@ -171,8 +173,8 @@ impl<'k> Panel<'k> {
         self.weight.load(self.at + at, Type::lanes(LINE, Element::I8))
     }
 
-    /// Half of the scale of a group of four-bit floats, for 16 outputs. The exponents of the group
-    /// are at the position `at` of the panel.
+    /// Returns half of the scale of a group of four-bit floats, for each of 16 outputs. The
+    /// exponents of the group are at the position `at` of the panel.
     fn half_scales(self, at: Value<'k>) -> Value<'k> {
         half_scales(self.weight.load(self.at + at, Type::lanes(PANEL, Element::I8)).widen())
     }
@@ -500,16 +502,18 @@ impl Matmul<'_> {
         }
     }
 
-    /// Computes the outputs of some panels of the weight for a few activation rows, where `units`
-    /// is the length of a weight row in units of columns. The closure `add` multiplies the columns
-    /// of some units by the activations, and adds the products to the sums.
+    /// Computes the outputs of some panels of the weight for a few activation rows. The number
+    /// `units` is the length of a weight row, counted in units of one or more columns. The closure
+    /// `add` multiplies the columns of some units by the activations, and adds the products to the
+    /// sums.
     ///
     /// For every number of activation rows, the kernel adds the products of a sum in the same
     /// order. Therefore the bits of an output row do not depend on the other rows.
     ///
     /// If the sums of all rows do not fit into the registers, the kernel multiplies each block of
-    /// units by only a few rows at a time. While the kernel continues with other rows, the block of
-    /// units stays in the cache, and the sums of all other rows are in memory.
+    /// weight columns by only a few rows at a time. While the kernel multiplies the block by
+    /// another few rows, the block stays in the cache, and the sums of all remaining rows are in
+    /// memory.
     fn in_runs<'k>(
         &self,
         code: &'k Code,

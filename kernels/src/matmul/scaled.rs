@@ -148,7 +148,7 @@ impl Matmul<'_> {
         sums
     }
 
-    /// The kernel adds this number to the bytes of [`columns_of`](Self::columns_of), and gets the
+    /// The number that the kernel adds to the bytes of [`columns_of`](Self::columns_of) to get the
     /// integers of the weight.
     pub(super) fn added(&self) -> i32 {
         match self.format {
@@ -237,14 +237,14 @@ impl Matmul<'_> {
         }
     }
 
-    /// Twice the values of a line's four-bit floats, plus a number.
+    /// Returns twice the values of a line's four-bit floats, plus the number `plus`.
     fn floats<'k>(&self, bytes: Value<'k>, plus: i8) -> Vec<Value<'k>> {
         let table = DOUBLED_FLOATS.map(|doubled| doubled + plus);
         nibbles(bytes).map(|codes| self.isa.look_up(&table, codes)).to_vec()
     }
 }
 
-/// The lower and the upper four bits of each byte.
+/// Returns the lower four bits and the upper four bits of each byte.
 fn nibbles(bytes: Value<'_>) -> [Value<'_>; 2] {
     let low = bytes.code().constant(BYTES, 15.0);
     let words = bytes.bits(Type::lanes(32, Element::I16));
@@ -257,8 +257,8 @@ fn words(bytes: Value<'_>) -> [Value<'_>; 2] {
     [words.and(words.code().constant(words.ty(), 255.0)), words.shift_right(8)]
 }
 
-/// Half of the scale of a group of four-bit floats. The exponents are integers of 32 bits: see
-/// [`ops::format::FloatGroup::half_scale`].
+/// Returns half of the scale of each group of four-bit floats. The exponents are integers of 32
+/// bits: see [`ops::format::FloatGroup::half_scale`].
 pub(crate) fn half_scales(exponents: Value<'_>) -> Value<'_> {
     let code = exponents.code();
     let scales = exponents.shift_left(23).max(code.constant(exponents.ty(), f64::from(LEAST_SCALE)));
@@ -271,8 +271,8 @@ pub(super) enum Scales<'k> {
     Each([Value<'k>; 2]),
     /// The panel, and the position of the exponents of four groups, which are bytes `[4, 16]`.
     Powers(Panel<'k>, Value<'k>),
-    /// The step of the scales, the step of the negated minima, and for each group the counts of
-    /// these steps.
+    /// The step of the scales, the step of the negated minima, and the counts by which the kernel
+    /// multiplies the steps for each group.
     InSteps {
         steps: [Value<'k>; 2],
         counts: StepCounts<'k>,

@@ -37,7 +37,7 @@ const SLOTS: usize = 4;
 
 /// The smallest number of activation rows for which kernels use tiles. Tile instructions add
 /// products in another order than vector instructions. Therefore kernels never use tiles for fewer
-/// activation rows.
+/// activation rows than this number.
 const FEWEST: usize = ROWS + 1;
 
 /// The index of the first tile register that contains activations x. Registers 0 to 3 contain sums,
@@ -150,8 +150,9 @@ impl Matmul<'_> {
     /// Whether the kernel dequantizes weights to bf16 and multiplies bf16 numbers. The kernel
     /// multiplies bf16 numbers if activations and results have the type bf16. If the activations or
     /// the results are not bf16, the kernel multiplies bytes, which is exact but takes twice as
-    /// long. The kernel must store the integer products of each group in memory before it
-    /// multiplies the products by the group's scale.
+    /// long as the multiplication of bf16 numbers. If the kernel multiplies bytes, the kernel must
+    /// store the integer products of each group in memory before it multiplies the products by the
+    /// group's scale.
     pub(super) fn makes_tiles_of_numbers(&self) -> bool {
         let groups = self.format.element().is_none();
         groups && self.is_narrow() && self.isa.tiles().bf16 && self.is_tiled()
@@ -486,7 +487,7 @@ struct Block<'b, 'k> {
     /// row and a tile column.
     panels: usize,
     weight: &'b dyn Fn(Value<'k>, Value<'k>, usize) -> Value<'k>,
-    /// A function that emits additional work for each step of the multiplication.
+    /// A function that emits additional instructions for each iteration of the multiplication loop.
     besides: &'b dyn Fn(Value<'k>, Value<'k>),
 }
 

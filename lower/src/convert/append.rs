@@ -42,8 +42,8 @@ pub(crate) fn convert(b: &mut Builder<'_>, op: &Append, operands: &[NodeId]) -> 
     b.op(Select {}, &[is_new, new, cache])
 }
 
-/// Selects the tokens of `new` whose indices are in `indices`. The indices are along the last axis
-/// of `lead`, and differ for each index of the other axes of `lead`.
+/// Selects the tokens of `new` whose indices are in `indices`. The last axis in `lead` is the axis
+/// of tokens; the selected tokens can differ for each index of the other axes in `lead`.
 fn picked(b: &mut Builder<'_>, new: NodeId, lead: &[usize], indices: NodeId) -> Result<NodeId, InferError> {
     let ty = b.ty(new).clone();
     let of_each = b.ty(indices).shape.clone();

@@ -12,16 +12,16 @@ use trace::{Builder, NodeId};
 use super::linear::product;
 
 /// For at most this number of activation rows, a program with one integer matmul per group is
-/// faster than a matmul of dequantized numbers. For more activation rows, the program takes too
-/// long to write and read the results of all groups. For 8192 outputs and 2048 inputs on two VNNI
-/// cores (IREE 3.13), integer matmuls take 0.5 ms for 1 activation row, 8 ms for 16 and 120 ms for
-/// 128. A matmul of dequantized numbers takes 29 ms for 1 activation row, 28 ms for 16 rows and 60
-/// ms for 128 rows.
+/// faster than a matmul of dequantized numbers. For many activation rows, the program with one
+/// matmul per group takes too long to write and read the results of all groups. For 8192 outputs
+/// and 2048 inputs on two VNNI cores (IREE 3.13), integer matmuls take 0.5 ms for 1 activation row,
+/// 8 ms for 16 and 120 ms for 128. A matmul of dequantized numbers takes 29 ms for 1 activation row,
+/// 28 ms for 16 rows and 60 ms for 128 rows.
 const ROWS_OF_INTEGERS: usize = 32;
 
 /// The scales of the groups in a quantized weight, as f32 `[…, groups]`. If the weight format has
-/// minima, the struct also contains the minima, which the code subtracts from the numbers of a
-/// group.
+/// minima, the struct contains the scales and the minima; the code subtracts the minima from the
+/// numbers of a group.
 #[derive(Clone, Copy)]
 struct Scales {
     scales: NodeId,
@@ -141,7 +141,7 @@ fn unpacked(b: &mut Builder<'_>, format: WeightFormat, bytes: NodeId) -> Result<
     [first, second].into_iter().map(|stored| integers(b, format, stored)).collect()
 }
 
-/// The integers that signed integers of four bits represent.
+/// Returns the weight's integers from the signed 4-bit integers that the archive stores.
 fn integers(b: &mut Builder<'_>, format: WeightFormat, stored: NodeId) -> Result<NodeId, InferError> {
     match format {
         // The archive stores each integer minus 8.
@@ -233,8 +233,8 @@ fn numbers(
     b.op(OptimizationBarrier {}, &[numbers])
 }
 
-/// The function multiplies each number by the scale of its group. Only the axes `axes` of `numbers`
-/// are axes of the scales.
+/// The function multiplies each number by the scale of its group. The scales have only the axes
+/// `axes` of `numbers`.
 fn scaled(
     b: &mut Builder<'_>,
     numbers: NodeId,

@@ -5,8 +5,8 @@ use ops::{ElementType, InferError};
 use trace::{Builder, NodeId};
 
 /// The expanded matmul adds its products in f32. The expanded operations then add the bias, and
-/// round the result once. The weight keeps its element type, because a wider weight would double
-/// the bytes that the program reads per token.
+/// round the result once. The weight keeps its element type, because a wider element type would
+/// increase the number of bytes that the program reads per token.
 pub(crate) fn convert(b: &mut Builder<'_>, _: &Linear, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let (x, weight) = (operands[0], operands[1]);
     let (ty, outputs) = (b.ty(x).clone(), b.ty(weight).shape[0]);

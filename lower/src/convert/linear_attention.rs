@@ -16,8 +16,8 @@ const CHUNK: usize = 64;
 /// The leading axes of the state matrices: sequences, key heads, and value heads per key head.
 const HEADS: [usize; 3] = [0, 1, 2];
 
-/// Contains the tensors for some of the tokens, with the token axis after the head axes. The
-/// queries and keys in this struct also have an axis for the value heads per key head.
+/// Contains the tensors for some of the tokens, with the token axis after the head axes. In this
+/// struct, the queries and keys have an additional axis for the value heads per key head.
 struct Tokens {
     q: NodeId,
     k: NodeId,
@@ -81,8 +81,8 @@ fn real(b: &mut Builder<'_>, sizes: LinearAttentionSizes, count: NodeId) -> Resu
     b.op(Compare { direction: Direction::Lt }, &[token, count])
 }
 
-/// The state matrices of linear attention before the first token. At the beginning of a sequence,
-/// the state matrices are 0.
+/// Returns the state matrices of linear attention before the first token. At the beginning of a
+/// sequence, the state matrices are 0.
 fn before(b: &mut Builder<'_>, state: NodeId, start: NodeId) -> Result<NodeId, InferError> {
     let zero = b.splat(start, 0.0)?;
     let begins = b.op(Compare { direction: Direction::Eq }, &[start, zero])?;

@@ -77,9 +77,9 @@ fn with_sinks(b: &mut Builder<'_>, scores: NodeId, sinks: NodeId) -> Result<Node
     b.binary(BinaryKind::Divide, weights, sum)
 }
 
-/// Returns the mask for the positional terms of attention, such as causal and window. The mask has
-/// the shape `[queries, keys]`, or `[sequences, queries, keys]` if a term differs between
-/// sequences. The function returns `None` if the operation has no positional terms.
+/// Returns the mask for the positional terms of attention, such as the causal term and the window
+/// term. The mask has the shape `[queries, keys]`, or `[sequences, queries, keys]` if a term
+/// differs between sequences. The function returns `None` if the operation has no positional terms.
 fn visible(
     b: &mut Builder<'_>,
     terms: &[(MaskTerm, Option<NodeId>)],

@@ -7,7 +7,7 @@ use trace::{Builder, NodeId};
 /// Computes max(x, 0) + ln(1 + e) with e = exp(−|x|), so that no intermediate value overflows. The
 /// function computes in f32 for every element type of x.
 ///
-/// Let u be 1 + e, rounded to f32. Then ln(1 + e) = e · ln u / (u − 1), or e if u = 1: Higham,
+/// If u is 1 + e, rounded to f32, then ln(1 + e) = e · ln u / (u − 1), or e if u = 1: Higham,
 /// "Accuracy and Stability of Numerical Algorithms" (2002), §1.14.1.
 pub(crate) fn convert(b: &mut Builder<'_>, _: &Softplus, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let element = b.ty(operands[0]).element;

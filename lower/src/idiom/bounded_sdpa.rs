@@ -17,16 +17,16 @@ use super::Program;
 const STEP: usize = 64;
 
 /// The program reads a cache with at most 512 keys completely, because a conditional branch would
-/// take more time.
+/// take longer than reading all keys.
 const LEAST: usize = 512;
 
-/// The idiom replaces attention with a single query per head, because the matmul then takes little
-/// time compared to reading the caches. With several queries, the function has two integers on the
-/// host, and iree-compile 3.13 then leaves a dispatch before the conditional branch
-/// (docs/upstream/two_numbers.mlir). For devices other than the CPU, iree-compile leaves a dispatch
-/// before the conditional branch in all functions. A program with ring buffers has two integers on
-/// the host even for a single query, so iree-compile cannot compile `bounded_sdpa` in such a
-/// program.
+/// The idiom replaces only attention that has a single query per head, because the matmul then
+/// takes little time compared to reading the caches. With several queries per head, the function
+/// has two integers on the host, and iree-compile 3.13 then leaves a dispatch before the
+/// conditional branch (docs/upstream/two_numbers.mlir). For devices other than the CPU,
+/// iree-compile leaves a dispatch before the conditional branch in all functions. A program with
+/// ring buffers has two integers on the host even for a single query, so iree-compile cannot
+/// compile `bounded_sdpa` in such a program.
 pub(super) fn of(op: &Op, operands: &[&TensorType], program: &Program<'_>) -> Option<Op> {
     let (Op::Sdpa(op), [q, k, ..]) = (op, operands) else { return None };
     let bounded = BoundedSdpa { mask: op.mask.clone(), scale: op.scale, softcap: op.softcap };
@@ -93,7 +93,7 @@ impl Statements for Region {
     }
 }
 
-/// Attention over the first keys of a KV cache.
+/// Attention that reads only the first keys of a KV cache.
 struct Attention<'a> {
     op: &'a BoundedSdpa,
     operands: &'a [Operand<'a>],

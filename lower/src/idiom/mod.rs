@@ -7,7 +7,7 @@ mod sliced_append;
 use ops::{Idiom, Op, Operand, Statements, TensorType};
 use targets::{Dialect, Target};
 
-/// A function that returns the idiom for an operation with operands of these types.
+/// A function that returns the idiom for an operation with operands of the given types.
 type Replace = fn(&Op, &[&TensorType], &Program<'_>) -> Option<Op>;
 
 const IDIOMS: &[Replace] = &[bounded_sdpa::of, sliced_append::of];

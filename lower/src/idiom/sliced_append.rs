@@ -2,15 +2,15 @@
 //! Without `sliced_append`, IREE copies every KV cache that the program also reads. StableHLO has
 //! no slice operation for a length that the host knows only at run time. The idiom is not available
 //! for ring buffers, because an append to a ring buffer needs two slices. Ring buffers are short,
-//! so the program stores all slots of a ring buffer again.
+//! so an append stores all slots of a ring buffer instead of a slice.
 
 use ops::ops::{Append, SlicedAppend};
 use ops::{Op, Operand, Statements, TensorType};
 
 use super::Program;
 
-/// The idiom replaces an append to the cache of a single sequence, whose position is an integer on
-/// the host.
+/// The idiom replaces an append to the cache of a single sequence, if the position of the append is
+/// an integer on the host.
 pub(super) fn of(op: &Op, operands: &[&TensorType], _: &Program<'_>) -> Option<Op> {
     let Op::Append(op) = op else { return None };
     let one = !op.ring && !Append::by_row(operands[2]);

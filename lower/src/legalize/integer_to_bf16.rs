@@ -35,8 +35,8 @@ fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
 }
 
 /// Whether the node contains integers, or numbers that elementwise operations compute only from
-/// integers and constants. The node can also have an integer type itself, without any elementwise
-/// operation.
+/// integers and constants. The function also returns true for a node that has an integer type
+/// itself.
 fn are_integers(function: &Function, id: NodeId) -> bool {
     if !function.node(id).ty().element.is_float() {
         return true;

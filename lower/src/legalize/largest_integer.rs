@@ -20,9 +20,9 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     rewrite,
 };
 
-/// The compiler wrongly computes the maximum with an initial value of 0. If at least one number is
-/// not negative, the initial value 0 does not affect the maximum. Therefore the rewritten program
-/// computes maxima only of numbers that are not negative.
+/// The compiler computes the maximum of integers with 0 as the initial value, which is wrong. If at
+/// least one number is not negative, the initial value 0 does not affect the maximum. Therefore the
+/// rewritten program computes maxima only of numbers that are not negative.
 fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     let Op::Reduce(Reduce { kind, .. }) = op else { unreachable!("a reduction") };
     matches!(kind, ReduceKind::Maximum | ReduceKind::Minimum)

@@ -1,7 +1,7 @@
 //! Legalizations rewrite operations that a compiler rejects or computes wrongly. Each fault of a
-//! compiler has its own source file and a line in the list below. The definitions of the operations
-//! in the crate `ops` follow the StableHLO specification, without regard to the faults of
-//! compilers.
+//! compiler has its own source file and a line in the list `LEGALIZATIONS`. The definitions of the
+//! operations in the crate `ops` follow the StableHLO specification, without regard to the faults
+//! of compilers.
 
 mod broadcast_moves_axes;
 mod gather_by_scalar;
@@ -62,7 +62,8 @@ pub struct Legalization {
     /// Returns whether the compiler's fault affects a given use of the operation.
     shows: fn(&Function, &Op, &[NodeId]) -> bool,
     /// Rewrites one use of the operation, so that the compiler's fault does not affect the program.
-    /// Tracewright does not check whether the fault affects the new operations.
+    /// Tracewright does not check whether the fault affects the operations that the rewrite
+    /// inserts.
     rewrite: fn(&mut Builder<'_>, &Op, &[NodeId]) -> Result<NodeId, InferError>,
 }
 
@@ -107,7 +108,7 @@ pub fn shown<'a>(trace: &'a Trace, target: &Target) -> Vec<(&'static Legalizatio
     Legalization::needed(target).into_iter().map(places).filter(|(_, places)| !places.is_empty()).collect()
 }
 
-/// Returns the same program after all `legalizations` have rewritten it.
+/// Returns the program after all `legalizations` have rewritten its operations.
 ///
 /// # Errors
 /// Returns an error if an operation of the trace rejects its operands. A verified trace never

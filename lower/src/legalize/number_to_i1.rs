@@ -21,8 +21,8 @@ fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
         && function.node(operands[0]).ty().element != ElementType::I1
 }
 
-/// Replaces the conversion of a number by a comparison with zero, because StableHLO defines the
-/// conversion to a boolean in this way.
+/// Replaces the conversion of a number to a boolean by a comparison with zero, which is StableHLO's
+/// definition of the conversion.
 fn rewrite(b: &mut Builder<'_>, _: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let x = operands[0];
     let zero = b.splat(x, 0.0)?;

@@ -66,7 +66,7 @@ fn at_fault(function: &Function, product: &DotGeneral, operands: &[NodeId]) -> [
     })
 }
 
-/// Whether the compiler computes this value in the same loop as a broadcast of a tensor that has at
+/// Whether the compiler computes a value in the same loop as a broadcast of a tensor that has at
 /// least one axis.
 fn is_computed_with_a_broadcast(function: &Function, value: NodeId) -> bool {
     let (mut open, mut known) = (vec![value], BTreeSet::new());

@@ -47,8 +47,8 @@ fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     left.element != *element && left_contract.iter().all(|&axis| left.shape[axis] == 1)
 }
 
-/// Converts the operands to the element type of the result first. The compiler then cannot combine
-/// this conversion with other nodes that read the operands of the matmul.
+/// Before the matmul, converts the operands to the element type of the result. The compiler then
+/// cannot combine the conversion with other nodes that read the operands of the matmul.
 fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let Op::DotGeneral(DotGeneral { element, .. }) = op else { unreachable!("it shows") };
     let mut widened = |x| {

@@ -42,8 +42,8 @@ const MATRIX: &str =
 const PERMUTED: &str =
     "dot_general left_batch=[0] right_batch=[0] left_contract=[3] right_contract=[1] element=f32";
 
-/// The compiler fuses transpositions into the matmul. So whether a matmul has the fault depends on
-/// the order of the axes in memory.
+/// The compiler fuses transpositions into the matmul. Whether a matmul triggers the fault therefore
+/// depends on the order of the axes in memory.
 fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     let Op::DotGeneral(DotGeneral { left_batch, left_contract, .. }) = op else { unreachable!("a product") };
     let mut left = operands[0];
@@ -62,7 +62,7 @@ fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
 }
 
 /// Moves the batch axes of an operand to the front, and the contracted axes of the operand to the
-/// end. The operand then has this order of axes in memory too.
+/// end. In memory, the axes of the operand then have the same order.
 fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let Op::DotGeneral(product) = op else { unreachable!("it shows") };
     let (batch, contract) = (product.left_batch.len(), product.left_contract.len());

@@ -1,5 +1,5 @@
-//! Groups of four-bit floats whose scale is a power of two: MXFP4 (OCP, "Microscaling Formats (MX)
-//! Specification", 2023, §5.3).
+//! Groups of four-bit floats, where each group has a power of two as its scale: MXFP4 (OCP,
+//! "Microscaling Formats (MX) Specification", 2023, §5.3).
 
 use half::f16;
 
@@ -11,27 +11,27 @@ pub const DOUBLED_FLOATS: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4
 /// The largest of [`DOUBLED_FLOATS`].
 pub const LARGEST_DOUBLED: i8 = 12;
 
-/// The bits of 2⁻¹²⁷ as f32. This scale is smaller than the normal f32 numbers.
+/// The bits of 2⁻¹²⁷ as f32. The smallest scale of a group is smaller than all normal f32 numbers.
 pub const LEAST_SCALE: u32 = 0x0040_0000;
 
-/// The values of a row that share a power of two as their scale. A group with fewer than [`GROUP`] numbers
-/// ends with zeros.
+/// The numbers of a weight row that share one scale, which is a power of two. A group with fewer
+/// than [`GROUP`] numbers ends with zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FloatGroup {
     /// The four-bit floats, from 0 to 15.
     pub codes: [u8; GROUP],
-    /// The scale is 2^(exponent − 127). The exponent 255 is not a number in the specification; here, its
-    /// scale is infinite.
+    /// The scale is 2^(exponent − 127). The exponent 255 is not a number in the specification; in
+    /// Tracewright, a group with the exponent 255 has an infinite scale.
     pub exponent: u8,
 }
 
 impl FloatGroup {
-    /// Half of a group's scale, by which the integers of [`DOUBLED_FLOATS`] are multiplied.
+    /// Returns half of a group's scale, by which the integers of [`DOUBLED_FLOATS`] are multiplied.
     pub fn half_scale(exponent: u8) -> f32 {
         f32::from_bits((u32::from(exponent) << 23).max(LEAST_SCALE)) * 0.5
     }
 
-    /// Twice the values of the floats.
+    /// The values of the group's floats, multiplied by two.
     pub fn integers(&self) -> [i8; GROUP] {
         self.codes.map(|code| DOUBLED_FLOATS[usize::from(code & 15)])
     }
@@ -41,22 +41,24 @@ impl FloatGroup {
         self.integers().map(|integer| f32::from(integer) * half_scale)
     }
 
-    /// The same values as integers with an f16 scale; `None` if f16 cannot represent the scale.
+    /// The group as integers with an f16 scale; `None` if f16 cannot represent the scale.
     pub fn in_integers(&self) -> Option<Group> {
         let half_scale = Self::half_scale(self.exponent);
         let scale = f16::from_f32(half_scale);
         (scale.to_f32() == half_scale).then(|| Group { integers: self.integers(), scale })
     }
 
-    /// Rounds a number to the float at `place`, and returns the value of this float.
+    /// Rounds `x` to a four-bit float, stores the float at the index `place`, and returns the
+    /// float's value.
     pub fn set(&mut self, place: usize, x: f32) -> f32 {
         self.codes[place] = nearest(x / Self::half_scale(self.exponent));
         self.numbers()[place]
     }
 
-    /// Rounds at most 32 values. With the smaller of the two scales, the largest value is at least 4 and may
-    /// be clipped to 6. With the larger scale, no value is clipped. The function chooses the scale with the
-    /// smaller weighted error.
+    /// Rounds at most 32 numbers to a group of four-bit floats, with one of two scales. With the
+    /// smaller of the two scales, the largest value is at least 4 and may be clipped to 6. With the
+    /// larger scale, no value is clipped. The function chooses the scale with the smaller weighted
+    /// error.
     pub(super) fn nearest(group: &[f32], weights: &[f32]) -> Self {
         let mut numbers = [0.0; GROUP];
         numbers.iter_mut().zip(group).for_each(|(number, x)| *number = if x.is_nan() { 0.0 } else { *x });
@@ -83,7 +85,8 @@ impl FloatGroup {
     }
 }
 
-/// The four-bit float that is nearest to half of a number. A number in the middle goes towards zero.
+/// Returns the four-bit float that is nearest to half of a number. A number halfway between two
+/// floats is rounded towards zero.
 fn nearest(doubled: f32) -> u8 {
     const MIDDLES: [f32; 7] = [0.5, 1.5, 2.5, 3.5, 5.0, 7.0, 10.0];
     let magnitude = MIDDLES.iter().map(|middle| u8::from(doubled.abs() > *middle)).sum::<u8>();

@@ -51,11 +51,11 @@ crate::words! {
         /// number.
         Q4 = "q4",
         /// Integers of four bits in groups of 32. Each group has a scale and a minimum of six bits.
-        /// The scales of eight groups are multiples of one step, and their minima are multiples of
-        /// another step. The weight format needs 4.5 bits per number.
+        /// The scales of eight groups are multiples of one step, and the minima of the groups are
+        /// multiples of another step. The weight format needs 4.5 bits per number.
         Q4K = "q4_k",
-        /// Floats of four bits in groups of 32, with a power of two as the scale of each group: 4.25 bits per
-        /// number. Published checkpoints contain this format.
+        /// Floats of four bits in groups of 32, with a power of two as the scale of each group:
+        /// 4.25 bits per number. Published checkpoints contain weights in the format mxfp4.
         Mxfp4 = "mxfp4",
     }
 }
@@ -89,8 +89,8 @@ crate::words! {
         /// The tensor contains the integers of the weight, which are multiplied by the scales of
         /// their groups.
         Integers = "integers",
-        /// The tensor contains the scales of the groups. In formats with minima, the tensor of
-        /// scales contains the steps of the scales and minima instead.
+        /// The tensor contains the scales of the groups. In formats with minima, the tensor
+        /// contains the steps of the scales and minima instead of the scales.
         Scales = "scales",
         /// The tensor contains the scale and the minimum of each group, as a number of steps.
         Counts = "counts",
@@ -114,7 +114,8 @@ pub enum Quantized {
 }
 
 impl Quantized {
-    /// The same values in a format; `None` if the format cannot represent them.
+    /// Returns the quantized values in the format `format`; `None` if the format cannot represent
+    /// the values.
     pub fn kept_in(self, format: WeightFormat) -> Option<Self> {
         match (format, self) {
             (WeightFormat::Q8, Self::Floats(group)) => group.in_integers().map(Self::Group),
@@ -130,7 +131,7 @@ impl Quantized {
 }
 
 impl WeightFormat {
-    /// Returns the format that stores numbers of this element type without loss.
+    /// Returns the format that stores numbers of the given element type without loss.
     pub fn dense(element: ElementType) -> Option<Self> {
         match element {
             ElementType::F32 => Some(Self::F32),
@@ -140,7 +141,7 @@ impl WeightFormat {
         }
     }
 
-    /// Returns the element type that this format stores without loss; `None` for quantized formats.
+    /// Returns the element type that the format stores without loss; `None` for quantized formats.
     pub fn element(self) -> Option<ElementType> {
         match self {
             Self::F32 => Some(ElementType::F32),
@@ -161,7 +162,7 @@ impl WeightFormat {
     }
 
     /// Returns the number of matrix columns in a chunk of a panel. A chunk is a range of columns in
-    /// a panel whose scales are stored together.
+    /// a panel; the panel stores all scales of the chunk together.
     pub fn columns(self) -> usize {
         match self {
             Self::Q4K => SUPER_BLOCK,
@@ -179,21 +180,22 @@ impl WeightFormat {
         }
     }
 
-    /// Returns the type of the tensor that contains a packed matrix in this format. Zeros fill the
+    /// Returns the type of the tensor that contains a packed matrix in the format. Zeros fill the
     /// last panel and the last columns of the packed matrix.
     ///
-    /// In formats without groups, the shape is `[outputs / 16, inputs, 16, 1]`. For bf16, two
-    /// columns are together, and the shape is `[outputs / 16, inputs / 2, 16, 2]`. In formats with
-    /// scales, the tensor contains bytes `[outputs / 16, inputs / 64, bytes]`, in chunks of two
-    /// groups. A chunk begins with its scales, which have the shape `[2, 16]`. For 8-bit integers,
-    /// 16 lines follow, which contain four columns `[16, 4]` each. In these lines, 128 is added to
-    /// each integer. For 4-bit integers, 8 lines `[16, 4]` follow, in which 8 is added to each
-    /// integer. The low four bits of the bytes contain four columns, and the high four bits contain
-    /// the next four columns. In formats with minima, the shape is `[outputs / 16, inputs / 256,
-    /// bytes]`. Each chunk begins with the steps `[2, 16]` and the counts `[3, 16, 4]`
-    /// ([`SuperBlock::packed_counts`]). Then 32 lines follow, which contain the integers without an
-    /// added number. For 4-bit floats, the shape is `[outputs / 16, inputs / 128, bytes]`. Each
-    /// chunk begins with the exponents `[4, 16]` of its groups, and 16 lines of floats follow.
+    /// In formats without groups, the shape is `[outputs / 16, inputs, 16, 1]`. For bf16, the panel
+    /// stores two columns together, and the shape is `[outputs / 16, inputs / 2, 16, 2]`. In
+    /// formats with scales, the tensor contains bytes `[outputs / 16, inputs / 64, bytes]`, in
+    /// chunks of two groups. A chunk begins with its scales, which have the shape `[2, 16]`. After
+    /// the scales, a chunk of 8-bit integers has 16 lines, which contain four columns `[16, 4]`
+    /// each. The lines contain each 8-bit integer plus 128. A chunk of 4-bit integers has 8 lines
+    /// `[16, 4]` after the scales, which contain each integer plus 8. The low four bits of the
+    /// bytes contain four columns, and the high four bits contain the next four columns. In formats
+    /// with minima, the shape is `[outputs / 16, inputs / 256, bytes]`. Each chunk begins with the
+    /// steps `[2, 16]` and the counts `[3, 16, 4]` ([`SuperBlock::packed_counts`]). After the
+    /// counts, a chunk has 32 lines, which contain the integers without an added number. For 4-bit
+    /// floats, the shape is `[outputs / 16, inputs / 128, bytes]`. Each chunk begins with the
+    /// exponents `[4, 16]` of its groups, and the next 16 lines contain the floats.
     pub fn packed(self, outputs: usize, inputs: usize) -> TensorType {
         let panels = outputs.div_ceil(PANEL);
         match self {
@@ -238,10 +240,10 @@ impl WeightFormat {
     /// contains the integer a of a column, and the integer b of the column 16 positions later. The
     /// value of the byte is 16 b + a modulo 256. Zeros fill the last group. In formats with minima,
     /// the tensor of scales contains the steps of scales and minima `[outputs, groups / 8, 2]`, and
-    /// the tensor of counts is i8 `[outputs, groups, 2]`. In these formats, zeros fill the last
-    /// block of eight groups, and 8 is subtracted from each integer to make the integer signed.
-    /// The four bits of a float are stored like a signed integer. The tensor of scales then
-    /// contains half of the scale of each group, as bf16.
+    /// the tensor of counts is i8 `[outputs, groups, 2]`. In formats with minima, zeros fill the
+    /// last block of eight groups, and 8 is subtracted from each integer to make the integer
+    /// signed. The four bits of a float are stored like a signed integer. For four-bit floats, the
+    /// tensor of scales contains half of the scale of each group, as bf16.
     pub fn grouped(self, part: GroupPart, outputs: usize, inputs: usize) -> Option<TensorType> {
         let blocks = inputs.div_ceil(self.together()?);
         let (groups, bytes) = (blocks * self.together()? / GROUP, GROUP / self.in_a_byte()?);

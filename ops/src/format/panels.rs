@@ -161,7 +161,7 @@ impl WeightFormat {
     }
 }
 
-/// The number of columns that the function packs in one step.
+/// The number of columns that the function packs at a time.
 const NEAR: usize = 64;
 
 /// Packs values in a format without groups: the function stores `TOGETHER` values of each row side

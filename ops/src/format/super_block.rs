@@ -17,7 +17,8 @@ const MOST_STEPS: f32 = 63.0;
 
 /// The quantized values of eight groups of a weight row. Each value is an integer multiplied by the
 /// scale of its group, minus the minimum of the group. The scales are multiples of one step, and
-/// the minima are multiples of another step. The format is the same as a block of GGUF's Q4_K.
+/// the minima are multiples of another step. A [`SuperBlock`] has the same format as a block of
+/// GGUF's Q4_K.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SuperBlock {
     /// The step for the scales of the groups, and the step for the minima of the groups.
@@ -49,8 +50,9 @@ impl SuperBlock {
     /// Returns the counts (the numbers of steps for the scales and minima), packed into bytes as in
     /// GGUF. For the first four groups, the bytes contain the six bits of each scale's count, and
     /// then the six bits of each minimum's count. For the last four groups, the bytes contain the
-    /// lower four bits of the two counts. The upper two bits of the counts for the last four groups
-    /// are in the bytes of the first four groups, above the six bits.
+    /// lower four bits of the scale's count and of the minimum's count. The upper two bits of the
+    /// counts for the last four groups are in the bytes of the first four groups, above the six
+    /// bits.
     pub fn packed_counts(&self) -> [u8; 12] {
         let mut packed = [0; 12];
         for i in 0..4 {
@@ -94,7 +96,7 @@ impl SuperBlock {
         block
     }
 
-    /// Quantizes one group again for other values, but keeps the steps of the scales and minima.
+    /// Quantizes new values for one group, but keeps the steps of the scales and minima.
     pub fn refit(&mut self, group: usize, numbers: &[f32], weights: &[f32]) {
         let numbers = Numbers::of(numbers, weights);
         (self.counts[group], self.integers[group]) =
@@ -224,8 +226,9 @@ impl Numbers {
 }
 
 /// The ranges of integers that the search for a group's scale tries first. Each number in the list
-/// is the number of integers by which the search makes the range of a group wider. A wider range of
-/// integers clips the outermost values, but represents the other values more precisely.
+/// is the number of integers by which the search makes the range of a group wider. The wider the
+/// range of integers is, the more the outermost values are clipped, and the more precisely the
+/// remaining values are represented.
 const WIDENED: [f32; 7] = [-1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0];
 
 /// The number of times that the search fits the integers of a group to the scale, and the scale to

@@ -133,9 +133,9 @@ fn eight_bits_are_as_they_are_number_by_number() {
     }
 }
 
-/// Tests that the error of 4-bit rounding is not above the error if the largest value becomes
-/// −8. The error of 4-bit rounding must also be near the smallest error among two thousand
-/// scales.
+/// Tests that the error of 4-bit rounding is at most the error of a rounding in which the largest
+/// value becomes −8. The error of 4-bit rounding must also be near the smallest error among two
+/// thousand scales.
 #[test]
 fn the_scale_of_four_bits_is_near_the_best() {
     let weights: Vec<f32> = (0..GROUP).map(|i| 1.0 + (i * 7 % 32) as f32).collect();

@@ -137,8 +137,8 @@ impl Primitive for Binary {
     }
 }
 
-/// Computes the larger number as the operation `maximum` of IEEE 754-2019 does: +0 is larger than
-/// −0.
+/// Returns the larger of two numbers, as the operation `maximum` of IEEE 754-2019 does: +0 is
+/// larger than −0.
 pub(super) fn larger(a: f64, b: f64) -> f64 {
     match a.total_cmp(&b).is_ge() {
         true => a,

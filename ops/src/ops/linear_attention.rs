@@ -43,7 +43,7 @@ pub struct LinearAttentionSizes {
 }
 
 impl LinearAttention {
-    /// Determines the extents from the types of `v` and the matrices.
+    /// Determines the extents of linear attention's axes from the types of `v` and the matrices.
     pub fn sizes(v: &TensorType, state: &TensorType) -> LinearAttentionSizes {
         LinearAttentionSizes {
             sequences: v.shape[0],

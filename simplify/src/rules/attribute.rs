@@ -123,7 +123,8 @@ impl Searcher<Term, Context> for Uses {
     }
 }
 
-/// A single application of a rewrite rule adds at most about this number of expressions to a class.
+/// The approximate largest number of expressions that a single application of a rewrite rule adds
+/// to a class.
 const FORMS: usize = 1000;
 
 /// Adds the expressions that a rewrite rule finds for each use of an operation.

@@ -139,7 +139,7 @@ impl Rules {
 
     /// All rewrite rules except the rules that move computations from the program to the crate
     /// `bake`. Without an archive, every call of the program would repeat the computations that
-    /// such rules move.
+    /// `bake` otherwise runs only once.
     pub(crate) fn rewrites_without_archive(self) -> &'static [Rewrite<Term, Context>] {
         static EXACT: Rewrites = LazyLock::new(|| rewrites(without_archive(Rules::Exact)));
         static APPROXIMATE: Rewrites = LazyLock::new(|| rewrites(without_archive(Rules::Approximate)));

@@ -44,11 +44,11 @@ struct Description {
 /// The reason why programs for a device cannot use an element type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsupported {
-    /// The target does not declare that the device can store numbers of this element type.
+    /// The target does not declare that the device can store numbers of the element type.
     Device,
-    /// The compiler does not support numbers of this element type for this kind of device.
+    /// The compiler does not support numbers of the element type for the kind of device.
     Compiler,
-    /// Compiled operations with this type compute wrong numbers on this kind of device.
+    /// Compiled operations with the element type compute wrong numbers on the kind of device.
     Arithmetic,
 }
 
@@ -171,7 +171,7 @@ impl Target {
     }
 
     /// Returns the reason why programs for the target cannot have tensors of an element type, such
-    /// as `bf16`. Returns `None` if the programs can have such tensors.
+    /// as `bf16`. Returns `None` if the programs can have tensors of the element type.
     pub fn lacks(&self, element: &str) -> Option<Unsupported> {
         (self.device.description().lacks)(self, element)
     }

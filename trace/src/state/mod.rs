@@ -10,7 +10,7 @@
 //!   its state buffers. Therefore a new sequence can use the buffers of an old sequence, and the
 //!   program does not have to clear the buffers.
 //!
-//! The kinds of state differ in the shapes of their tensors. The kinds of state also differ in the
+//! The kinds of state differ in the shapes of their tensors. The kinds of state differ in the
 //! earliest position to which a sequence can go back.
 
 mod kv;
@@ -51,8 +51,8 @@ trait Kind: Sized {
         KvFormat::Computed
     }
 
-    /// Returns the number of slots in a program with this context length; `None` if this kind of
-    /// state has no slots.
+    /// Returns the number of slots in a program with the given context length; `None` if this kind
+    /// of state has no slots.
     fn slots(&self, context: usize) -> Option<usize>;
 
     /// Whether a sequence can go back to position `to`, if it has written all positions below
@@ -90,8 +90,8 @@ macro_rules! kinds {
                 match self { $(Self::$name(kind) => kind.format(),)+ }
             }
 
-            /// Returns the number of slots in a program with this context length; `None` if this
-            /// kind of state has no slots.
+            /// Returns the number of slots in a program with the given context length; `None` if
+            /// this kind of state has no slots.
             pub fn slots(self, context: usize) -> Option<usize> {
                 match self { $(Self::$name(kind) => kind.slots(context),)+ }
             }
@@ -134,9 +134,9 @@ pub struct Part {
 }
 
 impl Part {
-    /// Returns the number of slots of the state tensor in a program with this context length, and
-    /// the index of the slot axis among the `rank` axes. The function returns `None` if the state
-    /// tensor has no slots.
+    /// Returns the number of slots of the state tensor in a program with the given context length,
+    /// and the index of the slot axis among the `rank` axes. The function returns `None` if the
+    /// state tensor has no slots.
     pub fn slots(self, context: usize, rank: usize) -> Option<(usize, usize)> {
         let is_scales = self.kind.format() == KvFormat::Q8 && self.name.as_str().ends_with(KvFormat::SCALES);
         let features = if is_scales { 0 } else { 1 };
