@@ -58,8 +58,8 @@ pub struct Entry {
 /// The location of the bytes of an archive entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EntryData {
-    /// The bytes of the entry are in the given range of the file. In the file, the start of the
-    /// range is a multiple of 64.
+    /// The bytes of the entry are in the given range of the file. The range of the entry's bytes
+    /// begins at a multiple of 64 in the file.
     Range(Range<usize>),
     /// The bytes of the archive entry repeat a pattern. The file contains the pattern only once.
     Splat {
@@ -406,8 +406,8 @@ impl Verifier<'_> {
     }
 
     /// Reads the offset and the length of a segment at the position `field`. The segment must start
-    /// at the end of the previous segment. A segment that is not empty must also begin at a
-    /// multiple of `alignment`.
+    /// at the end of the previous segment. A segment that is not empty must begin at a multiple of
+    /// `alignment`.
     fn segment(&self, field: u64, before: u64, alignment: u64) -> Result<Range<u64>, ArchiveError> {
         let (offset, length) = (self.u64(field), self.u64(field + 8));
         let start = before.next_multiple_of(alignment);
@@ -425,7 +425,7 @@ impl Verifier<'_> {
     }
 
     /// Reads a range. The position `field` of the file contains the offset and the length of the
-    /// range. The offset is relative to the start of `segment`.
+    /// range. The offset of the range is relative to the start of `segment`.
     fn range(&self, field: u64, segment: &Range<u64>) -> Result<Range<u64>, ArchiveError> {
         let (offset, length) = (self.u64(field), self.u64(field + 8));
         let size = segment.end - segment.start;
