@@ -62,8 +62,8 @@ pub struct ProfiledDispatch {
     /// The total time of all executions of the dispatch, in seconds.
     pub seconds: f64,
     /// The number of bytes that the operations of the dispatch read and write, according to the
-    /// cost model. The field is `None` if another dispatch computes some operations of this
-    /// dispatch.
+    /// cost model. The field is `None` if another dispatch computes some of the same operations as
+    /// this dispatch.
     pub bytes: Option<f64>,
     /// The number of multiplications and additions in the dispatch, if this number is known.
     pub flops: Option<f64>,

@@ -154,7 +154,7 @@ pub enum QualityError {
 
 /// Splits `tokens` into windows, and compares `model` with `reference` on all windows. The callback
 /// `watch` receives the number of finished windows and the number of all windows. The callback can
-/// also stop the comparison.
+/// stop the comparison.
 ///
 /// # Errors
 /// Returns an error if the text is shorter than a window, the vocabularies differ, or a call fails.

@@ -86,8 +86,8 @@ pub struct Tolerance {
     /// in the result.
     pub products: Option<f64>,
     /// A factor by which the tolerance multiplies all calibrated error bounds. The default value of
-    /// the factor is 1. With a smaller factor, you can find out how much two correct variants
-    /// differ in practice (docs/dev/reliability.md).
+    /// the tolerance factor is 1. With a factor below 1, you can find out how much two correct
+    /// variants differ in practice (docs/dev/reliability.md).
     pub calibrated: f64,
 }
 

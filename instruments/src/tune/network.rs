@@ -35,7 +35,7 @@ const COMPARED: usize = 3;
 pub struct Weighted<'a> {
     pub checkpoint: &'a Checkpoint,
     /// Returns options that set the compiler, the cache and the memory. The plan of the network
-    /// sets all other build options.
+    /// sets the build options that the returned options do not contain.
     pub options: &'a dyn Fn() -> ProgramOptions<'a>,
 }
 
@@ -165,7 +165,8 @@ impl Maker<'_> {
     }
 
     /// Returns the geometric mean of the time to the first token and the time per further token. In
-    /// the geometric mean, the two times have the same influence.
+    /// the geometric mean, the time to the first token and the time per further token have the same
+    /// influence.
     fn seconds(&self, network: &Network) -> Result<f64, TuneError> {
         let prompt = self.prompt();
         let room = self.context - prompt.len();
