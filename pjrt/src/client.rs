@@ -77,7 +77,7 @@ pub struct Executable {
 pub struct PjrtBuffer {
     client: Client,
     /// The parts into which the placement divides the tensor. Each device of the placement stores
-    /// one part.
+    /// one part of the tensor.
     parts: Vec<RawTensor>,
     /// The type of the whole tensor, which includes the parts on all devices.
     ty: TensorType,
@@ -86,8 +86,8 @@ pub struct PjrtBuffer {
 
 /// An argument with which you call a program.
 pub enum PjrtArgument<'a> {
-    /// The call consumes the tensor. If the argument has the attribute `tf.aliasing_output` in the
-    /// module, a result reuses the memory of the tensor.
+    /// The call consumes the argument tensor. If the argument has the attribute
+    /// `tf.aliasing_output` in the module, a result reuses the memory of the tensor.
     Donated(PjrtBuffer),
     /// The call only reads the tensor, so you can use the tensor after the call.
     Kept(&'a PjrtBuffer),
@@ -307,7 +307,7 @@ impl Executable {
         Ok(self)
     }
 
-    /// Starts a call of the program on all of its devices. This function can return before the call
+    /// Starts a call of the program on all of its devices. The function can return before the call
     /// of the program ends. If you read a result, the read waits for the end of the call. If the
     /// call fails, reading a result returns the error.
     ///
