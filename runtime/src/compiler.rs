@@ -42,8 +42,8 @@ pub struct Compiler {
     pub timeout: Duration,
     /// A flag that another thread sets to end a running compilation.
     pub interrupt: Option<Arc<AtomicBool>>,
-    /// The version of `iree-compile` that the program reported. This field stores the version,
-    /// because starting the compiler only to get its version takes time.
+    /// The version of `iree-compile` that the program reported. The field `version` stores the
+    /// compiler's version, because starting the compiler only to get its version takes time.
     version: OnceLock<String>,
 }
 

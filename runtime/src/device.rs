@@ -47,7 +47,7 @@ pub struct Transfers {
     /// The number of bytes that [`Buffer::from_bytes`](crate::Buffer::from_bytes) copied from the
     /// host to the device.
     pub host_to_device: u64,
-    /// The number of bytes that were copied from the device to read buffers.
+    /// The number of bytes that this crate copied from the device to the host when reading buffers.
     pub device_to_host: u64,
 }
 

@@ -207,8 +207,8 @@ unsafe extern "C" {
     fn tw_call_release(call: *mut RawCall);
 }
 
-/// The maximum length of the text of a [`Status`], in bytes. This crate truncates longer status
-/// texts. The status texts of IREE itself have a few hundred bytes.
+/// The maximum length of the text of a [`Status`], in bytes. This crate truncates status texts that
+/// exceed the maximum length. The status texts of IREE itself have a few hundred bytes.
 const STATUS_TEXT_LIMIT: usize = 4096;
 
 fn check(status: *mut RawStatus) -> Result<(), Status> {
