@@ -20,7 +20,8 @@ pub struct DevicePartition {
     /// The size of the weights on one device, in bytes.
     pub weights: usize,
     /// For each weight that every device stores completely, maps the key of the weight to its size
-    /// in bytes. The field `weights` includes the sizes of these weights.
+    /// in bytes. The field `weights` includes the size of the weights that every device stores
+    /// completely.
     pub replicated: BTreeMap<String, usize>,
     /// Maps each kind of state, such as `kv.keys`, to its size on one device in bytes.
     pub state: BTreeMap<String, usize>,
@@ -54,8 +55,8 @@ pub struct CallCost {
 pub struct CallSeconds {
     /// The time for reading weights and state, in seconds.
     pub read: f64,
-    /// The time for arithmetic operations, in seconds. The device computes while it reads weights
-    /// and state, so the two times overlap.
+    /// The time for arithmetic operations, in seconds. The times for reading and for arithmetic
+    /// operations overlap, because the device computes while it reads weights and state.
     pub compute: f64,
     /// The time for communication with other devices, in seconds. During communication, the device
     /// does no other work.
