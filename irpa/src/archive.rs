@@ -123,9 +123,10 @@ impl Archive {
         Ok(Some(self.map.read_once(range.clone(), read).with_path("map", &self.path)?))
     }
 
-    /// Returns an identifier of the archive. The identifier is the blake3 hash of all bytes before
-    /// the tensors' data. The bytes before the data include the hash of each tensor. Therefore, if
-    /// every tensor has a hash, archives with different data have different identifiers.
+    /// Returns an identifier of the archive. The identifier of an archive is the blake3 hash of all
+    /// bytes before the tensors' data. The bytes before the data include the hash of each tensor.
+    /// Therefore, if every tensor has a hash, archives with different data have different
+    /// identifiers.
     pub fn table_blake3(&self) -> String {
         // The start of the storage segment. An earlier check guarantees that the start lies inside the file.
         let front = LittleEndian::read_u64(&self.map[72..80]) as usize;

@@ -83,8 +83,8 @@ const COMPARED: usize = 64;
 impl Checkpoint {
     /// Compares this checkpoint, which is a single file, with the shards of an index. Returns the
     /// index if the single file and the shards differ. The function compares names, types and
-    /// shapes, and the first and last bytes of each tensor. The result is `None` if the checkpoints
-    /// are equal, if all shards are missing, or if a shard cannot be read.
+    /// shapes, and the first and last bytes of each tensor. The result is `None` if the single file
+    /// equals the shards, if all shards are missing, or if a shard cannot be read.
     pub(crate) fn differs_from(&self, index: PathBuf) -> Option<PassedOver> {
         let weights = Index::read(&index).ok()?;
         if !weights.shards().iter().any(|shard| files::is_there(&index.with_file_name(shard))) {

@@ -388,8 +388,8 @@ impl ArchivePlan {
     }
 }
 
-/// Fills the space between two ranges of the file with zeros. The number of zeros is less than the
-/// size of a page.
+/// Fills the space between two ranges of the file with zeros. The function writes fewer zeros than
+/// a memory page has bytes.
 fn pad(out: &mut impl Write, count: u64) -> io::Result<()> {
     const ZEROS: [u8; FILE_ALIGNMENT as usize] = [0; FILE_ALIGNMENT as usize];
     out.write_all(&ZEROS[..count as usize])
