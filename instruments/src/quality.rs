@@ -77,7 +77,7 @@ pub struct QualityReport {
     pub bytes: Option<u64>,
     pub reference_bytes: Option<u64>,
     /// The error that the quantization of each matrix causes. The list is empty if `quality` did
-    /// not measure the error of each matrix.
+    /// not measure the quantization error of each matrix.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<LayerQuality>,
 }

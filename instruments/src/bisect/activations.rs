@@ -213,8 +213,8 @@ impl Known<'_> {
     }
 
     /// Creates the report about a node whose value differs from the reference program's activation.
-    /// The report contains the operation that computed the value, and all operations since the last
-    /// node with an equal value.
+    /// The report contains the operation that computed the value, and all operations after the last
+    /// node whose value agrees with the reference program.
     fn finding(&self, index: usize) -> Finding {
         let function = self.region.function();
         let known = |id: NodeId| {

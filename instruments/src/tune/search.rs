@@ -144,8 +144,8 @@ impl Tunes for TunedNetwork<'_> {
     }
 }
 
-/// Tries all remaining settings, and records the result of each trial. The callback `begin` loads
-/// the default settings, and each trial compares other settings with the default settings.
+/// Tries all remaining settings, and records the result of each trial. The callback `begin` loads a
+/// program with default settings. Each trial compares other settings with the default settings.
 fn search<T: Tunes, Try: Fn(&T::Way) -> Result<Verdict, TuneError>>(
     tuned: &mut T,
     begin: impl FnOnce(&T) -> Result<Try, TuneError>,
