@@ -291,8 +291,8 @@ impl Executable {
     /// module. By default, each device returns the whole tensor of each result.
     ///
     /// # Errors
-    /// Returns an error if a placement contains other devices than the program, or does not match
-    /// the result.
+    /// Returns an error if a placement has other devices than the program, or does not match the
+    /// type of the result.
     pub fn returning(mut self, placements: Vec<Placement>) -> Result<Self, PjrtError> {
         if placements.len() != self.results.len() {
             return Err(PjrtError::ResultCount { expected: placements.len(), found: self.results.len() });
@@ -312,9 +312,9 @@ impl Executable {
     /// call fails, reading a result returns the error.
     ///
     /// # Errors
-    /// Returns an error if an argument belongs to another client or is on other devices. The
-    /// function also returns an error if the number or the size of the arguments does not match the
-    /// module.
+    /// Returns an error if an argument belongs to another client than the program, or is on other
+    /// devices than the program. The function also returns an error if the number or the size of
+    /// the arguments does not match the module.
     pub fn execute(&self, arguments: Vec<PjrtArgument<'_>>) -> Result<Vec<PjrtBuffer>, PjrtError> {
         let mut kept = Vec::new();
         let mut passed: Vec<Vec<&RawTensor>> =

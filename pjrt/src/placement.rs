@@ -104,7 +104,7 @@ impl Placement {
         })
     }
 
-    /// Copies the bytes of the part that one device stores into the whole tensor.
+    /// Copies one device's part of the tensor into the bytes of the whole tensor.
     pub(crate) fn put(
         &self,
         ty: &TensorType,
