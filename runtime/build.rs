@@ -152,8 +152,8 @@ fn compile(package: &Path, out: &Path, drivers: &[&str]) -> Result<(), String> {
 
 /// Returns the folder with IREE's source code, which is in the package `eerie-sys` of cargo's
 /// registry. To find the package `eerie-sys`, the function runs `cargo metadata` on a temporary
-/// package that depends only on `eerie-sys`. The manifest of this crate is not suitable, because
-/// other dependencies of the crate may be unavailable.
+/// package that depends only on `eerie-sys`. The manifest of this crate is not suitable for
+/// `cargo metadata`, because other dependencies of the crate may be unavailable.
 fn iree_source(out: &Path) -> Result<PathBuf, String> {
     let folder = out.join("carrier");
     let write = |name: &str, text: &str| {

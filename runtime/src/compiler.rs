@@ -18,8 +18,8 @@ use targets::{Backend, DeviceKind, Target};
 use crate::child::{self, Stopped};
 use crate::error::Status;
 
-/// The Python package that contains `iree-compile`. The version of the package is the same as the
-/// version of IREE's runtime.
+/// The Python package that contains `iree-compile`. The version of the Python package is the same
+/// as the version of IREE's runtime.
 pub const WHEEL: &str = "iree-base-compiler==3.13.0";
 
 /// The folder of the Python package that contains the compiler.
@@ -157,8 +157,8 @@ impl Default for CompileOptions {
 impl CompileOptions {
     /// Creates options with the flags that were fastest in measurements, followed by the flags from
     /// the target's tuning. The flag `--iree-opt-level=O1` avoids stack overflows in worker
-    /// threads. Another flag prevents the compiled program from transposing and copying weights at
-    /// its start.
+    /// threads. Another of the returned flags prevents the compiled program from transposing and
+    /// copying weights at its start.
     pub fn new(target: Target, tiled: bool) -> Self {
         let flags = ["--iree-opt-level=O1", "--iree-opt-aggressively-propagate-transposes"];
         let tuned = target.tuning.flags.iter().map(|flag| flag.flag());
@@ -167,9 +167,9 @@ impl CompileOptions {
     }
 
     /// Returns the options for another compilation after a failed compilation. If the compiler
-    /// could not tile a matmul, the returned options disable tiling. After other failures, the
-    /// returned options enable verification to get a better message. The result is `None` if the
-    /// system killed the compiler, or if verification was already enabled.
+    /// could not tile a matmul, the returned options disable tiling. If the compilation failed for
+    /// another reason, the returned options enable verification to get a better message. The result
+    /// is `None` if the system killed the compiler, or if verification was already enabled.
     ///
     /// iree-compile 3.13 packs a small operand of a tiled matmul as one vector, and then rejects
     /// this vector type. For example, the compiler rejects the type `vector<8x2x4x64xf32>` on AVX2.
