@@ -42,7 +42,7 @@ pub struct Quantizer<'a> {
     rounded: BTreeMap<String, (BlockRows, Vec<u8>)>,
 }
 
-/// A tensor of the checkpoint that a network reads.
+/// A tensor that a network reads from the checkpoint.
 struct Source {
     ty: TensorType,
     format: Option<WeightFormat>,
@@ -51,8 +51,8 @@ struct Source {
 }
 
 impl<'a> Quantizer<'a> {
-    /// Creates a quantizer for the tensors of the checkpoint that the recorded parameters read.
-    /// `formats` selects the format of each matrix by a pattern that matches the key of the matrix.
+    /// Creates a quantizer for the checkpoint tensors that the recorded parameters read. `formats`
+    /// selects the format of each matrix by a pattern that matches the key of the matrix.
     pub fn new(
         checkpoint: &'a Checkpoint,
         parameters: &[Parameter],

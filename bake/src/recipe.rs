@@ -192,7 +192,8 @@ struct PieceReader<'a> {
 }
 
 enum PieceSource<'a> {
-    /// The numbers of a tensor, and the element type to which the reader rounds the numbers.
+    /// The numbers of a checkpoint's tensor, and the element type to which [`PieceReader`] rounds
+    /// the numbers.
     Source(TensorNumbers<'a>, Option<ElementType>),
     Op(Cow<'a, Op>, Vec<PieceReader<'a>>),
 }
