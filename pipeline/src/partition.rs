@@ -1,5 +1,5 @@
 //! Computes how much memory, computation and communication one device of a mesh needs for a
-//! program. To compute these numbers, the module needs only the trace.
+//! program. To compute the memory and the work of a device, the module needs only the trace.
 
 use std::collections::{BTreeMap, BTreeSet};
 
