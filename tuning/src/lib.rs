@@ -190,7 +190,7 @@ impl TuningCache {
     /// Reads all records.
     ///
     /// # Errors
-    /// Returns an error if the folder or a file exists but cannot be read.
+    /// Returns an error if the folder or a file in the folder exists but cannot be read.
     pub fn read(&self) -> Result<TuningDb, FileError> {
         let mut known = TuningDb::default();
         let files = match fs::read_dir(&self.folder) {
