@@ -121,7 +121,7 @@ impl TensorNumbers<'_> {
     }
 
     /// Returns the integers and the scales of the block that contains the `count` numbers from the
-    /// index `start` on. The result is `None` if none of Tracewright's formats can store this block
+    /// index `start` on. The result is `None` if none of Tracewright's formats can store the block
     /// without changes.
     pub fn quantized(&self, start: usize, count: usize) -> Option<Quantized> {
         match self.stored {
@@ -457,7 +457,7 @@ impl Checkpoint {
 }
 
 /// Replaces tensors of bytes with the block-quantized matrices that the bytes store. The argument
-/// `text` is the JSON from the metadata of the file, which lists the block-quantized tensors.
+/// `text` is the JSON that lists the block-quantized tensors in the metadata of the file.
 fn in_blocks(tensors: &mut [CheckpointTensor], text: &str) -> Result<(), RowsProblem> {
     let mut described: BTreeMap<String, BlockRows> = serde_json::from_str(text).map_err(RowsProblem::Json)?;
     for tensor in tensors {

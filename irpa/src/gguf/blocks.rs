@@ -230,8 +230,8 @@ fn with_minima(block: &[u8]) -> SuperBlock {
 }
 
 /// Decodes a block of Q5_K. The block stores the fifth bits of its numbers in separate bytes, and
-/// each of these bytes contains one bit for each of the eight groups. All bits in one of these
-/// bytes belong to the same position in their groups.
+/// each of these bytes contains one bit for each of the eight groups. All bits in a byte of fifth
+/// bits belong to numbers at the same position in their groups.
 fn five_bits(block: &[u8], out: &mut [f32; LONG]) {
     let (four, high) = (with_minima(block), &block[16..16 + GROUP]);
     for (index, group) in out.as_chunks_mut::<GROUP>().0.iter_mut().enumerate() {
