@@ -304,8 +304,8 @@ pub(crate) fn variant(plan: &Plan) -> BTreeMap<&'static str, String> {
     ])
 }
 
-/// Computes the hash of a recorded entry point. The hash does not depend on the other entry points
-/// of the trace.
+/// Computes the hash of a recorded entry point. The hash of an entry point does not depend on the
+/// other entry points of the trace.
 fn recorded(trace: &Trace, entry: &str) -> String {
     let alone = trace.with_entries(&[entry]).inlined();
     blake3::hash(alone.to_string().as_bytes()).to_hex()[..32].to_owned()

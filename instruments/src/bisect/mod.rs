@@ -13,9 +13,9 @@
 //! while all values are exposed. If a difference disappears, `bisect` exposes the values one at a
 //! time.
 //!
-//! The allowed difference of a node is the sum of two numbers. The first number is the error bound
-//! of the node's operation. The second number is the effect of operands that already differ between
-//! the two variants. The evaluator computes the effect of operands that already differ.
+//! The allowed difference of a node is a sum: the error bound of the node's operation, plus the
+//! effect of operands that already differ between the two variants. The evaluator computes the
+//! effect of operands that already differ.
 
 mod activations;
 mod baseline;

@@ -94,7 +94,7 @@ impl<'a> TunedNetwork<'a> {
 }
 
 /// Contains a network that is built with default settings, and the logits that this network
-/// computes. The tuner compares this network with networks that are built with other settings.
+/// computes. The tuner compares the network with default settings and networks with other settings.
 pub struct NetworkTrials<'a> {
     maker: Maker<'a>,
     usual: Network,
@@ -180,8 +180,8 @@ impl Maker<'_> {
 }
 
 impl NetworkTrials<'_> {
-    /// Builds a network with the given settings. The function compares the logits of this network
-    /// with the reference logits, and then measures the time.
+    /// Builds a network with the given settings. The function compares the logits of the built
+    /// network with the reference logits, and then measures the time.
     ///
     /// # Errors
     /// Returns an error if the build or a call fails on this machine, or if the caller stops the

@@ -22,7 +22,8 @@ use crate::bench::entry;
 const SPREAD: usize = 128 << 20;
 
 /// The largest number of multiplications and additions in one call that runs all copies of an
-/// operation. A call that runs only a single copy of the operation may exceed this limit.
+/// operation. A call that runs only a single copy of the operation may do more multiplications and
+/// additions.
 const WORK: usize = 1 << 31;
 
 /// The largest number of copies of an operation.

@@ -41,7 +41,7 @@ pub struct Workbench<'a> {
 }
 
 /// A test program with a fused operation, which is loaded with the default tiling. The tuner
-/// compares this program with programs that have other tilings.
+/// compares the program that has the default tiling with programs that have other tilings.
 pub struct Trials<'a> {
     bench: &'a Workbench<'a>,
     name: String,
