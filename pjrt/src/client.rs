@@ -17,7 +17,7 @@ use crate::options::XlaOptions;
 use crate::placement::Placement;
 
 /// The name of the plugin option that splits the processor into several devices. Only the plugin
-/// for the CPU has this option.
+/// for the CPU has the option that splits the processor.
 const CPU_DEVICES: &str = "cpu_device_count";
 
 /// The largest number of devices into which the plugin for the CPU can split the processor
@@ -381,8 +381,8 @@ impl PjrtBuffer {
     }
 
     /// Reads the little-endian bytes of one element of the tensor. The argument `index` is the
-    /// position of the element in row-major order. The function copies only the bytes of this
-    /// element to the host.
+    /// position of the element in row-major order. The function copies only the bytes of the
+    /// requested element to the host.
     ///
     /// # Errors
     /// Returns an error if the index is not inside the tensor, or if copying the element fails.
