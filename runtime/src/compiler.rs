@@ -219,7 +219,7 @@ impl Compiler {
         }
     }
 
-    /// Finds the compiler. If `hint` is set, the function uses the compiler at this path.
+    /// Finds the compiler. If `hint` contains a path, the function uses the compiler at this path.
     /// Otherwise, the function uses the first compiler in `folders`, such as the folders of the
     /// search path `PATH`. If a folder belongs to a Python environment, the function also searches
     /// for the compiler in the Python packages of this environment.
@@ -295,9 +295,9 @@ impl Compiler {
     }
 
     /// Asks the compiler for the features that code for the given target may use. For processors,
-    /// the result contains LLVM's names of the features. For other devices, the result contains the
-    /// number formats in which the device computes, such as `fp16`, and the widths of numbers that
-    /// the device can store, such as `b8`.
+    /// the result contains LLVM's names of the features. For devices other than processors, the
+    /// result contains the number formats in which the device computes, such as `fp16`, and the
+    /// widths of numbers that the device can store, such as `b8`.
     pub fn features(&self, target: &Target) -> Result<Vec<String>, CompileError> {
         let folder = Scratch::new_in(&std::env::temp_dir())?;
         let flags = vec!["--compile-to=preprocessing".into()];
@@ -386,7 +386,7 @@ fn device_features(text: &str) -> Vec<String> {
 }
 
 /// Returns the path of the compiler in a Python environment. The argument `folder` is the folder
-/// with the executables of this environment.
+/// with the executables of the Python environment.
 ///
 /// The environment's executable `iree-compile` is a Python script that starts the compiler.
 /// Starting the compiler directly is faster than starting the Python script.

@@ -55,7 +55,7 @@ pub struct Transfers {
 /// the same device.
 ///
 /// You can use a [`Runtime`], and all objects that it creates, only on one thread, because IREE's
-/// contexts do not support several threads. The device itself uses further worker threads.
+/// contexts do not support several threads. The device itself starts worker threads.
 ///
 /// ```
 /// use tracewright_runtime::{Device, Runtime, RuntimeError};
