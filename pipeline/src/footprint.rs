@@ -32,7 +32,7 @@ pub struct Footprint {
     /// The sizes and keys of the program's weights, by storage format. The program maps all weights
     /// into memory.
     pub weights: BTreeMap<WeightStorage, WeightTotal>,
-    /// The size of all weights that every call reads completely, in bytes. The size excludes
+    /// The size of all weights that every call reads completely, in bytes. The field excludes
     /// weights from which calls only look up rows, such as an embedding matrix.
     pub streamed: usize,
     /// The size of the weights that the compiled program copies and repacks at its start, in bytes.
@@ -118,8 +118,8 @@ pub enum Phase {
     Device,
 }
 
-/// The fixed part of the memory that `iree-compile` 3.13 needs, in bytes. The compiler needs
-/// additional memory for each operation and for constants.
+/// The fixed part of the memory that `iree-compile` 3.13 needs, in bytes. In addition to the fixed
+/// part, the compiler needs memory for each operation and for constants.
 const COMPILER: usize = 160 << 20;
 /// For each operation, the memory that `iree-compile` needs in addition to [`COMPILER`], in bytes.
 const COMPILED_NODE: usize = 12 << 10;
@@ -219,7 +219,8 @@ impl Footprint {
     /// Checks that the given memory is large enough for compiling and for running the program.
     ///
     /// # Errors
-    /// Returns an error if the compiler or the program needs more memory.
+    /// Returns an error if the compiler or the program needs more memory than `memory` contains in
+    /// total.
     pub fn check(&self, memory: Memory) -> Result<(), TooLarge> {
         for (what, needs) in [(Phase::Running, self.running()), (Phase::Compiling, self.compile as u64)] {
             if needs > memory.total {

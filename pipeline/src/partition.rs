@@ -29,7 +29,7 @@ pub struct DevicePartition {
     /// copy of the same part of the tensor. The length of a mesh axis is the number of devices
     /// along this axis.
     pub notes: BTreeSet<ShardNote>,
-    /// The cost of one call of each entry point.
+    /// Contains the cost of one call for each entry point.
     pub calls: Vec<CallCost>,
 }
 
