@@ -55,9 +55,9 @@ const NEED_IREE: [&str; 7] = [
 ];
 
 /// Returns a processor with fewer features than this machine, for which the compiler generates
-/// different code. If the processor has no bf16 instructions, weights are not packed. If the
-/// processor has no AVX2, the compiler does not fuse multiplications with additions. The function
-/// also returns the tests that should be skipped for this processor.
+/// other code than for this machine. If the processor has no bf16 instructions, weights are not
+/// packed. If the processor has no AVX2, the compiler does not fuse multiplications with additions.
+/// The function also returns the tests that should be skipped for the returned processor.
 fn lower_level() -> Option<(&'static str, &'static [&'static str])> {
     #[cfg(target_arch = "x86_64")]
     return match () {
@@ -577,9 +577,9 @@ pub fn cargo(root: &Path, words: &[&str]) -> Command {
     cargo
 }
 
-/// Removes the environment variables that cargo set for this program. If these variables were set,
-/// cargo would run the build scripts of some dependencies again, and rebuild all crates that need
-/// these dependencies.
+/// Removes the environment variables that cargo set for this program. If the environment still
+/// contained these variables of cargo, cargo would run the build scripts of some dependencies
+/// again, and rebuild all crates that need these dependencies.
 fn outside_cargo(command: &mut Command) {
     for (name, _) in env::vars_os() {
         if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|set| name.to_string_lossy().starts_with(set)) {
