@@ -47,12 +47,12 @@ pub enum FolderError {
     Locked(PathBuf),
 }
 
-/// The keys that manifests for IREE and for XLA have in common. With these common keys, a program
-/// can find the files of an export.
+/// The keys that manifests for IREE and for XLA have in common. With the common keys, a program can
+/// find the files of an export.
 #[derive(Deserialize)]
 struct Written {
-    /// The version of Tracewright that wrote the export. Only Tracewright's manifests contain this
-    /// key, so the key identifies a manifest.
+    /// The version of Tracewright that wrote the export. The key `tracewright` identifies a
+    /// manifest, because only Tracewright's manifests contain this key.
     #[serde(rename = "tracewright")]
     _version: String,
     /// The entry points of the export. In an export for XLA, each entry point has a separate
