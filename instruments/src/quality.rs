@@ -130,7 +130,7 @@ pub enum QualityError {
     /// The text of the comparison is shorter than one window.
     #[error("the text has {found} tokens, expected at least the {window} tokens of one window")]
     Short { found: usize, window: usize },
-    /// The windows are too short, so the comparison has no positions.
+    /// The windows are so short that no window has a position for the comparison.
     #[error("a window of the text has {0} tokens, expected at least 4")]
     Window(usize),
     /// The two models have vocabularies of different sizes.
