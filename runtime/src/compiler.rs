@@ -268,8 +268,8 @@ impl Compiler {
     }
 
     /// Returns the fastest options for a module whose largest matmuls have the element type
-    /// `element`. The function also resolves the features of the target. If `packed` is set,
-    /// Tracewright's kernels compute the matmuls.
+    /// `element`. The function also completes the list of the target's features. If `packed` is
+    /// set, Tracewright's kernels compute the matmuls.
     pub fn options(
         &self,
         target: &Target,
@@ -323,8 +323,8 @@ impl Compiler {
         Ok(features.into_iter().map(str::to_owned).collect())
     }
 
-    /// Compiles `text` to the file `output`, and returns the compiler's log. The function also
-    /// writes the text of the module and the log into the same folder.
+    /// Compiles `text` to the file `output`, and returns the compiler's log. The function writes
+    /// the log to the file `log`, and the text of the module into the folder of `log`.
     pub(crate) fn run(
         &self,
         text: &str,

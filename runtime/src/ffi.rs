@@ -59,13 +59,13 @@ owner!(
 );
 
 /// The type of a callback that C calls for each executed function. The arguments of the callback
-/// are a pointer to the list, the name of the function with its length, the number of calls, and
-/// the total time in nanoseconds.
+/// are a pointer to the list that the callback extends, the name of the function with its length,
+/// the number of calls, and the total time in nanoseconds.
 type TakeRow = extern "C" fn(*mut c_void, *const c_char, usize, u64, u64);
 
 /// The type of a callback that C calls for each device of a driver. The arguments of the callback
-/// are a pointer to the list, and the three texts of a [`RawDevice`]. The argument after each text
-/// is the length of the text.
+/// are a pointer to the list that the callback extends, and the three texts of a [`RawDevice`]. The
+/// argument after each text is the length of the text.
 type TakeDevice =
     extern "C" fn(*mut c_void, *const c_char, usize, *const c_char, usize, *const c_char, usize);
 
