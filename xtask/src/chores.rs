@@ -539,7 +539,7 @@ fn printed_by_rustc(what: &str) -> Result<String, Error> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Removes a folder that an earlier run created.
+/// Removes a folder that an earlier run of the chore created.
 fn empty(folder: PathBuf) -> Result<PathBuf, Error> {
     if folder.exists() {
         fs::remove_dir_all(&folder).with_path("remove", &folder)?;
