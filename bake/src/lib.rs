@@ -1,9 +1,9 @@
 //! Reads the parameters of a trace from a checkpoint, and writes the parameters to an archive.
 //!
-//! Before `bake` writes the first byte, it checks every parameter. The checkpoint must contain the
-//! parameter with the declared shape and an element type that `bake` can convert. `bake` also
-//! checks that the model reads or explicitly ignores every tensor of the checkpoint. `bake` reports
-//! all problems in one error.
+//! Before `bake` writes the first byte, it checks every parameter. The checkpoint must contain each
+//! parameter with the shape that the network declares and an element type that `bake` can convert.
+//! `bake` also checks that the model reads or explicitly ignores every tensor of the checkpoint.
+//! `bake` reports all problems in one error.
 
 mod compensate;
 mod mismatch;

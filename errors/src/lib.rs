@@ -80,8 +80,8 @@ impl fmt::Display for WithCauses<'_> {
 /// items, although the message omits some items.
 pub const LISTED: usize = 50;
 
-/// Displays at most [`LISTED`] items on separate lines. If there are more items, the last line
-/// contains the number of omitted items.
+/// Displays at most [`LISTED`] items on separate lines. If there are more than [`LISTED`] items,
+/// the last line contains the number of omitted items.
 pub struct Listed<'a, T>(pub &'a [T]);
 
 impl<T: fmt::Display> fmt::Display for Listed<'_, T> {
