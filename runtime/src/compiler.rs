@@ -295,9 +295,9 @@ impl Compiler {
     }
 
     /// Asks the compiler for the features that code for the given target may use. For processors,
-    /// the result contains LLVM's names of the features. For devices other than processors, the
-    /// result contains the number formats in which the device computes, such as `fp16`, and the
-    /// widths of numbers that the device can store, such as `b8`.
+    /// the result contains LLVM's names of the features. For a GPU, the result contains the number
+    /// formats in which the device computes, such as `fp16`, and the widths of numbers that the
+    /// device can store, such as `b8`.
     pub fn features(&self, target: &Target) -> Result<Vec<String>, CompileError> {
         let folder = Scratch::new_in(&std::env::temp_dir())?;
         let flags = vec!["--compile-to=preprocessing".into()];

@@ -58,9 +58,9 @@ owner!(
     Call, RawCall, tw_call_release
 );
 
-/// The type of a callback that C calls for each executed function. The arguments of the callback
-/// are a pointer to the list that the callback extends, the name of the function with its length,
-/// the number of calls, and the total time in nanoseconds.
+/// The type of a callback that C calls for each executed function. The callback receives a pointer
+/// to the list that it extends, the name of the function with its length, the number of calls, and
+/// the total time in nanoseconds.
 type TakeRow = extern "C" fn(*mut c_void, *const c_char, usize, u64, u64);
 
 /// The type of a callback that C calls for each device of a driver. The arguments of the callback
