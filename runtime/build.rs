@@ -11,9 +11,9 @@ const MINIMUM_CMAKE: (u32, u32) = (3, 26);
 /// cannot read the versions in Cargo.toml.
 const CARRIER: &str = "=0.5.0";
 
-/// The name of an environment variable that contains the path of a folder. If the variable is set,
-/// the build script links the libraries in this folder instead of building the libraries again. An
-/// earlier build has stored its libraries in the folder
+/// The name of an environment variable that contains the path of a folder. If the variable contains
+/// the path of a folder, the build script links the libraries in the folder instead of building the
+/// libraries again. An earlier build has stored its libraries in the folder
 /// `target/…/build/tracewright-runtime-…/out/native`.
 const BUILT: &str = "TRACEWRIGHT_NATIVE";
 
@@ -152,8 +152,8 @@ fn compile(package: &Path, out: &Path, drivers: &[&str]) -> Result<(), String> {
 
 /// Returns the folder with IREE's source code, which is in the package `eerie-sys` of cargo's
 /// registry. To find the package `eerie-sys`, the function runs `cargo metadata` on a temporary
-/// package that depends only on `eerie-sys`. The manifest of this crate is not suitable, because
-/// other dependencies of the crate may be unavailable.
+/// package that depends only on `eerie-sys`. The manifest of this crate is not suitable for
+/// `cargo metadata`, because other dependencies of the crate may be unavailable.
 fn iree_source(out: &Path) -> Result<PathBuf, String> {
     let folder = out.join("carrier");
     let write = |name: &str, text: &str| {

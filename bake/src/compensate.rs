@@ -10,9 +10,9 @@ use ops::WeightFormat;
 use ops::format::{GROUP, Group, Quantized};
 use rayon::prelude::*;
 
-/// The damping factor for the matrix of second moments. [`Moments::new`] adds this factor times the
-/// mean of the diagonal to each element of the diagonal. The GPTQ implementation calls this
-/// constant `percdamp`.
+/// The damping factor for the matrix of the inputs' second moments. [`Moments::new`] multiplies the
+/// damping factor by the mean of the matrix diagonal, and adds the product to each element of the
+/// diagonal. The GPTQ implementation calls the damping factor `percdamp`.
 const DAMPING: f64 = 0.01;
 
 /// The number of matrix rows that one thread rounds together. For all matrix rows that a thread
@@ -21,11 +21,11 @@ const TOGETHER: usize = 16;
 
 /// Describes which statistics of a matmul's inputs are known.
 pub enum Importance {
-    /// No statistics are known, so the rounding treats all inputs equally.
+    /// No statistics of the matmul's inputs are known, so the rounding treats all inputs equally.
     Equal,
-    /// The mean square of each input is known.
+    /// The mean square of each matmul input is known.
     Squares(Vec<f32>),
-    /// The second moments of all pairs of inputs are known.
+    /// The second moments of all pairs of matmul inputs are known.
     Moments(Moments),
 }
 
@@ -34,15 +34,15 @@ pub enum Importance {
 pub struct Moments {
     /// The upper triangular matrix U, with the type f32 `[inputs, inputs]`.
     factor: Vec<f32>,
-    /// For each column, the cost of a rounding error if later columns compensate the error. The
-    /// cost in column `i` is `1 / U[i][i]²`.
+    /// Contains, for each matrix column, the cost of a rounding error if later columns compensate
+    /// the error. The cost of an error in column `i` is `1 / U[i][i]²`.
     weights: Vec<f32>,
 }
 
 impl Moments {
     /// Computes the moments from the sums of products of all pairs of inputs, f32
-    /// `[inputs, inputs]`. An input that is always zero doesn't affect the rounding of the other
-    /// columns.
+    /// `[inputs, inputs]`. If a matmul input is always zero, the matrix column of this input
+    /// doesn't affect the rounding of other columns.
     pub fn new(sums: &[f32], inputs: usize) -> Self {
         let mut factor: Vec<f64> = sums.iter().map(|&sum| f64::from(sum)).collect();
         let diagonal = |i: usize| i * inputs + i;
@@ -159,7 +159,8 @@ fn round_rows(
 }
 
 /// Recomputes the scale and the minimum of a group of numbers in a quantized block. The old scale
-/// and minimum no longer fit, because rounding earlier columns has changed the group's numbers.
+/// and minimum no longer fit the group's numbers, because rounding earlier columns has changed
+/// these numbers.
 fn refit(block: &mut Quantized, group: usize, numbers: &[f32], weights: &[f32]) {
     if let Quantized::SuperBlock(block) = block {
         block.refit(group, numbers, weights);

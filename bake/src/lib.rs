@@ -1,9 +1,9 @@
 //! Reads the parameters of a trace from a checkpoint, and writes the parameters to an archive.
 //!
-//! Before `bake` writes the first byte, it checks every parameter. The checkpoint must contain the
-//! parameter with the declared shape and an element type that `bake` can convert. `bake` also
-//! checks that the model reads or explicitly ignores every tensor of the checkpoint. `bake` reports
-//! all problems in one error.
+//! Before `bake` writes the first byte, it checks every parameter. The checkpoint must contain each
+//! parameter with the shape that the network declares and an element type that `bake` can convert.
+//! `bake` also checks that the model reads or explicitly ignores every tensor of the checkpoint.
+//! `bake` reports all problems in one error.
 
 mod compensate;
 mod mismatch;
@@ -36,8 +36,8 @@ pub enum Ignorable {
     /// encoder in a multimodal checkpoint.
     Prefix(&'static str),
     /// A tensor whose key begins with `prefix`, followed by a layer number of at least `from`. For
-    /// example, `bake` ignores the layers after the last layer of the model, because these layers
-    /// are for multi-token prediction.
+    /// example, some checkpoints contain additional layers for multi-token prediction, and `bake`
+    /// ignores these additional layers.
     LayersFrom {
         /// The part of the tensor's key before the layer number.
         prefix: &'static str,
@@ -59,7 +59,7 @@ pub enum Ignorable {
 pub struct BakeOptions<'a> {
     /// Whether `bake` stores metadata with the type and the hash of each parameter in the archive.
     pub metadata: bool,
-    /// The callback that receives the progress of `bake`. The callback can also stop `bake`.
+    /// The callback that receives the progress of `bake`. The progress callback can stop `bake`.
     pub watch: Option<Watch<'a>>,
 }
 
@@ -75,8 +75,8 @@ pub struct Baked {
     /// The keys of the tensors whose element type was converted, each with the old and the new
     /// element type.
     pub converted: Vec<(String, ElementType, ElementType)>,
-    /// For each kind of conversion from quantized blocks, the number of tensors that `bake`
-    /// converted in this way.
+    /// For each kind of conversion from quantized blocks, the number of tensors to which `bake`
+    /// applied this conversion.
     pub blocks: BTreeMap<FromBlocks, usize>,
     /// The keys of the checkpoint's tensors that `bake` ignored.
     pub ignored: Vec<String>,
@@ -157,8 +157,8 @@ pub enum BakeError {
 }
 
 impl BakeError {
-    /// Extends the error with the source lines at which the network in `trace` declares the
-    /// tensors.
+    /// Extends the error with the source lines at which the network in `trace` declares the tensors
+    /// that the error names.
     #[must_use]
     pub fn declared_in(mut self, trace: &Trace) -> Self {
         if let Self::Mismatch { problems, .. } = &mut self {
@@ -173,14 +173,14 @@ impl BakeError {
     }
 }
 
-/// Reads `parameters` from `checkpoint`, and writes the parameters to the archive `out`. Floats are
-/// converted to the declared element type. The memory consumption of `bake` does not depend on the
-/// size of the checkpoint.
+/// Reads `parameters` from `checkpoint`, and writes the parameters to the archive `out`. The
+/// function converts floats to the element type that the network declares. The memory consumption
+/// of `bake` does not depend on the size of the checkpoint.
 ///
 /// # Errors
 /// If the checkpoint and the parameters differ, the error lists all differences, and `bake` writes
-/// nothing. The function also returns an error if reading or writing fails. After an error, the
-/// function leaves no new file on the disk.
+/// nothing. Returns an error if reading the checkpoint or writing the archive fails. After an
+/// error, the function leaves no new file on the disk.
 pub fn bake(
     checkpoint: &Checkpoint,
     parameters: &[Parameter],
@@ -227,8 +227,9 @@ fn entry(parameter: &Parameter) -> NewEntry {
 }
 
 /// Returns the tensors that the network declares, but that the simplifier removed. A checkpoint may
-/// contain the removed tensors. The argument `recorded` contains the parameters of the recorded
-/// trace. The argument `parameters` contains the parameters of the simplified trace.
+/// contain tensors that the simplifier removed from the network. The argument `recorded` contains
+/// the parameters of the recorded trace. The argument `parameters` contains the parameters of the
+/// simplified trace.
 pub fn unread(recorded: &[Parameter], parameters: &[Parameter]) -> Vec<Ignorable> {
     fn keys(of: &[Parameter]) -> BTreeSet<&str> {
         of.iter().flat_map(Parameter::sources).map(|(key, _)| key).collect()

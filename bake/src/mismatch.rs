@@ -18,9 +18,9 @@ const HEAD: &str = "lm_head.weight";
 pub enum Problem {
     /// The keys in the checkpoint begin with another prefix than the keys of the parameters.
     Beginning {
-        /// The prefix of the parameters' keys.
+        /// The prefix of the keys of the model's parameters.
         declared: String,
-        /// The prefix of the checkpoint's keys.
+        /// The prefix of the keys in the checkpoint.
         found: String,
         key: String,
         count: usize,
@@ -38,7 +38,7 @@ pub enum Problem {
     /// A tensor should be a copy of another tensor, but the contents of the two tensors differ.
     NotEqual {
         key: String,
-        /// The key of the other tensor, which should have the same content.
+        /// The key of the tensor of which the tensor `key` should be a copy.
         other: String,
     },
     Shape {
@@ -124,7 +124,8 @@ fn begin(prefix: &str) -> String {
 
 impl Problem {
     /// Replaces the layer numbers in a problem's tensor keys with `*`, and returns the changed
-    /// problem. If several layers have the same problem, the results for these layers are equal.
+    /// problem. If several layers have the same problem, the function returns equal results for
+    /// these layers.
     fn of_all_layers(&self) -> Self {
         let pattern = |key: &String| key_pattern(key);
         let mut problem = self.clone();
@@ -170,8 +171,8 @@ impl<'a> Moved<'a> {
     /// function chooses the two prefixes so that replacing the old prefix turns as many missing
     /// keys as possible into keys of unread tensors in the checkpoint. Returns `None` if no
     /// replacement turns at least two missing keys into keys of unread tensors. The function
-    /// replaces at most the first two components of a missing key, because the other components
-    /// identify the parameter.
+    /// replaces at most the first two components of a missing key, because the remaining components
+    /// of the key identify the parameter.
     pub(crate) fn find(missing: &[&'a str], unread: &[&'a str]) -> Option<Self> {
         let cuts = |key: &str| {
             let dots = key.match_indices('.').map(|(at, _)| at + 1);

@@ -1,5 +1,5 @@
-//! Writes a checkpoint with quantized matrices. The checkpoint is a safetensors file. The file's
-//! metadata contain a list of the tensors that are stored in quantized blocks.
+//! Writes a checkpoint with quantized matrices. The checkpoint is a safetensors file. The metadata
+//! of the safetensors file list the tensors that are stored in quantized blocks.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -15,7 +15,7 @@ use trace::{Parameter, Recipe, key_pattern};
 
 use crate::compensate::{Importance, round};
 
-/// The name of the file that contains the tensors.
+/// The name of the file that contains the tensors of the quantized checkpoint.
 const FILE: &str = "model.safetensors";
 
 /// The reason why Tracewright cannot write a quantized copy of a checkpoint.
@@ -42,7 +42,7 @@ pub struct Quantizer<'a> {
     rounded: BTreeMap<String, (BlockRows, Vec<u8>)>,
 }
 
-/// A tensor of the checkpoint that a network reads.
+/// A tensor that a network reads from the checkpoint.
 struct Source {
     ty: TensorType,
     format: Option<WeightFormat>,
@@ -51,8 +51,8 @@ struct Source {
 }
 
 impl<'a> Quantizer<'a> {
-    /// Creates a quantizer for the tensors of the checkpoint that the recorded parameters read.
-    /// `formats` selects the format of each matrix by a pattern that matches the key of the matrix.
+    /// Creates a quantizer for the checkpoint tensors that the recorded parameters read. `formats`
+    /// selects the format of each matrix by a pattern that matches the key of the matrix.
     pub fn new(
         checkpoint: &'a Checkpoint,
         parameters: &[Parameter],
@@ -106,8 +106,9 @@ impl<'a> Quantizer<'a> {
         Ok(())
     }
 
-    /// Writes all tensors into a folder, and returns the number of bytes. Before writing, the
-    /// function quantizes all remaining matrices without statistics of their inputs.
+    /// Writes all tensors into a folder, and returns the number of written bytes. Before writing,
+    /// the function quantizes each matrix that is not quantized yet, without statistics of the
+    /// matmul's inputs.
     ///
     /// # Errors
     /// Returns an error if the folder already contains a checkpoint, or if writing the new

@@ -41,8 +41,8 @@ struct RandomTensor<'a> {
     watch: WatchBytes<'a>,
 }
 
-/// A callback that receives the size of each written tensor in bytes. The callback can also stop
-/// the function that writes the tensors.
+/// A callback that receives the size of each written tensor in bytes. The callback can stop the
+/// function that writes the tensors.
 pub type WatchBytes<'a> = &'a (dyn Fn(usize) -> ControlFlow<()> + Sync);
 
 impl RandomTensor<'_> {

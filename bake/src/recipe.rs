@@ -12,7 +12,7 @@ use ops::ops::{Binary, BinaryKind, Constant, Convert, Pack, Permute, Quantize, R
 use ops::{ElementType, Literal, Op, TensorType, Value, WeightFormat};
 use trace::{Parameter, Recipe};
 
-/// The number of elements that the evaluator of a recipe computes together.
+/// The number of elements that the evaluator of a recipe computes at a time.
 const PIECE: usize = 1 << 14;
 
 /// Writes the data of a parameter to an archive.
@@ -192,7 +192,8 @@ struct PieceReader<'a> {
 }
 
 enum PieceSource<'a> {
-    /// The numbers of a tensor, and the element type to which the reader rounds the numbers.
+    /// The numbers of a checkpoint's tensor, and the element type to which [`PieceReader`] rounds
+    /// the numbers.
     Source(TensorNumbers<'a>, Option<ElementType>),
     Op(Cow<'a, Op>, Vec<PieceReader<'a>>),
 }

@@ -1,5 +1,5 @@
-//! Assigns a code such as `TW0201` to each error. `tracewright explain` prints a page about a code,
-//! with an example and a fix.
+//! Assigns a code such as `TW0201` to each error. `tracewright explain` prints a page about an
+//! error code, with an example and a fix.
 
 mod list;
 #[cfg(feature = "iree")]
@@ -28,7 +28,8 @@ pub trait Coded: Error {
         self.passed_on().map_or_else(Vec::new, Coded::places)
     }
 
-    /// Converts this error to a trait object. The method also works for an error in a `Box`.
+    /// Converts this error to a trait object. You can call this method on an error value and on an
+    /// error in a `Box`.
     fn coded(&self) -> &(dyn Coded + 'static)
     where
         Self: Sized + 'static,
@@ -44,8 +45,8 @@ impl AnyCoded {
         Self(Box::new(error))
     }
 
-    /// Converts the error to the type `E`. Returns `Err` with the unchanged error if the error has
-    /// another type.
+    /// Converts the error to the type `E`. Returns `Err` with the unchanged error if the error does
+    /// not have the type `E`.
     pub fn downcast<E: Error + 'static>(self) -> Result<Box<E>, Self> {
         let Self(error) = self;
         match (&*error as &(dyn Error + 'static)).is::<E>() {
@@ -92,8 +93,9 @@ impl fmt::Display for AnyCoded {
 
 /// Assigns codes to the variants of an error type. In the call of the macro, first list the
 /// variants that only wrap another error. Below the wrapping variants, list each error code with
-/// its variants. In the call of the macro, `@` precedes the source lines that the error refers to.
-/// The macro generates an exhaustive match, so a variant without a code doesn't compile.
+/// the variants that have this code. In the call of the macro, `@` precedes the source lines that
+/// the error refers to. The macro generates an exhaustive match, so a variant without a code
+/// doesn't compile.
 #[macro_export]
 macro_rules! coded {
     ($($error:ident: $($passed:ident)* { $($code:ident: $($own:ident)+;)* } $(@ $places:expr;)?)+) => {

@@ -39,11 +39,11 @@ impl<T> WithPath<T> for io::Result<T> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The path of the model's field that contains the declaration, if this path is known. An
-    /// example is `model.layers.*.self_attn.q_proj`.
+    /// example of a field path is `model.layers.*.self_attn.q_proj`.
     pub path: String,
     /// The Rust file, relative to the parent folder of the crate, such as `models/src/llama.rs`.
     pub file: String,
-    /// The line number, which begins at 1.
+    /// The line number in the Rust file, which begins at 1.
     pub line: u32,
 }
 
@@ -80,8 +80,8 @@ impl fmt::Display for WithCauses<'_> {
 /// items, although the message omits some items.
 pub const LISTED: usize = 50;
 
-/// Displays at most [`LISTED`] items on separate lines. If there are more items, the last line
-/// contains the number of omitted items.
+/// Displays at most [`LISTED`] items on separate lines. If there are more than [`LISTED`] items,
+/// the last line contains the number of omitted items.
 pub struct Listed<'a, T>(pub &'a [T]);
 
 impl<T: fmt::Display> fmt::Display for Listed<'_, T> {
@@ -95,8 +95,8 @@ impl<T: fmt::Display> fmt::Display for Listed<'_, T> {
 }
 
 /// Escapes the control characters of a text before the text is printed to a terminal. Escaping is
-/// necessary because names in untrusted files can contain control sequences. The function keeps
-/// line breaks and tabs.
+/// necessary because names in untrusted files can contain control sequences. The function does not
+/// escape line breaks and tabs.
 pub fn escaped(text: &str) -> String {
     let is_plain = |c: char| !c.is_control() || c == '\n' || c == '\t';
     text.chars().fold(String::with_capacity(text.len()), |mut shown, c| {

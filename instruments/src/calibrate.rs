@@ -76,7 +76,7 @@ pub struct LayerMoments {
 impl Calibration<'_> {
     /// For one layer after another, computes the second moments of the matmul inputs, and passes
     /// the moments to the callback `each`. The callback `watch` receives the number of finished
-    /// layers and the number of all layers. The callback can also stop the calibration.
+    /// layers and the number of all layers. The callback can stop the calibration.
     ///
     /// # Errors
     /// Returns an error if a layer cannot be built or called, or if `each` or `watch` stops the calibration.
@@ -316,8 +316,8 @@ impl Layers {
         Ok(layers)
     }
 
-    /// Returns the results of the layer `call` that later layers read. The list contains the index
-    /// and the node of each result.
+    /// Returns those results of the layer `call` that later layers read. The list contains the
+    /// index and the node of each result.
     fn results(&self, function: &Function, call: NodeId) -> Vec<(usize, NodeId)> {
         let result = |id: NodeId| match &function.node(id).kind {
             NodeKind::Result { index } if function.operands(id) == [call] => Some((*index, id)),

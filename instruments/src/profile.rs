@@ -62,8 +62,8 @@ pub struct ProfiledDispatch {
     /// The total time of all executions of the dispatch, in seconds.
     pub seconds: f64,
     /// The number of bytes that the operations of the dispatch read and write, according to the
-    /// cost model. The field is `None` if another dispatch computes some operations of this
-    /// dispatch.
+    /// cost model. The field is `None` if another dispatch computes some of the same operations as
+    /// this dispatch.
     pub bytes: Option<f64>,
     /// The number of multiplications and additions in the dispatch, if this number is known.
     pub flops: Option<f64>,
@@ -304,8 +304,8 @@ pub(crate) fn variant(plan: &Plan) -> BTreeMap<&'static str, String> {
     ])
 }
 
-/// Computes the hash of a recorded entry point. The hash does not depend on the other entry points
-/// of the trace.
+/// Computes the hash of a recorded entry point. The hash of an entry point does not depend on the
+/// other entry points of the trace.
 fn recorded(trace: &Trace, entry: &str) -> String {
     let alone = trace.with_entries(&[entry]).inlined();
     blake3::hash(alone.to_string().as_bytes()).to_hex()[..32].to_owned()

@@ -77,7 +77,7 @@ pub struct QualityReport {
     pub bytes: Option<u64>,
     pub reference_bytes: Option<u64>,
     /// The error that the quantization of each matrix causes. The list is empty if `quality` did
-    /// not measure the error of each matrix.
+    /// not measure the quantization error of each matrix.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<LayerQuality>,
 }
@@ -130,7 +130,7 @@ pub enum QualityError {
     /// The text of the comparison is shorter than one window.
     #[error("the text has {found} tokens, expected at least the {window} tokens of one window")]
     Short { found: usize, window: usize },
-    /// The windows are too short, so the comparison has no positions.
+    /// The windows are so short that no window has a position for the comparison.
     #[error("a window of the text has {0} tokens, expected at least 4")]
     Window(usize),
     /// The two models have vocabularies of different sizes.
@@ -154,7 +154,7 @@ pub enum QualityError {
 
 /// Splits `tokens` into windows, and compares `model` with `reference` on all windows. The callback
 /// `watch` receives the number of finished windows and the number of all windows. The callback can
-/// also stop the comparison.
+/// stop the comparison.
 ///
 /// # Errors
 /// Returns an error if the text is shorter than a window, the vocabularies differ, or a call fails.

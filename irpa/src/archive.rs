@@ -58,8 +58,8 @@ pub struct Entry {
 /// The location of the bytes of an archive entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EntryData {
-    /// The bytes of the entry are in the given range of the file. In the file, the start of the
-    /// range is a multiple of 64.
+    /// The bytes of the entry are in the given range of the file. The range of the entry's bytes
+    /// begins at a multiple of 64 in the file.
     Range(Range<usize>),
     /// The bytes of the archive entry repeat a pattern. The file contains the pattern only once.
     Splat {
@@ -123,9 +123,10 @@ impl Archive {
         Ok(Some(self.map.read_once(range.clone(), read).with_path("map", &self.path)?))
     }
 
-    /// Returns an identifier of the archive. The identifier is the blake3 hash of all bytes before
-    /// the tensors' data. The bytes before the data include the hash of each tensor. Therefore, if
-    /// every tensor has a hash, archives with different data have different identifiers.
+    /// Returns an identifier of the archive. The identifier of an archive is the blake3 hash of all
+    /// bytes before the tensors' data. The bytes before the data include the hash of each tensor.
+    /// Therefore, if every tensor has a hash, archives with different data have different
+    /// identifiers.
     pub fn table_blake3(&self) -> String {
         // The start of the storage segment. An earlier check guarantees that the start lies inside the file.
         let front = LittleEndian::read_u64(&self.map[72..80]) as usize;
@@ -406,8 +407,8 @@ impl Verifier<'_> {
     }
 
     /// Reads the offset and the length of a segment at the position `field`. The segment must start
-    /// at the end of the previous segment. A segment that is not empty must also begin at a
-    /// multiple of `alignment`.
+    /// at the end of the previous segment. A segment that is not empty must begin at a multiple of
+    /// `alignment`.
     fn segment(&self, field: u64, before: u64, alignment: u64) -> Result<Range<u64>, ArchiveError> {
         let (offset, length) = (self.u64(field), self.u64(field + 8));
         let start = before.next_multiple_of(alignment);
@@ -425,7 +426,7 @@ impl Verifier<'_> {
     }
 
     /// Reads a range. The position `field` of the file contains the offset and the length of the
-    /// range. The offset is relative to the start of `segment`.
+    /// range. The offset of the range is relative to the start of `segment`.
     fn range(&self, field: u64, segment: &Range<u64>) -> Result<Range<u64>, ArchiveError> {
         let (offset, length) = (self.u64(field), self.u64(field + 8));
         let size = segment.end - segment.start;

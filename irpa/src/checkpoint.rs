@@ -121,7 +121,7 @@ impl TensorNumbers<'_> {
     }
 
     /// Returns the integers and the scales of the block that contains the `count` numbers from the
-    /// index `start` on. The result is `None` if none of Tracewright's formats can store this block
+    /// index `start` on. The result is `None` if none of Tracewright's formats can store the block
     /// without changes.
     pub fn quantized(&self, start: usize, count: usize) -> Option<Quantized> {
         match self.stored {
@@ -185,8 +185,8 @@ impl Checkpoint {
         self.passed_over.as_ref()
     }
 
-    /// Creates a checkpoint with the tensors of a GGUF file. The tensors keep the names in the
-    /// file.
+    /// Creates a checkpoint with the tensors of a GGUF file. The tensors keep their names from the
+    /// GGUF file.
     pub fn of_gguf(file: &Gguf) -> Self {
         let tensor = |tensor: &crate::GgufTensor| {
             let (name, shape, range) = (tensor.name.clone(), tensor.shape.clone(), tensor.range.clone());
@@ -204,8 +204,8 @@ impl Checkpoint {
 
     /// Replaces each tensor with the result of `revise`. The callback `revise` can change the name,
     /// the stored order and the shape, but not the number of elements. If `revise` returns `None`,
-    /// the tensor is removed. If another tensor already has the new name, the function does not
-    /// change the tensor.
+    /// the tensor is removed. The function does not change a tensor if another tensor already has
+    /// the name that `revise` returns.
     #[must_use]
     pub fn revised(mut self, revise: impl Fn(CheckpointTensor) -> Option<CheckpointTensor>) -> Self {
         let mut tensors = BTreeMap::new();
@@ -238,8 +238,8 @@ impl Checkpoint {
         Ok(self)
     }
 
-    /// Renames tensors. Each pair in `prefixes` contains an old prefix and a new prefix. If another
-    /// tensor already has the new name, the tensor keeps its old name.
+    /// Renames tensors. Each pair in `prefixes` contains an old prefix and a new prefix. A tensor
+    /// keeps its old name if another tensor already has the new name.
     #[must_use]
     pub fn renamed(mut self, prefixes: &[(&str, &str)]) -> Self {
         for name in self.tensors.keys().cloned().collect::<Vec<_>>() {
@@ -278,8 +278,8 @@ impl Checkpoint {
 
     /// Combines tensors of four-bit floats with the tensors of their scales, as in published
     /// gpt-oss checkpoints. The tensors `NAME_blocks` `[…, rows, inputs / 32, 16]` and
-    /// `NAME_scales` `[…, rows, inputs / 32]` become one tensor `NAME` `[…, inputs, rows]`. All
-    /// other tensors stay unchanged.
+    /// `NAME_scales` `[…, rows, inputs / 32]` become one tensor `NAME` `[…, inputs, rows]`. The
+    /// function changes only tensors of four-bit floats and tensors of their scales.
     #[must_use]
     pub fn with_scales(mut self) -> Self {
         for name in self.tensors.keys().cloned().collect::<Vec<_>>() {
@@ -457,7 +457,7 @@ impl Checkpoint {
 }
 
 /// Replaces tensors of bytes with the block-quantized matrices that the bytes store. The argument
-/// `text` is the JSON from the metadata of the file, which lists the block-quantized tensors.
+/// `text` is the JSON that lists the block-quantized tensors in the metadata of the file.
 fn in_blocks(tensors: &mut [CheckpointTensor], text: &str) -> Result<(), RowsProblem> {
     let mut described: BTreeMap<String, BlockRows> = serde_json::from_str(text).map_err(RowsProblem::Json)?;
     for tensor in tensors {

@@ -5,7 +5,7 @@ use half::{bf16, f16, slice::HalfFloatSliceExt};
 use ops::ElementType;
 
 /// The number of elements that the conversion writes into an intermediate buffer. A buffer with
-/// this number of elements fits into the processor's first-level cache.
+/// [`BLOCK`] elements fits into the processor's first-level cache.
 const BLOCK: usize = 1024;
 
 /// Converts little-endian elements from one float type to another. The function rounds to nearest

@@ -189,12 +189,12 @@ pub enum ArchiveRule {
     /// Each alignment in the archive must be a power of two. The data of an entry must begin at a
     /// multiple of the entry's alignment, which is at least 64 bytes.
     Alignment,
-    /// A repeated pattern must have 1, 2, 4, 8 or 16 bytes. The size of the entry must be a
-    /// multiple of the pattern's size.
+    /// A repeated pattern must have 1, 2, 4, 8 or 16 bytes. The size of an entry that repeats a
+    /// pattern must be a multiple of the pattern's size.
     Splat,
     /// The ranges of the header, the table and the entries must not overlap.
     Overlap,
-    /// All bytes between the ranges of the file must be zero.
+    /// All bytes of the file outside of the header, the table and the entries must be zero.
     Gap,
     /// Metadata from Tracewright must be well formed, and must match the size of the data.
     Metadata,
@@ -235,7 +235,8 @@ pub enum EntryProblem {
     #[error("{}", match .0 { Some(ty) => format!("the type {ty} needs more bytes than a file can contain"),
         None => "the archive needs more bytes than a file can contain".into() })]
     TooLarge(Option<TensorType>),
-    /// The size of the pattern is invalid, or does not divide the size of the entry.
+    /// The size of the repeated pattern is invalid, or does not divide the size of the archive
+    /// entry.
     #[error(
         "the entry repeats a pattern of {pattern} bytes to fill {length} bytes, expected a pattern of 1, 2, 4, 8 \
         or 16 bytes that divides the length"

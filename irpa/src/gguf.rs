@@ -1,9 +1,9 @@
 //! Reads GGUF files, which contain metadata, a table of tensors, and the data of the tensors.
 //!
-//! The file `docs/gguf.md` in the ggml repository describes the format. This reader supports
-//! versions 2 and 3 with little-endian numbers. The reader checks all counts and offsets in the
-//! file before it uses these numbers. If keys or tensors of a file are invalid, one error lists all
-//! problems.
+//! The file `docs/gguf.md` in the ggml repository describes the format. The reader supports
+//! versions 2 and 3 of the GGUF format, with little-endian numbers. The reader checks all counts
+//! and offsets in the file before it uses these numbers. If keys or tensors of a file are invalid,
+//! one error lists all problems.
 
 mod blocks;
 
@@ -67,9 +67,9 @@ pub enum StoredNumbers {
     Each(Dtype),
     /// The file stores the numbers in quantized blocks, and each block contains its own scales.
     Blocks(BlockFormat),
-    /// The file stores the rows of a matrix in quantized blocks. The second field of the variant is
-    /// the length of a row. Each row begins with a new block, and zeros fill the last block of a
-    /// row.
+    /// The file stores the rows of a matrix in quantized blocks. The second field of this enum
+    /// variant is the number of values in a matrix row. Each row begins with a new block, and zeros
+    /// fill the last block of a row.
     Rows(BlockFormat, usize),
     /// The numbers are four-bit floats, and each byte contains two numbers. Another tensor contains
     /// the scales of the four-bit floats.

@@ -18,8 +18,8 @@ pub struct HubFolder {
 
 impl HubFolder {
     /// Returns the folder at `path`, if `path` is the folder of a model in the cache. The folder of
-    /// a model contains a subfolder `snapshots`. In addition, the folder of a model has a name such
-    /// as `models--org--name`, or contains another subfolder that the hub creates.
+    /// a model contains a subfolder `snapshots`. The folder of a model must have a name such as
+    /// `models--org--name`, or contain another subfolder of the hub besides `snapshots`.
     pub fn at(path: &Path) -> Option<Self> {
         let folder = path.join("snapshots");
         let is_named = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("models--"));

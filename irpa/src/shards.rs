@@ -14,9 +14,10 @@ impl Checkpoint {
     ///
     /// If several shards contain a tensor with the same name, the function uses the tensor from the
     /// shard that the index lists. Several shards can contain a tensor with the same name if a
-    /// checkpoint replaces some tensors of another checkpoint. If the index does not list the
-    /// tensor, the function uses the last shard in the order of names. Hugging Face transformers
-    /// 5.24 also uses the last shard (`modeling_utils.py`, `merged_state_dict`).
+    /// checkpoint replaces some tensors of another checkpoint. If the index does not list such a
+    /// tensor, the function uses the tensor from the last shard in the order of names. Hugging Face
+    /// transformers 5.24 uses the tensor from the last shard, too (`modeling_utils.py`,
+    /// `merged_state_dict`).
     pub(crate) fn add_shards(&mut self, path: &Path) -> Result<(), ArchiveError> {
         let index = Index::read(path)?;
         let mut problems = Vec::new();
@@ -82,8 +83,8 @@ const COMPARED: usize = 64;
 impl Checkpoint {
     /// Compares this checkpoint, which is a single file, with the shards of an index. Returns the
     /// index if the single file and the shards differ. The function compares names, types and
-    /// shapes, and the first and last bytes of each tensor. The result is `None` if the checkpoints
-    /// are equal, if all shards are missing, or if a shard cannot be read.
+    /// shapes, and the first and last bytes of each tensor. The result is `None` if the single file
+    /// equals the shards, if all shards are missing, or if a shard cannot be read.
     pub(crate) fn differs_from(&self, index: PathBuf) -> Option<PassedOver> {
         let weights = Index::read(&index).ok()?;
         if !weights.shards().iter().any(|shard| files::is_there(&index.with_file_name(shard))) {

@@ -18,8 +18,8 @@ pub enum UnsupportedFormat {
     /// A folder with several GGUF files, so the model is ambiguous. To fix the error, pass the path
     /// of one GGUF file.
     Gguf(Vec<String>),
-    /// A placeholder instead of the weights. A placeholder remains in the folder after an
-    /// incomplete download.
+    /// A placeholder file instead of a file with weights. A placeholder remains in the folder after
+    /// an incomplete download.
     StandIn(StandIn),
     /// An adapter for a base model, in the format of PEFT.
     Adapter {
@@ -30,8 +30,8 @@ pub enum UnsupportedFormat {
     },
     /// Several models in one folder, in the format of diffusers.
     Pipeline,
-    /// A zip or tar archive, or a compressed file, instead of a model. If you passed a folder with
-    /// a packed file, the field contains the name of the packed file.
+    /// A zip or tar archive, or a compressed file, instead of a model. If you passed a folder that
+    /// contains a zip, tar or compressed file, the field contains the name of this file.
     Packed(Option<String>),
     /// An IREE parameter archive, which does not contain the configuration of a model.
     Archive,

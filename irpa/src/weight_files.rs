@@ -15,7 +15,8 @@ pub(crate) struct WeightFiles {
     /// The file with weights that Tracewright reads. The field contains the path of the single
     /// safetensors file, or the path of the index if the weights are in several files.
     pub file: PathBuf,
-    /// An index in the same folder as a single safetensors file. Tracewright ignores such an index.
+    /// Tracewright ignores an index in the same folder as a single safetensors file. The field
+    /// contains the path of an ignored index.
     pub index: Option<PathBuf>,
 }
 

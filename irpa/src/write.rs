@@ -124,8 +124,7 @@ pub struct WriteOptions<'a> {
     /// Whether the archive contains metadata with the type and the hash of each tensor. Tracewright
     /// needs the types and hashes, but IREE does not.
     pub metadata: bool,
-    /// The callback that receives the progress of the writer. The callback can also stop the
-    /// writer.
+    /// The callback that receives the progress of the writer. The callback can stop the writer.
     pub watch: Option<Watch<'a>>,
 }
 
@@ -167,8 +166,8 @@ pub fn write<E: From<ArchiveError>>(
     Ok(())
 }
 
-/// Flushes written data to the disk while the caller computes the next data. Without this function,
-/// the flush at the end of the file would have to write all data.
+/// Flushes written data to the disk while the caller computes the next data. Without earlier
+/// flushes, the flush after the last entry would have to write all data.
 fn flushing<E: From<ArchiveError>>(
     file: &File,
     destination: &Destination<'_>,
@@ -389,8 +388,8 @@ impl ArchivePlan {
     }
 }
 
-/// Fills the space between two ranges of the file with zeros. The number of zeros is less than the
-/// size of a page.
+/// Fills the space between two ranges of the file with zeros. The function writes fewer zeros than
+/// a memory page has bytes.
 fn pad(out: &mut impl Write, count: u64) -> io::Result<()> {
     const ZEROS: [u8; FILE_ALIGNMENT as usize] = [0; FILE_ALIGNMENT as usize];
     out.write_all(&ZEROS[..count as usize])

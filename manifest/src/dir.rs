@@ -18,7 +18,7 @@ pub mod names {
     pub const MODULE: &str = "model.vmfb";
     pub const ARCHIVE: &str = "model.irpa";
     /// The name of the archive with the weights that recipes compute from checkpoint tensors. Only
-    /// exports for XLA contain this archive.
+    /// exports for XLA contain an archive of weights that recipes compute.
     pub const MADE: &str = "made.irpa";
     /// The files that Tracewright needs for loading a tokenizer. The exporter copies the
     /// tokenizer's files that exist in the model's folder.
@@ -47,12 +47,12 @@ pub enum FolderError {
     Locked(PathBuf),
 }
 
-/// The keys that manifests for IREE and for XLA have in common. With these common keys, a program
-/// can find the files of an export.
+/// The keys that manifests for IREE and for XLA have in common. With the common keys, a program can
+/// find the files of an export.
 #[derive(Deserialize)]
 struct Written {
-    /// The version of Tracewright that wrote the export. Only Tracewright's manifests contain this
-    /// key, so the key identifies a manifest.
+    /// The version of Tracewright that wrote the export. The key `tracewright` identifies a
+    /// manifest, because only Tracewright's manifests contain this key.
     #[serde(rename = "tracewright")]
     _version: String,
     /// The entry points of the export. In an export for XLA, each entry point has a separate
@@ -139,7 +139,7 @@ impl<'a> ExportFolder<'a> {
     /// Removes the files of an export, beginning with the manifest. The function removes the
     /// manifest first, because a mixture of old and new files with a manifest would look like a
     /// valid export. If the function cannot remove a file, the lock file remains, and marks the
-    /// other files as leftovers of an export.
+    /// remaining files as leftovers of an export.
     fn clear(&self, lock: FolderLock) -> Result<FolderLock, FileError> {
         let old = written(self.path)?.unwrap_or_default().into_iter().map(|name| self.path.join(name));
         match self.files().chain(old).try_for_each(|file| remove(&file)) {
@@ -217,7 +217,7 @@ mod tests {
     }
 
     /// The exporter checks the folder, compiles the network, and then writes the files. During the
-    /// compilation, other programs can write files into the folder.
+    /// compilation, other programs can write files into the folder of the export.
     #[test]
     fn what_came_since_it_was_asked_for_is_not_replaced() {
         let out = tempfile::tempdir().unwrap();

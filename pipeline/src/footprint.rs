@@ -32,12 +32,12 @@ pub struct Footprint {
     /// The sizes and keys of the program's weights, by storage format. The program maps all weights
     /// into memory.
     pub weights: BTreeMap<WeightStorage, WeightTotal>,
-    /// The size of all weights that every call reads completely, in bytes. The size excludes
+    /// The size of all weights that every call reads completely, in bytes. The field excludes
     /// weights from which calls only look up rows, such as an embedding matrix.
     pub streamed: usize,
     /// The size of the weights that the compiled program copies and repacks at its start, in bytes.
-    /// The size is 0 if the archive already stores weights in the layout of the kernels. The size
-    /// is also 0 if the program reads the weights directly from the memory-mapped file.
+    /// No weights are repacked if the archive already stores weights in the layout of the kernels,
+    /// or if the program reads the weights directly from the memory-mapped file.
     pub repacked: usize,
     /// Maps each kind of state, such as `kv.keys`, to its size in bytes. All entry points of the
     /// program share the same state.
@@ -49,9 +49,10 @@ pub struct Footprint {
     /// size of all values in the largest layer that the entry point calls. The bound includes all
     /// values of one layer, because only one layer runs at a time, and the compiler may reorder
     /// operations within a layer. The bound includes no memory for views, which share the memory of
-    /// another tensor. The bound also includes no memory for a result that can overwrite an
-    /// operand, because no other operation reads the operand. If a call updates a KV cache and also
-    /// reads a part of the cache, IREE copies the cache, so the bound includes the cache twice.
+    /// another tensor. If the result of an operation can overwrite an operand that no other
+    /// operation reads, the bound includes no memory for the result. If a call updates a KV cache
+    /// and also reads a part of the cache, IREE copies the cache, so the bound includes the cache
+    /// twice.
     pub activations: BTreeMap<String, usize>,
     /// The size of all constants in the compiled module, such as rotary tables, in bytes.
     pub constants: usize,
@@ -66,8 +67,8 @@ pub enum WeightStorage {
     Packed(WeightFormat),
     /// The weight is quantized and stored in the checkpoint's order.
     Grouped(WeightFormat),
-    /// The weight is stored in the element type of the network. The second field of the variant
-    /// contains the reason why the weight is not packed or quantized.
+    /// The weight is stored in the element type of the network. The second field of this enum
+    /// variant contains the reason why the weight is not packed or quantized.
     Plain(ElementType, DenseReason),
 }
 
@@ -117,8 +118,8 @@ pub enum Phase {
     Device,
 }
 
-/// The fixed part of the memory that `iree-compile` 3.13 needs, in bytes. The compiler needs
-/// additional memory for each operation and for constants.
+/// The fixed part of the memory that `iree-compile` 3.13 needs, in bytes. In addition to the fixed
+/// part, the compiler needs memory for each operation and for constants.
 const COMPILER: usize = 160 << 20;
 /// For each operation, the memory that `iree-compile` needs in addition to [`COMPILER`], in bytes.
 const COMPILED_NODE: usize = 12 << 10;
@@ -218,7 +219,8 @@ impl Footprint {
     /// Checks that the given memory is large enough for compiling and for running the program.
     ///
     /// # Errors
-    /// Returns an error if the compiler or the program needs more memory.
+    /// Returns an error if the compiler or the program needs more memory than `memory` contains in
+    /// total.
     pub fn check(&self, memory: Memory) -> Result<(), TooLarge> {
         for (what, needs) in [(Phase::Running, self.running()), (Phase::Compiling, self.compile as u64)] {
             if needs > memory.total {

@@ -45,7 +45,7 @@ pub struct Expanded {
 /// of the trace.
 pub struct StagedTrace {
     /// Contains the simplified trace, which still contains composite operations, and the report
-    /// about its simplification.
+    /// about the simplification of the trace.
     pub simplified: (Trace, Report),
     /// Contains the trace after the expansion to primitive operations, and the report about the
     /// simplification of these primitive operations.

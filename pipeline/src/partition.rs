@@ -1,5 +1,5 @@
 //! Computes how much memory, computation and communication one device of a mesh needs for a
-//! program. To compute these numbers, the module needs only the trace.
+//! program. To compute the memory and the work of a device, the module needs only the trace.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,8 @@ pub struct DevicePartition {
     /// The size of the weights on one device, in bytes.
     pub weights: usize,
     /// For each weight that every device stores completely, maps the key of the weight to its size
-    /// in bytes. The field `weights` includes the sizes of these weights.
+    /// in bytes. The field `weights` includes the size of the weights that every device stores
+    /// completely.
     pub replicated: BTreeMap<String, usize>,
     /// Maps each kind of state, such as `kv.keys`, to its size on one device in bytes.
     pub state: BTreeMap<String, usize>,
@@ -28,7 +29,7 @@ pub struct DevicePartition {
     /// copy of the same part of the tensor. The length of a mesh axis is the number of devices
     /// along this axis.
     pub notes: BTreeSet<ShardNote>,
-    /// The cost of one call of each entry point.
+    /// Contains the cost of one call for each entry point.
     pub calls: Vec<CallCost>,
 }
 
@@ -54,8 +55,8 @@ pub struct CallCost {
 pub struct CallSeconds {
     /// The time for reading weights and state, in seconds.
     pub read: f64,
-    /// The time for arithmetic operations, in seconds. The device computes while it reads weights
-    /// and state, so the two times overlap.
+    /// The time for arithmetic operations, in seconds. The times for reading and for arithmetic
+    /// operations overlap, because the device computes while it reads weights and state.
     pub compute: f64,
     /// The time for communication with other devices, in seconds. During communication, the device
     /// does no other work.

@@ -17,7 +17,7 @@ use crate::options::XlaOptions;
 use crate::placement::Placement;
 
 /// The name of the plugin option that splits the processor into several devices. Only the plugin
-/// for the CPU has this option.
+/// for the CPU has the option that splits the processor.
 const CPU_DEVICES: &str = "cpu_device_count";
 
 /// The largest number of devices into which the plugin for the CPU can split the processor
@@ -77,7 +77,7 @@ pub struct Executable {
 pub struct PjrtBuffer {
     client: Client,
     /// The parts into which the placement divides the tensor. Each device of the placement stores
-    /// one part.
+    /// one part of the tensor.
     parts: Vec<RawTensor>,
     /// The type of the whole tensor, which includes the parts on all devices.
     ty: TensorType,
@@ -86,8 +86,8 @@ pub struct PjrtBuffer {
 
 /// An argument with which you call a program.
 pub enum PjrtArgument<'a> {
-    /// The call consumes the tensor. If the argument has the attribute `tf.aliasing_output` in the
-    /// module, a result reuses the memory of the tensor.
+    /// The call consumes the argument tensor. If the argument has the attribute
+    /// `tf.aliasing_output` in the module, a result reuses the memory of the tensor.
     Donated(PjrtBuffer),
     /// The call only reads the tensor, so you can use the tensor after the call.
     Kept(&'a PjrtBuffer),
@@ -291,8 +291,8 @@ impl Executable {
     /// module. By default, each device returns the whole tensor of each result.
     ///
     /// # Errors
-    /// Returns an error if a placement contains other devices than the program, or does not match
-    /// the result.
+    /// Returns an error if a placement has other devices than the program, or does not match the
+    /// type of the result.
     pub fn returning(mut self, placements: Vec<Placement>) -> Result<Self, PjrtError> {
         if placements.len() != self.results.len() {
             return Err(PjrtError::ResultCount { expected: placements.len(), found: self.results.len() });
@@ -307,14 +307,14 @@ impl Executable {
         Ok(self)
     }
 
-    /// Starts a call of the program on all of its devices. This function can return before the call
+    /// Starts a call of the program on all of its devices. The function can return before the call
     /// of the program ends. If you read a result, the read waits for the end of the call. If the
     /// call fails, reading a result returns the error.
     ///
     /// # Errors
-    /// Returns an error if an argument belongs to another client or is on other devices. The
-    /// function also returns an error if the number or the size of the arguments does not match the
-    /// module.
+    /// Returns an error if an argument belongs to another client than the program, or is on other
+    /// devices than the program. The function also returns an error if the number or the size of
+    /// the arguments does not match the module.
     pub fn execute(&self, arguments: Vec<PjrtArgument<'_>>) -> Result<Vec<PjrtBuffer>, PjrtError> {
         let mut kept = Vec::new();
         let mut passed: Vec<Vec<&RawTensor>> =
@@ -381,8 +381,8 @@ impl PjrtBuffer {
     }
 
     /// Reads the little-endian bytes of one element of the tensor. The argument `index` is the
-    /// position of the element in row-major order. The function copies only the bytes of this
-    /// element to the host.
+    /// position of the element in row-major order. The function copies only the bytes of the
+    /// requested element to the host.
     ///
     /// # Errors
     /// Returns an error if the index is not inside the tensor, or if copying the element fails.

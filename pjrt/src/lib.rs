@@ -29,7 +29,7 @@
 //! runs on one device, each tensor has a single part.
 //!
 //! You can use a client, and all objects of the client, only on the thread that created the client.
-//! The plugin itself uses further threads.
+//! The plugin itself starts threads.
 
 mod client;
 mod error;

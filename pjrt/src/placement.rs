@@ -21,7 +21,8 @@ pub struct Placement {
 }
 
 /// The byte ranges of the whole tensor that together contain one part of the tensor. All byte
-/// ranges have the same length. The order of the ranges is the order of the bytes in the part.
+/// ranges of a part have the same length. The order of the ranges is the order of the bytes in the
+/// part.
 struct Runs {
     length: usize,
     /// The offset of each byte range in the whole tensor.
@@ -103,7 +104,7 @@ impl Placement {
         })
     }
 
-    /// Copies the bytes of the part that one device stores into the whole tensor.
+    /// Copies one device's part of the tensor into the bytes of the whole tensor.
     pub(crate) fn put(
         &self,
         ty: &TensorType,
@@ -183,7 +184,7 @@ mod tests {
     }
 
     /// Creates the parts of a tensor whose elements are the numbers 0, 1, 2 and so on. The function
-    /// compares the methods of [`Placement`] on the parts of this tensor.
+    /// also checks that the methods of [`Placement`] agree about the parts of this tensor.
     fn parts(placement: &Placement, shape: &[usize]) -> Vec<Vec<u8>> {
         let ty = TensorType::new(ElementType::I8, shape);
         let bytes: Vec<u8> = (0..ty.count() as u8).collect();

@@ -9,8 +9,8 @@ use crate::device::Runtime;
 use crate::error::RuntimeError;
 use crate::ffi;
 
-/// The alignment in bytes that the first byte of a tensor needs. This alignment is sufficient for
-/// the kernels of every device.
+/// The alignment in bytes that the first byte of a tensor needs. On every device, kernels can read
+/// tensors with this alignment.
 const ALIGNMENT: usize = 256;
 
 /// A dense, row-major tensor in the memory of a device.

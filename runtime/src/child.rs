@@ -19,7 +19,7 @@ pub(crate) enum Stopped {
 }
 
 /// Runs a command. If the time limit is exceeded or `interrupt` is set, the function kills the
-/// process of the command and its child processes.
+/// command's process and all child processes of this process.
 pub(crate) fn run(
     command: &mut Command,
     limit: Duration,

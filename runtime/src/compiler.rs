@@ -18,8 +18,8 @@ use targets::{Backend, DeviceKind, Target};
 use crate::child::{self, Stopped};
 use crate::error::Status;
 
-/// The Python package that contains `iree-compile`. The version of the package is the same as the
-/// version of IREE's runtime.
+/// The Python package that contains `iree-compile`. The version of the Python package is the same
+/// as the version of IREE's runtime.
 pub const WHEEL: &str = "iree-base-compiler==3.13.0";
 
 /// The folder of the Python package that contains the compiler.
@@ -42,8 +42,8 @@ pub struct Compiler {
     pub timeout: Duration,
     /// A flag that another thread sets to end a running compilation.
     pub interrupt: Option<Arc<AtomicBool>>,
-    /// The version of `iree-compile` that the program reported. This field stores the version,
-    /// because starting the compiler only to get its version takes time.
+    /// The version of `iree-compile` that the program reported. The field `version` stores the
+    /// compiler's version, because starting the compiler only to get its version takes time.
     version: OnceLock<String>,
 }
 
@@ -157,8 +157,8 @@ impl Default for CompileOptions {
 impl CompileOptions {
     /// Creates options with the flags that were fastest in measurements, followed by the flags from
     /// the target's tuning. The flag `--iree-opt-level=O1` avoids stack overflows in worker
-    /// threads. Another flag prevents the compiled program from transposing and copying weights at
-    /// its start.
+    /// threads. Another of the returned flags prevents the compiled program from transposing and
+    /// copying weights at its start.
     pub fn new(target: Target, tiled: bool) -> Self {
         let flags = ["--iree-opt-level=O1", "--iree-opt-aggressively-propagate-transposes"];
         let tuned = target.tuning.flags.iter().map(|flag| flag.flag());
@@ -167,9 +167,9 @@ impl CompileOptions {
     }
 
     /// Returns the options for another compilation after a failed compilation. If the compiler
-    /// could not tile a matmul, the returned options disable tiling. After other failures, the
-    /// returned options enable verification to get a better message. The result is `None` if the
-    /// system killed the compiler, or if verification was already enabled.
+    /// could not tile a matmul, the returned options disable tiling. If the compilation failed for
+    /// another reason, the returned options enable verification to get a better message. The result
+    /// is `None` if the system killed the compiler, or if verification was already enabled.
     ///
     /// iree-compile 3.13 packs a small operand of a tiled matmul as one vector, and then rejects
     /// this vector type. For example, the compiler rejects the type `vector<8x2x4x64xf32>` on AVX2.
@@ -219,7 +219,7 @@ impl Compiler {
         }
     }
 
-    /// Finds the compiler. If `hint` is set, the function uses the compiler at this path.
+    /// Finds the compiler. If `hint` contains a path, the function uses the compiler at this path.
     /// Otherwise, the function uses the first compiler in `folders`, such as the folders of the
     /// search path `PATH`. If a folder belongs to a Python environment, the function also searches
     /// for the compiler in the Python packages of this environment.
@@ -268,8 +268,8 @@ impl Compiler {
     }
 
     /// Returns the fastest options for a module whose largest matmuls have the element type
-    /// `element`. The function also resolves the features of the target. If `packed` is set,
-    /// Tracewright's kernels compute the matmuls.
+    /// `element`. The function also completes the list of the target's features. If `packed` is
+    /// set, Tracewright's kernels compute the matmuls.
     pub fn options(
         &self,
         target: &Target,
@@ -295,9 +295,9 @@ impl Compiler {
     }
 
     /// Asks the compiler for the features that code for the given target may use. For processors,
-    /// the result contains LLVM's names of the features. For other devices, the result contains the
-    /// number formats in which the device computes, such as `fp16`, and the widths of numbers that
-    /// the device can store, such as `b8`.
+    /// the result contains LLVM's names of the features. For a GPU, the result contains the number
+    /// formats in which the device computes, such as `fp16`, and the widths of numbers that the
+    /// device can store, such as `b8`.
     pub fn features(&self, target: &Target) -> Result<Vec<String>, CompileError> {
         let folder = Scratch::new_in(&std::env::temp_dir())?;
         let flags = vec!["--compile-to=preprocessing".into()];
@@ -323,8 +323,8 @@ impl Compiler {
         Ok(features.into_iter().map(str::to_owned).collect())
     }
 
-    /// Compiles `text` to the file `output`, and returns the compiler's log. The function also
-    /// writes the text of the module and the log into the same folder.
+    /// Compiles `text` to the file `output`, and returns the compiler's log. The function writes
+    /// the log to the file `log`, and the text of the module into the folder of `log`.
     pub(crate) fn run(
         &self,
         text: &str,
@@ -386,7 +386,7 @@ fn device_features(text: &str) -> Vec<String> {
 }
 
 /// Returns the path of the compiler in a Python environment. The argument `folder` is the folder
-/// with the executables of this environment.
+/// with the executables of the Python environment.
 ///
 /// The environment's executable `iree-compile` is a Python script that starts the compiler.
 /// Starting the compiler directly is faster than starting the Python script.

@@ -47,7 +47,7 @@ pub struct Transfers {
     /// The number of bytes that [`Buffer::from_bytes`](crate::Buffer::from_bytes) copied from the
     /// host to the device.
     pub host_to_device: u64,
-    /// The number of bytes that were copied from the device to read buffers.
+    /// The number of bytes that this crate copied from the device to the host when reading buffers.
     pub device_to_host: u64,
 }
 
@@ -55,7 +55,7 @@ pub struct Transfers {
 /// the same device.
 ///
 /// You can use a [`Runtime`], and all objects that it creates, only on one thread, because IREE's
-/// contexts do not support several threads. The device itself uses further worker threads.
+/// contexts do not support several threads. The device itself starts worker threads.
 ///
 /// ```
 /// use tracewright_runtime::{Device, Runtime, RuntimeError};

@@ -87,35 +87,35 @@ impl fmt::Display for Status {
     }
 }
 
-/// An error while a program is loaded or called. After an error of the type [`RuntimeError`], you
-/// can still use the runtime and all other programs.
+/// An error that occurs while a program is loaded or called. After an error of the type
+/// [`RuntimeError`], you can still use the runtime and all other programs.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
     /// IREE cannot create the device.
     #[error("IREE cannot create the device: {0}")]
     Device(Status),
-    /// This binary was built without the driver for this kind of device.
+    /// This binary was built without the driver for the requested kind of device.
     #[error(
         "this binary was built without the driver for {0} devices; build Tracewright with the cargo feature \
         `{0}`"
     )]
     DriverNotBuilt(DeviceKind),
-    /// Without the driver, this binary can compile and export programs for this kind of device, but
-    /// cannot run the programs.
+    /// Without the driver, this binary can compile and export programs for the requested kind of
+    /// device, but cannot run the programs.
     #[error(
         "this binary compiles and exports programs for {0} devices, but cannot run such programs; run the programs \
         with IREE's `iree-run-module`"
     )]
     NotRun(DeviceKind),
-    /// The driver for this kind of device fails, or the system library that the driver needs is
-    /// missing.
+    /// The driver for the requested kind of device fails, or the system library that the driver
+    /// needs is missing.
     #[error("the {kind} driver does not start ({needs}): {status}", needs = needs(*kind))]
     Driver { kind: DeviceKind, status: Status },
     /// The machine has no device with the given name.
     #[error("there is no device `{wanted}`: the {kind} driver finds {}", list(found), kind = wanted.kind)]
     NoDevice {
         wanted: DeviceName,
-        /// The names of all available devices of the same kind, in the order of the devices'
+        /// The names of all available devices of the requested kind, in the order of the devices'
         /// numbers.
         found: Vec<String>,
     },

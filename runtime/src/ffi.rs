@@ -58,14 +58,14 @@ owner!(
     Call, RawCall, tw_call_release
 );
 
-/// The type of a callback that C calls for each executed function. The arguments of the callback
-/// are a pointer to the list, the name of the function with its length, the number of calls, and
+/// The type of a callback that C calls for each executed function. The callback receives a pointer
+/// to the list that it extends, the name of the function with its length, the number of calls, and
 /// the total time in nanoseconds.
 type TakeRow = extern "C" fn(*mut c_void, *const c_char, usize, u64, u64);
 
 /// The type of a callback that C calls for each device of a driver. The arguments of the callback
-/// are a pointer to the list, and the three texts of a [`RawDevice`]. The argument after each text
-/// is the length of the text.
+/// are a pointer to the list that the callback extends, and the three texts of a [`RawDevice`]. The
+/// argument after each text is the length of the text.
 type TakeDevice =
     extern "C" fn(*mut c_void, *const c_char, usize, *const c_char, usize, *const c_char, usize);
 
@@ -207,8 +207,8 @@ unsafe extern "C" {
     fn tw_call_release(call: *mut RawCall);
 }
 
-/// The maximum length of the text of a [`Status`], in bytes. This crate truncates longer status
-/// texts. The status texts of IREE itself have a few hundred bytes.
+/// The maximum length of the text of a [`Status`], in bytes. This crate truncates status texts that
+/// exceed the maximum length. The status texts of IREE itself have a few hundred bytes.
 const STATUS_TEXT_LIMIT: usize = 4096;
 
 fn check(status: *mut RawStatus) -> Result<(), Status> {

@@ -37,7 +37,7 @@
 //! **A compiled module is native code.** Load only modules that you trust, as you would with executable files.
 //!
 //! Building this crate also builds IREE's runtime, which takes a minute or two. To reuse the
-//! libraries of an earlier build, set `TRACEWRIGHT_NATIVE` to its folder
+//! libraries of an earlier build, set `TRACEWRIGHT_NATIVE` to the earlier build's folder
 //! `target/…/build/tracewright-runtime-…/out/native`. The build then links the libraries of the
 //! earlier build. If the libraries in the folder were built from other sources or without a
 //! required driver, the build fails.

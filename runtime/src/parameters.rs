@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes that stay at the same address as long as a reference to the bytes exists. Examples are a
-/// memory-mapped file and a vector.
+/// Bytes that stay at the same address as long as a reference to the bytes exists. For example, the
+/// bytes of a memory-mapped file and of a vector stay at the same address.
 pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
 /// The alignment in bytes that a parameter needs in memory. If a parameter is aligned, IREE reads
@@ -15,8 +15,9 @@ pub const PARAMETER_ALIGNMENT: usize = 64;
 /// A scope with named parameters, whose data are in shared bytes.
 ///
 /// If the address of a parameter is a multiple of [`PARAMETER_ALIGNMENT`], IREE reads the parameter
-/// directly from the shared bytes. IREE copies a parameter with any other address. The shared bytes
-/// are released when no program and no buffer uses the bytes any more.
+/// directly from the shared bytes. IREE copies a parameter whose address is not a multiple of
+/// [`PARAMETER_ALIGNMENT`]. The shared bytes are released when no program and no buffer uses the
+/// bytes any more.
 #[derive(Clone)]
 pub struct Parameters {
     /// The name of the scope, as in `#flow.parameter.named<"scope"::"name">`.

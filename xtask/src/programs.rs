@@ -1,6 +1,6 @@
 //! Runs cargo's test programs, two programs at a time. `cargo test` runs one program after another,
-//! so many cores are idle while a single long test runs. The tool cargo-nextest would also solve
-//! this problem, but building cargo-nextest takes longer than the time that it saves.
+//! so many cores are idle while a single long test runs. The tool cargo-nextest would also use idle
+//! cores, but building cargo-nextest takes longer than the time that it saves.
 
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};

@@ -14,10 +14,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::error::Error;
 use crate::step::{check, human, start_error};
 
-/// The name of a file that contains a copy of the requirements file. An installation removes this
-/// copy at the beginning, and writes the copy at the end. If the copy of the requirements is
-/// missing, the installation was not finished. If the copy differs from the requirements, the
-/// installed packages are out of date.
+/// The name of a file that contains a copy of the requirements file. An installation first removes
+/// the copy of the requirements file, and writes a new copy at the end. If the copy of the
+/// requirements is missing, the installation was not finished. If the copy differs from the
+/// requirements, the installed packages are out of date.
 const STAMP: &str = "installed.txt";
 
 const HOW_PYTHON: &str =
@@ -31,7 +31,8 @@ pub struct Python {
 impl Python {
     /// Returns the folder that contains the installed Python packages. If a package contains an
     /// executable program, run this program directly. The scripts in `bin` are slower because the
-    /// scripts start Python. The scripts also contain the absolute path of the checkout.
+    /// scripts start Python. In addition, the scripts in `bin` contain the absolute path of the
+    /// checkout.
     pub fn packages(&self) -> &Path {
         &self.packages
     }
@@ -130,7 +131,8 @@ pub fn find_packages(dir: &Path) -> Result<PathBuf, Error> {
 }
 
 /// Creates a virtual environment in `dir`, installs a wheel, and returns the path of the
-/// environment's `python3`. This `python3` also finds the packages in the folder `packages`.
+/// environment's `python3`. The `python3` of the environment also finds the packages in the folder
+/// `packages`.
 pub fn environment_with(dir: &Path, wheel: &Path, packages: &Path) -> Result<PathBuf, Error> {
     let (lock, log) = (lock(dir)?, dir.with_extension("log"));
     let mut venv = Command::new("python3");
@@ -187,8 +189,8 @@ fn pip(
 }
 
 /// A Python statement that succeeds if pip can install packages into another Python environment.
-/// The pip versions from 22.3 on can install packages into another environment. With one of these
-/// versions, a new environment needs no copy of pip, which would take seconds to install.
+/// The pip versions from 22.3 on can install packages into another environment. With pip 22.3 or
+/// later, a new environment needs no copy of pip, which would take seconds to install.
 const INSTALLS_FOR_OTHERS: &str =
     "import venv, pip; assert tuple(map(int, pip.__version__.split('.')[:2])) >= (22, 3)";
 
@@ -262,8 +264,8 @@ pub fn lock(dir: &Path) -> Result<File, Error> {
     Ok(file)
 }
 
-/// A line `NAME==VERSION` of the requirements file, which pins one package. If the line also
-/// contains a `--hash`, pip accepts only the wheel with this hash.
+/// A line `NAME==VERSION` of the requirements file, which pins one package. If a line of the
+/// requirements contains a `--hash`, pip accepts only the wheel with this hash.
 struct Pin {
     name: String,
     version: String,

@@ -30,8 +30,9 @@ pub struct Language {
     pub(super) recorded: Trace,
     pub(super) expanded: Expanded,
     pub(super) plan: Plan,
-    /// The device that runs the network; if XLA runs the network, also the engine `xla`. The plan
-    /// of the network contains all other properties of the measured variant.
+    /// Contains the device that runs the network, and the engine `xla` if XLA runs the network. The
+    /// plan of the network contains the properties of the measured variant except the device and
+    /// the engine.
     placed: Vec<(&'static str, String)>,
     flags: Vec<String>,
 }

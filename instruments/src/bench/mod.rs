@@ -55,7 +55,7 @@ pub struct BenchReport {
     /// distribution of each bandwidth contains one measurement per round.
     pub memory: Rates<Distribution>,
     /// The peak memory consumption of the benchmark process in bytes, if the system reports this
-    /// number. The process keeps all variants in memory.
+    /// number. The benchmark process keeps all measured variants in memory at the same time.
     pub peak_rss_bytes: Option<u64>,
     /// The measured variants, in the order in which the caller passed the cases.
     pub cases: Vec<Measured>,
@@ -98,8 +98,8 @@ pub struct Watched<'a> {
     pub runtime: &'a Runtime,
     /// Runs the same computation as [`Case::run`].
     pub run: Run<'a>,
-    /// Runs only the preparation, such as reading the prompts. The field is `None` if `run`
-    /// contains no preparation.
+    /// Runs only the preparation of the measured computation, such as reading the prompts. The
+    /// field is `None` if `run` contains no preparation.
     pub before: Option<Run<'a>>,
     /// The number of work units in one call of `run`.
     pub units: usize,
@@ -122,14 +122,14 @@ pub struct Label {
     pub flags: Vec<String>,
 }
 
-/// The amount of work in one unit of work, for which the benchmark reports the time. A unit of work
-/// is a decode step, a prompt or a matmul.
+/// The number of bytes and of arithmetic operations in one unit of work. The benchmark reports the
+/// time per unit of work. A unit of work is a decode step, a prompt or a matmul.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Workload {
     pub tokens: Option<f64>,
     pub flops: Option<f64>,
-    /// The number of bytes that one unit of work, such as a decode step, reads. In most units of
-    /// work, most of the bytes are weights.
+    /// The number of bytes that one unit of work, such as a decode step, reads. Usually, most of
+    /// the bytes that a unit of work reads are weights.
     pub bytes: Option<f64>,
 }
 
@@ -144,10 +144,10 @@ pub struct Measured {
     pub gflop_per_s: Option<f64>,
     pub gb_per_s: Option<f64>,
     /// The rate at which the case reads bytes, divided by the memory's read bandwidth in the same
-    /// round. The field contains the median of this quotient over all rounds.
+    /// round. The field contains the median of all rounds' quotients.
     pub of_read_bandwidth: Option<f64>,
     /// The time of this variant divided by the time of the first variant in the same round. The
-    /// field contains the median of this quotient over all rounds.
+    /// field contains the median of all rounds' quotients.
     pub ratio_to_first: f64,
     /// The compiled functions that the device executes in one unit of work, such as a decode step.
     /// The first function in the list is the slowest function.
@@ -229,8 +229,8 @@ impl From<runtime::RuntimeError> for BenchError {
     }
 }
 
-/// A callback that receives the number of each round. The callback can also stop the measurement.
-/// Round 0 is a warm-up, which the benchmark excludes from the measurements.
+/// A callback that receives the number of each round. The callback can stop the measurement. Round
+/// 0 is a warm-up, which the benchmark excludes from the measurements.
 pub type WatchRounds<'a> = &'a mut dyn FnMut(usize) -> ControlFlow<()>;
 
 /// Measures all cases in alternation. The measurements exclude the first round, because the first

@@ -7,8 +7,8 @@ use std::thread::{self, JoinHandle};
 
 use super::{BenchError, Case};
 
-/// A thread that keeps one core busy until this value is dropped. The operating system runs this
-/// thread only on this core.
+/// A thread that keeps one core busy until this value is dropped. The operating system runs the
+/// thread only on the busy core.
 struct Neighbour {
     leaves: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -41,8 +41,8 @@ impl Drop for Neighbour {
 }
 
 impl<'a> Case<'a> {
-    /// Returns a case that measures the same computation while another thread keeps one core busy.
-    /// The returned case has no second device that counts calls of each compiled function.
+    /// Returns a case that measures the computation of `self` while another thread keeps one core
+    /// busy. The returned case has no second device that counts calls of each compiled function.
     pub fn beside_a_neighbour(self) -> Case<'a> {
         let Self { mut label, work, mut run, .. } = self;
         label.variant.insert("neighbour", "busy".to_owned());

@@ -36,7 +36,7 @@ pub(super) struct Dispatched {
     pub within: Option<String>,
     /// The source locations of the dispatch. If the dispatch executes a kernel, the set contains
     /// the location of the kernel call. If the dispatch executes a function that the compiler
-    /// generated, the set is empty.
+    /// generated, the set of source locations is empty.
     places: BTreeSet<Declared>,
 }
 

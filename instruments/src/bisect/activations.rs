@@ -1,4 +1,4 @@
-//! Compares the values of a network with activations that another program, such as Hugging Face
+//! Compares the values of a network with activations that a reference program, such as Hugging Face
 //! transformers, computed. An activation and a node in the trace belong together if they have the
 //! same module path.
 
@@ -13,20 +13,20 @@ use super::difference::share;
 use super::region::Region;
 use super::{BisectError, Bisected, ComparedNode, Difference, Finding, Form, NamedNode, TokenCall, place};
 
-/// Contains the inputs and outputs of all modules that another program, such as Hugging Face
+/// Contains the inputs and outputs of all modules that a reference program, such as Hugging Face
 /// transformers, computed. The path of a module, such as `model.layers.0.mlp`, is the key of the
 /// module's output.
 ///
 /// The script `tests/oracle/activations.py` writes the file of activations. For the module with the
 /// path `PATH`, the key `PATH` contains the output of the module, and the key `PATH:input` contains
-/// the input of the module. The key `tokens` contains the tokens that the other program read.
+/// the input of the module. The key `tokens` contains the tokens that the reference program read.
 pub struct Activations {
     file: Checkpoint,
 }
 
-/// The allowed difference between Tracewright's values and the other program's activations,
-/// relative to the largest magnitude. The other program adds numbers in another order, so its sums
-/// have other rounding errors.
+/// The allowed difference between Tracewright's values and the reference program's activations,
+/// relative to the largest magnitude of an activation. Tracewright and the reference program add
+/// numbers in different orders, so their sums have different rounding errors.
 const APART: f64 = 3e-5;
 const APART_NARROW: f64 = 16.0;
 
@@ -39,7 +39,7 @@ impl Activations {
         Ok(Self { file: Checkpoint::open(path)? })
     }
 
-    /// Returns the tokens that the other program read.
+    /// Returns the tokens that the reference program read.
     pub fn tokens(&self) -> Option<Vec<u32>> {
         let tokens = self.value("tokens").filter(|value| value.ty.element == ElementType::I32)?;
         tokens.data.into_iter().map(|token| u32::try_from(token as i64).ok()).collect()
@@ -50,15 +50,16 @@ impl Activations {
     }
 
     /// Returns the activation with the given key, reshaped to the shape of `ty`. The reshape is
-    /// necessary because the other program can merge several axes of an activation into one axis.
+    /// necessary because the reference program can merge several axes of an activation into one
+    /// axis.
     fn shaped(&self, key: &str, ty: &TensorType) -> Option<Value> {
         let value = self.value(key)?;
         (value.data.len() == ty.count()).then(|| Value { ty: ty.clone(), data: value.data })
     }
 
     /// Runs an entry point that computes the logits of all tokens. The function then compares the
-    /// values of all nodes with the activations that the other program computed. Tracewright and
-    /// the other program must compute in the element type `element`.
+    /// values of all nodes with the activations that the reference program computed. Tracewright
+    /// and the reference program must compute in the element type `element`.
     ///
     /// # Errors
     /// Returns an error if `form` cannot run the network.
@@ -83,7 +84,8 @@ impl Activations {
         Ok(Bisected { compared, finding, results, reference: Vec::new() })
     }
 
-    /// Compares the values of all nodes for which the other program's file contains activations.
+    /// Compares the values of all nodes for which the reference program's file contains
+    /// activations.
     fn look<'r>(
         &self,
         form: &dyn Form,
@@ -109,8 +111,9 @@ impl Activations {
         Ok(Known { region, values, points })
     }
 
-    /// Finds the first node whose value differs from the other program's activation. To test a
-    /// single layer, the function runs the layer with the input that the other program computed.
+    /// Finds the first node whose value differs from the reference program's activation. To test a
+    /// single layer, the function runs the layer with the input that the reference program
+    /// computed.
     fn deepest(
         &self,
         form: &dyn Form,
@@ -160,7 +163,7 @@ fn apart(computed: ElementType, element: ElementType) -> Bound {
     share(if computed == ElementType::F32 { APART } else { narrow }, element)
 }
 
-/// Contains the values of the nodes in a function, and the list of nodes for which the other
+/// Contains the values of the nodes in a function, and the list of nodes for which the reference
 /// program computed activations.
 struct Known<'r> {
     region: &'r Region,
@@ -173,7 +176,7 @@ struct Point {
     difference: Difference,
 }
 
-/// Returns the nodes of a function for which another program can have activations. The list
+/// Returns the nodes of a function for which a reference program can have activations. The list
 /// contains the inputs and outputs of each module that reads weights, and the outputs of each
 /// layer.
 fn points_of(function: &Function, nodes: &[NodeId]) -> Vec<(NodeId, String)> {
@@ -209,9 +212,9 @@ impl Known<'_> {
         function.operands(id).into_iter().map(value).collect()
     }
 
-    /// Creates the report about a node whose value differs from the other program's activation. The
-    /// report contains the operation that computed the value, and all operations since the last
-    /// node with an equal value.
+    /// Creates the report about a node whose value differs from the reference program's activation.
+    /// The report contains the operation that computed the value, and all operations after the last
+    /// node whose value agrees with the reference program.
     fn finding(&self, index: usize) -> Finding {
         let function = self.region.function();
         let known = |id: NodeId| {

@@ -7,8 +7,8 @@ use serde::Serialize;
 use trace::{Node, NodeKind};
 
 /// The allowed difference in the result of a layer, as a multiple of one unit in the last place
-/// (ulp) of the largest number. A layer may differ more than a single operation, because a layer
-/// consists of many operations.
+/// (ulp) of the largest number. The results of a layer may differ more than the result of an
+/// operation, because a layer consists of many operations.
 const LAYER: f64 = 64.0;
 const NARROW_LAYER: f64 = 16.0;
 
@@ -24,8 +24,8 @@ pub struct Difference {
     pub at: Vec<usize>,
     pub subject: f64,
     pub reference: f64,
-    /// The largest difference of an element, divided by the largest magnitude in the reference
-    /// tensor.
+    /// The largest difference between elements with the same index, divided by the largest
+    /// magnitude in the reference tensor.
     pub relative: f64,
     /// The number of elements whose difference exceeds the allowed difference.
     pub beyond: usize,
@@ -86,8 +86,8 @@ pub struct Tolerance {
     /// in the result.
     pub products: Option<f64>,
     /// A factor by which the tolerance multiplies all calibrated error bounds. The default value of
-    /// the factor is 1. With a smaller factor, you can find out how much two correct variants
-    /// differ in practice (docs/dev/reliability.md).
+    /// the tolerance factor is 1. With a factor below 1, you can find out how much two correct
+    /// variants differ in practice (docs/dev/reliability.md).
     pub calibrated: f64,
 }
 

@@ -65,7 +65,7 @@ impl<'a> CheckpointValues<'a> {
 pub struct EvaluatedForm<'a> {
     pub values: &'a CheckpointValues<'a>,
     /// The storage formats of the weights with which the evaluator computes. If this field is set,
-    /// the evaluator first rewrites the trace for weights in these formats.
+    /// the evaluator first rewrites the trace for weights in the formats that the field contains.
     pub stored: Option<(Weights, Target)>,
 }
 
@@ -97,7 +97,7 @@ impl Form for EvaluatedForm<'_> {
     }
 }
 
-/// A variant that IREE compiles and runs.
+/// The variant of a network that IREE compiles and runs.
 pub struct CompiledForm<'a> {
     pub name: String,
     pub tools: (&'a Compiler, &'a std::path::Path),
@@ -111,8 +111,8 @@ pub struct CompiledForm<'a> {
 }
 
 impl CompiledForm<'_> {
-    /// Lowers a trace for compilation. The trace can contain only a single layer of the network.
-    /// Therefore, the checkpoint may contain tensors that the trace doesn't read.
+    /// Lowers a trace for compilation. The checkpoint may contain tensors that the trace doesn't
+    /// read, because the trace may consist of a single layer of the network.
     ///
     /// # Errors
     /// Returns an error if the trace cannot be lowered.

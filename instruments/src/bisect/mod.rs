@@ -8,14 +8,14 @@
 //! node. Then `bisect` selects the first layer whose values differ, and runs the selected layer in
 //! the two variants with the same arguments. Finally, `bisect` compares the nodes inside the
 //! selected layer. The allowed difference of a whole layer can hide an error inside the layer.
-//! Therefore, if no layer differs, `bisect` still compares the nodes of the first layer of each
+//! Therefore, even if no layer differs, `bisect` compares the nodes inside the first layer of each
 //! kind. The compiler cannot fuse an exposed value with its consumer, so a difference can disappear
 //! while all values are exposed. If a difference disappears, `bisect` exposes the values one at a
 //! time.
 //!
-//! The allowed difference of a node is the sum of two numbers. The first number is the error bound
-//! of the node's operation. The second number is the effect of operands that already differ between
-//! the two variants. The evaluator computes the effect of operands that already differ.
+//! The allowed difference of a node is a sum: the error bound of the node's operation, plus the
+//! effect of operands that already differ between the two variants. The evaluator computes the
+//! effect of operands that already differ.
 
 mod activations;
 mod baseline;
@@ -76,7 +76,7 @@ pub enum BisectError {
 /// A comparison of two variants of a network.
 pub struct Bisection<'a> {
     pub subject: &'a dyn Form,
-    /// The variant whose values are assumed to be correct.
+    /// The variant of the network whose values `bisect` assumes to be correct.
     pub reference: &'a dyn Form,
     pub values: &'a CheckpointValues<'a>,
     /// Determines the differences that may occur between two correct variants of the network.
@@ -115,8 +115,8 @@ pub struct Finding {
     /// Whether the values differ only if the compiler can fuse the operation with neighbouring
     /// operations.
     pub only_together: bool,
-    /// Contains the number of nodes that `bisect` compared after the found node, and the number of
-    /// later nodes that exceed the allowed difference.
+    /// Contains the number of nodes that `bisect` compared after the first node that differs, and
+    /// how many of the compared nodes exceed the allowed difference.
     pub after: [usize; 2],
 }
 

@@ -17,7 +17,7 @@ pub(crate) struct Region {
 pub(crate) struct Probed {
     pub trace: Trace,
     /// For each exposed node, contains the index of the entry point that returns the node's value,
-    /// and the index of this result.
+    /// and the index of the value among the results of this entry point.
     pub places: Vec<(usize, usize)>,
 }
 

@@ -89,8 +89,8 @@ impl Sample for AttentionSample {
     }
 
     /// Returns the arguments of the attention operation: the queries, a tensor that the operation
-    /// adds to the result, and the position of the first query. The elements of the added tensor
-    /// are small, because large elements would hide an error in the result.
+    /// adds to the result, and the position of the first query. The elements of the tensor that the
+    /// operation adds are small, because large elements would hide an error in the result.
     fn arguments(&self, trial: u64) -> Vec<Value> {
         let mut random = ChaCha8Rng::seed_from_u64(self.seed.wrapping_add(trial));
         let offset = self.offset() as f64;

@@ -91,7 +91,8 @@ impl Sample for ExpertsSample {
     }
 
     /// Computes some columns of each checked row in the operation's result. The function multiplies
-    /// each checked row of the input with some panels of its expert matrix.
+    /// each checked row of the input with some panels of the expert matrix that belongs to this
+    /// row.
     fn expected(&self) -> Result<Value, TuneError> {
         let FusedExperts { op, x, .. } = &self.experts;
         let inputs = x.shape[x.rank() - 1];

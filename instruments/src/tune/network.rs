@@ -35,7 +35,7 @@ const COMPARED: usize = 3;
 pub struct Weighted<'a> {
     pub checkpoint: &'a Checkpoint,
     /// Returns options that set the compiler, the cache and the memory. The plan of the network
-    /// sets all other build options.
+    /// sets the build options that the returned options do not contain.
     pub options: &'a dyn Fn() -> ProgramOptions<'a>,
 }
 
@@ -94,7 +94,7 @@ impl<'a> TunedNetwork<'a> {
 }
 
 /// Contains a network that is built with default settings, and the logits that this network
-/// computes. The tuner compares this network with networks that are built with other settings.
+/// computes. The tuner compares the network with default settings and networks with other settings.
 pub struct NetworkTrials<'a> {
     maker: Maker<'a>,
     usual: Network,
@@ -165,7 +165,8 @@ impl Maker<'_> {
     }
 
     /// Returns the geometric mean of the time to the first token and the time per further token. In
-    /// the geometric mean, the two times have the same influence.
+    /// the geometric mean, the time to the first token and the time per further token have the same
+    /// influence.
     fn seconds(&self, network: &Network) -> Result<f64, TuneError> {
         let prompt = self.prompt();
         let room = self.context - prompt.len();
@@ -179,8 +180,8 @@ impl Maker<'_> {
 }
 
 impl NetworkTrials<'_> {
-    /// Builds a network with the given settings. The function compares the logits of this network
-    /// with the reference logits, and then measures the time.
+    /// Builds a network with the given settings. The function compares the logits of the built
+    /// network with the reference logits, and then measures the time.
     ///
     /// # Errors
     /// Returns an error if the build or a call fails on this machine, or if the caller stops the

@@ -22,7 +22,8 @@ use crate::bench::entry;
 const SPREAD: usize = 128 << 20;
 
 /// The largest number of multiplications and additions in one call that runs all copies of an
-/// operation. A call that runs only a single copy of the operation may exceed this limit.
+/// operation. A call that runs only a single copy of the operation may do more multiplications and
+/// additions.
 const WORK: usize = 1 << 31;
 
 /// The largest number of copies of an operation.
@@ -72,14 +73,14 @@ pub(super) trait Sample {
     }
 }
 
-/// Returns the number of copies in [`ALL`] for an operation. One copy of the operation does `work`
-/// multiplications and reads `bytes` bytes.
+/// Returns how many copies of an operation the entry point [`ALL`] runs. One copy of the operation
+/// does `work` multiplications and reads `bytes` bytes.
 pub(super) fn copies(work: usize, bytes: usize) -> usize {
     (WORK / (2 * work).max(1)).min(SPREAD / bytes.max(1)).clamp(1, COPIES)
 }
 
-/// The number of distinct random panels that a packed weight repeats. Because this number is prime,
-/// neighbouring panels of the weight are always different.
+/// The number of distinct random panels that a packed weight repeats. Because the number of
+/// distinct panels is prime, neighbouring panels of the weight are always different.
 const PANELS: usize = 251;
 
 /// Creates random packed weights with `count` panels.
@@ -180,7 +181,7 @@ pub(super) fn numbers(ty: TensorType, centre: f32, random: &mut ChaCha8Rng) -> V
 }
 
 /// Returns the first, the middle and the last index below `count`. The tuner checks the results at
-/// these indices.
+/// the first, the middle and the last index.
 pub(super) fn some(count: usize) -> Vec<usize> {
     const SAMPLE: usize = 3;
     let mut places: Vec<usize> = (0..SAMPLE).map(|i| i * (count - 1) / (SAMPLE - 1)).collect();

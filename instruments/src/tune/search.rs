@@ -27,8 +27,8 @@ pub struct Tuned {
     pub work: Tunable,
     pub tilings: Tilings,
     /// The estimated time of the operation, as a fraction of the time of all fused operations in an
-    /// entry point. The field contains the mean of this fraction over all entry points for text
-    /// generation.
+    /// entry point. The field contains the mean of the operation's fraction over all entry points
+    /// for text generation.
     pub share: f64,
     pub record: Record,
 }
@@ -44,8 +44,8 @@ pub struct Trial<'a> {
     pub tried: Option<(&'a dyn fmt::Display, &'a Verdict)>,
 }
 
-/// A callback that receives the result of every trial. The callback can also stop the search.
-/// Before the first trial of a fused operation, the callback receives a [`Trial`] without a result.
+/// A callback that receives the result of every trial. The callback can stop the search. Before the
+/// first trial of a fused operation, the callback receives a [`Trial`] without a result.
 pub type WatchTrials<'a> = &'a mut dyn FnMut(Trial<'_>) -> ControlFlow<()>;
 
 impl Tuned {
@@ -144,8 +144,8 @@ impl Tunes for TunedNetwork<'_> {
     }
 }
 
-/// Tries all remaining settings, and records the result of each trial. The callback `begin` loads
-/// the default settings, and each trial compares other settings with the default settings.
+/// Tries all remaining settings, and records the result of each trial. The callback `begin` loads a
+/// program with default settings. Each trial compares other settings with the default settings.
 fn search<T: Tunes, Try: Fn(&T::Way) -> Result<Verdict, TuneError>>(
     tuned: &mut T,
     begin: impl FnOnce(&T) -> Result<Try, TuneError>,

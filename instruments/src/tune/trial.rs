@@ -1,5 +1,5 @@
 //! Compares the speed of a kernel with different tilings. A trial first checks the results of the
-//! kernel, and then measures its time.
+//! kernel, and then measures the time of the kernel.
 
 use std::cell::Cell;
 use std::iter::zip;
@@ -41,7 +41,7 @@ pub struct Workbench<'a> {
 }
 
 /// A test program with a fused operation, which is loaded with the default tiling. The tuner
-/// compares this program with programs that have other tilings.
+/// compares the program that has the default tiling with programs that have other tilings.
 pub struct Trials<'a> {
     bench: &'a Workbench<'a>,
     name: String,
@@ -125,9 +125,9 @@ impl<'a> Trials<'a> {
     }
 
     /// Compares all elements of the result with the program that has the default tiling. The
-    /// function calls the two programs with new arguments. If the arguments were the same as in a
-    /// previous call, correct results of the previous call could hide that the tested program
-    /// writes nothing.
+    /// function calls the two programs with new arguments. With the arguments of a previous call, a
+    /// program that writes nothing could seem correct, because the memory still contains the
+    /// previous results.
     fn differs_from_the_usual(&self, loaded: &Loaded) -> Result<Option<String>, TuneError> {
         self.tried.set(self.tried.get() + 1);
         let others = uploads(&self.sample.arguments(self.tried.get()));
@@ -137,7 +137,7 @@ impl<'a> Trials<'a> {
     }
 }
 
-/// Measures the times with two tilings, a tested tiling and the default tiling, in alternation. The
+/// Measures the times with the tested tiling and with the default tiling in alternation. The
 /// function stops early if the tested tiling is not faster in the first measurements.
 pub(super) fn in_turn(
     usual: &mut dyn FnMut() -> Result<f64, TuneError>,

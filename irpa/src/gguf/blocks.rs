@@ -26,17 +26,17 @@ pub enum BlockFormat {
     Q5_1,
     /// A block contains a scale and 32 signed eight-bit integers.
     Q8_0,
-    /// A block contains 8 groups of 32 unsigned four-bit integers. Each group has a scale and a
-    /// minimum of six bits. The block has two further scales, which multiply the scales and the
+    /// A block contains 8 groups of 32 unsigned four-bit integers. Each group of integers has a
+    /// scale and a minimum of six bits. The block has two scales that multiply the scales and the
     /// minima of the groups.
     Q4K,
-    /// A block contains 8 groups of 32 unsigned five-bit integers. Each group has a scale and a
-    /// minimum of six bits. The block has two further scales, which multiply the scales and the
+    /// A block contains 8 groups of 32 unsigned five-bit integers. Each group of integers has a
+    /// scale and a minimum of six bits. The block has two scales that multiply the scales and the
     /// minima of the groups.
     Q5K,
     /// A block contains 16 groups of 16 signed six-bit integers. The file stores each six-bit
-    /// integer increased by 32. Each group of integers has a scale of eight bits. The block has a
-    /// further scale, which multiplies the scales of the groups.
+    /// integer increased by 32. Each group of integers has a scale of eight bits. The block has one
+    /// scale that multiplies the scales of the groups.
     Q6K,
     /// A block contains 32 four-bit floats (e2m1) and a scale, which is a power of two (OCP
     /// "Microscaling Formats (MX) Specification", 2023, §5.3).
@@ -230,8 +230,8 @@ fn with_minima(block: &[u8]) -> SuperBlock {
 }
 
 /// Decodes a block of Q5_K. The block stores the fifth bits of its numbers in separate bytes, and
-/// each of these bytes contains one bit for each of the eight groups. All bits in one of these
-/// bytes belong to the same position in their groups.
+/// each of these bytes contains one bit for each of the eight groups. All bits in a byte of fifth
+/// bits belong to numbers at the same position in their groups.
 fn five_bits(block: &[u8], out: &mut [f32; LONG]) {
     let (four, high) = (with_minima(block), &block[16..16 + GROUP]);
     for (index, group) in out.as_chunks_mut::<GROUP>().0.iter_mut().enumerate() {
@@ -320,7 +320,8 @@ mod tests {
     use super::*;
 
     /// The expected numbers of two groups come from `quants.dequantize` of the package `gguf`
-    /// 0.19.0. The scale of the second group is 2⁻¹²⁶, so its numbers are multiples of 2⁻¹²⁷.
+    /// 0.19.0. The scale of the second group is 2⁻¹²⁶, so the numbers of the second group are
+    /// multiples of 2⁻¹²⁷.
     #[test]
     fn four_bit_floats_are_those_of_gguf() {
         const SCALES: [u8; 2] = [130, 1];

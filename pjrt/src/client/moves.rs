@@ -74,8 +74,8 @@ impl PjrtBuffer {
         Ok(self.like(self.ty.clone(), parts))
     }
 
-    /// Copies the tensor into another shape with the same number of elements. A single device must
-    /// store the whole tensor.
+    /// Copies the tensor into another shape with the same number of elements. The function supports
+    /// only tensors that a single device stores as a whole.
     ///
     /// # Errors
     /// Returns an error if the number of elements differs, if several devices store parts of the
@@ -138,7 +138,7 @@ impl PjrtBuffer {
     }
 
     /// Checks that rows with the type `ty` fit into this tensor, beginning with the row `first`.
-    /// Each device must store a part of every row.
+    /// The check fails unless each device stores a part of every row.
     fn check_rows(&self, first: usize, ty: &TensorType) -> Result<(), PjrtError> {
         let count = ty.shape.first().copied().unwrap_or_default();
         if self.placement.divides_rows() {

@@ -1,13 +1,14 @@
 //! Declares the memory layout of OpenXLA's PJRT C API (`xla/pjrt/c/pjrt_c_api.h`), for the versions
 //! 0.106 to 0.116. This module declares only the structs that this crate uses.
 //!
-//! Each function of the API takes a pointer to one struct. In the first field of the struct, the
-//! caller stores the size of the struct. Because the struct contains its size, later versions of
-//! the API can append fields.
+//! Each function of the API takes a pointer to one struct. In the first field of an argument
+//! struct, the caller stores the size of the struct. Because an argument struct contains its own
+//! size, later versions of the API can append fields to the struct.
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// An opaque object that belongs to the plugin. Only the plugin can see the contents of the object.
+/// An opaque object that belongs to the plugin. Only the plugin can see the contents of an opaque
+/// object.
 #[repr(C)]
 pub struct Opaque {
     _opaque: [u8; 0],
@@ -20,8 +21,8 @@ pub type Raw = *mut Opaque;
 pub type Function<A> = unsafe extern "C" fn(*mut A) -> Raw;
 
 /// Declares structs that begin with the size of the struct and a list of extensions. The generated
-/// function `new` sets the size, and sets all other fields to zero. A zero in a field means a null
-/// pointer, the number 0 or a missing function.
+/// function `new` sets the size of the struct, and sets the remaining fields to zero. A zero in a
+/// field means a null pointer, the number 0 or a missing function.
 macro_rules! sized {
     ($($name:ident { $($field:ident: $ty:ty),* $(,)? })*) => { $(
         #[repr(C)]
@@ -110,8 +111,8 @@ pub struct ApiVersion {
     pub minor: c_int,
 }
 
-/// The first fields of a plugin's table of functions. The first fields are the same in every
-/// version of the API.
+/// The first fields of a plugin's table of functions. The first fields of the table are the same in
+/// every version of the PJRT C API.
 #[repr(C)]
 pub struct Header {
     pub size: usize,

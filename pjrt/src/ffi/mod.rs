@@ -29,8 +29,8 @@ pub const OLDEST_MINOR: i32 = 106;
 /// different fields.
 const MAJOR: i32 = 0;
 
-/// The maximum length of a plugin's message, in bytes. This crate shortens longer messages, because
-/// some messages of XLA contain the text of a whole module.
+/// The maximum length of a plugin's message, in bytes. This crate shortens messages that exceed the
+/// maximum length, because some messages of XLA contain the text of a whole module.
 const MESSAGE_LIMIT: usize = 2000;
 
 /// The addresses of the function tables of all initialized plugins. A process must initialize each
@@ -347,7 +347,7 @@ impl RawClient {
         /// change the bytes before this event.
         const UNTIL_DONE: c_int = 1;
         /// The size of the largest tensor that the plugin copies immediately, in bytes. A decode
-        /// call uploads only smaller tensors, so the call does not wait for the uploads.
+        /// call uploads only tensors below this size, so the call does not wait for the uploads.
         const COPIED: usize = 4096;
         assert!(bytes.len() == ty.bytes(), "the caller checked the length");
         let dims: Vec<i64> = ty.shape.iter().map(|&extent| extent as i64).collect();

@@ -25,7 +25,7 @@ const PROMPT: usize = 512;
 /// run has steps, so the model reads the whole prompt during a run.
 const STEPS: usize = 40;
 const ANSWER: usize = 97;
-/// The length of the beginning that two prompts have in common.
+/// The length of the common prefix of two prompts, in tokens.
 const COMMON: usize = 1000;
 
 /// Proposes the tokens that an earlier run without speculative decoding generated, so every
@@ -88,8 +88,8 @@ fn load(model: &Path, quantize: &str, batch: usize) -> Result<BuiltProgram> {
     Ok(build_program(&traced, &checkpoint, ProgramOptions { weights, target, ignorable, ..options })?)
 }
 
-/// Measures the time per step for a single text in a program for up to eight texts, relative to a
-/// program for one text.
+/// Measures the time per step in which a program for up to eight texts generates a single text. The
+/// function divides this time by the time that a program for one text needs per step.
 fn one_of_eight(one: &Network, eight: &Network, rounds: usize) -> Result<()> {
     let mut batches = [one, eight].map(Batch::new);
     for batch in &mut batches {
