@@ -113,7 +113,7 @@ pub(crate) struct Expected {
     pub states: Vec<DeviceTensor>,
     /// The most likely next token of each sequence.
     pub token: DeviceTensor,
-    /// The results of the expected call, if the call has started.
+    /// The results of the decode call that was started early, if there is such a call.
     pub results: Option<Vec<DeviceTensor>>,
 }
 

@@ -118,7 +118,7 @@ pub enum ProfileError {
     Network {
         model: String,
         entry: String,
-        /// The hash of the profiled entry point, which the profile contains.
+        /// The hash in the profile, which belongs to the profiled entry point.
         expected: String,
         found: String,
     },

@@ -75,8 +75,8 @@ pub enum RopeScaling {
     /// The method divides each frequency by a separate factor (Ding et al., "LongRoPE", 2024;
     /// `_compute_longrope_parameters`). HF transformers switches to the long factors when a
     /// sequence exceeds the original context. In Tracewright, the cosine and sine tables are
-    /// constants. A compiled program with a longer context uses the long factors from the first
-    /// position on.
+    /// constants. A program whose context is longer than the original context uses the long factors
+    /// from the first position on.
     LongRope {
         /// The divisors in compiled programs whose context is at most the original context.
         short_factor: Vec<f64>,

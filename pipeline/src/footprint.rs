@@ -118,8 +118,9 @@ pub enum Phase {
     Device,
 }
 
-/// The fixed part of the memory that `iree-compile` 3.13 needs, in bytes. In addition to the fixed
-/// part, the compiler needs memory for each operation and for constants.
+/// The fixed part of the memory that `iree-compile` 3.13 needs, in bytes. The compiler needs a
+/// fixed amount of memory. In addition, the compiler needs memory for each operation and for
+/// constants.
 const COMPILER: usize = 160 << 20;
 /// For each operation, the memory that `iree-compile` needs in addition to [`COMPILER`], in bytes.
 const COMPILED_NODE: usize = 12 << 10;

@@ -27,8 +27,8 @@ use trace::NodeKind;
 pub(crate) struct Class {
     /// The id of the class of equal expressions in the e-graph.
     pub id: Id,
-    /// The expressions of the class in the order of the e-graph, followed by expressions whose
-    /// results the archive could store.
+    /// The expressions of the class in the order of the e-graph, followed by the expressions that
+    /// Tracewright could compute once and store in the archive.
     pub terms: Vec<Candidate>,
 }
 

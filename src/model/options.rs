@@ -280,8 +280,8 @@ impl OpenOptions {
         }
     }
 
-    /// Returns the options for the draft model, which uses the same engine and device as the large
-    /// model, and one slot.
+    /// Returns the options for the draft model. The draft model uses the same engine and device as
+    /// the large model, and continues one sequence.
     pub(super) fn of_draft(&self) -> Self {
         Self {
             device: self.device,

@@ -13,7 +13,7 @@ pub const SLICE: &str = "__slice__";
 /// only for numbers.
 pub const PERCENT: &str = "__mod__";
 
-/// The name of the method that evaluates an uncalled `x.items` in a rewritten template. For
+/// The name of the method that replaces `x.items` without parentheses in a rewritten template. For
 /// `x.items`, minijinja looks only for a key `items` in the dictionary.
 pub const ATTRIBUTE: &str = "__getattr__";
 

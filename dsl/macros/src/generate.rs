@@ -390,9 +390,9 @@ impl Generator<'_> {
     }
 
     /// Generates a public and a private Rust function for each declared function. The generated
-    /// public function checks arguments and results, and reuses the recording of an equal element
-    /// of the block array, if such a recording exists. The generated private function contains the
-    /// body of the declared function.
+    /// public function checks arguments and results, and reuses the recording of an equal layer of
+    /// the same array of blocks, if such a recording exists. The generated private function
+    /// contains the body of the declared function.
     fn function(&self, block: &Block, function: &Function) -> TokenStream {
         let Function { attrs, name, .. } = function;
         let title = format!("{}::{name}", block.name);

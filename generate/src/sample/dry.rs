@@ -100,7 +100,7 @@ impl Breakers {
         seen.len()
     }
 
-    /// Whether a token contains a whole breaker.
+    /// Whether the text of a token contains a complete sequence breaker.
     fn is_whole(&self, token: u32) -> bool {
         self.sequences.get(&token).is_some_and(|tails| tails.iter().any(Vec::is_empty))
     }

@@ -5,10 +5,11 @@ use super::Certainty;
 /// Allows drafts as long as earlier drafts of the same batch saved enough calls.
 ///
 /// The governor keeps a balance, which is the number of network calls that drafts have saved. A
-/// network call that verifies a draft subtracts [`COST`](Self::COST), each accepted draft token
-/// adds one call, and a call without a draft adds [`INCOME`](Self::INCOME). If all drafts are
-/// wrong, drafting costs at most [`DEBT`](Self::DEBT) calls, plus [`INCOME`](Self::INCOME) calls
-/// per token. The balance does not depend on measured time, so every machine makes the same drafts.
+/// network call that verifies a draft lowers the balance by [`COST`](Self::COST). Each accepted
+/// draft token raises the balance by one call, and a call without a draft raises the balance by
+/// [`INCOME`](Self::INCOME). If all drafts are wrong, drafting costs at most [`DEBT`](Self::DEBT)
+/// calls, plus [`INCOME`](Self::INCOME) calls per token. The balance does not depend on measured
+/// time, so every machine makes the same drafts.
 #[derive(Clone, Debug)]
 pub(crate) struct Governor {
     credit: f64,

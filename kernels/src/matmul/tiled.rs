@@ -58,8 +58,8 @@ impl<'k> Sums<'k> {
     }
 }
 
-/// Returns the index in memory of a number of the activations x, if x is divided into tiles. The
-/// tiles have the shape `[rows / 16, inputs / 32, 16, 32]`.
+/// Returns the index in memory of a number of the activations x, if x is divided into tiles. All
+/// tiles together have the shape `[rows / 16, inputs / 32, 16, 32]`.
 pub(super) fn place<'k>(inputs: usize, row: Value<'k>, column: Value<'k>) -> Value<'k> {
     let code = row.code();
     let [rows, columns] = [ROWS, TILE].map(|count| code.index(count));

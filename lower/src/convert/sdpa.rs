@@ -78,8 +78,9 @@ fn with_sinks(b: &mut Builder<'_>, scores: NodeId, sinks: NodeId) -> Result<Node
 }
 
 /// Returns the mask for the positional terms of attention, such as the causal term and the window
-/// term. The mask has the shape `[queries, keys]`, or `[sequences, queries, keys]` if a term
-/// differs between sequences. The function returns `None` if the operation has no positional terms.
+/// term. The mask has the shape `[queries, keys]`, or `[sequences, queries, keys]` if a condition
+/// of the mask differs between sequences. The function returns `None` if the operation has no
+/// positional terms.
 fn visible(
     b: &mut Builder<'_>,
     terms: &[(MaskTerm, Option<NodeId>)],

@@ -16,8 +16,8 @@ use crate::{Axis, Dim, NamedType, Tensor, TraceErrorKind};
 /// A tensor with a slot for each position, such as the keys or the values of a layer.
 /// [`trace::KvFormat`] defines the storage formats.
 ///
-/// `cache { L of latent: Slots[R] }` declares a tensor `[B, N, R]`. If you declare further axes,
-/// these axes come before the axis of slots.
+/// `cache { L of latent: Slots[R] }` declares a tensor `[B, N, R]`. If you declare axes in
+/// addition, your axes come before the axis of cache slots.
 #[derive(Clone, Copy, Debug)]
 pub enum Slots<T: Float> {
     /// The slots have the element type of the network.
