@@ -46,7 +46,7 @@ fn assert_no_module(cache: &Path) {
 fn no_compiler() {
     let cache = folder();
     let words = [
-        "no `iree-compile`",
+        "no compiler `iree-compile`",
         "cargo xtask setup",
         "pip install iree-base-compiler==3.13.0",
         "--iree-compile",

@@ -23,7 +23,7 @@ fn devices_says_what_is_there_and_why_others_are_not() {
     assert!(
         said.starts_with("cpu ")
             && said
-                .contains("\nhip        missing: this program compiles and exports programs for hip devices"),
+                .contains("\nhip        missing: this binary compiles and exports programs for hip devices"),
         "{said}"
     );
 }
@@ -39,7 +39,7 @@ fn a_device_that_cannot_be_used_is_named() {
         (
             &["--device", "hip"],
             1,
-            "error[TW0710]: this program compiles and exports programs for hip devices",
+            "error[TW0710]: this binary compiles and exports programs for hip devices",
         ),
         (
             &["--device", "vulkan", "--target", "cuda:sm_80"],
@@ -84,7 +84,7 @@ fn bench_and_bisect_take_a_device() {
         let ran = run(&mut tracewright(&[command, &sizes, &["hip"]].concat()));
         assert_eq!(ran.code, Some(1), "{}", ran.err);
         assert!(
-            ran.err.contains("error[TW0710]: this program compiles and exports programs for hip devices"),
+            ran.err.contains("error[TW0710]: this binary compiles and exports programs for hip devices"),
             "{}",
             ran.err
         );

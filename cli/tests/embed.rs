@@ -270,7 +270,7 @@ fn models_of_the_other_command() {
     refuses(&demo(), &["-p", "Once"], 1, &words);
     let words = [
         "`Gemma3TextModel` computes embeddings and does not generate text",
-        "help: only `tracewright embed` takes it",
+        "help: use `tracewright embed` to compute embeddings with this model",
     ];
     let model = fixture(FIXTURES[0]);
     let model = text(&model);

@@ -144,7 +144,7 @@ fn the_page_shows_what_was_measured() {
     refused(
         &mut dump(&["--emit", "html", "--entry", "prefill"]),
         1,
-        &["TW1007", "for `decode`", "there are `prefill`"],
+        &["TW1007", "for `decode`", "its entry points are `prefill`"],
     );
     refused(&mut dump(&["--emit", "dot"]), 2, &["--emit html"]);
     let other = copied("llama-untied");

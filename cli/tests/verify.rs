@@ -147,7 +147,7 @@ fn a_flipped_bit_of_the_cache_is_found_by_name() {
     refused(
         &mut generate(&["--verify"]),
         1,
-        &["is damaged", &format!("`{TENSOR}`"), "help: remove that file"],
+        &["is damaged", &format!("`{TENSOR}`"), "help: remove the damaged file"],
     );
     fs::remove_file(archive).unwrap();
     assert_eq!(succeed(&mut generate(&["--verify"])).out, sound);

@@ -229,7 +229,7 @@ fn every_example_of_every_operation_on_vulkan() {
 fn a_device_that_is_not_there_is_named() {
     let error = runtime::Runtime::new(Device::Driver("hip".parse().unwrap())).err().unwrap();
     assert!(
-        error.to_string().contains("this program compiles and exports programs for hip devices"),
+        error.to_string().contains("this binary compiles and exports programs for hip devices"),
         "{error}"
     );
     let Some(_) = vulkan() else { return };

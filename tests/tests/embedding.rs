@@ -96,7 +96,7 @@ fn a_program_is_bound_by_role() {
         signatures[0].arguments[place].role = Role::Plain;
         let program = tracewright::Program::new(&built.runtime, built.program.clone(), signatures);
         let refused = Embedder::new(&program, golden.vocab_size).err().unwrap();
-        assert!(refused.to_string().ends_with("there are [\"embed\"]"), "{refused}");
+        assert!(refused.to_string().ends_with("its entry points are [\"embed\"]"), "{refused}");
     }
 }
 

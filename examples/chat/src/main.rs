@@ -1,5 +1,4 @@
-//! Answers a question: `cargo run -p chat -- MODEL "Why is the sky blue?"`, where MODEL is the
-//! folder of a checkpoint, a GGUF file or the folder of an export.
+//! Answers a question: `cargo run -p chat -- MODEL "Why is the sky blue?"`. MODEL is a folder, a GGUF file or an export.
 use std::io::Write as _;
 
 use tracewright::{Model, user};

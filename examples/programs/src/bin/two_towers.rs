@@ -1,5 +1,4 @@
-//! A two-tower network computes the embedding of each user, and a score for how well each item
-//! matches each user.
+//! A two-tower network computes the embedding of a user, and scores how well each item matches the user.
 use std::{error::Error, path::Path};
 
 use tracewright::build::{ProgramOptions, build_program};
