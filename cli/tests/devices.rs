@@ -36,11 +36,7 @@ fn a_device_that_cannot_be_used_is_named() {
         (&["--device", "gpu"][..], 2, "`gpu` is not a device; expected cpu, or vulkan"),
         (&["--mesh", "model=2"], 2, "`--mesh` is for XLA; leave it out, or add `--engine xla`"),
         (&["--device", "cpu:1"], 2, "`cpu:1` is not a device"),
-        (
-            &["--device", "hip"],
-            1,
-            "error[TW0710]: this binary compiles and exports programs for hip devices",
-        ),
+        (&["--device", "hip"], 1, "error[TW0710]: this binary compiles and exports programs for hip devices"),
         (
             &["--device", "vulkan", "--target", "cuda:sm_80"],
             2,

@@ -105,9 +105,8 @@ impl<E: Executor> Network<E> {
 
     /// Returns the positions at which network calls must end while the network processes a prompt
     /// of `length` tokens. One of the returned positions is `parts_at`. If a recurrent layer has a
-    /// small state, some network calls end at positions near the end of a long prompt. Without the
-    /// calls that end near the end of the prompt, the network would compute up to a chunk of tokens
-    /// again for a text that shares most of the prompt.
+    /// small state, some network calls end at positions near the end of a long prompt. Otherwise, a
+    /// text that shares most of the prompt would compute up to a chunk of tokens again.
     pub(crate) fn ends(&self, length: usize, parts_at: Option<usize>) -> Vec<usize> {
         let chunk = self.chunk();
         let step = chunk / (SNAPSHOTS / 2);
