@@ -43,8 +43,9 @@ const GGUF_PARTS: &[(&str, &str)] = &[
 /// same architecture, but the router computes scores with the softmax.
 fn gguf(file: &Metadata<'_>) -> Value {
     // GLM-4.7-Flash is the only network whose scores are sigmoids although the key is missing.
-    if file.sigmoid().is_none() && file.vocabulary() != Some(GLM_VOCABULARY) {
-        file.count("expert_gating_func");
+    match file.vocabulary() {
+        Some(GLM_VOCABULARY) => drop(file.sigmoid()),
+        _ => file.require_sigmoid(),
     }
     let rotated = file.count("rope.dimension_count");
     let loudness = file.optional_number("rope.scaling.yarn_log_multiplier").map(|scale| 10.0 * scale);

@@ -34,11 +34,10 @@ pub(crate) const FAMILY: Family = Family {
 /// The `config.json` that corresponds to a GGUF file (`LLM_ARCH_GLM4_MOE` in llama.cpp).
 fn gguf(file: &Metadata<'_>) -> Value {
     file.sigmoid();
-    let rotated = file.count("rope.dimension_count").zip(file.features());
     let own = json!({
         "attention_bias": file.is_biased("attn_q"),
         "use_qk_norm": file.has("blk.0.attn_q_norm.weight"),
-        "partial_rotary_factor": rotated.map(|(rotated, features)| rotated as f64 / features as f64),
+        "partial_rotary_factor": file.partial_rotary_factor(),
     });
     file.llama(joined([own, file.deepseek()]))
 }

@@ -31,15 +31,12 @@ pub(crate) const FAMILY: Family = Family {
 
 /// The `config.json` that corresponds to a GGUF file (`LLM_ARCH_MINIMAX_M2` in llama.cpp).
 fn gguf(file: &Metadata<'_>) -> Value {
-    if file.sigmoid().is_none() {
-        file.count("expert_gating_func");
-    }
-    let rotated = file.count("rope.dimension_count");
+    file.require_sigmoid();
     file.llama(json!({
         "num_local_experts": file.count("expert_count"),
         "num_experts_per_tok": file.count("expert_used_count"),
-        "rotary_dim": rotated,
-        "partial_rotary_factor": rotated.zip(file.features()).map(|(some, all)| some as f64 / all as f64),
+        "rotary_dim": file.count("rope.dimension_count"),
+        "partial_rotary_factor": file.partial_rotary_factor(),
     }))
 }
 

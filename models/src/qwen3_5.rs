@@ -96,7 +96,6 @@ pub(crate) fn gguf_config(file: &Metadata<'_>, own: Value) -> Value {
     let kinds: Vec<&str> = recurs.iter().take(layers).map(kind).collect();
     let attends = recurs.iter().position(|recurs| !recurs).unwrap_or(0);
     let (inner, heads) = (file.count("ssm.inner_size"), file.count("ssm.time_step_rank"));
-    let rotated = file.count("rope.dimension_count").zip(file.features());
     let keys = json!({
         "layer_types": kinds,
         "linear_num_key_heads": file.count("ssm.group_count"),
@@ -104,7 +103,7 @@ pub(crate) fn gguf_config(file: &Metadata<'_>, own: Value) -> Value {
         "linear_key_head_dim": file.count("ssm.state_size"),
         "linear_value_head_dim": inner.zip(heads).and_then(|(inner, heads)| inner.checked_div(heads)),
         "linear_conv_kernel_dim": file.count("ssm.conv_kernel"),
-        "partial_rotary_factor": rotated.map(|(rotated, features)| rotated as f64 / features as f64),
+        "partial_rotary_factor": file.partial_rotary_factor(),
         "attention_bias": file.has(&format!("blk.{attends}.attn_q.bias")),
     });
     let experts = file.experts().map_or(Value::Null, |experts| {

@@ -241,6 +241,13 @@ impl<'a> Metadata<'a> {
         })
     }
 
+    /// Like [`sigmoid`](Self::sigmoid), but a missing key is an error.
+    pub(crate) fn require_sigmoid(&self) {
+        if self.sigmoid().is_none() {
+            self.count("expert_gating_func");
+        }
+    }
+
     /// The experts of DeepSeek-V3 and of later networks ([`experts::deepseek`](crate::experts::deepseek)).
     pub(crate) fn deepseek(&self) -> Value {
         json!({
@@ -265,6 +272,12 @@ impl<'a> Metadata<'a> {
     /// The number of features of a head.
     pub(crate) fn features(&self) -> Option<usize> {
         self.optional_count("attention.key_length").or(self.quotient())
+    }
+
+    /// Returns the fraction of a head's features that the rotary embedding rotates.
+    pub(crate) fn partial_rotary_factor(&self) -> Option<f64> {
+        let (rotated, features) = self.count("rope.dimension_count").zip(self.features())?;
+        Some(rotated as f64 / features as f64)
     }
 
     /// Whether the linear layer `part` has a bias in the first layer of the network.
