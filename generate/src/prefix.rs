@@ -131,12 +131,11 @@ impl<E: Executor> Sequences<'_, E> {
         if !self.keeps_prefixes || self.network.keeps_all() {
             return Ok(());
         }
-        let most = self.network.snapshots();
         for ((number, row), range) in self.rows.iter_mut().enumerate().skip(first).zip(ranges) {
             if row.is_kept && range.len() > 1 && row.drafted == 0 {
                 let at = (row.seen, row.written);
                 let snapshot = self.network.save(&self.state, number, at, |part| !keeps_all(part))?;
-                row.keep(snapshot, most);
+                row.keep(snapshot, self.network.snapshots());
             }
         }
         Ok(())
