@@ -38,9 +38,10 @@ pub struct NetworkArguments {
     /// matrices
     #[arg(long, value_name = "FILE.json", requires = "quant")]
     pub quant_map: Option<PathBuf>,
-    /// Number of bits to which activations are rounded if the weights are quantized. Results with
-    /// 16 bits are more precise, but prefill is slower [default: 8]
-    #[arg(long, value_name = "8|16", value_parser = activation_bits)]
+    /// Number of bits to which activations are rounded if the weights are quantized: 8, 16, or 16
+    /// in groups with outliers and 8 in all others (mixed). More bits make results more precise and
+    /// prefill slower [default: mixed]
+    #[arg(long, value_name = "8|mixed|16", value_parser = activation_bits)]
     pub activations: Option<ActivationBits>,
     /// Compute matmuls with Tracewright's kernels for the processor (on), or with the code that the compiler
     /// generates from StableHLO (off) [default: on]
@@ -145,7 +146,7 @@ impl std::fmt::Display for LayoutChoice {
 /// Parses the number of bits to which activations are rounded.
 pub fn activation_bits(text: &str) -> Result<ActivationBits, String> {
     let known = ActivationBits::ALL.iter().find(|bits| bits.word() == text);
-    known.copied().ok_or_else(|| "expected 8 or 16".into())
+    known.copied().ok_or_else(|| "expected 8, mixed or 16".into())
 }
 
 /// Parses the format of the KV cache.

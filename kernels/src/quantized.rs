@@ -1,7 +1,7 @@
-//! Activations that are quantized to integers of 8 or 16 bits. For each group of 32 integers, the
-//! layout stores a scale and the sum of the integers.
+//! Activations that are quantized to integers of 8 bits or, in some or all groups of 32, of 16 bits. For
+//! each group of 32 integers, the layout stores a scale and the sum of the integers.
 
-use ops::format::{ActivationBits, GROUP};
+use ops::format::{ActivationBits, GROUP, IGNORED_BITS, LARGEST_ACTIVATION, OUTLIER, RESIDUAL_STEPS};
 
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::kernel::{self, Kernel};
@@ -26,10 +26,9 @@ pub(crate) enum Sums {
 /// integers, and zeros fill the last chunk of the row. After the integers, the row contains the
 /// scales of the groups as f32, and then the sums of the groups.
 ///
-/// In quantized rows of 16-bit integers, the second and the third of every four integers are
-/// swapped. The 16-bit integers are swapped because a 16-bit dot product multiplies two columns at
-/// a time. The kernel splits the weight bytes into a vector of even columns and a vector of odd
-/// columns.
+/// If the activations can have more than 8 bits, each of the three parts is there twice: for the
+/// rounded activations, and then for the residuals, which are the rounding errors in smaller units.
+/// A group without residuals has the scale 0 in the second part.
 #[derive(Clone, Copy)]
 pub(crate) struct Form {
     pub(crate) inputs: usize,
@@ -48,26 +47,45 @@ impl Sums {
     }
 }
 
+/// The integers of a group, as two vectors of 16 integers, and the scale of the integers.
+#[derive(Clone, Copy)]
+pub(crate) struct Rounded<'k> {
+    pub(crate) integers: [Value<'k>; 2],
+    pub(crate) scale: Value<'k>,
+}
+
+/// A quantized group, while the kernel writes the group.
+pub(crate) struct QuantizedGroup<'g, 'k> {
+    pub(crate) first: Rounded<'k>,
+    /// A function that computes the residuals; `None` if the row has no residuals. A group without
+    /// an outlier has residuals of 0.
+    pub(crate) residuals: Option<&'g dyn Fn() -> Rounded<'k>>,
+    /// Whether the group has an outlier; `None` if the kernel does not look for outliers.
+    is_outlier: Option<Value<'k>>,
+}
+
 impl Form {
     /// Returns a name that is different for each layout of quantized activations.
     pub(crate) fn name(self) -> String {
         let Self { inputs, bits, chunk, sums } = self;
-        let words = if bits == ActivationBits::Sixteen { "_words" } else { "" };
-        format!("{inputs}_by{chunk}_{}{words}", sums.name())
+        let residuals = match bits {
+            ActivationBits::Eight => "",
+            ActivationBits::Mixed => "_mixed",
+            ActivationBits::Sixteen => "_16",
+        };
+        format!("{inputs}_by{chunk}_{}{residuals}", sums.name())
     }
 
-    /// Returns the number of integers in a quantized row, including the padding integers.
+    /// Returns the number of integers in a quantized row, including the padding integers and
+    /// without the residuals.
     pub(crate) fn values(self) -> usize {
         self.inputs.next_multiple_of(self.chunk)
     }
 
-    /// Returns the number of bytes that the integers of a quantized row occupy before the scales
-    /// begin.
-    fn integers(self) -> usize {
-        match self.bits {
-            ActivationBits::Eight => self.values(),
-            ActivationBits::Sixteen => 2 * self.values(),
-        }
+    /// Returns the number of times that each part of a quantized row is there: 2 if the row has
+    /// residuals, otherwise 1.
+    fn planes(self) -> usize {
+        if self.bits == ActivationBits::Eight { 1 } else { 2 }
     }
 
     fn groups(self) -> usize {
@@ -75,43 +93,91 @@ impl Form {
     }
 
     pub(crate) fn bytes(self) -> usize {
-        self.integers() + 8 * self.groups()
+        self.planes() * (self.values() + 8 * self.groups())
     }
 
-    /// Quantizes the row of the activations x that begins at the index `from`, and calls `body` for
-    /// each group of the row. The closure `body` receives the integers of the group, as two vectors
-    /// of 16 integers, and the scale of the group.
+    /// Quantizes the row of the activations x that begins at the index `from`, and calls `write`
+    /// for each group of the row. If the function gets a row, it uses the memory of
+    /// the row's scales for the largest magnitudes, until it writes the scales.
     pub(crate) fn quantize<'k>(
         self,
         code: &'k Code,
-        x: Buffer<'k>,
-        from: Value<'k>,
-        write: impl Fn(Value<'k>, [Value<'k>; 2], Value<'k>),
+        (x, from): (Buffer<'k>, Value<'k>),
+        kept: Option<Row<'k>>,
+        write: impl Fn(Value<'k>, QuantizedGroup<'_, 'k>),
     ) {
-        let group = |group: Value<'k>, count: usize| {
-            let halves = [0, 16]
-                .map(|half: usize| x.load_floats(from + group * GROUP + half, count.saturating_sub(half)));
+        let float = Type::Scalar(Element::F32);
+        let number = |number: f32| code.constant(float, f64::from(number));
+        let halves_of = |group: Value<'k>, count: usize| {
+            [0, 16].map(|half: usize| x.load_floats(from + group * GROUP + half, count.saturating_sub(half)))
+        };
+        let largest_of = |halves: [Value<'k>; 2]| {
             // As integers, the bits of non-negative floats have the same order as the floats, and
             // the bits of NaN are the largest.
             let integer = Type::lanes(16, Element::I32);
             let sizes =
                 halves.map(|half| half.bits(integer).and(code.constant(integer, f64::from(i32::MAX))));
-            let largest = sizes[0].max(sizes[1]).largest().bits(Type::Scalar(Element::F32));
-            let full = code.constant(largest.ty(), f64::from(self.bits.largest()));
-            let zero = code.constant(largest.ty(), 0.0);
-            let inverse = full.divide(largest).or_else(largest.greater(zero), zero).broadcast(16);
-            let integers = halves.map(|half| (half * inverse).round().convert(Element::I32));
-            write(group, integers, largest.divide(full));
+            sizes[0].max(sizes[1]).largest().bits(float)
         };
-        let whole = self.inputs / GROUP;
+        let (whole, rest) = (self.inputs / GROUP, self.inputs % GROUP);
+        let limit = (self.bits == ActivationBits::Mixed).then(|| {
+            let [zero, one] = [0.0, 1.0].map(|number| code.constant(Type::Scalar(Element::I32), number));
+            let add = |group, count, sums: &[Value<'k>]| {
+                let largest = largest_of(halves_of(group, count));
+                kept.iter().for_each(|row| row.put(row.scales(), group, largest));
+                let bits = largest.bits(zero.ty());
+                let counts = one.or_else(bits.greater(zero), zero);
+                vec![sums[0] + bits.shift_right(IGNORED_BITS as usize), sums[1] + counts]
+            };
+            let range = code.index(0)..code.index(whole);
+            let sums = code.fold(range, 1, &[zero; 2], |group, sums| add(group, GROUP, sums));
+            let sums = if rest == 0 { sums } else { add(code.index(whole), rest, &sums) };
+            let mean = sums[0].divide(sums[1].max(one)).shift_left(IGNORED_BITS as usize);
+            mean.bits(float) * number(OUTLIER)
+        });
+        let group = |group: Value<'k>, count: usize| {
+            let halves = halves_of(group, count);
+            let largest = match kept {
+                Some(row) if limit.is_some() => row.scale(group),
+                _ => largest_of(halves),
+            };
+            let (full, zero) = (number(LARGEST_ACTIVATION), number(0.0));
+            let inverse = full.divide(largest).or_else(largest.greater(zero), zero).broadcast(16);
+            let units = halves.map(|half| half * inverse);
+            let rounded = units.map(Value::round);
+            let first = Rounded {
+                integers: rounded.map(|units| units.convert(Element::I32)),
+                scale: largest.divide(full),
+            };
+            let is_outlier = limit.map(|limit| largest.greater(limit));
+            let residuals = || {
+                let if_outlier = |value: Value<'k>| match is_outlier {
+                    Some(is_outlier) => value.or_else(is_outlier, zero),
+                    None => value,
+                };
+                let steps = if_outlier(number(RESIDUAL_STEPS)).broadcast(16);
+                let integers = [0, 1].map(|half| {
+                    let less = code.constant(units[half].ty(), -1.0);
+                    let error = rounded[half].multiply_add(less, units[half]);
+                    (error * steps).round().convert(Element::I32)
+                });
+                Rounded { integers, scale: if_outlier(first.scale.divide(number(RESIDUAL_STEPS))) }
+            };
+            let residuals: &dyn Fn() -> Rounded<'k> = &residuals;
+            let residuals = (self.planes() == 2).then_some(residuals);
+            write(group, QuantizedGroup { first, residuals, is_outlier });
+        };
         code.repeat(code.index(0)..code.index(whole), 1, |at| group(at, GROUP));
-        if !self.inputs.is_multiple_of(GROUP) {
-            group(code.index(whole), self.inputs % GROUP);
+        if rest > 0 {
+            group(code.index(whole), rest);
         }
         // The last chunk can have groups without numbers.
         for empty in self.inputs.div_ceil(GROUP)..self.groups() {
             let zeros = code.constant(Type::lanes(16, Element::I32), 0.0);
-            write(code.index(empty), [zeros; 2], code.constant(Type::Scalar(Element::F32), 0.0));
+            let first = Rounded { integers: [zeros; 2], scale: number(0.0) };
+            let residuals: &dyn Fn() -> Rounded<'k> = &|| first;
+            let residuals = (self.planes() == 2).then_some(residuals);
+            write(code.index(empty), QuantizedGroup { first, residuals, is_outlier: None });
         }
     }
 }
@@ -119,32 +185,56 @@ impl Form {
 /// A quantized row: the buffer that contains the row, and the index of the row's first byte.
 #[derive(Clone, Copy)]
 pub(crate) struct Row<'k> {
-    pub(crate) buffer: Buffer<'k>,
-    pub(crate) at: Value<'k>,
-    pub(crate) form: Form,
+    buffer: Buffer<'k>,
+    at: Value<'k>,
+    form: Form,
+    /// 0 for the rounded activations, and 1 for the residuals.
+    plane: usize,
 }
 
 impl<'k> Row<'k> {
-    /// Returns the integers of four consecutive columns: one 32-bit word for bytes, or two 32-bit
-    /// words for 16-bit integers.
-    pub(crate) fn four(self, column: Value<'k>) -> Vec<Value<'k>> {
-        let word = |at: Value<'k>| {
-            self.buffer.load(at, Type::lanes(4, Element::I8)).bits(Type::Scalar(Element::I32))
-        };
-        match self.form.bits {
-            ActivationBits::Eight => vec![word(self.at + column)],
-            ActivationBits::Sixteen => [0, 4].map(|half: usize| word(self.at + column * 2 + half)).to_vec(),
-        }
+    pub(crate) fn new(buffer: Buffer<'k>, at: Value<'k>, form: Form) -> Self {
+        Self { buffer, at, form, plane: 0 }
+    }
+
+    /// Returns the residuals of the row. The form must have residuals.
+    pub(crate) fn residuals(self) -> Self {
+        Self { plane: 1, ..self }
+    }
+
+    /// Returns the index of the byte of a column.
+    pub(crate) fn place(self, column: Value<'k>) -> Value<'k> {
+        self.at + (column + self.plane * self.form.values())
+    }
+
+    /// Returns the integers of four consecutive columns, as one 32-bit word.
+    pub(crate) fn four(self, column: Value<'k>) -> Value<'k> {
+        let four = self.buffer.load(self.place(column), Type::lanes(4, Element::I8));
+        four.bits(Type::Scalar(Element::I32))
     }
 
     pub(crate) fn scale(self, group: Value<'k>) -> Value<'k> {
-        self.word(self.form.integers(), group).bits(Type::Scalar(Element::F32))
+        self.word(self.scales(), group).bits(Type::Scalar(Element::F32))
+    }
+
+    /// Returns the bits of the scales of some groups. The bits are 0 for groups without residuals.
+    pub(crate) fn scale_bits(self, group: Value<'k>, count: usize) -> Value<'k> {
+        let at = self.at + (group * 4 + self.scales());
+        self.buffer.load(at, Type::lanes(4 * count, Element::I8)).bits(Type::lanes(count, Element::I32))
     }
 
     /// Returns the sum of a group of the quantized row, as a 32-bit number.
     pub(crate) fn sum(self, group: Value<'k>) -> Value<'k> {
         let element = if self.form.sums == Sums::Numbers { Element::F32 } else { Element::I32 };
-        self.word(self.form.integers() + 4 * self.form.groups(), group).bits(Type::Scalar(element))
+        self.word(self.sums(), group).bits(Type::Scalar(element))
+    }
+
+    fn scales(self) -> usize {
+        self.form.planes() * self.form.values() + 4 * self.form.groups() * self.plane
+    }
+
+    fn sums(self) -> usize {
+        self.scales() + 4 * self.form.groups() * self.form.planes()
     }
 
     fn word(self, part: usize, group: Value<'k>) -> Value<'k> {
@@ -157,28 +247,33 @@ impl<'k> Row<'k> {
 
     /// Quantizes a row of the activations x, and stores the quantized row in memory.
     pub(crate) fn fill(self, code: &'k Code, x: Buffer<'k>, from: Value<'k>) {
-        let scales = self.form.integers();
-        let sums = scales + 4 * self.form.groups();
-        self.form.quantize(code, x, from, |group, integers, scale| {
+        let store = |row: Self, group: Value<'k>, Rounded { integers, scale }: Rounded<'k>| {
             for (half, integers) in integers.into_iter().enumerate() {
-                let at = group * GROUP + 16 * half;
-                match self.form.bits {
-                    ActivationBits::Eight => self.buffer.store(self.at + at, integers.convert(Element::I8)),
-                    ActivationBits::Sixteen => {
-                        let order: Vec<usize> =
-                            (0..4).flat_map(|i| [0, 2, 1, 3].map(|j| 4 * i + j)).collect();
-                        let words = integers.pick(integers, &order).convert(Element::I16);
-                        self.buffer.store_bits(self.at + at * 2, words);
-                    }
-                }
+                let at = row.place(group * GROUP + 16 * half);
+                self.buffer.store(at, integers.convert(Element::I8));
             }
-            self.put(scales, group, scale);
+            row.put(row.scales(), group, scale);
             let sum = (integers[0] + integers[1]).sum();
             let sum = match self.form.sums {
                 Sums::Times(added) => sum * code.constant(sum.ty(), f64::from(added)),
                 Sums::Numbers => sum.convert(Element::F32) * scale,
             };
-            self.put(sums, group, sum);
+            row.put(row.sums(), group, sum);
+        };
+        self.form.quantize(code, (x, from), Some(self), |group, quantized| {
+            store(self, group, quantized.first);
+            let Some(residuals) = quantized.residuals else { return };
+            let row = self.residuals();
+            let all = || store(row, group, residuals());
+            match quantized.is_outlier {
+                None => all(),
+                // With the scale 0, the integers can have any value.
+                Some(is_outlier) => code.either(is_outlier, all, || {
+                    let zero = code.constant(Type::Scalar(Element::I32), 0.0);
+                    row.put(row.scales(), group, zero);
+                    row.put(row.sums(), group, zero);
+                }),
+            }
         });
     }
 }
@@ -199,7 +294,7 @@ pub(crate) fn kernel(
             let x = code.binding(0, element, rows * inputs);
             let buffer = code.binding(1, Element::I8, stored * form.bytes());
             code.repeat(kernel::share(code, rows, workgroups), 1, |row| {
-                Row { buffer, at: row * form.bytes(), form }.fill(code, x, row * inputs);
+                Row::new(buffer, row * form.bytes(), form).fill(code, x, row * inputs);
             });
         })
     };

@@ -58,7 +58,7 @@ fn sensitive(function: &Function) -> BTreeSet<String> {
                 }
             }
             NodeKind::Op(op) if op.weight_use() == Some(WeightUse::Matmul) => {
-                let head = weight(function, id).filter(|weight| !patterns(weight).any(|key| in_layer(&key)));
+                let head = weight(function, id).filter(|weight| is_head(weight));
                 sensitive.extend(head.into_iter().flat_map(patterns));
             }
             _ => {}
@@ -69,6 +69,11 @@ fn sensitive(function: &Function) -> BTreeSet<String> {
 
 fn patterns(parameter: &Parameter) -> impl Iterator<Item = String> {
     parameter.sources().into_iter().map(|(key, _)| key_pattern(key))
+}
+
+/// Whether a weight belongs to no repeated layer of the network, like the output head.
+pub(crate) fn is_head(weight: &Parameter) -> bool {
+    !patterns(weight).any(|key| in_layer(&key))
 }
 
 /// Whether a matrix belongs to a repeated layer of the network, unlike the output head.

@@ -11,6 +11,7 @@ use crate::convert::convert;
 use crate::derive::{from_recipe, step};
 use crate::implementation::{StoredWeight, WeightReader};
 use crate::layout::WeightLayout;
+use crate::mixed::is_head;
 
 impl StoredWeight {
     /// Builds the operation that reads a weight from its special memory layout.
@@ -20,9 +21,15 @@ impl StoredWeight {
         operands: &[NodeId],
         activations: ActivationBits,
     ) -> Result<NodeId, InferError> {
-        // Activations are not quantized if the weight is not quantized.
-        let rounds = self.layout.format().element().is_none();
-        let activations = if rounds { activations } else { ActivationBits::default() };
+        let activations = match &self.reader {
+            // Activations are not quantized if the weight is not quantized.
+            _ if self.layout.format().element().is_some() => ActivationBits::default(),
+            // Of the tokens of a prompt, the network passes only the last to the head.
+            WeightReader::Matmul(head) if activations == ActivationBits::Mixed && is_head(head) => {
+                ActivationBits::Sixteen
+            }
+            _ => activations,
+        };
         match &self.reader {
             WeightReader::Matmul(parameter) => linear(b, (self.layout, activations), parameter, operands),
             WeightReader::Rows(parameter) => rows(b, self.layout, parameter, operands[1]),

@@ -52,9 +52,9 @@ pub struct OpenOptions {
     /// The storage format of the model's weights. The default format is the checkpoint's own
     /// format.
     pub quantize: Option<Quantization>,
-    /// The integer type to which a matmul with quantized weights rounds its input. By default, a
-    /// matmul with quantized weights rounds its input to 8-bit integers. 16-bit integers cause
-    /// smaller errors than 8-bit integers, but make prefill slower.
+    /// The number of bits to which a matmul with quantized weights rounds its input. By default, a
+    /// matmul with quantized weights rounds groups with outliers to 16 bits, and all other groups to
+    /// 8 bits. More bits cause smaller errors, but make prefill slower.
     pub activations: Option<ActivationBits>,
     /// Whether Tracewright's kernels compute matmuls and attention. By default, Tracewright uses
     /// kernels if the processor supports kernels.

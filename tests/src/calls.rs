@@ -319,6 +319,12 @@ pub fn operand(text: &str, seed: u64) -> Value {
     }
 }
 
+/// The same numbers, every fifth 32 of them eight times as large.
+pub fn with_outliers(x: Value) -> Value {
+    let larger = |(i, x): (usize, &f64)| if i / 32 % 5 == 2 { 8.0 * x } else { *x };
+    Value::new(x.ty.clone(), x.data.iter().enumerate().map(larger))
+}
+
 /// Made-up elements: magnitudes from 2⁻⁶ to 2², so that scores are of the size that attention knows; both signs, a
 /// zero, the first and last equal.
 pub fn random(ty: TensorType, seed: u64) -> Value {

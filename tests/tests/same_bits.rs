@@ -5,7 +5,7 @@
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRng, TestRunner};
 use tracewright::ops::ElementType::{Bf16, F16, F32};
-use tracewright::ops::format::ActivationBits::{self, Eight, Sixteen};
+use tracewright::ops::format::ActivationBits::{self, Eight, Mixed, Sixteen};
 use tracewright::ops::{ElementType, WeightFormat};
 use tracewright::targets::host_features;
 use tracewright::trace::KvFormat;
@@ -30,12 +30,12 @@ const FORMATS: [(ElementType, Option<WeightFormat>, ActivationBits); 11] = [
     (F32, None, Eight),
     (Bf16, None, Eight),
     (F16, None, Eight),
-    (Bf16, Some(WeightFormat::Q8), Eight),
+    (Bf16, Some(WeightFormat::Q8), Mixed),
     (F32, Some(WeightFormat::Q8), Sixteen),
     (F32, Some(WeightFormat::Mxfp4), Eight),
     (Bf16, Some(WeightFormat::Q4K), Sixteen),
-    (F32, Some(WeightFormat::Q4K), Eight),
-    (Bf16, Some(WeightFormat::Q4), Sixteen),
+    (F32, Some(WeightFormat::Q4K), Mixed),
+    (Bf16, Some(WeightFormat::Q4), Mixed),
     (F32, Some(WeightFormat::Q4), Eight),
     (Bf16, Some(WeightFormat::Mxfp4), Sixteen),
 ];

@@ -73,12 +73,3 @@ impl Arm {
         })
     }
 }
-
-pub(super) fn add_words<'k>(sum: Value<'k>, words: Value<'k>, x: Value<'k>) -> Value<'k> {
-    let code = sum.code();
-    let products = [0, 1].map(|half| {
-        let operands = [words.half(half), x.half(half)];
-        code.instruction("llvm.aarch64.neon.smull", &operands, SUMS)
-    });
-    sum + code.instruction("llvm.aarch64.neon.addp", &products, SUMS)
-}

@@ -104,31 +104,6 @@ impl Isa {
         sums.chunks(parts).map(joined).collect()
     }
 
-    /// Computes sums[i] + Σⱼ words[2 i + j] · x[j] for 16 sums of each row. In an item of
-    /// `columns`, `words` contains two 16-bit words for each of 16 outputs, and `x` contains two
-    /// 16-bit words for each row. All words are signed.
-    pub(crate) fn add_words<'k>(
-        self,
-        sums: Vec<Value<'k>>,
-        columns: impl Iterator<Item = (Value<'k>, Vec<Value<'k>>)>,
-    ) -> Vec<Value<'k>> {
-        let parts = match self {
-            Self::X86(x86) => x86.parts_of_words(),
-            Self::Arm(_) => arm::PARTS,
-        };
-        let sums = sums.iter().flat_map(|sums| cut(*sums, parts)).collect();
-        let columns = columns.map(|(words, x)| {
-            let (words, lanes) = (cut(words, parts), 16 / parts);
-            let repeated = x.iter().map(|x| x.broadcast(lanes).bits(Type::lanes(2 * lanes, Element::I16)));
-            repeated.flat_map(|x| words.iter().map(move |&words| (words, x))).collect()
-        });
-        let sums: Vec<Value<'k>> = by_column(sums, columns, |sum, words, x| match self {
-            Self::X86(x86) => x86.add_words(sum, words, x),
-            Self::Arm(_) => arm::add_words(sum, words, x),
-        });
-        sums.chunks(parts).map(joined).collect()
-    }
-
     /// Looks up 64 bytes from 0 to 15 in a table of 16 bytes.
     pub(crate) fn look_up<'k>(self, table: &[i8; 16], places: Value<'k>) -> Value<'k> {
         let (parts, instruction) = match self {

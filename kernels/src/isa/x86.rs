@@ -91,22 +91,6 @@ impl X86 {
         if self.avx512 { (1, "llvm.x86.avx512.pshuf.b.512") } else { (2, "llvm.x86.avx2.pshuf.b") }
     }
 
-    /// Returns the number of vectors into which a multiplication splits 32 words of 16 bits.
-    pub(super) fn parts_of_words(self) -> usize {
-        if self.avx512 { 1 } else { 2 }
-    }
-
-    pub(super) fn add_words<'k>(self, sum: Value<'k>, words: Value<'k>, x: Value<'k>) -> Value<'k> {
-        let (code, bits) = (sum.code(), if self.avx512 { 512 } else { 256 });
-        if self.vnni.is_some_and(|widest| widest >= bits) {
-            let instruction = format!("llvm.x86.avx512.vpdpwssd.{bits}");
-            return code.instruction(&instruction, &[sum, words, x], sum.ty());
-        }
-        let instruction = if self.avx512 { "llvm.x86.avx512.pmaddw.d.512" } else { "llvm.x86.avx2.pmadd.wd" };
-        // LLVM must not reorder the sums.
-        code.opaque(sum + code.instruction(instruction, &[words, x], sum.ty()))
-    }
-
     pub(super) fn add_bf16_pairs<'k>(
         self,
         sums: Value<'k>,

@@ -221,11 +221,6 @@ impl Matmul<'_> {
         })
     }
 
-    /// Whether the kernel rounds activations to 16-bit integers.
-    fn has_words(&self) -> bool {
-        self.format.element().is_none() && self.activations == ActivationBits::Sixteen
-    }
-
     /// The layout of the quantized activations in memory.
     fn form(&self) -> Form {
         let &Self { inputs, activations, .. } = self;
@@ -280,13 +275,18 @@ impl Matmul<'_> {
     pub(crate) fn name(&self) -> String {
         let &Self { format, rows, inputs, outputs, x, y, norm, isa, stack, .. } = self;
         let normed = norm.map(|norm| format!("_normed_{}", norm.name())).unwrap_or_default();
-        let words = if self.has_words() { "_words" } else { "" };
+        let residuals = match self.activations {
+            _ if format.element().is_some() => "",
+            ActivationBits::Eight => "",
+            ActivationBits::Mixed => "_mixed",
+            ActivationBits::Sixteen => "_16",
+        };
         let of = |Stack { matrices, rows, chosen }| {
             format!("_{rows}_{}_{matrices}", if chosen { "chosen_of" } else { "of_all" })
         };
         let stacked = stack.map(of).unwrap_or_default();
         let (format, isa) = (format.word(), isa.name());
-        format!("product_{format}{words}_{rows}x{inputs}x{outputs}{stacked}_{x}_{y}{normed}_{isa}")
+        format!("product_{format}{residuals}_{rows}x{inputs}x{outputs}{stacked}_{x}_{y}{normed}_{isa}")
     }
 
     /// The name under which tuning files store measurements of this matmul. The name in tuning
@@ -471,9 +471,9 @@ impl Matmul<'_> {
             return X::Dense(Dense { buffer: x, element, inputs: self.inputs, tiled: self.is_tiled() });
         }
         let form = self.form();
-        let row = Row { buffer: code.scratch(Element::I8, form.bytes()), at: start, form };
-        row.fill(code, x, start);
-        X::Quantized { rows: row.buffer, scales }
+        let rows = code.scratch(Element::I8, form.bytes());
+        Row::new(rows, start, form).fill(code, x, start);
+        X::Quantized { rows, scales }
     }
 
     /// Computes the outputs of some panels of the weight for a few activation rows.

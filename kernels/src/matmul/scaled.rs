@@ -1,8 +1,10 @@
 //! Matmuls of integer activations with weights in the formats q8, q4, q4_k and mxfp4. The formats q8,
 //! q4, q4_k and mxfp4 have groups of integers or four-bit floats, with a scale per group.
 
+use std::ops::Range;
+
 use ops::WeightFormat;
-use ops::format::{DOUBLED_FLOATS, GROUP, LARGEST_DOUBLED, LEAST_SCALE, PANEL};
+use ops::format::{ActivationBits, DOUBLED_FLOATS, GROUP, LARGEST_DOUBLED, LEAST_SCALE, PANEL};
 
 use super::{LINE, Matmul, Panel, Rows, SUMS, ask};
 use crate::code::{Buffer, Code, Element, Type, Value};
@@ -16,6 +18,13 @@ const BYTES: Type = Type::lanes(LINE, Element::I8);
 /// continues with the next activation rows.
 const COLUMNS: usize = 512;
 
+/// The number of activation rows for which the kernel decides together whether to multiply their
+/// residuals. With more rows, one row with an outlier would cost the products of more other rows.
+const FEW: usize = 2;
+
+/// The number of groups that the kernel checks for residuals at a time.
+const LOOK: usize = 8;
+
 impl Matmul<'_> {
     /// Computes the outputs of some panels of the weight for a few activation rows.
     pub(super) fn scaled<'k>(
@@ -27,15 +36,21 @@ impl Matmul<'_> {
     ) -> Vec<Value<'k>> {
         let chunks = self.inputs.div_ceil(self.format.columns());
         let block = COLUMNS / self.format.columns();
+        let form = self.form();
+        let rows_of = |rows: Rows<'k>| -> Vec<Row<'k>> {
+            (0..rows.count).map(|i| Row::new(x, rows.x(i) * form.bytes(), form)).collect()
+        };
         let sums_of = |weights: &[Panel<'k>]| {
-            self.in_runs(code, weights, rows, (chunks, block), |weights, rows, chunks, sums| {
-                let form = self.form();
-                let rows = (0..rows.count).map(|i| Row { buffer: x, at: rows.x(i) * form.bytes(), form });
-                let rows: Vec<Row<'k>> = rows.collect();
+            let sums = self.in_runs(code, weights, rows, (chunks, block), |weights, rows, chunks, sums| {
+                let rows = rows_of(rows);
                 code.fold(chunks, 1, sums, |chunk, sums| {
                     self.chunk(code, &rows, (weights, ready), chunk, sums)
                 })
-            })
+            });
+            match self.activations {
+                ActivationBits::Mixed => self.add_residuals(code, &rows_of(rows), weights, &sums),
+                ActivationBits::Eight | ActivationBits::Sixteen => sums,
+            }
         };
         // With short vectors, the registers have no room for two panels.
         match self.isa.has_short_vectors() {
@@ -111,39 +126,100 @@ impl Matmul<'_> {
         scales: &dyn Fn(usize, usize) -> (Value<'k>, Option<Value<'k>>),
         sums: &[Value<'k>],
     ) -> Vec<Value<'k>> {
-        let mut sums = sums.to_vec();
-        for (panel, &weights) in weights.iter().enumerate() {
-            for half in 0..2 {
-                let group = of_row + half;
-                let (scales, minima) = scales(panel, half);
-                let columns = self.columns_of(code, weights, start, of_chunk + half).enumerate();
-                let columns = columns.flat_map(|(i, bytes)| {
-                    let x: Vec<Vec<Value<'k>>> =
-                        rows.iter().map(|row| row.four(group * GROUP + 4 * i)).collect();
-                    let part = |part: usize| x.iter().map(|x| x[part]).collect::<Vec<_>>();
-                    match self.has_words() {
-                        false => vec![(bytes, part(0))],
-                        true => words(bytes).into_iter().enumerate().map(|(i, w)| (w, part(i))).collect(),
-                    }
-                });
-                let begin = |row: &Row<'k>| match minima {
-                    None => row.sum(group).broadcast(PANEL),
-                    Some(_) => code.constant(Type::lanes(PANEL, Element::I32), 0.0),
-                };
-                let begin = rows.iter().map(begin).collect();
-                let integers = match self.has_words() {
-                    true => self.isa.add_words(begin, columns),
-                    false => self.isa.add_bytes(begin, columns, self.small()),
-                };
-                for (i, (row, integers)) in rows.iter().zip(integers).enumerate() {
-                    let scale = scales * row.scale(group).broadcast(PANEL);
-                    let sum = &mut sums[panel * rows.len() + i];
-                    *sum = integers.convert(Element::F32).multiply_add(scale, *sum);
-                    if let Some(minima) = minima {
-                        *sum = minima.multiply_add(row.sum(group).broadcast(PANEL), *sum);
-                    }
-                }
+        let add = |rows: &[Row<'k>], half: usize, sums: &[Value<'k>]| {
+            let panels = sums.chunks(sums.len() / weights.len()).zip(weights.iter().enumerate());
+            let panels = panels.map(|(sums, (panel, &weights))| {
+                let places = [of_row + half, of_chunk + half];
+                self.group(code, rows, (weights, start), places, scales(panel, half), sums)
+            });
+            panels.flatten().collect::<Vec<_>>()
+        };
+        match self.activations {
+            ActivationBits::Eight | ActivationBits::Mixed => {
+                (0..2).fold(sums.to_vec(), |sums, half| add(rows, half, &sums))
             }
+            ActivationBits::Sixteen => {
+                let residuals: Vec<Row<'k>> = rows.iter().map(|row| row.residuals()).collect();
+                (0..2).fold(sums.to_vec(), |sums, half| match rows.len() {
+                    // For few rows, the registers have room for the products of both parts.
+                    ..=FEW => add(&[rows, &residuals].concat(), half, &sums),
+                    _ => add(&residuals, half, &add(rows, half, &sums)),
+                })
+            }
+        }
+    }
+
+    /// Multiplies the groups of residuals that are not 0, and adds the products to the sums of the
+    /// rounded activations. Few groups have residuals, so the kernel looks at several groups first.
+    fn add_residuals<'k>(
+        &self,
+        code: &'k Code,
+        rows: &[Row<'k>],
+        weights: &[Panel<'k>],
+        sums: &[Value<'k>],
+    ) -> Vec<Value<'k>> {
+        let groups = self.form().values() / GROUP;
+        let whole = groups / LOOK * LOOK;
+        let mut sums = sums.to_vec();
+        for (first, some) in rows.chunks(FEW).enumerate().map(|(i, some)| (i * FEW, some)) {
+            let residuals: Vec<Row<'k>> = some.iter().map(|row| row.residuals()).collect();
+            let panels = (0..weights.len()).map(|panel| panel * rows.len() + first);
+            let places: Vec<usize> = panels.flat_map(|at| at..at + some.len()).collect();
+            let own: Vec<Value<'k>> = places.iter().map(|&place| sums[place]).collect();
+            let add = |groups: Range<Value<'k>>, sums: &[Value<'k>]| {
+                code.fold(groups, 1, sums, |group, sums| {
+                    if_residuals(&residuals, group, 1, sums, |sums| {
+                        let panels = sums.chunks(some.len()).zip(weights);
+                        let panels = panels.map(|(sums, &weights)| {
+                            let of_chunk = code.index(self.format.columns() / GROUP);
+                            let start = group.divide(of_chunk) * self.format.packed(PANEL, 1).bytes();
+                            let of_chunk = group.remainder(of_chunk);
+                            let scales = self.scales_at(weights, start, of_chunk);
+                            self.group(code, &residuals, (weights, start), [group, of_chunk], scales, sums)
+                        });
+                        panels.flatten().collect()
+                    })
+                })
+            };
+            let new = code.fold(code.index(0)..code.index(whole), LOOK, &own, |first, sums| {
+                if_residuals(&residuals, first, LOOK, sums, |sums| add(first..first + LOOK, sums))
+            });
+            let new = add(code.index(whole)..code.index(groups), &new);
+            places.into_iter().zip(new).for_each(|(place, sum)| sums[place] = sum);
+        }
+        sums
+    }
+
+    /// Multiplies one group of a panel by some rows, and adds the products to the sums. If there are
+    /// twice as many rows as sums, the second half of the rows are the residuals of the first half.
+    /// The other arguments are the same as of [`pair`](Self::pair).
+    fn group<'k>(
+        &self,
+        code: &'k Code,
+        rows: &[Row<'k>],
+        (weights, start): (Panel<'k>, Value<'k>),
+        [of_row, of_chunk]: [Value<'k>; 2],
+        (scales, minima): (Value<'k>, Option<Value<'k>>),
+        sums: &[Value<'k>],
+    ) -> Vec<Value<'k>> {
+        let columns = self.columns_of(code, weights, start, of_chunk).enumerate();
+        let columns = columns.map(|(i, bytes)| {
+            (bytes, rows.iter().map(|row| row.four(of_row * GROUP + 4 * i)).collect::<Vec<_>>())
+        });
+        let begin = |row: &Row<'k>| match minima {
+            None => row.sum(of_row).broadcast(PANEL),
+            Some(_) => code.constant(Type::lanes(PANEL, Element::I32), 0.0),
+        };
+        let integers = self.isa.add_bytes(rows.iter().map(begin).collect(), columns, self.small());
+        let mut sums = sums.to_vec();
+        for (i, (row, integers)) in rows.iter().zip(integers).enumerate() {
+            let place = i % sums.len();
+            let scale = scales * row.scale(of_row).broadcast(PANEL);
+            let sum = integers.convert(Element::F32).multiply_add(scale, sums[place]);
+            sums[place] = match minima {
+                Some(minima) => minima.multiply_add(row.sum(of_row).broadcast(PANEL), sum),
+                None => sum,
+            };
         }
         sums
     }
@@ -169,7 +245,7 @@ impl Matmul<'_> {
     /// Whether the kernel converts the bytes of the weight to signed bytes before the
     /// multiplication.
     fn takes_signs(&self) -> bool {
-        self.isa.is_signed() && !self.has_words()
+        self.isa.is_signed()
     }
 
     /// Returns the kind of sum that the layout of quantized activations stores for each group.
@@ -195,6 +271,28 @@ impl Matmul<'_> {
                 Scales::InSteps { steps: [both[0], minus - both[1]], counts: StepCounts::unpacked(words) }
             }
             _ => Scales::Each(both),
+        }
+    }
+
+    /// Returns the scale and, if the weight's format has minima, the minimum of a group whose index
+    /// in its chunk is known only at run time. The chunk begins at the byte `start` of the panel.
+    pub(super) fn scales_at<'k>(
+        &self,
+        weights: Panel<'k>,
+        start: Value<'k>,
+        group: Value<'k>,
+    ) -> (Value<'k>, Option<Value<'k>>) {
+        match self.format {
+            WeightFormat::Q4K => {
+                let (scales, minima) = self.scales(group.code(), weights, start).in_steps(group);
+                (scales, Some(minima))
+            }
+            WeightFormat::Mxfp4 => (weights.half_scales(start + group * PANEL), None),
+            _ => {
+                let at = weights.at + start + group * (LINE / 2);
+                let halves = weights.weight.load(at, Type::lanes(LINE / 2, Element::I8));
+                (halves.bits(Type::lanes(PANEL, Element::F16)).convert(Element::F32), None)
+            }
         }
     }
 
@@ -251,10 +349,22 @@ fn nibbles(bytes: Value<'_>) -> [Value<'_>; 2] {
     [bytes.and(low), words.shift_right(4).bits(BYTES).and(low)]
 }
 
-/// Splits unsigned bytes into the even columns and the odd columns, as 16-bit words.
-fn words(bytes: Value<'_>) -> [Value<'_>; 2] {
-    let words = bytes.bits(Type::lanes(LINE / 2, Element::I16));
-    [words.and(words.code().constant(words.ty(), 255.0)), words.shift_right(8)]
+/// Computes new sums with the closure `add` if a row has residuals in one of `count` groups from
+/// `group` on. Otherwise the function returns the sums unchanged.
+pub(super) fn if_residuals<'k>(
+    residuals: &[Row<'k>],
+    group: Value<'k>,
+    count: usize,
+    sums: &[Value<'k>],
+    add: impl FnOnce(&[Value<'k>]) -> Vec<Value<'k>>,
+) -> Vec<Value<'k>> {
+    let code = group.code();
+    let scales = residuals.iter().map(|row| row.scale_bits(group, count));
+    let Some(scales) = scales.reduce(Value::or) else { return sums.to_vec() };
+    let zero = code.constant(Type::Scalar(Element::I32), 0.0);
+    let times = code.index(1).or_else(scales.largest().greater(zero), code.index(0));
+    // The loop runs at most once.
+    code.fold(code.index(0)..times, 1, sums, |_, sums| add(sums))
 }
 
 /// Returns half of the scale of each group of four-bit floats. The exponents are integers of 32

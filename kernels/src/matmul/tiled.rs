@@ -4,8 +4,9 @@
 //! reads x directly.
 
 use ops::WeightFormat;
-use ops::format::{GROUP, LARGEST_DOUBLED, PANEL};
+use ops::format::{ActivationBits, GROUP, LARGEST_DOUBLED, PANEL};
 
+use super::scaled::if_residuals;
 use super::{Matmul, Panel, SUMS, X, ask};
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::fused_op::End;
@@ -115,16 +116,22 @@ pub(super) fn rounding(
                 code.repeat(kernel::share(code, rows, workgroups), 1, write);
             };
             let numbers = |row: Value<'_>| {
-                form.quantize(code, x, row * inputs, |group, integers, scale| {
+                form.quantize(code, (x, row * inputs), None, |group, quantized| {
                     let start = place(form.values(), row, group * GROUP);
-                    for (half, integers) in integers.into_iter().enumerate() {
-                        let numbers = integers.convert(Element::F32) * scale.broadcast(PANEL);
+                    for half in 0..2 {
+                        let residuals = quantized.residuals.map(|residuals| residuals());
+                        let planes = [Some(quantized.first), residuals];
+                        let planes = planes.into_iter().flatten();
+                        let numbers = planes.fold(code.constant(SUMS, 0.0), |sum, plane| {
+                            let integers = plane.integers[half].convert(Element::F32);
+                            integers.multiply_add(plane.scale.broadcast(PANEL), sum)
+                        });
                         tiles.store(start + half * PANEL, numbers.convert(Element::Bf16));
                     }
                 });
             };
             let rows_of_bytes = |row: Value<'_>| {
-                Row { buffer: bytes, at: row * form.bytes(), form }.fill(code, x, row * inputs);
+                Row::new(bytes, row * form.bytes(), form).fill(code, x, row * inputs);
             };
             code.either(granted(code), || each(&numbers), || each(&rows_of_bytes));
         })
@@ -137,9 +144,7 @@ impl Matmul<'_> {
         let tiles = self.isa.tiles();
         let multiplied = match self.format {
             WeightFormat::Bf16 => tiles.bf16 && self.inputs.is_multiple_of(TILE),
-            WeightFormat::Q8 | WeightFormat::Q4 => {
-                tiles.bytes && !self.has_words() || self.is_narrow() && tiles.bf16
-            }
+            WeightFormat::Q8 | WeightFormat::Q4 => tiles.bytes || self.is_narrow() && tiles.bf16,
             // Minima add a term that is not a product of bytes, and chunks of floats have four groups.
             WeightFormat::Q4K | WeightFormat::Mxfp4 => self.is_narrow() && tiles.bf16,
             WeightFormat::F32 | WeightFormat::F16 => false,
@@ -352,21 +357,14 @@ impl Matmul<'_> {
         let groups = code.index(self.format.columns() / GROUP);
         let chunk = group.divide(groups) * self.format.packed(PANEL, 1).bytes();
         let group = group.remainder(groups);
-        let (scales, least) = match self.format {
-            WeightFormat::Q4K => self.scales(code, weight, chunk).in_steps(group),
-            WeightFormat::Mxfp4 => {
-                let scales = weight.half_scales(chunk + group * PANEL);
-                (scales, scales * code.constant(SUMS, -f64::from(LARGEST_DOUBLED)))
-            }
-            _ => {
-                let halves = Type::lanes(PANEL, Element::F16);
-                let bytes = weight
-                    .weight
-                    .load(weight.at + chunk + group * (LINE / 2), Type::lanes(LINE / 2, Element::I8));
-                let scales = bytes.bits(halves).convert(Element::F32);
-                (scales, scales * code.constant(SUMS, -f64::from(self.format.offset())))
-            }
-        };
+        let (scales, minima) = self.scales_at(weight, chunk, group);
+        let least = minima.unwrap_or_else(|| {
+            let least = match self.format {
+                WeightFormat::Mxfp4 => f64::from(LARGEST_DOUBLED),
+                format => f64::from(format.offset()),
+            };
+            scales * code.constant(SUMS, -least)
+        });
         let columns = GROUP / self.lines_of_group();
         for i in 0..count {
             let from = chunk + (group * self.lines_of_group() + line + i) * LINE + self.format.scales();
@@ -403,11 +401,11 @@ impl Matmul<'_> {
         code.runs(self.inputs.div_ceil(self.format.columns()), BLOCK, |from, chunks| {
             let groups = 2 * chunks;
             let together = if groups.is_multiple_of(SLOTS) { SLOTS } else { 2 };
-            let multiply = |row: Value<'k>, near: Value<'k>, slot: usize| {
+            let row_at = |row: Value<'k>| Row::new(x, (first + row) * form.bytes(), form);
+            let multiply = |row: Row<'k>, near: Value<'k>, slot: usize| {
                 let [x_tile, weight_tile] = [X_TILE, WEIGHT_TILE].map(|register| register + slot % 2);
                 tiles.zero(slot);
-                let numbers = (first + row) * form.bytes() + (from * 2 + near) * GROUP;
-                tiles.load(x_tile, x.address(numbers), form.bytes());
+                tiles.load(x_tile, x.address(row.place((from * 2 + near) * GROUP)), form.bytes());
                 tiles.load(weight_tile, ready.bytes.address(near * (GROUP * PANEL)), LINE);
                 tiles.add_bytes([slot, x_tile, weight_tile]);
                 tiles.store(slot, ready.products.address(code.index(slot * ROWS * PANEL)));
@@ -418,14 +416,17 @@ impl Matmul<'_> {
                     ask(code, &[*weight], start, chunk / LINE);
                     self.make_ready(code, *weight, start, ready, at * 2);
                 });
-                (0..together).for_each(|slot| multiply(code.index(0), code.index(slot), slot));
+                (0..together).for_each(|slot| multiply(row_at(code.index(0)), code.index(slot), slot));
                 code.repeat(code.index(0)..code.index(sums.rows), ROWS, |row| {
                     let start = sums.at(panel, row);
                     let places: Vec<Value<'k>> = (0..ROWS).map(|i| start + i * PANEL).collect();
                     let before: Vec<Value<'k>> =
                         places.iter().map(|&place| sums.buffer.load(place, SUMS)).collect();
-                    let start = (first + row) * form.bytes();
-                    let own = |i: usize| Row { buffer: x, at: start + i * form.bytes(), form };
+                    let own: Vec<Row<'k>> = (0..ROWS).map(|i| row_at(row + i)).collect();
+                    let residuals: Vec<Row<'k>> = match self.activations {
+                        ActivationBits::Eight => Vec::new(),
+                        _ => own.iter().map(|row| row.residuals()).collect(),
+                    };
                     // After the last group of these rows, the first group of the next rows follows.
                     let next = (row + ROWS).min(code.index(sums.rows - ROWS));
                     let range = code.index(0)..code.index(groups);
@@ -434,15 +435,25 @@ impl Matmul<'_> {
                         let ends = further.equals(code.index(groups));
                         let (row, further) = (next.or_else(ends, row), code.index(0).or_else(ends, further));
                         (0..together).fold(before.to_vec(), |sums, slot| {
-                            let scales = ready.scales.load((near + slot) * PANEL, SUMS);
-                            let add = |(i, sum): (usize, Value<'k>)| {
-                                let at = code.index((i + slot * ROWS) * PANEL);
-                                let products = ready.products.load(at, Type::lanes(PANEL, Element::I32));
-                                let scale = own(i).scale(from * 2 + near + slot).broadcast(PANEL);
-                                (products.convert(Element::F32) * scale).multiply_add(scales, sum)
+                            let group = from * 2 + near + slot;
+                            let add = |rows: &[Row<'k>], sums: &[Value<'k>]| {
+                                let scales = ready.scales.load((near + slot) * PANEL, SUMS);
+                                let add = |(i, (row, &sum)): (usize, (&Row<'k>, &Value<'k>))| {
+                                    let at = code.index((i + slot * ROWS) * PANEL);
+                                    let products = ready.products.load(at, Type::lanes(PANEL, Element::I32));
+                                    let scale = row.scale(group).broadcast(PANEL);
+                                    (products.convert(Element::F32) * scale).multiply_add(scales, sum)
+                                };
+                                rows.iter().zip(sums).enumerate().map(add).collect::<Vec<_>>()
                             };
-                            let sums = sums.into_iter().enumerate().map(add).collect();
-                            multiply(row, further + slot, slot);
+                            let mut sums = add(&own, &sums);
+                            if !residuals.is_empty() {
+                                sums = if_residuals(&residuals, group, 1, &sums, |sums| {
+                                    multiply(residuals[0], near + slot, slot);
+                                    add(&residuals, sums)
+                                });
+                            }
+                            multiply(row_at(row), further + slot, slot);
                             sums
                         })
                     });

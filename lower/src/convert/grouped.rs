@@ -1,7 +1,7 @@
 //! Converts `grouped_linear` and `grouped_rows` to primitive operations, for quantized weights
 //! without a kernel.
 
-use ops::format::{ActivationBits, GROUP, GROUPS};
+use ops::format::{ActivationBits, GROUP, GROUPS, IGNORED_BITS, LARGEST_ACTIVATION, OUTLIER, RESIDUAL_STEPS};
 use ops::ops::{
     BinaryKind, BroadcastInDim, Compare, Concatenate, Constant, Direction, DotGeneral, Gather, GroupedLinear,
     GroupedRows, Narrow, OptimizationBarrier, Reduce, ReduceKind, Reshape, Select, UnaryKind,
@@ -68,15 +68,21 @@ pub(crate) fn linear(
     let x = b.convert(x, ElementType::F32)?;
     let x = filled_up(b, x, groups * GROUP)?;
     let x = b.op(Reshape { shape: vec![rows, groups, GROUP] }, &[x])?;
-    let (x, x_scales) = in_integers(b, x, op.activations)?;
+    let planes = in_integers(b, x, op.activations)?;
     let scales = Scales::of(b, &operands[2..])?;
 
-    // Activations of 16 bits are first converted to the numbers that they represent.
-    let of_bytes = op.activations == ActivationBits::Eight && rows <= ROWS_OF_INTEGERS;
-    let sums = match of_bytes {
-        true => of_integers(b, op.format, [x, x_scales], (integers, scales))?,
+    let sums = match rows <= ROWS_OF_INTEGERS {
+        true => {
+            let parts = planes.into_iter().map(|plane| of_integers(b, op.format, plane, (integers, scales)));
+            let parts = parts.collect::<Result<Vec<_>, _>>()?;
+            total(b, &parts)?
+        }
         false => {
-            let x = numbers(b, vec![x], Scales { scales: x_scales, minima: None })?;
+            let parts = planes
+                .into_iter()
+                .map(|[x, x_scales]| numbers(b, vec![x], Scales { scales: x_scales, minima: None }));
+            let parts = parts.collect::<Result<Vec<_>, _>>()?;
+            let x = total(b, &parts)?;
             let weight = unpacked(b, op.format, integers)?;
             let weight = numbers(b, weight, scales)?;
             product(b, x, weight)?
@@ -112,18 +118,84 @@ fn filled_up(b: &mut Builder<'_>, x: NodeId, columns: usize) -> Result<NodeId, I
 }
 
 /// Rounds the numbers of each group to integers, relative to the scale of the group. Returns the
-/// integers as f32, and also the scale of each group. See [`ops::format::in_integers`] for the
-/// rounding.
-fn in_integers(b: &mut Builder<'_>, x: NodeId, bits: ActivationBits) -> Result<(NodeId, NodeId), InferError> {
+/// integers as f32, and also the scale of each group. If the activations can have more than 8 bits,
+/// the function also returns the integers and scales of the residuals. See
+/// [`ops::format::in_integers`] for the rounding.
+fn in_integers(b: &mut Builder<'_>, x: NodeId, bits: ActivationBits) -> Result<Vec<[NodeId; 2]>, InferError> {
     let magnitudes = b.unary(UnaryKind::Abs, x)?;
     let largest = b.op(Reduce { kind: ReduceKind::Maximum, axes: vec![2] }, &[magnitudes])?;
-    let (zero, full) = (b.splat(largest, 0.0)?, b.splat(largest, f64::from(bits.largest()))?);
+    let (zero, full) = (b.splat(largest, 0.0)?, b.splat(largest, f64::from(LARGEST_ACTIVATION))?);
     let inverse = b.binary(BinaryKind::Divide, full, largest)?;
     let positive = b.op(Compare { direction: Direction::Lt }, &[zero, largest])?;
     let inverse = b.op(Select {}, &[positive, inverse, zero])?;
     let units = scaled(b, x, inverse, vec![0, 1])?;
     let bytes = b.unary(UnaryKind::Round, units)?;
-    Ok((bytes, b.binary(BinaryKind::Divide, largest, full)?))
+    let scales = b.binary(BinaryKind::Divide, largest, full)?;
+    if bits == ActivationBits::Eight {
+        return Ok(vec![[bytes, scales]]);
+    }
+    let residuals = b.binary(BinaryKind::Subtract, units, bytes)?;
+    let steps = f64::from(RESIDUAL_STEPS);
+    let residuals = match bits {
+        ActivationBits::Mixed => {
+            let limit = outlier_limits(b, largest, positive)?;
+            let limit = spread(b, limit, largest, vec![0])?;
+            let is_outlier = b.op(Compare { direction: Direction::Lt }, &[limit, largest])?;
+            let steps = b.splat(largest, steps)?;
+            let steps = b.op(Select {}, &[is_outlier, steps, zero])?;
+            scaled(b, residuals, steps, vec![0, 1])?
+        }
+        _ => b.with_scalar(BinaryKind::Multiply, residuals, steps)?,
+    };
+    let residuals = b.unary(UnaryKind::Round, residuals)?;
+    let finer = b.with_scalar(BinaryKind::Divide, scales, steps)?;
+    Ok(vec![[bytes, scales], [residuals, finer]])
+}
+
+/// Computes [`ops::format::outlier_limit`] for each row, from the largest magnitudes of the row's
+/// groups. The operand `positive` tells which of the magnitudes are not 0.
+fn outlier_limits(b: &mut Builder<'_>, largest: NodeId, positive: NodeId) -> Result<NodeId, InferError> {
+    // The bits of the float 2ᵉ · (1 + m) are 2²³ · (e + 127 + m). Without the ignored bits, 2¹¹ remains of 2²³.
+    let (units, bias) = (f64::from(1 << (23 - IGNORED_BITS)), 127.0);
+    let ln_2 = std::f64::consts::LN_2;
+    let (zero, one) = (b.splat(largest, 0.0)?, b.splat(largest, 1.0)?);
+    let largest = b.op(Select {}, &[positive, largest, one])?;
+    let logarithm = b.unary(UnaryKind::Log, largest)?;
+    let exponent = b.with_scalar(BinaryKind::Multiply, logarithm, 1.0 / ln_2)?;
+    let exponent = b.unary(UnaryKind::Floor, exponent)?;
+    let power = b.with_scalar(BinaryKind::Multiply, exponent, ln_2)?;
+    let power = b.unary(UnaryKind::Exponential, power)?;
+    let mantissa = b.binary(BinaryKind::Divide, largest, power)?;
+    let bits = b.binary(BinaryKind::Add, exponent, mantissa)?;
+    let bits = b.with_scalar(BinaryKind::Add, bits, bias - 1.0)?;
+    let bits = b.with_scalar(BinaryKind::Multiply, bits, units)?;
+    let bits = b.unary(UnaryKind::Floor, bits)?;
+    let mut sum = |numbers: NodeId| {
+        let numbers = b.op(Select {}, &[positive, numbers, zero])?;
+        let integers = b.convert(numbers, ElementType::I32)?;
+        let sum = b.op(Reduce { kind: ReduceKind::Add, axes: vec![1] }, &[integers])?;
+        b.convert(sum, ElementType::F32)
+    };
+    let (sum, count) = (sum(bits)?, sum(one)?);
+    let least = b.splat(count, 1.0)?;
+    let count = b.binary(BinaryKind::Maximum, count, least)?;
+    let mean = b.binary(BinaryKind::Divide, sum, count)?;
+    let mean = b.unary(UnaryKind::Floor, mean)?;
+    let mean = b.with_scalar(BinaryKind::Divide, mean, units)?;
+    let exponent = b.unary(UnaryKind::Floor, mean)?;
+    let mantissa = b.binary(BinaryKind::Subtract, mean, exponent)?;
+    let mantissa = b.with_scalar(BinaryKind::Add, mantissa, 1.0)?;
+    let power = b.with_scalar(BinaryKind::Subtract, exponent, bias)?;
+    let power = b.with_scalar(BinaryKind::Multiply, power, ln_2)?;
+    let power = b.unary(UnaryKind::Exponential, power)?;
+    let limit = b.binary(BinaryKind::Multiply, power, mantissa)?;
+    b.with_scalar(BinaryKind::Multiply, limit, f64::from(OUTLIER))
+}
+
+/// Adds one or two tensors.
+fn total(b: &mut Builder<'_>, parts: &[NodeId]) -> Result<NodeId, InferError> {
+    let [first, rest @ ..] = parts else { unreachable!("activations have a plane") };
+    rest.iter().try_fold(*first, |sum, &part| b.binary(BinaryKind::Add, sum, part))
 }
 
 /// Extracts the 4-bit or 8-bit integers at each position within the bytes, for example the integers
