@@ -219,7 +219,6 @@ pub fn library_help(error: &AnyCoded) -> Vec<String> {
     }
     helps! { error:
         XlaError::Shard(_) => "`--shard AXES=MESH_AXIS` divides tensor axes along an axis of the mesh, `--shard AXES=none` does not divide the tensor axes";
-        XlaError::Quantized => "leave out `--quant`";
     }
     #[cfg(feature = "iree")]
     helps! { error:

@@ -188,7 +188,7 @@ coded! {
     }
 
     XlaError: Plan Shard Folder File Bake Archive Manifest {
-        TW0907: Quantized Gguf Unnamed;
+        TW0907: Gguf Unnamed;
         TW0208: Lost;
         TW0904: Moved;
     }

@@ -5,12 +5,48 @@ use ops::ops::{
     BinaryKind, BroadcastInDim, GroupedLinear, GroupedRows, Pack, PackedLinear, PackedRows, Quantize,
 };
 use ops::{ElementType, InferError, WeightFormat};
+use targets::{Backend, DeviceKind, Target};
 use trace::{Builder, NodeId, Parameter};
 
-use crate::convert::convert;
+use crate::convert::{convert, grouped};
 use crate::derive::{from_recipe, step};
 use crate::implementation::{StoredWeight, WeightReader};
 use crate::layout::WeightLayout;
+
+/// For at most this number of activation rows, XLA's CUDA compiler fuses the sums of all rows into
+/// one kernel. A larger number of sums would need too many registers.
+const FUSED_ROWS_ON_CUDA: usize = 8;
+
+/// How a program computes a matmul with a quantized weight.
+#[derive(Clone, Copy)]
+pub(crate) enum QuantizedMatmul {
+    /// The program rounds the activations to integers.
+    Rounded(ActivationBits),
+    /// XLA multiplies the dequantized weight by the activations, without rounding the activations.
+    /// In a call with at most `fused_rows` activation rows, XLA never writes the dequantized weight
+    /// to memory.
+    InXla { fused_rows: usize },
+}
+
+impl QuantizedMatmul {
+    pub(crate) fn of(activations: ActivationBits, target: &Target) -> Self {
+        match (target.backend, target.device) {
+            (Backend::Xla, DeviceKind::Cuda) => Self::InXla { fused_rows: FUSED_ROWS_ON_CUDA },
+            // On a processor, XLA does not fuse the sums of several rows.
+            (Backend::Xla, _) => Self::InXla { fused_rows: 1 },
+            _ => Self::Rounded(activations),
+        }
+    }
+
+    /// The integers to which a kernel rounds the activations. XLA calls no kernel that reads a
+    /// quantized weight.
+    fn activations(self) -> ActivationBits {
+        match self {
+            Self::Rounded(activations) => activations,
+            Self::InXla { .. } => ActivationBits::default(),
+        }
+    }
+}
 
 impl StoredWeight {
     /// Builds the operation that reads a weight from its special memory layout.
@@ -18,19 +54,22 @@ impl StoredWeight {
         &self,
         b: &mut Builder<'_>,
         operands: &[NodeId],
-        activations: ActivationBits,
+        matmul: QuantizedMatmul,
     ) -> Result<NodeId, InferError> {
-        // Activations are not quantized if the weight is not quantized.
-        let rounds = self.layout.format().element().is_none();
-        let activations = if rounds { activations } else { ActivationBits::default() };
         match &self.reader {
-            WeightReader::Matmul(parameter) => linear(b, (self.layout, activations), parameter, operands),
-            WeightReader::Rows(parameter) => rows(b, self.layout, parameter, operands[1]),
+            WeightReader::Matmul(parameter) => linear(b, (self.layout, matmul), parameter, operands),
+            WeightReader::Rows(parameter) => rows(b, (self.layout, matmul), parameter, operands[1]),
             WeightReader::Experts(experts) => {
-                experts.product(b, (self.layout.format(), activations), operands)
+                let format = self.layout.format();
+                experts.product(b, (format, activations_for(format, matmul)), operands)
             }
         }
     }
+}
+
+/// Activations are not quantized if the weight is not quantized.
+fn activations_for(format: WeightFormat, matmul: QuantizedMatmul) -> ActivationBits {
+    if format.element().is_none() { matmul.activations() } else { ActivationBits::default() }
 }
 
 fn packed(b: &mut Builder<'_>, format: WeightFormat, parameter: &Parameter) -> Result<NodeId, InferError> {
@@ -39,7 +78,7 @@ fn packed(b: &mut Builder<'_>, format: WeightFormat, parameter: &Parameter) -> R
 
 /// Returns the tensors that contain a parameter in a format with groups. The tensor that contains
 /// the integers of the weight has the same key as the parameter.
-fn grouped(
+fn parts(
     b: &mut Builder<'_>,
     format: WeightFormat,
     parameter: &Parameter,
@@ -56,7 +95,7 @@ fn grouped(
 /// addition.
 fn linear(
     b: &mut Builder<'_>,
-    (layout, activations): (WeightLayout, ActivationBits),
+    (layout, matmul): (WeightLayout, QuantizedMatmul),
     parameter: &Parameter,
     operands: &[NodeId],
 ) -> Result<NodeId, InferError> {
@@ -65,11 +104,19 @@ fn linear(
     let product = |b: &mut Builder<'_>, element| match layout {
         WeightLayout::Packed(format) => {
             let packed = packed(b, format, parameter)?;
+            let activations = activations_for(format, matmul);
             b.op(PackedLinear { format, outputs, element, activations }, &[x, packed])
         }
         WeightLayout::Grouped(format) => {
-            let operands = [vec![x], grouped(b, format, parameter)?].concat();
-            convert(b, &GroupedLinear { format, element, activations }.into(), &operands)
+            let operands = [vec![x], parts(b, format, parameter)?].concat();
+            match matmul {
+                QuantizedMatmul::Rounded(activations) => {
+                    convert(b, &GroupedLinear { format, element, activations }.into(), &operands)
+                }
+                QuantizedMatmul::InXla { fused_rows } => {
+                    grouped::linear_in_xla(b, (format, element, fused_rows), &operands)
+                }
+            }
         }
     };
     let Some(&bias) = operands.get(2) else { return product(b, narrow) };
@@ -84,7 +131,7 @@ fn linear(
 
 fn rows(
     b: &mut Builder<'_>,
-    layout: WeightLayout,
+    (layout, matmul): (WeightLayout, QuantizedMatmul),
     parameter: &Parameter,
     indices: NodeId,
 ) -> Result<NodeId, InferError> {
@@ -96,8 +143,12 @@ fn rows(
             b.op(PackedRows { format, outputs, inputs, element }, &[packed, indices])
         }
         WeightLayout::Grouped(format) => {
-            let operands = [grouped(b, format, parameter)?, vec![indices]].concat();
-            convert(b, &GroupedRows { format, inputs, element }.into(), &operands)
+            let operands = [parts(b, format, parameter)?, vec![indices]].concat();
+            let op = GroupedRows { format, inputs, element };
+            match matmul {
+                QuantizedMatmul::Rounded(_) => convert(b, &op.into(), &operands),
+                QuantizedMatmul::InXla { .. } => grouped::rows_in_xla(b, &op, &operands),
+            }
         }
     }
 }

@@ -59,17 +59,16 @@ impl From<&str> for Against {
 mod run {
     use std::path::{Path, PathBuf};
 
-    use console::{NetworkArguments, print, usage};
+    use console::{print, usage};
     use instruments::bisect::{
         Activations, Baseline, BisectEngine, BisectError, BisectReport, Bisected, CheckpointValues,
         CompiledNetwork, TokenCall,
     };
+    use tracewright::Plan;
     use tracewright::export::xla::planned;
-    use tracewright::lower::{Quantization, Weights};
     use tracewright::runtime::{Device, Runtime};
     use tracewright::targets::{Target, Tuning};
     use tracewright::xla::XlaPlugin;
-    use tracewright::{Plan, PlanError};
 
     use super::Against;
     use super::Arguments;
@@ -98,7 +97,7 @@ mod run {
             let plugin = self.plugin()?.map(start).transpose()?;
             let plan = model.plan(network, folder, model.context.or(Some(context)))?;
             let plan = match &plugin {
-                Some(plugin) => plugin.plan(planned(unrounded(plan, &model.network)?)?, None),
+                Some(plugin) => plugin.plan(planned(plan), None),
                 None => plan,
             };
             check_prompt(tokens, Limit::of(&plan), plan.model.vocabulary())?;
@@ -178,12 +177,6 @@ mod run {
             let tools = (&compiler, &*cache);
             Ok(compare(BisectEngine::Iree { tools, runtime: &runtime, target: &target })?)
         }
-    }
-
-    /// Returns the plan with unquantized weights, unless `--quant` sets a format.
-    fn unrounded(plan: Plan, network: &NetworkArguments) -> Result<Plan, Error> {
-        let quantize = network.quantization().map_err(PlanError::from)?.unwrap_or(Quantization::Computed);
-        Ok(Plan { weights: Weights { quantize, ..plan.weights }, ..plan })
     }
 
     /// Prints the report of `bisect`. If the outputs diverge, the command fails even if stdout is closed.

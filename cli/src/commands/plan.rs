@@ -63,7 +63,7 @@ impl Arguments {
 fn partitioned(arguments: &Arguments, plan: Plan) -> Result<(), Error> {
     let mesh = arguments.mesh.rules()?;
     check_model(&arguments.model)?;
-    let plan = planned(plan)?;
+    let plan = planned(plan);
     let (mesh, rules) = mesh.unzip();
     let partition = xla::partition(&plan, mesh, rules.unwrap_or_default())?;
     let machine = arguments.machine.as_ref();

@@ -274,7 +274,7 @@ impl<'a> Bench<'a> {
                     let tuning = tunings.of(&plan)?;
                     plan.tuned(tuning, chunk)
                 }
-                Engine::Xla => planned(plan)?,
+                Engine::Xla => planned(plan),
             });
         }
         Ok(plans)
