@@ -10,7 +10,9 @@ use tracewright::ops::ElementType;
 use tracewright::simplify::Rules;
 use tracewright::trace::KvFormat;
 
-use crate::arguments::{CompileArguments, DeviceArguments, EngineArguments, TuningSource, batch};
+use crate::arguments::{
+    CompileArguments, DeviceArguments, EngineArguments, MeshArguments, TuningSource, batch,
+};
 
 #[derive(Subcommand)]
 pub enum Arguments {
@@ -62,6 +64,8 @@ pub struct DecodeBench {
     #[command(flatten)]
     pub engine: EngineArguments,
     #[command(flatten)]
+    pub mesh: MeshArguments,
+    #[command(flatten)]
     pub of: ModelBench,
 }
 
@@ -74,6 +78,8 @@ pub struct PrefillBench {
     pub profile: ProfileArguments,
     #[command(flatten)]
     pub engine: EngineArguments,
+    #[command(flatten)]
+    pub mesh: MeshArguments,
     #[command(flatten)]
     pub of: ModelBench,
 }
