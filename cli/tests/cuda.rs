@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use tracewright::Plan;
 use tracewright::export::xla::{XlaProgram, for_cuda, planned};
+use tracewright::footprint::Footprint;
 use tracewright::lower::{Module, Quantization, Weights};
 use tracewright::models::presets::Preset;
 use tracewright::ops::ElementType;
@@ -19,12 +20,16 @@ fn quantized(
     context: usize,
     weights: impl Fn(Weights) -> Weights,
 ) -> Vec<Module> {
+    let plan = plan(preset, batch, context, weights);
+    let traced = plan.record(&plan.steps()).unwrap();
+    XlaProgram::new(&plan.expand(&traced.trace).unwrap(), &traced.trace, None, &[]).unwrap().modules
+}
+
+fn plan(preset: &Preset, batch: usize, context: usize, weights: impl Fn(Weights) -> Weights) -> Plan {
     let model = Box::new(preset.read().unwrap());
     let plan = Plan::new(model, Some(ElementType::Bf16), Some(context), Some(16)).unwrap();
     let weights = weights(plan.weights.clone());
-    let plan = for_cuda(planned(Plan { batch, weights, ..plan }));
-    let traced = plan.record(&plan.steps()).unwrap();
-    XlaProgram::new(&plan.expand(&traced.trace).unwrap(), &traced.trace, None, &[]).unwrap().modules
+    for_cuda(planned(Plan { batch, weights, ..plan }))
 }
 
 /// How often each kernel is called in a module. A function of a layer counts once.
@@ -121,4 +126,21 @@ fn quantized_weights_are_integers_with_scales() {
             assert_eq!(called(&module), kernels);
         }
     }
+}
+
+/// A decode call needs no memory for dequantized weights, and a prefill call needs memory for one of them.
+#[test]
+fn dequantized_weights_are_counted_once() {
+    let activations = |quant: &str| {
+        let quantize: Quantization = quant.parse().unwrap();
+        let preset = Preset::named("llama-3.2-1b").unwrap();
+        let plan = plan(preset, 8, 512, |weights| Weights { quantize: quantize.clone(), ..weights });
+        let traced = plan.record(&plan.steps()).unwrap();
+        Footprint::of(&plan.expand(&traced.trace).unwrap()).unwrap().activations
+    };
+    let (dense, quantized) = (activations("none"), activations("q4"));
+    let more = |entry: &str| quantized[entry] as f64 - dense[entry] as f64;
+    let largest = f64::from(2 * 8192 * 2048);
+    assert!(more("decode") < largest / 2.0, "{quantized:?} and {dense:?}");
+    assert!((largest / 2.0..3.0 * largest).contains(&more("prefill")), "{quantized:?} and {dense:?}");
 }

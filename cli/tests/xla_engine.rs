@@ -145,7 +145,12 @@ fn the_gpu_benchmark_runs_on_a_cpu() {
     let out = folder.path().join("out");
     let mut command = Command::new(python);
     command.arg(root().join("benches/gpu/run")).arg("--out").arg(&out).arg("--rehearse");
-    command.args(["--only", "devices,native-1b,quantized-1b,tokens", "--tracewright", env!("CARGO_BIN_EXE_tracewright")]);
+    command.args([
+        "--only",
+        "devices,native-1b,quantized-1b,tokens",
+        "--tracewright",
+        env!("CARGO_BIN_EXE_tracewright"),
+    ]);
     command.arg("--plugin").arg(&plugin).env("TRACEWRIGHT_CACHE", folder.path().join("cache"));
     succeed(&mut command);
     let report: Value = serde_json::from_slice(&fs::read(out.join("results.json")).unwrap()).unwrap();
@@ -157,9 +162,8 @@ fn the_gpu_benchmark_runs_on_a_cpu() {
     assert_eq!(speeds.len(), 4, "two batch sizes, with kernels and without");
     let quantized = results("quantized-1b", "speed");
     assert_eq!(quantized.len(), 4, "two batch sizes, in two formats");
-    let bytes = |speed: &Value| {
-        speed["bytes_per_s"].as_f64().unwrap() * speed["step_ms"].as_f64().unwrap() / 1e3
-    };
+    let bytes =
+        |speed: &Value| speed["bytes_per_s"].as_f64().unwrap() * speed["step_ms"].as_f64().unwrap() / 1e3;
     let [eight, four] = ["tracewright, q8", "tracewright, q4"].map(|engine| {
         bytes(quantized.iter().find(|speed| speed["engine"] == engine && speed["batch"] == 1).unwrap())
     });

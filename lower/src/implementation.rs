@@ -14,7 +14,7 @@ use trace::{Function, NodeId, NodeKind, Parameter, Trace};
 use crate::cuda::{CudaCalls, has_cuda_kernels};
 use crate::experts::Experts;
 use crate::layout::{DenseReason, Layouts, WeightLayout, Weights, assign_layouts};
-use crate::stored::QuantizedMatmul;
+use crate::quantized::QuantizedMatmul;
 use crate::{LowerError, idiom};
 
 pub(crate) enum Implementation {
