@@ -54,7 +54,8 @@ pub struct OpenOptions {
     pub quantize: Option<Quantization>,
     /// The integer type to which a matmul with quantized weights rounds its input. By default, a
     /// matmul with quantized weights rounds its input to 8-bit integers. 16-bit integers cause
-    /// smaller errors than 8-bit integers, but make prefill slower.
+    /// smaller errors than 8-bit integers, but make prefill slower. XLA never rounds the input of a
+    /// matmul.
     pub activations: Option<ActivationBits>,
     /// Whether Tracewright's kernels compute matmuls and attention. By default, Tracewright uses
     /// kernels if the processor supports kernels.

@@ -6,7 +6,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use tracewright::lower::Quantization;
 use tracewright::ops::ElementType::Bf16;
 use tracewright::pjrt::PjrtError;
 use tracewright::targets::{DeviceKind, DeviceName};
@@ -72,12 +71,8 @@ fn the_shipped_gemma_3_is_token_exact() {
 fn smollm2_is_token_exact() {
     let (Some(plugin), Some(golden)) = (plugin(), Golden::smollm2()) else { return };
     let cache = tempfile::tempdir().unwrap();
-    let sizes = OpenOptions {
-        context: Some(golden.context),
-        quantize: Some(Quantization::Computed),
-        cache: Some(cache.path().into()),
-        ..options(&plugin)
-    };
+    let sizes =
+        OpenOptions { context: Some(golden.context), cache: Some(cache.path().into()), ..options(&plugin) };
     let model = Model::open_with(&golden.model, sizes).unwrap();
     let prompts = golden.prompts.iter().take(if long::is_wanted() { golden.prompts.len() } else { 3 });
     for (number, prompt) in prompts.enumerate() {

@@ -188,7 +188,14 @@ fn blocks_of_gguf_files_stay_integers() {
         let golden = Golden::open(&file, &folder.join(format!("{name}.json"))).unwrap();
         let cache = tempfile::tempdir().unwrap();
         let cache = Some(cache.path().to_owned());
-        let sizes = OpenOptions { context: Some(64), chunk: Some(8), score: true, cache, ..options(&plugin) };
+        let sizes = OpenOptions {
+            context: Some(64),
+            chunk: Some(8),
+            quantize: None,
+            score: true,
+            cache,
+            ..options(&plugin)
+        };
         for options in [sizes.clone(), on_two_devices(sizes)] {
             let model = Model::open_with(&file, options).unwrap();
             assert!(weights(&model).iter().filter(|p| p.ty.element == I8).count() > 10, "{name}");
