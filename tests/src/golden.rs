@@ -12,7 +12,7 @@ use tracewright::Plan;
 use tracewright::bake;
 use tracewright::dsl::EntryPoint;
 use tracewright::errors::WithPath as _;
-use tracewright::generate::{Evaluator, Executor, Network, Session, TokenOptions};
+use tracewright::generate::{Evaluator, Executor, Generated, Network, Session, TokenOptions};
 use tracewright::irpa::Checkpoint;
 use tracewright::lower::Weights;
 use tracewright::models;
@@ -451,7 +451,34 @@ impl Comparison {
         self.wrong.is_empty() && self.worst.0 <= self.bound && self.rows > 0
     }
 
-    fn row(&mut self, reference: &Reference, prompt: usize, position: usize, found: &[f32]) {
+    /// An empty comparison whose logits may be this far from the reference's.
+    pub(crate) fn within(bound: f64) -> Self {
+        Self { bound, gap: f32::INFINITY, ..Self::default() }
+    }
+
+    /// Compares the tokens that follow a prompt, and their logits if they were kept.
+    pub(crate) fn continuation(
+        &mut self,
+        reference: &Reference,
+        i: usize,
+        prompt: &Prompt,
+        found: &Generated,
+    ) {
+        for step in 0..prompt.tokens.len().max(found.tokens.len()) {
+            let (expected, found) = (prompt.tokens.get(step).copied(), found.tokens.get(step).copied());
+            if expected != found {
+                self.wrong.push((i, step, expected, found));
+            }
+        }
+        // Past a wrong token the rows are those of another text.
+        let same = found.tokens.iter().zip(&prompt.tokens).take_while(|(a, b)| a == b).count();
+        for (step, row) in found.logits.iter().enumerate().take(same + 1) {
+            self.row(reference, i, prompt.prompt_tokens.len() - 1 + step, row);
+            self.gap = self.gap.min(lead(row));
+        }
+    }
+
+    pub(crate) fn row(&mut self, reference: &Reference, prompt: usize, position: usize, found: &[f32]) {
         self.rows += 1;
         let error = reference.error(position, found);
         if error > self.worst.0 {
@@ -496,7 +523,7 @@ pub fn check(golden: &Golden, subject: &Subject) -> Result<Comparison> {
 
 /// The same, where logits may be farther from the reference's.
 pub fn check_within(golden: &Golden, subject: &Subject, bound: f64) -> Result<Comparison> {
-    let scores = subject.module.signatures.iter().any(|s| s.name == "score");
+    let scores = subject.module.signatures.iter().any(|s| s.name.starts_with("score"));
     compare(golden, &subject.network, scores, bound)
 }
 
@@ -537,27 +564,15 @@ fn compare<E: Executor>(
     scores: bool,
     bound: f64,
 ) -> Result<Comparison> {
-    let mut report = Comparison { bound, gap: f32::INFINITY, ..Comparison::default() };
+    let mut report = Comparison::within(bound);
     for (i, prompt) in golden.prompts.iter().enumerate() {
         report.prompts += 1;
         let reference = golden.reference(i)?;
-        let given = prompt.prompt_tokens.len();
         let generated = greedy(network, &prompt.prompt_tokens, prompt.tokens.len(), true)?;
         // The argmax in the module chooses the same as the one over logits here.
         let without = greedy(network, &prompt.prompt_tokens, prompt.tokens.len(), false)?;
-        for found in [&generated.tokens, &without.tokens] {
-            for step in 0..prompt.tokens.len().max(found.len()) {
-                let (expected, found) = (prompt.tokens.get(step).copied(), found.get(step).copied());
-                if expected != found {
-                    report.wrong.push((i, step, expected, found));
-                }
-            }
-        }
-        // Past a wrong token the rows are those of another text.
-        let same = generated.tokens.iter().zip(&prompt.tokens).take_while(|(a, b)| a == b).count();
-        for (step, row) in generated.logits.iter().enumerate().take(same + 1) {
-            report.row(&reference, i, given - 1 + step, row);
-            report.gap = report.gap.min(lead(row));
+        for found in [&generated, &without] {
+            report.continuation(&reference, i, prompt, found);
         }
         if scores {
             for (position, row) in Session::new(network).score(&prompt.prompt_tokens)?.iter().enumerate() {
@@ -574,7 +589,7 @@ pub fn greedy<E: Executor>(
     prompt: &[u32],
     steps: usize,
     keep_logits: bool,
-) -> Result<tracewright::generate::Generated> {
+) -> Result<Generated> {
     let options = TokenOptions { max_tokens: steps, keep_logits, ..TokenOptions::default() };
     Ok(Session::new(network).generate(prompt, &options, |_| ControlFlow::Continue(()))?)
 }

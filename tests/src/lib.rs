@@ -16,6 +16,7 @@ pub mod leeway;
 pub mod level;
 pub mod long;
 pub mod parity;
+pub mod pieces;
 pub mod portable;
 pub mod precision;
 pub mod rewrite;
