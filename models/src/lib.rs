@@ -167,6 +167,7 @@ families! {
     gemma3::Gemma3(GemmaConfig);
     gemma2::Gemma2(GemmaConfig);
     gemma4::Gemma4(gemma4::Gemma4Config);
+    gemma4_unified::Gemma4Unified(gemma4::Gemma4Config);
     glm4_moe::Glm4Moe(glm4_moe::Glm4MoeConfig);
     glm4_moe_lite::Glm4MoeLite(deepseek_v3::DeepseekV3Config);
     gpt2::Gpt2(Gpt2Config);
@@ -179,6 +180,7 @@ families! {
     ministral3::Ministral3(ministral3::Ministral3Config);
     minimax_m2::MinimaxM2(olmoe::OlmoeConfig);
     mistral::Mistral(LlamaConfig);
+    mistral4::Mistral4(deepseek_v3::DeepseekV3Config);
     mixtral::Mixtral(ExpertsConfig);
     nemotron_h::NemotronH(nemotron_h::NemotronHConfig);
     olmo2::Olmo2(LlamaConfig);

@@ -1,7 +1,6 @@
 //! Goldens: what Hugging Face transformers answered (`tests/oracle/README.md`), and whether we answer the same.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::fs;
 use std::ops::{ControlFlow, Deref};
 use std::path::{Path, PathBuf};
@@ -25,6 +24,8 @@ use tracewright::trace::{KvFormat, Parameter, Trace};
 use crate::built::{Built, Result, compiler, repository};
 use crate::level;
 
+pub use crate::comparison::Comparison;
+
 /// How far a logit may be from the reference's, in units of the row's largest magnitude.
 pub const BOUND: f64 = 1e-5;
 
@@ -43,6 +44,10 @@ pub struct Golden {
     pub chunk: usize,
     /// The context that they are laid around.
     pub context: usize,
+    /// How far transformers' own logits in f32 are from those in f64, in units of the row's largest magnitude. The
+    /// value is 0 if the file has none.
+    #[serde(default)]
+    pub rounding: f64,
     /// The prompts and what follows them.
     pub prompts: Vec<Prompt>,
     /// The directory of the model.
@@ -110,6 +115,11 @@ impl Golden {
         let own = folder.join("own.safetensors");
         let own = own.exists().then(|| fs::read(&own).with_path("read", &own)).transpose()?;
         Ok(Self { own, ..Self::open(model, &folder.join("golden.json"))? })
+    }
+
+    /// How far a logit may be from the reference's, which is itself not exact.
+    pub fn bound(&self) -> f64 {
+        BOUND.max(2.0 * self.rounding)
     }
 
     /// Whether it knows transformers' own run in the type of the checkpoint.
@@ -427,98 +437,10 @@ pub fn build(
     Ok(Subject { network, built })
 }
 
-/// How our answers compare with a golden's.
-#[derive(Debug, Default)]
-pub struct Comparison {
-    /// How far a logit may be from the reference's, in units of the row's largest magnitude.
-    pub bound: f64,
-    /// The rows of logits that were compared.
-    pub rows: usize,
-    /// The largest error in units of the row's largest magnitude, and at which prompt and position.
-    pub worst: (f64, usize, usize),
-    /// The first position at which an error is beyond the bound, and its prompt.
-    pub first: Option<(usize, usize)>,
-    /// The smallest distance between first and second logit where a token was chosen.
-    pub gap: f32,
-    /// Wrong tokens: prompt, step, expected, found.
-    pub wrong: Vec<(usize, usize, Option<u32>, Option<u32>)>,
-    pub prompts: usize,
-}
-
-impl Comparison {
-    /// Whether all tokens are equal and all logits within the bound.
-    pub fn passes(&self) -> bool {
-        self.wrong.is_empty() && self.worst.0 <= self.bound && self.rows > 0
-    }
-
-    /// An empty comparison whose logits may be this far from the reference's.
-    pub(crate) fn within(bound: f64) -> Self {
-        Self { bound, gap: f32::INFINITY, ..Self::default() }
-    }
-
-    /// Compares the tokens that follow a prompt, and their logits if they were kept.
-    pub(crate) fn continuation(
-        &mut self,
-        reference: &Reference,
-        i: usize,
-        prompt: &Prompt,
-        found: &Generated,
-    ) {
-        for step in 0..prompt.tokens.len().max(found.tokens.len()) {
-            let (expected, found) = (prompt.tokens.get(step).copied(), found.tokens.get(step).copied());
-            if expected != found {
-                self.wrong.push((i, step, expected, found));
-            }
-        }
-        // Past a wrong token the rows are those of another text.
-        let same = found.tokens.iter().zip(&prompt.tokens).take_while(|(a, b)| a == b).count();
-        for (step, row) in found.logits.iter().enumerate().take(same + 1) {
-            self.row(reference, i, prompt.prompt_tokens.len() - 1 + step, row);
-            self.gap = self.gap.min(lead(row));
-        }
-    }
-
-    pub(crate) fn row(&mut self, reference: &Reference, prompt: usize, position: usize, found: &[f32]) {
-        self.rows += 1;
-        let error = reference.error(position, found);
-        if error > self.worst.0 {
-            self.worst = (error, prompt, position);
-        }
-        let is_first = self.first.is_none_or(|first| (position, prompt) < first);
-        if is_first && error > self.bound {
-            self.first = Some((position, prompt));
-        }
-    }
-}
-
-impl fmt::Display for Comparison {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (error, prompt, position) = self.worst;
-        write!(f, "{} prompts, {} rows: ", self.prompts, self.rows)?;
-        match self.wrong.first() {
-            None => f.write_str("tokens exact, ")?,
-            Some((prompt, step, expected, found)) => {
-                let show = |token: &Option<u32>| token.map_or("none".into(), |token| token.to_string());
-                let (expected, found) = (show(expected), show(found));
-                let count = self.wrong.len();
-                write!(
-                    f,
-                    "{count} wrong tokens (prompt {prompt} step {step} is {found}, expected {expected}), "
-                )?;
-            }
-        }
-        write!(
-            f,
-            "worst error {error:.1e} (prompt {prompt} position {position}), smallest gap {:.1e}",
-            self.gap
-        )
-    }
-}
-
 /// Compares greedy continuations, and the logits of all their positions; those of the prompt too if the subject has
 /// `score`.
 pub fn check(golden: &Golden, subject: &Subject) -> Result<Comparison> {
-    check_within(golden, subject, BOUND)
+    check_within(golden, subject, golden.bound())
 }
 
 /// The same, where logits may be farther from the reference's.

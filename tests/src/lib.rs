@@ -5,6 +5,7 @@ pub mod built;
 pub mod calls;
 pub mod case;
 pub mod chunked;
+mod comparison;
 pub mod embedding;
 pub mod emulator;
 pub mod evaluate;

@@ -5,11 +5,11 @@ use std::ops::ControlFlow;
 use tracewright::generate::{Batch, Network, Session, TokenOptions};
 
 use crate::built::Result;
-use crate::golden::{BOUND, Comparison, Golden};
+use crate::golden::{Comparison, Golden};
 
 /// Compares the logits at each position of the longest prompt. A session gives the network one token at a time.
 pub fn token_by_token(golden: &Golden, network: &Network) -> Result<Comparison> {
-    let mut report = Comparison::within(BOUND);
+    let mut report = Comparison::within(golden.bound());
     let prompts = golden.prompts.iter().enumerate();
     let (number, prompt) =
         prompts.max_by_key(|(_, prompt)| prompt.prompt_tokens.len()).ok_or("no prompts")?;
@@ -25,7 +25,7 @@ pub fn token_by_token(golden: &Golden, network: &Network) -> Result<Comparison> 
 /// Compares the continuations of all prompts in one batch. If there are more prompts than rows of the batch, prompts
 /// join as other prompts end.
 pub fn in_batches(golden: &Golden, network: &Network) -> Result<Comparison> {
-    let mut report = Comparison::within(BOUND);
+    let mut report = Comparison::within(golden.bound());
     let prompts: Vec<&[u32]> = golden.prompts.iter().map(|prompt| &prompt.prompt_tokens[..]).collect();
     let max_tokens = golden.prompts.iter().map(|prompt| prompt.tokens.len()).max().unwrap_or(0);
     for keep_logits in [true, false] {
