@@ -132,6 +132,7 @@ mod rope;
 pub mod sentence;
 mod shape_check;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use bake::Ignorable;
@@ -216,7 +217,10 @@ struct Facts {
 
 /// The architectures that [`ModelConfig::read`] supports, by their name in `config.json`.
 pub fn architectures() -> Vec<&'static str> {
-    FAMILIES.iter().flat_map(|family| family.architectures).copied().collect()
+    // Several families share an architecture if `text_config` selects the family.
+    let mut seen = BTreeSet::new();
+    let names = FAMILIES.iter().flat_map(|family| family.architectures).copied();
+    names.filter(|name| seen.insert(*name)).collect()
 }
 
 impl ModelConfig {

@@ -331,7 +331,9 @@ def starcoder2(rng):
 
 
 def apertus(rng):
+    """(Without a scaling beside it, transformers ignores the base of an embedding that is spelled as transformers 4 did.)"""
     context, _, config = common(rng, "apertus", head_dim=False)
+    config["published"] &= config["rope_parameters"]["rope_type"] != "default"
     return context, config | dict(attention_bias=rng.random() < 0.5)
 
 
