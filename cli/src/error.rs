@@ -31,6 +31,13 @@ pub enum Error {
          run `cargo xtask demo`, or run `cargo xtask setup` and then `cargo build --release --features iree`"
     )]
     WithoutIree { command: &'static str },
+    /// This binary contains IREE, but was built without the server.
+    #[cfg(all(feature = "iree", not(feature = "serve")))]
+    #[error(
+        "`serve` needs the cargo feature `serve`, but this binary was built without this feature; run `cargo build \
+         --release --features iree`, which builds with all default features"
+    )]
+    WithoutServe,
     /// The library returned an error, which already has an error code.
     #[error(transparent)]
     Library(AnyCoded),
@@ -146,6 +153,8 @@ impl CommandError for Error {
         match self {
             #[cfg(not(feature = "iree"))]
             Self::WithoutIree { .. } => Code::TW0002,
+            #[cfg(all(feature = "iree", not(feature = "serve")))]
+            Self::WithoutServe => Code::TW0002,
             Self::Library(error) | Self::Followed { source: error, .. } => error.code(),
             Self::Said { code, .. } => *code,
             Self::Interrupted => Code::TW0005,

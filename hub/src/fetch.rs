@@ -54,6 +54,9 @@ impl Hub {
         if self.offline {
             return Err(HubError::Offline { name: name.clone().into(), cache: self.cache.clone() });
         }
+        if !cfg!(feature = "https") && self.endpoint.starts_with("https:") {
+            return Err(HubError::NoHttps { endpoint: self.endpoint.clone() });
+        }
         let client = HubClient::new(self);
         let commit = client.commit(name)?;
         let names: Vec<String> = commit.files.iter().map(|file| file.name.clone()).collect();

@@ -177,7 +177,8 @@ pub fn demo(root: &Path, args: &[String]) -> Result<(), Error> {
     };
     let usual = usual.map(String::from);
     let args = if args.is_empty() { &usual[..] } else { args };
-    let what = ["--package", "tracewright-cli", "--features", "iree", "--bin", "tracewright"];
+    // The demo needs no default features, which are the server and HTTPS.
+    let what = ["--package", "tracewright-cli", "--no-default-features", "--features", "iree", "--bin", "tracewright"];
     let mut build = cargo(root, &["build"]);
     build.args(what).args(HURRIED).envs(WITHOUT_DEBUG).env("PATH", &tools.path);
     step("build (a few minutes the first time: it builds the IREE runtime)", &mut build)?;
