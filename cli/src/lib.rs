@@ -56,6 +56,7 @@ use std::process::ExitCode;
 
 use commands::Arguments;
 pub use error::library_help as help;
+#[cfg(feature = "trace-dump")]
 pub use inspect::main as trace_dump;
 use interrupt::{CAUGHT, Interrupt};
 use tracewright::models::ReadModel;
