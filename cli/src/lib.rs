@@ -30,35 +30,22 @@ macro_rules! with_iree {
     }};
 }
 
-mod arguments;
 #[cfg(test)]
 #[path = "../tests/blocks.rs"]
 mod blocks;
-#[cfg(feature = "iree")]
-mod build;
-mod checkpoint;
 mod commands;
-mod error;
-#[cfg(feature = "iree")]
-mod extras;
-mod interrupt;
-#[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "commands that need IREE have limits"))]
-mod limit;
-#[cfg(feature = "iree")]
-mod load;
-#[cfg(feature = "iree")]
-mod plugins;
-mod progress;
-mod sampling;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 use commands::Arguments;
-pub use error::library_help as help;
 #[cfg(feature = "trace-dump")]
 pub use inspect::main as trace_dump;
-use interrupt::{CAUGHT, Interrupt};
+pub use options::error::library_help as help;
+use options::interrupt::{CAUGHT, Interrupt};
+use options::{arguments, checkpoint, error, interrupt, limit, progress, sampling};
+#[cfg(feature = "iree")]
+use options::{build, extras, load, plugins};
 use tracewright::models::ReadModel;
 
 /// The inputs that every command gets in addition to its command-line arguments.

@@ -27,6 +27,7 @@ mod verify;
 use std::path::PathBuf;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
+use options::VARIABLES;
 
 use crate::Invocation;
 use crate::error::Error;
@@ -172,6 +173,3 @@ fn with_variables(command: clap::Command) -> clap::Command {
     };
     command.mut_args(named).mut_subcommands(with_variables)
 }
-
-/// The prefix of the environment variables that set options.
-pub const VARIABLES: &str = "TRACEWRIGHT_";

@@ -39,6 +39,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("tracewright-error-codes", 9),
     ("tracewright-serve", 8),
     ("tracewright-console", 10),
+    ("tracewright-options", 11),
     ("tracewright-inspect", 11),
     ("tracewright-cli", 12),
     ("tracewright-tests", 9),
@@ -71,7 +72,7 @@ const UNSAFE: &[(&str, usize)] =
 
 /// Crates that are programs, or tests of programs. All others are libraries.
 const PROGRAMS: &[&str] =
-    &["cli/", "console/", "examples/", "fuzz/", "inspect/", "python/", "tests/", "xtask/"];
+    &["cli/", "console/", "examples/", "fuzz/", "inspect/", "options/", "python/", "tests/", "xtask/"];
 
 /// A member of the workspace, with the facts about its floor.
 struct Member {

@@ -20,11 +20,10 @@ use tracewright::{GenerateOptions, Model, ModelError, OpenOptions, PlanError};
 
 use crate::arguments::{CompileArguments, DeviceArguments, RunArguments, TuningArguments, TuningSource};
 use crate::checkpoint::report_baked;
-use crate::commands::VARIABLES;
 use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::limit::{Limit, SetBy};
-use crate::{build, plugins, progress};
+use crate::{VARIABLES, build, plugins, progress};
 
 /// Reads the files of a model, but builds no network. Tracewright reports errors in the model's
 /// files before the slow compilation begins.

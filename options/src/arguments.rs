@@ -36,7 +36,6 @@ pub enum Thinking {
 }
 
 #[derive(Clone, Debug)]
-#[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "no template is rendered"))]
 pub struct TemplateVariable {
     pub name: String,
     pub value: serde_json::Value,
