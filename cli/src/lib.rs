@@ -110,6 +110,7 @@ mod tests {
     use clap::Parser as _;
     use console::CommandError as _;
     use error_codes::Code;
+    use options::error::Error;
     use tracewright::EntryPoint;
     use tracewright::bake::Ignorable;
     use tracewright::dsl::{TraceError, Traced};
@@ -210,6 +211,14 @@ mod tests {
                 let said = error.to_string();
                 assert!(said.contains(key) && said.contains("the checkpoint has"), "{said}");
             }
+        }
+    }
+
+    #[test]
+    fn a_command_that_the_binary_lacks_ends_with_code_2() {
+        assert_eq!(Error::WithoutServe.to_string().matches("`serve`").count(), 2);
+        for lacking in [Error::WithoutServe, Error::WithoutIree { command: "generate" }] {
+            assert_eq!((lacking.code(), console::exit(Err(lacking), false)), (Code::TW0002, 2));
         }
     }
 

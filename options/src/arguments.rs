@@ -192,18 +192,18 @@ pub struct TuningArguments {
     /// (off), or the settings in a JSON file. The JSON file has the format of the key `tuning` in a
     /// manifest [default: on]
     #[arg(long = "tuning", value_name = "on|off|FILE")]
-    pub source: Option<TuningSource>,
+    pub source: Option<TuningOption>,
 }
 
 /// The source from which Tracewright takes the kernel settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TuningSource {
+pub enum TuningOption {
     Measured,
     Usual,
     File(PathBuf),
 }
 
-impl From<&str> for TuningSource {
+impl From<&str> for TuningOption {
     fn from(text: &str) -> Self {
         match text {
             "on" => Self::Measured,
