@@ -201,7 +201,7 @@ pub fn demo(root: &Path, args: &[String]) -> Result<(), Error> {
 
 /// The crates that cargo optimizes for tests, but not for the demo. Optimizing these crates takes
 /// longer than running their unoptimized code for one network.
-const UNOPTIMIZED: [&str; 4] = ["bake", "irpa", "ops", "simplify"];
+const UNOPTIMIZED: [&str; 3] = ["bake", "irpa", "simplify"];
 
 /// Environment variables that disable incremental compilation and debug information, because the
 /// demo is built once and not debugged.
