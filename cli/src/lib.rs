@@ -43,9 +43,9 @@ use commands::Arguments;
 pub use inspect::main as trace_dump;
 pub use options::error::library_help as help;
 use options::interrupt::{CAUGHT, Interrupt};
-use options::{arguments, checkpoint, error, interrupt, limit, progress, sampling};
+use options::{arguments, checkpoint, error, interrupt, progress, sampling};
 #[cfg(feature = "iree")]
-use options::{build, extras, load, plugins};
+use options::{build, extras, limit, load, plugins};
 use tracewright::models::ReadModel;
 
 /// The inputs that every command gets in addition to its command-line arguments.
