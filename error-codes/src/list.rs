@@ -149,6 +149,7 @@ coded! {
     }
 
     HubError: File {
+        TW0002: NoHttps;
         TW1101: NoCache Offline;
         TW1102: NoModel NoAccess NoRevision;
         TW1103: NoFile SeveralFiles NoWeights;

@@ -11,7 +11,7 @@ use tracewright::simplify::Rules;
 use tracewright::trace::KvFormat;
 
 use crate::arguments::{
-    CompileArguments, DeviceArguments, EngineArguments, MeshArguments, TuningSource, batch,
+    CompileArguments, DeviceArguments, EngineArguments, MeshArguments, TuningOption, batch,
 };
 
 #[derive(Subcommand)]
@@ -185,7 +185,7 @@ pub struct VariantArguments {
     /// Kernel settings, as for `generate --tuning`: on, off, or the path of a file; separate
     /// several values with commas
     #[arg(long, value_name = "on|off|FILE", value_delimiter = ',', default_value = "on")]
-    pub tuning: Vec<TuningSource>,
+    pub tuning: Vec<TuningOption>,
     /// Formats of the KV cache: computed (the type of the activations), q8, or both (computed,q8)
     #[arg(long, value_name = "FORMATS", value_delimiter = ',', value_parser = kv_format, default_value = "computed")]
     pub kv: Vec<KvFormat>,

@@ -4,8 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::Args;
-use console::{ModelArguments, print, read_network, warn};
-use inspect::{FootprintReport, PartitionReport};
+use console::{FootprintReport, ModelArguments, PartitionReport, print, read_network, warn};
 use tracewright::export::xla::{self, check_model, planned};
 use tracewright::footprint::{Footprint, Memory};
 use tracewright::models::fit::fit_beside;

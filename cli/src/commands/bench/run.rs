@@ -25,7 +25,7 @@ use tracewright::xla::{XlaPlugin, XlaTools};
 
 use super::{
     Arguments, AttentionBench, BenchArguments, DecodeBench, EngineArguments, MatmulBench, ModelBench,
-    PrefillBench, ProfileArguments, TuningSource, VariantArguments,
+    PrefillBench, ProfileArguments, TuningOption, VariantArguments,
 };
 use crate::Invocation;
 use crate::arguments::{Engine, MeshArguments};
@@ -227,7 +227,7 @@ impl<'a> Bench<'a> {
         let mesh = plugins::check_mesh(mesh, engine, &variants.device)?;
         let for_iree = [
             ("--threads", self.arguments.threads != 0),
-            ("--tuning", variants.tuning != [TuningSource::Measured]),
+            ("--tuning", variants.tuning != [TuningOption::Measured]),
             ("--trace", profile.trace.is_some()),
         ];
         let plugin = plugins::plugin(engine, &variants.device, for_iree)?;
@@ -249,7 +249,7 @@ impl<'a> Bench<'a> {
         };
         let sources = match self.engine {
             Engine::Iree => &variants.tuning[..],
-            Engine::Xla => &[TuningSource::Usual],
+            Engine::Xla => &[TuningOption::Usual],
         };
         // What was measured is read once for all plans.
         let tools = (&self.compiler, &*self.cache);
