@@ -38,18 +38,10 @@ pub use trace;
 
 pub use dsl::{Axis, Bf16, CausalLm, EntryPoint, F16, F32, Float, I32, Tensor, TraceArg, model};
 
-#[cfg(feature = "iree")]
-pub mod build;
-#[cfg(feature = "iree")]
-pub mod embed;
 pub mod export;
 #[cfg(feature = "iree")]
 pub mod model;
 pub mod output_guard;
-mod plan;
-#[cfg(feature = "iree")]
-mod program;
-pub mod quant_map;
 pub mod tuning;
 #[cfg(feature = "iree")]
 pub mod xla;
@@ -61,10 +53,59 @@ pub use generate::{Follow, GenerateOptions, Sampling};
 pub use model::{Model, ModelError, OpenOptions, assistant, system, user};
 pub use ops::{Array, ArrayError, Number};
 pub use pipeline::{DevicePartition, Expanded, Footprint, Lowered, Memory, StagedTrace, primitives};
-pub use pipeline::{footprint, partition};
-pub use plan::{Plan, PlanError};
+pub use pipeline::{Plan, PlanError, footprint, partition, quant_map};
 #[cfg(feature = "iree")]
 pub use program::{CallError, Program};
+
+/// ```no_run
+/// use std::path::Path;
+///
+/// use tracewright::irpa::Checkpoint;
+/// use tracewright::build::{ProgramOptions, build_program};
+/// use tracewright::models::ModelConfig;
+/// use tracewright::runtime::{Compiler, Device};
+/// use tracewright::Plan;
+///
+/// let folder = Path::new("demo");
+/// let plan = Plan::new(Box::new(ModelConfig::read(folder, &[])?), None, None, None)?;
+/// let compiler = Compiler::new("iree-compile"); // the one on PATH
+/// let options = ProgramOptions { device: Device::LocalSync, ..ProgramOptions::new(&compiler, Path::new("cache")) };
+/// let built = build_program(&plan.trace()?, &plan.named(Checkpoint::open(folder)?), options)?;
+/// println!("context {}", built.program.network()?.context());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[cfg(feature = "iree")]
+pub use program::build;
+
+/// ```no_run
+/// # use std::error::Error;
+/// # use std::path::Path;
+/// use tracewright::Plan;
+/// use tracewright::embed::Embedder;
+/// use tracewright::generate::Tokenizer;
+/// use tracewright::build::{ProgramOptions, build_program};
+/// use tracewright::models::{self, check_embeds, fit};
+/// use tracewright::runtime::Compiler;
+///
+/// # fn main() -> Result<(), Box<dyn Error>> {
+/// let folder = Path::new("embeddinggemma-300m");
+/// let fitted = fit::open(models::read, folder, &[])?;
+/// let sentence = check_embeds(&*fitted.network, folder)?;
+/// let text = format!("{}Why is the sky blue?", sentence.prompt(Some("query"))?);
+/// let tokenizer = Tokenizer::load(folder)?.ok_or("there is no tokenizer.json")?;
+/// let (tokens, _) = tokenizer.encode_within(&text, sentence.max_tokens)?;
+///
+/// let plan = Plan::new(fitted.network, None, Some(128), None)?;
+/// let compiler = Compiler::new("iree-compile"); // the one on PATH
+/// let options = ProgramOptions::new(&compiler, Path::new("cache"));
+/// let options = ProgramOptions { ignorable: plan.model.ignorable(), ..options };
+/// let loaded = build_program(&plan.trace()?, &fitted.checkpoint, options)?;
+/// let vectors = Embedder::new(&loaded.program, plan.model.vocabulary())?.embed(&[tokens])?;
+/// # Ok(())
+/// # }
+/// ```
+#[cfg(feature = "iree")]
+pub use program::embed;
 
 /// Compiles the Rust code blocks of the README as documentation tests.
 #[cfg(all(doctest, feature = "iree"))]

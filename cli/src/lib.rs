@@ -30,34 +30,22 @@ macro_rules! with_iree {
     }};
 }
 
-mod arguments;
 #[cfg(test)]
 #[path = "../tests/blocks.rs"]
 mod blocks;
-#[cfg(feature = "iree")]
-mod build;
-mod checkpoint;
 mod commands;
-mod error;
-#[cfg(feature = "iree")]
-mod extras;
-mod interrupt;
-#[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "commands that need IREE have limits"))]
-mod limit;
-#[cfg(feature = "iree")]
-mod load;
-#[cfg(feature = "iree")]
-mod plugins;
-mod progress;
-mod sampling;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 use commands::Arguments;
-pub use error::library_help as help;
+#[cfg(feature = "trace-dump")]
 pub use inspect::main as trace_dump;
-use interrupt::{CAUGHT, Interrupt};
+pub use options::error::library_help as help;
+use options::interrupt::{CAUGHT, Interrupt};
+use options::{arguments, checkpoint, error, interrupt, progress, sampling};
+#[cfg(feature = "iree")]
+use options::{build, extras, limit, load, plugins};
 use tracewright::models::ReadModel;
 
 /// The inputs that every command gets in addition to its command-line arguments.
@@ -122,6 +110,7 @@ mod tests {
     use clap::Parser as _;
     use console::CommandError as _;
     use error_codes::Code;
+    use options::error::Error;
     use tracewright::EntryPoint;
     use tracewright::bake::Ignorable;
     use tracewright::dsl::{TraceError, Traced};
@@ -222,6 +211,14 @@ mod tests {
                 let said = error.to_string();
                 assert!(said.contains(key) && said.contains("the checkpoint has"), "{said}");
             }
+        }
+    }
+
+    #[test]
+    fn a_command_that_the_binary_lacks_ends_with_code_2() {
+        assert_eq!(Error::WithoutServe.to_string().matches("`serve`").count(), 2);
+        for lacking in [Error::WithoutServe, Error::WithoutIree { command: "generate" }] {
+            assert_eq!((lacking.code(), console::exit(Err(lacking), false)), (Code::TW0002, 2));
         }
     }
 

@@ -4,18 +4,32 @@ use std::collections::BTreeMap;
 
 use tracewright::Plan;
 use tracewright::export::xla::{XlaProgram, for_cuda, planned};
-use tracewright::lower::{Module, Weights};
+use tracewright::footprint::Footprint;
+use tracewright::lower::{Module, Quantization, Weights};
 use tracewright::models::presets::Preset;
 use tracewright::ops::ElementType;
 
 /// The modules of a preset for calls with one token of each of `batch` sequences.
 fn modules(preset: &Preset, batch: usize, context: usize, kernels: bool) -> Vec<Module> {
-    let model = Box::new(preset.read().unwrap());
-    let plan = Plan::new(model, Some(ElementType::Bf16), Some(context), Some(16)).unwrap();
-    let weights = Weights { kernels, ..plan.weights.clone() };
-    let plan = for_cuda(planned(Plan { batch, weights, ..plan }).unwrap());
+    quantized(preset, batch, context, |weights| Weights { kernels, ..weights })
+}
+
+fn quantized(
+    preset: &Preset,
+    batch: usize,
+    context: usize,
+    weights: impl Fn(Weights) -> Weights,
+) -> Vec<Module> {
+    let plan = plan(preset, batch, context, weights);
     let traced = plan.record(&plan.steps()).unwrap();
     XlaProgram::new(&plan.expand(&traced.trace).unwrap(), &traced.trace, None, &[]).unwrap().modules
+}
+
+fn plan(preset: &Preset, batch: usize, context: usize, weights: impl Fn(Weights) -> Weights) -> Plan {
+    let model = Box::new(preset.read().unwrap());
+    let plan = Plan::new(model, Some(ElementType::Bf16), Some(context), Some(16)).unwrap();
+    let weights = weights(plan.weights.clone());
+    for_cuda(planned(Plan { batch, weights, ..plan }))
 }
 
 /// How often each kernel is called in a module. A function of a layer counts once.
@@ -81,4 +95,52 @@ fn every_preset_has_modules_for_cuda() {
             preset.name
         );
     }
+}
+
+/// Kernels compute attention. The matmuls of a decode call are sums of products over the stored integers, and a
+/// prefill call has a matmul for each weight.
+#[test]
+fn quantized_weights_are_integers_with_scales() {
+    let preset = Preset::named("llama-3.2-1b").unwrap();
+    for (batch, quant) in [(1, "q8"), (8, "q8"), (1, "q4"), (8, "q4")] {
+        let quantize: Quantization = quant.parse().unwrap();
+        let modules =
+            quantized(preset, batch, 512, |weights| Weights { quantize: quantize.clone(), ..weights });
+        for module in modules {
+            let entry = &module.signatures[0].name;
+            let text = &module.text_without_locs;
+            let matrix = if quant == "q8" { "tensor<2048x64x32xi8>" } else { "tensor<2048x64x16xi8>" };
+            assert!(text.contains(matrix) && text.contains("tensor<2048x64xf16>"), "{quant}, {entry}");
+            let bytes: usize = module.parameters.iter().map(|p| p.ty.bytes()).sum();
+            let numbers = 1_235_814_400;
+            let bits = 8.0 * bytes as f64 / numbers as f64;
+            let expected = if quant == "q8" { 8.5 } else { 5.4 };
+            assert!((bits - expected).abs() < 0.1, "{quant}: {bits} bits a number");
+            let is_decode = entry == "decode";
+            assert_eq!(
+                text.contains("stablehlo.dot_general"),
+                !is_decode,
+                "{quant}, {entry}, {batch} sequences"
+            );
+            let kernels = if is_decode { counts([("attention_64_4", 1)]) } else { counts([]) };
+            assert_eq!(called(&module), kernels);
+        }
+    }
+}
+
+/// A decode call needs no memory for dequantized weights, and a prefill call needs memory for one of them.
+#[test]
+fn dequantized_weights_are_counted_once() {
+    let activations = |quant: &str| {
+        let quantize: Quantization = quant.parse().unwrap();
+        let preset = Preset::named("llama-3.2-1b").unwrap();
+        let plan = plan(preset, 8, 512, |weights| Weights { quantize: quantize.clone(), ..weights });
+        let traced = plan.record(&plan.steps()).unwrap();
+        Footprint::of(&plan.expand(&traced.trace).unwrap()).unwrap().activations
+    };
+    let (dense, quantized) = (activations("none"), activations("q4"));
+    let more = |entry: &str| quantized[entry] as f64 - dense[entry] as f64;
+    let largest = f64::from(2 * 8192 * 2048);
+    assert!(more("decode") < largest / 2.0, "{quantized:?} and {dense:?}");
+    assert!((largest / 2.0..3.0 * largest).contains(&more("prefill")), "{quantized:?} and {dense:?}");
 }

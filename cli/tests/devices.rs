@@ -161,7 +161,7 @@ fn a_plugin_that_cannot_be_used_is_named() {
         (&["--device", "cuda"], 1, "install the package `jax-cuda13-pjrt`"),
         (&["--device", "vulkan"], 2, "`--device` is vulkan, expected cpu, cuda or hip with `--engine xla`"),
         (&["--threads", "2"], 2, "`--threads` is for IREE"),
-        (&["--quant", "q8", "--plugin", "no/plugin.so"], 1, "error[TW0907]"),
+        (&["--activations", "16"], 2, "`--activations` is for IREE"),
         (&["--print-commands"], 2, "`--print-commands` is for IREE"),
         (&["--mesh", "model=2", "--device", "cuda:1"], 2, "`--device` is cuda:1, but a mesh begins at the"),
         (&["--mesh", "model=2", "--device", "cpu:1"], 2, "`cpu:1` is not a device"),

@@ -32,10 +32,11 @@ fn m18_without_iree_running_says_what_is_missing() {
     let demo = text(&demo);
     let words = ["needs the IREE runtime", "--features iree", "cargo xtask"];
     for command in [["generate", demo, "-p", "Once"], ["export", demo, "-o", text(&target)]] {
-        refused(bare(&command).args(SMALL), 1, &words);
+        refused(bare(&command).args(SMALL), 2, &words);
     }
-    refused(&mut bare(&["embed", demo, "-p", "Once"]), 1, &words);
-    refused(&mut bare(&["prompt", demo, "--chat", "Once"]), 1, &words);
+    refused(&mut bare(&["embed", demo, "-p", "Once"]), 2, &words);
+    refused(&mut bare(&["prompt", demo, "--chat", "Once"]), 2, &words);
+    refused(&mut bare(&["serve", demo]), 2, &words);
     assert!(listing(out.path()).is_empty());
 }
 

@@ -160,7 +160,6 @@ fn a_plan_for_no_devices_is_refused() {
             "both divides `V` and leaves it whole",
         ),
         (&["--mesh", "model=5"], 1, "not divisible by the 5 devices"),
-        (&["--mesh", "model=2", "--quant", "q8"], 1, "XLA cannot read quantized weights"),
     ] {
         refused(bare(&plan).args(more), code, &[words]);
     }
@@ -180,7 +179,8 @@ fn a_refusal_is_one_whoever_reads() {
     let small = ["plan", "llama-3.1-405b", "--machine", "h100", "--mesh", "model=8", "--dtype", "bf16"];
     let (code, said) = unread(bare(&small));
     assert!(code == Some(1) && said.contains("error[TW0505]: "), "{said}");
-    let mut lint = trace_dump(&["lint", text(&demo()), "--target", "xla", "--quant", "q8"]);
+    let gguf = fixture("gguf").join("llama.gguf");
+    let mut lint = trace_dump(&["lint", text(&gguf), "--target", "xla"]);
     lint.args(SMALL);
     let (code, said) = unread(lint);
     assert!(code == Some(1) && said.contains("error[TW1009]: "), "{said}");

@@ -108,7 +108,6 @@ fn what_does_not_divide_is_refused_before_anything_is_written() {
         ),
         (&["--mesh", "model=2", "--shard", "Q=model"], &["has the axis `Q`; the existing axes are", "K"]),
         (&["--mesh", "model=2", "--shard", "K=tensor"], &["`K=tensor` divides along the axis `tensor`"]),
-        (&["--quant", "q8"], &["XLA cannot read quantized weights", "--quant"]),
         (&["--kv", "q8"], &["only kernels can read a KV cache in 8 bits"]),
     ] {
         refused(&mut export(&model, &out, more), 1, words);
@@ -118,6 +117,7 @@ fn what_does_not_divide_is_refused_before_anything_is_written() {
         (&["--shard", "K=model"], "name the mesh with `--mesh`"),
         (&["--tuning", "off"], "`--tuning` is for IREE"),
         (&["--kernels", "on"], "`--kernels` is for IREE"),
+        (&["--activations", "16"], "`--activations` is for IREE"),
         (&["--print-commands"], "`--print-commands` is for IREE"),
         (&["--target", "generic"], "`--target` is for IREE"),
     ] {

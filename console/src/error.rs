@@ -177,6 +177,8 @@ pub fn exit(result: Result<(), impl CommandError>, interrupted: bool) -> u8 {
             tell(&error);
             match console {
                 Some(ConsoleError::Usage { .. }) => 2,
+                // The command line asks for a part of Tracewright that this binary lacks.
+                _ if error.code() == Code::TW0002 => 2,
                 _ => 1,
             }
         }

@@ -1,5 +1,5 @@
 //! Code that the command lines `tracewright` and `trace-dump` share. The crate parses the options
-//! of networks, resolves the paths of models, and prints errors.
+//! of networks, resolves the paths of models, reports the memory of models, and prints errors.
 
 /// Prints a line on stderr, like the macro `eprintln`. The macro ignores a closed stderr, and
 /// escapes control characters in file names.
@@ -9,19 +9,23 @@ macro_rules! say {
 }
 
 mod error;
+mod footprint;
 mod model_path;
 mod network;
 mod options;
 pub mod output;
+mod partition;
 mod source;
 
 use std::io::{self, Write as _};
 use std::path::Path;
 
 pub use error::{CommandError, ConsoleError, exit, help, parsed, tell, told, usage};
+pub use footprint::{FootprintReport, patterns};
 pub use model_path::{hub, resolved};
 pub use network::{name_of, preset, read_network, warn};
 pub use options::{KernelUse, LayoutChoice, ModelArguments, NetworkArguments, kv_format};
+pub use partition::PartitionReport;
 pub use source::read as read_source;
 use tracewright::errors::{FileError, WithPath as _, escaped};
 use tracewright::files::{limits, read_from, read_stream};

@@ -4,6 +4,8 @@
 mod list;
 #[cfg(feature = "iree")]
 mod with_runtime;
+#[cfg(all(feature = "iree", feature = "serve"))]
+mod with_server;
 
 use std::error::Error;
 use std::fmt;

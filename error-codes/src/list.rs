@@ -149,6 +149,7 @@ coded! {
     }
 
     HubError: File {
+        TW0002: NoHttps;
         TW1101: NoCache Offline;
         TW1102: NoModel NoAccess NoRevision;
         TW1103: NoFile SeveralFiles NoWeights;
@@ -188,7 +189,7 @@ coded! {
     }
 
     XlaError: Plan Shard Folder File Bake Archive Manifest {
-        TW0907: Quantized Gguf Unnamed;
+        TW0907: Gguf Unnamed;
         TW0208: Lost;
         TW0904: Moved;
     }

@@ -11,7 +11,6 @@ use instruments::bisect::BisectError;
 use instruments::calibrate::CalibrateError;
 use instruments::quality::QualityError;
 use instruments::tune::TuneError;
-use serve::ServeError;
 use tracewright::CallError;
 use tracewright::build::LoadError;
 use tracewright::embed::EmbedError;
@@ -105,13 +104,6 @@ coded! {
         TW0807: Template;
         TW0809: TemplateLimit;
         TW0004: Program Thread Gone;
-    }
-
-    ServeError: File {
-        TW1201: Listen;
-        TW1202: NoKeys Key;
-        TW1203: Name;
-        TW0004: Threads;
     }
 
     CallError: Runtime Generate {

@@ -54,6 +54,7 @@ impl Hub {
         if self.offline {
             return Err(HubError::Offline { name: name.clone().into(), cache: self.cache.clone() });
         }
+        check_scheme(&self.endpoint, cfg!(feature = "https"))?;
         let client = HubClient::new(self);
         let commit = client.commit(name)?;
         let names: Vec<String> = commit.files.iter().map(|file| file.name.clone()).collect();
@@ -94,6 +95,15 @@ impl Hub {
         };
         download.keep_revision()?;
         Ok(path)
+    }
+}
+
+/// Checks that this build can reach an address. `has_https` is false in builds without the cargo
+/// feature `https`.
+fn check_scheme(endpoint: &str, has_https: bool) -> Result<(), HubError> {
+    match endpoint.starts_with("https:") && !has_https {
+        true => Err(HubError::NoHttps { endpoint: endpoint.to_owned() }),
+        false => Ok(()),
     }
 }
 
@@ -362,4 +372,19 @@ fn linked(target: &Path, path: &Path) -> io::Result<()> {
 #[cfg(not(unix))]
 fn linked(_: &Path, _: &Path) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_build_without_https_refuses_the_public_hub() {
+        let refused = check_scheme(Hub::ENDPOINT, false).unwrap_err();
+        let expected = "https://huggingface.co needs HTTPS, but this program was built without the cargo feature `https`";
+        assert_eq!(refused.to_string(), expected);
+        assert!(refused.help().is_some());
+        assert!(check_scheme(Hub::ENDPOINT, true).is_ok());
+        assert!(check_scheme("http://localhost:8080", false).is_ok());
+    }
 }

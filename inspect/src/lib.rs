@@ -5,10 +5,8 @@ mod counts;
 mod diff;
 mod dump;
 mod error;
-mod footprint;
 mod lint;
 mod ops;
-mod partition;
 mod presets;
 mod recorded;
 mod stats;
@@ -17,8 +15,6 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
-pub use footprint::{FootprintReport, patterns};
-pub use partition::PartitionReport;
 use report::Stage;
 use tracewright::models::ReadModel;
 

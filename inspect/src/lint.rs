@@ -11,7 +11,7 @@ use console::{ModelArguments, print, resolved};
 use error_codes::{Code, Coded as _};
 use serde_json::{Value, json};
 use tracewright::errors::WithCauses;
-use tracewright::export::xla::{self, XlaError};
+use tracewright::export::xla;
 use tracewright::lower::legalize::shown;
 use tracewright::lower::{self, DenseReason, Weights};
 use tracewright::models::ReadModel;
@@ -187,13 +187,12 @@ fn findings(
 ) -> Vec<Finding> {
     let mut found = Vec::new();
     let xla = target.backend == Backend::Xla;
-    let rounds = || plan.weights.quantize.rounds().then_some((XlaError::Quantized, "leave out `--quant`"));
     let unread = || {
         xla::check_model(model)
             .err()
             .map(|error| (error, "take the model directory that it was exported from"))
     };
-    if let Some((error, why)) = if xla { unread().or_else(rounds) } else { None } {
+    if let Some((error, why)) = if xla { unread() } else { None } {
         found.push(Finding {
             severity: Severity::Refused,
             what: error.to_string(),

@@ -69,7 +69,7 @@ pub struct Quality {
     pub reference_perplexity: f64,
 }
 
-/// The result of comparing a model with a reference model, and the size of each model's archive in
+/// The result of comparing a model with a reference model, and the size of each model's weights in
 /// bytes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct QualityReport {
@@ -96,10 +96,13 @@ impl QualityReport {
     /// # Errors
     /// Returns an error if the archive of one of the two models no longer exists.
     pub fn new(quality: Quality, model: &Model, reference: &Model) -> Result<Self, FileError> {
-        let bytes = |model: &Model| {
-            let archive = model.info().build.as_ref().map(|build| &build.archive);
-            let file = archive.map(|path| fs::metadata(path).with_path("open", path)).transpose()?;
-            Ok(file.map(|file| file.len()))
+        let bytes = |model: &Model| match &model.info().build {
+            None => Ok(None),
+            Some(build) if build.parameters.is_empty() => {
+                let file = fs::metadata(&build.archive).with_path("open", &build.archive)?;
+                Ok(Some(file.len()))
+            }
+            Some(build) => Ok(Some(build.parameters.iter().map(|p| p.ty.bytes() as u64).sum())),
         };
         Ok(Self { quality, bytes: bytes(model)?, reference_bytes: bytes(reference)?, layers: Vec::new() })
     }

@@ -7,7 +7,7 @@ use kernels::{CUDA_VECTORS, CudaAttention, CudaKernel, CudaProduct};
 use ops::ops::{BinaryKind, MaskTerm, RopeLayout, UnaryKind};
 use ops::{ElementType, Op, TensorType};
 use targets::{Backend, DeviceKind, Target};
-use trace::{Function, NodeId, NodeKind};
+use trace::{Function, NodeId, NodeKind, Parameter};
 
 use crate::fusion::NodeUses;
 
@@ -37,8 +37,10 @@ pub(crate) struct CudaCalls {
 }
 
 impl CudaCalls {
-    /// Finds the CUDA kernel calls for a function whose composite operations are not expanded.
-    pub(crate) fn of(function: &Function) -> Self {
+    /// Finds the CUDA kernel calls for a function whose composite operations are not expanded. The
+    /// kernels read only the weights for which `is_dense` returns true, because they cannot read
+    /// quantized weights.
+    pub(crate) fn of(function: &Function, is_dense: impl Fn(&Parameter) -> bool) -> Self {
         let uses = NodeUses::of(function);
         let mut calls = Self::default();
         for id in function.ids() {
@@ -47,7 +49,7 @@ impl CudaCalls {
             }
         }
         let linears: BTreeMap<NodeId, CudaProduct> =
-            function.ids().filter_map(|id| Some((id, product(&uses, id)?))).collect();
+            function.ids().filter_map(|id| Some((id, product(&uses, id, &is_dense)?))).collect();
         let inputs: BTreeSet<NodeId> = linears.keys().map(|&id| function.operands(id)[0]).collect();
         for input in inputs {
             let of_input: Vec<NodeId> =
@@ -133,9 +135,15 @@ fn is_parameter(uses: &NodeUses<'_>, id: NodeId) -> bool {
 }
 
 /// Returns the sizes of a matmul that multiplies at most `CUDA_VECTORS` vectors. Returns `None` if
-/// the node is not a matmul, if the matmul multiplies more than `CUDA_VECTORS` vectors, or if no
-/// kernel supports the sizes.
-fn product(uses: &NodeUses<'_>, id: NodeId) -> Option<CudaProduct> {
+/// the node is not a matmul, if the matmul multiplies more than `CUDA_VECTORS` vectors, if the
+/// weight is quantized, or if no kernel supports the sizes.
+fn product(uses: &NodeUses<'_>, id: NodeId, is_dense: &impl Fn(&Parameter) -> bool) -> Option<CudaProduct> {
+    if let Some(&weight) = uses.function.operands(id).get(1)
+        && let NodeKind::Parameter(parameter) = &uses.function.node(weight).kind
+        && !is_dense(parameter)
+    {
+        return None;
+    }
     let (Some(Op::Linear(_)), &[x, weight]) = (uses.op(id), &uses.types(id)[..]) else { return None };
     let is_bf16 = |ty: &TensorType| ty.element == ElementType::Bf16;
     let &[outputs, inputs] = &weight.shape[..] else { return None };

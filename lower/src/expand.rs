@@ -29,7 +29,7 @@ impl Implementations<'_> {
         let expanded = rewrite_nodes(self.trace, |b, at, op, operands| match self.at(at) {
             Implementation::Kernel(None) => b.op(op.clone(), operands),
             Implementation::Kernel(Some(stored)) | Implementation::Grouped(stored) => {
-                stored.compute(b, operands, self.activations)
+                stored.compute(b, operands, self.quantized)
             }
             Implementation::Idiom(idiom) => b.op(idiom.clone(), operands),
             Implementation::StableHlo => convert(b, op, operands),

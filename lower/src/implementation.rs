@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 
 use kernels::FusedOp;
-use ops::format::ActivationBits;
 use ops::{Op, TensorType, WeightFormat, WeightUse};
 use targets::Target;
 use trace::{Function, NodeId, NodeKind, Parameter, Trace};
@@ -15,6 +14,7 @@ use trace::{Function, NodeId, NodeKind, Parameter, Trace};
 use crate::cuda::{CudaCalls, has_cuda_kernels};
 use crate::experts::Experts;
 use crate::layout::{DenseReason, Layouts, WeightLayout, Weights, assign_layouts};
+use crate::quantized::QuantizedMatmul;
 use crate::{LowerError, idiom};
 
 pub(crate) enum Implementation {
@@ -50,7 +50,7 @@ pub(crate) enum WeightReader {
 /// How the program computes each node of a trace on a certain target.
 pub struct Implementations<'t> {
     pub(crate) trace: &'t Trace,
-    pub(crate) activations: ActivationBits,
+    pub(crate) quantized: QuantizedMatmul,
     layouts: Layouts,
     /// For each function of the trace, the implementation of each node.
     nodes: Vec<Vec<Implementation>>,
@@ -93,11 +93,13 @@ impl<'t> Implementations<'t> {
         };
         let nodes = trace.functions.iter();
         let of_function = |function: &Function| {
-            let cuda = calls_cuda.then(|| CudaCalls::of(function));
+            let is_dense = |weight: &Parameter| !matches!(layouts.get(&weight.key), Some(Ok(_)));
+            let cuda = calls_cuda.then(|| CudaCalls::of(function, is_dense));
             function.ids().map(|id| node(function, cuda.as_ref(), id)).collect()
         };
         let nodes = nodes.map(of_function).collect();
-        Ok(Self { trace, activations: weights.activations, layouts, nodes })
+        let quantized = QuantizedMatmul::of(weights.activations, target);
+        Ok(Self { trace, quantized, layouts, nodes })
     }
 
     /// Returns the implementation of a node in the function with the index `function`.

@@ -19,6 +19,7 @@ mod layout;
 pub mod legalize;
 mod mixed;
 mod module;
+mod quantized;
 mod rewrite;
 mod shard;
 mod stored;

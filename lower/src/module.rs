@@ -389,7 +389,7 @@ impl Writer<'_> {
         let signature = function.signature();
         let arguments = self.arguments(&signature, index, entry, &mut weight_names);
         let fusions = Fusions::of(function, &self.kernels);
-        let cuda = if self.frame.cuda { CudaCalls::of(function) } else { CudaCalls::default() };
+        let cuda = if self.frame.cuda { CudaCalls::of(function, |_| true) } else { CudaCalls::default() };
         // The text of a kernel call can precede the nodes of the weights that the kernel reads.
         for id in function.ids().filter(|_| self.frame.cuda) {
             if let NodeKind::Parameter(parameter) = &function.node(id).kind {

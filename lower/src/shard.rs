@@ -5,9 +5,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use ops::format::GroupPart;
+use ops::ops::Quantize;
 use ops::{Op, TensorType};
 use targets::{Mesh, MeshAxis, ShardRule};
-use trace::{AxisName, Function, NodeKind, Parameter, ParameterConflict, Trace, axis_factors};
+use trace::{AxisName, Function, NodeKind, Parameter, ParameterConflict, Recipe, Trace, axis_factors};
 
 /// The sharding of a program's tensors over a device mesh.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -178,6 +180,35 @@ impl Shards {
             mesh: Mesh { axes: pieces.iter().flatten().map(|(axis, _)| axis.clone()).collect() },
             notes: divider.notes,
         })
+    }
+
+    /// Adds the sharding of the tensors that store quantized weights. The outputs of a quantized
+    /// weight are partitioned like the outputs of the recorded weight. The inputs are partitioned
+    /// only between groups, because the numbers of a group have a common scale.
+    #[must_use]
+    pub fn with_groups(mut self, parameters: &[Parameter]) -> Self {
+        let mut groups = Vec::new();
+        for parameter in parameters {
+            let Some(Recipe::Op(Op::Quantize(Quantize { part, .. }), _)) = parameter.recipe.as_deref() else {
+                continue;
+            };
+            let matrix = match part {
+                GroupPart::Integers => Some(parameter.key.as_str()),
+                part => parameter.key.strip_suffix(part.word()).and_then(|key| key.strip_suffix('.')),
+            };
+            let Some(Sharding(axes)) = matrix.and_then(|key| self.weights.get(key)) else { continue };
+            let mut axes = axes.clone();
+            axes.resize(parameter.ty.rank(), Vec::new());
+            for (axes, extent) in axes.iter_mut().zip(&parameter.ty.shape) {
+                let parts: usize = axes.iter().map(|axis| axis.size).product();
+                if !extent.is_multiple_of(parts) {
+                    axes.clear();
+                }
+            }
+            groups.push((parameter.key.clone(), Sharding(axes)));
+        }
+        self.weights.extend(groups);
+        self
     }
 
     pub fn whole() -> Self {

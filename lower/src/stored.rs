@@ -7,11 +7,12 @@ use ops::ops::{
 use ops::{ElementType, InferError, WeightFormat};
 use trace::{Builder, NodeId, Parameter};
 
-use crate::convert::convert;
+use crate::convert::{convert, grouped};
 use crate::derive::{from_recipe, step};
 use crate::implementation::{StoredWeight, WeightReader};
 use crate::layout::WeightLayout;
 use crate::mixed::is_head;
+use crate::quantized::QuantizedMatmul;
 
 impl StoredWeight {
     /// Builds the operation that reads a weight from its special memory layout.
@@ -19,25 +20,31 @@ impl StoredWeight {
         &self,
         b: &mut Builder<'_>,
         operands: &[NodeId],
-        activations: ActivationBits,
+        matmul: QuantizedMatmul,
     ) -> Result<NodeId, InferError> {
-        let activations = match &self.reader {
-            // Activations are not quantized if the weight is not quantized.
-            _ if self.layout.format().element().is_some() => ActivationBits::default(),
+        let matmul = match (&self.reader, matmul) {
             // Of the tokens of a prompt, the network passes only the last to the head.
-            WeightReader::Matmul(head) if activations == ActivationBits::Mixed && is_head(head) => {
-                ActivationBits::Sixteen
+            (WeightReader::Matmul(head), QuantizedMatmul::Rounded(ActivationBits::Mixed))
+                if is_head(head) =>
+            {
+                QuantizedMatmul::Rounded(ActivationBits::Sixteen)
             }
-            _ => activations,
+            (_, matmul) => matmul,
         };
         match &self.reader {
-            WeightReader::Matmul(parameter) => linear(b, (self.layout, activations), parameter, operands),
-            WeightReader::Rows(parameter) => rows(b, self.layout, parameter, operands[1]),
+            WeightReader::Matmul(parameter) => linear(b, (self.layout, matmul), parameter, operands),
+            WeightReader::Rows(parameter) => rows(b, (self.layout, matmul), parameter, operands[1]),
             WeightReader::Experts(experts) => {
-                experts.product(b, (self.layout.format(), activations), operands)
+                let format = self.layout.format();
+                experts.product(b, (format, activations_for(format, matmul)), operands)
             }
         }
     }
+}
+
+/// Activations are not quantized if the weight is not quantized.
+fn activations_for(format: WeightFormat, matmul: QuantizedMatmul) -> ActivationBits {
+    if format.element().is_none() { matmul.activations() } else { ActivationBits::default() }
 }
 
 fn packed(b: &mut Builder<'_>, format: WeightFormat, parameter: &Parameter) -> Result<NodeId, InferError> {
@@ -46,7 +53,7 @@ fn packed(b: &mut Builder<'_>, format: WeightFormat, parameter: &Parameter) -> R
 
 /// Returns the tensors that contain a parameter in a format with groups. The tensor that contains
 /// the integers of the weight has the same key as the parameter.
-fn grouped(
+fn parts(
     b: &mut Builder<'_>,
     format: WeightFormat,
     parameter: &Parameter,
@@ -63,7 +70,7 @@ fn grouped(
 /// addition.
 fn linear(
     b: &mut Builder<'_>,
-    (layout, activations): (WeightLayout, ActivationBits),
+    (layout, matmul): (WeightLayout, QuantizedMatmul),
     parameter: &Parameter,
     operands: &[NodeId],
 ) -> Result<NodeId, InferError> {
@@ -72,11 +79,19 @@ fn linear(
     let product = |b: &mut Builder<'_>, element| match layout {
         WeightLayout::Packed(format) => {
             let packed = packed(b, format, parameter)?;
+            let activations = activations_for(format, matmul);
             b.op(PackedLinear { format, outputs, element, activations }, &[x, packed])
         }
         WeightLayout::Grouped(format) => {
-            let operands = [vec![x], grouped(b, format, parameter)?].concat();
-            convert(b, &GroupedLinear { format, element, activations }.into(), &operands)
+            let operands = [vec![x], parts(b, format, parameter)?].concat();
+            match matmul {
+                QuantizedMatmul::Rounded(activations) => {
+                    convert(b, &GroupedLinear { format, element, activations }.into(), &operands)
+                }
+                QuantizedMatmul::InXla { fused_rows } => {
+                    grouped::linear_in_xla(b, (format, element, fused_rows), &operands)
+                }
+            }
         }
     };
     let Some(&bias) = operands.get(2) else { return product(b, narrow) };
@@ -91,7 +106,7 @@ fn linear(
 
 fn rows(
     b: &mut Builder<'_>,
-    layout: WeightLayout,
+    (layout, matmul): (WeightLayout, QuantizedMatmul),
     parameter: &Parameter,
     indices: NodeId,
 ) -> Result<NodeId, InferError> {
@@ -103,8 +118,12 @@ fn rows(
             b.op(PackedRows { format, outputs, inputs, element }, &[packed, indices])
         }
         WeightLayout::Grouped(format) => {
-            let operands = [grouped(b, format, parameter)?, vec![indices]].concat();
-            convert(b, &GroupedRows { format, inputs, element }.into(), &operands)
+            let operands = [parts(b, format, parameter)?, vec![indices]].concat();
+            let op = GroupedRows { format, inputs, element };
+            match matmul {
+                QuantizedMatmul::Rounded(_) => convert(b, &op.into(), &operands),
+                QuantizedMatmul::InXla { .. } => grouped::rows_in_xla(b, &op, &operands),
+            }
         }
     }
 }

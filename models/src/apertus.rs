@@ -92,8 +92,11 @@ pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     let attention_bias = keys.flag("attention_bias", false);
     let llama = LlamaConfig::with_rope(keys, defaults, |keys, defaults| {
         let read = RopeParameters::read(keys, defaults);
-        let is_default =
-            ["rope_parameters", "rope_theta", "rope_scaling"].iter().all(|key| keys.get(key).is_none());
+        let is_default = ["rope_parameters", "rope_scaling"].iter().all(|key| keys.get(key).is_none());
+        if is_default && read.theta != defaults.theta {
+            let expected = "12000000, which transformers uses if there is no `rope_scaling`";
+            keys.refuse("rope_theta", read.theta, expected);
+        }
         let scaling = RopeScaling::Llama3 {
             factor: 8.0,
             low_freq_factor: 1.0,

@@ -11,6 +11,7 @@ use crate::decoder::{Defaults, LlamaConfig};
 use crate::experts::{self, Experts, ExpertsConfig};
 use crate::family::{Family, GgufFamily, Metadata, joined, presets};
 use crate::llama::Mlp;
+use crate::ministral3::QueryGrowth;
 use crate::rope::{RopeDefaults, RopeParameters};
 use crate::shape_check::DeclaredSize;
 
@@ -116,6 +117,8 @@ model! {
             let rope = self.config.rope.frequencies(self.dim(I), cache.context);
             let at = Attend::rotary(at, S, tokens.extent(S), &rope, cache.context);
             let at = if self.config.rope_interleave { at.interleaved() } else { at }.scaled(self.config.scale());
+            let most = self.config.max_position_embeddings;
+            let at = self.config.growth.as_ref().map_or(at.clone(), |growth| growth.applied(at, most));
             let mut x = self.embed_tokens(tokens);
             for (i, layer) in self.layers.iter().enumerate() {
                 let sparse = self.config.experts.is_sparse(i);
@@ -205,6 +208,8 @@ pub struct DeepseekV3Config {
     /// The square of yarn's factor for long contexts. Attention multiplies the scores by the square
     /// of yarn's factor and by 1/√(features).
     pub loudness: f64,
+    /// The factor by which attention multiplies the queries. With `None`, the factor is 1.
+    pub growth: Option<QueryGrowth>,
 }
 
 descends!(DeepseekV3Config from experts.llama: LlamaConfig, through experts: ExpertsConfig);
@@ -234,7 +239,7 @@ pub(crate) struct LatentDefaults {
     /// The defaults of `vocab_size`, `hidden_size`, `intermediate_size`, `num_hidden_layers` and
     /// `num_attention_heads`.
     pub sizes: [usize; 5],
-    pub max_position_embeddings: usize,
+    pub rope: RopeDefaults,
     pub rms_norm_eps: f64,
     /// The defaults of `q_lora_rank`, `kv_lora_rank`, `qk_nope_head_dim`, `qk_rope_head_dim` and
     /// `v_head_dim`.
@@ -251,7 +256,7 @@ pub(crate) struct LatentDefaults {
 pub(crate) fn read(keys: &Keys) -> DeepseekV3Config {
     let defaults = LatentDefaults {
         sizes: [129_280, 7168, 18_432, 61, 128],
-        max_position_embeddings: 4096,
+        rope: RopeDefaults::new(4096),
         rms_norm_eps: 1e-6,
         heads: [1536, 512, 128, 64, 128],
         experts: [256, 8, 2048],
@@ -278,7 +283,7 @@ pub(crate) fn read_with(keys: &Keys, own: &LatentDefaults) -> DeepseekV3Config {
         sizes: Some(own.sizes),
         head_dim: Some(qk_rope_head_dim),
         rms_norm_eps: own.rms_norm_eps,
-        ..Defaults::of(RopeDefaults::new(own.max_position_embeddings))
+        ..Defaults::of(own.rope.clone())
     };
     let mut loudness = 1.0;
     let llama = LlamaConfig::with_rope(keys, defaults, |keys, defaults| {
@@ -313,5 +318,6 @@ pub(crate) fn read_with(keys: &Keys, own: &LatentDefaults) -> DeepseekV3Config {
         rope_interleave: keys.flag("rope_interleave", true),
         kv_b_split: keys.flag("kv_b_split", false),
         loudness,
+        growth: None,
     }
 }

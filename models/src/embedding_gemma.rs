@@ -59,6 +59,7 @@ model! {
             H = num_attention_heads, K = num_key_value_heads, E = head_dim or D / H,
             M = inner_features, O = features,
         }
+        shard { K, F, V over model; B over data }
 
         embed_tokens: Embedding[V, D],
         layers: [gemma3::Layer<T>; L],

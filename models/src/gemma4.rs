@@ -14,8 +14,8 @@ use crate::family::{Family, GgufFamily, presets};
 use crate::gemma3::{PREFIXES, soft_cap};
 use crate::rope::RopeParameters;
 
-pub(crate) use config::read;
 pub use config::{Gemma4Config, Gemma4Layer};
+pub(crate) use config::{OwnDefaults, read, read_with};
 
 pub(crate) const FAMILY: Family = Family {
     about: "Gemma 4, dense and with experts: larger heads in global layers, shared keys and values, an embedding for each layer",
@@ -29,6 +29,7 @@ pub(crate) const FAMILY: Family = Family {
         Ignorable::Prefix("model.audio_tower."),
         Ignorable::Prefix("model.embed_vision."),
         Ignorable::Prefix("model.embed_audio."),
+        Ignorable::Prefix("model.vision_embedder."),
     ],
     gguf: Some(GgufFamily {
         config: config::gguf,

@@ -5,6 +5,7 @@
 use crate::config::Keys;
 use crate::deepseek_v3::{self, DeepseekV3, DeepseekV3Config, LatentDefaults};
 use crate::family::{Family, presets};
+use crate::rope::RopeDefaults;
 
 /// The whole GLM-4.7-Flash network, from token ids to logits.
 pub type Glm4MoeLite<T> = DeepseekV3<T>;
@@ -22,7 +23,7 @@ pub(crate) const FAMILY: Family = Family {
 pub(crate) fn read(keys: &Keys) -> DeepseekV3Config {
     let defaults = LatentDefaults {
         sizes: [154_880, 2048, 10_240, 47, 20],
-        max_position_embeddings: 202_752,
+        rope: RopeDefaults::new(202_752),
         rms_norm_eps: 1e-5,
         heads: [768, 512, 192, 64, 256],
         experts: [64, 4, 1536],

@@ -132,6 +132,7 @@ mod rope;
 pub mod sentence;
 mod shape_check;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use bake::Ignorable;
@@ -167,6 +168,7 @@ families! {
     gemma3::Gemma3(GemmaConfig);
     gemma2::Gemma2(GemmaConfig);
     gemma4::Gemma4(gemma4::Gemma4Config);
+    gemma4_unified::Gemma4Unified(gemma4::Gemma4Config);
     glm4_moe::Glm4Moe(glm4_moe::Glm4MoeConfig);
     glm4_moe_lite::Glm4MoeLite(deepseek_v3::DeepseekV3Config);
     gpt2::Gpt2(Gpt2Config);
@@ -179,6 +181,7 @@ families! {
     ministral3::Ministral3(ministral3::Ministral3Config);
     minimax_m2::MinimaxM2(olmoe::OlmoeConfig);
     mistral::Mistral(LlamaConfig);
+    mistral4::Mistral4(deepseek_v3::DeepseekV3Config);
     mixtral::Mixtral(ExpertsConfig);
     nemotron_h::NemotronH(nemotron_h::NemotronHConfig);
     olmo2::Olmo2(LlamaConfig);
@@ -214,7 +217,10 @@ struct Facts {
 
 /// The architectures that [`ModelConfig::read`] supports, by their name in `config.json`.
 pub fn architectures() -> Vec<&'static str> {
-    FAMILIES.iter().flat_map(|family| family.architectures).copied().collect()
+    // Several families share an architecture if `text_config` selects the family.
+    let mut seen = BTreeSet::new();
+    let names = FAMILIES.iter().flat_map(|family| family.architectures).copied();
+    names.filter(|name| seen.insert(*name)).collect()
 }
 
 impl ModelConfig {

@@ -6,9 +6,11 @@ use dsl::nn::Attend;
 use dsl::{Axis, F32, Float, Tensor};
 
 use crate::config::Keys;
-use crate::decoder::{Decoder, DecoderConfig, Defaults, LlamaConfig};
+use crate::decoder::{Decoder, DecoderConfig, Defaults, LlamaConfig, read_text_tower};
 use crate::family::{Family, presets};
+use crate::gemma3::{IGNORABLE, PREFIXES};
 use crate::llama::{Attention, Layer, Mlp};
+use crate::mistral::{self, BESIDE_TEXT, TOWER};
 use crate::rope::{RopeDefaults, RopeParameters, RopeScaling};
 
 /// The whole Ministral 3 network, from token ids to logits.
@@ -17,7 +19,10 @@ pub type Ministral3<T> = Decoder<T, Layer<T, Attention<T>, Mlp<T>, Ministral3Con
 pub(crate) const FAMILY: Family = Family {
     about: "queries are multiplied by a factor that grows with the position",
     presets: presets!("ministral-3-8b": "mistralai/Ministral-3-8B-Base-2512"),
-    ..Family::of(&["Ministral3ForCausalLM"], &["Ministral3Model"], &["ministral3"])
+    is: |keys| mistral::is_tower_of(keys, "ministral3"),
+    prefixes: PREFIXES,
+    ignorable: IGNORABLE,
+    ..Family::of(&["Ministral3ForCausalLM", TOWER], &["Ministral3Model"], &["ministral3", "mistral3"])
 };
 
 /// The values in the `config.json` of a Ministral 3 model.
@@ -25,20 +30,39 @@ pub(crate) const FAMILY: Family = Family {
 pub struct Ministral3Config {
     /// The configuration keys that Ministral 3 shares with Llama.
     pub llama: LlamaConfig,
-    /// The number β in the factor for queries at position p, which is 1 + β · ln(1 + ⌊p /
-    /// original⌋).
-    pub beta: f64,
-    /// The largest number of tokens in a sequence before the context was extended.
-    pub original: usize,
+    /// The factor by which attention multiplies the queries.
+    pub growth: QueryGrowth,
 }
 
 descends!(Ministral3Config from llama: LlamaConfig);
 
 impl DecoderConfig for Ministral3Config {
     fn attention<T: Float>(&self, layer: usize, rotary: &Attend<T>) -> Attend<T> {
-        let at = rotary.clone().windowed(self.window(layer));
+        self.growth.applied(rotary.clone().windowed(self.window(layer)), self.max_position_embeddings)
+    }
+}
+
+/// The factor by which attention multiplies the query at position p, which is 1 + β · ln(1 + ⌊p /
+/// original⌋).
+#[derive(Clone, Debug, PartialEq)]
+pub struct QueryGrowth {
+    /// The number β.
+    pub beta: f64,
+    /// The largest number of tokens in a sequence before the context was extended.
+    pub original: usize,
+}
+
+impl QueryGrowth {
+    /// Reads the keys in the object of the rotary embedding.
+    pub(crate) fn read(rope: &Keys) -> Self {
+        let beta = rope.number("llama_4_scaling_beta");
+        Self { beta, original: rope.count("original_max_position_embeddings") }
+    }
+
+    /// Attention that multiplies the queries by the factor, for positions below `most`.
+    pub(crate) fn applied<T: Float>(&self, at: Attend<T>, most: usize) -> Attend<T> {
         // The table contains a factor for each possible value of ⌊p / original⌋.
-        let factors: Vec<f64> = (0..self.max_position_embeddings.div_ceil(self.original))
+        let factors: Vec<f64> = (0..most.div_ceil(self.original))
             .map(|turn| 1.0 + self.beta * libm::log1p(turn as f64))
             .collect();
         let length = at.cos.map_or(1, |cos| cos.extent(at.queries));
@@ -50,6 +74,10 @@ impl DecoderConfig for Ministral3Config {
 /// Reads the `config.json` of a Ministral 3 model. Missing configuration keys get the defaults of
 /// `Ministral3Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Ministral3Config {
+    read_text_tower(keys, true, BESIDE_TEXT, read_text)
+}
+
+fn read_text(keys: &Keys) -> Ministral3Config {
     // The rope object also contains keys for the factor on queries.
     let rope = RopeDefaults {
         theta: 1e6,
@@ -63,17 +91,16 @@ pub(crate) fn read(keys: &Keys) -> Ministral3Config {
         rms_norm_eps: 1e-5,
         ..Defaults::of(rope)
     };
-    let (mut beta, mut original) = (0.1, 16_384);
+    let mut growth = QueryGrowth { beta: 0.1, original: 16_384 };
     let llama = LlamaConfig::with_rope(keys, defaults, |keys, defaults| {
         let Some(nested) = keys.object("rope_parameters") else { return unset(keys) };
-        beta = nested.number("llama_4_scaling_beta");
-        original = nested.count("original_max_position_embeddings");
+        growth = QueryGrowth::read(&nested);
         keys.give_up(nested);
         RopeParameters::read(keys, defaults)
     });
     let window = keys.optional_count("sliding_window");
     let windows = vec![window; llama.num_hidden_layers].into();
-    Ministral3Config { llama: LlamaConfig { windows, ..llama }, beta, original }
+    Ministral3Config { llama: LlamaConfig { windows, ..llama }, growth }
 }
 
 /// The rotary embedding of a configuration without the key `rope_parameters`.

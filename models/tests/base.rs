@@ -184,3 +184,27 @@ fn numbers_that_are_not_finite() {
     let said = read_text("{\"a\": [0.0, Infinity], \"b\" 1}").expect_err("no JSON");
     assert_eq!(said, "`config.json` is not a JSON object: expected `:` at line 1 column 28");
 }
+
+/// Transformers ignores `rope_theta` of an Apertus without `rope_scaling`.
+#[test]
+fn a_base_that_transformers_ignores_is_refused() {
+    for (theta, scaling, is_read) in [
+        (12e6, json!(null), true),
+        (5e5, json!(null), false),
+        (5e5, json!({"rope_type": "linear", "factor": 2.0}), true),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let keys = json!({
+            "architectures": ["ApertusForCausalLM"], "vocab_size": 11, "hidden_size": 24, "intermediate_size": 10,
+            "num_hidden_layers": 1, "num_attention_heads": 2, "rope_theta": theta, "rope_scaling": scaling,
+        });
+        fs::write(folder.path().join("config.json"), keys.to_string()).unwrap();
+        match ModelConfig::read(folder.path(), &[]) {
+            Ok(_) => assert!(is_read, "{theta}"),
+            Err(error) => {
+                let error = error.to_string();
+                assert!(!is_read && error.contains("`rope_theta` is 500000, expected 12000000"), "{error}");
+            }
+        }
+    }
+}

@@ -105,7 +105,7 @@ fn default_configurations_have_the_parameters_of_transformers() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/defaults.json");
     let cases: BTreeMap<String, Value> =
         serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
-    assert_eq!(cases.len(), 11);
+    assert_eq!(cases.len(), 12);
     for (name, case) in cases {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("config.json"), case["config"].to_string()).unwrap();

@@ -8,6 +8,7 @@ use std::fs;
 use lower::{DenseReason, Sharding};
 use ops::{ElementType, Form, LayoutOp, Literal, Op, OpClass, WeightFormat};
 use sysinfo::{MemoryRefreshKind, Pid, Process, ProcessRefreshKind, ProcessesToUpdate, RefreshKind, System};
+use targets::Backend;
 use trace::{Function, NodeId, NodeKind, Parameter, ParameterConflict, Recipe, Role, Trace, key_pattern};
 
 use crate::Expanded;
@@ -179,7 +180,7 @@ impl Footprint {
             };
             *state.entry(kind).or_default() += argument.ty.bytes();
         }
-        let computed = computed(trace);
+        let computed = computed(trace, target.backend == Backend::Xla);
         let activations = entries()
             .map(|entry| entry.name.clone())
             .zip(trace.entries.iter().map(|id| computed[id.0 as usize]));
@@ -324,10 +325,10 @@ fn compile(trace: &Trace, constants: usize) -> usize {
 
 /// Returns the size of each function's activations in bytes, including the activations of called
 /// functions. See [`Footprint::activations`].
-fn computed(trace: &Trace) -> Vec<usize> {
+fn computed(trace: &Trace, in_xla: bool) -> Vec<usize> {
     let mut found: Vec<Computed> = Vec::with_capacity(trace.functions.len());
     for function in &trace.functions {
-        found.push(Computed::of(function, &found));
+        found.push(Computed::of(function, &found, in_xla));
     }
     found.into_iter().map(|computed| computed.bytes).collect()
 }
@@ -342,17 +343,23 @@ struct Computed {
 }
 
 impl Computed {
-    fn of(function: &Function, callees: &[Self]) -> Self {
+    fn of(function: &Function, callees: &[Self], in_xla: bool) -> Self {
         let live = function.live();
         let ids = || function.ids().filter(|id| live[id.index()]);
         let readers = readers(function, &live);
         // Of each node: the one in whose memory it is.
         let mut home: Vec<NodeId> = function.ids().collect();
         let (mut own, mut inside) = (0, 0);
+        let fused = FusedWeights::of(function, &live, in_xla);
         for id in ids() {
             let node = function.node(id);
             let room = match &node.kind {
                 NodeKind::Input { .. } | NodeKind::Parameter(_) => continue,
+                NodeKind::Op(_) if fused.is_part[id.index()] => {
+                    // XLA dequantizes one weight after the other into the same memory.
+                    inside = inside.max(fused.bytes(function, id));
+                    continue;
+                }
                 NodeKind::Op(op) => Room::of(function, id, op, &readers),
                 NodeKind::Call { function: callee, .. } => {
                     inside = inside.max(callees[callee.0 as usize].bytes);
@@ -417,18 +424,81 @@ impl Room {
     }
 }
 
+/// The operations by which XLA dequantizes weights. XLA fuses these operations with a sum of
+/// products. For a matmul operation, XLA writes the dequantized weight to memory.
+struct FusedWeights {
+    /// For each node, whether the node is one of these operations.
+    is_part: Vec<bool>,
+    /// For each node, whether a matmul reads the node.
+    is_written: Vec<bool>,
+}
+
+impl FusedWeights {
+    /// Finds the operations by which XLA dequantizes the weights of a function. If another compiler
+    /// compiles the function, the result is empty.
+    fn of(function: &Function, live: &[bool], in_xla: bool) -> Self {
+        let nothing = || vec![false; function.len()];
+        let (mut is_part, mut is_written) = (nothing(), nothing());
+        let mut is_weight = nothing();
+        for id in function.ids().filter(|id| in_xla && live[id.index()]) {
+            let operands = function.operands(id);
+            match &function.node(id).kind {
+                NodeKind::Parameter(parameter) => is_weight[id.index()] = is_grouped(parameter),
+                NodeKind::Op(op) => {
+                    let reads = operands.iter().any(|operand| is_weight[operand.index()]);
+                    let fuses = op.class() == OpClass::Elementwise || is_broadcast(op) || op.is_view();
+                    is_part[id.index()] = reads && fuses;
+                    is_weight[id.index()] = reads && fuses;
+                    if op.class() == OpClass::Matmul {
+                        operands.iter().for_each(|operand| is_written[operand.index()] = true);
+                    }
+                }
+                _ => {}
+            }
+        }
+        // XLA also fuses the broadcasts of other operands of the sum of products.
+        let mut only_fused = vec![in_xla; function.len()];
+        for id in function.ids().filter(|id| live[id.index()] && !is_part[id.index()]) {
+            function.operands(id).iter().for_each(|operand| only_fused[operand.index()] = false);
+        }
+        function.outputs.iter().for_each(|output| only_fused[output.node.index()] = false);
+        for id in function.ids().filter(|id| live[id.index()]) {
+            if let NodeKind::Op(op) = &function.node(id).kind {
+                is_part[id.index()] |= only_fused[id.index()] && is_broadcast(op);
+            }
+        }
+        Self { is_part, is_written }
+    }
+
+    /// Returns the size of the dequantized weight that XLA writes to memory, or 0.
+    fn bytes(&self, function: &Function, id: NodeId) -> usize {
+        if self.is_written[id.index()] { function.node(id).ty().bytes() } else { 0 }
+    }
+}
+
+fn is_broadcast(op: &Op) -> bool {
+    matches!(op, Op::BroadcastInDim(_))
+}
+
+/// Whether a parameter is one of the tensors that store a quantized weight.
+fn is_grouped(parameter: &Parameter) -> bool {
+    matches!(parameter.recipe.as_deref(), Some(Recipe::Op(Op::Quantize(_), _)))
+}
+
 /// Returns the peak memory that `function` needs on one device of a mesh, in bytes. The function
 /// `function` must not contain calls, and executes its nodes in order. The argument `shardings`
 /// contains the sharding of each node.
 pub(crate) fn peak(function: &Function, shardings: &[Sharding]) -> usize {
     let live = function.live();
     let readers = readers(function, &live);
+    let fused = FusedWeights::of(function, &live, true);
     let mut home: Vec<NodeId> = function.ids().collect();
     let mut bytes = vec![0; function.len()];
     let mut last: Vec<NodeId> = function.ids().collect();
     for id in function.ids().filter(|id| live[id.index()]) {
         if let NodeKind::Op(op) = &function.node(id).kind {
             match Room::of(function, id, op, &readers) {
+                _ if fused.is_part[id.index()] && fused.bytes(function, id) == 0 => {}
                 Room::None => {}
                 Room::Of(other) => home[id.index()] = home[other.index()],
                 Room::Own => bytes[id.index()] = shardings[id.index()].local(function.node(id).ty()).bytes(),

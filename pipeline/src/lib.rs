@@ -1,9 +1,13 @@
 //! Turns a recorded network into the text of a module for the compiler, and into the list of
-//! weights for the archive. The crate also computes the memory that the program needs. All results
-//! of the crate depend only on the recorded trace, so the network is recorded only once.
+//! weights for the archive. The crate also computes the memory that the program needs.
+//!
+//! A [`Plan`] contains a model, and the sizes and formats of the program. All other results of the
+//! crate depend only on the recorded trace, so the network is recorded only once.
 
 pub mod footprint;
 pub mod partition;
+mod plan;
+pub mod quant_map;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,6 +22,7 @@ use trace::{Parameter, Trace};
 
 pub use footprint::{Footprint, Memory};
 pub use partition::DevicePartition;
+pub use plan::{Plan, PlanError, rounded_up};
 
 /// A network that is lowered to a module for the compiler. A [`Lowered`] also lists the tensors
 /// that a checkpoint may contain although the module doesn't read these tensors.

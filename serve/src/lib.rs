@@ -3,6 +3,9 @@
 //! The server reads requests, renders chat templates, and converts events of the engine to answers.
 //! Each model has an engine thread, which generates the answers to several requests in parallel;
 //! see [`tracewright::Model`].
+//!
+//! Without the feature `iree`, this crate is empty.
+#![cfg(feature = "iree")]
 
 mod access;
 mod answers;

@@ -6,8 +6,6 @@
 //! exports for IREE.
 
 #[cfg(feature = "iree")]
-pub mod commands;
-#[cfg(feature = "iree")]
 mod iree;
 pub mod xla;
 
@@ -15,3 +13,5 @@ pub use ::manifest::{self, IreeManifest, Manifest, ManifestError};
 #[cfg(feature = "iree")]
 pub use iree::{ExportError, Exported, check_cpu, export, open, put_model_files, verify};
 pub use manifest::dir::{FolderError, names};
+#[cfg(feature = "iree")]
+pub use program::commands;

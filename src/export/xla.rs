@@ -12,14 +12,13 @@ use dsl::Traced;
 use errors::FileError;
 use files::limits;
 use irpa::{Archive, ArchiveError, Checkpoint, EntryData, Gguf, Verified, Watch};
-use lower::{EntryShards, Module, Quantization, ShardError, ShardNote, Sharding, Shards, Weights};
+use lower::{EntryShards, Module, ShardError, ShardNote, Sharding, Shards};
 use manifest::dir::names::{MADE, MANIFEST};
 use manifest::dir::{self, ExportFolder, FolderError};
 use manifest::{
     ENGINE, FORMAT, Manifest, ManifestAxis, ManifestError, ManifestValue, XlaEntry, XlaManifest, XlaWeight,
     is_xla, read_module, refused,
 };
-use ops::WeightFormat;
 use targets::{DeviceKind, Mesh, ShardRule, Target};
 use trace::{Argument, Parameter, Trace};
 
@@ -39,11 +38,6 @@ pub struct XlaProgram {
 /// The reason why an export for XLA cannot be planned, written or used.
 #[derive(Debug, thiserror::Error)]
 pub enum XlaError {
-    /// The plan stores weights in a format that only Tracewright's kernels read.
-    #[error(
-        "XLA cannot read quantized weights; export the model for XLA without quantization, or export the model for IREE"
-    )]
-    Quantized,
     /// The model is a GGUF file, whose weights are in quantized blocks that XLA cannot read.
     #[error("`{}` is a GGUF file, but XLA reads only safetensors; name a model directory", .0.display())]
     Gguf(PathBuf),
@@ -101,23 +95,11 @@ pub fn is_export(folder: &Path) -> bool {
     files::read_text(&folder.join(MANIFEST), limits::CONFIG).is_ok_and(|text| is_xla(&text))
 }
 
-/// Changes a plan so that XLA can compile the plan's network. In a plan for XLA, the weights keep
-/// the format of the checkpoint. If XLA runs a network, Tracewright's kernels are available only
-/// [for CUDA](for_cuda).
-///
-/// # Errors
-/// Returns an error if the plan contains quantized weights, except the MXFP4 weights of a published
-/// checkpoint.
-pub fn planned(plan: Plan) -> Result<Plan, XlaError> {
-    match &plan.weights.quantize {
-        Quantization::Computed => {}
-        // The program reads the dequantized floats of a published checkpoint. The element types
-        // bf16 and f32 represent these floats exactly.
-        Quantization::ByKey(formats) if formats.values().all(|format| *format == WeightFormat::Mxfp4) => {}
-        _ => return Err(XlaError::Quantized),
-    }
-    let weights = Weights { kernels: plan.weights.kernels, ..Weights::default() };
-    Ok(Plan { target: Target::xla(), weights, ..plan })
+/// Changes a plan so that XLA can compile the plan's network. In a program for XLA, matmuls read
+/// quantized weights as integers with scales, and never round activations. If XLA runs a network,
+/// Tracewright's kernels are available only [for CUDA](for_cuda).
+pub fn planned(plan: Plan) -> Plan {
+    Plan { target: Target::xla(), ..plan }
 }
 
 /// Changes a plan for XLA ([`planned`]) so that the network runs on one CUDA device. If the plan
@@ -158,7 +140,7 @@ pub fn shard_rules(recorded: &Traced, mesh: &Mesh, asked: &[ShardRule]) -> Vec<S
 /// use tracewright::ops::ElementType;
 ///
 /// let model = Preset::named("llama-3.1-405b").ok_or("it has this name")?.read()?;
-/// let plan = planned(Plan::new(Box::new(model), Some(ElementType::Bf16), Some(512), None)?)?;
+/// let plan = planned(Plan::new(Box::new(model), Some(ElementType::Bf16), Some(512), None)?);
 /// let share = partition(&plan, Some(&"model=8".parse()?), &[])?;
 /// println!("{} bytes of weights on each of {} devices", share.weights, share.devices);
 /// assert_eq!(share.devices, 8);
@@ -170,11 +152,15 @@ pub fn shard_rules(recorded: &Traced, mesh: &Mesh, asked: &[ShardRule]) -> Vec<S
 /// the trace.
 pub fn partition(plan: &Plan, mesh: Option<&Mesh>, asked: &[ShardRule]) -> Result<DevicePartition, XlaError> {
     let recorded = plan.record(&plan.steps())?;
+    let expanded = plan.expand(&recorded.trace)?;
     let shards = match mesh {
-        Some(mesh) => Shards::new(&recorded.trace, mesh, &shard_rules(&recorded, mesh, asked))?,
+        Some(mesh) => {
+            let shards = Shards::new(&recorded.trace, mesh, &shard_rules(&recorded, mesh, asked))?;
+            shards.with_groups(&expanded.trace.parameters().map_err(PlanError::from)?)
+        }
         None => Shards::whole(),
     };
-    Ok(DevicePartition::of(&plan.expand(&recorded.trace)?, shards).map_err(PlanError::from)?)
+    Ok(DevicePartition::of(&expanded, shards).map_err(PlanError::from)?)
 }
 
 impl XlaProgram {
@@ -190,9 +176,10 @@ impl XlaProgram {
         mesh: Option<&Mesh>,
         rules: &[ShardRule],
     ) -> Result<Self, XlaError> {
-        let shards = mesh.map(|mesh| Shards::new(recorded, mesh, rules)).transpose()?;
         let Expanded { trace: expanded, target, .. } = expanded;
         let parameters = expanded.parameters().map_err(PlanError::from)?;
+        let shards = mesh.map(|mesh| Shards::new(recorded, mesh, rules)).transpose()?;
+        let shards = shards.map(|shards| shards.with_groups(&parameters));
         let entries = expanded.entries.iter().map(|&id| &expanded.function(id).name);
         let module =
             |entry: &String| lower::xla(expanded, entry, target, shards.as_ref()).map_err(PlanError::from);

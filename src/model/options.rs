@@ -54,7 +54,8 @@ pub struct OpenOptions {
     pub quantize: Option<Quantization>,
     /// The number of bits to which a matmul with quantized weights rounds its input. By default, a
     /// matmul with quantized weights rounds groups with outliers to 16 bits, and all other groups to
-    /// 8 bits. More bits cause smaller errors, but make prefill slower.
+    /// 8 bits. More bits cause smaller errors, but make prefill slower. XLA never rounds the input
+    /// of a matmul.
     pub activations: Option<ActivationBits>,
     /// Whether Tracewright's kernels compute matmuls and attention. By default, Tracewright uses
     /// kernels if the processor supports kernels.

@@ -16,7 +16,7 @@ use models::fit::{self, OpenWarning};
 use models::{Architecture, SentenceConfig};
 use runtime::{CompileOptions, Device, Runtime, device};
 use targets::{DeviceKind, DeviceName, Mesh, Numerics, Target};
-use trace::Signature;
+use trace::{Parameter, Signature};
 
 use super::{ModelError, OpenOptions, Speculation};
 use crate::build::{BuildStep, BuildTools, ProgramOptions, build_program};
@@ -58,6 +58,9 @@ pub struct BuildInfo {
     /// The options with which Tracewright called IREE's compiler. The field is `None` for an
     /// exported model, and for a network that XLA runs.
     pub options: Option<CompileOptions>,
+    /// The weights that the program reads, in the formats in which the device stores the weights.
+    /// The list is empty for an exported model.
+    pub parameters: Vec<Parameter>,
     /// The path of the archive with the weights. If XLA runs the network without computed weights,
     /// the field contains the path of the model.
     pub archive: PathBuf,
@@ -132,6 +135,7 @@ pub(super) fn open_export(
         load: start.elapsed(),
         module: None,
         options: None,
+        parameters: Vec::new(),
         archive: archive.path().into(),
         baked: None,
         shards: None,
@@ -175,8 +179,7 @@ fn build_in_xla(
     score: bool,
     (plugin, plugins): (&Path, &StartedPlugins),
 ) -> Result<Ready, ModelError> {
-    let quantize = options.quantize.clone().unwrap_or(Quantization::Computed);
-    let plan = xla::planned(planned(model, options, Some(quantize))?)?;
+    let plan = xla::planned(planned(model, options, options.quantize.clone())?);
     let mut entries = entries(&plan, options, score);
     // The devices of a mesh can store different sequences of the batch. So every call on a mesh
     // must compute all sequences.
@@ -202,6 +205,7 @@ fn build_in_xla(
         load: built.load,
         module: None,
         options: None,
+        parameters: built.parameters,
         archive: built.archive.map_or_else(|| path.to_owned(), |archive| archive.path().to_owned()),
         baked: None,
         shards: built.shards,
@@ -272,6 +276,7 @@ fn build(
         compile: built.compile,
         load: built.load,
         signatures: built.module.signatures.clone(),
+        parameters: built.module.parameters.clone(),
         module: Some(built.module),
         options: Some(built.options),
         archive: built.archive.path().into(),

@@ -109,6 +109,8 @@ pub struct BuiltXla {
     pub compile: Duration,
     /// The time for copying the weights to the devices.
     pub load: Duration,
+    /// The weights of all entry points, in the formats in which the devices store the weights.
+    pub parameters: Vec<Parameter>,
     /// The archive of the computed weights, or `None` if the checkpoint contains all weights in the
     /// right format.
     pub archive: Option<Archive>,
@@ -195,7 +197,8 @@ impl<'a> XlaBuild<'a> {
         }
         let signatures = program.modules.iter().flat_map(|module| module.signatures.clone()).collect();
         let loaded = Program::on_xla(Xla::new(client, functions), signatures);
-        Ok(BuiltXla { program: loaded, compile, load: start.elapsed(), archive, shards: program.shards })
+        let XlaProgram { parameters, shards, .. } = program;
+        Ok(BuiltXla { program: loaded, compile, load: start.elapsed(), parameters, archive, shards })
     }
 }
 

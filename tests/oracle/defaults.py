@@ -8,12 +8,12 @@ import json
 from pathlib import Path
 
 import torch
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING
 
-import golden  # noqa: F401  (quiet, one thread)
+import golden
 
 FAMILIES = [
-    "deepseek_v3", "ernie4_5", "ernie4_5_moe", "glm4_moe", "glm4_moe_lite", "gpt_oss", "lfm2_moe", "minimax_m2", "ministral3", "olmo3", "qwen3_moe",
+    "deepseek_v3", "ernie4_5", "ernie4_5_moe", "glm4_moe", "glm4_moe_lite", "gpt_oss", "lfm2_moe", "minimax_m2", "ministral3", "mistral4", "olmo3", "qwen3_moe",
 ]
 # Layers whose kind has no default.
 LAYERS = {"lfm2_moe": dict(num_hidden_layers=24, layer_types=["conv", "conv", "full_attention", "conv"] * 6)}
@@ -24,7 +24,7 @@ def main():
     for name in FAMILIES:
         config = CONFIG_MAPPING[name](**LAYERS.get(name, {}))
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config)
+            model = golden.auto(config).from_config(config)
         saved = model.state_dict()
         buffers = [buffer for key, buffer in model.named_buffers() if key in saved]
         keys = config.to_dict() | {"architectures": [type(model).__name__]}

@@ -119,8 +119,8 @@ def write_config(path, published=False, drop=(), add=None):
 
 
 def auto(config):
-    """The class of a network that sees, or of one that reads only."""
-    return AutoModelForImageTextToText if hasattr(config, "vision_config") else AutoModelForCausalLM
+    """The class of a network that sees, or of one that reads only. (transformers lists Mistral 4 with those that see.)"""
+    return AutoModelForImageTextToText if hasattr(config, "vision_config") or config.model_type == "mistral4" else AutoModelForCausalLM
 
 
 def write_checkpoint(out, seed, model_type="llama", storage="f32", published=False, shard="1GB", drop=(), add=None, stacked=False, rewrite=None, unused=None, **config):
@@ -183,7 +183,7 @@ def greedy(model, prompt, steps):
         tokens.append(int(output.logits[0, -1].argmax()))
         # Those of a Gemma 4 are the softmax already.
         routers = [r.float() if model.config.model_type.startswith("gemma4") else r.float().softmax(-1) for r in output.get("router_logits") or ()]
-        leads += [lead(rows[-1][-1:], 1), *(lead(r, model.config.num_experts_per_tok) for r in routers)]
+        leads += [lead(rows[-1][-1:], 1), *(lead(r, model.config.get_text_config().num_experts_per_tok) for r in routers)]
         fed, past = tokens[-1:], output.past_key_values
     return torch.cat(rows).numpy(), tokens, min(leads)
 
@@ -233,8 +233,23 @@ def write_own(directory):
     save_tensors(own_rows(load(directory, STORAGE[golden["storage"]]), golden["prompts"]), directory / "own.safetensors")
 
 
-def write_case(out, seed, chunk, context, lengths, steps=8, own=False, **checkpoint):
-    """A random checkpoint with its golden files: one prompt for each length."""
+@torch.no_grad()
+def rounding(directory, prompts, tensors):
+    """How far the logits in f32 are from those in f64, in units of the largest logit of a position: the most, of cached decoding and of
+    one pass. (Norms and rotary embeddings remain in f32.)"""
+    exact, once, most = load(directory, torch.float64), load(directory), 0.0
+    for module in exact.modules():
+        module.reorder_and_upcast_attn = False  # GPT-2 refuses what is not f32 there.
+    for prompt, found in zip(prompts, tensors):
+        fed = torch.tensor([prompt["prompt_tokens"] + prompt["tokens"][:-1]])
+        logits, other = (model(input_ids=fed).logits[0].double().numpy() for model in (exact, once))
+        largest = np.abs(logits).max(1)
+        most = max(most, *(float((np.abs(logits - run).max(1) / largest).max()) for run in (found["logits"], other)))
+    return most
+
+
+def write_case(out, seed, chunk, context, lengths, steps=8, own=False, judged=False, **checkpoint):
+    """A random checkpoint with its golden files: one prompt for each length. `judged` adds how exact they are."""
     out.mkdir(parents=True, exist_ok=True)
     write_checkpoint(out, seed, **checkpoint)
     model, rng = load(out), random.Random(seed)
@@ -247,8 +262,9 @@ def write_case(out, seed, chunk, context, lengths, steps=8, own=False, **checkpo
             logits, tokens, distance = greedy(model, prompt, min(steps, context - length + 1))
         prompts.append({"prompt_tokens": prompt, "tokens": tokens, "min_gap": distance, "full": True})
         tensors.append({"logits": logits})
+    exact = {"rounding": rounding(out, prompts, tensors)} if judged else {}
     write_golden(
-        out / "golden.json", tensors, prompts, name=out.name, seed=seed, storage=checkpoint.get("storage", "f32"),
+        out / "golden.json", tensors, prompts, **exact, name=out.name, seed=seed, storage=checkpoint.get("storage", "f32"),
         vocab_size=vocabulary, chunk=chunk, context=context,
     )
     if own:

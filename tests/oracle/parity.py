@@ -98,6 +98,14 @@ def gemma4(rng):
     )
 
 
+def gemma4_unified(rng):
+    """A Gemma 4 without experts and per-layer embeddings, and so without shared keys and values."""
+    context, config = gemma4(rng)
+    absent = ("hidden_size_per_layer_input", "vocab_size_per_layer_input", "enable_moe_block", "num_experts", "top_k_experts", "moe_intermediate_size")
+    config = {key: value for key, value in config.items() if key not in absent}
+    return context, config | dict(model_type="gemma4_unified_text")
+
+
 def gemma2(rng):
     context, _, config = common(rng, "gemma2")
     config |= dict(
@@ -241,6 +249,16 @@ def glm4_moe_lite(rng):
     return context, config | grouped(rng) | dict(mlp_layer_types=[*kinds, "sparse"])
 
 
+def mistral4(rng):
+    """Group scores are softmaxes: as many experts as are chosen are in the groups."""
+    context, config = latent(rng, "mistral4")
+    original = rng.choice([8, 16])
+    features = config["qk_nope_head_dim"] + config["qk_rope_head_dim"]
+    scaling = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 64 / original, "original_max_position_embeddings": original, "llama_4_scaling_beta": rng.choice([0.1, 0.3])}
+    scaling |= {"mscale": 1.0, "mscale_all_dim": rng.choice([0.7, 1.0]), "partial_rotary_factor": config["qk_rope_head_dim"] / features}
+    return context, config | grouped(rng, config["num_hidden_layers"]) | dict(rope_parameters=scaling, published=False)
+
+
 def minimax_m2(rng):
     context, features, config = common(rng, "minimax_m2")
     config["rope_parameters"]["partial_rotary_factor"] = rng.choice([share for share in (0.5, 1.0) if int(features * share) % 2 == 0])
@@ -313,7 +331,9 @@ def starcoder2(rng):
 
 
 def apertus(rng):
+    """(Without a scaling beside it, transformers ignores the base of an embedding that is spelled as transformers 4 did.)"""
     context, _, config = common(rng, "apertus", head_dim=False)
+    config["published"] &= config["rope_parameters"]["rope_type"] != "default"
     return context, config | dict(attention_bias=rng.random() < 0.5)
 
 
@@ -460,7 +480,7 @@ LANGUAGE_MODELS = {
     f.__name__: f
     for f in (
         llama, gemma3, gemma4, gemma2, mistral, qwen2, qwen3, smollm3, olmo2, phi3, gpt2, mixtral, lfm2, olmoe, qwen3_moe, glm4_moe, deepseek_v3, glm4_moe_lite, minimax_m2, ernie4_5, ernie4_5_moe,
-        lfm2_moe, lfm3, olmo3, ministral3, gpt_oss, seed_oss, starcoder2, apertus, exaone4, cohere2, granite, qwen3_5, qwen3_5_moe, qwen3_next, granitemoehybrid, nemotron_h,
+        mistral4, gemma4_unified, lfm2_moe, lfm3, olmo3, ministral3, gpt_oss, seed_oss, starcoder2, apertus, exaone4, cohere2, granite, qwen3_5, qwen3_5_moe, qwen3_next, granitemoehybrid, nemotron_h,
     )
 }
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -504,7 +524,7 @@ def write_language_model(out, seed, rng, family, narrow):
         config |= dict(max_position_embeddings=context, storage=narrow)
     else:
         config["storage"] = rng.choice(STORAGES)
-    prompts = write_case(out, seed, chunk, context, lengths, steps=1 if narrow else 8, own=bool(narrow), **config)
+    prompts = write_case(out, seed, chunk, context, lengths, steps=1 if narrow else 8, own=bool(narrow), judged=not narrow, **config)
     gap = min(p["min_gap"] for p in prompts)
     kept = ("vocab_size", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "num_hidden_layers", "sliding_window", "num_local_experts", "storage")
     print(f"{out.name}: c {chunk} N {context} smallest gap {gap:.1e}", *(f"{k.removeprefix('num_')} {config[k]}" for k in kept if k in config), flush=True)

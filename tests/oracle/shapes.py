@@ -8,9 +8,9 @@ import re
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig
 
-import golden  # noqa: F401  (quiet, one thread)
+import golden
 
 CONFIGS = Path(__file__).parents[2] / "models" / "presets"
 
@@ -20,7 +20,7 @@ def parameters(path):
     keys.pop("auto_map", None)
     config = AutoConfig.for_model(keys.pop("model_type"), **keys).get_text_config()
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
+        model = golden.auto(config).from_config(config)
     saved = model.state_dict()
     # A checkpoint has buffers that are not derived, such as the constants of an activation.
     buffers = [(name, buffer) for name, buffer in model.named_buffers() if name in saved]

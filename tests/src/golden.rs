@@ -1,7 +1,6 @@
 //! Goldens: what Hugging Face transformers answered (`tests/oracle/README.md`), and whether we answer the same.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::fs;
 use std::ops::{ControlFlow, Deref};
 use std::path::{Path, PathBuf};
@@ -12,7 +11,7 @@ use tracewright::Plan;
 use tracewright::bake;
 use tracewright::dsl::EntryPoint;
 use tracewright::errors::WithPath as _;
-use tracewright::generate::{Evaluator, Executor, Network, Session, TokenOptions};
+use tracewright::generate::{Evaluator, Executor, Generated, Network, Session, TokenOptions};
 use tracewright::irpa::Checkpoint;
 use tracewright::lower::Weights;
 use tracewright::models;
@@ -24,6 +23,8 @@ use tracewright::trace::{KvFormat, Parameter, Trace};
 
 use crate::built::{Built, Result, compiler, repository};
 use crate::level;
+
+pub use crate::comparison::Comparison;
 
 /// How far a logit may be from the reference's, in units of the row's largest magnitude.
 pub const BOUND: f64 = 1e-5;
@@ -43,6 +44,10 @@ pub struct Golden {
     pub chunk: usize,
     /// The context that they are laid around.
     pub context: usize,
+    /// How far transformers' own logits in f32 are from those in f64, in units of the row's largest magnitude; 0 if
+    /// the file does not contain it.
+    #[serde(default)]
+    pub rounding: f64,
     /// The prompts and what follows them.
     pub prompts: Vec<Prompt>,
     /// The directory of the model.
@@ -110,6 +115,11 @@ impl Golden {
         let own = folder.join("own.safetensors");
         let own = own.exists().then(|| fs::read(&own).with_path("read", &own)).transpose()?;
         Ok(Self { own, ..Self::open(model, &folder.join("golden.json"))? })
+    }
+
+    /// How far a logit may be from the reference's, which is itself not exact.
+    pub fn bound(&self) -> f64 {
+        BOUND.max(2.0 * self.rounding)
     }
 
     /// Whether it knows transformers' own run in the type of the checkpoint.
@@ -427,76 +437,15 @@ pub fn build(
     Ok(Subject { network, built })
 }
 
-/// How our answers compare with a golden's.
-#[derive(Debug, Default)]
-pub struct Comparison {
-    /// How far a logit may be from the reference's, in units of the row's largest magnitude.
-    pub bound: f64,
-    /// The rows of logits that were compared.
-    pub rows: usize,
-    /// The largest error in units of the row's largest magnitude, and at which prompt and position.
-    pub worst: (f64, usize, usize),
-    /// The first position at which an error is beyond the bound, and its prompt.
-    pub first: Option<(usize, usize)>,
-    /// The smallest distance between first and second logit where a token was chosen.
-    pub gap: f32,
-    /// Wrong tokens: prompt, step, expected, found.
-    pub wrong: Vec<(usize, usize, Option<u32>, Option<u32>)>,
-    pub prompts: usize,
-}
-
-impl Comparison {
-    /// Whether all tokens are equal and all logits within the bound.
-    pub fn passes(&self) -> bool {
-        self.wrong.is_empty() && self.worst.0 <= self.bound && self.rows > 0
-    }
-
-    fn row(&mut self, reference: &Reference, prompt: usize, position: usize, found: &[f32]) {
-        self.rows += 1;
-        let error = reference.error(position, found);
-        if error > self.worst.0 {
-            self.worst = (error, prompt, position);
-        }
-        let is_first = self.first.is_none_or(|first| (position, prompt) < first);
-        if is_first && error > self.bound {
-            self.first = Some((position, prompt));
-        }
-    }
-}
-
-impl fmt::Display for Comparison {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (error, prompt, position) = self.worst;
-        write!(f, "{} prompts, {} rows: ", self.prompts, self.rows)?;
-        match self.wrong.first() {
-            None => f.write_str("tokens exact, ")?,
-            Some((prompt, step, expected, found)) => {
-                let show = |token: &Option<u32>| token.map_or("none".into(), |token| token.to_string());
-                let (expected, found) = (show(expected), show(found));
-                let count = self.wrong.len();
-                write!(
-                    f,
-                    "{count} wrong tokens (prompt {prompt} step {step} is {found}, expected {expected}), "
-                )?;
-            }
-        }
-        write!(
-            f,
-            "worst error {error:.1e} (prompt {prompt} position {position}), smallest gap {:.1e}",
-            self.gap
-        )
-    }
-}
-
 /// Compares greedy continuations, and the logits of all their positions; those of the prompt too if the subject has
 /// `score`.
 pub fn check(golden: &Golden, subject: &Subject) -> Result<Comparison> {
-    check_within(golden, subject, BOUND)
+    check_within(golden, subject, golden.bound())
 }
 
 /// The same, where logits may be farther from the reference's.
 pub fn check_within(golden: &Golden, subject: &Subject, bound: f64) -> Result<Comparison> {
-    let scores = subject.module.signatures.iter().any(|s| s.name == "score");
+    let scores = subject.module.signatures.iter().any(|s| s.name.starts_with("score"));
     compare(golden, &subject.network, scores, bound)
 }
 
@@ -537,27 +486,15 @@ fn compare<E: Executor>(
     scores: bool,
     bound: f64,
 ) -> Result<Comparison> {
-    let mut report = Comparison { bound, gap: f32::INFINITY, ..Comparison::default() };
+    let mut report = Comparison::within(bound);
     for (i, prompt) in golden.prompts.iter().enumerate() {
         report.prompts += 1;
         let reference = golden.reference(i)?;
-        let given = prompt.prompt_tokens.len();
         let generated = greedy(network, &prompt.prompt_tokens, prompt.tokens.len(), true)?;
         // The argmax in the module chooses the same as the one over logits here.
         let without = greedy(network, &prompt.prompt_tokens, prompt.tokens.len(), false)?;
-        for found in [&generated.tokens, &without.tokens] {
-            for step in 0..prompt.tokens.len().max(found.len()) {
-                let (expected, found) = (prompt.tokens.get(step).copied(), found.get(step).copied());
-                if expected != found {
-                    report.wrong.push((i, step, expected, found));
-                }
-            }
-        }
-        // Past a wrong token the rows are those of another text.
-        let same = generated.tokens.iter().zip(&prompt.tokens).take_while(|(a, b)| a == b).count();
-        for (step, row) in generated.logits.iter().enumerate().take(same + 1) {
-            report.row(&reference, i, given - 1 + step, row);
-            report.gap = report.gap.min(lead(row));
+        for found in [&generated, &without] {
+            report.continuation(&reference, i, prompt, found);
         }
         if scores {
             for (position, row) in Session::new(network).score(&prompt.prompt_tokens)?.iter().enumerate() {
@@ -574,7 +511,7 @@ pub fn greedy<E: Executor>(
     prompt: &[u32],
     steps: usize,
     keep_logits: bool,
-) -> Result<tracewright::generate::Generated> {
+) -> Result<Generated> {
     let options = TokenOptions { max_tokens: steps, keep_logits, ..TokenOptions::default() };
     Ok(Session::new(network).generate(prompt, &options, |_| ControlFlow::Continue(()))?)
 }

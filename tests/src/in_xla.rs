@@ -2,18 +2,20 @@
 
 use std::path::Path;
 
+use tracewright::lower::Quantization;
 use tracewright::ops::ElementType;
 use tracewright::targets::DeviceName;
 use tracewright::{Model, OpenOptions};
 
 use crate::built::repository;
 
-/// Options that open a model in f32 with this plugin.
+/// Options that open a model with unquantized weights in f32 with this plugin.
 pub fn options(plugin: &Path) -> OpenOptions {
     OpenOptions {
         plugin: Some(plugin.to_owned()),
         device: Some(DeviceName::CPU),
         dtype: Some(ElementType::F32),
+        quantize: Some(Quantization::Computed),
         cache: Some(repository().join(".tracewright/cache")),
         ..OpenOptions::default()
     }

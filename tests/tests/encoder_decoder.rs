@@ -7,7 +7,6 @@ mod support;
 use std::fs;
 use std::ops::ControlFlow;
 
-use ops::ops::Sdpa;
 use ops::{ElementType, Literal, TensorType, Value};
 use runtime::{Device, Runtime};
 use safetensors::SafeTensors;
@@ -113,11 +112,8 @@ model! {
             };
             let buckets = (0..length * length).map(|i| bucket(i / length, i % length)).collect();
             let bias = self.relative(constant(&[length, length], &[S, SLOTS], buckets)); // [S, N, H]
-            let key = Tensor::<I32>::iota(SLOTS, length);
-            let real = key.broadcast(count).less(count.broadcast(key)); // [B, N]
-            let mask = Mask::additive(bias) & Mask::additive(real.select(0.0, Sdpa::HIDDEN));
-            let at = Position { start: count.filled(0.0), count };
-            let at = Attend { mask, ..Attend::causal(at, S).scaled(1.0) };
+            let mask = Mask::additive(bias) & Mask::counted(SLOTS, length, count);
+            let at = Attend::bidirectional(S, mask).scaled(1.0);
             let x = self.block.iter().fold(x, |x, layer| layer.forward(x, &at));
             self.final_layer_norm(x)
         }
@@ -153,10 +149,7 @@ model! {
             let causal = Attend::causal(at, S).scaled(1.0).within(Mask::additive(bias));
 
             let length = cache.named::<Encoded<I32>>(0, "length").read();
-            let source = Tensor::<I32>::iota(M, self.dim(M));
-            let real = source.broadcast(length).less(length.broadcast(source)); // [B, M]
-            let mask = Mask::additive(real.select(0.0, Sdpa::HIDDEN));
-            let cross = Attend { mask, ..Attend::causal(at, S).scaled(1.0) };
+            let cross = Attend::bidirectional(S, Mask::counted(M, self.dim(M), length)).scaled(1.0);
             let mut x = x;
             for (i, layer) in self.block.iter().enumerate() {
                 let keys = cache.named::<Encoded<T>>(i, "cross_keys").read();

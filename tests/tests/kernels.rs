@@ -678,6 +678,8 @@ fn attention(seed: u64, ring: bool) -> Vec<(Op, Vec<Value>)> {
         [2, 2, 16, 32, 32, 48],
         [1, 8, 3, 31, 80, 128],
         [1, 4, 2, 19, 256, 256],
+        [1, 8, 1, 40, 512, 512],
+        [2, 3, 2, 37, 512, 300],
     ];
     attention_of(&cases, &[ElementType::F32, ElementType::Bf16, ElementType::F16], seed, ring)
 }

@@ -177,9 +177,21 @@ pub fn demo(root: &Path, args: &[String]) -> Result<(), Error> {
     };
     let usual = usual.map(String::from);
     let args = if args.is_empty() { &usual[..] } else { args };
-    let what = ["--package", "tracewright-cli", "--features", "iree", "--bin", "tracewright"];
+    // The default features are HTTPS, the server and `trace-dump`. The demo needs none of them.
+    let what = [
+        "--package",
+        "tracewright-cli",
+        "--no-default-features",
+        "--features",
+        "iree",
+        "--bin",
+        "tracewright",
+    ];
     let mut build = cargo(root, &["build"]);
-    build.args(what).args(HURRIED).envs(WITHOUT_DEBUG).env("PATH", &tools.path);
+    for name in UNOPTIMIZED {
+        build.args(["--config", &format!("profile.dev.package.tracewright-{name}.opt-level=0")]);
+    }
+    build.args(what).envs(WITHOUT_DEBUG).env("PATH", &tools.path);
     step("build (a few minutes the first time: it builds the IREE runtime)", &mut build)?;
     let mut demo = Command::new(built(root).join("tracewright"));
     demo.arg("generate").arg(model).args(args).arg("--iree-compile").arg(&tools.iree_compile);
@@ -187,9 +199,9 @@ pub fn demo(root: &Path, args: &[String]) -> Result<(), Error> {
     step("demo", &mut demo)
 }
 
-/// A cargo setting that disables optimization of the crate `simplify`. Optimizing `simplify` takes
-/// rustc longer than optimizing any other crate, and the demo simplifies only one network.
-const HURRIED: [&str; 2] = ["--config", "profile.dev.package.tracewright-simplify.opt-level=0"];
+/// The crates that cargo optimizes for tests, but not for the demo. Optimizing these crates takes
+/// longer than running their unoptimized code for one network.
+const UNOPTIMIZED: [&str; 3] = ["bake", "irpa", "simplify"];
 
 /// Environment variables that disable incremental compilation and debug information, because the
 /// demo is built once and not debugged.

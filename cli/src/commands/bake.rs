@@ -3,8 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use console::{ModelArguments, usage};
-use inspect::patterns;
+use console::{ModelArguments, patterns, usage};
 use tracewright::PlanError;
 use tracewright::bake::BakeOptions;
 use tracewright::footprint::Footprint;

@@ -10,7 +10,9 @@ use tracewright::ops::ElementType;
 use tracewright::simplify::Rules;
 use tracewright::trace::KvFormat;
 
-use crate::arguments::{CompileArguments, DeviceArguments, EngineArguments, TuningSource, batch};
+use crate::arguments::{
+    CompileArguments, DeviceArguments, EngineArguments, MeshArguments, TuningOption, batch,
+};
 
 #[derive(Subcommand)]
 pub enum Arguments {
@@ -62,6 +64,8 @@ pub struct DecodeBench {
     #[command(flatten)]
     pub engine: EngineArguments,
     #[command(flatten)]
+    pub mesh: MeshArguments,
+    #[command(flatten)]
     pub of: ModelBench,
 }
 
@@ -74,6 +78,8 @@ pub struct PrefillBench {
     pub profile: ProfileArguments,
     #[command(flatten)]
     pub engine: EngineArguments,
+    #[command(flatten)]
+    pub mesh: MeshArguments,
     #[command(flatten)]
     pub of: ModelBench,
 }
@@ -179,7 +185,7 @@ pub struct VariantArguments {
     /// Kernel settings, as for `generate --tuning`: on, off, or the path of a file; separate
     /// several values with commas
     #[arg(long, value_name = "on|off|FILE", value_delimiter = ',', default_value = "on")]
-    pub tuning: Vec<TuningSource>,
+    pub tuning: Vec<TuningOption>,
     /// Formats of the KV cache: computed (the type of the activations), q8, or both (computed,q8)
     #[arg(long, value_name = "FORMATS", value_delimiter = ',', value_parser = kv_format, default_value = "computed")]
     pub kv: Vec<KvFormat>,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::arguments::{BuildArguments, DeviceArguments, EngineArguments};
+use crate::arguments::{BuildArguments, DeviceArguments, EngineArguments, MeshArguments};
 
 #[derive(Args)]
 pub struct Arguments {
@@ -29,6 +29,8 @@ pub struct Arguments {
     pub device: DeviceArguments,
     #[command(flatten)]
     pub engine: EngineArguments,
+    #[command(flatten)]
+    pub mesh: MeshArguments,
     #[command(flatten)]
     pub build: BuildArguments,
 }
@@ -59,17 +61,17 @@ impl From<&str> for Against {
 mod run {
     use std::path::{Path, PathBuf};
 
-    use console::{NetworkArguments, print, usage};
+    use console::{print, usage};
     use instruments::bisect::{
         Activations, Baseline, BisectEngine, BisectError, BisectReport, Bisected, CheckpointValues,
         CompiledNetwork, TokenCall,
     };
-    use tracewright::export::xla::planned;
-    use tracewright::lower::{Quantization, Weights};
+    use tracewright::Plan;
+    use tracewright::export::xla::{XlaError, planned, shard_rules};
+    use tracewright::lower::Shards;
     use tracewright::runtime::{Device, Runtime};
     use tracewright::targets::{Target, Tuning};
     use tracewright::xla::XlaPlugin;
-    use tracewright::{Plan, PlanError};
 
     use super::Against;
     use super::Arguments;
@@ -94,11 +96,13 @@ mod run {
                      pass; leave it out";
                 return Err(usage(what).into());
             }
-            let start = |path: PathBuf| XlaPlugin::start(&path, 1, &plugins::flags());
+            let mesh = plugins::check_mesh(&self.mesh, &self.engine, &self.device)?;
+            let devices = mesh.map_or(1, |(mesh, _)| mesh.devices());
+            let start = |path: PathBuf| XlaPlugin::start(&path, devices, &plugins::flags());
             let plugin = self.plugin()?.map(start).transpose()?;
             let plan = model.plan(network, folder, model.context.or(Some(context)))?;
             let plan = match &plugin {
-                Some(plugin) => plugin.plan(planned(unrounded(plan, &model.network)?)?, None),
+                Some(plugin) => plugin.plan(planned(plan), mesh.map(|(mesh, _)| mesh)),
                 None => plan,
             };
             check_prompt(tokens, Limit::of(&plan), plan.model.vocabulary())?;
@@ -122,7 +126,11 @@ mod run {
                     quantize them with `--quant`";
                 return Err(usage(what).into());
             }
-            let trace = plan.record(&entries)?.trace;
+            let traced = plan.record(&entries)?;
+            let rules = mesh.map_or(Vec::new(), |(mesh, asked)| shard_rules(&traced, mesh, asked));
+            let mesh = mesh.map(|(mesh, _)| (mesh, &rules[..]));
+            let trace = traced.trace;
+            mesh.map(|(mesh, rules)| Shards::new(&trace, mesh, rules)).transpose().map_err(XlaError::from)?;
             let values = CheckpointValues::new(&trace, &checkpoint).map_err(tracewright::PlanError::from)?;
             let (name, baseline) = match (against, &activations) {
                 (_, Some(activations)) => ("transformers", Baseline::Activations(activations)),
@@ -140,7 +148,9 @@ mod run {
                 })
             };
             let (engine, compared) = match &plugin {
-                Some(plugin) => ("xla", compare(BisectEngine::Xla { plugin, device: self.device.device })?),
+                Some(plugin) => {
+                    ("xla", compare(BisectEngine::Xla { plugin, device: self.device.device, mesh })?)
+                }
                 None => ("iree", self.in_iree(&plan, interrupt, compare)?),
             };
             report(&BisectReport { names: [engine, name], calls: &calls, compared: &compared }, self.json)
@@ -148,10 +158,7 @@ mod run {
 
         /// The path of XLA's plugin, or `None` if the arguments select IREE.
         fn plugin(&self) -> Result<Option<PathBuf>, Error> {
-            let for_iree = [
-                ("--tuning", self.build.tuning.source.is_some()),
-                ("--against dense", self.against == Against::Dense),
-            ];
+            let for_iree = [("--tuning", self.build.tuning.source.is_some())];
             let network = plugins::of_network(&self.build.model_arguments.network);
             plugins::plugin(&self.engine, &self.device, for_iree.into_iter().chain(network))
         }
@@ -178,12 +185,6 @@ mod run {
             let tools = (&compiler, &*cache);
             Ok(compare(BisectEngine::Iree { tools, runtime: &runtime, target: &target })?)
         }
-    }
-
-    /// Returns the plan with unquantized weights, unless `--quant` sets a format.
-    fn unrounded(plan: Plan, network: &NetworkArguments) -> Result<Plan, Error> {
-        let quantize = network.quantization().map_err(PlanError::from)?.unwrap_or(Quantization::Computed);
-        Ok(Plan { weights: Weights { quantize, ..plan.weights }, ..plan })
     }
 
     /// Prints the report of `bisect`. If the outputs diverge, the command fails even if stdout is closed.

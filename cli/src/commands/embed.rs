@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use clap::Args;
 use console::NetworkArguments;
 
-use crate::arguments::{CompileArguments, DeviceArguments, EngineArguments, TuningArguments, batch};
+use crate::arguments::{
+    CompileArguments, DeviceArguments, EngineArguments, MeshArguments, TuningArguments, batch,
+};
 
 #[derive(Args, Clone)]
 #[command(group(clap::ArgGroup::new("input").required(true).multiple(true)))]
@@ -40,6 +42,8 @@ pub struct Arguments {
     pub device: DeviceArguments,
     #[command(flatten)]
     pub engine: EngineArguments,
+    #[command(flatten)]
+    pub mesh: MeshArguments,
     /// Print one JSON object on stdout instead of a line of numbers for each text
     #[arg(long)]
     pub json: bool,
@@ -151,6 +155,7 @@ mod run {
         let unused =
             [("--threads", *threads != 0), ("--tuning", arguments.tuning.source.is_some())].into_iter();
         let unused = unused.chain(plugins::of_network(network));
+        plugins::check_mesh(&arguments.mesh, &arguments.engine, &arguments.device)?;
         let plugin = plugins::plugin(&arguments.engine, &arguments.device, unused)?;
         match plugin {
             Some(_) => options.device = arguments.device.device,
@@ -159,6 +164,8 @@ mod run {
         let options = OpenOptions {
             plugin,
             xla_flags: plugins::flags(),
+            mesh: arguments.mesh.mesh.clone(),
+            shard: arguments.mesh.shard.clone(),
             slots: batch.get(),
             threads: *threads,
             read,

@@ -27,6 +27,7 @@ mod verify;
 use std::path::PathBuf;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
+use options::VARIABLES;
 
 use crate::Invocation;
 use crate::error::Error;
@@ -43,9 +44,9 @@ pub struct Arguments {
 }
 
 /// Declares the list of commands. Each command has a help text, a name, a file and the argument
-/// with the model's path. The word `iree` marks the commands that need IREE.
+/// with the model's path. The words `iree` and `serve` mark the commands that need these cargo features.
 macro_rules! commands {
-    ($($(#[$about:meta])+ $command:ident: $file:ident($($model:tt)*) $($iree:ident)?;)+) => {
+    ($($(#[$about:meta])+ $command:ident: $file:ident($($model:tt)*) $($feature:ident)?;)+) => {
         #[derive(Subcommand)]
         pub enum Command {
             $($(#[$about])+ $command($file::Arguments)),+
@@ -64,7 +65,7 @@ macro_rules! commands {
                     *model = models::resolved(model, &invocation.interrupt)?;
                 }
                 match self {
-                    $(Self::$command(arguments) => run!($($iree)? $file arguments invocation)),+
+                    $(Self::$command(arguments) => run!($($feature)? $file arguments invocation)),+
                 }
             }
         }
@@ -92,6 +93,17 @@ macro_rules! run {
         let _ = &$arguments;
         with_iree!(stringify!($file), $arguments.run($invocation))
     }};
+    (serve $file:ident $arguments:ident $invocation:ident) => {{
+        #[cfg(all(feature = "iree", not(feature = "serve")))]
+        {
+            let _ = &$arguments;
+            Err(Error::WithoutServe)
+        }
+        #[cfg(any(not(feature = "iree"), feature = "serve"))]
+        {
+            run!(iree $file $arguments $invocation)
+        }
+    }};
 }
 
 commands! {
@@ -100,7 +112,7 @@ commands! {
     /// Chat with a model
     Chat: chat(model) iree;
     /// Answer HTTP requests, with the interfaces of OpenAI and Anthropic
-    Serve: serve() iree;
+    Serve: serve() serve;
     /// Print a chat as text, rendered by the model's chat template
     Prompt: prompt(model) iree;
     /// Split texts into tokens with the model's tokenizer, and print the tokens
@@ -161,6 +173,3 @@ fn with_variables(command: clap::Command) -> clap::Command {
     };
     command.mut_args(named).mut_subcommands(with_variables)
 }
-
-/// The prefix of the environment variables that set options.
-pub const VARIABLES: &str = "TRACEWRIGHT_";

@@ -4,8 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::Args;
-use console::{ModelArguments, print, read_network, warn};
-use inspect::{FootprintReport, PartitionReport};
+use console::{FootprintReport, ModelArguments, PartitionReport, print, read_network, warn};
 use tracewright::export::xla::{self, check_model, planned};
 use tracewright::footprint::{Footprint, Memory};
 use tracewright::models::fit::fit_beside;
@@ -63,7 +62,7 @@ impl Arguments {
 fn partitioned(arguments: &Arguments, plan: Plan) -> Result<(), Error> {
     let mesh = arguments.mesh.rules()?;
     check_model(&arguments.model)?;
-    let plan = planned(plan)?;
+    let plan = planned(plan);
     let (mesh, rules) = mesh.unzip();
     let partition = xla::partition(&plan, mesh, rules.unwrap_or_default())?;
     let machine = arguments.machine.as_ref();

@@ -118,8 +118,7 @@ mod run {
     /// Returns the formats of a model's quantized matrices. The keys of the map are patterns of
     /// weight names.
     fn matrices(model: &Model) -> BTreeMap<String, WeightFormat> {
-        let module = model.info().build.as_ref().and_then(|build| build.module.as_ref());
-        let parameters = module.map_or(&[][..], |module| &module.parameters);
+        let parameters = model.info().build.as_ref().map_or(&[][..], |build| &build.parameters);
         let quantized = |parameter: &Parameter| {
             let format = format(parameter).filter(|format| format.element().is_none())?;
             let keys = parameter.sources().into_iter().map(|(key, _)| key_pattern(key));

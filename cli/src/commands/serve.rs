@@ -65,7 +65,7 @@ impl FromStr for NamedModel {
     }
 }
 
-#[cfg(feature = "iree")]
+#[cfg(all(feature = "iree", feature = "serve"))]
 mod run {
     use std::path::Path;
 

@@ -3,7 +3,7 @@
 use std::panic::Location;
 
 use ops::ops::{MaskTerm, Reshape, Rope as RopeOp, RopeLayout, Sdpa};
-use ops::{Literal, Real, RopePart, RopeTable};
+use ops::{ElementType, Literal, Real, RopePart, RopeTable, TensorType};
 
 use super::{Mask, Position, RING};
 use crate::argument::trace_arg;
@@ -71,6 +71,15 @@ impl<T: Float> Attend<T> {
             sinks: None,
             softcap: None,
         }
+    }
+
+    /// Creates settings of attention in which each query on the axis `queries` sees the keys that
+    /// `mask` allows, at any position. The attention has no rotary embedding.
+    #[track_caller]
+    pub fn bidirectional(queries: Axis, mask: Mask<T>) -> Self {
+        let zero = Literal::splat(TensorType::new(ElementType::I32, []), 0.0);
+        let zero = Tensor::constant(zero, &[]);
+        Self { mask, ..Self::causal(Position { start: zero, count: zero }, queries) }
     }
 
     /// Creates settings of causal attention with a rotary embedding. The axis `queries` has

@@ -2,7 +2,7 @@
 
 use std::ops::{BitAnd, BitAndAssign};
 
-use ops::ops::MaskTerm;
+use ops::ops::{MaskTerm, Sdpa};
 
 use crate::argument::trace_arg;
 use crate::element::{Float, I32};
@@ -53,6 +53,16 @@ impl<T: Float> Mask<T> {
     /// with a number for each sequence.
     pub fn padding(lengths: Tensor<I32>) -> Self {
         Self { lengths: vec![lengths], ..Self::term(MaskTerm::Padding) }
+    }
+
+    /// Creates a mask that hides all keys after the first `counts` of `length` keys, such as the
+    /// padding behind a text. `counts` has the shape `[]`, or `[B]` with a number for each sequence.
+    /// Each number must be at least 1.
+    #[track_caller]
+    pub fn counted(keys: Axis, length: usize, counts: Tensor<I32>) -> Self {
+        let key = Tensor::<I32>::iota(keys, length);
+        let real = key.broadcast(counts).less(counts.broadcast(key));
+        Self::additive(real.select(0.0, Sdpa::HIDDEN))
     }
 
     /// Creates a causal mask in which the first `lengths` positions also see each other. `lengths`

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use generate::{AnyExecutor, Batch, Generated, Session, TokenOptions};
 use irpa::Checkpoint;
 use runtime::{Device, Runtime};
+use targets::{Mesh, ShardRule};
 use trace::Trace;
 
 use super::paths::{Paths, paths};
@@ -12,6 +13,7 @@ use super::{BenchError, Case, Label, Measured, Run, Watched, Workload, flops};
 use crate::profile::{Profile, variant};
 use tracewright::PlanError;
 use tracewright::build::{ProgramOptions, build_program};
+use tracewright::export::xla::shard_rules;
 use tracewright::footprint::Footprint;
 use tracewright::xla::{XlaBuild, XlaTools};
 use tracewright::{Expanded, Plan};
@@ -30,9 +32,9 @@ pub struct Language {
     pub(super) recorded: Trace,
     pub(super) expanded: Expanded,
     pub(super) plan: Plan,
-    /// Contains the device that runs the network, and the engine `xla` if XLA runs the network. The
-    /// plan of the network contains the properties of the measured variant except the device and
-    /// the engine.
+    /// Contains the device that runs the network. If XLA runs the network, `placed` also contains
+    /// the engine `xla` and the mesh. The plan of the network contains all other properties of the
+    /// measured variant.
     placed: Vec<(&'static str, String)>,
     flags: Vec<String>,
 }
@@ -88,16 +90,27 @@ impl Language {
     }
 
     /// Builds the network of a plan with XLA, and loads the result. The plan must be made [for
-    /// XLA](tracewright::export::xla::planned).
+    /// XLA](tracewright::export::xla::planned). If a mesh is given, its sharding rules partition the
+    /// network.
     ///
     /// # Errors
     /// Returns the error of the first build stage that fails.
-    pub fn load_in_xla(plan: Plan, checkpoint: &Checkpoint, tools: XlaTools<'_>) -> Result<Self, BenchError> {
+    pub fn load_in_xla(
+        plan: Plan,
+        checkpoint: &Checkpoint,
+        mesh: Option<(&Mesh, &[ShardRule])>,
+        tools: XlaTools<'_>,
+    ) -> Result<Self, BenchError> {
         let traced = plan.record(&plan.steps())?;
         let expanded = plan.expand(&traced.trace)?;
         let footprint = Footprint::of(&expanded).map_err(PlanError::from)?;
         let platform = tools.plugin.client().platform().to_owned();
-        let build = XlaBuild::new(&expanded, &traced.trace, (None, &[]), checkpoint, plan.model.ignorable())?;
+        let rules = mesh.map_or(Vec::new(), |(mesh, asked)| shard_rules(&traced, mesh, asked));
+        let mesh = mesh.map(|(mesh, _)| mesh);
+        let ignorable = plan.model.ignorable();
+        let build = XlaBuild::new(&expanded, &traced.trace, (mesh, &rules), checkpoint, ignorable)?;
+        let mut placed = vec![("device", platform), ("engine", "xla".to_owned())];
+        placed.extend(mesh.map(|mesh| ("mesh", mesh.to_string())));
         let loaded = build.build(tools)?;
         Ok(Self {
             network: loaded.program.into_network()?,
@@ -106,7 +119,7 @@ impl Language {
             footprint,
             recorded: traced.trace,
             expanded,
-            placed: vec![("device", platform), ("engine", "xla".to_owned())],
+            placed,
             plan,
             flags: Vec::new(),
         })

@@ -8,7 +8,7 @@ use lower::{LowerError, Quantization, Weights};
 use ops::WeightFormat;
 use runtime::{Compiler, Runtime};
 use simplify::Rules;
-use targets::{DeviceName, Target};
+use targets::{DeviceName, Mesh, ShardRule, Target};
 use trace::Trace;
 use tracewright::Plan;
 use tracewright::xla::XlaPlugin;
@@ -57,9 +57,9 @@ pub enum BisectEngine<'a> {
         /// The target for which the compiler generates code.
         target: &'a Target,
     },
-    /// The engine XLA, which stores weights in the element type of the network. XLA compiles for
-    /// the target of the plan.
-    Xla { plugin: &'a XlaPlugin, device: Option<DeviceName> },
+    /// The engine XLA, which compiles for the target of the plan. If `mesh` is set, its rules
+    /// partition the network over the plugin's devices.
+    Xla { plugin: &'a XlaPlugin, device: Option<DeviceName>, mesh: Option<(&'a Mesh, &'a [ShardRule])> },
 }
 
 impl CompiledNetwork<'_> {
@@ -88,7 +88,9 @@ impl CompiledNetwork<'_> {
             let tolerance = Tolerance::new(plan.element, matmuls);
             Bisection { subject: &*subject, reference, values, tolerance }.compare_calls(trace, calls, watch)
         };
-        let matmuls = rounded.then_some(ROUNDED_ACTIVATIONS);
+        // XLA never rounds activations.
+        let rounds_activations = rounded && matches!(self.engine, BisectEngine::Iree { .. });
+        let matmuls = rounds_activations.then_some(ROUNDED_ACTIVATIONS);
         match baseline {
             Baseline::Evaluator => {
                 let target = match self.engine {
@@ -126,9 +128,9 @@ impl CompiledNetwork<'_> {
                 weights,
                 target: target.clone(),
             }),
-            BisectEngine::Xla { plugin, device } => {
+            BisectEngine::Xla { plugin, device, mesh } => {
                 let target = self.plan.target.clone();
-                Box::new(XlaForm { name, plugin, device, checkpoint, rules, weights, target })
+                Box::new(XlaForm { name, plugin, device, checkpoint, rules, weights, target, mesh })
             }
         }
     }

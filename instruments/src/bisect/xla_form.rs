@@ -4,10 +4,10 @@
 use bake::Ignorable;
 use files::Scratch;
 use irpa::Checkpoint;
-use lower::Weights;
+use lower::{Shards, Weights, divisible_axes};
 use ops::Value;
 use simplify::Rules;
-use targets::{DeviceName, Target};
+use targets::{DeviceName, Mesh, ShardRule, Target};
 use trace::Trace;
 use tracewright::xla::{XlaBuild, XlaPlugin, XlaTools};
 use tracewright::{Array, Expanded};
@@ -25,6 +25,27 @@ pub struct XlaForm<'a> {
     /// compiler's code for matmuls.
     pub weights: Weights,
     pub target: Target,
+    /// The mesh, and the rules that partition the whole network over the mesh. With `None`, one
+    /// device runs the network.
+    pub mesh: Option<(&'a Mesh, &'a [ShardRule])>,
+}
+
+impl XlaForm<'_> {
+    /// Returns the mesh and the rules for a part of the network, which can lack axes of the network.
+    /// If the rules cannot partition the part, one device runs the part.
+    fn sharding(&self, trace: &Trace) -> (Option<&Mesh>, Vec<ShardRule>) {
+        let Some((mesh, rules)) = self.mesh else { return (None, Vec::new()) };
+        let known = divisible_axes(trace);
+        let of_part = |rule: &ShardRule| {
+            let axes = rule.axes.iter().filter(|axis| known.contains(axis.as_str()));
+            ShardRule { axes: axes.cloned().collect(), over: rule.over.clone() }
+        };
+        let rules: Vec<_> = rules.iter().map(of_part).filter(|rule| !rule.axes.is_empty()).collect();
+        match Shards::new(trace, mesh, &rules) {
+            Ok(_) => (Some(mesh), rules),
+            Err(_) => (None, Vec::new()),
+        }
+    }
 }
 
 impl Form for XlaForm<'_> {
@@ -40,7 +61,8 @@ impl Form for XlaForm<'_> {
         let tools = XlaTools { plugin, device, cache: folder.path(), watch: None };
         // The checkpoint can contain tensors that a part of the network does not read.
         let all = vec![Ignorable::Prefix("")];
-        let build = XlaBuild::new(&expanded, trace, (None, &[]), self.checkpoint, all)?;
+        let (mesh, rules) = self.sharding(trace);
+        let build = XlaBuild::new(&expanded, trace, (mesh, &rules), self.checkpoint, all)?;
         let program = build.build(tools)?.program;
         let arguments: Vec<Array> = arguments.iter().map(Array::from).collect();
         let mut results = Vec::new();

@@ -5,6 +5,7 @@
 //! follows Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018), and Dao et
 //! al., "FlashAttention" (2022).
 
+mod sums;
 mod tiles;
 
 use std::ops::Range;
@@ -31,6 +32,13 @@ const PARTS: usize = 64;
 /// The largest number of sums that a loop of the kernel passes from one iteration to the next. Each
 /// sum is a vector of 16 features.
 const CARRIED: usize = 32;
+
+/// The largest number of features of a key or of a value.
+const MOST: usize = 512;
+
+/// The number of bytes of stack memory that the compiler allows in a kernel, minus 1 KiB for
+/// alignment.
+const ROOM: usize = (32 << 10) - 1024;
 
 /// A vector with one number for each of 16 keys or features.
 const LANES: Type = Type::lanes(KEYS, Element::F32);
@@ -124,7 +132,7 @@ impl Attention {
             && (attention.causal || attention.window.is_none() && !attention.ring)
             && attention.batch * attention.queries * attention.keys * attention.features * attention.values
                 > 0
-            && attention.features.max(attention.values) <= 256;
+            && attention.features.max(attention.values) <= MOST;
         served.then_some(attention)
     }
 
@@ -179,15 +187,16 @@ impl Attention {
         self.fitted(Tiling { parts: count(PARTS), rows: count(rows), panels: count(1), ahead: 0 })
     }
 
-    /// Returns the number of queries whose sums fit into the registers at the same time.
+    /// Returns the number of queries that the kernel processes together by default. The sums of the
+    /// queries fit into the registers at the same time, or are in memory.
     fn plain_rows(&self) -> usize {
-        (16 / self.values.div_ceil(KEYS)).clamp(1, 4)
+        if self.is_wide() { self.wide_rows() } else { (16 / self.values.div_ceil(KEYS)).clamp(1, 4) }
     }
 
     /// Reduces the sizes of a tiling until the sums of the attention kernel fit into the registers.
     fn fitted(&self, tiling: Tiling) -> Tiling {
         let carried = (CARRIED / self.values.div_ceil(KEYS)).max(1);
-        let most = if self.is_tiled() { self.plain_rows() } else { carried };
+        let most = if self.is_tiled() || self.is_wide() { self.plain_rows() } else { carried };
         let rows = tiling.rows.get().min(most).min(self.rows());
         let parts = tiling.parts.get().min(self.batch * self.units(rows).0);
         Tiling { parts: count(parts), rows: count(rows), panels: count(1), ahead: 0 }
@@ -273,9 +282,7 @@ impl Attention {
         });
         let oldest = self.oldest(code, offset);
         let seen = self.seen(code, offset, (first, tile.rows), KEYS);
-        let chunks = self.values.div_ceil(KEYS);
-        let zeros = vec![code.constant(LANES, 0.0); tile.rows * chunks];
-        let sums = code.fold(seen, KEYS, &zeros, |key, sums| {
+        let weighted = |key: Value<'k>| {
             let keys = Keys { first: key, base: head * self.keys };
             let positions = code.count(PLACES) + key.number().broadcast(KEYS);
             let scales = scales.map(|parts| parts.map(|part| self.of_keys(code, part, keys, tile.scales)));
@@ -295,20 +302,15 @@ impl Attention {
                 let weight = scales.map_or(weight, |[_, of_values]| weight * of_values);
                 tile.weights.store(lanes, weight);
             });
-            let sums = sums.chunks(chunks).enumerate().flat_map(|(row, sums)| {
-                let kept = tile.kept.load(code.index(row * KEYS), LANES);
-                sums.iter().map(move |&sum| sum * kept)
-            });
-            self.weigh(code, v, keys, tile.weights, &sums.collect::<Vec<_>>())
-        });
-        for (i, sums) in sums.chunks(chunks).enumerate() {
+            keys
+        };
+        let place = |i| {
             let row = self.row(code, head, first + i);
-            let at = if self.by_token { row.by_token } else { row.by_head };
-            let total = tile.totals.load(code.index(i * KEYS), LANES).sum().broadcast(KEYS);
-            for (chunk, &sum) in sums.iter().enumerate() {
-                let value = sum.divide(total).convert(self.element);
-                result.store_lanes(at * self.values + chunk * KEYS, value, self.values - chunk * KEYS);
-            }
+            (if self.by_token { row.by_token } else { row.by_head }) * self.values
+        };
+        match tile.sums {
+            None => self.sum_in_registers(code, (seen, v), tile, weighted, (place, result)),
+            Some(sums) => self.sum_in_memory(code, (seen, v), (tile, sums), weighted, (place, result)),
         }
     }
 
@@ -395,30 +397,6 @@ impl Attention {
         };
         let from = if self.ring { from.max(self.oldest(code, offset)) } else { from };
         from.place().divide(code.index(round)) * round..to.place()
-    }
-
-    /// Multiplies the value vectors of 16 keys by the softmax `weights` of each query, and adds the
-    /// products to the sums of the queries.
-    fn weigh<'k>(
-        &self,
-        code: &'k Code,
-        v: Buffer<'k>,
-        keys: Keys<'k>,
-        weights: Buffer<'k>,
-        sums: &[Value<'k>],
-    ) -> Vec<Value<'k>> {
-        let chunks = self.values.div_ceil(KEYS);
-        code.fold(code.index(0)..code.index(KEYS), 1, sums, |lane, sums| {
-            let at = self.key(code, keys, lane) * self.values;
-            let numbers: Vec<Value<'k>> =
-                (0..chunks).map(|i| v.load_floats(at + i * KEYS, self.values - i * KEYS)).collect();
-            let rows = sums.chunks(chunks).enumerate();
-            rows.flat_map(|(row, sums)| {
-                let weight = weights.load(lane + row * KEYS, Type::Scalar(Element::F32)).broadcast(KEYS);
-                sums.iter().zip(&numbers).map(move |(&sum, numbers)| numbers.multiply_add(weight, sum))
-            })
-            .collect()
-        })
     }
 
     /// Returns the index of the key, and of the key's value, that the lane `lane` processes.
@@ -535,6 +513,8 @@ struct Tile<'k> {
     weights: Buffer<'k>,
     /// The scales of 16 consecutive quantized keys of a KV cache.
     scales: Buffer<'k>,
+    /// The weighted sums of values of each query. With `None`, the sums are in registers.
+    sums: Option<Buffer<'k>>,
 }
 
 impl<'k> Tile<'k> {
@@ -552,6 +532,7 @@ impl<'k> Tile<'k> {
             kept: lanes(),
             weights: lanes(),
             scales: code.scratch(Element::F32, KEYS),
+            sums: of.is_wide().then(|| code.scratch(Element::F32, rows * of.padded())),
         }
     }
 }

@@ -8,7 +8,7 @@
 
 use ops::ops::Sdpa;
 
-use super::{Attention, KEYS, LANES, PLACES};
+use super::{Attention, KEYS, LANES, PLACES, ROOM};
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::isa::tiles::{LINE, ROWS, Tiles};
 use crate::isa::{bf16_pairs, transposed};
@@ -22,10 +22,8 @@ const TILE: usize = LINE / 2;
 /// A vector of sixteen 32-bit words, each with a pair of bf16.
 const PAIRS: Type = Type::lanes(ROWS, Element::I32);
 
-/// The largest number of query tiles that use the same prepared keys and values. `ROOM` is the
-/// number of bytes of stack memory that the compiler allows in a kernel, minus 1 KiB for alignment.
+/// The largest number of query tiles that use the same prepared keys and values.
 const TOGETHER: usize = 4;
-const ROOM: usize = (32 << 10) - 1024;
 
 const SUMS: usize = 0;
 const QUERIES: usize = 2;
@@ -93,7 +91,8 @@ impl Attention {
     fn most_tiles(&self) -> usize {
         let shared = (TILE * ROWS + ROWS + TILE) * 4 + TILE * ROWS * 2;
         // The memory of the code path without tile registers, and a row between norm and rotary embedding.
-        let plain = self.plain_rows() * (2 * self.features + 4 * 4 * KEYS + 4) + 4 * self.features;
+        let sums = if self.is_wide() { 4 * self.padded() } else { 0 };
+        let plain = self.plain_rows() * (2 * self.features + sums + 4 * 4 * KEYS + 4) + 4 * self.features;
         let of_tile = ROWS * (2 * self.features + 4 * self.values + 2 * TILE + 3 * 4);
         ROOM.saturating_sub(shared + plain) / of_tile
     }

@@ -4,7 +4,7 @@
 use ops::format::{ActivationBits, GROUP, GROUPS, IGNORED_BITS, LARGEST_ACTIVATION, OUTLIER, RESIDUAL_STEPS};
 use ops::ops::{
     BinaryKind, BroadcastInDim, Compare, Concatenate, Constant, Direction, DotGeneral, Gather, GroupedLinear,
-    GroupedRows, Narrow, OptimizationBarrier, Reduce, ReduceKind, Reshape, Select, UnaryKind,
+    GroupedRows, Iota, Narrow, OptimizationBarrier, Reduce, ReduceKind, Reshape, Select, UnaryKind,
 };
 use ops::{ElementType, InferError, Literal, TensorType, WeightFormat};
 use trace::{Builder, NodeId};
@@ -92,14 +92,134 @@ pub(crate) fn linear(
     b.op(Reshape { shape }, &[rounded])
 }
 
+/// Computes a matmul like [`linear`] for XLA, but without rounding the activations. In a call with
+/// at most `fused_rows` activation rows, the sums of products read the stored integers directly. In
+/// a call with more activation rows, XLA first writes the dequantized weight, in the element type of
+/// the activations, and then multiplies.
+pub(crate) fn linear_in_xla(
+    b: &mut Builder<'_>,
+    (format, element, fused_rows): (WeightFormat, ElementType, usize),
+    operands: &[NodeId],
+) -> Result<NodeId, InferError> {
+    let (x, parts) = (operands[0], &operands[1..]);
+    let mut shape = b.ty(x).shape.clone();
+    let inputs = shape.pop().unwrap_or_default();
+    let rows = shape.iter().product();
+    let [outputs, groups, _] = b.ty(parts[0]).shape[..] else { unreachable!("inferred") };
+    shape.push(outputs);
+
+    let weight = dequantized(b, format, parts)?;
+    let x = b.op(Reshape { shape: vec![rows, inputs] }, &[x])?;
+    let x = filled_up(b, x, groups * GROUP)?;
+    let sums = if rows <= fused_rows {
+        sums_of_rows(b, x, weight)?
+    } else {
+        let weight = b.op(Reshape { shape: vec![outputs, groups * GROUP] }, &[weight])?;
+        let weight = b.convert(weight, b.ty(x).element)?;
+        product(b, x, weight)?
+    };
+    let rounded = b.convert(sums, element)?;
+    b.op(Reshape { shape }, &[rounded])
+}
+
+/// Computes x · weightᵀ as one sum of products per row of x, in f32. XLA's CUDA compiler fuses the
+/// dequantization and the sums of all rows into one kernel, which reads each integer of the weight
+/// once. In a matmul operation, XLA would first write the dequantized weight to memory.
+fn sums_of_rows(b: &mut Builder<'_>, x: NodeId, weight: NodeId) -> Result<NodeId, InferError> {
+    let shape = b.ty(weight).shape.clone();
+    let x = b.convert(x, ElementType::F32)?;
+    // Without this barrier, XLA computes the activations again for each output.
+    let x = b.op(OptimizationBarrier {}, &[x])?;
+    let rows = b.ty(x).shape[0];
+    let mut row = |start| {
+        let row = b.op(Narrow { axis: 0, start, length: 1 }, &[x])?;
+        let row = b.op(Reshape { shape: shape[1..].to_vec() }, &[row])?;
+        let row = spread(b, row, weight, (1..shape.len()).collect())?;
+        let products = b.binary(BinaryKind::Multiply, weight, row)?;
+        let sums = b.op(Reduce { kind: ReduceKind::Add, axes: (1..shape.len()).collect() }, &[products])?;
+        b.op(Reshape { shape: vec![1, shape[0]] }, &[sums])
+    };
+    let sums = (0..rows).map(&mut row).collect::<Result<Vec<_>, _>>()?;
+    if let [sums] = sums[..] { Ok(sums) } else { b.op(Concatenate { axis: 0 }, &sums) }
+}
+
+/// Returns the numbers of a weight as f32 `[…, groups, 32]`, or `[…, groups, 2, 16]` for 4-bit
+/// integers, from the tensors that store the weight. All operations are elementwise, and none is a
+/// division, because XLA does not fuse a division that several kernels would repeat.
+fn dequantized(b: &mut Builder<'_>, format: WeightFormat, parts: &[NodeId]) -> Result<NodeId, InferError> {
+    let Scales { scales, minima } = Scales::of(b, &parts[1..])?;
+    let axes: Vec<usize> = (0..b.ty(scales).rank()).collect();
+    let numbers = if format.in_a_byte() == Some(2) {
+        // As in [`unpacked`], the products and differences of bytes overflow.
+        let bytes = parts[0];
+        let sixteen_times = b.with_scalar(BinaryKind::Multiply, bytes, 16.0)?;
+        let first = b.convert(sixteen_times, ElementType::F32)?;
+        let first = b.with_scalar(BinaryKind::Multiply, first, 1.0 / 16.0)?;
+        let lower = b.convert(first, ElementType::I8)?;
+        let second = b.binary(BinaryKind::Subtract, bytes, lower)?;
+        let second = b.convert(second, ElementType::F32)?;
+        let second = b.with_scalar(BinaryKind::Multiply, second, 1.0 / 16.0)?;
+        let stored = side_by_side(b, first, second)?;
+        integers(b, format, stored)?
+    } else {
+        b.convert(parts[0], ElementType::F32)?
+    };
+    let numbers = scaled(b, numbers, scales, axes.clone())?;
+    let Some(minima) = minima else { return Ok(numbers) };
+    let minima = spread(b, minima, numbers, axes)?;
+    b.binary(BinaryKind::Subtract, numbers, minima)
+}
+
+/// Joins two tensors `[…, 16]` to one tensor `[…, 2, 16]`. The function uses a selection, because XLA
+/// does not fuse a concatenation into a sum.
+fn side_by_side(b: &mut Builder<'_>, first: NodeId, second: NodeId) -> Result<NodeId, InferError> {
+    let mut shape = b.ty(first).shape.clone();
+    let axis = shape.len() - 1;
+    shape.insert(axis, 2);
+    let half = b.op(Iota { ty: TensorType::new(ElementType::I32, [2]), axis: 0 }, &[])?;
+    let zero = b.splat(half, 0.0)?;
+    let is_first = b.op(Compare { direction: Direction::Eq }, &[half, zero])?;
+    let is_first = b.op(BroadcastInDim { shape: shape.clone(), axes: vec![axis] }, &[is_first])?;
+    let axes: Vec<usize> = (0..shape.len()).filter(|at| *at != axis).collect();
+    let mut wide = |part| b.op(BroadcastInDim { shape: shape.clone(), axes: axes.clone() }, &[part]);
+    let (first, second) = (wide(first)?, wide(second)?);
+    b.op(Select {}, &[is_first, first, second])
+}
+
+/// Multiplies the integers of the selected weight rows by their scales, for XLA.
+pub(crate) fn rows_in_xla(
+    b: &mut Builder<'_>,
+    op: &GroupedRows,
+    operands: &[NodeId],
+) -> Result<NodeId, InferError> {
+    let parts = gathered(b, operands)?;
+    let numbers = dequantized(b, op.format, &parts)?;
+    let mut shape = b.ty(parts[0]).shape.clone();
+    let groups = shape[shape.len() - 2];
+    shape.truncate(shape.len() - 2);
+    shape.push(groups * GROUP);
+    let numbers = b.op(Reshape { shape }, &[numbers])?;
+    without_filling(b, op, numbers)
+}
+
 /// Multiplies the integers of the selected weight rows by their scales.
 pub(crate) fn rows(b: &mut Builder<'_>, op: &GroupedRows, operands: &[NodeId]) -> Result<NodeId, InferError> {
-    let [parts @ .., indices] = operands else { unreachable!("inferred") };
-    let mut part = |part: &NodeId| b.op(Gather {}, &[*part, *indices]);
-    let parts = parts.iter().map(&mut part).collect::<Result<Vec<_>, _>>()?;
+    let parts = gathered(b, operands)?;
     let scales = Scales::of(b, &parts[1..])?;
     let parts = unpacked(b, op.format, parts[0])?;
-    let mut numbers = numbers(b, parts, scales)?;
+    let numbers = numbers(b, parts, scales)?;
+    without_filling(b, op, numbers)
+}
+
+/// Selects rows of all tensors that store a weight.
+fn gathered(b: &mut Builder<'_>, operands: &[NodeId]) -> Result<Vec<NodeId>, InferError> {
+    let [parts @ .., indices] = operands else { unreachable!("inferred") };
+    parts.iter().map(|part| b.op(Gather {}, &[*part, *indices])).collect()
+}
+
+/// Removes the zeros that fill the last group, and converts the numbers to the element type of the
+/// operation.
+fn without_filling(b: &mut Builder<'_>, op: &GroupedRows, mut numbers: NodeId) -> Result<NodeId, InferError> {
     let axis = b.ty(numbers).rank() - 1;
     if b.ty(numbers).shape[axis] != op.inputs {
         numbers = b.op(Narrow { axis, start: 0, length: op.inputs }, &[numbers])?;

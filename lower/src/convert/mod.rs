@@ -3,7 +3,7 @@
 mod append;
 mod dequantize;
 mod erf;
-mod grouped;
+pub(crate) mod grouped;
 mod linear;
 mod linear_attention;
 mod rms_norm;

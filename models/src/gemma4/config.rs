@@ -144,13 +144,30 @@ const IGNORED_BESIDE_TEXT: &[&str] = &[
     "vision_soft_tokens_per_image",
 ];
 
+/// The defaults of keys that differ between the families with the network of Gemma 4.
+pub(crate) struct OwnDefaults {
+    pub max_position_embeddings: usize,
+    pub sliding_window: usize,
+    pub hidden_size_per_layer_input: usize,
+}
+
 /// Reads the `config.json` of a Gemma 4 model, or the object `text_config` in this file. Missing
 /// configuration keys get the defaults of `Gemma4TextConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Gemma4Config {
-    read_text_tower(keys, true, IGNORED_BESIDE_TEXT, read_text)
+    let defaults = OwnDefaults {
+        max_position_embeddings: 131_072,
+        sliding_window: 512,
+        hidden_size_per_layer_input: 256,
+    };
+    read_with(keys, &defaults)
 }
 
-fn read_text(keys: &Keys) -> Gemma4Config {
+/// Reads the keys of a network with the layers of Gemma 4.
+pub(crate) fn read_with(keys: &Keys, own: &OwnDefaults) -> Gemma4Config {
+    read_text_tower(keys, true, IGNORED_BESIDE_TEXT, |keys| read_text(keys, own))
+}
+
+fn read_text(keys: &Keys, own: &OwnDefaults) -> Gemma4Config {
     keys.one_of("hidden_activation", &["gelu_pytorch_tanh"]);
     // With this setting, image tokens attend to earlier and later image tokens. The setting does
     // not affect text.
@@ -161,7 +178,7 @@ fn read_text(keys: &Keys) -> Gemma4Config {
         num_key_value_heads: Some(4),
         head_dim: Some(256),
         tie_word_embeddings: true,
-        ..Defaults::new(131_072)
+        ..Defaults::new(own.max_position_embeddings)
     };
     let mut global = RopeParameters {
         scaling: RopeScaling::Proportional { proportion: 0.25, factor: 1.0 },
@@ -177,7 +194,7 @@ fn read_text(keys: &Keys) -> Gemma4Config {
     });
     let sliding = llama.rope.clone();
     let layers = llama.num_hidden_layers;
-    let window = Some(keys.optional_count("sliding_window").unwrap_or(512));
+    let window = Some(keys.optional_count("sliding_window").unwrap_or(own.sliding_window));
     let windows = keys.windows(layers, window, |layer| (layer + 1) % 6 != 0);
     // HF transformers rejects an attention window in the last layer.
     let last = layers.saturating_sub(1);
@@ -193,7 +210,8 @@ fn read_text(keys: &Keys) -> Gemma4Config {
     let [global_head_dim, global_key_value_heads] = global_sizes(keys, &llama, sizes);
     llama.rope.check(keys, global_head_dim);
     let shared = keys.optional_integer("num_kv_shared_layers").unwrap_or(0);
-    let features = keys.optional_integer("hidden_size_per_layer_input").unwrap_or(256);
+    let features = keys.optional_integer("hidden_size_per_layer_input");
+    let features = features.unwrap_or(own.hidden_size_per_layer_input);
     let has_experts = keys.flag("enable_moe_block", false);
     let count = |key| if has_experts { keys.count(key) } else { keys.optional_count(key).unwrap_or(1) };
     let num_experts = count("num_experts");

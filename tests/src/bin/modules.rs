@@ -57,7 +57,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let text = lowered.unwrap_or_else(|error| error.to_string());
             println!("{} {name} {}", preset.name, blake3::hash(text.as_bytes()));
         }
-        let (plan, mesh) = (planned(plan()?)?, "model=2".parse()?);
+        let (plan, mesh) = (planned(plan()?), "model=2".parse()?);
         let recorded = plan.trace()?;
         let rules = shard_rules(&recorded, &mesh, &[]);
         match XlaProgram::new(&plan.expand(&recorded.trace)?, &recorded.trace, Some(&mesh), &rules) {

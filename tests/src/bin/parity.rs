@@ -20,6 +20,7 @@ use tracewright_tests::built::Result;
 use tracewright_tests::embedding;
 use tracewright_tests::golden::{self, ALL, BuildOptions, Golden};
 use tracewright_tests::parity;
+use tracewright_tests::pieces;
 use tracewright_tests::precision::{self, Average};
 
 #[derive(Deserialize)]
@@ -41,6 +42,9 @@ struct Summary {
     /// Those in a narrow type, by family and by who computes.
     narrow: BTreeMap<(String, &'static str), Average>,
 }
+
+/// The number of sequences of the program that a case builds. The program also serves one sequence alone.
+const BATCH: usize = 2;
 
 const USAGE: &str = "usage: parity DIR, where `tests/oracle/parity.py --out DIR` wrote its cases
        parity read MODEL_DIR [KEY …]
@@ -201,14 +205,23 @@ fn case(folder: &Path, summary: &mut Summary) -> Result<(String, bool)> {
         }
         return Ok((lines.join("\n     "), passes));
     }
+    let sizes = BuildOptions { batch: BATCH, in_parts: true, ..sizes };
     let subject = golden::build(folder, &sizes, ALL, Ok)?;
-    let report = golden::check(&golden, &subject)?;
-    summary.rows += report.rows;
-    let (error, prompt, position) = report.worst;
-    if error > summary.worst {
-        summary.worst = error;
-        summary.at = format!("{} prompt {prompt} position {position}", golden.name);
+    let reports = [
+        ("in chunks", golden::check(&golden, &subject)?),
+        ("token by token", pieces::token_by_token(&golden, &subject.network)?),
+        ("in a batch", pieces::in_batches(&golden, &subject.network)?),
+    ];
+    let mut lines = vec![head];
+    for (how, report) in &reports {
+        summary.rows += report.rows;
+        let (error, prompt, position) = report.worst;
+        if error > summary.worst {
+            summary.worst = error;
+            summary.at = format!("{} prompt {prompt} position {position}", golden.name);
+        }
+        summary.gap = Some(summary.gap.map_or(report.gap, |gap| gap.min(report.gap)));
+        lines.push(format!("{how} {report}"));
     }
-    summary.gap = Some(summary.gap.map_or(report.gap, |gap| gap.min(report.gap)));
-    Ok((format!("{head} {report}"), report.passes()))
+    Ok((lines.join("\n     "), reports.iter().all(|(_, report)| report.passes())))
 }

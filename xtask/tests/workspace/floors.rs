@@ -28,26 +28,28 @@ const FLOORS: &[(&str, u32)] = &[
     ("tracewright-dsl", 2),
     ("tracewright-tuning", 2),
     ("tracewright-manifest", 2),
-    ("tracewright-pipeline", 4),
+    ("tracewright-pipeline", 5),
+    ("tracewright-program", 6),
     ("tracewright-models", 4),
     ("tracewright-template", 2),
     ("tracewright-generate", 4),
-    ("tracewright", 5),
-    ("tracewright-instruments", 6),
-    ("tracewright-report", 7),
-    ("tracewright-error-codes", 7),
-    ("tracewright-serve", 6),
-    ("tracewright-console", 8),
-    ("tracewright-inspect", 9),
-    ("tracewright-cli", 10),
-    ("tracewright-tests", 7),
-    ("tracewright-fuzz", 6),
-    ("chat", 6),
-    ("parallel", 6),
-    ("programs", 6),
-    ("parallel-cli", 11),
-    ("tracewright-python", 11),
-    ("xtask", 6),
+    ("tracewright", 7),
+    ("tracewright-instruments", 8),
+    ("tracewright-report", 9),
+    ("tracewright-error-codes", 9),
+    ("tracewright-serve", 8),
+    ("tracewright-console", 10),
+    ("tracewright-options", 11),
+    ("tracewright-inspect", 11),
+    ("tracewright-cli", 12),
+    ("tracewright-tests", 9),
+    ("tracewright-fuzz", 8),
+    ("chat", 8),
+    ("parallel", 8),
+    ("programs", 8),
+    ("parallel-cli", 13),
+    ("tracewright-python", 13),
+    ("xtask", 8),
 ];
 
 /// Packages that a crate must not depend on, directly or through other members.
@@ -70,7 +72,7 @@ const UNSAFE: &[(&str, usize)] =
 
 /// Crates that are programs, or tests of programs. All others are libraries.
 const PROGRAMS: &[&str] =
-    &["cli/", "console/", "examples/", "fuzz/", "inspect/", "python/", "tests/", "xtask/"];
+    &["cli/", "console/", "examples/", "fuzz/", "inspect/", "options/", "python/", "tests/", "xtask/"];
 
 /// A member of the workspace, with the facts about its floor.
 struct Member {

@@ -171,8 +171,6 @@ const SHARED: &[(&str, &str)] = &[
     ("Program", "a compiled program, and the program that an idiom is chosen for"),
     ("Row", "a row of numbers, and the row of a batch that a text takes"),
     ("Source", "the text or the files that something is read from"),
-    ("Step", "a step of an explanation, a step of sampling"),
-    ("TuningSource", "where a tuning comes from: the option, and its flag"),
     ("Value", "a value: numbers, and a register in the language of kernels"),
     ("Entry", "an item of a table: an archive's, and a PJRT plugin's"),
     ("Function", "a function: of a trace, and of PJRT's API"),

@@ -20,15 +20,15 @@ use tracewright::models::fit::fit_beside;
 use tracewright::models::{ReadModel, check_generates};
 use tracewright::output_guard::check_output;
 use tracewright::runtime::{Compiler, Device};
-use tracewright::targets::Target;
+use tracewright::targets::{Mesh, ShardRule, Target};
 use tracewright::xla::{XlaPlugin, XlaTools};
 
 use super::{
     Arguments, AttentionBench, BenchArguments, DecodeBench, EngineArguments, MatmulBench, ModelBench,
-    PrefillBench, ProfileArguments, TuningSource, VariantArguments,
+    PrefillBench, ProfileArguments, TuningOption, VariantArguments,
 };
 use crate::Invocation;
-use crate::arguments::Engine;
+use crate::arguments::{Engine, MeshArguments};
 use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::{build, plugins, progress};
@@ -77,15 +77,15 @@ impl Arguments {
 
 impl DecodeBench {
     fn run(&self, bench: &Bench<'_>) -> Result<(), Error> {
-        let Self { of, depth, tokens, neighbour, profile, engine } = self;
-        let plugin = bench.plugin(engine, profile, of)?;
+        let Self { of, depth, tokens, neighbour, profile, engine, mesh } = self;
+        let xla = bench.xla((engine, mesh), profile, of)?;
         let plans = bench.plans(of)?;
         let measured = plans.len() * depth.len() * if *neighbour { 2 } else { 1 };
         let trace = bench.trace(profile, of, measured)?;
         for (plan, &depth) in iproduct!(&plans, depth) {
             fits(plan.context, depth, *tokens)?;
         }
-        let languages = bench.languages(of, plans, plugin.as_deref())?;
+        let languages = bench.languages(of, plans, xla)?;
         let mut cases = Vec::new();
         for (language, &depth) in iproduct!(&languages, depth) {
             cases.push(language.decode(depth, *tokens)?);
@@ -99,8 +99,8 @@ impl DecodeBench {
 
 impl PrefillBench {
     fn run(&self, bench: &Bench<'_>) -> Result<(), Error> {
-        let Self { of, tokens, profile, engine } = self;
-        let plugin = bench.plugin(engine, profile, of)?;
+        let Self { of, tokens, profile, engine, mesh } = self;
+        let xla = bench.xla((engine, mesh), profile, of)?;
         let plans = bench.plans(of)?;
         let trace = bench.trace(profile, of, plans.len() * tokens.len())?;
         for (plan, &tokens) in iproduct!(&plans, tokens) {
@@ -109,7 +109,7 @@ impl PrefillBench {
         if let (Some(_), [plan], [tokens]) = (&trace, &plans[..], &tokens[..]) {
             whole_chunks(*tokens, plan.chunk)?;
         }
-        let languages = bench.languages(of, plans, plugin.as_deref())?;
+        let languages = bench.languages(of, plans, xla)?;
         let cases = iproduct!(&languages, tokens).map(|(language, &tokens)| language.prefill(tokens));
         bench.profiled(cases.collect::<Result<_, _>>()?, of, &languages, trace)
     }
@@ -179,6 +179,12 @@ fn weights(kernels: KernelUse, quantize: &Quantization) -> Weights {
     Weights { quantize: quantize.clone(), kernels: kernels == KernelUse::On, ..Weights::default() }
 }
 
+/// The plugin that runs the network, and the mesh of its devices.
+struct XlaDevices<'a> {
+    plugin: PathBuf,
+    mesh: Option<(&'a Mesh, &'a [ShardRule])>,
+}
+
 /// The settings that all benchmarks share.
 struct Bench<'a> {
     arguments: &'a BenchArguments,
@@ -211,19 +217,21 @@ impl<'a> Bench<'a> {
         ProgramOptions { device, weights, ..ProgramOptions::new(&self.compiler, &self.cache) }
     }
 
-    /// The path of XLA's plugin, or `None` if the arguments select IREE.
-    fn plugin(
+    /// XLA's plugin and the mesh, or `None` if the arguments select IREE.
+    fn xla<'m>(
         &self,
-        engine: &EngineArguments,
+        (engine, mesh): (&EngineArguments, &'m MeshArguments),
         profile: &ProfileArguments,
         ModelBench { variants, .. }: &ModelBench,
-    ) -> Result<Option<PathBuf>, Error> {
+    ) -> Result<Option<XlaDevices<'m>>, Error> {
+        let mesh = plugins::check_mesh(mesh, engine, &variants.device)?;
         let for_iree = [
             ("--threads", self.arguments.threads != 0),
-            ("--tuning", variants.tuning != [TuningSource::Measured]),
+            ("--tuning", variants.tuning != [TuningOption::Measured]),
             ("--trace", profile.trace.is_some()),
         ];
-        plugins::plugin(engine, &variants.device, for_iree)
+        let plugin = plugins::plugin(engine, &variants.device, for_iree)?;
+        Ok(plugin.map(|plugin| XlaDevices { plugin, mesh }))
     }
 
     /// One plan for each combination of the variant options.
@@ -241,7 +249,7 @@ impl<'a> Bench<'a> {
         };
         let sources = match self.engine {
             Engine::Iree => &variants.tuning[..],
-            Engine::Xla => &[TuningSource::Usual],
+            Engine::Xla => &[TuningOption::Usual],
         };
         // What was measured is read once for all plans.
         let tools = (&self.compiler, &*self.cache);
@@ -274,7 +282,7 @@ impl<'a> Bench<'a> {
                     let tuning = tunings.of(&plan)?;
                     plan.tuned(tuning, chunk)
                 }
-                Engine::Xla => planned(plan)?,
+                Engine::Xla => planned(plan),
             });
         }
         Ok(plans)
@@ -288,14 +296,16 @@ impl<'a> Bench<'a> {
         build::checkpoint(model, plan, self.arguments.seed, &self.cache, self.interrupt)
     }
 
-    /// Loads the networks with XLA's plugin if `plugin` is set, and otherwise with IREE.
+    /// Loads the networks with XLA's plugin if `xla` is set, and otherwise with IREE.
     fn languages(
         &self,
         of: &ModelBench,
         plans: Vec<Plan>,
-        plugin: Option<&Path>,
+        xla: Option<XlaDevices<'_>>,
     ) -> Result<Vec<Language>, Error> {
-        let plugin = plugin.map(|path| XlaPlugin::start(path, 1, &plugins::flags())).transpose()?;
+        let mesh = xla.as_ref().and_then(|xla| xla.mesh);
+        let devices = mesh.map_or(1, |(mesh, _)| mesh.devices());
+        let plugin = xla.map(|xla| XlaPlugin::start(&xla.plugin, devices, &plugins::flags())).transpose()?;
         let mut languages = Vec::new();
         for plan in plans {
             let checkpoint = self.checkpoint(&of.model, &plan)?;
@@ -308,7 +318,8 @@ impl<'a> Bench<'a> {
                     cache: &self.cache,
                     watch: Some(&mut watch),
                 };
-                languages.push(Language::load_in_xla(plugin.plan(plan, None), &checkpoint, tools)?);
+                let plan = plugin.plan(plan, mesh.map(|(mesh, _)| mesh));
+                languages.push(Language::load_in_xla(plan, &checkpoint, mesh, tools)?);
                 continue;
             }
             let mut options = self.options(plan.weights.clone());

@@ -22,7 +22,7 @@ pub fn run(arguments: &Arguments, invocation: &Invocation) -> Result<(), Error> 
     xla::check_model(folder)?;
     let (network, checkpoint) = open(read, folder, &model.network.allow_config_key)?;
     let plan = model.plan(network, folder, model.context)?;
-    let plan = xla::planned(Plan { batch: asked.batch.map_or(1, usize::from), ..plan })?;
+    let plan = xla::planned(Plan { batch: asked.batch.map_or(1, usize::from), ..plan });
     let bar = progress::bytes("making weights", 0);
     let mut watch = progress::watch(&bar, interrupt);
     let manifest = xla::export(&plan, folder, &checkpoint, asked.mesh.rules()?, out, Some(&mut watch))?;
@@ -39,6 +39,7 @@ fn check(arguments: &Arguments) -> Result<(), Error> {
         () if arguments.numerics.numerics.is_some() => "--numerics",
         () if arguments.build.tuning.source.is_some() => "--tuning",
         () if kernels => "--kernels",
+        () if network.activations.is_some() => "--activations",
         () if arguments.print_commands => "--print-commands",
         () => return Ok(arguments.xla.mesh.rules().map(drop)?),
     };

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use console::{NetworkArguments, usage};
 use tracewright::pjrt::find_plugin;
-use tracewright::targets::DeviceKind;
+use tracewright::targets::{DeviceKind, Mesh, ShardRule};
 
-use crate::arguments::{DeviceArguments, Engine, EngineArguments, RunArguments};
+use crate::arguments::{DeviceArguments, Engine, EngineArguments, MeshArguments, RunArguments};
 use crate::error::Error;
 
 /// Returns the package folders of the Python programs on PATH and of the active virtual
@@ -39,17 +39,7 @@ pub fn flags() -> String {
 /// Returns the PJRT plugin that `arguments` selects, or `None` for IREE. The function returns an
 /// error for options that the selected engine does not support.
 pub fn selected(arguments: &RunArguments) -> Result<Option<PathBuf>, Error> {
-    let mesh = arguments.mesh.rules()?;
-    if arguments.engine.engine == Engine::Iree && mesh.is_some() {
-        return Err(usage("`--mesh` is for XLA; leave it out, or add `--engine xla`").into());
-    }
-    if mesh.is_some() && arguments.device.name().ordinal > 0 {
-        let what = format!(
-            "`--device` is {}, but a mesh begins at the first device; leave out the number, or leave out `--mesh`",
-            arguments.device.name()
-        );
-        return Err(usage(what).into());
-    }
+    check_mesh(&arguments.mesh, &arguments.engine, &arguments.device)?;
     let unused = [
         ("--threads", arguments.threads != 0),
         ("--tuning", arguments.build.tuning.source.is_some()),
@@ -57,6 +47,27 @@ pub fn selected(arguments: &RunArguments) -> Result<Option<PathBuf>, Error> {
     ];
     let network = of_network(&arguments.build.model_arguments.network);
     plugin(&arguments.engine, &arguments.device, unused.into_iter().chain(network))
+}
+
+/// Returns the mesh and the sharding rules of the options, or `None` if `--mesh` is not set. The
+/// function returns an error if the selected engine or device does not support a mesh.
+pub fn check_mesh<'a>(
+    mesh: &'a MeshArguments,
+    engine: &EngineArguments,
+    device: &DeviceArguments,
+) -> Result<Option<(&'a Mesh, &'a [ShardRule])>, Error> {
+    let mesh = mesh.rules()?;
+    if engine.engine == Engine::Iree && mesh.is_some() {
+        return Err(usage("`--mesh` is for XLA; leave it out, or add `--engine xla`").into());
+    }
+    if mesh.is_some() && device.name().ordinal > 0 {
+        let what = format!(
+            "`--device` is {}, but a mesh begins at the first device; leave out the number, or leave out `--mesh`",
+            device.name()
+        );
+        return Err(usage(what).into());
+    }
+    Ok(mesh)
 }
 
 /// Lists the network options that only IREE supports, and whether each option is set.

@@ -17,11 +17,11 @@ use crate::{Expanded, Lowered, StagedTrace};
 /// ```
 /// use std::path::Path;
 ///
-/// use tracewright::Plan;
-/// use tracewright::models::ModelConfig;
+/// use models::ModelConfig;
+/// use tracewright_pipeline::Plan;
 ///
 /// // No weight is read for this.
-/// let model = ModelConfig::read(Path::new("demo"), &[])?;
+/// let model = ModelConfig::read(Path::new("../demo"), &[])?;
 /// let plan = Plan::new(Box::new(model), None, Some(64), Some(8))?;
 /// let lowered = plan.lower(&plan.trace()?.trace)?;
 /// assert!(lowered.module.text.contains("@decode"));
@@ -263,6 +263,6 @@ fn computed_in(wanted: Option<ElementType>) -> Result<ElementType, PlanError> {
 }
 
 /// Returns the smallest number `least` · 2ⁿ that is at least `tokens`, limited to `longest`.
-pub(crate) fn rounded_up(tokens: usize, least: usize, longest: usize) -> usize {
+pub fn rounded_up(tokens: usize, least: usize, longest: usize) -> usize {
     tokens.checked_next_power_of_two().unwrap_or(longest).max(least).min(longest)
 }

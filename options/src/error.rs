@@ -22,15 +22,19 @@ use tracewright::{
 use crate::limit::Limit;
 
 #[derive(Debug, thiserror::Error)]
-#[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "some are errors of commands that need IREE"))]
 pub enum Error {
     /// The command needs the IREE runtime, but this binary was built without IREE.
-    #[cfg(not(feature = "iree"))]
     #[error(
         "`{command}` needs the IREE runtime, but this binary was built without the IREE runtime; \
          run `cargo xtask demo`, or run `cargo xtask setup` and then `cargo build --release --features iree`"
     )]
     WithoutIree { command: &'static str },
+    /// This binary contains IREE, but was built without the server.
+    #[error(
+        "`serve` needs the cargo feature `serve`, but this binary was built without this feature; run `cargo build \
+         --release --features iree`, which builds with all default features"
+    )]
+    WithoutServe,
     /// The library returned an error, which already has an error code.
     #[error(transparent)]
     Library(AnyCoded),
@@ -144,8 +148,7 @@ fn in_options(error: ModelError) -> Error {
 impl CommandError for Error {
     fn code(&self) -> Code {
         match self {
-            #[cfg(not(feature = "iree"))]
-            Self::WithoutIree { .. } => Code::TW0002,
+            Self::WithoutIree { .. } | Self::WithoutServe => Code::TW0002,
             Self::Library(error) | Self::Followed { source: error, .. } => error.code(),
             Self::Said { code, .. } => *code,
             Self::Interrupted => Code::TW0005,
@@ -219,7 +222,6 @@ pub fn library_help(error: &AnyCoded) -> Vec<String> {
     }
     helps! { error:
         XlaError::Shard(_) => "`--shard AXES=MESH_AXIS` divides tensor axes along an axis of the mesh, `--shard AXES=none` does not divide the tensor axes";
-        XlaError::Quantized => "leave out `--quant`";
     }
     #[cfg(feature = "iree")]
     helps! { error:

@@ -14,6 +14,8 @@ use irpa::{Archive, Checkpoint, EntryData};
 use lower::{LowerError, Module, Weights};
 use ops::format::ROUNDING;
 use ops::{ElementType, TensorType};
+use pipeline::footprint::TooLarge;
+use pipeline::{Expanded, Footprint, Lowered, Memory};
 use runtime::{
     CompileError, CompileOptions, Compiled, Compiler, Device, ModuleCache, ParameterData, Parameters,
     Runtime, VmModule,
@@ -22,8 +24,7 @@ use simplify::Rules;
 use targets::{DeviceKind, Target};
 use trace::{Parameter, Trace};
 
-use crate::footprint::TooLarge;
-use crate::{Expanded, Footprint, Lowered, Memory, Program};
+use crate::Program;
 
 /// The compiler and the cache folder of a build, and a function that receives each step of the
 /// build.
@@ -59,24 +60,6 @@ pub enum BuildStep {
 }
 
 /// Options of [`build_program`].
-///
-/// ```no_run
-/// use std::path::Path;
-///
-/// use tracewright::irpa::Checkpoint;
-/// use tracewright::build::{ProgramOptions, build_program};
-/// use tracewright::models::ModelConfig;
-/// use tracewright::runtime::{Compiler, Device};
-/// use tracewright::Plan;
-///
-/// let folder = Path::new("demo");
-/// let plan = Plan::new(Box::new(ModelConfig::read(folder, &[])?), None, None, None)?;
-/// let compiler = Compiler::new("iree-compile"); // the one on PATH
-/// let options = ProgramOptions { device: Device::LocalSync, ..ProgramOptions::new(&compiler, Path::new("cache")) };
-/// let built = build_program(&plan.trace()?, &plan.named(Checkpoint::open(folder)?), options)?;
-/// println!("context {}", built.program.network()?.context());
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 pub struct ProgramOptions<'a> {
     /// The compiler and the cache folder of the build, and the function that receives each step of
     /// the build.
@@ -358,7 +341,7 @@ impl<'a> BuildTools<'a> {
 ///
 /// # Errors
 /// Returns an error if a file cannot be read or written, or `bake` fails.
-pub(crate) fn cached_archive(
+pub fn cached_archive(
     checkpoint: &Checkpoint,
     parameters: &[Parameter],
     cache: &Path,

@@ -17,7 +17,6 @@ pub fn bytes(what: &'static str, total: u64) -> ProgressBar {
 }
 
 /// Creates a spinner for a task whose duration is unknown.
-#[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "only the compiler takes an unknown time"))]
 pub fn spinner(what: impl Into<String>) -> ProgressBar {
     let bar = ProgressBar::new_spinner().with_message(what.into());
     bar.enable_steady_tick(Duration::from_millis(120));

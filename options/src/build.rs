@@ -14,7 +14,7 @@ use tracewright::targets::{DeviceKind, DeviceName, Numerics, Target, Tuning};
 use tracewright::tuning::{self, Tunings, read_tuning};
 use tracewright::{ModelError, Plan, PlanError};
 
-use crate::arguments::{CompileArguments, DeviceArguments, TuningArguments, TuningSource};
+use crate::arguments::{CompileArguments, DeviceArguments, TuningArguments, TuningOption};
 use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::progress;
@@ -42,7 +42,7 @@ pub fn compiler(arguments: &CompileArguments, interrupt: &Interrupt) -> Result<C
     Ok(compiler)
 }
 
-impl TuningSource {
+impl TuningOption {
     /// Converts the value of the option `--tuning` to the library's type. If the value names a
     /// tuning file, the function reads this file.
     pub fn resolved(&self) -> Result<tuning::TuningSource, Error> {
@@ -65,7 +65,7 @@ impl TuningArguments {
     /// Reads the tile sizes of kernels from the source that `--tuning` selects. Without `--tuning`,
     /// the function reads the measurements of `tracewright tune`.
     pub fn read(&self, target: &Target, tools: (&Compiler, &Path)) -> Result<Tunings, Error> {
-        self.source.as_ref().unwrap_or(&TuningSource::Measured).read(target, tools)
+        self.source.as_ref().unwrap_or(&TuningOption::Measured).read(target, tools)
     }
 }
 

@@ -42,13 +42,11 @@ impl Interrupt {
     }
 
     /// Clears the interrupt flag after an operation has stopped, so that the program can continue.
-    #[cfg(feature = "iree")]
     pub fn clear(&self) {
         self.asked.store(false, Ordering::SeqCst);
     }
 
     /// Sets whether the program is only waiting for the user's next input.
-    #[cfg(feature = "iree")]
     pub fn wait(&self, idle: bool) {
         self.idle.store(idle, Ordering::SeqCst);
     }

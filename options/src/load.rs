@@ -18,13 +18,12 @@ use tracewright::runtime::Compiler;
 use tracewright::targets::Numerics;
 use tracewright::{GenerateOptions, Model, ModelError, OpenOptions, PlanError};
 
-use crate::arguments::{CompileArguments, DeviceArguments, RunArguments, TuningArguments, TuningSource};
+use crate::arguments::{CompileArguments, DeviceArguments, RunArguments, TuningArguments, TuningOption};
 use crate::checkpoint::report_baked;
-use crate::commands::VARIABLES;
 use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::limit::{Limit, SetBy};
-use crate::{build, plugins, progress};
+use crate::{VARIABLES, build, plugins, progress};
 
 /// Reads the files of a model, but builds no network. Tracewright reports errors in the model's
 /// files before the slow compilation begins.
@@ -174,7 +173,7 @@ pub fn network_options(network: &NetworkArguments, tuning: &TuningArguments) -> 
         quantize: network.quantization().map_err(PlanError::from)?,
         activations: network.activations,
         rules: network.simplify,
-        tuning: tuning.source.as_ref().map(TuningSource::resolved).transpose()?,
+        tuning: tuning.source.as_ref().map(TuningOption::resolved).transpose()?,
         allow_config_keys: network.allow_config_key.clone(),
         ..OpenOptions::default()
     })

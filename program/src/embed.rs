@@ -1,38 +1,10 @@
 //! Computes embeddings of texts by calling a loaded program with token ids.
-//!
-//! ```no_run
-//! # use std::error::Error;
-//! # use std::path::Path;
-//! use tracewright::Plan;
-//! use tracewright::embed::Embedder;
-//! use tracewright::generate::Tokenizer;
-//! use tracewright::build::{ProgramOptions, build_program};
-//! use tracewright::models::{self, check_embeds, fit};
-//! use tracewright::runtime::Compiler;
-//!
-//! # fn main() -> Result<(), Box<dyn Error>> {
-//! let folder = Path::new("embeddinggemma-300m");
-//! let fitted = fit::open(models::read, folder, &[])?;
-//! let sentence = check_embeds(&*fitted.network, folder)?;
-//! let text = format!("{}Why is the sky blue?", sentence.prompt(Some("query"))?);
-//! let tokenizer = Tokenizer::load(folder)?.ok_or("there is no tokenizer.json")?;
-//! let (tokens, _) = tokenizer.encode_within(&text, sentence.max_tokens)?;
-//!
-//! let plan = Plan::new(fitted.network, None, Some(128), None)?;
-//! let compiler = Compiler::new("iree-compile"); // the one on PATH
-//! let options = ProgramOptions::new(&compiler, Path::new("cache"));
-//! let options = ProgramOptions { ignorable: plan.model.ignorable(), ..options };
-//! let loaded = build_program(&plan.trace()?, &fitted.checkpoint, options)?;
-//! let vectors = Embedder::new(&loaded.program, plan.model.vocabulary())?.embed(&[tokens])?;
-//! # Ok(())
-//! # }
-//! ```
 
 use ops::{Array, ArrayError};
+use pipeline::rounded_up;
 use trace::{Role, Signature};
 
-use crate::plan::rounded_up;
-use crate::program::{CallError, Program};
+use crate::{CallError, Program};
 
 /// Returns the padded length for texts that have at most `tokens` tokens. The padded length is a
 /// power of two, but at most `longest`. Because padded lengths are powers of two, Tracewright

@@ -36,7 +36,6 @@ pub enum Thinking {
 }
 
 #[derive(Clone, Debug)]
-#[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "no template is rendered"))]
 pub struct TemplateVariable {
     pub name: String,
     pub value: serde_json::Value,
@@ -193,18 +192,18 @@ pub struct TuningArguments {
     /// (off), or the settings in a JSON file. The JSON file has the format of the key `tuning` in a
     /// manifest [default: on]
     #[arg(long = "tuning", value_name = "on|off|FILE")]
-    pub source: Option<TuningSource>,
+    pub source: Option<TuningOption>,
 }
 
 /// The source from which Tracewright takes the kernel settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TuningSource {
+pub enum TuningOption {
     Measured,
     Usual,
     File(PathBuf),
 }
 
-impl From<&str> for TuningSource {
+impl From<&str> for TuningOption {
     fn from(text: &str) -> Self {
         match text {
             "on" => Self::Measured,

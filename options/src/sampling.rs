@@ -15,7 +15,7 @@ type Speculate = String;
 /// llama.cpp.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 #[value(rename_all = "snake_case")]
-pub enum Step {
+pub enum StepName {
     Penalties,
     Dry,
     TopNSigma,
@@ -116,7 +116,7 @@ pub struct SamplingArguments {
     /// Sampling steps, in the order in which they run; a step that you leave out is skipped [default:
     /// `penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature`]
     #[arg(long, value_name = "STEPS", value_delimiter = ';', hide_possible_values = true)]
-    pub samplers: Option<Vec<Step>>,
+    pub samplers: Option<Vec<StepName>>,
     /// Seed of the random draws; the same seed draws the same tokens
     #[arg(short, long, default_value_t = 0)]
     pub seed: u64,
@@ -151,21 +151,21 @@ mod wanted {
     use tracewright::model::Opening;
     use tracewright::{Follow, GenerateOptions};
 
-    use super::{SamplingArguments, Step};
+    use super::{SamplingArguments, StepName};
     use crate::error::Error;
 
-    impl From<Step> for SamplingStep {
-        fn from(step: Step) -> Self {
+    impl From<StepName> for SamplingStep {
+        fn from(step: StepName) -> Self {
             match step {
-                Step::Penalties => Self::Penalties,
-                Step::Dry => Self::Dry,
-                Step::TopNSigma => Self::TopNSigma,
-                Step::TopK => Self::TopK,
-                Step::TypP => Self::TypicalP,
-                Step::TopP => Self::TopP,
-                Step::MinP => Self::MinP,
-                Step::Xtc => Self::Xtc,
-                Step::Temperature => Self::Temperature,
+                StepName::Penalties => Self::Penalties,
+                StepName::Dry => Self::Dry,
+                StepName::TopNSigma => Self::TopNSigma,
+                StepName::TopK => Self::TopK,
+                StepName::TypP => Self::TypicalP,
+                StepName::TopP => Self::TopP,
+                StepName::MinP => Self::MinP,
+                StepName::Xtc => Self::Xtc,
+                StepName::Temperature => Self::Temperature,
             }
         }
     }

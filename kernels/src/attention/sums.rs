@@ -1,0 +1,138 @@
+//! The weighted sums of value vectors, which are in registers or in memory. The kernel adds the
+//! terms of a sum in the same order in both cases, so a sum has the same bits.
+
+use std::ops::Range;
+
+use super::{Attention, KEYS, Keys, LANES, ROOM, Tile};
+use crate::code::{Buffer, Code, Element, Type, Value};
+
+/// The largest number of features of a value whose sums are in registers.
+const NARROW: usize = 256;
+
+/// The number of vectors of 16 features that a pass over 16 keys adds to sums in memory. The sums of
+/// a pass are in registers.
+const PASS: usize = 16;
+
+impl Attention {
+    /// Whether the sums of a query are in memory, because the registers have no room for the sums.
+    pub(super) fn is_wide(&self) -> bool {
+        self.values > NARROW
+    }
+
+    /// The number of features of a value, rounded up to whole vectors.
+    pub(super) fn padded(&self) -> usize {
+        self.values.next_multiple_of(KEYS)
+    }
+
+    /// The number of queries whose state fits into a worker's memory, and at most 4.
+    pub(super) fn wide_rows(&self) -> usize {
+        // The prologue has a row between norm and rotary embedding.
+        let of_row = 4 * (self.features + self.padded() + 4 * KEYS + 1);
+        (ROOM.saturating_sub(4 * self.features) / of_row).clamp(1, 4)
+    }
+
+    /// Computes the sums in registers, and stores the quotients by the softmax totals. The function
+    /// `weighted` computes the softmax weights of 16 keys, and `place` returns the index of a
+    /// query's result.
+    pub(super) fn sum_in_registers<'k>(
+        &self,
+        code: &'k Code,
+        (seen, v): (Range<Value<'k>>, Buffer<'k>),
+        tile: &Tile<'k>,
+        weighted: impl Fn(Value<'k>) -> Keys<'k>,
+        (place, result): (impl Fn(usize) -> Value<'k>, Buffer<'k>),
+    ) {
+        let chunks = self.values.div_ceil(KEYS);
+        let zeros = vec![code.constant(LANES, 0.0); tile.rows * chunks];
+        let sums = code.fold(seen, KEYS, &zeros, |key, sums| {
+            let keys = weighted(key);
+            let sums = sums.chunks(chunks).enumerate().flat_map(|(row, sums)| {
+                let kept = tile.kept.load(code.index(row * KEYS), LANES);
+                sums.iter().map(move |&sum| sum * kept)
+            });
+            let sums: Vec<Value<'k>> = sums.collect();
+            self.weigh(code, (v, code.index(0), self.values), keys, tile.weights, &sums)
+        });
+        for (i, sums) in sums.chunks(chunks).enumerate() {
+            let at = place(i);
+            let total = tile.totals.load(code.index(i * KEYS), LANES).sum().broadcast(KEYS);
+            for (chunk, &sum) in sums.iter().enumerate() {
+                let value = sum.divide(total).convert(self.element);
+                result.store_lanes(at + chunk * KEYS, value, self.values - chunk * KEYS);
+            }
+        }
+    }
+
+    /// Computes the same as [`sum_in_registers`](Self::sum_in_registers) with sums in memory.
+    pub(super) fn sum_in_memory<'k>(
+        &self,
+        code: &'k Code,
+        (seen, v): (Range<Value<'k>>, Buffer<'k>),
+        (tile, sums): (&Tile<'k>, Buffer<'k>),
+        weighted: impl Fn(Value<'k>) -> Keys<'k>,
+        (place, result): (impl Fn(usize) -> Value<'k>, Buffer<'k>),
+    ) {
+        let stride = self.padded();
+        code.repeat(code.index(0)..code.index(tile.rows * stride), KEYS, |at| {
+            sums.store(at, code.constant(LANES, 0.0));
+        });
+        code.repeat(seen, KEYS, |key| {
+            let keys = weighted(key);
+            self.passes(code, tile.rows, |from, features| {
+                let chunks = features.div_ceil(KEYS);
+                let places: Vec<(usize, Value<'k>)> = (0..tile.rows * chunks)
+                    .map(|i| (i / chunks, from + (i / chunks * stride + i % chunks * KEYS)))
+                    .collect();
+                let kept: Vec<Value<'k>> =
+                    (0..tile.rows).map(|row| tile.kept.load(code.index(row * KEYS), LANES)).collect();
+                let before: Vec<Value<'k>> =
+                    places.iter().map(|&(row, at)| sums.load(at, LANES) * kept[row]).collect();
+                let after = self.weigh(code, (v, from, features), keys, tile.weights, &before);
+                places.iter().zip(after).for_each(|(&(_, at), sum)| sums.store(at, sum));
+            });
+        });
+        for i in 0..tile.rows {
+            let at = place(i);
+            let total = tile.totals.load(code.index(i * KEYS), LANES).sum().broadcast(KEYS);
+            self.passes(code, PASS, |from, features| {
+                let value = sums.load(from + i * stride, LANES).divide(total).convert(self.element);
+                result.store_lanes(at + from, value, features);
+            });
+        }
+    }
+
+    /// Calls `body` for groups of a value's features, with the first feature and the number of
+    /// features. The sums of `rows` queries and of the features of a group are PASS vectors.
+    fn passes<'k>(&self, code: &'k Code, rows: usize, body: impl Fn(Value<'k>, usize)) {
+        let width = (PASS / rows).max(1) * KEYS;
+        let whole = self.values / width * width;
+        code.repeat(code.index(0)..code.index(whole), width, |from| body(from, width));
+        if whole < self.values {
+            body(code.index(whole), self.values - whole);
+        }
+    }
+
+    /// Multiplies features of the value vectors of 16 keys by the softmax `weights` of each query,
+    /// and adds the products to the sums of the queries. The features begin with the feature `from`.
+    fn weigh<'k>(
+        &self,
+        code: &'k Code,
+        (v, from, features): (Buffer<'k>, Value<'k>, usize),
+        keys: Keys<'k>,
+        weights: Buffer<'k>,
+        sums: &[Value<'k>],
+    ) -> Vec<Value<'k>> {
+        let chunks = features.div_ceil(KEYS);
+        code.fold(code.index(0)..code.index(KEYS), 1, sums, |lane, sums| {
+            let at = self.key(code, keys, lane) * self.values + from;
+            let numbers: Vec<Value<'k>> =
+                (0..chunks).map(|i| v.load_floats(at + i * KEYS, features - i * KEYS)).collect();
+            let rows = sums.chunks(chunks).enumerate();
+            rows.flat_map(|(row, sums)| {
+                let weight = weights.load(lane + row * KEYS, Type::Scalar(Element::F32)).broadcast(KEYS);
+                sums.iter().zip(&numbers).map(move |(&sum, numbers)| numbers.multiply_add(weight, sum))
+            })
+            .collect()
+        })
+    }
+}
