@@ -26,9 +26,9 @@ pub(crate) enum Sums {
 /// integers, and zeros fill the last chunk of the row. After the integers, the row contains the
 /// scales of the groups as f32, and then the sums of the groups.
 ///
-/// If the activations can have more than 8 bits, each of the three parts is there twice: for the
-/// rounded activations, and then for the residuals, which are the rounding errors in smaller units.
-/// A group without residuals has the scale 0 in the second part.
+/// If activations can have more than 8 bits, each part of the row exists twice. The first copy of a
+/// part belongs to the rounded activations. The second copy belongs to the residuals, which are the
+/// rounding errors in smaller units. A group without residuals has the scale 0 in the second part.
 #[derive(Clone, Copy)]
 pub(crate) struct Form {
     pub(crate) inputs: usize,

@@ -79,7 +79,7 @@ crate::words! {
 }
 
 /// With [`ActivationBits::Mixed`], a group of activations has an outlier if its largest magnitude
-/// is more than this multiple of the geometric mean over the row. Of normally distributed
+/// is more than this multiple of the geometric mean over the row. In normally distributed
 /// activations, few groups have outliers. In SmolLM2, one of eight groups has outliers, and these
 /// groups cause three quarters of the KL divergence of 8-bit activations.
 pub const OUTLIER: f32 = 2.0;
@@ -97,7 +97,7 @@ pub const IGNORED_BITS: u32 = 12;
 pub fn outlier_limit(largest: impl Iterator<Item = f32>) -> f32 {
     let add = |(sum, count), x: f32| (sum + (x.to_bits() >> IGNORED_BITS), count + 1);
     let (sum, count) = largest.filter(|&x| x > 0.0).fold((0, 0), add);
-    f32::from_bits(sum / count.max(1) << IGNORED_BITS) * OUTLIER
+    f32::from_bits((sum / count.max(1)) << IGNORED_BITS) * OUTLIER
 }
 
 /// The largest integer of quantized activations.
