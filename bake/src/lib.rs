@@ -131,7 +131,7 @@ impl fmt::Display for FromBlocks {
         match (self.is_exact(), self.to.0) {
             (true, _) => f.write_str(", exactly"),
             (false, Some(WeightFormat::Q8)) => {
-                f.write_str(", each number off by at most 0.5 % of its group's largest")
+                f.write_str(", each number off by at most 0.8 % of its group's largest")
             }
             (false, Some(WeightFormat::Q4)) => {
                 f.write_str(", each number off by at most 13 % of its group's largest")

@@ -248,11 +248,11 @@ fn other_blocks_become_eight_bits_and_that_is_said() {
         for (expected, found) in expected.chunks(32).zip(found.chunks(32)) {
             let largest = expected.iter().fold(0.0f32, |m, x| m.max(x.abs()));
             let apart = expected.iter().zip(found).fold(0.0f32, |m, (a, b)| m.max((a - b).abs()));
-            assert!(apart <= 0.005 * largest, "{key}: {apart} of {largest}");
+            assert!(apart <= 0.008 * largest, "{key}: {apart} of {largest}");
         }
     }
     let said: Vec<String> = blocks.iter().map(|(what, count)| format!("{count} of {what}")).collect();
-    let off = "each number off by at most 0.5 % of its group's largest";
+    let off = "each number off by at most 0.8 % of its group's largest";
     let expected = [
         "1 of Q5_0 as q8, exactly".to_owned(),
         "1 of Q8_0 as q8, exactly".into(),
