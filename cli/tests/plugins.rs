@@ -127,7 +127,6 @@ fn options_of_iree_are_errors_with_xla() {
         (&["bench", "decode", model], &["--threads", "2"]),
         (&["bench", "prefill", model], &["--trace", "profile.json"]),
         (&["bench", "decode", model], &["--tuning", "off"]),
-        (&[&["bisect", model][..], &tokens].concat(), &["--against", "dense"]),
         (&[&["bisect", model][..], &tokens].concat(), &["--layout", "plain"]),
     ] {
         let command = [command, &["--engine", "xla", "--plugin", "plugin.so"], option].concat();
