@@ -16,7 +16,7 @@ use tracewright::ops::{ElementType, WeightFormat};
 use tracewright::runtime::Device;
 use tracewright::trace::KvFormat;
 use tracewright::{GenerateOptions, Model, OpenOptions, user};
-use tracewright_tests::built::repository;
+use tracewright_tests::built::{compiler, repository};
 use tracewright_tests::golden::{ALL, BOUND, BuildOptions, Golden, best, build, greedy};
 
 /// How far logits may be from transformers', in units of the largest: ten times as far as those of toys of a few layers.
@@ -175,6 +175,7 @@ fn answers(golden: &Golden, (quantize, kv): (Quantization, KvFormat), questions:
         quantize: Some(quantize),
         kv: Some(kv),
         cache: Some(cache.path().into()),
+        compiler: Some(compiler().unwrap()),
         ..OpenOptions::default()
     };
     let model = Model::open_with(&golden.model, options).unwrap();
