@@ -40,7 +40,7 @@ def main() -> None:
     for case in decoded:
         batch, way = key(case)
         seconds = case["seconds"]["median"]
-        # Of quantized weights, a step reads fewer bytes than the checkpoint has.
+        # A step reads fewer bytes of quantized weights than the checkpoint has.
         found = speeds(name, int(batch), seconds, prefill[batch, way]) | {"bytes_per_s": case["gb_per_s"] * 1e9}
         report(speed={"model": name, "batch": int(batch), "engine": way, "way": "bench", **found})
         say(f"batch {batch}, {way}: {seconds * 1e3:.3f} ms a step")

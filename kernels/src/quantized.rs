@@ -47,6 +47,15 @@ impl Sums {
     }
 }
 
+/// Returns the end of the names of kernels that read or write activations with this number of bits.
+pub(crate) fn bits_suffix(bits: ActivationBits) -> &'static str {
+    match bits {
+        ActivationBits::Eight => "",
+        ActivationBits::Mixed => "_mixed",
+        ActivationBits::Sixteen => "_16",
+    }
+}
+
 /// The integers of a group, as two vectors of 16 integers, and the scale of the integers.
 #[derive(Clone, Copy)]
 pub(crate) struct Rounded<'k> {
@@ -68,12 +77,7 @@ impl Form {
     /// Returns a name that is different for each layout of quantized activations.
     pub(crate) fn name(self) -> String {
         let Self { inputs, bits, chunk, sums } = self;
-        let residuals = match bits {
-            ActivationBits::Eight => "",
-            ActivationBits::Mixed => "_mixed",
-            ActivationBits::Sixteen => "_16",
-        };
-        format!("{inputs}_by{chunk}_{}{residuals}", sums.name())
+        format!("{inputs}_by{chunk}_{}{}", sums.name(), bits_suffix(bits))
     }
 
     /// Returns the number of integers in a quantized row, including the padding integers and

@@ -23,7 +23,7 @@ impl StoredWeight {
         matmul: QuantizedMatmul,
     ) -> Result<NodeId, InferError> {
         let matmul = match (&self.reader, matmul) {
-            // Of the tokens of a prompt, the network passes only the last to the head.
+            // The network passes only the last token of a prompt to the head.
             (WeightReader::Matmul(head), QuantizedMatmul::Rounded(ActivationBits::Mixed))
                 if is_head(head) =>
             {

@@ -275,12 +275,8 @@ impl Matmul<'_> {
     pub(crate) fn name(&self) -> String {
         let &Self { format, rows, inputs, outputs, x, y, norm, isa, stack, .. } = self;
         let normed = norm.map(|norm| format!("_normed_{}", norm.name())).unwrap_or_default();
-        let residuals = match self.activations {
-            _ if format.element().is_some() => "",
-            ActivationBits::Eight => "",
-            ActivationBits::Mixed => "_mixed",
-            ActivationBits::Sixteen => "_16",
-        };
+        let rounds = format.element().is_none();
+        let residuals = if rounds { quantized::bits_suffix(self.activations) } else { "" };
         let of = |Stack { matrices, rows, chosen }| {
             format!("_{rows}_{}_{matrices}", if chosen { "chosen_of" } else { "of_all" })
         };
