@@ -207,8 +207,8 @@ impl<'a> Moved<'a> {
     }
 }
 
-/// Returns the declarations of all tensors that the parameters in `trace` read. The returned map
-/// contains each declaration under the key of the declared tensor.
+/// Returns the declaration of each checkpoint tensor from which `trace` computes a parameter. The
+/// returned map contains each declaration under the key of the declared tensor.
 pub(crate) fn declarations(trace: &Trace) -> BTreeMap<String, Declared> {
     // An earlier check rejects a trace that declares a key with two types.
     let Ok(reads) = trace.reads() else { return BTreeMap::new() };

@@ -34,8 +34,8 @@ pub struct DumpArguments {
     /// Show only these entry points; separate several names with commas
     #[arg(long, value_delimiter = ',', value_parser = ["prefill", "prefill_short", "decode", "score"])]
     entry: Vec<String>,
-    /// Show only the function that computes this layer, counted from 0; an HTML page opens at this
-    /// layer
+    /// Show only the function that computes layer K, counted from 0; an HTML page contains all
+    /// layers, and shows layer K first
     #[arg(long, value_name = "K")]
     layer: Option<usize>,
     /// Compilation stage of the trace, for `--emit` `text`, `counts`, `dot` and `svg`; the other formats show

@@ -54,7 +54,8 @@ impl LintArguments {
     }
 }
 
-/// A target of `lint`: IREE's compiler with a target of `export`, or XLA.
+/// The compiler for which `lint` checks a network: XLA, or IREE's compiler for a machine that
+/// `export --target` accepts.
 #[derive(Clone, Debug)]
 pub struct LintTarget {
     name: String,

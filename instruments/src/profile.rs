@@ -294,6 +294,7 @@ pub(crate) fn variant(plan: &Plan) -> BTreeMap<&'static str, String> {
     BTreeMap::from([
         ("dtype", plan.element.to_string()),
         ("quant", quant),
+        ("activations", plan.weights.activations.word().to_owned()),
         ("kv", plan.kv.word().to_owned()),
         ("kernels", kernels.to_owned()),
         ("tuning", tuning.to_owned()),

@@ -1,6 +1,8 @@
 //! Activations that are quantized to integers of 8 bits or, in some or all groups of 32, of 16 bits. For
 //! each group of 32 integers, the layout stores a scale and the sum of the integers.
 
+use std::ops::{Add as _, Range};
+
 use ops::format::{ActivationBits, GROUP, IGNORED_BITS, LARGEST_ACTIVATION, OUTLIER, RESIDUAL_STEPS};
 
 use crate::code::{Buffer, Code, Element, Type, Value};
@@ -56,21 +58,34 @@ pub(crate) fn bits_suffix(bits: ActivationBits) -> &'static str {
     }
 }
 
+/// The number of groups that the kernel quantizes together. To compute a maximum or a sum for each of
+/// eight groups together takes half as many instructions as for one group after the other.
+const TOGETHER: usize = 8;
+
+/// Consecutive groups of a row that the kernel quantizes together.
+#[derive(Clone, Copy)]
+struct Block {
+    groups: usize,
+    /// The number of numbers in each group. Only the last group of a row can have fewer than
+    /// [`GROUP`].
+    numbers: usize,
+}
+
+/// A row of activations that the kernel quantizes.
+#[derive(Clone, Copy)]
+struct Source<'k> {
+    code: &'k Code,
+    x: Buffer<'k>,
+    /// The index of the row's first number.
+    from: Value<'k>,
+    form: Form,
+}
+
 /// The integers of a group, as two vectors of 16 integers, and the scale of the integers.
 #[derive(Clone, Copy)]
 pub(crate) struct Rounded<'k> {
     pub(crate) integers: [Value<'k>; 2],
     pub(crate) scale: Value<'k>,
-}
-
-/// A quantized group, while the kernel writes the group.
-pub(crate) struct QuantizedGroup<'g, 'k> {
-    pub(crate) first: Rounded<'k>,
-    /// A function that computes the residuals; `None` if the row has no residuals. A group without
-    /// an outlier has residuals of 0.
-    pub(crate) residuals: Option<&'g dyn Fn() -> Rounded<'k>>,
-    /// Whether the group has an outlier; `None` if the kernel does not look for outliers.
-    is_outlier: Option<Value<'k>>,
 }
 
 impl Form {
@@ -100,90 +115,170 @@ impl Form {
         self.planes() * (self.values() + 8 * self.groups())
     }
 
-    /// Quantizes the row of the activations x that begins at the index `from`, and calls `write`
-    /// for each group of the row. If the function gets a row, it uses the memory of
-    /// the row's scales for the largest magnitudes, until it writes the scales.
+    /// Quantizes the row of the activations x that begins at the index `from`, and calls `write` for
+    /// each group of the row. The argument of `write` has one element for the rounded activations and,
+    /// if the layout has residuals, one element for the residuals.
     pub(crate) fn quantize<'k>(
         self,
         code: &'k Code,
         (x, from): (Buffer<'k>, Value<'k>),
-        kept: Option<Row<'k>>,
-        write: impl Fn(Value<'k>, QuantizedGroup<'_, 'k>),
+        write: impl Fn(Value<'k>, &[Rounded<'k>]),
     ) {
-        let float = Type::Scalar(Element::F32);
-        let number = |number: f32| code.constant(float, f64::from(number));
-        let halves_of = |group: Value<'k>, count: usize| {
-            [0, 16].map(|half: usize| x.load_floats(from + group * GROUP + half, count.saturating_sub(half)))
-        };
-        let largest_of = |halves: [Value<'k>; 2]| {
-            // As integers, the bits of non-negative floats have the same order as the floats, and
-            // the bits of NaN are the largest.
-            let integer = Type::lanes(16, Element::I32);
-            let sizes =
-                halves.map(|half| half.bits(integer).and(code.constant(integer, f64::from(i32::MAX))));
-            sizes[0].max(sizes[1]).largest().bits(float)
-        };
-        let (whole, rest) = (self.inputs / GROUP, self.inputs % GROUP);
-        let limit = (self.bits == ActivationBits::Mixed).then(|| {
-            let [zero, one] = [0.0, 1.0].map(|number| code.constant(Type::Scalar(Element::I32), number));
-            let add = |group, count, sums: &[Value<'k>]| {
-                let largest = largest_of(halves_of(group, count));
-                kept.iter().for_each(|row| row.put(row.scales(), group, largest));
-                let bits = largest.bits(zero.ty());
-                let counts = one.or_else(bits.greater(zero), zero);
-                vec![sums[0] + bits.shift_right(IGNORED_BITS as usize), sums[1] + counts]
-            };
-            let range = code.index(0)..code.index(whole);
-            let sums = code.fold(range, 1, &[zero; 2], |group, sums| add(group, GROUP, sums));
-            let sums = if rest == 0 { sums } else { add(code.index(whole), rest, &sums) };
-            let mean = sums[0].divide(sums[1].max(one)).shift_left(IGNORED_BITS as usize);
-            mean.bits(float) * number(OUTLIER)
+        let source = Source { code, x, from, form: self };
+        let limit = source.limit(None);
+        source.each(|first, block| {
+            let largest = source.largest(first, block);
+            let [inverses, scales] = source.factors(largest);
+            let residual_scales = source.residual_scales(limit, largest, scales);
+            for i in 0..block.groups {
+                let group = first + i;
+                let (units, integers) = source.rounded(group, block, inverses.lane(i));
+                let mut parts = vec![Rounded { integers, scale: scales.lane(i) }];
+                if self.planes() == 2 {
+                    parts.push(Rounded { integers: residuals(units), scale: residual_scales.lane(i) });
+                }
+                write(group, &parts);
+            }
         });
-        let group = |group: Value<'k>, count: usize| {
-            let halves = halves_of(group, count);
-            let largest = match kept {
-                Some(row) if limit.is_some() => row.scale(group),
-                _ => largest_of(halves),
-            };
-            let (full, zero) = (number(LARGEST_ACTIVATION), number(0.0));
-            let inverse = full.divide(largest).or_else(largest.greater(zero), zero).broadcast(16);
-            let units = halves.map(|half| half * inverse);
-            let rounded = units.map(Value::round);
-            let first = Rounded {
-                integers: rounded.map(|units| units.convert(Element::I32)),
-                scale: largest.divide(full),
-            };
-            let is_outlier = limit.map(|limit| largest.greater(limit));
-            let residuals = || {
-                let if_outlier = |value: Value<'k>| match is_outlier {
-                    Some(is_outlier) => value.or_else(is_outlier, zero),
-                    None => value,
-                };
-                let steps = if_outlier(number(RESIDUAL_STEPS)).broadcast(16);
-                let integers = [0, 1].map(|half| {
-                    let less = code.constant(units[half].ty(), -1.0);
-                    let error = rounded[half].multiply_add(less, units[half]);
-                    (error * steps).round().convert(Element::I32)
-                });
-                Rounded { integers, scale: if_outlier(first.scale.divide(number(RESIDUAL_STEPS))) }
-            };
-            let residuals: &dyn Fn() -> Rounded<'k> = &residuals;
-            let residuals = (self.planes() == 2).then_some(residuals);
-            write(group, QuantizedGroup { first, residuals, is_outlier });
-        };
-        code.repeat(code.index(0)..code.index(whole), 1, |at| group(at, GROUP));
-        if rest > 0 {
-            group(code.index(whole), rest);
-        }
-        // The last chunk can have groups without numbers.
-        for empty in self.inputs.div_ceil(GROUP)..self.groups() {
+        for empty in self.padding() {
             let zeros = code.constant(Type::lanes(16, Element::I32), 0.0);
-            let first = Rounded { integers: [zeros; 2], scale: number(0.0) };
-            let residuals: &dyn Fn() -> Rounded<'k> = &|| first;
-            let residuals = (self.planes() == 2).then_some(residuals);
-            write(code.index(empty), QuantizedGroup { first, residuals, is_outlier: None });
+            let scale = code.constant(Type::Scalar(Element::F32), 0.0);
+            write(code.index(empty), &vec![Rounded { integers: [zeros; 2], scale }; self.planes()]);
         }
     }
+
+    /// Returns the groups without numbers at the end of the last chunk.
+    fn padding(self) -> Range<usize> {
+        self.inputs.div_ceil(GROUP)..self.groups()
+    }
+}
+
+impl<'k> Source<'k> {
+    /// Calls `body` for each block of the row, and passes the index of the block's first group.
+    fn each(self, body: impl Fn(Value<'k>, Block)) {
+        self.fold(&[], |first, block, _| {
+            body(first, block);
+            Vec::new()
+        });
+    }
+
+    /// Computes new values from the previous values in each block of the row.
+    fn fold(
+        self,
+        values: &[Value<'k>],
+        body: impl Fn(Value<'k>, Block, &[Value<'k>]) -> Vec<Value<'k>>,
+    ) -> Vec<Value<'k>> {
+        let (whole, rest) = (self.form.inputs / GROUP, self.form.inputs % GROUP);
+        let together = whole / TOGETHER * TOGETHER;
+        let mut values = values.to_vec();
+        for (range, groups) in [(0..together, TOGETHER), (together..whole, 1)] {
+            if !range.is_empty() {
+                let block = Block { groups, numbers: GROUP };
+                let range = self.code.index(range.start)..self.code.index(range.end);
+                values = self.code.fold(range, groups, &values, |first, values| body(first, block, values));
+            }
+        }
+        if rest > 0 {
+            values = body(self.code.index(whole), Block { groups: 1, numbers: rest }, &values);
+        }
+        values
+    }
+
+    /// Returns the numbers of a group, as f32.
+    fn halves(self, group: Value<'k>, block: Block) -> [Value<'k>; 2] {
+        let at = self.from + group * GROUP;
+        [0, 16].map(|half| self.x.load_floats(at + half, block.numbers.saturating_sub(half)))
+    }
+
+    /// Returns the largest magnitude of each group in a block, as f32.
+    fn largest(self, first: Value<'k>, block: Block) -> Value<'k> {
+        // As integers, the bits of non-negative floats have the same order as the floats, and the
+        // bits of NaN are the largest.
+        let integer = Type::lanes(16, Element::I32);
+        let magnitudes = (0..block.groups).map(|i| {
+            let halves = self.halves(first + i, block);
+            let halves =
+                halves.map(|half| half.bits(integer).and(self.code.constant(integer, f64::from(i32::MAX))));
+            halves[0].max(halves[1])
+        });
+        reduce_each(magnitudes.collect(), Value::max).bits(Type::lanes(block.groups, Element::F32))
+    }
+
+    /// Returns the largest magnitude of a group without outliers; `None` if the kernel does not look
+    /// for outliers. If the function gets a quantized row, it stores the largest magnitudes of all groups
+    /// in the place of the row's scales.
+    fn limit(self, kept: Option<Row<'k>>) -> Option<Value<'k>> {
+        let scalar = |element| Type::Scalar(element);
+        (self.form.bits == ActivationBits::Mixed).then(|| {
+            let zero = self.code.constant(scalar(Element::I32), 0.0);
+            let sums = self.fold(&[zero; 2], |first, block, sums| {
+                let largest = self.largest(first, block);
+                kept.iter().for_each(|row| row.put(row.scales(), first, largest));
+                let bits = largest.bits(Type::lanes(block.groups, Element::I32));
+                let [none, one] = [0.0, 1.0].map(|number| self.code.constant(bits.ty(), number));
+                let counts = one.or_else(bits.greater(none), none);
+                vec![sums[0] + bits.shift_right(IGNORED_BITS as usize).sum(), sums[1] + counts.sum()]
+            });
+            let one = self.code.constant(scalar(Element::I32), 1.0);
+            let mean = sums[0].divide(sums[1].max(one)).shift_left(IGNORED_BITS as usize);
+            mean.bits(scalar(Element::F32)) * self.code.constant(scalar(Element::F32), f64::from(OUTLIER))
+        })
+    }
+
+    /// Returns the factors from numbers to integers, and the factors from integers to numbers, for
+    /// groups with these largest magnitudes.
+    fn factors(self, largest: Value<'k>) -> [Value<'k>; 2] {
+        let [full, zero] =
+            [LARGEST_ACTIVATION, 0.0].map(|number| self.code.constant(largest.ty(), f64::from(number)));
+        [full.divide(largest).or_else(largest.greater(zero), zero), largest.divide(full)]
+    }
+
+    /// Returns the scales of residuals, which are 0 for groups without outliers.
+    fn residual_scales(self, limit: Option<Value<'k>>, largest: Value<'k>, scales: Value<'k>) -> Value<'k> {
+        let Type::Vector(groups, _) = scales.ty() else { unreachable!("a block has several groups") };
+        let [steps, zero] =
+            [RESIDUAL_STEPS, 0.0].map(|number| self.code.constant(scales.ty(), f64::from(number)));
+        let scales = scales.divide(steps);
+        match limit {
+            Some(limit) => scales.or_else(largest.greater(limit.broadcast(groups)), zero),
+            None => scales,
+        }
+    }
+
+    /// Returns the numbers of a group in units of the group's scale, and the nearest integers.
+    fn rounded(self, group: Value<'k>, block: Block, inverse: Value<'k>) -> ([Value<'k>; 2], [Value<'k>; 2]) {
+        let units = self.halves(group, block).map(|half| half * inverse.broadcast(16));
+        (units, units.map(|units| units.round().convert(Element::I32)))
+    }
+}
+
+/// Returns the rounding errors of some numbers, as integers in smaller units.
+fn residuals(units: [Value<'_>; 2]) -> [Value<'_>; 2] {
+    units.map(|units| {
+        let number = |number: f32| units.code().constant(units.ty(), f64::from(number));
+        let error = units.round().multiply_add(number(-1.0), units);
+        (error * number(RESIDUAL_STEPS)).round().convert(Element::I32)
+    })
+}
+
+/// Combines the 16 lanes of each vector by `op`, and returns the results as one vector. The number of
+/// vectors must be a power of two. The function combines the lanes of all vectors together: after
+/// each step, each lane belongs to half as many lanes of the result.
+fn reduce_each<'k>(mut vectors: Vec<Value<'k>>, op: impl Fn(Value<'k>, Value<'k>) -> Value<'k>) -> Value<'k> {
+    let mut own = 16;
+    while own > 1 {
+        let combined = vectors.chunks(2).map(|pair| {
+            let [first, last] = [pair[0], pair[pair.len() - 1]];
+            let Type::Vector(lanes, _) = first.ty() else { unreachable!("only vectors have lanes") };
+            let half = |half: usize| -> Vec<usize> {
+                (0..lanes * pair.len()).filter(|lane| lane % own / (own / 2) == half).collect()
+            };
+            op(first.pick(last, &half(0)), first.pick(last, &half(1)))
+        });
+        vectors = combined.collect();
+        own /= 2;
+    }
+    vectors[0]
 }
 
 /// A quantized row: the buffer that contains the row, and the index of the row's first byte.
@@ -218,19 +313,18 @@ impl<'k> Row<'k> {
     }
 
     pub(crate) fn scale(self, group: Value<'k>) -> Value<'k> {
-        self.word(self.scales(), group).bits(Type::Scalar(Element::F32))
+        self.words(self.scales(), group, 1).bits(Type::Scalar(Element::F32))
     }
 
     /// Returns the bits of the scales of some groups. The bits are 0 for groups without residuals.
     pub(crate) fn scale_bits(self, group: Value<'k>, count: usize) -> Value<'k> {
-        let at = self.at + (group * 4 + self.scales());
-        self.buffer.load(at, Type::lanes(4 * count, Element::I8)).bits(Type::lanes(count, Element::I32))
+        self.words(self.scales(), group, count).bits(Type::lanes(count, Element::I32))
     }
 
     /// Returns the sum of a group of the quantized row, as a 32-bit number.
     pub(crate) fn sum(self, group: Value<'k>) -> Value<'k> {
         let element = if self.form.sums == Sums::Numbers { Element::F32 } else { Element::I32 };
-        self.word(self.sums(), group).bits(Type::Scalar(element))
+        self.words(self.sums(), group, 1).bits(Type::Scalar(element))
     }
 
     fn scales(self) -> usize {
@@ -241,42 +335,101 @@ impl<'k> Row<'k> {
         self.scales() + 4 * self.form.groups() * self.form.planes()
     }
 
-    fn word(self, part: usize, group: Value<'k>) -> Value<'k> {
-        self.buffer.load(self.at + (group * 4 + part), Type::lanes(4, Element::I8))
+    fn words(self, part: usize, group: Value<'k>, count: usize) -> Value<'k> {
+        self.buffer.load(self.at + (group * 4 + part), Type::lanes(4 * count, Element::I8))
     }
 
-    fn put(self, part: usize, group: Value<'k>, word: Value<'k>) {
-        self.buffer.store(self.at + (group * 4 + part), word.bits(Type::lanes(4, Element::I8)));
+    fn put(self, part: usize, group: Value<'k>, words: Value<'k>) {
+        let bytes = Type::lanes(words.ty().bits() / 8, Element::I8);
+        self.buffer.store(self.at + (group * 4 + part), words.bits(bytes));
+    }
+
+    /// Stores the integers of a group, and returns 16 numbers whose sum is the sum of the integers.
+    fn store(self, group: Value<'k>, integers: [Value<'k>; 2]) -> Value<'k> {
+        for (half, integers) in integers.into_iter().enumerate() {
+            self.buffer.store(self.place(group * GROUP + 16 * half), integers.convert(Element::I8));
+        }
+        integers[0] + integers[1]
+    }
+
+    /// Stores the sums of groups with these sums of integers and scales.
+    fn put_sums(self, first: Value<'k>, sums: Value<'k>, scales: Value<'k>) {
+        let sums = match self.form.sums {
+            Sums::Times(added) => sums * sums.code().constant(sums.ty(), f64::from(added)),
+            Sums::Numbers => sums.convert(Element::F32) * scales,
+        };
+        self.put(self.sums(), first, sums);
     }
 
     /// Quantizes a row of the activations x, and stores the quantized row in memory.
     pub(crate) fn fill(self, code: &'k Code, x: Buffer<'k>, from: Value<'k>) {
-        let store = |row: Self, group: Value<'k>, Rounded { integers, scale }: Rounded<'k>| {
-            for (half, integers) in integers.into_iter().enumerate() {
-                let at = row.place(group * GROUP + 16 * half);
-                self.buffer.store(at, integers.convert(Element::I8));
-            }
-            row.put(row.scales(), group, scale);
-            let sum = (integers[0] + integers[1]).sum();
-            let sum = match self.form.sums {
-                Sums::Times(added) => sum * code.constant(sum.ty(), f64::from(added)),
-                Sums::Numbers => sum.convert(Element::F32) * scale,
+        let source = Source { code, x, from, form: self.form };
+        let residuals = (self.form.planes() == 2).then(|| self.residuals());
+        let limit = source.limit(Some(self));
+        source.each(|first, block| {
+            let largest = match limit {
+                Some(_) => {
+                    let ty = Type::lanes(block.groups, Element::F32);
+                    self.words(self.scales(), first, block.groups).bits(ty)
+                }
+                None => source.largest(first, block),
             };
-            row.put(row.sums(), group, sum);
-        };
-        self.form.quantize(code, (x, from), Some(self), |group, quantized| {
-            store(self, group, quantized.first);
-            let Some(residuals) = quantized.residuals else { return };
-            let row = self.residuals();
-            let all = || store(row, group, residuals());
-            match quantized.is_outlier {
-                None => all(),
-                // With the scale 0, the integers can have any value.
-                Some(is_outlier) => code.either(is_outlier, all, || {
-                    let zero = code.constant(Type::Scalar(Element::I32), 0.0);
-                    row.put(row.scales(), group, zero);
-                    row.put(row.sums(), group, zero);
-                }),
+            let [inverses, scales] = source.factors(largest);
+            let sums = (0..block.groups).map(|i| {
+                let (_, integers) = source.rounded(first + i, block, inverses.lane(i));
+                self.store(first + i, integers)
+            });
+            let sums = reduce_each(sums.collect(), Value::add);
+            self.put(self.scales(), first, scales);
+            self.put_sums(first, sums, scales);
+            if let Some(row) = residuals {
+                row.put(row.scales(), first, source.residual_scales(limit, largest, scales));
+                // The place of the sums contains the factors until the kernel computes the residuals.
+                row.put(row.sums(), first, inverses);
+            }
+        });
+        if let Some(row) = residuals {
+            row.fill_residuals(source);
+        }
+        for empty in self.form.padding() {
+            let group = code.index(empty);
+            let zeros = code.constant(Type::lanes(16, Element::I32), 0.0);
+            let zero = code.constant(Type::Scalar(Element::I32), 0.0);
+            for row in [Some(self), residuals].into_iter().flatten() {
+                row.store(group, [zeros; 2]);
+                row.put(row.scales(), group, zero);
+                row.put(row.sums(), group, zero);
+            }
+        }
+    }
+
+    /// Computes the residuals of the groups whose scale is not 0. Few groups have residuals, so the
+    /// kernel looks at a block of groups first. In all other groups, the integers can have any
+    /// value.
+    fn fill_residuals(self, source: Source<'k>) {
+        let code = source.code;
+        let zero = code.constant(Type::Scalar(Element::I32), 0.0);
+        source.each(|first, block| {
+            let one = |group: Value<'k>| {
+                let alone = Block { groups: 1, ..block };
+                let inverse = self.words(self.sums(), group, 1).bits(Type::Scalar(Element::F32));
+                let (units, _) = source.rounded(group, alone, inverse);
+                let sum = reduce_each(vec![self.store(group, residuals(units))], Value::add);
+                let scale = self.words(self.scales(), group, 1).bits(Type::lanes(1, Element::F32));
+                self.put_sums(group, sum, scale);
+            };
+            let none = |group, count| {
+                self.put(self.sums(), group, code.constant(Type::lanes(count, Element::I32), 0.0));
+            };
+            let is_none = |group, count| self.scale_bits(group, count).bits_of_any_lane().equals(zero);
+            let all = || {
+                code.repeat(first..first + block.groups, 1, |group| {
+                    code.either(is_none(group, 1), || none(group, 1), || one(group));
+                });
+            };
+            match block.groups {
+                1 => code.either(is_none(first, 1), || none(first, 1), || one(first)),
+                groups => code.either(is_none(first, groups), || none(first, groups), all),
             }
         });
     }

@@ -215,8 +215,7 @@ pub struct Weights {
     /// the checkpoint.
     pub kernels: bool,
     /// The number of bits of the integers to which the program rounds activations, before a matmul
-    /// with a quantized weight. With [`ActivationBits::Mixed`], the output head gets 16 bits in all
-    /// groups, because the head causes a quarter of the error and costs prefill no time.
+    /// with a quantized weight.
     pub activations: ActivationBits,
 }
 

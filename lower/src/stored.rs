@@ -11,7 +11,6 @@ use crate::convert::{convert, grouped};
 use crate::derive::{from_recipe, step};
 use crate::implementation::{StoredWeight, WeightReader};
 use crate::layout::WeightLayout;
-use crate::mixed::is_head;
 use crate::quantized::QuantizedMatmul;
 
 impl StoredWeight {
@@ -22,15 +21,6 @@ impl StoredWeight {
         operands: &[NodeId],
         matmul: QuantizedMatmul,
     ) -> Result<NodeId, InferError> {
-        let matmul = match (&self.reader, matmul) {
-            // The network passes only the last token of a prompt to the head.
-            (WeightReader::Matmul(head), QuantizedMatmul::Rounded(ActivationBits::Mixed))
-                if is_head(head) =>
-            {
-                QuantizedMatmul::Rounded(ActivationBits::Sixteen)
-            }
-            (_, matmul) => matmul,
-        };
         match &self.reader {
             WeightReader::Matmul(parameter) => linear(b, (self.layout, matmul), parameter, operands),
             WeightReader::Rows(parameter) => rows(b, (self.layout, matmul), parameter, operands[1]),

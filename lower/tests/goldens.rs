@@ -1198,13 +1198,13 @@ fn m9_s29_stored_weights() {
           %4 = parameter "router" = pack format=bf16 ("router" : bf16[7,5]) () : bf16[1,3,16,2] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %5 = packed_linear format=bf16 outputs=7 element=bf16 activations=mixed (%0, %4) : bf16[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %6 = parameter "weight" = pack format=q4 ("weight" : bf16[17,5]) () : i8[2,1,576] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          %7 = packed_linear format=q4 outputs=17 element=f32 activations=16 (%0, %6) : f32[2,17] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %7 = packed_linear format=q4 outputs=17 element=f32 activations=mixed (%0, %6) : f32[2,17] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %8 = convert to=f32 (%3) : f32[17] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %9 = broadcast_in_dim shape=[2,17] axes=[1] (%8) : f32[2,17] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %10 = binary kind=add (%7, %9) : f32[2,17] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %11 = convert to=bf16 (%10) : bf16[2,17] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %12 = parameter "table" = pack format=q4 ("table" : bf16[17,5]) () : i8[2,1,576] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          %13 = packed_linear format=q4 outputs=17 element=bf16 activations=16 (%0, %12) : bf16[2,17] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %13 = packed_linear format=q4 outputs=17 element=bf16 activations=mixed (%0, %12) : bf16[2,17] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %14 = parameter "table" = pack format=q4 ("table" : bf16[17,5]) () : i8[2,1,576] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %15 = packed_rows format=q4 outputs=17 inputs=5 element=bf16 (%14, %1) : bf16[3,5] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %16 = reshape shape=[2,5] (%0) : bf16[2,5] from "model.layers.*.self_attn" at "models/src/toy.rs":7

@@ -4,9 +4,10 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use console::{KernelUse, kv_format};
+use console::{KernelUse, activation_bits, kv_format};
 use tracewright::lower::Quantization;
 use tracewright::ops::ElementType;
+use tracewright::ops::format::ActivationBits;
 use tracewright::simplify::Rules;
 use tracewright::trace::KvFormat;
 
@@ -113,6 +114,10 @@ pub struct MatmulBench {
     /// Formats of the weight matrix: none, q8, q4, q4_k, mxfp4; separate several values with commas
     #[arg(long, value_name = "FORMATS", value_delimiter = ',')]
     pub quant: Vec<Quantization>,
+    /// Number of bits to which activations are rounded if the weights are quantized: 8, mixed, 16;
+    /// separate several values with commas
+    #[arg(long, value_name = "BITS", value_delimiter = ',', value_parser = activation_bits, default_value = "mixed")]
+    pub activations: Vec<ActivationBits>,
     /// Compute the matmul with Tracewright's kernels (on), with code that IREE's compiler generates
     /// (off), or measure the two variants (on,off)
     #[arg(long, value_name = "on|off", value_delimiter = ',', default_value = "on")]
@@ -174,6 +179,10 @@ pub struct VariantArguments {
     /// several values with commas [default: none]
     #[arg(long, value_name = "FORMATS", value_delimiter = ',')]
     pub quant: Vec<Quantization>,
+    /// Number of bits to which activations are rounded if the weights are quantized: 8, mixed, 16;
+    /// separate several values with commas
+    #[arg(long, value_name = "BITS", value_delimiter = ',', value_parser = activation_bits, default_value = "mixed")]
+    pub activations: Vec<ActivationBits>,
     /// Compute matmuls with Tracewright's kernels (on), with code that IREE's compiler generates
     /// (off), or measure the two variants (on,off)
     #[arg(long, value_name = "on|off", value_delimiter = ',', default_value = "on")]

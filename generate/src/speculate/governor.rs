@@ -40,13 +40,14 @@ impl Governor {
         }
     }
 
-    /// Updates the balance of saved network calls after a call that verified a draft. `accepted` is
-    /// the number of draft tokens that the network accepted.
+    /// Updates the balance after a call that verified a draft: subtracts the cost of the draft, and
+    /// adds one network call for each accepted token. `accepted` is the number of draft tokens that
+    /// the network accepted.
     pub fn verified(&mut self, accepted: usize) {
         self.credit = (self.credit - Self::COST + accepted as f64).min(Self::MOST);
     }
 
-    /// Updates the balance of saved network calls after a call without a draft.
+    /// Updates the balance after a call without a draft.
     pub fn passed(&mut self) {
         self.credit = (self.credit + Self::INCOME).min(Self::MOST);
     }

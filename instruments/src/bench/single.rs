@@ -75,7 +75,7 @@ impl Matmul {
     /// Returns the error of the first build stage that fails.
     pub fn load(self, seed: u64, options: ProgramOptions<'_>) -> Result<Single, BenchError> {
         let Self { m, n, k, element } = self;
-        let weight = Parameter::new("weight", TensorType::new(element, [n, k]));
+        let weight = Parameter::new("layers.0.weight", TensorType::new(element, [n, k]));
         let x = TensorType::new(element, [m, k]);
         let trace = recorded("matmul", |b| {
             let ty = weight.ty.clone();
@@ -217,9 +217,10 @@ impl Single {
             None => None,
         };
         let kernels = if weights.kernels { "on" } else { "off" };
-        let quant = weights.quantize.to_string();
+        let (quant, activations) = (weights.quantize.to_string(), weights.activations.word().to_owned());
         let mut variant: BTreeMap<&'static str, String> = sizes.into_iter().collect();
         variant.extend([("dtype", element.to_string()), ("kernels", kernels.into()), ("quant", quant)]);
+        variant.insert("activations", activations);
         let stored: usize = lowered.module.parameters.iter().map(|p| p.ty.bytes()).sum();
         let work = Workload {
             tokens: None,

@@ -85,7 +85,7 @@ impl Type {
         }
     }
 
-    fn bits(self) -> usize {
+    pub(crate) fn bits(self) -> usize {
         match self {
             Self::Vector(lanes, element) => lanes * element.bits(),
             Self::Scalar(element) => element.bits(),

@@ -145,6 +145,11 @@ impl<'k> Value<'k> {
         self.reduce(if self.ty.is_float() { "maximumf" } else { "maxsi" })
     }
 
+    /// Returns the bits that are set in at least one lane.
+    pub(crate) fn bits_of_any_lane(self) -> Self {
+        self.reduce("or")
+    }
+
     fn reduce(self, kind: &str) -> Self {
         let Some(element) = self.ty.element() else { unreachable!("places have no lanes") };
         let ty = Type::Scalar(element);

@@ -23,7 +23,7 @@ const COLUMNS: usize = 512;
 const FEW: usize = 2;
 
 /// The number of groups that the kernel checks for residuals at a time.
-const LOOK: usize = 8;
+const LOOK: usize = 16;
 
 impl Matmul<'_> {
     /// Computes the outputs of some panels of the weight for a few activation rows.
@@ -362,7 +362,7 @@ pub(super) fn if_residuals<'k>(
     let scales = residuals.iter().map(|row| row.scale_bits(group, count));
     let Some(scales) = scales.reduce(Value::or) else { return sums.to_vec() };
     let zero = code.constant(Type::Scalar(Element::I32), 0.0);
-    let times = code.index(1).or_else(scales.largest().greater(zero), code.index(0));
+    let times = code.index(0).or_else(scales.bits_of_any_lane().equals(zero), code.index(1));
     // The loop runs at most once.
     code.fold(code.index(0)..times, 1, sums, |_, sums| add(sums))
 }

@@ -116,15 +116,12 @@ pub(super) fn rounding(
                 code.repeat(kernel::share(code, rows, workgroups), 1, write);
             };
             let numbers = |row: Value<'_>| {
-                form.quantize(code, (x, row * inputs), None, |group, quantized| {
+                form.quantize(code, (x, row * inputs), |group, parts| {
                     let start = place(form.values(), row, group * GROUP);
                     for half in 0..2 {
-                        let residuals = quantized.residuals.map(|residuals| residuals());
-                        let planes = [Some(quantized.first), residuals];
-                        let planes = planes.into_iter().flatten();
-                        let numbers = planes.fold(code.constant(SUMS, 0.0), |sum, plane| {
-                            let integers = plane.integers[half].convert(Element::F32);
-                            integers.multiply_add(plane.scale.broadcast(PANEL), sum)
+                        let numbers = parts.iter().fold(code.constant(SUMS, 0.0), |sum, part| {
+                            let integers = part.integers[half].convert(Element::F32);
+                            integers.multiply_add(part.scale.broadcast(PANEL), sum)
                         });
                         tiles.store(start + half * PANEL, numbers.convert(Element::Bf16));
                     }

@@ -144,8 +144,8 @@ fn sums_of_rows(b: &mut Builder<'_>, x: NodeId, weight: NodeId) -> Result<NodeId
 }
 
 /// Returns the numbers of a weight as f32 `[…, groups, 32]`, or `[…, groups, 2, 16]` for 4-bit
-/// integers, from the tensors that store the weight. All operations are elementwise, and none is a
-/// division, because XLA does not fuse a division that several kernels would repeat.
+/// integers, from the tensors that store the weight. All operations are elementwise. None is a
+/// division, because XLA does not fuse a division into several kernels.
 fn dequantized(b: &mut Builder<'_>, format: WeightFormat, parts: &[NodeId]) -> Result<NodeId, InferError> {
     let Scales { scales, minima } = Scales::of(b, &parts[1..])?;
     let axes: Vec<usize> = (0..b.ty(scales).rank()).collect();

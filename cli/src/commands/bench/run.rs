@@ -18,6 +18,7 @@ use tracewright::irpa::Checkpoint;
 use tracewright::lower::{Quantization, Weights};
 use tracewright::models::fit::fit_beside;
 use tracewright::models::{ReadModel, check_generates};
+use tracewright::ops::format::ActivationBits;
 use tracewright::output_guard::check_output;
 use tracewright::runtime::{Compiler, Device};
 use tracewright::targets::{Mesh, ShardRule, Target};
@@ -117,12 +118,14 @@ impl PrefillBench {
 
 impl MatmulBench {
     fn run(&self, bench: &Bench<'_>) -> Result<(), Error> {
-        let Self { m, n, k, dtype, quant, kernels, .. } = self;
+        let Self { m, n, k, dtype, quant, activations, kernels, .. } = self;
         let mut products = Vec::new();
-        for (&kernels, quant, &element, &m) in iproduct!(kernels, formats(quant), dtype, m) {
+        for (&kernels, quant, &bits, &element, &m) in
+            iproduct!(kernels, formats(quant), activations, dtype, m)
+        {
             let product = Matmul { m, n: *n, k: *k, element };
-            products
-                .push(product.load(bench.arguments.seed, bench.options(weights(kernels, &quant.pure())))?);
+            let weights = weights(kernels, &quant.pure(), bits);
+            products.push(product.load(bench.arguments.seed, bench.options(weights))?);
         }
         bench.report(products.iter().map(|product| product.case()).collect())
     }
@@ -139,7 +142,7 @@ impl AttentionBench {
                 return Err(BenchError::Depth { depth, tokens: queries, context }.into());
             }
             let attention = AttentionSizes { queries, heads, groups, features, context, depth, element };
-            let weights = weights(kernels, &Quantization::Computed);
+            let weights = weights(kernels, &Quantization::Computed, ActivationBits::default());
             loaded.push(attention.load(bench.arguments.seed, bench.options(weights))?);
         }
         bench.report(loaded.iter().map(|attention| attention.case()).collect())
@@ -175,8 +178,8 @@ fn formats(asked: &[Quantization]) -> &[Quantization] {
     if asked.is_empty() { &[Quantization::Computed] } else { asked }
 }
 
-fn weights(kernels: KernelUse, quantize: &Quantization) -> Weights {
-    Weights { quantize: quantize.clone(), kernels: kernels == KernelUse::On, ..Weights::default() }
+fn weights(kernels: KernelUse, quantize: &Quantization, activations: ActivationBits) -> Weights {
+    Weights { quantize: quantize.clone(), kernels: kernels == KernelUse::On, activations }
 }
 
 /// The plugin that runs the network, and the mesh of its devices.
@@ -228,6 +231,7 @@ impl<'a> Bench<'a> {
         let for_iree = [
             ("--threads", self.arguments.threads != 0),
             ("--tuning", variants.tuning != [TuningOption::Measured]),
+            ("--activations", variants.activations != [ActivationBits::default()]),
             ("--trace", profile.trace.is_some()),
         ];
         let plugin = plugins::plugin(engine, &variants.device, for_iree)?;
@@ -256,9 +260,10 @@ impl<'a> Bench<'a> {
         let tunings = sources.iter().map(|source| source.read(&target, tools));
         let tunings = tunings.collect::<Result<Vec<_>, _>>()?;
         let mut plans = Vec::new();
-        for (&kernels, quant, element, context, &batch, tunings, chunk, &rules, &kv) in iproduct!(
+        for (&kernels, quant, &bits, element, context, &batch, tunings, chunk, &rules, &kv) in iproduct!(
             &variants.kernels,
             formats(&variants.quant),
+            &variants.activations,
             each(&variants.dtype),
             each(&variants.context),
             &variants.batch,
@@ -275,7 +280,7 @@ impl<'a> Bench<'a> {
             }
             let context = context.unwrap_or_else(|| CONTEXT.min(network.max_context()));
             let plan = Plan::new(network, element, Some(context), chunk)?;
-            let (weights, batch, target) = (weights(kernels, quant), batch.get(), target.clone());
+            let (weights, batch, target) = (weights(kernels, quant, bits), batch.get(), target.clone());
             let plan = Plan { weights, rules, kv, batch, target, ..plan };
             plans.push(match self.engine {
                 Engine::Iree => {
