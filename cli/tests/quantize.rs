@@ -58,6 +58,24 @@ fn a_quantized_model_is_a_model() {
     assert!(bytes(&again) == bytes(&calibrated) && bytes(&again) != bytes(&plain));
 }
 
+/// GGUF stores the rows of query matrices and the weights of norms in other ways than a model folder, into which `quantize` writes.
+#[test]
+fn a_quantized_gguf_file_is_the_same_model() {
+    let folder = folder();
+    for name in ["llama", "gemma3"] {
+        let (gguf, out) = (fixture("gguf").join(format!("{name}.gguf")), folder.path().join(name));
+        succeed(&mut tracewright(&["quantize", text(&gguf), "-o", text(&out), "--quant", "q8"]));
+        let generate = |model: &str, more: &[&str]| {
+            let words = ["generate", model, "--tokens", "3,1,4,1,5", "-n", "12", "--ignore-eos", "--json"];
+            let said = succeed(tracewright(&words).args(more)).out;
+            serde_json::from_str::<Value>(&said).unwrap()["tokens"].clone()
+        };
+        let expected = generate(text(&gguf), &["--quant", "q8"]);
+        assert!(expected.as_array().is_some_and(|tokens| tokens.len() == 12), "{expected}");
+        assert_eq!(generate(text(&out), &[]), expected, "{name}");
+    }
+}
+
 #[test]
 fn what_is_not_quantized() {
     let folder = folder();

@@ -86,7 +86,6 @@ mod run {
                 return Err(usage("`--quant none` rounds nothing; name a format, as q4_k").into());
             }
             let plan = Plan { weights: Weights { quantize, ..plan.weights }, ..plan };
-            let checkpoint = plan.named(checkpoint);
             let trace = plan.record(&plan.steps())?.trace;
             let parameters = trace.parameters().map_err(PlanError::from)?;
             let mut quantizer = Quantizer::new(&checkpoint, &parameters, &formats(&plan)?);
