@@ -208,9 +208,9 @@ impl<'k> Source<'k> {
     /// for outliers. If the function gets a quantized row, it stores the largest magnitudes of all groups
     /// in the place of the row's scales.
     fn limit(self, kept: Option<Row<'k>>) -> Option<Value<'k>> {
-        let scalar = |element| Type::Scalar(element);
+        let [integer, float] = [Element::I32, Element::F32].map(Type::Scalar);
         (self.form.bits == ActivationBits::Mixed).then(|| {
-            let zero = self.code.constant(scalar(Element::I32), 0.0);
+            let zero = self.code.constant(integer, 0.0);
             let sums = self.fold(&[zero; 2], |first, block, sums| {
                 let largest = self.largest(first, block);
                 kept.iter().for_each(|row| row.put(row.scales(), first, largest));
@@ -219,9 +219,9 @@ impl<'k> Source<'k> {
                 let counts = one.or_else(bits.greater(none), none);
                 vec![sums[0] + bits.shift_right(IGNORED_BITS as usize).sum(), sums[1] + counts.sum()]
             });
-            let one = self.code.constant(scalar(Element::I32), 1.0);
+            let one = self.code.constant(integer, 1.0);
             let mean = sums[0].divide(sums[1].max(one)).shift_left(IGNORED_BITS as usize);
-            mean.bits(scalar(Element::F32)) * self.code.constant(scalar(Element::F32), f64::from(OUTLIER))
+            mean.bits(float) * self.code.constant(float, f64::from(OUTLIER))
         })
     }
 
@@ -262,8 +262,8 @@ fn residuals(units: [Value<'_>; 2]) -> [Value<'_>; 2] {
 }
 
 /// Combines the 16 lanes of each vector by `op`, and returns the results as one vector. The number of
-/// vectors must be a power of two. The function combines the lanes of all vectors together: after
-/// each step, each lane belongs to half as many lanes of the result.
+/// vectors must be a power of two. Each step halves the number of lanes of every vector, and then
+/// joins pairs of vectors to vectors with 16 lanes.
 fn reduce_each<'k>(mut vectors: Vec<Value<'k>>, op: impl Fn(Value<'k>, Value<'k>) -> Value<'k>) -> Value<'k> {
     let mut own = 16;
     while own > 1 {
