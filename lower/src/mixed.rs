@@ -72,7 +72,7 @@ fn patterns(parameter: &Parameter) -> impl Iterator<Item = String> {
 }
 
 /// Whether a weight belongs to no repeated layer of the network, like the output head.
-pub(crate) fn is_head(weight: &Parameter) -> bool {
+fn is_head(weight: &Parameter) -> bool {
     !patterns(weight).any(|key| in_layer(&key))
 }
 
