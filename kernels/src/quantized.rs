@@ -6,6 +6,7 @@ use std::ops::{Add as _, Range};
 use ops::format::{ActivationBits, GROUP, IGNORED_BITS, LARGEST_ACTIVATION, OUTLIER, RESIDUAL_STEPS};
 
 use crate::code::{Buffer, Code, Element, Type, Value};
+use crate::isa::tiles::LINE;
 use crate::kernel::{self, Kernel};
 
 /// The length of the longest activation row that a matmul kernel quantizes itself. The quantized
@@ -31,6 +32,7 @@ pub(crate) enum Sums {
 /// If activations can have more than 8 bits, each part of the row exists twice. The first copy of a
 /// part belongs to the rounded activations. The second copy belongs to the residuals, which are the
 /// rounding errors in smaller units. A group without residuals has the scale 0 in the second part.
+/// In mixed activations, a list of the groups with residuals follows.
 #[derive(Clone, Copy)]
 pub(crate) struct Form {
     pub(crate) inputs: usize,
@@ -112,6 +114,16 @@ impl Form {
     }
 
     pub(crate) fn bytes(self) -> usize {
+        let list = match self.bits {
+            ActivationBits::Mixed => (4 + 4 * self.groups()).next_multiple_of(LINE),
+            ActivationBits::Eight | ActivationBits::Sixteen => 0,
+        };
+        self.list() + list
+    }
+
+    /// Returns the first byte of the list of the groups with residuals, in a row of mixed
+    /// activations. The list begins with the number of groups.
+    fn list(self) -> usize {
         self.planes() * (self.values() + 8 * self.groups())
     }
 
@@ -321,6 +333,28 @@ impl<'k> Row<'k> {
         self.words(self.scales(), group, count).bits(Type::lanes(count, Element::I32))
     }
 
+    /// Returns the number of groups with residuals, in a row of mixed activations.
+    pub(crate) fn listed(self) -> Value<'k> {
+        self.listed_word(self.at.code().index(0)).place()
+    }
+
+    /// Returns the group with this position in the list of the groups with residuals. The list is in
+    /// ascending order.
+    pub(crate) fn listed_group(self, position: Value<'k>) -> Value<'k> {
+        self.listed_word(position + 1).place()
+    }
+
+    fn listed_word(self, word: Value<'k>) -> Value<'k> {
+        self.words(self.form.list(), word, 1).bits(Type::Scalar(Element::I32))
+    }
+
+    /// Appends a group to the list of the groups with residuals.
+    fn append_to_list(self, group: Value<'k>) {
+        let count = self.listed();
+        self.put(self.form.list(), count + 1, group.number());
+        self.put(self.form.list(), group.code().index(0), (count + 1).number());
+    }
+
     /// Returns the sum of a group of the quantized row, as a 32-bit number.
     pub(crate) fn sum(self, group: Value<'k>) -> Value<'k> {
         let element = if self.form.sums == Sums::Numbers { Element::F32 } else { Element::I32 };
@@ -409,6 +443,10 @@ impl<'k> Row<'k> {
     fn fill_residuals(self, source: Source<'k>) {
         let code = source.code;
         let zero = code.constant(Type::Scalar(Element::I32), 0.0);
+        let lists = self.form.bits == ActivationBits::Mixed;
+        if lists {
+            self.put(self.form.list(), code.index(0), zero);
+        }
         source.each(|first, block| {
             let one = |group: Value<'k>| {
                 let alone = Block { groups: 1, ..block };
@@ -417,20 +455,21 @@ impl<'k> Row<'k> {
                 let sum = reduce_each(vec![self.store(group, residuals(units))], Value::add);
                 let scale = self.words(self.scales(), group, 1).bits(Type::lanes(1, Element::F32));
                 self.put_sums(group, sum, scale);
+                if lists {
+                    self.append_to_list(group);
+                }
             };
             let none = |group, count| {
                 self.put(self.sums(), group, code.constant(Type::lanes(count, Element::I32), 0.0));
             };
             let is_none = |group, count| self.scale_bits(group, count).bits_of_any_lane().equals(zero);
-            let all = || {
-                code.repeat(first..first + block.groups, 1, |group| {
+            let each = || match block.groups {
+                1 => one(first),
+                groups => code.repeat(first..first + groups, 1, |group| {
                     code.either(is_none(group, 1), || none(group, 1), || one(group));
-                });
+                }),
             };
-            match block.groups {
-                1 => code.either(is_none(first, 1), || none(first, 1), || one(first)),
-                groups => code.either(is_none(first, groups), || none(first, groups), all),
-            }
+            code.either(is_none(first, block.groups), || none(first, block.groups), each);
         });
     }
 }

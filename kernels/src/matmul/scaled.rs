@@ -150,7 +150,8 @@ impl Matmul<'_> {
     }
 
     /// Multiplies the groups of residuals that are not 0, and adds the products to the sums of the
-    /// rounded activations. Few groups have residuals, so the kernel looks at several groups first.
+    /// rounded activations. For one row, the kernel reads the row's list of these groups. For several
+    /// rows, the kernel looks at several groups first, because few groups have residuals.
     fn add_residuals<'k>(
         &self,
         code: &'k Code,
@@ -166,25 +167,33 @@ impl Matmul<'_> {
             let panels = (0..weights.len()).map(|panel| panel * rows.len() + first);
             let places: Vec<usize> = panels.flat_map(|at| at..at + some.len()).collect();
             let own: Vec<Value<'k>> = places.iter().map(|&place| sums[place]).collect();
+            let add_group = |group: Value<'k>, sums: &[Value<'k>]| {
+                let panels = sums.chunks(some.len()).zip(weights);
+                let panels = panels.map(|(sums, &weights)| {
+                    let of_chunk = code.index(self.format.columns() / GROUP);
+                    let start = group.divide(of_chunk) * self.format.packed(PANEL, 1).bytes();
+                    let of_chunk = group.remainder(of_chunk);
+                    let scales = self.scales_at(weights, start, of_chunk);
+                    self.group(code, &residuals, (weights, start), [group, of_chunk], scales, sums)
+                });
+                panels.flatten().collect()
+            };
             let add = |groups: Range<Value<'k>>, sums: &[Value<'k>]| {
                 code.fold(groups, 1, sums, |group, sums| {
-                    if_residuals(&residuals, group, 1, sums, |sums| {
-                        let panels = sums.chunks(some.len()).zip(weights);
-                        let panels = panels.map(|(sums, &weights)| {
-                            let of_chunk = code.index(self.format.columns() / GROUP);
-                            let start = group.divide(of_chunk) * self.format.packed(PANEL, 1).bytes();
-                            let of_chunk = group.remainder(of_chunk);
-                            let scales = self.scales_at(weights, start, of_chunk);
-                            self.group(code, &residuals, (weights, start), [group, of_chunk], scales, sums)
-                        });
-                        panels.flatten().collect()
-                    })
+                    if_residuals(&residuals, group, 1, sums, |sums| add_group(group, sums))
                 })
             };
-            let new = code.fold(code.index(0)..code.index(whole), LOOK, &own, |first, sums| {
-                if_residuals(&residuals, first, LOOK, sums, |sums| add(first..first + LOOK, sums))
-            });
-            let new = add(code.index(whole)..code.index(groups), &new);
+            let new = match some {
+                [row] => code.fold(code.index(0)..row.listed(), 1, &own, |position, sums| {
+                    add_group(row.listed_group(position), sums)
+                }),
+                _ => {
+                    let new = code.fold(code.index(0)..code.index(whole), LOOK, &own, |first, sums| {
+                        if_residuals(&residuals, first, LOOK, sums, |sums| add(first..first + LOOK, sums))
+                    });
+                    add(code.index(whole)..code.index(groups), &new)
+                }
+            };
             places.into_iter().zip(new).for_each(|(place, sum)| sums[place] = sum);
         }
         sums
