@@ -268,9 +268,13 @@ fn every_product_and_lookup_on_every_level() {
 #[test]
 fn rows_have_the_bits_that_they_have_alone() {
     const ROWS: usize = 13;
-    for (target, formats) in levels() {
+    for (target, mut formats) in levels() {
+        formats.retain(|format| format.element().is_none());
+        if formats.is_empty() {
+            continue; // the code of integers is that of a level before it
+        }
         let mut calls = Calls::default();
-        for format in formats.into_iter().filter(|format| format.element().is_none()) {
+        for format in formats {
             for (inputs, activations) in [(320, ActivationBits::Mixed), (70, ActivationBits::Sixteen)] {
                 let op = PackedLinear { format, outputs: 40, element: ElementType::F32, activations };
                 let x = with_outliers(random(TensorType::new(ElementType::F32, [ROWS, inputs]), 3));
