@@ -29,28 +29,7 @@ const KEPT: f64 = 0.96;
 const ROUNDED: f64 = 1.5;
 
 /// Short questions, which the model answers in a few words.
-const QUESTIONS: [&str; 20] = [
-    "What is the capital of France?",
-    "What is the capital of Japan?",
-    "What is the capital of Germany?",
-    "What is the capital of England?",
-    "What is the capital of Russia?",
-    "What is the capital of China?",
-    "What is the capital of Egypt?",
-    "What is the capital of Greece?",
-    "What is the capital of Poland?",
-    "What is the capital of Canada?",
-    "What is the capital of Sweden?",
-    "What is the capital of Norway?",
-    "What is the capital of Austria?",
-    "What is the capital of the United States?",
-    "What is the chemical symbol for gold?",
-    "What is the chemical symbol for oxygen?",
-    "What is the largest animal on Earth?",
-    "What is the highest mountain in the world?",
-    "What is the plural of mouse?",
-    "How many days are in a week?",
-];
+const QUESTIONS: &str = include_str!("../oracle/smollm2_questions.txt");
 
 /// The golden of the installed file, if it is installed.
 fn golden() -> Option<Golden> {
@@ -166,8 +145,8 @@ fn texts_and_chats_are_the_tokens_of_transformers() {
     assert_eq!(counts, [10, 6]);
 }
 
-/// The answers to some questions, at temperature 0, with a format of the weights and of the KV cache.
-fn answers(golden: &Golden, (quantize, kv): (Quantization, KvFormat), questions: &[&str]) -> Vec<String> {
+/// The answers to the first questions, at temperature 0, with a format of the weights and of the KV cache.
+fn answers(golden: &Golden, (quantize, kv): (Quantization, KvFormat), count: usize) -> Vec<String> {
     let cache = tempfile::tempdir().unwrap();
     let options = OpenOptions {
         dtype: Some(ElementType::F32),
@@ -181,17 +160,18 @@ fn answers(golden: &Golden, (quantize, kv): (Quantization, KvFormat), questions:
     let model = Model::open_with(&golden.model, options).unwrap();
     let greedy = GenerateOptions { max_tokens: 24, ..GenerateOptions::default() };
     let answer =
-        |question: &&str| model.chat([user(*question)]).unwrap().options(greedy.clone()).text().unwrap();
-    questions.iter().map(answer).collect()
+        |question: &str| model.chat([user(question)]).unwrap().options(greedy.clone()).text().unwrap();
+    QUESTIONS.lines().take(count).map(answer).collect()
 }
 
 /// With q8 weights, the answers to short questions are the answers in f32.
 #[test]
 fn short_questions_are_answered_as_in_f32() {
     let Some(golden) = golden() else { return };
-    let exact = answers(&golden, (Quantization::Computed, KvFormat::Computed), &QUESTIONS);
+    let exact = answers(&golden, (Quantization::Computed, KvFormat::Computed), 20);
+    assert_eq!(exact.len(), 20);
     assert_eq!(exact[0], "The capital of France is Paris.");
-    let found = answers(&golden, (Quantization::All(WeightFormat::Q8), KvFormat::Computed), &QUESTIONS);
+    let found = answers(&golden, (Quantization::All(WeightFormat::Q8), KvFormat::Computed), 20);
     assert_eq!(found, exact);
 }
 
@@ -202,7 +182,7 @@ fn the_capital_of_france_is_paris_in_every_format() {
         [Quantization::Computed, Quantization::All(WeightFormat::Q8), Quantization::Mixed(WeightFormat::Q4K)];
     for format in formats {
         for kv in [KvFormat::Computed, KvFormat::Q8] {
-            let answer = &answers(&golden, (format.clone(), kv), &QUESTIONS[..1])[0];
+            let answer = &answers(&golden, (format.clone(), kv), 1)[0];
             assert!(answer.contains("Paris"), "{format}, {kv:?}: {answer}");
         }
     }
