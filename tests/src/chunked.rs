@@ -9,7 +9,7 @@ use tracewright::models;
 use tracewright::ops::format::ActivationBits;
 use tracewright::ops::{ElementType, TensorType, WeightFormat};
 use tracewright::runtime::{Buffer, Device, VmValue};
-use tracewright::targets::Target;
+use tracewright::targets::{Numerics, Target};
 use tracewright::trace::{Argument, KvFormat, Role};
 
 use crate::built::{Built, Result, compiler, repository};
@@ -25,6 +25,7 @@ pub struct Variant {
     pub activations: ActivationBits,
     /// The processor that it is compiled for, if not that of [`level::target`].
     pub target: Option<&'static str>,
+    pub numerics: Numerics,
 }
 
 /// The sequences of a step, and the tokens of each at most.
@@ -71,6 +72,7 @@ impl Variant {
         let quantize = self.format.map_or(Quantization::Computed, Quantization::All);
         let weights = Weights { quantize, activations: self.activations, ..Weights::default() };
         let target = self.target.map_or_else(level::target, Target::processor);
+        let target = Target { numerics: self.numerics, ..target };
         let plan = Plan { weights, target: compiler()?.resolve(&target)?, ..plan };
         let entry = |&(batch, chunk): &StepSize| EntryPoint {
             kv: self.kv,

@@ -7,14 +7,18 @@ use proptest::test_runner::{Config, TestRng, TestRunner};
 use tracewright::ops::ElementType::{Bf16, F16, F32};
 use tracewright::ops::format::ActivationBits::{self, Eight, Mixed, Sixteen};
 use tracewright::ops::{ElementType, WeightFormat};
-use tracewright::targets::host_features;
+use tracewright::targets::{Numerics, host_features};
 use tracewright::trace::KvFormat;
 use tracewright_tests::chunked::{Chunked, StepSize, StepTokens, Variant};
 use tracewright_tests::long;
 
-/// The sizes of steps: those of one sequence, which are one more than a tile has rows at most; and those of several.
+/// The sizes of steps: those of one sequence, which have one more token than a tile has rows at most; and those of several.
 const SIZES: [StepSize; 6] = [(1, 1), (1, 3), (1, 17), (2, 1), (SEQUENCES, 1), (SEQUENCES, 5)];
+/// The sizes of steps that have at most the tokens of a tile.
+const SIZES_OF_TILE: [StepSize; 6] = [(1, 1), (1, 3), (1, 16), (2, 1), (SEQUENCES, 1), (SEQUENCES, 5)];
 const ALONE: usize = 3;
+/// The feature of a processor with tiles.
+const TILES: &str = "amx-tile";
 const SEQUENCES: usize = 3;
 
 /// Texts that sequences have, and schedules in all: of the short form and of the long one.
@@ -43,24 +47,35 @@ const FORMATS: [(ElementType, Option<WeightFormat>, ActivationBits); 11] = [
 /// Processors whose kernels have other instructions than this machine's, and what it needs to run them.
 const LEVELS: [(&str, &str); 2] = [("x86-64-v3", "avx2"), ("x86-64-v4", "avx512bw")];
 
-/// Each model in each format in the long form; in the short one each format once.
+fn this_has(feature: &str) -> bool {
+    host_features().iter().any(|&(name, has)| has && name == feature)
+}
+
+/// Each model in each format in the long form; in the short one each format once. A machine with tiles computes in both ways.
 fn variants() -> Vec<Variant> {
-    let has = |feature: &str| host_features().iter().any(|&(name, has)| has && name == feature);
-    let levels = LEVELS.into_iter().filter(|(_, feature)| has(feature)).map(|(level, _)| Some(level));
-    let levels: Vec<Option<&str>> = [None].into_iter().chain(levels).collect();
+    let levels = LEVELS.into_iter().filter(|(_, feature)| this_has(feature));
+    let levels = levels.map(|(level, _)| (Some(level), Numerics::Fast));
+    let tiled = this_has(TILES).then_some((None, Numerics::Invariant));
+    let levels: Vec<_> = [(None, Numerics::Fast)].into_iter().chain(tiled).chain(levels).collect();
     let mut variants = Vec::new();
     for (m, model) in MODELS.into_iter().enumerate() {
         for (f, (element, format, activations)) in FORMATS.into_iter().enumerate() {
             for (k, kv) in [KvFormat::Computed, KvFormat::Q8].into_iter().enumerate() {
-                let target = levels[(f + m * k) % levels.len()];
+                let (target, numerics) = levels[(f + m * k) % levels.len()];
                 let first = f % MODELS.len() == m && k == f / MODELS.len() % 2;
                 if first || long::is_wanted() {
-                    variants.push(Variant { model, element, format, kv, activations, target });
+                    variants.push(Variant { model, element, format, kv, activations, target, numerics });
                 }
             }
         }
     }
     variants
+}
+
+/// Only steps of up to 16 tokens have the same bits where kernels use tiles.
+fn sizes_of(variant: &Variant) -> [StepSize; 6] {
+    let tiles = variant.target.is_none() && variant.numerics == Numerics::Fast && this_has(TILES);
+    if tiles { SIZES_OF_TILE } else { SIZES }
 }
 
 /// The events before a step of a sequence, and the most of its tokens that the step takes.
@@ -96,12 +111,15 @@ struct Sequence {
 /// A model, texts, and the logits after each of their tokens, one by one.
 struct Subject {
     chunked: Chunked,
+    sizes: [StepSize; 6],
     texts: Vec<Vec<u32>>,
     logits: Vec<Vec<Vec<f32>>>,
 }
 
 impl Subject {
-    fn new(chunked: Chunked) -> Self {
+    fn new(variant: Variant, edit: impl Fn(String) -> String) -> Self {
+        let sizes = sizes_of(&variant);
+        let chunked = variant.build(&sizes, edit).unwrap();
         let length = chunked.context - 1;
         let token = |text: usize, i: usize| ((i * i * 7 + i * 37 + text * 41) % chunked.vocabulary) as u32;
         let texts: Vec<Vec<u32>> =
@@ -115,12 +133,12 @@ impl Subject {
             (0..text.len()).map(next).collect()
         };
         let logits = texts.iter().map(alone).collect();
-        Self { chunked, texts, logits }
+        Self { chunked, sizes, texts, logits }
     }
 
     /// Every logit of a schedule has the bits that it has alone.
     fn run(&self, batched: bool, schedule: &Schedule) -> Result<(), TestCaseError> {
-        let sizes = if batched { &SIZES[..] } else { &SIZES[..ALONE] };
+        let sizes = if batched { &self.sizes[..] } else { &self.sizes[..ALONE] };
         let all = sizes[sizes.len() - 1];
         let mut state = self.chunked.empty(all).unwrap();
         let mut sequences: Vec<Option<Sequence>> = vec![None; all.0];
@@ -180,7 +198,7 @@ fn logits_have_the_same_bits_in_any_schedule() {
     let cases = all.div_ceil(variants.len() as u32);
     let mut failed = Vec::new();
     for variant in variants {
-        let subject = Subject::new(variant.build(&SIZES, |text| text).unwrap());
+        let subject = Subject::new(variant, |text| text);
         if let Err(error) = subject.check(cases) {
             failed.push(format!("{variant:?}: {error}"));
         }
@@ -241,7 +259,8 @@ fn another_order_of_additions_is_found() {
         kv: KvFormat::Computed,
         activations: Eight,
         target: None,
+        numerics: Numerics::Fast,
     };
-    let error = Subject::new(variant.build(&SIZES, reversed).unwrap()).check(16).unwrap_err();
+    let error = Subject::new(variant, reversed).check(16).unwrap_err();
     assert!(error.contains("other bits than alone"), "{error}");
 }
