@@ -159,8 +159,8 @@ pub struct MeshArguments {
     #[arg(long, value_name = "AXES=MESH_AXIS")]
     pub shard: Vec<ShardRule>,
     /// For XLA: give each device along the mesh axis `model` whole experts instead of a part of each
-    /// expert, if the number of experts is divisible by the number of devices. A mesh axis `expert`
-    /// divides the experts without this option
+    /// expert, if the devices divide the number of experts. A mesh axis `expert` divides the experts
+    /// without this option
     #[arg(long)]
     pub expert_parallel: bool,
 }

@@ -124,8 +124,8 @@ fn planned(golden: &Golden) -> (Plan, Checkpoint) {
     (xla::planned(Plan { weights, ..plan }), checkpoint)
 }
 
-/// Checks the tokens and logits of a network with experts on a mesh, into how many parts the mesh divides the experts, and the
-/// bytes of weights that XLA's client copies to all devices. The client counts them where it copies them.
+/// Checks the tokens and logits of a network on a mesh, and into how many parts the mesh divides the experts. Also checks the
+/// bytes of weights that XLA's client copies to all devices. The client counts the bytes that it copies.
 fn check_experts(fixture: &str, mesh: &str, shard: &[&str], parts: usize) {
     let Some(plugin) = plugin() else { return };
     let what = format!("{fixture} on {mesh} with {shard:?}");
@@ -190,8 +190,8 @@ fn experts_of_qwen3_moe_are_divided() {
     check_experts("qwen3_moe", "model=2", &["experts=model", "F,V=none"], 2);
 }
 
-/// The experts of gpt-oss have biases. Tensor parallelism would leave half of their matrices whole, so the axis `model` divides
-/// the experts unless their number forbids it: the first network has five experts, the second has four.
+/// The experts of gpt-oss have biases. Tensor parallelism would leave half of the matrices whole, so the axis `model` divides
+/// whole experts where it can. The first network has five experts, and the second network has four experts.
 #[test]
 fn experts_of_gpt_oss_are_divided() {
     check_experts("gpt_oss", "expert=5", &[], 5);
