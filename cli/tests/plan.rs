@@ -146,12 +146,27 @@ fn one_device_of_a_named_kind_exchanges_nothing() {
     assert!(plan["fits"].is_null() && plan["mesh"].is_null());
 }
 
+/// Two devices divide the six experts of the fixture, four devices divide each expert.
+#[test]
+fn a_plan_names_experts_that_devices_cannot_divide() {
+    let fixture = fixture("qwen3_moe");
+    let plan = |mesh: &str| {
+        let whole = ["--shard", "F,V=none", "--expert-parallel"];
+        succeed(bare(&["plan", text(&fixture), "--mesh", mesh]).args(whole).args(SMALL)).out
+    };
+    assert!(!plan("model=2").contains("experts"), "{}", plan("model=2"));
+    let note = "X of 6 experts is not divisible by the 4 devices along `model`: each device holds all of `";
+    assert!(plan("model=4").contains(note), "{}", plan("model=4"));
+}
+
 #[test]
 fn a_plan_for_no_devices_is_refused() {
     let demo = demo();
     let plan = ["plan", text(&demo)];
     for (more, code, words) in [
         (&["--shard", "K=model"][..], 2, "name the mesh with `--mesh`"),
+        (&["--expert-parallel"], 2, "`--expert-parallel` divides axes among the devices of a mesh"),
+        (&["--mesh", "model=2", "--expert-parallel"], 1, "has the axis `experts`"),
         (&["--machine", "abacus"], 2, "expected cpu, gpu, h100, mi300x, tpu-v5e, or BYTES:OPERATIONS"),
         (&["--machine", "1e9:2e9:3e9:4e9"], 2, "is not a machine"),
         (

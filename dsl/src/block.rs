@@ -101,6 +101,7 @@ impl Element<'_> {
         let found =
             tracer::with(|t| (t.relative(&scope.pattern()), t.types(&tensors), t.are_activations(&tensors)));
         let (pattern, types, activations) = found.unwrap_or_default();
+        let expert_parallel = tracer::with(|t| t.expert_parallel).unwrap_or_default();
         let key = TraceKey {
             owner: self.owner,
             dims: self.dims.clone(),
@@ -109,6 +110,7 @@ impl Element<'_> {
             arguments: self.arguments,
             types,
             activations,
+            expert_parallel,
             data: self.data,
         };
         let known = tracer::with(|t| t.body(&key)).flatten();

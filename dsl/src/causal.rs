@@ -137,6 +137,7 @@ fn record<M: CausalLm>(
     sizes: Sizes,
     place: &'static Location<'static>,
 ) {
+    tracer::with(|t| t.expert_parallel = point.expert_parallel);
     if point.logits == LogitsMode::None {
         return record_encoder(model, entry, point, sizes);
     }

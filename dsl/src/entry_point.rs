@@ -54,13 +54,16 @@ pub struct EntryPoint {
     pub logits: LogitsMode,
     /// The storage format of the KV cache.
     pub kv: KvFormat,
+    /// Whether a device mesh divides the experts of each layer, so that each device stores and
+    /// computes only its own experts.
+    pub expert_parallel: bool,
 }
 
 impl EntryPoint {
     /// Creates an entry point that takes tokens. The KV cache has the element type of the network.
     pub fn new(name: &str, batch: usize, chunk: usize, context: usize, logits: LogitsMode) -> Self {
         let (input, kv) = (EntryInput::Tokens, KvFormat::default());
-        Self { name: name.into(), batch, chunk, context, input, logits, kv }
+        Self { name: name.into(), batch, chunk, context, input, logits, kv, expert_parallel: false }
     }
 
     /// Changes the input of this entry point from tokens to features.

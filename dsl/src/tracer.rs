@@ -56,6 +56,7 @@ pub(crate) struct TraceKey {
     /// Whether each argument is an activation. A body may implicitly repeat an argument along
     /// missing axes only if the argument is no activation.
     pub activations: Vec<bool>,
+    pub expert_parallel: bool,
     pub data: Vec<u8>,
 }
 
@@ -89,6 +90,8 @@ pub(crate) struct Tracer {
     /// The extents that the recording of an entry point sets for axes. The boolean is `true` if an
     /// argument has used the extent.
     sizes: Vec<(Dim, bool)>,
+    /// Whether a device mesh divides the experts of the entry point that is being recorded.
+    pub(crate) expert_parallel: bool,
 }
 
 struct Open {
@@ -184,6 +187,7 @@ impl Default for Tracer {
             next_function: 0,
             body_runs: 0,
             sizes: Vec::new(),
+            expert_parallel: false,
         }
     }
 }

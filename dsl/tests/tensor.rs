@@ -57,6 +57,7 @@ fn entries(names: &[&str]) -> Vec<EntryPoint> {
         input: EntryInput::Tokens,
         logits: LogitsMode::All,
         kv: trace::KvFormat::Computed,
+        expert_parallel: false,
     };
     names.iter().map(entry).collect()
 }

@@ -35,7 +35,7 @@ pub use expand::expand;
 pub use implementation::Implementations;
 pub use layout::{DenseReason, PatternError, Quantization, UnknownQuantization, Weights};
 pub use module::{Module, Statement, location, lower, namespace, write};
-pub use shard::{EntryShards, ShardError, ShardNote, Sharding, Shards, divisible_axes};
+pub use shard::{EntryShards, ShardError, ShardNote, Sharding, Shards, divisible_axes, leaves_experts_whole};
 pub use tunable::{FusedAttention, FusedExperts, FusedMatmul, Tunable, tunable};
 pub use xla::xla;
 

@@ -9,7 +9,12 @@ use ops::format::GroupPart;
 use ops::ops::Quantize;
 use ops::{Op, TensorType};
 use targets::{Mesh, MeshAxis, ShardRule};
-use trace::{AxisName, Function, NodeKind, Parameter, ParameterConflict, Recipe, Trace, axis_factors};
+use trace::{
+    AxisName, Function, NodeKind, Parameter, ParameterConflict, Recipe, Trace, axis_factors, key_pattern,
+};
+
+/// The smallest number of axes of a stack of matrices.
+const STACK: usize = 3;
 
 /// The sharding of a program's tensors over a device mesh.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +31,9 @@ pub struct Shards {
     /// The tensors that are partitioned over only a fraction of the devices along the mesh axis
     /// that a rule names.
     pub notes: BTreeSet<ShardNote>,
+    /// Whether the mesh divides the experts of any layer, so that each device stores only some of
+    /// the experts.
+    pub divides_experts: bool,
 }
 
 /// The sharding of the arguments and results of an entry point.
@@ -42,7 +50,8 @@ pub struct EntryShards {
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sharding(pub Vec<Vec<MeshAxis>>);
 
-/// A tensor axis that Tracewright partitions over only a fraction of the devices along a mesh axis.
+/// A tensor axis that Tracewright partitions over only a fraction of the devices along a mesh axis,
+/// or over no devices.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ShardNote {
     /// The tensor axis is shorter than the mesh axis, so several devices have a copy of the same
@@ -58,6 +67,24 @@ pub enum ShardNote {
         parts: usize,
         /// The number of devices over which the query heads of one key-value head are partitioned.
         rest: usize,
+    },
+    /// The number of experts is not divisible by the number of devices along the mesh axis, so
+    /// Tracewright does not partition the experts along the mesh axis.
+    Experts {
+        axis: String,
+        extent: usize,
+        over: MeshAxis,
+        /// The axis of each expert that Tracewright partitions instead.
+        instead: String,
+    },
+    /// The number of experts is not divisible by the number of devices along the mesh axis, and no
+    /// rule partitions another axis of a weight of the experts.
+    WholeExperts {
+        axis: String,
+        extent: usize,
+        over: MeshAxis,
+        /// The pattern of the weight's key, such as `model.layers.*.mlp.experts.gate_up_proj`.
+        weight: String,
     },
 }
 
@@ -126,11 +153,15 @@ struct Span {
 /// The sharding rule for each tensor axis, and the splits of mesh axes that the rules need.
 struct Divider<'a> {
     mesh: &'a Mesh,
-    rules: BTreeMap<&'a str, usize>,
+    /// The index of the mesh axis for each tensor axis, and the rule that names the tensor axis.
+    rules: BTreeMap<&'a str, (usize, &'a ShardRule)>,
     groups: BTreeSet<&'a str>,
+    /// The axes of experts.
+    experts: BTreeSet<&'a str>,
     /// For each mesh axis, the divisors of the axis's size at which Tracewright splits the axis.
     cuts: Vec<BTreeSet<usize>>,
     notes: BTreeSet<ShardNote>,
+    divides_experts: bool,
 }
 
 impl Shards {
@@ -148,7 +179,7 @@ impl Shards {
         for (key, read) in recorded.reads()?.entries {
             let mut ways = read.origins.iter().filter_map(|origin| declared.get(origin.as_str()));
             let mut way = |axes: &Vec<&[AxisName]>| -> Result<Vec<Vec<Vec<Span>>>, ShardError> {
-                axes.iter().map(|axes| divider.place(&key, axes, &read.parameter.ty)).collect()
+                axes.iter().map(|axes| divider.place(&key, axes, &read.parameter.ty, true)).collect()
             };
             let ways = ways.try_fold(Vec::new(), |mut all, axes| {
                 all.extend(way(axes)?);
@@ -164,7 +195,7 @@ impl Shards {
         for &id in &recorded.entries {
             let signature = recorded.function(id).signature();
             let mut place = |list: &[trace::Argument]| -> Result<Vec<Vec<Vec<Span>>>, ShardError> {
-                list.iter().map(|a| divider.place(&a.name, &a.axes, &a.ty)).collect()
+                list.iter().map(|a| divider.place(&a.name, &a.axes, &a.ty, false)).collect()
             };
             entries.push((signature.name, place(&signature.arguments)?, place(&signature.results)?));
         }
@@ -179,6 +210,7 @@ impl Shards {
             entries: entries.into_iter().map(entry).collect(),
             mesh: Mesh { axes: pieces.iter().flatten().map(|(axis, _)| axis.clone()).collect() },
             notes: divider.notes,
+            divides_experts: divider.divides_experts,
         })
     }
 
@@ -213,7 +245,7 @@ impl Shards {
 
     pub fn whole() -> Self {
         let (weights, entries) = (BTreeMap::new(), BTreeMap::new());
-        Self { mesh: Mesh::default(), weights, entries, notes: BTreeSet::new() }
+        Self { mesh: Mesh::default(), weights, entries, notes: BTreeSet::new(), divides_experts: false }
     }
 
     /// Returns the number of bytes of the given weights that each device stores.
@@ -278,6 +310,18 @@ impl fmt::Display for ShardNote {
                     over.name
                 )
             }
+            Self::Experts { axis, extent, over, instead } => write!(
+                f,
+                "{axis} of {extent} experts is not divisible by the {} devices along `{}`: {instead} of each expert is \
+                divided instead",
+                over.size, over.name
+            ),
+            Self::WholeExperts { axis, extent, over, weight } => write!(
+                f,
+                "{axis} of {extent} experts is not divisible by the {} devices along `{}`: each device holds all of \
+                `{weight}`",
+                over.size, over.name
+            ),
         }
     }
 }
@@ -312,6 +356,51 @@ fn group_axes(function: &Function) -> Vec<&str> {
     groups
 }
 
+/// Returns the axes of experts: the first axes of stacks of matrices `[experts, …]` with which the
+/// function multiplies.
+fn expert_axes(function: &Function) -> Vec<&str> {
+    let mut experts = Vec::new();
+    for id in function.ids() {
+        let NodeKind::Op(Op::DotGeneral(_)) = &function.node(id).kind else { continue };
+        let mut read = function.operands(id)[1];
+        while let NodeKind::Op(Op::Gather(_) | Op::Permute(_) | Op::Reshape(_) | Op::Convert(_)) =
+            &function.node(read).kind
+        {
+            read = function.operands(read)[0];
+        }
+        let node = function.node(read);
+        if let NodeKind::Parameter(parameter) = &node.kind
+            && parameter.ty.rank() >= STACK
+        {
+            experts.extend(node.axes.first().map(|axis| &**axis));
+        }
+    }
+    experts
+}
+
+/// Whether a network has experts whose weights would be whole on each device with the given rules:
+/// no rule divides any other axis than the axis of experts.
+pub fn leaves_experts_whole(trace: &Trace, rules: &[ShardRule]) -> bool {
+    let experts: BTreeSet<&str> = trace.functions.iter().flat_map(expert_axes).collect();
+    let is_divided = |(name, &extent): (&AxisName, &usize)| {
+        axis_factors(name, extent).iter().any(|(axis, _)| {
+            !experts.contains(axis)
+                && rules
+                    .iter()
+                    .any(|rule| rule.over != ShardRule::NONE && rule.axes.iter().any(|a| a == axis))
+        })
+    };
+    let nodes = trace.functions.iter().flat_map(|function| function.ids().map(|id| function.node(id)));
+    nodes.into_iter().any(|node| match &node.kind {
+        NodeKind::Parameter(parameter) => {
+            parameter.ty.rank() >= STACK
+                && node.axes.first().is_some_and(|axis| experts.contains(&**axis))
+                && !node.axes.iter().zip(&parameter.ty.shape).any(is_divided)
+        }
+        NodeKind::Input { .. } | NodeKind::Op(_) | NodeKind::Call { .. } | NodeKind::Result { .. } => false,
+    })
+}
+
 impl<'a> Divider<'a> {
     fn new(trace: &'a Trace, mesh: &'a Mesh, rules: &'a [ShardRule]) -> Result<Self, ShardError> {
         let mut by_axis = BTreeMap::new();
@@ -320,12 +409,12 @@ impl<'a> Divider<'a> {
                 return Err(ShardError::NoMeshAxis { rule: rule.clone(), mesh: mesh.clone() });
             };
             for axis in &rule.axes {
-                if by_axis.insert(&**axis, over).is_some() {
+                if by_axis.insert(&**axis, (over, rule)).is_some() {
                     return Err(ShardError::Twice(axis.clone()));
                 }
             }
         }
-        if let Some(idle) = (0..mesh.axes.len()).find(|at| !by_axis.values().any(|over| over == at)) {
+        if let Some(idle) = (0..mesh.axes.len()).find(|at| !by_axis.values().any(|(over, _)| over == at)) {
             return Err(ShardError::Idle { axis: mesh.axes[idle].name.clone(), mesh: mesh.clone() });
         }
         let known = divisible_axes(trace);
@@ -335,26 +424,41 @@ impl<'a> Divider<'a> {
         }
         let groups = trace.functions.iter().flat_map(group_axes).filter(|axis| !by_axis.contains_key(axis));
         let (groups, cuts) = (groups.collect(), vec![BTreeSet::new(); mesh.axes.len()]);
-        Ok(Self { mesh, rules: by_axis, groups, cuts, notes: BTreeSet::new() })
+        let experts = trace.functions.iter().flat_map(expert_axes).collect();
+        let notes = BTreeSet::new();
+        Ok(Self { mesh, rules: by_axis, groups, experts, cuts, notes, divides_experts: false })
     }
 
     /// Returns the sharding of a tensor that has the given axes. If two axes of the tensor need the
-    /// same mesh axis, Tracewright partitions only the first of these axes.
+    /// same mesh axis, Tracewright partitions only the first of these axes. A rule for an axis of
+    /// experts divides only the stacks of matrices. Routers stay whole, because each device needs
+    /// the scores of all experts to choose the experts of a token.
     fn place(
         &mut self,
         tensor: &str,
         axes: &[AxisName],
         ty: &TensorType,
+        is_weight: bool,
     ) -> Result<Vec<Vec<Span>>, ShardError> {
         let mut taken: Vec<Option<usize>> = vec![None; self.mesh.axes.len()];
         let mut placed = vec![Vec::new(); ty.rank()];
-        for ((name, &held), spans) in axes.iter().zip(&ty.shape).zip(&mut placed) {
+        let mut uneven = None;
+        for (at, ((name, &held), spans)) in axes.iter().zip(&ty.shape).zip(&mut placed).enumerate() {
             let mut whole_outside = false;
             for (axis, extent) in axis_factors(name, held) {
-                let span = match self.rules.get(axis).copied() {
-                    Some(over) if taken[over].is_none() => {
+                let is_expert = self.experts.contains(axis);
+                let divides = !is_expert || (is_weight && at == 0 && ty.rank() >= STACK);
+                let span = match self.rules.get(axis).copied().filter(|_| divides) {
+                    Some((over, rule))
+                        if rule.if_even && !extent.is_multiple_of(self.mesh.axes[over].size) =>
+                    {
+                        uneven = Some((axis, extent, over));
+                        None
+                    }
+                    Some((over, _)) if taken[over].is_none() => {
                         let parts = self.parts(tensor, axis, extent, over)?;
                         taken[over] = Some(parts);
+                        self.divides_experts |= is_expert;
                         Some(Span { over, from: 1, to: parts })
                     }
                     None if self.groups.contains(axis) => self.rest(axis, extent, &taken),
@@ -371,7 +475,16 @@ impl<'a> Divider<'a> {
                 whole_outside = span.to / span.from < extent;
                 self.cuts[span.over].extend([span.from, span.to]);
                 spans.push(span);
+                if let Some((experts, count, over)) = uneven.take_if(|(_, _, over)| *over == span.over) {
+                    let (experts, over) = (experts.to_owned(), self.mesh.axes[over].clone());
+                    let instead = axis.to_owned();
+                    self.notes.insert(ShardNote::Experts { axis: experts, extent: count, over, instead });
+                }
             }
+        }
+        if let Some((axis, extent, over)) = uneven {
+            let (axis, over, weight) = (axis.to_owned(), self.mesh.axes[over].clone(), key_pattern(tensor));
+            self.notes.insert(ShardNote::WholeExperts { axis, extent, over, weight });
         }
         Ok(placed)
     }

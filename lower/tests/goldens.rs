@@ -12,7 +12,9 @@ use targets::{ShardRule, Target};
 use trace::{
     Builder, Function, FunctionId, NodeId, NodeKind, Output, Parameter, Provenance, Trace, functions,
 };
-use tracewright_lower::{EntryShards, Implementations, Quantization, Shards, Weights, expand, xla};
+use tracewright_lower::{
+    EntryShards, Implementations, Quantization, Shards, Weights, expand, leaves_experts_whole, xla,
+};
 
 fn check_op(op: &str, operands: &[&str], expected: Expect) {
     expected.assert_eq(&body(&of_op(op, operands)));
@@ -1461,6 +1463,100 @@ fn shard_refuses_what_does_not_divide() {
         &["K,S=model"],
         expect![[r#"
         along the mesh axis `model` of 20 devices, one tensor axis needs 2 parts and another tensor axis needs 5 parts
+    "#]],
+    );
+}
+
+/// A layer with `experts` experts of the same size. A router weights the outputs of the experts.
+fn mixture(experts: usize) -> Trace {
+    let text = format!(
+        r#"entry @decode {{
+  %0 = input 0 "x" () : f32[5,8] {{S,D}} from "model" at "toy.rs":1
+  %1 = parameter "router" () : f32[{experts},8] {{X,D}} from "model" at "toy.rs":1
+  %2 = parameter "experts.up" () : f32[{experts},12,8] {{X,F,D}} from "model" at "toy.rs":1
+  %3 = parameter "experts.down" () : f32[{experts},8,12] {{X,D,F}} from "model" at "toy.rs":1
+  %4 = dot_general left_batch=[] right_batch=[] left_contract=[1] right_contract=[1] element=f32 (%0, %1) : f32[5,{experts}] {{S,X}} from "model" at "toy.rs":1
+  %5 = dot_general left_batch=[] right_batch=[] left_contract=[1] right_contract=[2] element=f32 (%0, %2) : f32[5,{experts},12] {{S,X,F}} from "model" at "toy.rs":1
+  %6 = dot_general left_batch=[1] right_batch=[0] left_contract=[2] right_contract=[2] element=f32 (%5, %3) : f32[{experts},5,8] {{X,S,D}} from "model" at "toy.rs":1
+  %7 = dot_general left_batch=[0] right_batch=[1] left_contract=[1] right_contract=[0] element=f32 (%4, %6) : f32[5,8] {{S,D}} from "model" at "toy.rs":1
+  return %7 "y"
+}}
+"#
+    );
+    text.parse().unwrap()
+}
+
+/// Expert parallelism: each device has whole experts. A rule that applies only to even parts.
+fn check_experts(experts: usize, rules: &[&str], expected: Expect) {
+    let rules = rules.iter().map(|rule| ShardRule { if_even: rule.contains('X'), ..rule.parse().unwrap() });
+    let (trace, rules) = (mixture(experts), rules.collect::<Vec<_>>());
+    let shards = Shards::new(&trace, &"model=4".parse().unwrap(), &rules).unwrap();
+    let module = xla(&expand(&trace).unwrap(), "decode", &Target::xla(), Some(&shards)).unwrap();
+    let mut text =
+        format!("whole without a rule for experts: {}\n", leaves_experts_whole(&trace, &rules[1..]));
+    shards.notes.iter().for_each(|note| text += &format!("{note}\n"));
+    for one in shards.collectives(&trace.functions[0]).collectives {
+        text += &format!("{} of {} among {}\n", one.kind, one.ty, one.devices);
+    }
+    let frame = |line: &&str| !line.starts_with("    ");
+    module.text_without_locs.lines().filter(frame).for_each(|line| text += &format!("{line}\n"));
+    expected.assert_eq(&text);
+}
+
+#[test]
+fn shard_whole_experts_where_their_number_allows() {
+    check_experts(
+        8,
+        &["X=model", "F=model"],
+        expect![[r#"
+        whole without a rule for experts: false
+        all-reduce of f32[5,8] among 4
+        module @decode attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32} {
+          sdy.mesh @mesh = <["model"=4]>
+          func.func @main(%arg0: tensor<5x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}, %weight0: tensor<8x8x12xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}, {}]>}, %weight1: tensor<8x12x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}, {}]>}, %weight2: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}) -> (tensor<5x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}) {
+          }
+        }
+    "#]],
+    );
+    check_experts(
+        8,
+        &["X=model"],
+        expect![[r#"
+        whole without a rule for experts: true
+        all-reduce of f32[5,8] among 4
+        module @decode attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32} {
+          sdy.mesh @mesh = <["model"=4]>
+          func.func @main(%arg0: tensor<5x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}, %weight0: tensor<8x8x12xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}, {}]>}, %weight1: tensor<8x12x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}, {}]>}, %weight2: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}) -> (tensor<5x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}) {
+          }
+        }
+    "#]],
+    );
+    check_experts(
+        6,
+        &["X=model", "F=model"],
+        expect![[r#"
+        whole without a rule for experts: false
+        X of 6 experts is not divisible by the 4 devices along `model`: F of each expert is divided instead
+        all-reduce of f32[6,5,8] among 4
+        module @decode attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32} {
+          sdy.mesh @mesh = <["model"=4]>
+          func.func @main(%arg0: tensor<5x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}, %weight0: tensor<6x8x12xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}, {"model"}]>}, %weight1: tensor<6x12x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}, {}]>}, %weight2: tensor<6x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}) -> (tensor<5x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}) {
+          }
+        }
+    "#]],
+    );
+    check_experts(
+        6,
+        &["X=model"],
+        expect![[r#"
+        whole without a rule for experts: true
+        X of 6 experts is not divisible by the 4 devices along `model`: each device holds all of `experts.down`
+        X of 6 experts is not divisible by the 4 devices along `model`: each device holds all of `experts.up`
+        module @decode attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32} {
+          sdy.mesh @mesh = <["model"=4]>
+          func.func @main(%arg0: tensor<5x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}, %weight0: tensor<6x8x12xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}, {}]>}, %weight1: tensor<6x12x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}, {}]>}, %weight2: tensor<6x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}) -> (tensor<5x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}) {
+          }
+        }
     "#]],
     );
 }

@@ -76,7 +76,7 @@ model! {
             H = num_attention_heads, K = num_key_value_heads, E = head_dim or D / H,
         }
         cache { L of [K, E] within window }
-        shard { K, F, V over model; B over data }
+        shard { K, F, V over model; X over expert; B over data }
 
         model: BaseModel,
         lm_head: Linear[D -> V] = tied(model.embed_tokens) if tie_word_embeddings,

@@ -94,7 +94,7 @@ model! {
             M = C + I,
         }
         cache { L of latent: Slots[M] }
-        shard { H, V over model; B over data }
+        shard { H, V over model; X over expert; B over data }
 
         model: BaseModel,
         lm_head: Linear[D -> V] = tied(model.embed_tokens) if tie_word_embeddings,

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use dsl::nn::{Attend, Kv, dot, silu, softmax, topk};
+use dsl::nn::{Attend, Kv, dot, expert_parallel, silu, softmax, topk};
 use dsl::{Axis, Block, BuildError, F32, Float, I32, Scope, Tensor, model};
 
 use crate::config::Keys;
@@ -150,6 +150,10 @@ fn within_groups(scores: Tensor<F32>, [groups, chosen]: [usize; 2]) -> Tensor<F3
 /// token, with weight 0 if the token did not choose the expert. The program always adds the outputs
 /// in the order of the experts, so skipping the weights of unused experts does not change any bit
 /// of the results.
+///
+/// If the experts are divided over devices, each device computes all of its own experts for every
+/// token, and the sum over the experts is a sum over devices. A choice of experts would exchange
+/// the weights of the chosen experts between the devices.
 #[track_caller]
 pub(crate) fn mixture<T: Float, const N: usize>(
     x: Tensor<T>,
@@ -159,7 +163,8 @@ pub(crate) fn mixture<T: Float, const N: usize>(
 ) -> Tensor<T> {
     let Routed { share, chosen, count } = routed;
     let all = share.extent(X);
-    let (weights, share, experts) = match x.extent(B) * x.extent(S) * count < all {
+    let few = x.extent(B) * x.extent(S) * count < all;
+    let (weights, share, experts) = match few && !expert_parallel() {
         true => {
             // The expert with the lowest index comes first.
             let order = -Tensor::<I32>::iota(X, all).to::<F32>() + all as f64;

@@ -95,7 +95,7 @@ model! {
             U = vocab_size_per_layer_input, P = per_layer_features, Z = L * P,
         }
         cache { L of [K, E] within window if caches_window, L of [K = W, E = J] if caches_all }
-        shard { K, F, V over model; B over data }
+        shard { K, F, V over model; X over expert; B over data }
 
         model: BaseModel,
         lm_head: Linear[D -> V] = tied(model.embed_tokens) if tie_word_embeddings,

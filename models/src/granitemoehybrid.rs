@@ -119,7 +119,7 @@ model! {
             L of scan: Recurrent<F32>[W, R, U, O] if recurs,
             L of conv: Recurrent[M, P] if recurs,
         }
-        shard { K, V over model; B over data }
+        shard { K, V over model; X over expert; B over data }
 
         model: BaseModel,
         lm_head: Linear[D -> V] = tied(model.embed_tokens) if tie_word_embeddings,

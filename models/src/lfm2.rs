@@ -105,7 +105,7 @@ model! {
             X = num_experts,
         }
         cache { L of [K, E] if attends, L of recurrent [C, D] if recurs }
-        shard { K, F, V over model; B over data }
+        shard { K, F, V over model; X over expert; B over data }
 
         model: BaseModel,
         lm_head: Linear[D -> V] = tied(model.embed_tokens) if tie_word_embeddings,

@@ -156,7 +156,7 @@ model! {
             L of delta: Recurrent<F32>[W, R, U, X] if recurs,
             L of conv: Recurrent[C, P] if recurs,
         }
-        shard { K, F, V over model; B over data }
+        shard { K, F, V over model; X over expert; B over data }
 
         model: BaseModel,
         lm_head: Linear[D -> V] = tied(model.embed_tokens) if tie_word_embeddings,

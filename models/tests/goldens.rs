@@ -40,6 +40,7 @@ fn recorded() -> Trace {
         input: EntryInput::Tokens,
         logits: LogitsMode::Next,
         kv: trace::KvFormat::Computed,
+        expert_parallel: false,
     };
     ModelConfig::Llama(config).trace(ElementType::Bf16, &[prefill]).unwrap().trace
 }

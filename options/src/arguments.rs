@@ -158,16 +158,31 @@ pub struct MeshArguments {
     /// rules in the network's declaration; may be repeated
     #[arg(long, value_name = "AXES=MESH_AXIS")]
     pub shard: Vec<ShardRule>,
+    /// For XLA: give each device along the mesh axis `model` whole experts instead of a part of each
+    /// expert, if the devices divide the number of experts. A mesh axis `expert` divides the experts
+    /// without this option
+    #[arg(long)]
+    pub expert_parallel: bool,
 }
 
 impl MeshArguments {
-    /// Whether `--mesh` or `--shard` is set.
+    /// Whether any of the options is set.
     pub fn is_said(&self) -> bool {
-        self.mesh.is_some() || !self.shard.is_empty()
+        self.mesh.is_some() || !self.shard.is_empty() || self.expert_parallel
     }
 
-    /// Returns the mesh of `--mesh` and the rules of `--shard`, or `None` if neither option is set.
-    pub fn rules(&self) -> Result<Option<(&Mesh, &[ShardRule])>, ConsoleError> {
+    /// Returns the rules of `--shard` and `--expert-parallel`.
+    pub fn sharding(&self) -> Vec<ShardRule> {
+        let experts = ShardRule {
+            axes: vec![ShardRule::EXPERTS.to_owned()],
+            over: Mesh::MODEL.to_owned(),
+            if_even: true,
+        };
+        self.shard.iter().cloned().chain(self.expert_parallel.then_some(experts)).collect()
+    }
+
+    /// Returns the mesh of `--mesh` and the rules of the other options, or `None` if no option is set.
+    pub fn rules(&self) -> Result<Option<(&Mesh, Vec<ShardRule>)>, ConsoleError> {
         for axis in self.shard.iter().flat_map(|rule| &rule.axes) {
             let of_axis = self.shard.iter().filter(|rule| rule.axes.contains(axis));
             let (whole, divided): (Vec<_>, Vec<_>) = of_axis.partition(|rule| rule.over == "none");
@@ -177,10 +192,13 @@ impl MeshArguments {
             }
         }
         match &self.mesh {
-            Some(mesh) => Ok(Some((mesh, &self.shard))),
-            None if self.shard.is_empty() => Ok(None),
+            Some(mesh) => Ok(Some((mesh, self.sharding()))),
+            None if !self.is_said() => Ok(None),
             None => {
-                Err(usage("`--shard` divides axes among the devices of a mesh; name the mesh with `--mesh`"))
+                let option = if self.expert_parallel { "--expert-parallel" } else { "--shard" };
+                Err(usage(format!(
+                    "`{option}` divides axes among the devices of a mesh; name the mesh with `--mesh`"
+                )))
             }
         }
     }

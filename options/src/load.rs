@@ -55,7 +55,7 @@ pub fn read_any(
         plugin,
         xla_flags: plugins::flags(),
         mesh: arguments.mesh.mesh.clone(),
-        shard: arguments.mesh.shard.clone(),
+        shard: arguments.mesh.sharding(),
         context: *context,
         chunk: *chunk,
         kv: *kv,

@@ -55,7 +55,7 @@ pub fn check_mesh<'a>(
     mesh: &'a MeshArguments,
     engine: &EngineArguments,
     device: &DeviceArguments,
-) -> Result<Option<(&'a Mesh, &'a [ShardRule])>, Error> {
+) -> Result<Option<(&'a Mesh, Vec<ShardRule>)>, Error> {
     let mesh = mesh.rules()?;
     if engine.engine == Engine::Iree && mesh.is_some() {
         return Err(usage("`--mesh` is for XLA; leave it out, or add `--engine xla`").into());

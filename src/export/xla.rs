@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use bake::{BakeError, BakeOptions};
-use dsl::Traced;
+use dsl::{EntryPoint, Traced};
 use errors::FileError;
 use files::limits;
 use irpa::{Archive, ArchiveError, Checkpoint, EntryData, Gguf, Verified, Watch};
@@ -118,16 +118,64 @@ pub fn check_model(model: &Path) -> Result<(), XlaError> {
 }
 
 /// Returns the rules that partition tensors over the axes of a mesh. The rules in `asked` take
-/// precedence over the sharding rules in the network's declaration.
+/// precedence over the sharding rules in the network's declaration. If tensor parallelism would
+/// leave weights of experts whole on each device along the mesh axis `model`, the returned rules
+/// divide the experts along this mesh axis.
 pub fn shard_rules(recorded: &Traced, mesh: &Mesh, asked: &[ShardRule]) -> Vec<ShardRule> {
     let known = lower::divisible_axes(&recorded.trace);
-    let is_asked = |axis: &str| asked.iter().any(|rule| rule.axes.iter().any(|asked| asked == axis));
-    let declared =
-        recorded.shards.iter().filter(|(_, over)| mesh.axis(over).is_some()).map(|(axes, over)| {
-            let axes = axes.iter().filter(|axis| known.contains(**axis) && !is_asked(axis));
-            ShardRule { axes: axes.map(|axis| (*axis).to_owned()).collect(), over: (*over).to_owned() }
-        });
-    declared.filter(|rule| !rule.axes.is_empty()).chain(asked.iter().cloned()).collect()
+    let declared = recorded.shards.iter().map(|(axes, over)| {
+        let axes = axes.iter().filter(|axis| known.contains(**axis)).map(|axis| (*axis).to_owned());
+        ShardRule { axes: axes.collect(), over: (*over).to_owned(), if_even: false }
+    });
+    let declared: Vec<ShardRule> = declared.filter(|rule| !rule.axes.is_empty()).collect();
+    let experts = declared.iter().find(|rule| rule.over == Mesh::EXPERT).map(|rule| &rule.axes);
+    let experts_over = |over: &str| -> Option<ShardRule> {
+        Some(ShardRule { axes: experts?.clone(), over: over.to_owned(), if_even: true })
+    };
+    let mut rules = Vec::new();
+    for rule in asked {
+        let (word, axes): (Vec<_>, Vec<_>) =
+            rule.axes.iter().cloned().partition(|axis| axis == ShardRule::EXPERTS && experts.is_some());
+        rules.extend(experts_over(&rule.over).filter(|_| !word.is_empty()));
+        rules.extend((!axes.is_empty()).then(|| ShardRule { axes, ..rule.clone() }));
+    }
+    let is_asked = |axis: &String| rules.iter().any(|rule| rule.axes.contains(axis));
+    let of_mesh = declared.iter().filter(|rule| mesh.axis(&rule.over).is_some()).map(|rule| {
+        let axes = rule.axes.iter().filter(|axis| !is_asked(axis)).cloned().collect();
+        ShardRule { axes, ..rule.clone() }
+    });
+    let mut rules: Vec<_> = of_mesh.filter(|rule| !rule.axes.is_empty()).chain(rules.clone()).collect();
+    let is_free =
+        |axes: &Vec<String>| axes.iter().all(|axis| !rules.iter().any(|rule| rule.axes.contains(axis)));
+    if mesh.axis(Mesh::MODEL).is_some()
+        && experts.is_some_and(is_free)
+        && lower::leaves_experts_whole(&recorded.trace, &rules)
+    {
+        rules.extend(experts_over(Mesh::MODEL));
+    }
+    rules
+}
+
+/// Records entry points of a plan for XLA ([`planned`]), and returns the [rules](shard_rules) that
+/// partition them over a mesh. If the rules divide experts among devices, each device computes all
+/// of its own experts in every entry point.
+///
+/// # Errors
+/// Returns an error if the entry points cannot be recorded, or if the rules cannot partition the
+/// trace.
+pub fn record(
+    plan: &Plan,
+    entries: &[EntryPoint],
+    mesh: Option<(&Mesh, &[ShardRule])>,
+) -> Result<(Traced, Vec<ShardRule>), XlaError> {
+    let recorded = plan.record(entries)?;
+    let Some((mesh, asked)) = mesh else { return Ok((recorded, Vec::new())) };
+    let rules = shard_rules(&recorded, mesh, asked);
+    if !Shards::new(&recorded.trace, mesh, &rules)?.divides_experts {
+        return Ok((recorded, rules));
+    }
+    let entries = entries.iter().map(|entry| EntryPoint { expert_parallel: true, ..entry.clone() });
+    Ok((plan.record(&entries.collect::<Vec<_>>())?, rules))
 }
 
 /// Returns the memory and the number of operations of each device for a plan for XLA ([`planned`]).
@@ -151,11 +199,11 @@ pub fn shard_rules(recorded: &Traced, mesh: &Mesh, asked: &[ShardRule]) -> Vec<S
 /// Returns an error if the trace cannot be lowered, or if the [rules](shard_rules) cannot partition
 /// the trace.
 pub fn partition(plan: &Plan, mesh: Option<&Mesh>, asked: &[ShardRule]) -> Result<DevicePartition, XlaError> {
-    let recorded = plan.record(&plan.steps())?;
+    let (recorded, rules) = record(plan, &plan.steps(), mesh.map(|mesh| (mesh, asked)))?;
     let expanded = plan.expand(&recorded.trace)?;
     let shards = match mesh {
         Some(mesh) => {
-            let shards = Shards::new(&recorded.trace, mesh, &shard_rules(&recorded, mesh, asked))?;
+            let shards = Shards::new(&recorded.trace, mesh, &rules)?;
             shards.with_groups(&expanded.trace.parameters().map_err(PlanError::from)?)
         }
         None => Shards::whole(),
@@ -275,8 +323,7 @@ pub fn export(
     if model.canonicalize().is_ok_and(|path| path.to_str().is_none()) {
         return Err(XlaError::Unnamed(model.to_owned()));
     }
-    let traced = plan.trace()?;
-    let rules = mesh.map_or(Vec::new(), |(mesh, asked)| shard_rules(&traced, mesh, asked));
+    let (traced, rules) = record(plan, &plan.entry_points(), mesh)?;
     let (mesh, recorded) = (mesh.map(|(mesh, _)| mesh), traced.trace);
     let program = XlaProgram::new(&plan.expand(&recorded)?, &recorded, mesh, &rules)?;
     let parameters = &program.parameters;

@@ -86,7 +86,8 @@ pub struct OpenOptions {
     /// mesh begins with the plugin's first device. By default, the network runs on one device.
     pub mesh: Option<Mesh>,
     /// The rules that divide axes of tensors along axes of the mesh. The rules in this list
-    /// override or extend the rules in the network's declaration.
+    /// override or extend the rules in the network's declaration. The rule `experts=model` gives
+    /// each device whole experts.
     pub shard: Vec<ShardRule>,
     /// The number of worker threads that run the network. With 0 worker threads, Tracewright uses
     /// one thread per core. XLA ignores the number of worker threads.

@@ -20,7 +20,7 @@ use trace::{Parameter, Signature};
 
 use super::{ModelError, OpenOptions, Speculation};
 use crate::build::{BuildStep, BuildTools, ProgramOptions, build_program};
-use crate::export::xla::{self, XlaError};
+use crate::export::xla;
 use crate::export::{self, IreeManifest};
 use crate::tuning::{TuningSource, Tunings};
 use crate::xla::{StartedPlugins, XlaBuild, XlaTools};
@@ -187,12 +187,10 @@ fn build_in_xla(
     if mesh.is_none() {
         entries = entries.into_iter().flat_map(EntryPoint::in_parts).collect();
     }
-    let traced = plan.record(&entries)?;
+    // Tracewright checks the mesh before the plugin starts.
+    let (traced, rules) = xla::record(&plan, &entries, mesh.map(|mesh| (mesh, &options.shard[..])))?;
     let checkpoint = plan.model.weights(Checkpoint::open(path)?)?;
     let (cache, mut watch) = (options.cache_folder()?, options.watch_steps());
-    let rules = mesh.map_or(Vec::new(), |mesh| xla::shard_rules(&traced, mesh, &options.shard));
-    // Tracewright checks the mesh before the plugin starts.
-    mesh.map(|mesh| Shards::new(&traced.trace, mesh, &rules)).transpose().map_err(XlaError::from)?;
     let plugin = plugins.get(plugin, mesh.map_or(1, Mesh::devices), &options.xla_flags)?;
     let plan = plugin.plan(plan, mesh);
     let expanded = plan.expand(&traced.trace)?;

@@ -30,14 +30,23 @@ pub struct MeshAxis {
 /// sharding rule can also exclude axes from the partition, such as `V=none`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardRule {
+    /// The names of the axes. The word [`ShardRule::EXPERTS`] stands for the network's axis of experts.
     pub axes: Vec<String>,
     /// The name of the mesh axis, or [`ShardRule::NONE`] to exclude the axes from the partition.
     pub over: String,
+    /// Whether the rule has no effect on a tensor axis whose extent is not divisible by the number
+    /// of devices. Otherwise such a tensor axis is an error.
+    pub if_even: bool,
 }
 
 impl ShardRule {
     /// The word with which a sharding rule excludes axes from the partition.
     pub const NONE: &str = "none";
+
+    /// The word that stands for the axis of experts in a sharding rule, such as `experts=model`.
+    /// With this rule, each device along `model` stores whole experts (expert parallelism) instead
+    /// of a part of each expert (tensor parallelism).
+    pub const EXPERTS: &str = "experts";
 }
 
 /// The reason why a text is not a valid mesh or sharding rule.
@@ -62,6 +71,12 @@ pub enum MeshError {
 impl Mesh {
     /// The largest number of devices that a mesh can have.
     pub const MOST: usize = 1 << 20;
+
+    /// The mesh axis for tensor parallelism in the declarations of networks.
+    pub const MODEL: &str = "model";
+
+    /// The mesh axis for expert parallelism in the declarations of networks.
+    pub const EXPERT: &str = "expert";
 
     pub fn devices(&self) -> usize {
         self.axes.iter().map(|axis| axis.size).product()
@@ -120,7 +135,7 @@ impl FromStr for ShardRule {
         let (axes, over) = text.split_once('=').ok_or_else(wrong)?;
         let axes: Vec<String> = axes.split(',').map(|axis| axis.trim().to_owned()).collect();
         match axes.iter().all(|axis| is_name(axis)) && is_name(over.trim()) {
-            true => Ok(Self { axes, over: over.trim().into() }),
+            true => Ok(Self { axes, over: over.trim().into(), if_even: false }),
             false => Err(wrong()),
         }
     }

@@ -12,6 +12,7 @@ use tracewright::models;
 use tracewright::ops::ElementType::{Bf16, F32};
 use tracewright::pjrt::PjrtError;
 use tracewright::targets::{DeviceName, Mesh, ShardRule};
+use tracewright::xla::{XlaBuild, XlaPlugin, XlaTools};
 use tracewright::{GenerateOptions, Model, ModelError, OpenOptions, Plan};
 use tracewright_tests::built::{children, plugin, repository};
 use tracewright_tests::golden::{BOUND, Golden, Prompt};
@@ -41,12 +42,7 @@ fn shards(model: &Model) -> &Shards {
 /// divide stays whole. If nothing is divided then, another axis is: features, features of a head, or positions. If no
 /// axis can be divided, each device computes the whole network.
 fn rules(golden: &Golden, mesh: &Mesh) -> Vec<ShardRule> {
-    let mut network = models::read(&golden.model, &golden.allowed_keys).unwrap();
-    let checkpoint = network.named(Checkpoint::open(&golden.model).unwrap());
-    network.settle_head(&checkpoint);
-    let plan = Plan::new(network, Some(F32), Some(golden.context), Some(golden.chunk)).unwrap();
-    let weights = Weights { quantize: Quantization::Computed, ..plan.weights.clone() };
-    let plan = xla::planned(Plan { weights, ..plan });
+    let (plan, _) = planned(golden);
     let whole = xla::partition(&plan, None, &[]).unwrap();
     let rule = |text: String| -> ShardRule { text.parse().unwrap() };
     let (mut kept, mut copies): (Vec<String>, _) = (Vec::new(), None);
@@ -117,6 +113,106 @@ macro_rules! judged {
 
 // Of the fixtures that are there (`build.rs`).
 include!(concat!(env!("OUT_DIR"), "/families.rs"));
+
+/// The plan for XLA of a fixture with unquantized weights in f32, and the fixture's checkpoint.
+fn planned(golden: &Golden) -> (Plan, Checkpoint) {
+    let mut network = models::read(&golden.model, &golden.allowed_keys).unwrap();
+    let checkpoint = network.named(Checkpoint::open(&golden.model).unwrap());
+    network.settle_head(&checkpoint);
+    let plan = Plan::new(network, Some(F32), Some(golden.context), Some(golden.chunk)).unwrap();
+    let weights = Weights { quantize: Quantization::Computed, ..plan.weights.clone() };
+    (xla::planned(Plan { weights, ..plan }), checkpoint)
+}
+
+/// Checks the tokens and logits of a network on a mesh, and into how many parts the mesh divides the experts. Also checks the
+/// bytes of weights that XLA's client copies to all devices. The client counts the bytes that it copies.
+fn check_experts(fixture: &str, mesh: &str, shard: &[&str], parts: usize) {
+    let Some(plugin) = plugin() else { return };
+    let what = format!("{fixture} on {mesh} with {shard:?}");
+    let golden = Golden::fixture(fixture).unwrap();
+    let asked: Vec<ShardRule> = shard.iter().map(|rule| rule.parse().unwrap()).collect();
+    let sizes = OpenOptions {
+        context: Some(golden.context),
+        chunk: Some(golden.chunk),
+        shard: asked.clone(),
+        score: true,
+        ..options(&plugin, Some(mesh))
+    };
+    let model = Model::open_with(&golden.model, sizes).unwrap();
+    assert_eq!(shards(&model).divides_experts, parts > 1, "{what}");
+    let build = model.info().build.as_ref().unwrap();
+    let stacks = build.parameters.iter().filter(|parameter| parameter.ty.rank() == 3);
+    let mut number = 0;
+    for stack in stacks {
+        let Sharding(axes) = &shards(&model).weights[&stack.key];
+        assert_eq!(axes[0].iter().map(|axis| axis.size).product::<usize>(), parts, "{what}: {}", stack.key);
+        number += 1;
+    }
+    assert!(number > 1, "{what}: {number} stacks");
+    for (number, prompt) in golden.prompts.iter().enumerate() {
+        check(&model, prompt, &format!("{what}: prompt {number}"));
+    }
+    let reference = golden.reference(0).unwrap();
+    for (position, row) in model.score(&golden.prompts[0].fed()).unwrap().iter().enumerate() {
+        let error = reference.error(position, row);
+        assert!(error <= BOUND, "{what}: position {position}: {error:e}");
+    }
+
+    let ((plan, checkpoint), mesh) = (planned(&golden), mesh.parse::<Mesh>().unwrap());
+    let planned = xla::partition(&plan, Some(&mesh), &asked).unwrap();
+    let (traced, rules) = xla::record(&plan, &plan.steps(), Some((&mesh, &asked))).unwrap();
+    let expanded = plan.expand(&traced.trace).unwrap();
+    let (sharding, ignorable) = ((Some(&mesh), &rules[..]), plan.model.ignorable());
+    let build = XlaBuild::new(&expanded, &traced.trace, sharding, &checkpoint, ignorable).unwrap();
+    let plugin = XlaPlugin::start(&plugin, mesh.devices(), "").unwrap();
+    let cache = repository().join(".tracewright/cache");
+    let (before, _) = plugin.client().transferred();
+    build.build(XlaTools { plugin: &plugin, device: None, cache: &cache, watch: None }).unwrap();
+    let (after, _) = plugin.client().transferred();
+    assert_eq!(after - before, (mesh.devices() * planned.weights) as u64, "{what}");
+}
+
+/// Mixtral has five experts. An axis of experts divides them alone, or beside an axis for heads; and the axis `model` divides
+/// them if asked to. Two devices cannot divide five experts.
+#[test]
+fn experts_of_mixtral_are_divided() {
+    check_experts("mixtral", "expert=5", &[], 5);
+    check_experts("mixtral", "expert=5,model=2", &["F,V=none"], 5);
+    check_experts("mixtral", "model=5", &["experts=model", "K,F,V=none"], 5);
+    check_experts("mixtral", "model=2", &["experts=model", "F,V=none"], 1);
+}
+
+/// Qwen3 MoE has six experts, and a layer without experts.
+#[test]
+fn experts_of_qwen3_moe_are_divided() {
+    check_experts("qwen3_moe", "expert=2", &[], 2);
+    check_experts("qwen3_moe", "model=2,expert=3", &["F,V=none"], 3);
+    check_experts("qwen3_moe", "model=2", &["experts=model", "F,V=none"], 2);
+}
+
+/// The experts of gpt-oss have biases. Tensor parallelism would leave half of the matrices whole, so the axis `model` divides
+/// whole experts where it can. The first network has five experts, and the second network has four experts.
+#[test]
+fn experts_of_gpt_oss_are_divided() {
+    check_experts("gpt_oss", "expert=5", &[], 5);
+    check_experts("gpt_oss", "model=2", &["V=none"], 1);
+    check_experts("gpt_oss-mxfp4", "model=2", &["V=none"], 2);
+    check_experts("gpt_oss-mxfp4", "model=4", &["V=none"], 4);
+}
+
+/// GLM-4.5 chooses experts in groups, and has shared experts that each device computes.
+#[test]
+fn experts_of_glm4_moe_are_divided() {
+    check_experts("glm4_moe", "expert=4", &[], 4);
+    check_experts("glm4_moe", "expert=8", &[], 8);
+    check_experts("glm4_moe", "model=2", &["experts=model", "F,V=none"], 2);
+}
+
+/// DeepSeek-V3's declaration divides no axis inside an expert, so the axis `model` divides the experts.
+#[test]
+fn experts_of_deepseek_v3_are_divided() {
+    check_experts("deepseek_v3", "model=2", &["H,V=none"], 2);
+}
 
 /// Prompts of a shipped model on each of the meshes, and the logits after the tokens of one.
 fn shipped(name: &str) {

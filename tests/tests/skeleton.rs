@@ -67,6 +67,7 @@ fn m2_one_dot_general_is_exact() {
         input: EntryInput::Tokens,
         logits: LogitsMode::All,
         kv: trace::KvFormat::Computed,
+        expert_parallel: false,
     };
     let trace = recorded(Rc::new(body), vec![], &[score]);
     let built = built(&trace);
@@ -120,6 +121,7 @@ fn m15_the_modules_own_argmax_is_that_of_torch() {
         input: EntryInput::Tokens,
         logits: LogitsMode::Next,
         kv: trace::KvFormat::Computed,
+        expert_parallel: false,
     };
     let trace = recorded(Rc::new(body), vec![], &[entry("one", 1), entry("all", cases.len())]);
     let (built, weights) = (built(&trace), WeightValues::from([("w".into(), table)]));

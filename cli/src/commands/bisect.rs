@@ -67,8 +67,7 @@ mod run {
         CompiledNetwork, TokenCall,
     };
     use tracewright::Plan;
-    use tracewright::export::xla::{XlaError, planned, shard_rules};
-    use tracewright::lower::Shards;
+    use tracewright::export::xla::{planned, record};
     use tracewright::runtime::{Device, Runtime};
     use tracewright::targets::{Target, Tuning};
     use tracewright::xla::XlaPlugin;
@@ -97,6 +96,7 @@ mod run {
                 return Err(usage(what).into());
             }
             let mesh = plugins::check_mesh(&self.mesh, &self.engine, &self.device)?;
+            let mesh = mesh.as_ref().map(|(mesh, rules)| (*mesh, &rules[..]));
             let devices = mesh.map_or(1, |(mesh, _)| mesh.devices());
             let start = |path: PathBuf| XlaPlugin::start(&path, devices, &plugins::flags());
             let plugin = self.plugin()?.map(start).transpose()?;
@@ -126,11 +126,8 @@ mod run {
                     quantize them with `--quant`";
                 return Err(usage(what).into());
             }
-            let traced = plan.record(&entries)?;
-            let rules = mesh.map_or(Vec::new(), |(mesh, asked)| shard_rules(&traced, mesh, asked));
-            let mesh = mesh.map(|(mesh, _)| (mesh, &rules[..]));
-            let trace = traced.trace;
-            mesh.map(|(mesh, rules)| Shards::new(&trace, mesh, rules)).transpose().map_err(XlaError::from)?;
+            let (traced, rules) = record(&plan, &entries, mesh)?;
+            let (mesh, trace) = (mesh.map(|(mesh, _)| (mesh, &rules[..])), traced.trace);
             let values = CheckpointValues::new(&trace, &checkpoint).map_err(tracewright::PlanError::from)?;
             let (name, baseline) = match (against, &activations) {
                 (_, Some(activations)) => ("transformers", Baseline::Activations(activations)),

@@ -165,7 +165,7 @@ mod run {
             plugin,
             xla_flags: plugins::flags(),
             mesh: arguments.mesh.mesh.clone(),
-            shard: arguments.mesh.shard.clone(),
+            shard: arguments.mesh.sharding(),
             slots: batch.get(),
             threads: *threads,
             read,

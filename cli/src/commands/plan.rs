@@ -64,7 +64,7 @@ fn partitioned(arguments: &Arguments, plan: Plan) -> Result<(), Error> {
     check_model(&arguments.model)?;
     let plan = planned(plan);
     let (mesh, rules) = mesh.unzip();
-    let partition = xla::partition(&plan, mesh, rules.unwrap_or_default())?;
+    let partition = xla::partition(&plan, mesh, &rules.unwrap_or_default())?;
     let machine = arguments.machine.as_ref();
     let report = PartitionReport { plan: &plan, mesh, machine, partition: &partition };
     let text = if arguments.json { format!("{}\n", report.json()) } else { report.table() };

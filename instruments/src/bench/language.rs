@@ -13,7 +13,7 @@ use super::{BenchError, Case, Label, Measured, Run, Watched, Workload, flops};
 use crate::profile::{Profile, variant};
 use tracewright::PlanError;
 use tracewright::build::{ProgramOptions, build_program};
-use tracewright::export::xla::shard_rules;
+use tracewright::export::xla::record;
 use tracewright::footprint::Footprint;
 use tracewright::xla::{XlaBuild, XlaTools};
 use tracewright::{Expanded, Plan};
@@ -101,11 +101,10 @@ impl Language {
         mesh: Option<(&Mesh, &[ShardRule])>,
         tools: XlaTools<'_>,
     ) -> Result<Self, BenchError> {
-        let traced = plan.record(&plan.steps())?;
+        let (traced, rules) = record(&plan, &plan.steps(), mesh).map_err(tracewright::ModelError::from)?;
         let expanded = plan.expand(&traced.trace)?;
         let footprint = Footprint::of(&expanded).map_err(PlanError::from)?;
         let platform = tools.plugin.client().platform().to_owned();
-        let rules = mesh.map_or(Vec::new(), |(mesh, asked)| shard_rules(&traced, mesh, asked));
         let mesh = mesh.map(|(mesh, _)| mesh);
         let ignorable = plan.model.ignorable();
         let build = XlaBuild::new(&expanded, &traced.trace, (mesh, &rules), checkpoint, ignorable)?;

@@ -38,7 +38,7 @@ impl XlaForm<'_> {
         let known = divisible_axes(trace);
         let of_part = |rule: &ShardRule| {
             let axes = rule.axes.iter().filter(|axis| known.contains(axis.as_str()));
-            ShardRule { axes: axes.cloned().collect(), over: rule.over.clone() }
+            ShardRule { axes: axes.cloned().collect(), ..rule.clone() }
         };
         let rules: Vec<_> = rules.iter().map(of_part).filter(|rule| !rule.axes.is_empty()).collect();
         match Shards::new(trace, mesh, &rules) {

@@ -86,6 +86,7 @@ pub fn judged_by_transformers(folder: &Path) {
         input: EntryInput::Tokens,
         logits: LogitsMode::All,
         kv: trace::KvFormat::Computed,
+        expert_parallel: false,
     };
     let trace = config.trace(ElementType::F32, &[score]).unwrap().trace;
     // The inlined trace and the trace with layers as functions compute the same logits.

@@ -185,7 +185,7 @@ fn weights(kernels: KernelUse, quantize: &Quantization, activations: ActivationB
 /// The plugin that runs the network, and the mesh of its devices.
 struct XlaDevices<'a> {
     plugin: PathBuf,
-    mesh: Option<(&'a Mesh, &'a [ShardRule])>,
+    mesh: Option<(&'a Mesh, Vec<ShardRule>)>,
 }
 
 /// The settings that all benchmarks share.
@@ -308,9 +308,12 @@ impl<'a> Bench<'a> {
         plans: Vec<Plan>,
         xla: Option<XlaDevices<'_>>,
     ) -> Result<Vec<Language>, Error> {
-        let mesh = xla.as_ref().and_then(|xla| xla.mesh);
+        let mesh = xla.as_ref().and_then(|xla| xla.mesh.as_ref());
+        let mesh = mesh.map(|(mesh, rules)| (*mesh, &rules[..]));
         let devices = mesh.map_or(1, |(mesh, _)| mesh.devices());
-        let plugin = xla.map(|xla| XlaPlugin::start(&xla.plugin, devices, &plugins::flags())).transpose()?;
+        let plugin = xla.as_ref();
+        let plugin =
+            plugin.map(|xla| XlaPlugin::start(&xla.plugin, devices, &plugins::flags())).transpose()?;
         let mut languages = Vec::new();
         for plan in plans {
             let checkpoint = self.checkpoint(&of.model, &plan)?;

@@ -25,7 +25,9 @@ pub fn run(arguments: &Arguments, invocation: &Invocation) -> Result<(), Error> 
     let plan = xla::planned(Plan { batch: asked.batch.map_or(1, usize::from), ..plan });
     let bar = progress::bytes("making weights", 0);
     let mut watch = progress::watch(&bar, interrupt);
-    let manifest = xla::export(&plan, folder, &checkpoint, asked.mesh.rules()?, out, Some(&mut watch))?;
+    let rules = asked.mesh.rules()?;
+    let mesh = rules.as_ref().map(|(mesh, rules)| (*mesh, &rules[..]));
+    let manifest = xla::export(&plan, folder, &checkpoint, mesh, out, Some(&mut watch))?;
     bar.finish_and_clear();
     report(arguments, &manifest)
 }
