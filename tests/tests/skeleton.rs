@@ -66,6 +66,7 @@ fn m2_one_dot_general_is_exact() {
         context: 8,
         input: EntryInput::Tokens,
         logits: LogitsMode::All,
+        hidden: false,
         kv: trace::KvFormat::Computed,
     };
     let trace = recorded(Rc::new(body), vec![], &[score]);
@@ -119,6 +120,7 @@ fn m15_the_modules_own_argmax_is_that_of_torch() {
         context: 8,
         input: EntryInput::Tokens,
         logits: LogitsMode::Next,
+        hidden: false,
         kv: trace::KvFormat::Computed,
     };
     let trace = recorded(Rc::new(body), vec![], &[entry("one", 1), entry("all", cases.len())]);
