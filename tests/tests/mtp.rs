@@ -1,5 +1,5 @@
-//! Drafting with a Qwen3.5's module for multi-token prediction: the tokens are those of transformers, as without drafts, and
-//! the module's drafts are those of the module that `tests/oracle/mtp.py` composes from transformers' layers.
+//! Drafting with a Qwen3.5's module for multi-token prediction. The tokens are those of transformers, with drafts and without.
+//! The module's drafts are those of the module that `tests/oracle/mtp.py` composes from transformers' layers.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::fs;
