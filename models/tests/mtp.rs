@@ -94,6 +94,6 @@ fn models_without_a_supported_module_are_refused_by_name() {
     assert_eq!(changed("mtp_use_dedicated_embeddings", json!(true)), MtpError::DedicatedEmbeddings);
     let other = config(&fixture("qwen3"));
     assert_eq!(check_mtp(&other, &checkpoint), Err(MtpError::Family));
-    let without = own.named(Checkpoint::open(&fixture("qwen3_5")).unwrap());
+    let without = own.named(Checkpoint::open(fixture("qwen3_5")).unwrap());
     assert_eq!(check_mtp(&own, &without), Err(MtpError::Weights));
 }
