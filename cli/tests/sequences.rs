@@ -60,8 +60,9 @@ fn a_draft_model_must_have_the_tokens_of_the_model() {
         command
     };
     refused(&mut command(&draft), 1, &["TW0824", "demo-gemma3", "another tokenizer"]);
-    refused(&mut command("draft="), 2, &["expected `off`, `lookup` or `draft=MODEL`"]);
+    refused(&mut command("draft="), 2, &["expected `off`, `lookup`, `draft=MODEL` or `mtp`"]);
     refused(&mut command("draft=no-such-model"), 1, &["no-such-model"]);
+    refused(&mut command("mtp"), 1, &["TW0826", "family has no module for multi-token prediction"]);
 }
 
 /// The second run computes what is new, and answers the same.

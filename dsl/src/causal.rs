@@ -66,6 +66,26 @@ pub trait CausalLm: Sized {
         None
     }
 
+    /// Computes features with the network's module for multi-token prediction, from the token ids
+    /// `tokens` `[B, S]` and the hidden states `hidden` `[B, S, D]` of the positions before the tokens.
+    #[track_caller]
+    fn draft(
+        &self,
+        _tokens: Tensor<I32>,
+        _hidden: Tensor<Self::Element>,
+        _at: Position,
+        _cache: &mut Cache<Self::Element>,
+    ) -> Tensor<Self::Element> {
+        no_function("draft");
+        Tensor::new(Raw::POISON)
+    }
+
+    /// The last axis of the hidden states that [`draft`](Self::draft) takes; `None` if the root block
+    /// declares no such function.
+    fn hidden(&self) -> Option<Dim> {
+        None
+    }
+
     /// Runs an encoder on tokens `[B, S]`. The first `count` `[B]` tokens of each sequence are real, and the
     /// later tokens are padding. The encoder fills the state that decoder layers read.
     #[track_caller]
@@ -100,7 +120,9 @@ pub trait CausalLm: Sized {
     /// several sequences), and then the state of each layer. The [`LogitsMode`] selects whether the
     /// results `logits` and `token` exist. After the logits and the token, the entry point returns
     /// the updated state. An entry point with [`EntryInput::Features`] takes `features` instead of
-    /// `tokens`. An entry point without logits takes no `start`, and fills the state of an encoder.
+    /// `tokens`. An entry point with [`EntryInput::Draft`] takes `tokens` and `features`, and the state
+    /// of the layers that propose draft tokens. All other entry points take the state of all other
+    /// layers. An entry point without logits takes no `start`, and fills the state of an encoder.
     ///
     /// # Errors
     /// Returns an error if a value in the configuration is invalid. If a function body contains
@@ -142,14 +164,18 @@ fn record<M: CausalLm>(
         return record_encoder(model, entry, point, sizes);
     }
     let rows = if point.batch == 1 { vec![] } else { vec![BATCH.of(point.batch)] };
-    let input = taken_input::<M>(entry, point, model.features());
+    let width = if point.input == EntryInput::Draft { model.hidden() } else { model.features() };
+    let input = taken_input::<M>(entry, point, width);
     let start = entry.input("start", Role::Start { context: point.context }, &rows);
     let count = entry.input("count", Role::Count, &rows);
     let at = Position { start, count };
-    let (mut cache, kept) = taken(entry, model.state(), point, sizes);
+    let drafts = point.input == EntryInput::Draft;
+    let state = model.state().into_iter().filter(|(_, state)| state.is_draft == drafts).collect();
+    let (mut cache, kept) = taken(entry, state, point, sizes);
     let features = match input {
         Input::Tokens(tokens) => model.forward(tokens, at, &mut cache),
         Input::Features(features) => model.forward_features(features, at, &mut cache),
+        Input::Draft(tokens, hidden) => model.draft(tokens, hidden, at, &mut cache),
     };
     let favoured =
         |logits: Tensor<F32>| argmax(logits, logits.dims(place).last().map_or(Axis("V"), |d| d.axis));
@@ -167,6 +193,9 @@ fn record<M: CausalLm>(
             entry.output("token", Role::Token, favoured(logits));
         }
     }
+    if point.hidden {
+        entry.output("hidden", Role::Hidden, features.to::<F32>());
+    }
     returned(entry, &cache, kept);
 }
 
@@ -179,6 +208,7 @@ fn record_encoder<M: CausalLm>(model: &M, entry: &mut EntryRecorder, point: &Ent
     match input {
         Input::Tokens(tokens) => model.encode(tokens, count, &mut cache),
         Input::Features(features) => model.encode_features(features, count, &mut cache),
+        Input::Draft(..) => no_function("draft"),
     }
     returned(entry, &cache, kept);
 }
@@ -187,9 +217,11 @@ fn record_encoder<M: CausalLm>(model: &M, entry: &mut EntryRecorder, point: &Ent
 enum Input<T: Float> {
     Tokens(Tensor<I32>),
     Features(Tensor<T>),
+    Draft(Tensor<I32>, Tensor<T>),
 }
 
-/// Creates the main argument of an entry point: token ids, or vectors with the last axis `width`.
+/// Creates the main arguments of an entry point: token ids, vectors with the last axis `width`, or
+/// token ids and vectors.
 fn taken_input<M: CausalLm>(
     entry: &mut EntryRecorder,
     point: &EntryPoint,
@@ -201,9 +233,16 @@ fn taken_input<M: CausalLm>(
         (EntryInput::Features, Some(width)) => {
             Input::Features(entry.input("features", Role::Features, &[places[0], places[1], width]))
         }
-        (EntryInput::Features, None) => {
-            let encodes = point.logits == LogitsMode::None;
-            let function = if encodes { "encode_features" } else { "forward_features" };
+        (EntryInput::Draft, Some(width)) => {
+            let tokens = entry.input("tokens", Role::Tokens, &places);
+            Input::Draft(tokens, entry.input("features", Role::Features, &[places[0], places[1], width]))
+        }
+        (EntryInput::Features | EntryInput::Draft, None) => {
+            let function = match (point.input, point.logits) {
+                (EntryInput::Draft, _) => "draft",
+                (_, LogitsMode::None) => "encode_features",
+                _ => "forward_features",
+            };
             entry.fail(TraceErrorKind::NoFunction { name: point.name.clone(), function });
             Input::Features(Tensor::new(Raw::POISON))
         }

@@ -26,6 +26,10 @@ pub enum EntryInput {
     Tokens,
     /// The input is vectors `[B, S, D]`, which replace the embeddings of tokens.
     Features,
+    /// The input is token ids `i32[B, S]`, and for each token the hidden state `[B, S, D]` of the
+    /// position before the token. The entry point runs the network's module for multi-token
+    /// prediction, which proposes draft tokens.
+    Draft,
 }
 
 /// A function of the compiled module that a runtime can call. Each entry point has a fixed batch
@@ -52,6 +56,8 @@ pub struct EntryPoint {
     pub input: EntryInput,
     /// The logits that the entry point returns.
     pub logits: LogitsMode,
+    /// Whether the entry point also returns the hidden states from which it computes logits.
+    pub hidden: bool,
     /// The storage format of the KV cache.
     pub kv: KvFormat,
     /// Whether a device mesh divides the experts of each layer, so that each device stores and
@@ -63,13 +69,20 @@ impl EntryPoint {
     /// Creates an entry point that takes tokens. The KV cache has the element type of the network.
     pub fn new(name: &str, batch: usize, chunk: usize, context: usize, logits: LogitsMode) -> Self {
         let (input, kv) = (EntryInput::Tokens, KvFormat::default());
-        Self { name: name.into(), batch, chunk, context, input, logits, kv, expert_parallel: false }
+        Self { name: name.into(), batch, chunk, context, input, logits, hidden: false, kv, expert_parallel: false }
     }
 
     /// Changes the input of this entry point from tokens to features.
     #[must_use]
     pub fn of_features(self) -> Self {
         Self { input: EntryInput::Features, ..self }
+    }
+
+    /// Adds a result with the hidden states to this entry point. A module for multi-token prediction
+    /// reads the hidden states.
+    #[must_use]
+    pub fn with_hidden(self) -> Self {
+        Self { hidden: true, ..self }
     }
 
     /// The number of tokens per call of `prefill_short`. A call of `prefill_short` takes little
@@ -120,6 +133,28 @@ impl EntryPoint {
     /// for each of `width` tokens.
     pub fn verify(batch: usize, width: usize, context: usize) -> Self {
         Self::new("verify", batch, width, context, LogitsMode::Verify)
+    }
+
+    /// Creates the entry points that propose draft tokens with the network's module for multi-token
+    /// prediction. An entry point `draft_N` processes N tokens of one sequence. `chunk` is the number
+    /// of tokens per prefill call, and `width` is the number of tokens that the entry point `verify`
+    /// takes.
+    ///
+    /// ```
+    /// use tracewright_dsl::EntryPoint;
+    ///
+    /// let names: Vec<String> = EntryPoint::drafts(128, 8, 2048).into_iter().map(|entry| entry.name).collect();
+    /// assert_eq!(names, ["draft_128", "draft_8", "draft_1"]);
+    /// ```
+    pub fn drafts(chunk: usize, width: usize, context: usize) -> Vec<Self> {
+        let mut chunks = vec![chunk, width, 1];
+        chunks.sort_by_key(|&chunk| std::cmp::Reverse(chunk));
+        chunks.dedup();
+        let entry = |chunk: usize| Self {
+            input: EntryInput::Draft,
+            ..Self::new(&format!("draft_{chunk}"), 1, chunk, context, LogitsMode::Next).with_hidden()
+        };
+        chunks.into_iter().map(entry).collect()
     }
 
     /// The standard entry points that text generation calls. The list contains the entry points of

@@ -56,6 +56,7 @@ fn entries(names: &[&str]) -> Vec<EntryPoint> {
         context: 8,
         input: EntryInput::Tokens,
         logits: LogitsMode::All,
+        hidden: false,
         kv: trace::KvFormat::Computed,
         expert_parallel: false,
     };

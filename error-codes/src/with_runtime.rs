@@ -100,6 +100,7 @@ coded! {
         TW0822: NoTokenizer;
         TW0823: Kind;
         TW0824: DraftTokenizer;
+        TW0826: Mtp;
         TW0001: AsExported Compiled Target NoCache MeshEngine MeshDevice NoMesh;
         TW0807: Template;
         TW0809: TemplateLimit;

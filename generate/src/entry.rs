@@ -70,6 +70,8 @@ pub(crate) struct EntryPoint {
     pub arguments: Vec<ArgBinding>,
     pub logits: Option<usize>,
     pub token: Option<usize>,
+    /// The index of the result with the hidden states.
+    pub hidden: Option<usize>,
     /// For each state tensor, the index of the result that contains the tensor's new value. For an
     /// encoder, the index of the result for each tensor that the encoder fills.
     pub kept: Vec<usize>,
@@ -104,6 +106,13 @@ pub(crate) enum ArgBinding {
 /// Whether an entry point takes tokens or features.
 pub(crate) fn takes_positions(signature: &Signature) -> bool {
     signature.arguments.iter().any(|argument| matches!(argument.role, Role::Tokens | Role::Features))
+}
+
+/// Whether an entry point runs the module for multi-token prediction, which takes tokens and the
+/// hidden states of the positions before the tokens.
+pub(crate) fn drafts(signature: &Signature) -> bool {
+    let takes = |role| signature.arguments.iter().any(|argument| argument.role == role);
+    takes(Role::Tokens) && takes(Role::Features)
 }
 
 /// Whether an entry point runs the encoder.
@@ -149,7 +158,8 @@ pub(crate) fn is_memory(role: Role) -> bool {
 impl EntryPoint {
     pub fn new(signature: &Signature, shared: &Shared) -> Result<Self, GenerateError> {
         let Signature { name, arguments, results } = signature;
-        let is_input = |role| matches!(role, Role::Tokens | Role::Features);
+        let of_tokens = drafts(signature);
+        let is_input = |role| role == Role::Tokens || (role == Role::Features && !of_tokens);
         let (_, input) = only(signature, arguments, "tokens", is_input)?;
         let chunk = input.ty.shape.get(1).copied().unwrap_or(1);
         let rows = input.ty.shape.first().copied().unwrap_or_default();
@@ -174,6 +184,13 @@ impl EntryPoint {
             return Err(refuse(signature, "does not take the state that other entry points do".into()));
         }
         let place = |role| results.iter().position(|result| result.role == role);
+        let hidden = place(Role::Hidden);
+        if let Some(result) = hidden.map(|index| &results[index]) {
+            let is_shaped = matches!(result.ty.shape[..], [b, s, _] if (b, s) == (rows, chunk));
+            if !is_shaped || result.ty.element != ElementType::F32 {
+                return Err(refuse(signature, format!("gives `{result}`, expected `f32[{rows},{chunk},…]`")));
+            }
+        }
         Ok(Self {
             name: name.clone(),
             kind,
@@ -182,6 +199,7 @@ impl EntryPoint {
             arguments: bound,
             logits: place(Role::Logits),
             token: place(Role::Token),
+            hidden,
             kept,
             results: results.len(),
         })
@@ -287,7 +305,7 @@ impl ArgBinding {
             Role::Memory { .. } => Self::Memory(index(&shared.memory, "which no entry point fills")?),
             Role::Sequence => Self::Sequence(expect(i32s(&[batch]))?),
             Role::Adapter => Self::Adapter(expect(i32s(&[batch]))?),
-            Role::Plain | Role::Logits | Role::Token | Role::Embedding => {
+            Role::Plain | Role::Hidden | Role::Logits | Role::Token | Role::Embedding => {
                 return Err(refuse(signature, format!("takes `{argument}`, whose role no session fills")));
             }
         })

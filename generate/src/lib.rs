@@ -43,7 +43,7 @@ pub use error::{GenerateError, SavedFault};
 pub use executor::{CallArgument, Evaluator, Executor, Iree};
 pub use generation::{Finish, Generated, TokenOptions};
 pub use gguf::gguf_text;
-pub use network::{Network, check_tokens};
+pub use network::{MtpModule, Network, check_tokens};
 pub use reply::{Follow, GenerateOptions, Reply};
 pub use sample::{
     Breakers, Dry, Logprob, Mirostat, MirostatVersion, Penalties, Sampler, Sampling, SamplingStep,
@@ -53,7 +53,7 @@ pub use saved::SavedSequence;
 pub use schedule::{Budgeted, RowWork, Schedule, Together};
 pub use sequence_input::{EncoderInput, InputPart, SequenceInput};
 pub use session::Session;
-pub use speculate::{Certainty, DraftModel, Drafter, Lookup};
+pub use speculate::{Certainty, DraftModel, Drafter, Lookup, MtpDrafter};
 pub use stop::{StopMatch, StopStrings, stop_tokens};
 pub use template::{Chat, ChatTemplate, TemplateError, TemplatePlace};
 pub use text::{Stream, Tokenizer, catches_panics};

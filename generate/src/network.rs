@@ -6,8 +6,8 @@ use trace::{Role, Signature};
 
 use crate::GenerateError;
 use crate::entry::{
-    ArgBinding, EntryKind, EntryPoint, KeptTensor, Shared, encodes, is_memory, is_state, kept, only, refuse,
-    takes_positions,
+    ArgBinding, EntryKind, EntryPoint, KeptTensor, Shared, drafts, encodes, is_memory, is_state, kept, only,
+    refuse, takes_positions,
 };
 use crate::executor::{CallArgument, Executor, Iree};
 
@@ -26,6 +26,18 @@ pub struct Network<E: Executor = Iree> {
     /// contains at most one entry point of each kind.
     others: Vec<EntryPoint>,
     shared: Shared,
+    /// The entry points of the module for multi-token prediction, if the program has such entry
+    /// points.
+    mtp: Option<MtpEntries>,
+}
+
+/// The entry points that run the module for multi-token prediction on one sequence.
+pub(crate) struct MtpEntries {
+    /// The entry points, sorted by the number of tokens that each entry point takes.
+    steps: Vec<EntryPoint>,
+    pub shared: Shared,
+    /// The number of features of a hidden state.
+    pub width: usize,
 }
 
 /// The new tokens for a row of the batch, and the position of the first new token.
@@ -43,6 +55,7 @@ pub(crate) struct Feed<'a> {
 pub(crate) struct StepResults<B> {
     pub logits: Option<B>,
     pub token: Option<B>,
+    pub hidden: Option<B>,
 }
 
 impl Network {
@@ -81,7 +94,12 @@ impl<E: Executor> Network<E> {
     /// Returns an error if an entry point lacks a necessary argument or result, or if no entry
     /// point takes a single token.
     pub fn on(executor: E, signatures: &[Signature]) -> Result<Self, GenerateError> {
-        let shared = shared(signatures)?;
+        let (drafting, signatures): (Vec<_>, Vec<_>) = signatures.iter().cloned().partition(drafts);
+        let mtp = match drafting.is_empty() {
+            true => None,
+            false => Some(MtpEntries::new(&drafting)?),
+        };
+        let shared = shared(&signatures)?;
         let (mut steps, mut feature_steps) = (Vec::new(), Vec::new());
         let mut others: Vec<EntryPoint> = Vec::new();
         for signature in signatures.iter().filter(|signature| takes_positions(signature)) {
@@ -104,7 +122,7 @@ impl<E: Executor> Network<E> {
         // Every row of the batch needs an entry point that can compute this row.
         let serves_all = |entry: &EntryPoint| entry.chunk == 1 && entry.rows == shared.batch;
         match steps.iter().any(serves_all) {
-            true => Ok(Self { executor, steps, feature_steps, others, shared }),
+            true => Ok(Self { executor, steps, feature_steps, others, shared, mtp }),
             false => Err(GenerateError::NoEntryPoint { role: Role::Token }),
         }
     }
@@ -156,13 +174,17 @@ impl<E: Executor> Network<E> {
         positions: usize,
         of_features: bool,
     ) -> Result<&EntryPoint, GenerateError> {
-        let steps = if of_features { &self.feature_steps } else { &self.steps };
-        let fits = || steps.iter().filter(|entry| entry.rows >= span);
-        let longest = fits().map(|entry| entry.chunk).max();
-        let longest = longest.ok_or(GenerateError::NoEntryPoint { role: Role::Features })?;
-        let cost = |entry: &&EntryPoint| positions.div_ceil(entry.chunk) * entry.cost();
-        let cheapest = fits().filter(|entry| positions < longest || entry.chunk == longest).min_by_key(cost);
-        cheapest.ok_or(GenerateError::NoEntryPoint { role: Role::Features })
+        cheapest(if of_features { &self.feature_steps } else { &self.steps }, span, positions)
+    }
+
+    /// Returns the network's module for multi-token prediction, which proposes draft tokens.
+    ///
+    /// # Errors
+    /// Returns an error if the program has no entry points that run the module.
+    pub fn mtp(&self) -> Result<MtpModule<'_, E>, GenerateError> {
+        let missing =
+            || GenerateError::EntryPoint { name: "draft_1".into(), why: "is missing in the program".into() };
+        self.mtp.as_ref().map(|entries| MtpModule { network: self, entries }).ok_or_else(missing)
     }
 
     /// Returns the number of features per position that the network takes.
@@ -235,12 +257,26 @@ impl<E: Executor> Network<E> {
         state: &mut Vec<E::Buffer>,
         memory: &[E::Buffer],
     ) -> Result<StepResults<E::Buffer>, GenerateError> {
+        self.call_with(&self.shared, entry, first, rows, state, memory)
+    }
+
+    /// Calls an entry point of the network, or an entry point of the module for multi-token
+    /// prediction. `shared` contains the properties of these entry points.
+    fn call_with(
+        &self,
+        shared: &Shared,
+        entry: &EntryPoint,
+        first: usize,
+        rows: &[Feed<'_>],
+        state: &mut Vec<E::Buffer>,
+        memory: &[E::Buffer],
+    ) -> Result<StepResults<E::Buffer>, GenerateError> {
         let mut whole: Vec<E::Buffer> = std::mem::take(state);
         let mut held = Vec::with_capacity(whole.len());
-        if entry.rows == self.shared.batch {
+        if entry.rows == shared.batch {
             held.extend(whole.drain(..).map(Some));
         } else {
-            for (tensor, buffer) in self.shared.state.iter().zip(&mut whole) {
+            for (tensor, buffer) in shared.state.iter().zip(&mut whole) {
                 held.push(Some(self.executor.rows(buffer, &tensor.ty.with_rows(entry.rows), first)?));
             }
         }
@@ -253,7 +289,7 @@ impl<E: Executor> Network<E> {
                 },
                 ArgBinding::Memory(slot) => {
                     let filled = memory.get(*slot).ok_or(GenerateError::NoMemory)?;
-                    CallArgument::Buffer(self.copied(&self.shared.memory[*slot].ty, filled, entry, first)?)
+                    CallArgument::Buffer(self.copied(&shared.memory[*slot].ty, filled, entry, first)?)
                 }
                 bound => self.input(bound, entry.chunk, first, rows)?,
             });
@@ -268,12 +304,16 @@ impl<E: Executor> Network<E> {
             Some(buffer) => buffer,
             None => unreachable!("each result has one role"),
         };
-        let answered = StepResults { logits: entry.logits.map(&mut take), token: entry.token.map(&mut take) };
+        let answered = StepResults {
+            logits: entry.logits.map(&mut take),
+            token: entry.token.map(&mut take),
+            hidden: entry.hidden.map(&mut take),
+        };
         if whole.is_empty() {
             state.extend(entry.kept.iter().map(|&index| take(index)));
             return Ok(answered);
         }
-        for ((tensor, buffer), &index) in self.shared.state.iter().zip(whole).zip(&entry.kept) {
+        for ((tensor, buffer), &index) in shared.state.iter().zip(whole).zip(&entry.kept) {
             state.push(self.executor.put_rows(&tensor.ty, buffer, first, take(index))?);
         }
         Ok(answered)
@@ -334,6 +374,88 @@ impl<E: Executor> Network<E> {
             ArgBinding::State(_) | ArgBinding::Memory(_) => unreachable!("kept on the device"),
         }
     }
+}
+
+impl MtpEntries {
+    fn new(signatures: &[Signature]) -> Result<Self, GenerateError> {
+        let shared = shared(signatures)?;
+        let mut steps = Vec::new();
+        let mut width = 0;
+        for signature in signatures {
+            let entry = EntryPoint::new(signature, &shared)?;
+            width = entry.features().unwrap_or_default();
+            let hidden = entry.hidden.and_then(|index| signature.results[index].ty.shape.last().copied());
+            if entry.kind != EntryKind::Step || entry.rows != 1 || hidden != Some(width) {
+                let why =
+                    format!("is no step of one sequence that returns hidden states of {width} features");
+                return Err(refuse(signature, why));
+            }
+            steps.push(entry);
+        }
+        steps.sort_by_key(|entry| entry.chunk);
+        Ok(Self { steps, shared, width })
+    }
+}
+
+/// A network's module for multi-token prediction, which proposes draft tokens
+/// ([`MtpDrafter`](crate::MtpDrafter)).
+pub struct MtpModule<'a, E: Executor = Iree> {
+    network: &'a Network<E>,
+    pub(crate) entries: &'a MtpEntries,
+}
+
+impl<E: Executor> Clone for MtpModule<'_, E> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<E: Executor> Copy for MtpModule<'_, E> {}
+
+impl<E: Executor> MtpModule<'_, E> {
+    /// Processes positions that follow the `feed.start` positions in `state`. Returns the most likely
+    /// token after the last position, the hidden state of the last position, and the number of
+    /// positions that the call has processed.
+    pub(crate) fn step(
+        &self,
+        positions: &[(u32, &[f32])],
+        start: usize,
+        state: &mut Vec<E::Buffer>,
+    ) -> Result<(u32, Vec<f32>, usize), GenerateError> {
+        let MtpEntries { steps, shared, width } = self.entries;
+        let executor = &self.network.executor;
+        let entry = cheapest(steps, 1, positions.len())?;
+        let positions = &positions[..positions.len().min(entry.chunk)];
+        let tokens: Vec<u32> = positions.iter().map(|(token, _)| *token).collect();
+        let features = positions.iter().flat_map(|(_, hidden)| *hidden).copied().collect();
+        if state.is_empty() {
+            *state = shared.state.iter().map(|slot| executor.zeros(&slot.ty)).collect::<Result<_, _>>()?;
+        }
+        let feed = Feed { tokens: &tokens, features, start, adapter: 0 };
+        let found = self.network.call_with(shared, entry, 0, &[feed], state, &[])?;
+        let (Some(token), Some(hidden)) = (&found.token, &found.hidden) else {
+            unreachable!("each step returns a token and hidden states");
+        };
+        let token = ids(&executor.read(token)?)[0];
+        if token as usize >= shared.vocabulary {
+            return Err(GenerateError::Favoured { token, vocabulary: shared.vocabulary });
+        }
+        let bytes = width * size_of::<f32>();
+        let last = (tokens.len() - 1) * bytes;
+        let hidden = floats(&executor.read_range(hidden, last..last + bytes)?);
+        Ok((token, hidden, tokens.len()))
+    }
+}
+
+/// Chooses the entry point that computes `positions` new positions for `span` consecutive rows of
+/// the batch, with the lowest cost.
+fn cheapest(steps: &[EntryPoint], span: usize, positions: usize) -> Result<&EntryPoint, GenerateError> {
+    let fits = || steps.iter().filter(|entry| entry.rows >= span);
+    let longest = fits().map(|entry| entry.chunk).max();
+    let longest = longest.ok_or(GenerateError::NoEntryPoint { role: Role::Features })?;
+    let cost = |entry: &&EntryPoint| positions.div_ceil(entry.chunk) * entry.cost();
+    let cheapest = fits().filter(|entry| positions < longest || entry.chunk == longest).min_by_key(cost);
+    cheapest.ok_or(GenerateError::NoEntryPoint { role: Role::Features })
 }
 
 /// Reads the properties that all entry points share from the first entry point that chooses tokens.

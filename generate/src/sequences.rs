@@ -226,11 +226,33 @@ impl<'a, E: Executor> Sequences<'a, E> {
             row.seen = range.end;
             row.written = row.written.max(range.end);
         }
+        if let Some(hidden) = &answered.hidden {
+            self.observe(hidden, call)?;
+        }
         self.keep_snapshots(*first, ranges)?;
         match entry.kind {
             EntryKind::Verifier => self.verified(want, &answered, call),
             _ => self.answers(want, answered, call),
         }
+    }
+
+    /// Passes the hidden states that a call returned to the drafters.
+    fn observe(
+        &mut self,
+        hidden: &E::Buffer,
+        EntryCall { entry, first, ranges }: &EntryCall<'a>,
+    ) -> Result<(), GenerateError> {
+        if self.drafters.is_empty() {
+            return Ok(());
+        }
+        let hidden = floats(&self.network.executor.read(hidden)?);
+        let rows = hidden.chunks(hidden.len() / entry.rows).zip(ranges);
+        for ((row, range), drafter) in rows.zip(&mut self.drafters[*first..]) {
+            if !range.is_empty() {
+                drafter.observe(range.start, &row[..row.len() / entry.chunk * range.len()]);
+            }
+        }
+        Ok(())
     }
 
     /// Prepares the state of consecutive rows, beginning with the row `first`, for a call. If a row
@@ -268,7 +290,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         let (first, chunk) = (*first, entry.chunk);
         let answers = |i: usize| !ranges[i].is_empty() && self.is_settled(first + i);
         let vocabulary = self.network.vocabulary();
-        let StepResults { logits, token } = &answered;
+        let StepResults { logits, token, .. } = &answered;
         Ok(match (want, token, logits) {
             (StepRequest::Token, Some(token), Some(logits)) if (0..ranges.len()).any(answers) => {
                 let tokens = ids(&self.network.executor.read(token)?);

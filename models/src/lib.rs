@@ -126,6 +126,7 @@ pub mod gguf;
 mod head;
 mod hybrid;
 pub mod mamba2;
+mod mtp;
 pub mod presets;
 mod quantized;
 mod rope;
@@ -152,6 +153,7 @@ pub use gguf::GgufFamily;
 pub use gpt2::Gpt2Config;
 pub use head::UntiedHead;
 pub use lfm2::Lfm2Config;
+pub use mtp::{MtpError, check_mtp};
 pub use rope::{RopeDefaults, RopeParameters, RopeScaling};
 pub use sentence::{SentenceConfig, UnknownPrompt};
 pub use shape_check::{DeclaredSize, Evidence, OtherSize, OtherSizes, check_sizes};
@@ -305,6 +307,13 @@ impl Architecture for ModelConfig {
         untied
     }
 
+    fn check_mtp(&self) -> Result<(), MtpError> {
+        match self {
+            Self::Qwen35(config) | Self::Qwen35Moe(config) | Self::Qwen3Next(config) => config.check_mtp(),
+            _ => Err(MtpError::Family),
+        }
+    }
+
     fn element(&self) -> Option<ElementType> {
         self.facts().element
     }
@@ -384,6 +393,16 @@ pub trait Architecture: Send {
     /// The element type of the checkpoint's weights, or `None` if the type is unknown.
     fn element(&self) -> Option<ElementType> {
         None
+    }
+
+    /// Checks that the network has a module for multi-token prediction, for which
+    /// [`trace`](Self::trace) records [`EntryPoint::drafts`]. By default, the method returns
+    /// [`MtpError::Family`].
+    ///
+    /// # Errors
+    /// Returns an error if Tracewright supports no module for multi-token prediction in this network.
+    fn check_mtp(&self) -> Result<(), MtpError> {
+        Err(MtpError::Family)
     }
 
     /// Tensors that a checkpoint may contain in addition to the network's parameters. By default,

@@ -14,7 +14,7 @@ use trace::key_pattern;
 use crate::config::ConfigError;
 use crate::gguf::{self, Renaming};
 use crate::shape_check::DeclaredSize;
-use crate::{Architecture, ModelConfig, UntiedHead};
+use crate::{Architecture, ModelConfig, MtpError, UntiedHead};
 
 /// Returns the storage formats of matmul weights that the checkpoint stores in quantized blocks.
 /// The result contains a weight format for each pattern of checkpoint keys.
@@ -87,6 +87,10 @@ impl Architecture for QuantizedModel {
 
     fn element(&self) -> Option<ElementType> {
         self.config.element()
+    }
+
+    fn check_mtp(&self) -> Result<(), MtpError> {
+        self.config.check_mtp()
     }
 
     fn ignorable(&self) -> Vec<Ignorable> {

@@ -16,13 +16,14 @@ use crate::delta_net::delta_net;
 use crate::experts::{self, ExpertsConfig, Routing, Scores, Shared};
 use crate::family::{BASE, Family, GgufFamily, Metadata, joined};
 use crate::hybrid::{self, alternates};
+use crate::mtp::MtpError;
 use crate::rope::RopeDefaults;
 use crate::shape_check::DeclaredSize;
 
 pub(crate) const FAMILY: Family = Family {
     about: "gated DeltaNet in three of four layers, attention with a gated output, partial rotation",
     prefixes: &[("model.language_model.", "model."), BASE[0], BASE[1], BASE[2]],
-    // These are tensors of the vision tower and of multi-token prediction layers.
+    // These are tensors of the vision tower and of the module for multi-token prediction.
     ignorable: &[
         Ignorable::Suffix(".rotary_emb.inv_freq"),
         Ignorable::Prefix("model.visual."),
@@ -150,9 +151,13 @@ model! {
             // P is the convolution's inputs, which are queries, keys and values. C is the number of
             // inputs that the state stores.
             P = W * U + W * U + N * X, C = conv_memory,
+            // M is the number of layers with the layer for multi-token prediction. Q is the inputs
+            // of this module.
+            M = num_hidden_layers + 1, Q = D + D,
         }
         cache {
             L of [K, E] if attends,
+            M of [K, E] if drafts for draft,
             L of delta: Recurrent<F32>[W, R, U, X] if recurs,
             L of conv: Recurrent[C, P] if recurs,
         }
@@ -160,9 +165,16 @@ model! {
 
         model: BaseModel,
         lm_head: Linear[D -> V] = tied(model.embed_tokens) if tie_word_embeddings,
+        mtp: Mtp,
 
         fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
             self.model(tokens, at, cache)
+        }
+        fn draft(tokens: i32[B, S], hidden: T[B, S, D], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
+            let rope = self.config.rope.frequencies(self.dim(E), cache.context);
+            let attention = Attend::rotary(at, S, tokens.extent(S), &rope, cache.context);
+            let kv = cache.state(self.config.num_hidden_layers);
+            self.mtp(self.model.embed_tokens(tokens), hidden, &attention, kv)
         }
         fn logits(x: T[.., D]) -> f32[.., V] {
             self.lm_head(x).to()
@@ -209,6 +221,24 @@ model! {
         fn recur(x: T[B, S, D], at: Position, delta: &mut Recurrent<F32>, conv: &mut Recurrent<T>) -> T[B, S, D] {
             let x = x + self.linear_attn.forward(self.input_layernorm(x), at, delta, conv);
             x + self.mlp.forward(self.post_attention_layernorm(x))
+        }
+    }
+
+    /// The module for multi-token prediction (`Qwen3NextMultiTokenPredictor` of vLLM). The module
+    /// predicts the token after a token from the embedding `x` of the token, and from the hidden
+    /// state of the position before the token. The hidden state is the output of the final norm, or
+    /// of the module's own norm (https://github.com/ggml-org/llama.cpp/pull/24025).
+    pub Mtp {
+        pre_fc_norm_embedding: RmsNorm[D](eps = rms_norm_eps, style = one_plus),
+        pre_fc_norm_hidden: RmsNorm[D](eps = rms_norm_eps, style = one_plus),
+        fc: Linear[Q -> D],
+        layer: Layer at "layers.0",
+        norm: RmsNorm[D](eps = rms_norm_eps, style = one_plus),
+
+        fn forward(x: T[B, S, D], hidden: T[B, S, D], at: &Attend<T>, kv: &mut Kv<T>) -> T[B, S, D] {
+            let parts = [self.pre_fc_norm_embedding(x), self.pre_fc_norm_hidden(hidden)];
+            let x = self.fc(Tensor::concat(&parts.map(|part| part.rename(D, Q)), Q));
+            self.norm(self.layer.forward(x, at, kv))
         }
     }
 
@@ -295,6 +325,10 @@ pub struct Qwen35Config {
     pub value_heads_tiled: bool,
     /// Whether the projections of a DeltaNet are separate tensors, as in GGUF files of Qwen3-Next.
     pub projections_split: bool,
+    /// The number of layers in the module for multi-token prediction.
+    pub mtp_num_hidden_layers: usize,
+    /// Whether the module for multi-token prediction has its own embedding table.
+    pub mtp_use_dedicated_embeddings: bool,
 }
 
 descends!(Qwen35Config from experts.llama: LlamaConfig, through experts: ExpertsConfig);
@@ -302,6 +336,20 @@ descends!(Qwen35Config from experts.llama: LlamaConfig, through experts: Experts
 alternates!(Qwen35Config);
 
 impl Qwen35Config {
+    /// Whether a layer belongs to the module for multi-token prediction.
+    pub fn drafts(&self, layer: usize) -> bool {
+        layer >= self.num_hidden_layers
+    }
+
+    /// Checks that Tracewright supports the network's module for multi-token prediction.
+    pub(crate) fn check_mtp(&self) -> Result<(), MtpError> {
+        match self.mtp_num_hidden_layers {
+            _ if self.mtp_use_dedicated_embeddings => Err(MtpError::DedicatedEmbeddings),
+            1 => Ok(()),
+            layers => Err(MtpError::Layers { layers }),
+        }
+    }
+
     /// Returns the configured sizes that Tracewright compares with the tensor shapes in the
     /// checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
@@ -331,9 +379,8 @@ pub(crate) fn defaults() -> Defaults {
 /// Reads the keys that all families with a DeltaNet share. The result describes a network without
 /// experts.
 pub(crate) fn shared(keys: &Keys, llama: LlamaConfig) -> Qwen35Config {
-    // Published files contain these keys, but HF transformers ignores the keys. The last two keys
-    // are for multi-token prediction.
-    keys.ignore(&["mlp_only_layers", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"]);
+    // Published files contain this key, but HF transformers ignores the key.
+    keys.ignore(&["mlp_only_layers"]);
     keys.always("attn_output_gate", true);
     keys.one_of("mamba_ssm_dtype", &["float32"]);
     let count = |key, default| keys.optional_count(key).unwrap_or(default);
@@ -356,5 +403,8 @@ pub(crate) fn shared(keys: &Keys, llama: LlamaConfig) -> Qwen35Config {
         conv_memory: hybrid::conv_memory(keys, "linear_conv_kernel_dim", 4),
         value_heads_tiled: keys.flag("value_heads_tiled", false),
         projections_split: keys.flag("projections_split", false),
+        // Published files of Qwen3-Next have a module with one layer, but lack the key.
+        mtp_num_hidden_layers: keys.optional_integer("mtp_num_hidden_layers").unwrap_or(1),
+        mtp_use_dedicated_embeddings: keys.flag("mtp_use_dedicated_embeddings", false),
     }
 }

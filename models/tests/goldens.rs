@@ -39,6 +39,7 @@ fn recorded() -> Trace {
         context: 7,
         input: EntryInput::Tokens,
         logits: LogitsMode::Next,
+        hidden: false,
         kv: trace::KvFormat::Computed,
         expert_parallel: false,
     };

@@ -129,8 +129,9 @@ pub struct SamplingArguments {
     pub grammar: Option<PathBuf>,
     /// Propose several draft tokens, which the model verifies in one call. The draft tokens are
     /// copies of earlier text (`lookup`), or come from a smaller model with the same tokenizer
-    /// (`draft=MODEL`). Draft tokens do not change the answer
-    #[arg(long, value_name = "off|lookup|draft=MODEL", default_value = "off")]
+    /// (`draft=MODEL`), or from the model's own module for multi-token prediction (`mtp`). Draft
+    /// tokens do not change the answer
+    #[arg(long, value_name = "off|lookup|draft=MODEL|mtp", default_value = "off")]
     pub speculate: Speculate,
     /// Allow whitespace between the elements of a JSON answer; without this flag, a JSON answer
     /// contains no whitespace between elements

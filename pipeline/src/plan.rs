@@ -171,8 +171,24 @@ impl Plan {
     /// most of the time of a call. A call that verifies several draft tokens takes little longer
     /// than a call for a single token.
     pub fn verifier(&self) -> Vec<EntryPoint> {
+        self.remembering(vec![EntryPoint::verify(self.batch, self.width(), self.context)])
+    }
+
+    /// The number of tokens that the entry point `verify` takes.
+    fn width(&self) -> usize {
         const WIDTH: usize = 8;
-        self.remembering(vec![EntryPoint::verify(self.batch, WIDTH.min(self.context), self.context)])
+        WIDTH.min(self.context)
+    }
+
+    /// Adds the entry points that run the network's module for multi-token prediction. All given
+    /// entry points that choose tokens also return the hidden states that the module reads.
+    pub fn with_mtp(&self, entries: Vec<EntryPoint>) -> Vec<EntryPoint> {
+        let hidden = |entry: EntryPoint| match entry.logits {
+            LogitsMode::Next | LogitsMode::Verify => entry.with_hidden(),
+            _ => entry,
+        };
+        let drafts = EntryPoint::drafts(self.chunk, self.width(), self.context);
+        entries.into_iter().map(hidden).chain(self.remembering(drafts)).collect()
     }
 
     /// Returns the same entry points as [`steps`](Self::steps), but with the given chunk and

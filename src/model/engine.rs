@@ -11,8 +11,8 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use generate::{
-    AnyExecutor, Batch, Budgeted, DraftModel, Executor, Finish, GenerateError, Generated, Lookup, Network,
-    Reply, SavedSequence, Session, TokenLogprobs, TokenOptions, Tokenizer, check_tokens,
+    AnyExecutor, Batch, Budgeted, DraftModel, Executor, Finish, GenerateError, Generated, Lookup, MtpDrafter,
+    Network, Reply, SavedSequence, Session, TokenLogprobs, TokenOptions, Tokenizer, check_tokens,
 };
 use irpa::{Archive, Checkpoint};
 use models::Architecture;
@@ -141,15 +141,21 @@ pub(super) fn run(network: Unbuilt, tell: &Sender<Result<ModelInfo, ModelError>>
         Ok(built) => built,
         Err(error) => return drop(tell.send(Err(error))),
     };
-    if tell.send(Ok(engine.info())).is_err() {
-        return;
-    }
+    let opened = || tell.send(Ok(engine.info())).is_ok();
     match &engine {
-        Engine::Embedding(model) => Embeddings::new(&path, &options, &**model, plugins).serve(jobs),
+        Engine::Embedding(model) if opened() => {
+            Embeddings::new(&path, &options, &**model, plugins).serve(jobs)
+        }
+        Engine::Embedding(_) => {}
         Engine::Text(build, network) => {
-            let batch = batch(network, &options, draft.as_ref());
-            let opened = (&*path, &options, &plugins);
-            Texts::new(opened, (build, network), tokenizer.as_deref(), batch).serve(jobs);
+            let batch = match batch(network, &options, draft.as_ref()) {
+                Ok(batch) => batch,
+                Err(error) => return drop(tell.send(Err(error.into()))),
+            };
+            let from = (&*path, &options, &plugins);
+            if opened() {
+                Texts::new(from, (build, network), tokenizer.as_deref(), batch).serve(jobs);
+            }
         }
     }
 }
@@ -159,14 +165,18 @@ fn batch<'a>(
     network: &'a AnyNetwork,
     options: &OpenOptions,
     draft: Option<&'a AnyNetwork>,
-) -> Batch<'a, AnyExecutor> {
+) -> Result<Batch<'a, AnyExecutor>, GenerateError> {
     let batch = Batch::new(network).schedule(Budgeted::default());
     let batch = if network.executor().is_in_host_memory() { batch.keep_prefixes() } else { batch };
-    match (&options.speculate, draft) {
+    Ok(match (&options.speculate, draft) {
         (_, Some(draft)) => batch.speculate(|| Box::new(DraftModel::new(draft))),
         (Speculation::Lookup, None) => batch.speculate(|| Box::new(Lookup::default())),
+        (Speculation::Mtp, None) => {
+            let module = network.mtp()?;
+            batch.speculate(|| Box::new(MtpDrafter::new(module)))
+        }
         _ => batch,
-    }
+    })
 }
 
 impl DraftSource {

@@ -11,7 +11,7 @@ use hub::HubError;
 use irpa::ArchiveError;
 use models::config::ConfigError;
 use models::fit::FitError;
-use models::{OtherSizes, UnknownPrompt};
+use models::{MtpError, OtherSizes, UnknownPrompt};
 use pjrt::PjrtError;
 use runtime::{CompileError, RuntimeError};
 use targets::{DeviceKind, DeviceName, Mesh, ShardRule};
@@ -149,6 +149,17 @@ pub enum ModelError {
         draft: PathBuf,
         /// The path of the large model, which verifies the draft tokens.
         path: PathBuf,
+    },
+    /// The model cannot propose draft tokens with a module for multi-token prediction.
+    #[error(
+        "`{}` cannot draft with multi-token prediction; use another drafting method, such as `lookup`",
+        .path.display()
+    )]
+    Mtp {
+        /// The path of the model.
+        path: PathBuf,
+        /// The reason why Tracewright cannot use a module for multi-token prediction.
+        source: MtpError,
     },
     /// An option differs from the value in the export.
     #[error(

@@ -8,7 +8,7 @@ use std::thread;
 
 use generate::{Chat, GenerateError, GenerateOptions, Tokenizer};
 use hub::{Fetched, ModelName};
-use irpa::HubFolder;
+use irpa::{Checkpoint, HubFolder};
 use models::fit::OpenWarning;
 use models::{Architecture, SentenceConfig};
 
@@ -152,6 +152,18 @@ impl Opening {
         }
     }
 
+    /// Checks that the model has a module for multi-token prediction, if the options request this
+    /// module.
+    fn check_mtp(&self) -> Result<(), ModelError> {
+        let (Speculation::Mtp, Source::Checkpoint(model)) = (&self.options.speculate, &self.source) else {
+            return Ok(());
+        };
+        let path = &self.text.path;
+        let checkpoint = model.named(Checkpoint::open(path)?);
+        let refuse = |source| ModelError::Mtp { path: path.clone(), source };
+        models::check_mtp(&**model, &checkpoint).map_err(refuse)
+    }
+
     /// Opens the draft model, if the options set a draft model.
     fn draft(&self) -> Result<Option<DraftSource>, ModelError> {
         let Speculation::Draft(draft) = &self.options.speculate else { return Ok(None) };
@@ -179,6 +191,7 @@ impl Opening {
     /// Returns an error if the network or the network of the draft model does not fit into memory,
     /// or cannot be compiled or loaded.
     pub fn build(self) -> Result<Model, ModelError> {
+        self.check_mtp()?;
         let draft = self.draft()?;
         let Self { options, source, text, warnings } = self;
         let (path, tokenizer) = (text.path.clone(), text.tokenizer.clone());

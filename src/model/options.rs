@@ -146,6 +146,8 @@ pub enum Speculation {
     Lookup,
     /// A smaller model with the same tokenizer proposes draft tokens.
     Draft(PathBuf),
+    /// The model's own module for multi-token prediction proposes draft tokens.
+    Mtp,
 }
 
 impl FromStr for Speculation {
@@ -155,6 +157,7 @@ impl FromStr for Speculation {
         match (text, text.strip_prefix("draft=")) {
             ("off", _) => Ok(Self::Off),
             ("lookup", _) => Ok(Self::Lookup),
+            ("mtp", _) => Ok(Self::Mtp),
             (_, Some(path)) if !path.is_empty() => Ok(Self::Draft(path.into())),
             _ => Err(UnknownSpeculation(text.into())),
         }
@@ -167,13 +170,14 @@ impl fmt::Display for Speculation {
             Self::Off => f.write_str("off"),
             Self::Lookup => f.write_str("lookup"),
             Self::Draft(path) => write!(f, "draft={}", path.display()),
+            Self::Mtp => f.write_str("mtp"),
         }
     }
 }
 
 /// The error for the name of a drafting method that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a drafting method, expected `off`, `lookup` or `draft=MODEL`")]
+#[error("`{0}` is not a drafting method, expected `off`, `lookup`, `draft=MODEL` or `mtp`")]
 pub struct UnknownSpeculation(String);
 
 /// A function that receives each step of opening a model. Tracewright calls the function on the

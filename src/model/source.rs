@@ -130,6 +130,11 @@ pub(super) fn open_export(
         let exported = "no entry point `verify`".into();
         return Err(ModelError::AsExported { option, asked, exported });
     }
+    if options.speculate == Speculation::Mtp && program.network()?.mtp().is_err() {
+        let (option, asked) = ("speculate", options.speculate.to_string());
+        let exported = "no entry point `draft_1`".into();
+        return Err(ModelError::AsExported { option, asked, exported });
+    }
     let build = BuildInfo {
         compile: Duration::ZERO,
         load: start.elapsed(),
@@ -242,7 +247,10 @@ pub(super) fn entries(plan: &Plan, options: &OpenOptions, score: bool) -> Vec<En
     if options.speculate != Speculation::Off {
         entries.extend(plan.verifier());
     }
-    entries
+    match options.speculate {
+        Speculation::Mtp => plan.with_mtp(entries),
+        _ => entries,
+    }
 }
 
 /// Converts the weights of a network, and compiles and loads the network. If the options request

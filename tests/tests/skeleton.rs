@@ -66,6 +66,7 @@ fn m2_one_dot_general_is_exact() {
         context: 8,
         input: EntryInput::Tokens,
         logits: LogitsMode::All,
+        hidden: false,
         kv: trace::KvFormat::Computed,
         expert_parallel: false,
     };
@@ -120,6 +121,7 @@ fn m15_the_modules_own_argmax_is_that_of_torch() {
         context: 8,
         input: EntryInput::Tokens,
         logits: LogitsMode::Next,
+        hidden: false,
         kv: trace::KvFormat::Computed,
         expert_parallel: false,
     };

@@ -54,6 +54,9 @@ pub enum Role {
     /// For each slot of the batch, the argument contains the index of the adapter, `i32[B]`. The
     /// index 0 selects no adapter.
     Adapter,
+    /// The result contains the hidden states from which the network computes logits, as `f32[B,S,D]`.
+    /// The hidden states are the output of the norm after the last layer.
+    Hidden,
     /// The result contains the logits of all tokens in the vocabulary. The result has the type
     /// `f32[B,V]` for the logits after the last real token, or `f32[B,S,V]` for the logits after
     /// each new token.
@@ -67,13 +70,14 @@ pub enum Role {
 }
 
 impl Role {
-    const WORDS: [(&str, Self); 9] = [
+    const WORDS: [(&str, Self); 10] = [
         ("plain", Self::Plain),
         ("tokens", Self::Tokens),
         ("features", Self::Features),
         ("count", Self::Count),
         ("sequence", Self::Sequence),
         ("adapter", Self::Adapter),
+        ("hidden", Self::Hidden),
         ("logits", Self::Logits),
         ("token", Self::Token),
         ("embedding", Self::Embedding),
@@ -111,7 +115,7 @@ impl Role {
             Some((_, role)) => reader.word().map(|_| role),
             None => reader.error(
                 "a role: `plain`, `tokens`, `features`, `start(…)`, `count`, `state(…)`, `memory(…)`, `sequence`, `adapter`, \
-                 `logits`, `token` or `embedding`",
+                 `hidden`, `logits`, `token` or `embedding`",
             ),
         }
     }

@@ -93,6 +93,8 @@ pub struct LayerState {
     pub window: Option<Ident>,
     /// The method of the configuration that decides whether a layer has this state.
     pub condition: Option<Ident>,
+    /// Whether only the function `draft` reads this state.
+    pub is_draft: bool,
 }
 
 impl LayerState {

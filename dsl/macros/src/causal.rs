@@ -71,13 +71,7 @@ impl Generator<'_> {
             let function = root.function(known)?;
             let (named, method) = (&function.name, Ident::new(known, Span::call_site()));
             let call = quote_spanned!(named.span()=> <#name #arguments>::#named(self, input, at, cache));
-            // The last axis of the first argument.
-            let first = function.arguments.first().map(|argument| &argument.ty);
-            let axis = match first {
-                Some(SignatureType::Tensor(tensor)) => tensor.axes.last().map(Ident::to_string),
-                _ => None,
-            };
-            let width = width.zip(axis).map(|(width, axis)| {
+            let width = width.zip(last_axis(function, 0)).map(|(width, axis)| {
                 let width = Ident::new(width, Span::call_site());
                 quote! {
                     fn #width(&self) -> ::core::option::Option<#dsl::Dim> {
@@ -92,7 +86,32 @@ impl Generator<'_> {
                 #width
             })
         });
-        written.collect()
+        written.chain(self.draft(root)).collect()
+    }
+
+    /// The function `draft` of `CausalLm`, if the root block declares this function.
+    fn draft(&self, root: &Block) -> Option<TokenStream> {
+        let (dsl, name, element) = (&self.dsl, &root.name, self.element());
+        let (_, arguments, _) = root.generics.split_for_impl();
+        let function = root.function("draft")?;
+        let named = &function.name;
+        let call = quote_spanned!(named.span()=> <#name #arguments>::#named(self, tokens, hidden, at, cache));
+        let axis = last_axis(function, 1)?;
+        Some(quote! {
+            fn draft(
+                &self,
+                tokens: #dsl::Tensor<#dsl::I32>,
+                hidden: #dsl::Tensor<#element>,
+                at: #dsl::Position,
+                cache: &mut #dsl::Cache<#element>,
+            ) -> #dsl::Tensor<#element> {
+                #call
+            }
+
+            fn hidden(&self) -> ::core::option::Option<#dsl::Dim> {
+                ::core::option::Option::Some(self.dims.dim(#dsl::Axis(#axis)))
+            }
+        })
     }
 
     /// Generates the statements of `CausalLm::states` that list the states of each layer.
@@ -120,7 +139,8 @@ impl Generator<'_> {
                 }
             };
             let name = state.name.iter().map(Ident::to_string);
-            let what = quote!(#what #(.named(#name))*);
+            let draft = state.is_draft.then(|| quote!(.for_draft()));
+            let what = quote!(#what #(.named(#name))* #draft);
             let layers = quote!((0..#layers));
             let layers = match &state.condition {
                 None => layers,
@@ -132,5 +152,13 @@ impl Generator<'_> {
             quote!(state.extend(#layers.map(|_layer| (_layer, #what)));)
         });
         states.collect()
+    }
+}
+
+/// The name of the last axis of an argument that is a tensor.
+fn last_axis(function: &Function, argument: usize) -> Option<String> {
+    match function.arguments.get(argument).map(|argument| &argument.ty) {
+        Some(SignatureType::Tensor(tensor)) => tensor.axes.last().map(Ident::to_string),
+        _ => None,
     }
 }

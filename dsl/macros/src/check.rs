@@ -76,15 +76,19 @@ fn headers(model: &Model, errors: &mut Errors) {
                 errors.at(&cache.keyword, format!("a model with a `cache` also needs {what}"));
             }
         }
-        for name in ["forward_features", "encode_features"] {
+        let features = "takes features first, `x: T[B, S, D]`, whose last axis is in `dims`";
+        let hidden =
+            "takes hidden states after the tokens, `hidden: T[B, S, D]`, whose last axis is in `dims`";
+        for (name, place, what) in
+            [("forward_features", 0, features), ("encode_features", 0, features), ("draft", 1, hidden)]
+        {
             let Some(function) = root.function(name) else { continue };
-            let width = match function.arguments.first().map(|argument| &argument.ty) {
+            let width = match function.arguments.get(place).map(|argument| &argument.ty) {
                 Some(SignatureType::Tensor(tensor)) => tensor.axes.last(),
                 _ => None,
             };
             if !width.is_some_and(|axis| model.is_dim(axis)) {
-                let message =
-                    format!("`{name}` takes features first, `x: T[B, S, D]`, whose last axis is in `dims`");
+                let message = format!("`{name}` {what}");
                 errors.at(&function.name, message);
             }
         }

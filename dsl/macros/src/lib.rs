@@ -128,6 +128,8 @@ use proc_macro::TokenStream;
 /// layer j. To read the keys and values of layer j, the function of the attending layer takes a
 /// `&Kv<T>` and calls `Kv::read`. The function `forward` passes `cache.state(j)` to the attending
 /// layer.
+/// A state with `for draft`, such as `M of [H, E] if drafts for draft`, belongs to a layer for
+/// multi-token prediction, which only the function `draft` calls.
 ///
 /// **`shard`** declares which axes are partitioned over the axes of a device mesh: `shard { K, F, V
 /// over model; B over data }`. In this example, Tracewright partitions every weight, state,

@@ -160,7 +160,15 @@ fn layer_state(input: ParseStream) -> Result<LayerState> {
         Some(_) => Some(input.parse()?),
         None => None,
     };
-    Ok(LayerState { layers, name, kind, element, axes, window, condition })
+    let is_draft = input.parse::<Option<Token![for]>>()?.is_some();
+    if is_draft {
+        let function: Ident = input.parse()?;
+        if function != "draft" {
+            let message = "expected `draft`, as in `cache { L of [K, E] if drafts for draft }`";
+            return Err(Error::new(function.span(), message));
+        }
+    }
+    Ok(LayerState { layers, name, kind, element, axes, window, condition, is_draft })
 }
 
 /// Parses the axes of a state: `K, E`, or `K = W, E = J`.

@@ -7,10 +7,12 @@
 mod governor;
 mod lookup;
 mod model;
+mod mtp;
 
 pub(crate) use governor::Governor;
 pub use lookup::Lookup;
 pub use model::DraftModel;
+pub use mtp::MtpDrafter;
 
 use crate::GenerateError;
 
@@ -47,10 +49,19 @@ pub trait Drafter {
     /// # Errors
     /// Returns an error if the drafter fails. An error of the drafter ends the text.
     fn draft(&mut self, seen: &[u32], most: usize, certainty: Certainty) -> Result<Vec<u32>, GenerateError>;
+
+    /// Receives the hidden states of the positions from `start` on, `[S, D]`, after each call of a
+    /// network that returns hidden states. The hidden states of positions from `start` on that the
+    /// drafter received earlier are no longer valid.
+    fn observe(&mut self, _start: usize, _hidden: &[f32]) {}
 }
 
 impl<T: Drafter + ?Sized> Drafter for Box<T> {
     fn draft(&mut self, seen: &[u32], most: usize, certainty: Certainty) -> Result<Vec<u32>, GenerateError> {
         (**self).draft(seen, most, certainty)
+    }
+
+    fn observe(&mut self, start: usize, hidden: &[f32]) {
+        (**self).observe(start, hidden);
     }
 }

@@ -50,6 +50,7 @@ pub fn tensors(path: &Path) -> BTreeMap<String, Value> {
             safetensors::Dtype::F32 => ElementType::F32,
             safetensors::Dtype::F16 => ElementType::F16,
             safetensors::Dtype::BF16 => ElementType::Bf16,
+            safetensors::Dtype::I32 => ElementType::I32,
             other => panic!("`{name}` is {other:?}"),
         };
         let stored = Value::from_bytes(TensorType::new(element, view.shape()), view.data());
@@ -85,6 +86,7 @@ pub fn judged_by_transformers(folder: &Path) {
         context: length + 3,
         input: EntryInput::Tokens,
         logits: LogitsMode::All,
+        hidden: false,
         kv: trace::KvFormat::Computed,
         expert_parallel: false,
     };

@@ -88,6 +88,8 @@ pub struct LayerState {
     dims: Vec<Dim>,
     window: Option<usize>,
     pub(crate) is_memory: bool,
+    /// Whether the state belongs to a layer that proposes draft tokens.
+    pub(crate) is_draft: bool,
     take: fn(&Self, &mut StateArguments<'_>) -> Box<dyn AnyState>,
 }
 
@@ -98,7 +100,7 @@ impl LayerState {
         let take = |declared: &Self, arguments: &mut StateArguments<'_>| -> Box<dyn AnyState> {
             Box::new(S::take(declared, arguments))
         };
-        Self { name: None, dims: dims.into(), window: None, is_memory: S::IS_MEMORY, take }
+        Self { name: None, dims: dims.into(), window: None, is_memory: S::IS_MEMORY, is_draft: false, take }
     }
 
     /// Declares a state of a layer that sees only the last `window` positions. With `None`, the
@@ -112,6 +114,12 @@ impl LayerState {
     #[must_use]
     pub fn named(self, name: &'static str) -> Self {
         Self { name: Some(name), ..self }
+    }
+
+    /// Marks the state as the state of a layer that proposes draft tokens.
+    #[must_use]
+    pub fn for_draft(self) -> Self {
+        Self { is_draft: true, ..self }
     }
 
     fn dims(&self) -> &[Dim] {
