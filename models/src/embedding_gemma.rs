@@ -19,7 +19,8 @@ use trace::{Provenance, Role};
 use crate::config::{ConfigError, IGNORED, Keys, read_base};
 use crate::decoder::LlamaConfig;
 use crate::family::Family;
-use crate::gemma3::{self, GemmaConfig};
+use crate::gemma::{self, GemmaConfig};
+use crate::gemma3;
 use crate::rope::RopeParameters;
 use crate::sentence::SentenceConfig;
 
@@ -62,7 +63,7 @@ model! {
         shard { K, F, V over model; B over data }
 
         embed_tokens: Embedding[V, D],
-        layers: [gemma3::Layer<T>; L],
+        layers: [gemma::Layer<T>; L],
         norm: RmsNorm[D](eps = rms_norm_eps, style = one_plus),
         inner: Linear[D -> M](bias if inner_bias) at "2_Dense.linear",
         outer: Linear[M -> O](bias if outer_bias) at "3_Dense.linear",

@@ -10,8 +10,8 @@ use dsl::nn::{Attend, Cache, Kv, Position, attend, dot, gelu_tanh, rms_norm};
 use dsl::{F32, Float, Tensor, model};
 
 use crate::experts::{Routing, Scores, mixture, route};
-use crate::family::{Family, GgufFamily, presets};
-use crate::gemma3::{PREFIXES, soft_cap};
+use crate::family::{Family, GgufFamily, TOWER_PREFIXES, presets};
+use crate::gemma::soft_cap;
 use crate::rope::RopeParameters;
 
 pub use config::{Gemma4Config, Gemma4Layer};
@@ -19,7 +19,7 @@ pub(crate) use config::{OwnDefaults, read, read_with};
 
 pub(crate) const FAMILY: Family = Family {
     about: "Gemma 4, dense and with experts: larger heads in global layers, shared keys and values, an embedding for each layer",
-    prefixes: PREFIXES,
+    prefixes: TOWER_PREFIXES,
     stacks: &[
         ("experts.gate_up_proj", &["experts.*.gate_proj.weight", "experts.*.up_proj.weight"]),
         ("experts.down_proj", &["experts.*.down_proj.weight"]),

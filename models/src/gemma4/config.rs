@@ -8,7 +8,7 @@ use crate::config::Keys;
 use crate::decoder::{Defaults, LlamaConfig, read_text_tower};
 use crate::experts;
 use crate::family::Metadata;
-use crate::gemma3;
+use crate::gemma;
 use crate::rope::{RopeParameters, RopeScaling};
 use crate::shape_check::DeclaredSize;
 
@@ -241,7 +241,7 @@ fn read_text(keys: &Keys, own: &OwnDefaults) -> Gemma4Config {
 /// The `config.json` that corresponds to a GGUF file (`LLM_ARCH_GEMMA4` in llama.cpp).
 pub(super) fn gguf(file: &Metadata<'_>) -> Value {
     let layers = file.layers();
-    let kinds = gemma3::gguf_layer_types(file, layers.unwrap_or(0), 6, true);
+    let kinds = gemma::gguf_layer_types(file, layers.unwrap_or(0), 6, true);
     let [heads, features] =
         ["attention.head_count_kv", "feed_forward_length"].map(|key| file.each_layer(key, layers));
     let of_kind =
