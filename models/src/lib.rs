@@ -128,6 +128,7 @@ mod head;
 mod hybrid;
 pub mod latent;
 pub mod mamba2;
+pub mod per_layer;
 pub mod presets;
 mod quantized;
 mod rope;
@@ -170,8 +171,8 @@ families! {
     exaone4::Exaone4(smollm3::SmolLm3Config);
     gemma3::Gemma3(GemmaConfig);
     gemma2::Gemma2(GemmaConfig);
-    gemma4::Gemma4(gemma4::Gemma4Config);
-    gemma4_unified::Gemma4Unified(gemma4::Gemma4Config);
+    gemma4::Gemma4(per_layer::PerLayerConfig);
+    gemma4_unified::Gemma4Unified(per_layer::PerLayerConfig);
     glm4_moe::Glm4Moe(glm4_moe::Glm4MoeConfig);
     glm4_moe_lite::Glm4MoeLite(latent::LatentConfig);
     gpt2::Gpt2(Gpt2Config);
