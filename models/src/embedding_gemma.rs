@@ -138,13 +138,7 @@ pub struct EmbeddingGemmaConfig {
     pub sentence: SentenceConfig,
 }
 
-descends!(EmbeddingGemmaConfig from tower: GemmaConfig);
-
-impl dsl::Project<LlamaConfig> for EmbeddingGemmaConfig {
-    fn project(&self) -> LlamaConfig {
-        self.tower.llama.clone()
-    }
-}
+descends!(EmbeddingGemmaConfig from tower: GemmaConfig, through tower.llama: LlamaConfig);
 
 /// The modules of the network. Each pair contains the last component of the module's type and the
 /// module's folder.

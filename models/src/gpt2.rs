@@ -244,13 +244,12 @@ impl Gpt2Config {
     /// Returns the configured sizes that Tracewright compares with the tensor shapes in the
     /// checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
-        let inner = &[("h.*.mlp.c_fc.weight", 1)];
         vec![
             DeclaredSize::numbers("n_layer", self.num_hidden_layers, "h."),
             DeclaredSize::extent("vocab_size", self.vocab_size, &[("wte.weight", 0)]),
             DeclaredSize::extent("n_embd", self.hidden_size, &[("wte.weight", 1)]),
             DeclaredSize::extent("n_positions", self.max_position_embeddings, &[("wpe.weight", 0)]),
-            DeclaredSize::extent("n_inner", self.intermediate_size, inner),
+            DeclaredSize::extent("n_inner", self.intermediate_size, &[("h.*.mlp.c_fc.weight", 1)]),
         ]
     }
 }

@@ -5,9 +5,9 @@
 /// Makes a configuration an extension of another configuration. The macro implements `Deref` from
 /// the extending configuration to the extended configuration. The macro also implements
 /// [`dsl::Project`], so the extending network can have blocks of the extended network as fields.
-/// With `through`, the extending network can also have blocks of a third network as fields.
+/// With `through`, the extending network can also have blocks of further networks as fields.
 macro_rules! descends {
-    ($config:ident from $($field:tt).+: $base:ident $(, through $other:tt: $between:ident)?) => {
+    ($config:ident from $($field:tt).+: $base:ident $(, through $($other:tt).+: $between:ident)*) => {
         impl std::ops::Deref for $config {
             type Target = $base;
 
@@ -30,9 +30,9 @@ macro_rules! descends {
 
         $(impl dsl::Project<$between> for $config {
             fn project(&self) -> $between {
-                self.$other.clone()
+                self.$($other).+.clone()
             }
-        })?
+        })*
     };
 }
 

@@ -55,7 +55,7 @@ pub struct NemotronHConfig {
     pub time_step_min: f64,
 }
 
-descends!(NemotronHConfig from experts: ExpertsConfig);
+descends!(NemotronHConfig from experts: ExpertsConfig, through experts.llama: LlamaConfig);
 
 impl Project<Mamba2Config> for NemotronHConfig {
     fn project(&self) -> Mamba2Config {
@@ -71,12 +71,6 @@ impl Project<Mamba2Config> for NemotronHConfig {
             epsilon: self.rms_norm_eps,
             least_step: self.time_step_min,
         }
-    }
-}
-
-impl Project<LlamaConfig> for NemotronHConfig {
-    fn project(&self) -> LlamaConfig {
-        self.experts.llama.clone()
     }
 }
 

@@ -105,13 +105,7 @@ pub struct LayerConfig {
     pub keys_are_values: bool,
 }
 
-descends!(LayerConfig from network: PerLayerConfig);
-
-impl Project<LlamaConfig> for LayerConfig {
-    fn project(&self) -> LlamaConfig {
-        self.network.llama.clone()
-    }
-}
+descends!(LayerConfig from network: PerLayerConfig, through network.llama: LlamaConfig);
 
 impl Project<LayerConfig> for PerLayerConfig {
     fn project(&self) -> LayerConfig {
