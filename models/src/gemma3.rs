@@ -33,17 +33,9 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 /// Keys outside of `text_config` that describe the vision tower and its connection to the text tower.
-const IGNORED_BESIDE_TEXT: &[&str] = &[
-    "architectures",
-    "boi_token_index",
-    "eoi_token_index",
-    "eos_token_id",
-    "image_token_index",
-    "initializer_range",
-    "mm_tokens_per_image",
-    "model_type",
-    "transformers_version",
-    "vision_config",
+const IGNORED_BESIDE_TEXT: &[&str] = key_names![
+    architectures boi_token_index eoi_token_index eos_token_id image_token_index initializer_range
+    mm_tokens_per_image model_type transformers_version vision_config
 ];
 
 /// Reads the `config.json` of a Gemma 3 model, or the object `text_config` in this file. Missing

@@ -185,19 +185,11 @@ pub struct Gpt2Config {
     pub element: Option<ElementType>,
 }
 
-/// Keys of GPT-2 that do not affect the computation and that Llama does not have.
-const IGNORED: &[&str] = &[
-    "attn_pdrop",
-    "embd_pdrop",
-    "n_ctx",
-    // This key selects a method of computing attention, and does not change the result.
-    "reorder_and_upcast_attn",
-    "resid_pdrop",
-    "summary_activation",
-    "summary_first_dropout",
-    "summary_proj_to_labels",
-    "summary_type",
-    "summary_use_proj",
+/// Keys of GPT-2 that do not affect the computation and that Llama does not have. The key
+/// `reorder_and_upcast_attn` selects a method of computing attention, and does not change the result.
+const IGNORED: &[&str] = key_names![
+    attn_pdrop embd_pdrop n_ctx reorder_and_upcast_attn resid_pdrop summary_activation
+    summary_first_dropout summary_proj_to_labels summary_type summary_use_proj
 ];
 
 /// Reads the `config.json` of a GPT-2 model. Missing configuration keys get the defaults of

@@ -24,19 +24,9 @@ pub(crate) const FAMILY: Family = Family {
 
 /// Configuration keys that only published LFM2 files contain and that HF transformers does not
 /// read.
-const IGNORED: &[&str] = &[
-    "block_dim",
-    "block_mlp_init_scale",
-    "block_norm_eps",
-    "block_out_init_scale",
-    "block_use_swiglu",
-    "block_use_xavier_init",
-    "conv_dim",
-    "conv_dim_out",
-    "conv_use_xavier_init",
-    "num_heads",
-    "theta",
-    "use_pos_enc",
+const IGNORED: &[&str] = key_names![
+    block_dim block_mlp_init_scale block_norm_eps block_out_init_scale block_use_swiglu
+    block_use_xavier_init conv_dim conv_dim_out conv_use_xavier_init num_heads theta use_pos_enc
 ];
 
 /// Reads the `config.json` of an LFM2 model. Missing configuration keys get the defaults of

@@ -116,6 +116,13 @@ macro_rules! read {
     };
 }
 
+/// Lists configuration keys without quotation marks and commas.
+macro_rules! key_names {
+    ($($key:ident)+) => {
+        &[$(stringify!($key)),+]
+    };
+}
+
 pub mod config;
 pub mod decoder;
 pub mod delta_net;

@@ -37,17 +37,9 @@ pub(crate) fn is_tower_of(keys: &Keys, model_type: &str) -> bool {
 
 /// Keys outside of `text_config` that describe the vision tower and its connection to the text
 /// network.
-pub(crate) const BESIDE_TEXT: &[&str] = &[
-    "architectures",
-    "image_token_id",
-    "image_token_index",
-    "model_type",
-    "multimodal_projector_bias",
-    "projector_hidden_act",
-    "spatial_merge_size",
-    "transformers_version",
-    "vision_config",
-    "vision_feature_layer",
+pub(crate) const BESIDE_TEXT: &[&str] = key_names![
+    architectures image_token_id image_token_index model_type multimodal_projector_bias
+    projector_hidden_act spatial_merge_size transformers_version vision_config vision_feature_layer
 ];
 
 /// Reads the `config.json` of a Mistral model. Missing configuration keys get the defaults of

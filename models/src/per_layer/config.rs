@@ -128,18 +128,9 @@ impl Project<LayerConfig> for PerLayerConfig {
 
 /// Configuration keys outside of `text_config` that describe the vision and audio towers and their
 /// tokens.
-const IGNORED_BESIDE_TEXT: &[&str] = &[
-    "audio_config",
-    "audio_token_id",
-    "boa_token_id",
-    "boi_token_id",
-    "eoa_token_id",
-    "eoa_token_index",
-    "eoi_token_id",
-    "image_token_id",
-    "video_token_id",
-    "vision_config",
-    "vision_soft_tokens_per_image",
+const IGNORED_BESIDE_TEXT: &[&str] = key_names![
+    audio_config audio_token_id boa_token_id boi_token_id eoa_token_id eoa_token_index eoi_token_id
+    image_token_id video_token_id vision_config vision_soft_tokens_per_image
 ];
 
 /// The defaults of keys that differ between the families with the network of Gemma 4.
