@@ -1,6 +1,6 @@
 //! DeepSeek-V3: DeepSeek-AI, "DeepSeek-V3 Technical Report" (2024), §2.1. Field names follow the
-//! names in the Hugging Face checkpoint (`modeling_deepseek_v3.py`). The network is
-//! the decoder with latent attention and experts.
+//! names in the Hugging Face checkpoint (`modeling_deepseek_v3.py`). The network is the
+//! decoder with latent attention and experts.
 
 use serde_json::{Value, json};
 
