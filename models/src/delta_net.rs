@@ -2,6 +2,16 @@
 
 use dsl::nn::{MatrixTokens, Position, Recurrent, rms_norm, silu};
 use dsl::{Axis, F32, Float, Tensor};
+use files::limits;
+use irpa::{CheckpointTensor, StoredOrder};
+use serde_json::{Value, json};
+
+use crate::decoder::LlamaConfig;
+use crate::experts::{self, ExpertsConfig};
+use crate::family::{GgufFamily, Metadata, joined};
+use crate::hybrid::alternates;
+use crate::mtp::MtpError;
+use crate::shape_check::DeclaredSize;
 
 /// Updates the state of a gated DeltaNet with new tokens. Returns the product of each token's query
 /// and the updated matrix, `[B, S, W, R, X]`. The inputs `[B, S, P]` of the convolution are
@@ -48,4 +58,142 @@ pub(crate) fn delta_net<T: Float>(
 fn unit(x: Tensor<F32>, features: Axis) -> Tensor<F32> {
     let count = x.extent(features) as f64;
     rms_norm(x, &[features], 1e-6 / count) / count.sqrt()
+}
+
+/// The configuration of a network with a DeltaNet. The fields have the names of the keys in
+/// `Qwen3_5TextConfig` of HF transformers.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs, reason = "most fields are keys")]
+pub struct Qwen35Config {
+    /// The configuration keys that the network shares with Llama, and the keys for experts.
+    pub experts: ExpertsConfig,
+    /// Whether each layer has attention. A layer without attention has a DeltaNet.
+    pub attention: Vec<bool>,
+    pub linear_num_key_heads: usize,
+    pub linear_num_value_heads: usize,
+    pub linear_key_head_dim: usize,
+    pub linear_value_head_dim: usize,
+    /// The number of earlier positions that the convolution reads.
+    pub conv_memory: usize,
+    /// Whether the value heads of different key heads take turns in the checkpoint, as in GGUF
+    /// files of Qwen3.5. If the field is `false`, the value heads of a key head are neighbours.
+    pub value_heads_tiled: bool,
+    /// Whether the projections of a DeltaNet are separate tensors, as in GGUF files of Qwen3-Next.
+    pub projections_split: bool,
+    /// The number of layers in the module for multi-token prediction.
+    pub mtp_num_hidden_layers: usize,
+    /// Whether the module for multi-token prediction has its own embedding table.
+    pub mtp_use_dedicated_embeddings: bool,
+}
+
+descends!(Qwen35Config from experts.llama: LlamaConfig, through experts: ExpertsConfig);
+
+alternates!(Qwen35Config);
+
+impl Qwen35Config {
+    /// Whether a layer belongs to the module for multi-token prediction.
+    pub fn drafts(&self, layer: usize) -> bool {
+        layer >= self.num_hidden_layers
+    }
+
+    /// Checks that Tracewright supports the network's module for multi-token prediction.
+    pub(crate) fn check_mtp(&self) -> Result<(), MtpError> {
+        match self.mtp_num_hidden_layers {
+            _ if self.mtp_use_dedicated_embeddings => Err(MtpError::DedicatedEmbeddings),
+            1 => Ok(()),
+            layers => Err(MtpError::Layers { layers }),
+        }
+    }
+
+    /// Returns the configured sizes that Tracewright compares with the tensor shapes in the
+    /// checkpoint.
+    pub fn sizes(&self) -> Vec<DeclaredSize> {
+        match self.experts.sparse.is_empty() {
+            true => self.experts.llama.sizes(),
+            false => self.experts.sizes(),
+        }
+    }
+}
+
+/// The description of the GGUF files of networks with a DeltaNet.
+pub(crate) const GGUF: GgufFamily = GgufFamily {
+    keys: experts::GGUF_KEYS,
+    parts: &[TILED_PARTS, GGUF_PARTS, experts::GGUF_PARTS],
+    arranged: stored,
+    ..GgufFamily::llama("qwen35")
+};
+
+/// The names of projections in GGUF files that store the value heads in tiled order, and the names
+/// of these projections in the network.
+const TILED_PARTS: &[(&str, &str)] = &[
+    ("attn_gate", "linear_attn.tiled_z"),
+    ("ssm_beta", "linear_attn.tiled_b"),
+    ("ssm_alpha", "linear_attn.tiled_a"),
+    ("ssm_out", "linear_attn.tiled_out"),
+];
+
+/// The names of a layer's tensors in GGUF files and in the network.
+pub(crate) const GGUF_PARTS: &[(&str, &str)] = &[
+    ("attn_qkv", "linear_attn.in_proj_qkv"),
+    ("attn_gate", "linear_attn.in_proj_z"),
+    ("ssm_ba", "linear_attn.in_proj_ba"),
+    ("ssm_conv1d", "linear_attn.conv1d"),
+    ("ssm_dt.bias", "linear_attn.dt_bias"),
+    ("ssm_a", "linear_attn.A_log"),
+    ("ssm_norm", "linear_attn.norm"),
+    ("ssm_out", "linear_attn.out_proj"),
+    ("ffn_gate_shexp", "mlp.shared_expert.gate_proj"),
+    ("ffn_up_shexp", "mlp.shared_expert.up_proj"),
+    ("ffn_down_shexp", "mlp.shared_expert.down_proj"),
+    ("ffn_gate_inp_shexp", "mlp.shared_expert_gate"),
+];
+
+/// Undoes the changes that the conversion to GGUF made to a tensor (`Qwen3NextModel` in `conversion/qwen.py`
+/// of llama.cpp).
+fn stored(part: &str, end: &str, _: [usize; 2], tensor: &mut CheckpointTensor) -> StoredOrder {
+    match (part, tensor.shape.len()) {
+        ("ssm_conv1d", 2) => tensor.shape.insert(1, 1),
+        ("ffn_gate_inp_shexp", 1) => tensor.shape.insert(0, 1),
+        _ => {}
+    }
+    match part {
+        "ssm_a" => StoredOrder::NegativeExponential,
+        "ssm_norm" => StoredOrder::Same,
+        _ if part.ends_with("norm") && end == "weight" => StoredOrder::PlusOne,
+        _ => StoredOrder::Same,
+    }
+}
+
+/// The `config.json` that corresponds to a GGUF file (`LLM_ARCH_QWEN35` and similar architectures in
+/// llama.cpp), with the family's `own` keys.
+pub(crate) fn gguf_config(file: &Metadata<'_>, own: Value) -> Value {
+    let period = file.optional_count("full_attention_interval").unwrap_or(4).max(1);
+    let layers = file.layers().filter(|&layers| layers <= limits::LAYERS).unwrap_or(0);
+    let by_period = || (1..=layers).map(|layer| !layer.is_multiple_of(period)).collect();
+    let recurs = file.flags("attention.recurrent_layers").unwrap_or_else(by_period);
+    let kind = |recurs: &bool| if *recurs { "linear_attention" } else { "full_attention" };
+    let kinds: Vec<&str> = recurs.iter().take(layers).map(kind).collect();
+    let attends = recurs.iter().position(|recurs| !recurs).unwrap_or(0);
+    let (inner, heads) = (file.count("ssm.inner_size"), file.count("ssm.time_step_rank"));
+    let keys = json!({
+        "layer_types": kinds,
+        "linear_num_key_heads": file.count("ssm.group_count"),
+        "linear_num_value_heads": heads,
+        "linear_key_head_dim": file.count("ssm.state_size"),
+        "linear_value_head_dim": inner.zip(heads).and_then(|(inner, heads)| inner.checked_div(heads)),
+        "linear_conv_kernel_dim": file.count("ssm.conv_kernel"),
+        "partial_rotary_factor": file.partial_rotary_factor(),
+        "attention_bias": file.has(&format!("blk.{attends}.attn_q.bias")),
+    });
+    let experts = file.experts().map_or(Value::Null, |experts| {
+        let features = file.count("expert_feed_forward_length");
+        json!({
+            "num_experts": experts,
+            "num_experts_per_tok": file.count("expert_used_count"),
+            "moe_intermediate_size": features,
+            "shared_expert_intermediate_size": file.optional_count("expert_shared_feed_forward_length").or(features),
+            "intermediate_size": file.optional_count("feed_forward_length").or(features),
+        })
+    });
+    file.llama(joined([keys, experts, own]))
 }

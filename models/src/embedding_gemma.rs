@@ -19,9 +19,10 @@ use trace::{Provenance, Role};
 use crate::config::{ConfigError, IGNORED, Keys, read_base};
 use crate::decoder::LlamaConfig;
 use crate::family::Family;
-use crate::gemma3::{self, GemmaConfig};
+use crate::gemma::{self, GemmaConfig};
+use crate::gemma3;
 use crate::rope::RopeParameters;
-use crate::sentence::SentenceConfig;
+use crate::sentence::{self, DenseActivation, SentenceConfig};
 
 /// The axis of the texts in a batch.
 const TEXTS: Axis = Axis("B");
@@ -62,7 +63,7 @@ model! {
         shard { K, F, V over model; B over data }
 
         embed_tokens: Embedding[V, D],
-        layers: [gemma3::Layer<T>; L],
+        layers: [gemma::Layer<T>; L],
         norm: RmsNorm[D](eps = rms_norm_eps, style = one_plus),
         inner: Linear[D -> M](bias if inner_bias) at "2_Dense.linear",
         outer: Linear[M -> O](bias if outer_bias) at "3_Dense.linear",
@@ -114,25 +115,6 @@ model! {
     }
 }
 
-/// The activation function after a linear layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DenseActivation {
-    /// The layer has no activation function.
-    Identity,
-    /// The hyperbolic tangent of each feature.
-    Tanh,
-}
-
-impl DenseActivation {
-    #[track_caller]
-    fn apply<T: Float>(self, x: Tensor<T>) -> Tensor<T> {
-        match self {
-            Self::Identity => x,
-            Self::Tanh => x.tanh(),
-        }
-    }
-}
-
 /// The configuration of an EmbeddingGemma model, which Tracewright reads from several files in the
 /// model's folder.
 #[derive(Clone, Debug, PartialEq)]
@@ -156,13 +138,7 @@ pub struct EmbeddingGemmaConfig {
     pub sentence: SentenceConfig,
 }
 
-descends!(EmbeddingGemmaConfig from tower: GemmaConfig);
-
-impl dsl::Project<LlamaConfig> for EmbeddingGemmaConfig {
-    fn project(&self) -> LlamaConfig {
-        self.tower.llama.clone()
-    }
-}
+descends!(EmbeddingGemmaConfig from tower: GemmaConfig, through tower.llama: LlamaConfig);
 
 /// The modules of the network. Each pair contains the last component of the module's type and the
 /// module's folder.
@@ -185,11 +161,11 @@ pub(crate) fn read(keys: Keys, allowed: &[String]) -> Result<EmbeddingGemmaConfi
     let windows = tower.windows.iter().map(|window| window.map(|window| window / 2 + 1));
     tower.windows = windows.collect();
     tower.tie_word_embeddings = false;
-    check_modules(&folder.join("modules.json"))?;
-    check_pooling(Keys::read(&folder.join("1_Pooling"))?, tower.hidden_size)?;
+    sentence::check_modules(&folder.join("modules.json"), &MODULES)?;
+    sentence::check_pooling(Keys::read(&folder.join("1_Pooling"))?, tower.hidden_size)?;
     let [inner, outer] = FOLDERS.map(|name| Keys::read(&folder.join(name)));
-    let (inner_features, inner_bias, inner_activation) = dense(inner?, tower.hidden_size)?;
-    let (features, outer_bias, outer_activation) = dense(outer?, inner_features)?;
+    let (inner_features, inner_bias, inner_activation) = sentence::dense(inner?, tower.hidden_size)?;
+    let (features, outer_bias, outer_activation) = sentence::dense(outer?, inner_features)?;
     let sentence = SentenceConfig::read(&folder, tower.max_position_embeddings, allowed)?;
     tower.max_position_embeddings = sentence.max_tokens;
     Ok(EmbeddingGemmaConfig {
@@ -227,72 +203,4 @@ impl<T: Float> EmbeddingGemma<T> {
         }
         Ok(recording.finish())
     }
-}
-
-/// Checks that the file at `path` lists exactly the modules of the network.
-fn check_modules(path: &Path) -> Result<(), ConfigError> {
-    let text = files::read_json(path)?;
-    let modules: serde_json::Value = files::parse_json(&text)
-        .map_err(|error| ConfigError::Syntax { path: path.to_owned(), reason: error.to_string() })?;
-    let found: Vec<(&str, &str)> =
-        modules.as_array().map_or(&[][..], Vec::as_slice).iter().map(module).collect();
-    match found == MODULES {
-        true => Ok(()),
-        false => {
-            let show = |(kind, folder): &(&str, &str)| format!("{kind} at `{folder}`");
-            let [found, expected] =
-                [&found[..], &MODULES].map(|list| list.iter().map(show).collect::<Vec<_>>());
-            let (found, expected) = (found.join(", "), expected.join(", "));
-            Err(ConfigError::Modules { path: path.to_owned(), found, expected })
-        }
-    }
-}
-
-/// The type and the folder of a module.
-fn module(module: &serde_json::Value) -> (&str, &str) {
-    let text = |key: &str| module.get(key).and_then(|text| text.as_str()).unwrap_or("nothing");
-    let kind = text("type");
-    (kind.rsplit_once('.').map_or(kind, |(_, last)| last), text("path"))
-}
-
-/// Checks that the configuration of the pooling module selects the mean over the tokens.
-fn check_pooling(keys: Keys, features: usize) -> Result<(), ConfigError> {
-    for key in ["embedding_dimension", "word_embedding_dimension"] {
-        if let Some(found) = keys.optional_count(key).filter(|&found| found != features) {
-            keys.refuse(key, found, format!("{features}, the `hidden_size`"));
-        }
-    }
-    keys.one_of("pooling_mode", &["mean"]);
-    keys.always("pooling_mode_mean_tokens", true);
-    for other in [
-        "pooling_mode_cls_token",
-        "pooling_mode_max_tokens",
-        "pooling_mode_mean_sqrt_len_tokens",
-        "pooling_mode_weightedmean_tokens",
-        "pooling_mode_lasttoken",
-    ] {
-        keys.always(other, false);
-    }
-    keys.always("include_prompt", true);
-    keys.finish(&[], &[])
-}
-
-/// Reads the configuration of a linear layer with `inputs` inputs. Returns the number of outputs,
-/// whether the layer has a bias, and the activation function.
-fn dense(keys: Keys, inputs: usize) -> Result<(usize, bool, DenseActivation), ConfigError> {
-    const IDENTITY: &str = "torch.nn.modules.linear.Identity";
-    const TANH: &str = "torch.nn.modules.activation.Tanh";
-    let found = keys.count("in_features");
-    if found != inputs {
-        keys.refuse("in_features", found, format!("{inputs}, the features that come in"));
-    }
-    keys.one_of("activation_function", &[IDENTITY, TANH]);
-    let activation = match keys.optional_text("activation_function").as_deref() {
-        Some(IDENTITY) => DenseActivation::Identity,
-        _ => DenseActivation::Tanh,
-    };
-    keys.always("use_residual", false);
-    let layer = (keys.count("out_features"), keys.flag("bias", true), activation);
-    keys.finish(&["module_input_name", "module_output_name"], &[])?;
-    Ok(layer)
 }

@@ -65,6 +65,29 @@ pub struct Family {
 pub(crate) const BASE: &[(&str, &str)] =
     &[("embed_tokens.", "model.embed_tokens."), ("layers.", "model.layers."), ("norm.", "model.norm.")];
 
+/// Prefixes of the text tower's keys in three kinds of checkpoints: published files with a vision
+/// tower, files that HF transformers 5 saved, and files without an output head. Each pair contains
+/// a prefix in the checkpoint and the corresponding prefix in the network.
+pub(crate) const TOWER_PREFIXES: &[(&str, &str)] = &[
+    ("language_model.model.", "model."),
+    ("model.language_model.", "model."),
+    ("language_model.lm_head.", "lm_head."),
+    ("language_model.", "model."),
+    BASE[0],
+    BASE[1],
+    BASE[2],
+];
+
+/// Tensors of the vision tower. A checkpoint may contain tensors of the vision tower in addition to
+/// the network's parameters.
+pub(crate) const TOWER_IGNORABLE: &[Ignorable] = &[
+    Ignorable::Suffix(".rotary_emb.inv_freq"),
+    Ignorable::Prefix("vision_tower."),
+    Ignorable::Prefix("multi_modal_projector."),
+    Ignorable::Prefix("model.vision_tower."),
+    Ignorable::Prefix("model.multi_modal_projector."),
+];
+
 impl Family {
     /// Creates a family with the given architecture names, classes without an output head, and
     /// model types.

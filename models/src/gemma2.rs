@@ -6,8 +6,8 @@
 
 use crate::config::Keys;
 use crate::decoder::{Defaults, LlamaConfig};
-use crate::family::{Family, GgufFamily, presets};
-use crate::gemma3::{self, Gemma, GemmaConfig};
+use crate::family::{Family, GgufFamily, TOWER_IGNORABLE, TOWER_PREFIXES, presets};
+use crate::gemma::{self, Gemma, GemmaConfig};
 use crate::llama::Attention;
 
 /// The whole Gemma 2 network, from token ids to logits.
@@ -17,11 +17,11 @@ pub(crate) const FAMILY: Family = Family {
     about: "soft caps on attention scores and logits; a sliding window in every other layer",
     gguf: Some(GgufFamily {
         // If the key is missing, the network has the default window.
-        config: |file| file.llama(gemma3::gguf_keys(file, 46, 2, true)),
-        ..gemma3::gguf("gemma2")
+        config: |file| file.llama(gemma::gguf_keys(file, 46, 2, true)),
+        ..gemma::gguf("gemma2")
     }),
-    prefixes: gemma3::PREFIXES,
-    ignorable: gemma3::IGNORABLE,
+    prefixes: TOWER_PREFIXES,
+    ignorable: TOWER_IGNORABLE,
     presets: presets!("gemma-2-2b": "google/gemma-2-2b", "gemma-2-9b": "google/gemma-2-9b"),
     ..Family::of(&["Gemma2ForCausalLM"], &["Gemma2Model"], &["gemma2"])
 };

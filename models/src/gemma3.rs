@@ -1,33 +1,29 @@
 //! The text network of Gemma 3: "Gemma 3 Technical Report" (2025), §2. Field names follow the Hugging
-//! Face checkpoint (`modeling_gemma3.py`). This file declares how Gemma 3 differs from Llama.
+//! Face checkpoint (`modeling_gemma3.py`).
 
-use bake::Ignorable;
-use dsl::nn::{Attend, Cache, Kv, Position, attend, gelu_tanh};
-use dsl::{Float, Tensor, model};
-use files::limits;
-use irpa::{GgufValue, StoredOrder};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::config::Keys;
-use crate::decoder::{AttentionBlock, Defaults, LlamaConfig, read_text_tower};
-use crate::family::{BASE, Family, GgufFamily, Metadata, presets};
+use crate::decoder::{Defaults, LlamaConfig, read_text_tower};
+use crate::family::{Family, GgufFamily, TOWER_IGNORABLE, TOWER_PREFIXES, presets};
+use crate::gemma::{self, Gemma, GemmaConfig};
 use crate::rope::RopeParameters;
 
 /// The whole Gemma 3 network, from token ids to logits.
-pub type Gemma3<T> = Gemma<T, Attention<T>>;
+pub type Gemma3<T> = Gemma<T>;
 
 pub(crate) const FAMILY: Family = Family {
     about: "Gemma 3: 1B and FunctionGemma 270M, and the text network of 4B, 12B and 27B",
     gguf: Some(GgufFamily {
         config: |file| {
-            let mut keys = gguf_keys(file, 62, 6, file.window().is_some());
+            let mut keys = gemma::gguf_keys(file, 62, 6, file.window().is_some());
             keys["rope_local_base_freq"] = json!(file.optional_number("rope.freq_base_swa").unwrap_or(1e4));
             file.llama(keys)
         },
-        ..gguf("gemma3")
+        ..gemma::gguf("gemma3")
     }),
-    prefixes: PREFIXES,
-    ignorable: IGNORABLE,
+    prefixes: TOWER_PREFIXES,
+    ignorable: TOWER_IGNORABLE,
     presets: presets!("functiongemma-270m": "google/functiongemma-270m-it", "gemma-3-1b": "google/gemma-3-1b-it", "gemma-3-4b": "google/gemma-3-4b-it", "gemma-3-12b": "google/gemma-3-12b-it", "gemma-3-27b": "google/gemma-3-27b-it"),
     ..Family::of(
         &["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"],
@@ -36,166 +32,10 @@ pub(crate) const FAMILY: Family = Family {
     )
 };
 
-model! {
-    /// The whole causal Gemma 3 network, from token ids `[B, S]` to logits over the vocabulary.
-    pub Gemma<T: Float, A: AttentionBlock<T, Config = LlamaConfig> = Attention<T>>(GemmaConfig) {
-        dims {
-            V = vocab_size, D = hidden_size, F = intermediate_size, L = num_hidden_layers,
-            H = num_attention_heads, K = num_key_value_heads, E = head_dim or D / H,
-        }
-        // Most layers cache only the last positions, because they have an attention window.
-        cache { L of [K, E] within window }
-        shard { K, F, V over model; B over data }
-
-        model: BaseModel,
-        lm_head: Linear[D -> V] = tied(model.embed_tokens) if tie_word_embeddings,
-
-        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
-            self.model(tokens, at, cache)
-        }
-        fn logits(x: T[.., D]) -> f32[.., V] {
-            soft_cap(self.lm_head(x), self.config.final_logit_softcapping).to()
-        }
-    }
-
-    /// The network without the output head: the scaled embedding, the layers and the final norm.
-    pub BaseModel {
-        embed_tokens: Embedding[V, D],
-        layers: [Layer; L],
-        norm: RmsNorm[D](eps = rms_norm_eps, style = one_plus),
-
-        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
-            let attention = |rope: &RopeParameters| {
-                let frequencies = rope.frequencies(self.dim(E), cache.context);
-                Attend::rotary(at, S, tokens.extent(S), &frequencies, cache.context)
-                    .scaled(self.config.query_pre_attn_scalar.powf(-0.5))
-                    .capped(self.config.attn_logit_softcapping)
-            };
-            let global = attention(&self.config.rope);
-            let local = self.config.rope_local.as_ref().map(attention);
-            // Like `Gemma3TextScaledWordEmbedding`, round √D to T first: 33.9… becomes 34 in bf16.
-            let mut x = self.embed_tokens(tokens) * Tensor::scalar((self.dim(D) as f64).sqrt());
-            for (i, layer) in self.layers.iter().enumerate() {
-                let at = local.as_ref().filter(|_| self.config.window(i).is_some()).unwrap_or(&global);
-                x = layer.forward(x, &at.clone().windowed(self.config.window(i)), cache.state(i));
-            }
-            self.norm(x)
-        }
-    }
-
-    /// A layer with norms before and after attention, and before and after the feed-forward network. All
-    /// norms multiply by 1 + w in f32, where w is the weight, and round the product (`Gemma3RMSNorm`).
-    pub Layer {
-        input_layernorm: RmsNorm[D](eps = rms_norm_eps, style = one_plus),
-        self_attn: A,
-        post_attention_layernorm: RmsNorm[D](eps = rms_norm_eps, style = one_plus),
-        pre_feedforward_layernorm: RmsNorm[D](eps = rms_norm_eps, style = one_plus),
-        mlp: Mlp,
-        post_feedforward_layernorm: RmsNorm[D](eps = rms_norm_eps, style = one_plus),
-
-        fn forward(x: T[B, S, D], at: &Attend<T>, kv: &mut Kv<T>) -> T[B, S, D] {
-            let x = x + self.post_attention_layernorm(self.self_attn.forward(self.input_layernorm(x), at, kv));
-            x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))
-        }
-    }
-
-    /// A GeGLU feed-forward network with the tanh approximation of GELU.
-    pub Mlp<T: Float> {
-        gate_proj: Linear[D -> F],
-        up_proj: Linear[D -> F],
-        down_proj: Linear[F -> D],
-
-        fn forward(x: T[B, S, D]) -> T[B, S, D] {
-            self.down_proj(gelu_tanh(self.gate_proj(x)) * self.up_proj(x))
-        }
-    }
-}
-
-model! {
-    /// Attention that normalizes queries and keys before the rotary embedding.
-    pub Attention<T: Float>(LlamaConfig): AttentionBlock<T> {
-        dims {
-            D = hidden_size,
-            H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim or D / H,
-        }
-
-        q_proj: Linear[D -> K, G, E](bias if attention_bias),
-        k_proj: Linear[D -> K, E](bias if attention_bias),
-        v_proj: Linear[D -> K, E](bias if attention_bias),
-        q_norm: RmsNorm[E](eps = rms_norm_eps, style = one_plus),
-        k_norm: RmsNorm[E](eps = rms_norm_eps, style = one_plus),
-        o_proj: Linear[K, G, E -> D](bias if attention_bias),
-
-        fn forward(x: T[B, S, D], at: &Attend<T>, kv: &mut Kv<T>) -> T[B, S, D] {
-            let q = at.rope(self.q_norm(self.q_proj(x))); // [B, S, K, G, E]
-            let (k, v) = kv.append(at.rope(self.k_norm(self.k_proj(x))), self.v_proj(x), at); // [B, K, N, E]
-            self.o_proj(attend(q, k, v, at))
-        }
-    }
-}
-
-/// Limits each logit x to `bound` · tanh(x / `bound`). With `None`, the logits have no bound.
-#[track_caller]
-pub(crate) fn soft_cap<T: Float>(logits: Tensor<T>, bound: Option<f64>) -> Tensor<T> {
-    match bound {
-        Some(bound) => (logits / bound).tanh() * bound,
-        None => logits,
-    }
-}
-
-/// The configuration of a Gemma 2 or Gemma 3 model.
-#[derive(Clone, Debug, PartialEq)]
-pub struct GemmaConfig {
-    /// The configuration keys that Gemma shares with Llama.
-    pub llama: LlamaConfig,
-    /// The rotary embedding of layers with an attention window, if layers without a window have a
-    /// different rotary embedding.
-    pub rope_local: Option<RopeParameters>,
-    /// The number whose square root divides the attention scores.
-    pub query_pre_attn_scalar: f64,
-    /// The bound of the attention scores' softcap, or `None` if the scores have no bound.
-    pub attn_logit_softcapping: Option<f64>,
-    /// The bound of the logits' softcap, or `None` if the logits have no bound.
-    pub final_logit_softcapping: Option<f64>,
-}
-
-descends!(GemmaConfig from llama: LlamaConfig);
-
 /// Keys outside of `text_config` that describe the vision tower and its connection to the text tower.
-const IGNORED_BESIDE_TEXT: &[&str] = &[
-    "architectures",
-    "boi_token_index",
-    "eoi_token_index",
-    "eos_token_id",
-    "image_token_index",
-    "initializer_range",
-    "mm_tokens_per_image",
-    "model_type",
-    "transformers_version",
-    "vision_config",
-];
-
-/// Prefixes of the text tower's keys in three kinds of checkpoints: published files with a vision
-/// tower, files that HF transformers 5 saved, and files without an output head. Each pair contains
-/// a prefix in the checkpoint and the corresponding prefix in the network.
-pub(crate) const PREFIXES: &[(&str, &str)] = &[
-    ("language_model.model.", "model."),
-    ("model.language_model.", "model."),
-    ("language_model.lm_head.", "lm_head."),
-    ("language_model.", "model."),
-    BASE[0],
-    BASE[1],
-    BASE[2],
-];
-
-/// Tensors of the vision tower. A checkpoint may contain tensors of the vision tower in addition to
-/// the network's parameters.
-pub(crate) const IGNORABLE: &[Ignorable] = &[
-    Ignorable::Suffix(".rotary_emb.inv_freq"),
-    Ignorable::Prefix("vision_tower."),
-    Ignorable::Prefix("multi_modal_projector."),
-    Ignorable::Prefix("model.vision_tower."),
-    Ignorable::Prefix("model.multi_modal_projector."),
+const IGNORED_BESIDE_TEXT: &[&str] = key_names![
+    architectures boi_token_index eoi_token_index eos_token_id image_token_index initializer_range
+    mm_tokens_per_image model_type transformers_version vision_config
 ];
 
 /// Reads the `config.json` of a Gemma 3 model, or the object `text_config` in this file. Missing
@@ -242,70 +82,4 @@ fn read_text(keys: &Keys) -> GemmaConfig {
         attn_logit_softcapping: None,
         final_logit_softcapping: keys.optional_number("final_logit_softcapping"),
     }
-}
-
-/// The description of the GGUF files of a Gemma family.
-pub(crate) const fn gguf(architecture: &'static str) -> GgufFamily {
-    GgufFamily {
-        keys: &[
-            ("attn_logit_softcapping", "attn_logit_softcapping"),
-            ("final_logit_softcapping", "final_logit_softcapping"),
-            ("rope_local_base_freq", "rope.freq_base_swa"),
-        ],
-        parts: &[&[("ffn_norm", "pre_feedforward_layernorm")]],
-        arranged: |part, end, _, _| match part.ends_with("norm") && end == "weight" {
-            true => StoredOrder::PlusOne,
-            false => StoredOrder::Same,
-        },
-        fits_f16: false,
-        ..GgufFamily::llama(architecture)
-    }
-}
-
-/// The keys of Gemma that Llama does not have. GGUF files do not contain the number whose square
-/// root divides the attention scores. In the largest network of a generation, which has `largest`
-/// layers, attention divides scores by the root of `hidden_size / num_attention_heads`. In smaller
-/// networks, attention divides scores by the root of a head's number of features (`gemma2.cpp`,
-/// `gemma3.cpp` in llama.cpp). If the file contains an attention window but no list of layers with
-/// the window, all layers except every `period`-th layer have the window.
-pub(crate) fn gguf_keys(file: &Metadata<'_>, largest: usize, period: usize, slides: bool) -> Value {
-    let layers = file.count("block_count");
-    let scalar = if layers == Some(largest) { file.quotient() } else { file.features() };
-    json!({
-        "layer_types": gguf_layer_types(file, layers.unwrap_or(0), period, slides),
-        "query_pre_attn_scalar": scalar,
-        "attn_logit_softcapping": file.optional_number("attn_logit_softcapping"),
-        "final_logit_softcapping": file.optional_number("final_logit_softcapping"),
-        "sliding_window": file.window(),
-    })
-}
-
-/// The attention type of each of `layers` layers, as in the configuration key `layer_types`.
-pub(crate) fn gguf_layer_types(
-    file: &Metadata<'_>,
-    layers: usize,
-    period: usize,
-    slides: bool,
-) -> Vec<&'static str> {
-    let layers = layers.min(limits::LAYERS);
-    let by_period = |period| (1..=layers).map(|layer: usize| !layer.is_multiple_of(period)).collect();
-    let expected = "a period, or a list of true and false";
-    let listed = file.typed("attention.sliding_window_pattern", expected, |value| match value {
-        GgufValue::Integer(period) => {
-            usize::try_from(period).ok().filter(|&period| period > 0).map(by_period)
-        }
-        GgufValue::Array(array) => {
-            let sliding = array.iter().map(|value| match value {
-                GgufValue::Bool(sliding) => Some(sliding),
-                GgufValue::Integer(sliding) => Some(sliding != 0),
-                _ => None,
-            });
-            sliding.take(limits::LAYERS).collect::<Option<Vec<bool>>>()
-        }
-        _ => None,
-    });
-    let mut sliding = listed.unwrap_or_else(|| by_period(period));
-    sliding.resize(layers, false);
-    let kind = |sliding| if sliding && slides { "sliding_attention" } else { "full_attention" };
-    sliding.into_iter().map(kind).collect()
 }

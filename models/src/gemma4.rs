@@ -1,25 +1,20 @@
-//! The text network of Gemma 4. Field names follow the names in the Hugging Face checkpoint
-//! (`modeling_gemma4.py`). Layers with an attention window and layers without an attention window
-//! have different head sizes. The last layers attend to the keys and values of earlier layers. Each
-//! layer can have an additional embedding table for the tokens.
-
-mod config;
+//! The text network of Gemma 4: Google DeepMind, "Gemma 4" (2026). Field names follow the names in the
+//! Hugging Face checkpoint (`modeling_gemma4.py`).
 
 use bake::Ignorable;
-use dsl::nn::{Attend, Cache, Kv, Position, attend, dot, gelu_tanh, rms_norm};
-use dsl::{F32, Float, Tensor, model};
+use serde_json::{Value, json};
 
-use crate::experts::{Routing, Scores, mixture, route};
-use crate::family::{Family, GgufFamily, presets};
-use crate::gemma3::{PREFIXES, soft_cap};
-use crate::rope::RopeParameters;
+use crate::config::Keys;
+use crate::family::{Family, GgufFamily, Metadata, TOWER_PREFIXES, presets};
+use crate::gemma;
+use crate::per_layer::{self, OwnDefaults, PerLayerConfig, PerLayerDecoder};
 
-pub use config::{Gemma4Config, Gemma4Layer};
-pub(crate) use config::{OwnDefaults, read, read_with};
+/// The whole Gemma 4 network, from token ids to logits.
+pub type Gemma4<T> = PerLayerDecoder<T>;
 
 pub(crate) const FAMILY: Family = Family {
     about: "Gemma 4, dense and with experts: larger heads in global layers, shared keys and values, an embedding for each layer",
-    prefixes: PREFIXES,
+    prefixes: TOWER_PREFIXES,
     stacks: &[
         ("experts.gate_up_proj", &["experts.*.gate_proj.weight", "experts.*.up_proj.weight"]),
         ("experts.down_proj", &["experts.*.down_proj.weight"]),
@@ -32,7 +27,7 @@ pub(crate) const FAMILY: Family = Family {
         Ignorable::Prefix("model.vision_embedder."),
     ],
     gguf: Some(GgufFamily {
-        config: config::gguf,
+        config: gguf,
         keys: GGUF_KEYS,
         parts: &[GGUF_PARTS],
         outside: &[
@@ -81,187 +76,66 @@ const GGUF_KEYS: &[(&str, &str)] = &[
     ("final_logit_softcapping", "final_logit_softcapping"),
 ];
 
-model! {
-    /// The whole network, from token ids `[B, S]` to logits over the vocabulary.
-    pub Gemma4<T: Float>(Gemma4Config) {
-        dims {
-            V = vocab_size, D = hidden_size, L = num_hidden_layers,
-            // The number of key-value heads and the number of features of a head are K and E in
-            // layers with an attention window. In layers without a window, the two numbers are W
-            // and J.
-            K = num_key_value_heads, E = head_dim or 1, W = global_key_value_heads, J = global_head_dim,
-            // The vocabulary of the per-layer embeddings, the features for a layer, and the
-            // features for all layers.
-            U = vocab_size_per_layer_input, P = per_layer_features, Z = L * P,
-        }
-        cache { L of [K, E] within window if caches_window, L of [K = W, E = J] if caches_all }
-        shard { K, F, V over model; X over expert; B over data }
-
-        model: BaseModel,
-        lm_head: Linear[D -> V] = tied(model.embed_tokens) if tie_word_embeddings,
-
-        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
-            self.model(tokens, at, cache)
-        }
-        fn logits(x: T[.., D]) -> f32[.., V] {
-            soft_cap(self.lm_head(x), self.config.final_logit_softcapping).to()
-        }
-    }
-
-    /// The network without the output head: the scaled embeddings, the layers and the final norm.
-    pub BaseModel {
-        embed_tokens: Embedding[V, D],
-        embed_tokens_per_layer: Embedding[U, Z],
-        per_layer_model_projection: Linear[D -> L, P],
-        per_layer_projection_norm: RmsNorm[P](eps = rms_norm_eps, style = wide),
-        layers: [Layer<T>; L],
-        norm: RmsNorm[D](eps = rms_norm_eps, style = wide),
-
-        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
-            let attention = |rope: &RopeParameters, features| {
-                let frequencies = rope.frequencies(features, cache.context);
-                Attend::rotary(at, S, tokens.extent(S), &frequencies, cache.context).scaled(1.0)
-            };
-            let global = attention(&self.config.rope, self.dim(J));
-            let local = self.config.local_rope.as_ref().map(|rope| attention(rope, self.dim(E)));
-            let mut x = self.embed_tokens(tokens) * Tensor::scalar((self.dim(D) as f64).sqrt());
-            let beside = self.config.has_per_layer.then(|| self.beside(tokens, x));
-            for (i, layer) in self.layers.iter().enumerate() {
-                let at = local.as_ref().filter(|_| self.config.window(i).is_some()).unwrap_or(&global);
-                let at = &at.clone().windowed(self.config.window(i));
-                let beside = beside.map(|all| all.narrow(Z, i * self.dim(P), self.dim(P)).rename(Z, P));
-                x = match self.config.source(i) {
-                    source if source == i => layer.forward(x, beside, at, cache.state(i)),
-                    source => layer.share(x, beside, at, cache.state(source)),
-                };
-            }
-            self.norm(x)
-        }
-
-        /// Computes the additional input of each layer. The additional input is the sum of a
-        /// per-layer embedding of the token and a projection of the token's main embedding.
-        fn beside(tokens: i32[B, S], x: T[B, S, D]) -> T[B, S, Z] {
-            let (scale, own_scale) = ((self.dim(D) as f64).powf(-0.5), (self.dim(P) as f64).sqrt());
-            let projected = self.per_layer_projection_norm(self.per_layer_model_projection(x) * scale);
-            let own = self.embed_tokens_per_layer(tokens) * Tensor::scalar(own_scale);
-            (projected.merge(&[L, P], Z) + own) * 2f64.powf(-0.5)
-        }
-    }
+/// The `config.json` that corresponds to a GGUF file (`LLM_ARCH_GEMMA4` in llama.cpp).
+fn gguf(file: &Metadata<'_>) -> Value {
+    let layers = file.layers();
+    let kinds = gemma::gguf_layer_types(file, layers.unwrap_or(0), 6, true);
+    let [heads, features] =
+        ["attention.head_count_kv", "feed_forward_length"].map(|key| file.each_layer(key, layers));
+    let of_kind =
+        |wanted| kinds.iter().zip(&heads).find(|(kind, _)| **kind == wanted).map(|(_, heads)| *heads);
+    let global = of_kind("full_attention");
+    let shared = file.optional_count("attention.shared_kv_layers").unwrap_or(0);
+    let own = kinds.len().saturating_sub(shared);
+    let lacks_values = |(layer, kind): (usize, &&str)| {
+        *kind == "full_attention" && !file.has(&format!("blk.{layer}.attn_v.weight"))
+    };
+    let factors = file.factors("rope_freqs.weight").unwrap_or_default();
+    let rotated =
+        factors.iter().filter(|factor| **factor == 1.0).count() as f64 / factors.len().max(1) as f64;
+    let experts = file.experts();
+    let beside = file.optional_count("embedding_length_per_layer_input").unwrap_or(0);
+    let theta = |key| file.optional_number(key).unwrap_or(1e4);
+    file.shared(json!({
+        "hidden_size": file.count("embedding_length"),
+        "intermediate_size": features.first(),
+        "use_double_wide_mlp": features.first() != features.last(),
+        "num_hidden_layers": layers,
+        "num_attention_heads": file.count("attention.head_count"),
+        "num_key_value_heads": of_kind("sliding_attention").or(global),
+        "num_global_key_value_heads": global,
+        "head_dim": file.count("attention.key_length_swa"),
+        "global_head_dim": file.count("attention.key_length"),
+        "attention_k_eq_v": kinds.iter().enumerate().take(own).any(lacks_values),
+        "num_kv_shared_layers": shared,
+        "rms_norm_eps": file.number("attention.layer_norm_rms_epsilon"),
+        "max_position_embeddings": file.count("context_length"),
+        "layer_types": kinds,
+        "sliding_window": file.window(),
+        "hidden_size_per_layer_input": beside,
+        "vocab_size_per_layer_input": file.rows("per_layer_token_embd.weight"),
+        "enable_moe_block": experts.is_some(),
+        "num_experts": experts,
+        "top_k_experts": experts.and_then(|_| file.count("expert_used_count")),
+        "moe_intermediate_size": experts.and_then(|_| file.count("expert_feed_forward_length")),
+        "final_logit_softcapping": file.optional_number("final_logit_softcapping"),
+        "rope_parameters": {
+            "full_attention": {
+                "rope_type": "proportional", "rope_theta": theta("rope.freq_base"),
+                "partial_rotary_factor": if factors.is_empty() { 1.0 } else { rotated },
+            },
+            "sliding_attention": { "rope_type": "default", "rope_theta": theta("rope.freq_base_swa") },
+        },
+    }))
 }
 
-model! {
-    /// A layer with norms before and after attention and the feed-forward network. At the end, the
-    /// layer multiplies its output by a number from the checkpoint.
-    pub Layer<T: Float>(Gemma4Layer) {
-        dims {
-            D = hidden_size, F = intermediate_size, P = per_layer_features, I = 1,
-            H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim or 1,
-            // X is the number of experts, and M is the number of features of an expert.
-            X = num_experts, M = moe_intermediate_size,
-        }
-
-        input_layernorm: RmsNorm[D](eps = rms_norm_eps, style = wide),
-        self_attn: Attention,
-        post_attention_layernorm: RmsNorm[D](eps = rms_norm_eps, style = wide),
-        pre_feedforward_layernorm: RmsNorm[D](eps = rms_norm_eps, style = wide),
-        mlp: Mlp,
-        post_feedforward_layernorm: RmsNorm[D](eps = rms_norm_eps, style = wide),
-        per_layer_input_gate: Linear[D -> P],
-        per_layer_projection: Linear[P -> D],
-        post_per_layer_input_norm: RmsNorm[D](eps = rms_norm_eps, style = wide),
-        layer_scalar: Weight[I],
-        router: Router,
-        gate_proj: Weight[X, M, D] at "experts.*.gate_proj.weight",
-        up_proj: Weight[X, M, D] at "experts.*.up_proj.weight",
-        down_proj: Weight[X, D, M] at "experts.*.down_proj.weight",
-        post_feedforward_layernorm_1: RmsNorm[D](eps = rms_norm_eps, style = wide),
-        post_feedforward_layernorm_2: RmsNorm[D](eps = rms_norm_eps, style = wide),
-        pre_feedforward_layernorm_2: RmsNorm[D](eps = rms_norm_eps, style = wide),
-
-        fn forward(x: T[B, S, D], beside: Option<Tensor<T>>, at: &Attend<T>, kv: &mut Kv<T>) -> T[B, S, D] {
-            let y = self.self_attn(self.input_layernorm(x), at, kv);
-            self.feed_forward(x + self.post_attention_layernorm(y), beside)
-        }
-
-        /// Applies the layer with attention to the keys and values `kv` of an earlier layer.
-        fn share(x: T[B, S, D], beside: Option<Tensor<T>>, at: &Attend<T>, kv: &Kv<T>) -> T[B, S, D] {
-            let y = self.self_attn.share(self.input_layernorm(x), at, kv);
-            self.feed_forward(x + self.post_attention_layernorm(y), beside)
-        }
-
-        fn feed_forward(x: T[B, S, D], beside: Option<Tensor<T>>) -> T[B, S, D] {
-            let y = self.mlp(self.pre_feedforward_layernorm(x));
-            let y = match self.config.has_experts {
-                true => self.post_feedforward_layernorm_1(y) + self.mixed(x),
-                false => y,
-            };
-            let mut x = x + self.post_feedforward_layernorm(y);
-            if let Some(beside) = beside {
-                let y = self.per_layer_projection(gelu_tanh(self.per_layer_input_gate(x)) * beside);
-                x = x + self.post_per_layer_input_norm(y);
-            }
-            x * self.layer_scalar().reshape(&[])
-        }
-
-        /// Computes the weighted sum of the outputs of the experts that each token chooses.
-        fn mixed(x: T[B, S, D]) -> T[B, S, D] {
-            let routing = Routing::normalized(Scores::Softmax);
-            let routed = route(self.router(x).to::<F32>(), None, self.config.top_k_experts, &routing);
-            let routed = routed.weighted(self.router.per_expert_scale());
-            let x = self.pre_feedforward_layernorm_2(x);
-            let weights = [self.gate_proj(), self.up_proj(), self.down_proj()];
-            let mixed = mixture(x, routed, weights, |[gate, up, down]| {
-                dot(gelu_tanh(dot(x, gate, D)) * dot(x, up, D), down, M)
-            });
-            self.post_feedforward_layernorm_2(mixed)
-        }
-    }
-
-    /// The router, which computes a logit for each expert. The norm before the router multiplies by
-    /// a trained scale and by 1/√D instead of a weight.
-    pub Router {
-        scale: Weight[D],
-        proj: Linear[D -> X],
-        per_expert_scale: Weight<F32>[X],
-
-        fn forward(x: T[B, S, D]) -> T[B, S, X] {
-            let normed = rms_norm(x, &[D], self.config.rms_norm_eps);
-            self.proj(normed * self.scale() * (self.dim(D) as f64).powf(-0.5))
-        }
-    }
-
-    /// Attention that normalizes queries, keys and values. In some checkpoints, layers without an
-    /// attention window have one matrix for keys and values.
-    pub Attention {
-        q_proj: Linear[D -> K, G, E](bias if attention_bias),
-        k_proj: Linear[D -> K, E](bias if attention_bias),
-        v_proj: Linear[D -> K, E](bias if attention_bias),
-        q_norm: RmsNorm[E](eps = rms_norm_eps, style = wide),
-        k_norm: RmsNorm[E](eps = rms_norm_eps, style = wide),
-        o_proj: Linear[K, G, E -> D](bias if attention_bias),
-
-        fn forward(x: T[B, S, D], at: &Attend<T>, kv: &mut Kv<T>) -> T[B, S, D] {
-            let k = self.k_proj(x);
-            let v = if self.config.keys_are_values { k } else { self.v_proj(x) };
-            let v = rms_norm(v, &[E], self.config.rms_norm_eps);
-            kv.append(at.rope(self.k_norm(k)), v, at); // [B, K, N, E]
-            self.share(x, at, kv)
-        }
-
-        fn share(x: T[B, S, D], at: &Attend<T>, kv: &Kv<T>) -> T[B, S, D] {
-            let (k, v) = kv.read();
-            self.o_proj(attend(at.rope(self.q_norm(self.q_proj(x))), k, v, at))
-        }
-    }
-
-    /// A GeGLU feed-forward network with the tanh approximation of GELU.
-    pub Mlp {
-        gate_proj: Linear[D -> F],
-        up_proj: Linear[D -> F],
-        down_proj: Linear[F -> D],
-
-        fn forward(x: T[B, S, D]) -> T[B, S, D] {
-            self.down_proj(gelu_tanh(self.gate_proj(x)) * self.up_proj(x))
-        }
-    }
+/// Reads the `config.json` of a Gemma 4 model, or the object `text_config` in this file. Missing
+/// configuration keys get the defaults of `Gemma4TextConfig` in HF transformers.
+pub(crate) fn read(keys: &Keys) -> PerLayerConfig {
+    let defaults = OwnDefaults {
+        max_position_embeddings: 131_072,
+        sliding_window: 512,
+        hidden_size_per_layer_input: 256,
+    };
+    per_layer::read(keys, &defaults)
 }

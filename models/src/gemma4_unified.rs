@@ -5,10 +5,11 @@
 
 use crate::config::Keys;
 use crate::family::Family;
-use crate::gemma4::{self, Gemma4, Gemma4Config, OwnDefaults};
+use crate::gemma4;
+use crate::per_layer::{self, OwnDefaults, PerLayerConfig, PerLayerDecoder};
 
 /// The whole network, from token ids to logits.
-pub type Gemma4Unified<T> = Gemma4<T>;
+pub type Gemma4Unified<T> = PerLayerDecoder<T>;
 
 pub(crate) const FAMILY: Family = Family {
     about: "Gemma 4 12B: the network of Gemma 4 without experts and per-layer embeddings",
@@ -22,11 +23,11 @@ pub(crate) const FAMILY: Family = Family {
 
 /// Reads the `config.json` of a Gemma 4 12B model, or the object `text_config` in this file. Missing
 /// configuration keys get the defaults of `Gemma4UnifiedTextConfig` in HF transformers.
-pub(crate) fn read(keys: &Keys) -> Gemma4Config {
+pub(crate) fn read(keys: &Keys) -> PerLayerConfig {
     let defaults = OwnDefaults {
         max_position_embeddings: 262_144,
         sliding_window: 1024,
         hidden_size_per_layer_input: 0,
     };
-    gemma4::read_with(keys, &defaults)
+    per_layer::read(keys, &defaults)
 }

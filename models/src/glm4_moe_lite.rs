@@ -3,12 +3,13 @@
 //! configuration of GLM-4.7-Flash can contain a list of the layers without experts.
 
 use crate::config::Keys;
-use crate::deepseek_v3::{self, DeepseekV3, DeepseekV3Config, LatentDefaults};
+use crate::deepseek_v3;
 use crate::family::{Family, presets};
+use crate::latent::{self, LatentConfig, LatentDecoder, LatentDefaults};
 use crate::rope::RopeDefaults;
 
 /// The whole GLM-4.7-Flash network, from token ids to logits.
-pub type Glm4MoeLite<T> = DeepseekV3<T>;
+pub type Glm4MoeLite<T> = LatentDecoder<T>;
 
 pub(crate) const FAMILY: Family = Family {
     architectures: &["Glm4MoeLiteForCausalLM"],
@@ -20,7 +21,7 @@ pub(crate) const FAMILY: Family = Family {
 
 /// Reads the `config.json` of a GLM-4.7-Flash model. Missing configuration keys get the defaults of
 /// `Glm4MoeLiteConfig` in HF transformers.
-pub(crate) fn read(keys: &Keys) -> DeepseekV3Config {
+pub(crate) fn read(keys: &Keys) -> LatentConfig {
     let defaults = LatentDefaults {
         sizes: [154_880, 2048, 10_240, 47, 20],
         rope: RopeDefaults::new(202_752),
@@ -29,7 +30,7 @@ pub(crate) fn read(keys: &Keys) -> DeepseekV3Config {
         experts: [64, 4, 1536],
         routing: ([1, 1], 1.8, 1),
     };
-    let mut config = deepseek_v3::read_with(keys, &defaults);
+    let mut config = latent::read(keys, &defaults);
     if let Some(kinds) =
         keys.kinds_of_layers("mlp_layer_types", config.num_hidden_layers, &["sparse", "dense"])
     {

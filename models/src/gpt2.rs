@@ -185,19 +185,11 @@ pub struct Gpt2Config {
     pub element: Option<ElementType>,
 }
 
-/// Keys of GPT-2 that do not affect the computation and that Llama does not have.
-const IGNORED: &[&str] = &[
-    "attn_pdrop",
-    "embd_pdrop",
-    "n_ctx",
-    // This key selects a method of computing attention, and does not change the result.
-    "reorder_and_upcast_attn",
-    "resid_pdrop",
-    "summary_activation",
-    "summary_first_dropout",
-    "summary_proj_to_labels",
-    "summary_type",
-    "summary_use_proj",
+/// Keys of GPT-2 that do not affect the computation and that Llama does not have. The key
+/// `reorder_and_upcast_attn` selects a method of computing attention, and does not change the result.
+const IGNORED: &[&str] = key_names![
+    attn_pdrop embd_pdrop n_ctx reorder_and_upcast_attn resid_pdrop summary_activation
+    summary_first_dropout summary_proj_to_labels summary_type summary_use_proj
 ];
 
 /// Reads the `config.json` of a GPT-2 model. Missing configuration keys get the defaults of
@@ -244,13 +236,12 @@ impl Gpt2Config {
     /// Returns the configured sizes that Tracewright compares with the tensor shapes in the
     /// checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
-        let inner = &[("h.*.mlp.c_fc.weight", 1)];
         vec![
             DeclaredSize::numbers("n_layer", self.num_hidden_layers, "h."),
             DeclaredSize::extent("vocab_size", self.vocab_size, &[("wte.weight", 0)]),
             DeclaredSize::extent("n_embd", self.hidden_size, &[("wte.weight", 1)]),
             DeclaredSize::extent("n_positions", self.max_position_embeddings, &[("wpe.weight", 0)]),
-            DeclaredSize::extent("n_inner", self.intermediate_size, inner),
+            DeclaredSize::extent("n_inner", self.intermediate_size, &[("h.*.mlp.c_fc.weight", 1)]),
         ]
     }
 }

@@ -233,7 +233,7 @@ pub struct GraniteMoeHybridConfig {
     pub conv_memory: usize,
 }
 
-descends!(GraniteMoeHybridConfig from granite: GraniteConfig);
+descends!(GraniteMoeHybridConfig from granite: GraniteConfig, through granite.llama: LlamaConfig);
 
 impl Project<Mamba2Config> for GraniteMoeHybridConfig {
     fn project(&self) -> Mamba2Config {
@@ -259,12 +259,6 @@ impl Project<ExpertsConfig> for GraniteMoeHybridConfig {
             num_experts_per_tok: self.num_experts_per_tok,
             ..ExpertsConfig::like_llama(self.llama.clone(), Routing::normalized(Scores::Softmax))
         }
-    }
-}
-
-impl Project<LlamaConfig> for GraniteMoeHybridConfig {
-    fn project(&self) -> LlamaConfig {
-        self.llama.clone()
     }
 }
 

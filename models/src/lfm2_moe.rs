@@ -8,10 +8,11 @@ use serde_json::json;
 use crate::config::Keys;
 use crate::experts::{self, Divisor, ExpertsConfig, Routing, Scores};
 use crate::family::{Family, GgufFamily, joined, presets};
-use crate::lfm2::{self, Lfm2, Lfm2Config};
+use crate::lfm2;
+use crate::short_conv::{self, ConvConfig, ConvDecoder};
 
 /// The whole LFM2 network with experts, from token ids to logits.
-pub type Lfm2Moe<T> = Lfm2<T>;
+pub type Lfm2Moe<T> = ConvDecoder<T>;
 
 pub(crate) const FAMILY: Family = Family {
     about: "short convolutions between attention layers; mixture of experts",
@@ -35,7 +36,7 @@ pub(crate) const FAMILY: Family = Family {
                 "moe_intermediate_size": file.count("expert_feed_forward_length"),
                 "num_dense_layers": file.optional_count("leading_dense_block_count").unwrap_or(0),
             });
-            joined([lfm2::gguf_config(file), own])
+            joined([short_conv::gguf_config(file), own])
         },
         keys: experts::GGUF_KEYS,
         parts: &[
@@ -46,9 +47,9 @@ pub(crate) const FAMILY: Family = Family {
                 ("ffn_up_exps", "feed_forward.experts.w3"),
                 ("ffn_down_exps", "feed_forward.experts.w2"),
             ],
-            lfm2::GGUF_PARTS,
+            short_conv::GGUF_PARTS,
         ],
-        ..lfm2::GGUF
+        ..short_conv::GGUF
     }),
     presets: presets!("lfm2-8b-a1b": "LiquidAI/LFM2-8B-A1B"),
     ..Family {
@@ -61,9 +62,9 @@ pub(crate) const FAMILY: Family = Family {
 
 /// Reads the `config.json` of an LFM2 model with experts. Missing configuration keys get the
 /// defaults of `Lfm2MoeConfig` in HF transformers.
-pub(crate) fn read(keys: &Keys) -> Lfm2Config {
+pub(crate) fn read(keys: &Keys) -> ConvConfig {
     keys.ignore(experts::IGNORED);
-    let config = lfm2::shared(keys, [65_536, 2048, 7168, 32, 32]);
+    let config = short_conv::shared(keys, [65_536, 2048, 7168, 32, 32]);
     let count = |key, default| keys.optional_count(key).unwrap_or(default);
     let dense = keys.optional_integer("num_dense_layers").unwrap_or(2);
     let routing = Routing {
@@ -81,5 +82,5 @@ pub(crate) fn read(keys: &Keys) -> Lfm2Config {
         routing,
         ..config.experts
     };
-    Lfm2Config { experts, ..config }
+    ConvConfig { experts, ..config }
 }

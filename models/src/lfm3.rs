@@ -11,8 +11,8 @@ use crate::decoder::{Defaults, LlamaConfig};
 use crate::experts::{ExpertsConfig, Routing, Scores};
 use crate::family::{Family, presets};
 use crate::hybrid;
-use crate::lfm2::{Convolution, FeedForward, Lfm2Config};
 use crate::rope::{RopeDefaults, RopeParameters, RopeScaling};
+use crate::short_conv::{ConvConfig, Convolution, FeedForward};
 
 pub(crate) const FAMILY: Family = Family {
     about: "short convolutions between attention layers, some with a window; gated heads",
@@ -130,14 +130,14 @@ model! {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lfm3Config {
     /// The configuration keys that LFM3 shares with LFM2.
-    pub lfm2: Lfm2Config,
+    pub conv: ConvConfig,
     /// Whether a norm follows attention, the convolution and the feed-forward network.
     pub use_sandwich_norm: bool,
     /// Whether each attention head has an output gate.
     pub use_attention_gate: bool,
 }
 
-descends!(Lfm3Config from lfm2: Lfm2Config);
+descends!(Lfm3Config from conv: ConvConfig);
 
 /// Reads the `config.json` of an LFM3 model. Missing configuration keys get the defaults of
 /// `Lfm3Config` in HF transformers.
@@ -178,7 +178,7 @@ pub(crate) fn read(keys: &Keys) -> Lfm3Config {
     llama.windows = (0..layers).map(slides).collect();
     llama.local_rope = Some(local);
     llama.attention_bias = keys.flag("attention_bias", false);
-    let lfm2 = Lfm2Config {
+    let conv = ConvConfig {
         attention: (0..layers).map(|layer| kind(layer) != "conv").collect(),
         conv_memory: hybrid::conv_memory(keys, "conv_L_cache", 7),
         conv_bias: keys.flag("conv_bias", false),
@@ -188,7 +188,7 @@ pub(crate) fn read(keys: &Keys) -> Lfm3Config {
         },
     };
     Lfm3Config {
-        lfm2,
+        conv,
         use_sandwich_norm: keys.flag("use_sandwich_norm", true),
         use_attention_gate: keys.flag("use_attention_gate", true),
     }

@@ -5,9 +5,9 @@
 /// Makes a configuration an extension of another configuration. The macro implements `Deref` from
 /// the extending configuration to the extended configuration. The macro also implements
 /// [`dsl::Project`], so the extending network can have blocks of the extended network as fields.
-/// With `through`, the extending network can also have blocks of a third network as fields.
+/// With `through`, the extending network can also have blocks of further networks as fields.
 macro_rules! descends {
-    ($config:ident from $($field:tt).+: $base:ident $(, through $other:tt: $between:ident)?) => {
+    ($config:ident from $($field:tt).+: $base:ident $(, through $($other:tt).+: $between:ident)*) => {
         impl std::ops::Deref for $config {
             type Target = $base;
 
@@ -30,9 +30,9 @@ macro_rules! descends {
 
         $(impl dsl::Project<$between> for $config {
             fn project(&self) -> $between {
-                self.$other.clone()
+                self.$($other).+.clone()
             }
-        })?
+        })*
     };
 }
 
@@ -116,22 +116,33 @@ macro_rules! read {
     };
 }
 
+/// Lists configuration keys without quotation marks and commas.
+macro_rules! key_names {
+    ($($key:ident)+) => {
+        &[$(stringify!($key)),+]
+    };
+}
+
 pub mod config;
 pub mod decoder;
 pub mod delta_net;
 pub mod experts;
 mod family;
 pub mod fit;
+pub mod gemma;
 pub mod gguf;
 mod head;
 mod hybrid;
+pub mod latent;
 pub mod mamba2;
 mod mtp;
+pub mod per_layer;
 pub mod presets;
 mod quantized;
 mod rope;
 pub mod sentence;
 mod shape_check;
+pub mod short_conv;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -148,42 +159,42 @@ pub use decoder::LlamaConfig;
 pub use embedding_gemma::EmbeddingGemmaConfig;
 pub use experts::ExpertsConfig;
 pub use family::{Family, Stacks};
-pub use gemma3::{Gemma, GemmaConfig};
+pub use gemma::{Gemma, GemmaConfig};
 pub use gguf::GgufFamily;
 pub use gpt2::Gpt2Config;
 pub use head::UntiedHead;
-pub use lfm2::Lfm2Config;
 pub use mtp::{MtpError, check_mtp};
 pub use rope::{RopeDefaults, RopeParameters, RopeScaling};
 pub use sentence::{SentenceConfig, UnknownPrompt};
 pub use shape_check::{DeclaredSize, Evidence, OtherSize, OtherSizes, check_sizes};
+pub use short_conv::ConvConfig;
 
 families! {
     llama::Llama(LlamaConfig);
     apertus::Apertus(LlamaConfig);
     cohere2::Cohere2(cohere2::Cohere2Config);
-    deepseek_v3::DeepseekV3(deepseek_v3::DeepseekV3Config);
+    deepseek_v3::DeepseekV3(latent::LatentConfig);
     embedding_gemma::EmbeddingGemma(EmbeddingGemmaConfig) beside;
     ernie4_5::Ernie45(LlamaConfig);
     ernie4_5_moe::Ernie45Moe(ExpertsConfig);
     exaone4::Exaone4(smollm3::SmolLm3Config);
     gemma3::Gemma3(GemmaConfig);
     gemma2::Gemma2(GemmaConfig);
-    gemma4::Gemma4(gemma4::Gemma4Config);
-    gemma4_unified::Gemma4Unified(gemma4::Gemma4Config);
+    gemma4::Gemma4(per_layer::PerLayerConfig);
+    gemma4_unified::Gemma4Unified(per_layer::PerLayerConfig);
     glm4_moe::Glm4Moe(glm4_moe::Glm4MoeConfig);
-    glm4_moe_lite::Glm4MoeLite(deepseek_v3::DeepseekV3Config);
+    glm4_moe_lite::Glm4MoeLite(latent::LatentConfig);
     gpt2::Gpt2(Gpt2Config);
     gpt_oss::GptOss(gpt_oss::GptOssConfig);
     granite::Granite(granite::GraniteConfig);
     granitemoehybrid::GraniteMoeHybrid(granitemoehybrid::GraniteMoeHybridConfig);
-    lfm2::Lfm2(Lfm2Config);
-    lfm2_moe::Lfm2Moe(Lfm2Config);
+    lfm2::Lfm2(ConvConfig);
+    lfm2_moe::Lfm2Moe(ConvConfig);
     lfm3::Lfm3(lfm3::Lfm3Config);
     ministral3::Ministral3(ministral3::Ministral3Config);
     minimax_m2::MinimaxM2(olmoe::OlmoeConfig);
     mistral::Mistral(LlamaConfig);
-    mistral4::Mistral4(deepseek_v3::DeepseekV3Config);
+    mistral4::Mistral4(latent::LatentConfig);
     mixtral::Mixtral(ExpertsConfig);
     nemotron_h::NemotronH(nemotron_h::NemotronHConfig);
     olmo2::Olmo2(LlamaConfig);

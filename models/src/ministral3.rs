@@ -2,16 +2,15 @@
 //! checkpoint (`modeling_ministral3.py`). The network differs from Mistral in the queries. As in
 //! Llama 4, attention multiplies the queries at large positions by a factor.
 
+use dsl::Float;
 use dsl::nn::Attend;
-use dsl::{Axis, F32, Float, Tensor};
 
 use crate::config::Keys;
 use crate::decoder::{Decoder, DecoderConfig, Defaults, LlamaConfig, read_text_tower};
-use crate::family::{Family, presets};
-use crate::gemma3::{IGNORABLE, PREFIXES};
+use crate::family::{Family, TOWER_IGNORABLE, TOWER_PREFIXES, presets};
 use crate::llama::{Attention, Layer, Mlp};
 use crate::mistral::{self, BESIDE_TEXT, TOWER};
-use crate::rope::{RopeDefaults, RopeParameters, RopeScaling};
+use crate::rope::{QueryGrowth, RopeDefaults, RopeParameters, RopeScaling};
 
 /// The whole Ministral 3 network, from token ids to logits.
 pub type Ministral3<T> = Decoder<T, Layer<T, Attention<T>, Mlp<T>, Ministral3Config>, Ministral3Config>;
@@ -20,8 +19,8 @@ pub(crate) const FAMILY: Family = Family {
     about: "queries are multiplied by a factor that grows with the position",
     presets: presets!("ministral-3-8b": "mistralai/Ministral-3-8B-Base-2512"),
     is: |keys| mistral::is_tower_of(keys, "ministral3"),
-    prefixes: PREFIXES,
-    ignorable: IGNORABLE,
+    prefixes: TOWER_PREFIXES,
+    ignorable: TOWER_IGNORABLE,
     ..Family::of(&["Ministral3ForCausalLM", TOWER], &["Ministral3Model"], &["ministral3", "mistral3"])
 };
 
@@ -39,35 +38,6 @@ descends!(Ministral3Config from llama: LlamaConfig);
 impl DecoderConfig for Ministral3Config {
     fn attention<T: Float>(&self, layer: usize, rotary: &Attend<T>) -> Attend<T> {
         self.growth.applied(rotary.clone().windowed(self.window(layer)), self.max_position_embeddings)
-    }
-}
-
-/// The factor by which attention multiplies the query at position p, which is 1 + β · ln(1 + ⌊p /
-/// original⌋).
-#[derive(Clone, Debug, PartialEq)]
-pub struct QueryGrowth {
-    /// The number β.
-    pub beta: f64,
-    /// The largest number of tokens in a sequence before the context was extended.
-    pub original: usize,
-}
-
-impl QueryGrowth {
-    /// Reads the keys in the object of the rotary embedding.
-    pub(crate) fn read(rope: &Keys) -> Self {
-        let beta = rope.number("llama_4_scaling_beta");
-        Self { beta, original: rope.count("original_max_position_embeddings") }
-    }
-
-    /// Attention that multiplies the queries by the factor, for positions below `most`.
-    pub(crate) fn applied<T: Float>(&self, at: Attend<T>, most: usize) -> Attend<T> {
-        // The table contains a factor for each possible value of ⌊p / original⌋.
-        let factors: Vec<f64> = (0..most.div_ceil(self.original))
-            .map(|turn| 1.0 + self.beta * libm::log1p(turn as f64))
-            .collect();
-        let length = at.cos.map_or(1, |cos| cos.extent(at.queries));
-        let turns = at.at.positions(at.queries, length) / self.original as f64;
-        at.tempered(Tensor::<F32>::numbers(&factors, Axis("Turn")).rows(turns).to())
     }
 }
 

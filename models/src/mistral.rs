@@ -6,8 +6,7 @@ use serde_json::json;
 
 use crate::config::Keys;
 use crate::decoder::{Defaults, LlamaConfig, read_text_tower};
-use crate::family::{Family, GgufFamily, presets};
-use crate::gemma3::{IGNORABLE, PREFIXES};
+use crate::family::{Family, GgufFamily, TOWER_IGNORABLE, TOWER_PREFIXES, presets};
 use crate::llama::{self, Llama};
 
 /// The whole Mistral network, from token ids to logits.
@@ -22,8 +21,8 @@ pub(crate) const FAMILY: Family = Family {
     }),
     presets: presets!("mistral-7b-v0.1": "mistralai/Mistral-7B-v0.1"),
     is: |keys| is_tower_of(keys, "mistral"),
-    prefixes: PREFIXES,
-    ignorable: IGNORABLE,
+    prefixes: TOWER_PREFIXES,
+    ignorable: TOWER_IGNORABLE,
     ..Family::of(&["MistralForCausalLM", TOWER], &["MistralModel"], &["mistral", "mistral3"])
 };
 
@@ -38,17 +37,9 @@ pub(crate) fn is_tower_of(keys: &Keys, model_type: &str) -> bool {
 
 /// Keys outside of `text_config` that describe the vision tower and its connection to the text
 /// network.
-pub(crate) const BESIDE_TEXT: &[&str] = &[
-    "architectures",
-    "image_token_id",
-    "image_token_index",
-    "model_type",
-    "multimodal_projector_bias",
-    "projector_hidden_act",
-    "spatial_merge_size",
-    "transformers_version",
-    "vision_config",
-    "vision_feature_layer",
+pub(crate) const BESIDE_TEXT: &[&str] = key_names![
+    architectures image_token_id image_token_index model_type multimodal_projector_bias
+    projector_hidden_act spatial_merge_size transformers_version vision_config vision_feature_layer
 ];
 
 /// Reads the `config.json` of a Mistral model. Missing configuration keys get the defaults of

@@ -5,16 +5,15 @@
 
 use crate::config::Keys;
 use crate::decoder::read_text_tower;
-use crate::deepseek_v3::{self, DeepseekV3, DeepseekV3Config, LatentDefaults};
+use crate::deepseek_v3;
 use crate::experts::Scores;
-use crate::family::{Family, presets};
-use crate::gemma3::{IGNORABLE, PREFIXES};
-use crate::ministral3::QueryGrowth;
+use crate::family::{Family, TOWER_IGNORABLE, TOWER_PREFIXES, presets};
+use crate::latent::{self, LatentConfig, LatentDecoder, LatentDefaults};
 use crate::mistral::{self, BESIDE_TEXT, TOWER};
-use crate::rope::RopeDefaults;
+use crate::rope::{QueryGrowth, RopeDefaults};
 
 /// The whole Mistral Small 4 network, from token ids to logits.
-pub type Mistral4<T> = DeepseekV3<T>;
+pub type Mistral4<T> = LatentDecoder<T>;
 
 pub(crate) const FAMILY: Family = Family {
     about: "as DeepSeek-V3, but with softmax routing, and queries are multiplied by a factor that grows with the position",
@@ -22,8 +21,8 @@ pub(crate) const FAMILY: Family = Family {
     bases: &["Mistral4Model"],
     model_types: &["mistral4", "mistral3"],
     is: |keys| mistral::is_tower_of(keys, "mistral4"),
-    prefixes: PREFIXES,
-    ignorable: IGNORABLE,
+    prefixes: TOWER_PREFIXES,
+    ignorable: TOWER_IGNORABLE,
     gguf: None,
     presets: presets!("mistral-small-4": "mistralai/Mistral-Small-4-119B-2603"),
     ..deepseek_v3::FAMILY
@@ -31,11 +30,11 @@ pub(crate) const FAMILY: Family = Family {
 
 /// Reads the `config.json` of a Mistral Small 4 model. Missing configuration keys get the defaults
 /// of `Mistral4Config` in HF transformers, but the key `rope_parameters` is required.
-pub(crate) fn read(keys: &Keys) -> DeepseekV3Config {
+pub(crate) fn read(keys: &Keys) -> LatentConfig {
     read_text_tower(keys, true, BESIDE_TEXT, read_text)
 }
 
-fn read_text(keys: &Keys) -> DeepseekV3Config {
+fn read_text(keys: &Keys) -> LatentConfig {
     let rope = RopeDefaults {
         others: &["llama_4_scaling_beta", "max_position_embeddings", "partial_rotary_factor"],
         ..RopeDefaults::new(1_048_576)
@@ -48,7 +47,7 @@ fn read_text(keys: &Keys) -> DeepseekV3Config {
         experts: [128, 4, 2048],
         routing: ([1, 1], 1.0, 0),
     };
-    let mut config = deepseek_v3::read_with(keys, &defaults);
+    let mut config = latent::read(keys, &defaults);
     config.experts.routing.scores = Scores::Softmax;
     config.experts.biased = false;
     let Some(nested) = keys.object("rope_parameters") else {

@@ -6,6 +6,7 @@ use serde_json::json;
 
 use crate::config::Keys;
 use crate::decoder::{Defaults, LlamaConfig};
+use crate::delta_net;
 use crate::experts;
 use crate::family::{Family, GgufFamily, presets};
 use crate::hybrid;
@@ -25,8 +26,8 @@ pub(crate) const FAMILY: Family = Family {
     model_types: &["qwen3_5_moe_text", "qwen3_5_moe"],
     gguf: Some(GgufFamily {
         architecture: "qwen35moe",
-        config: |file| qwen3_5::gguf_config(file, json!({ "value_heads_tiled": true })),
-        ..qwen3_5::GGUF
+        config: |file| delta_net::gguf_config(file, json!({ "value_heads_tiled": true })),
+        ..delta_net::GGUF
     }),
     presets: presets!("qwen3.5-35b-a3b": "Qwen/Qwen3.5-35B-A3B"),
     ..qwen3_5::FAMILY

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::config::Keys;
 use crate::decoder::{Defaults, FeedForward, LlamaConfig};
-use crate::delta_net::delta_net;
+use crate::delta_net::{self, delta_net};
 use crate::experts::{self, Divisor, ExpertsConfig, Routing, Scores, Shared, mixture, route, swiglu};
 use crate::family::{Family, GgufFamily, presets};
 use crate::qwen3_5::{self, DeltaBlock, DeltaDecoder, Qwen35Config};
@@ -23,11 +23,11 @@ pub(crate) const FAMILY: Family = Family {
     stacks: experts::STACKS,
     gguf: Some(GgufFamily {
         architecture: "qwen3next",
-        parts: &[qwen3_5::GGUF_PARTS, experts::GGUF_PARTS],
+        parts: &[delta_net::GGUF_PARTS, experts::GGUF_PARTS],
         config: |file| {
-            qwen3_5::gguf_config(file, json!({ "norm_topk_prob": true, "projections_split": true }))
+            delta_net::gguf_config(file, json!({ "norm_topk_prob": true, "projections_split": true }))
         },
-        ..qwen3_5::GGUF
+        ..delta_net::GGUF
     }),
     presets: presets!("qwen3-next-80b-a3b": "Qwen/Qwen3-Next-80B-A3B-Instruct"),
     ..Family::of(&["Qwen3NextForCausalLM"], &["Qwen3NextModel"], &["qwen3_next"])

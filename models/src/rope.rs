@@ -1,7 +1,8 @@
 //! Computes the frequencies of rotary embeddings with the same rounding as HF transformers
 //! (`modeling_rope_utils.py`).
 
-use dsl::nn::RopeFrequencies;
+use dsl::nn::{Attend, RopeFrequencies};
+use dsl::{Axis, F32, Float, Tensor};
 use files::limits;
 
 use crate::config::Keys;
@@ -99,6 +100,35 @@ pub struct RopeParameters {
     pub partial_rotary_factor: f64,
     /// The method that adapts the frequencies of a rotary embedding to long contexts.
     pub scaling: RopeScaling,
+}
+
+/// The factor by which attention multiplies the query at position p, which is 1 + β · ln(1 + ⌊p /
+/// original⌋).
+#[derive(Clone, Debug, PartialEq)]
+pub struct QueryGrowth {
+    /// The number β.
+    pub beta: f64,
+    /// The largest number of tokens in a sequence before the context was extended.
+    pub original: usize,
+}
+
+impl QueryGrowth {
+    /// Reads the keys in the object of the rotary embedding.
+    pub(crate) fn read(rope: &Keys) -> Self {
+        let beta = rope.number("llama_4_scaling_beta");
+        Self { beta, original: rope.count("original_max_position_embeddings") }
+    }
+
+    /// Attention that multiplies the queries by the factor, for positions below `most`.
+    pub(crate) fn applied<T: Float>(&self, at: Attend<T>, most: usize) -> Attend<T> {
+        // The table contains a factor for each possible value of ⌊p / original⌋.
+        let factors: Vec<f64> = (0..most.div_ceil(self.original))
+            .map(|turn| 1.0 + self.beta * libm::log1p(turn as f64))
+            .collect();
+        let length = at.cos.map_or(1, |cos| cos.extent(at.queries));
+        let turns = at.at.positions(at.queries, length) / self.original as f64;
+        at.tempered(Tensor::<F32>::numbers(&factors, Axis("Turn")).rows(turns).to())
+    }
 }
 
 /// Defaults for keys of the rotary embedding that are missing in `config.json`.

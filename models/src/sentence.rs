@@ -1,8 +1,11 @@
-//! Prepares texts for an embedding model in the same way as sentence-transformers. Tracewright puts
-//! a prompt before each text, and truncates a text that is too long.
+//! Prepares texts for an embedding model in the same way as sentence-transformers, and reads the
+//! configurations of the modules after the transformer. Tracewright puts a prompt before each text, and
+//! truncates a text that is too long.
 
 use std::collections::BTreeMap;
 use std::path::Path;
+
+use dsl::{Float, Tensor};
 
 use crate::config::{ConfigError, Keys};
 
@@ -105,4 +108,92 @@ fn read_prompts(keys: &Keys) -> BTreeMap<String, String> {
     }
     let text = |text: &serde_json::Value| text.as_str().unwrap_or_default().to_owned();
     map.iter().map(|(name, value)| (name.clone(), text(value))).collect()
+}
+
+/// The activation function after a linear layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DenseActivation {
+    /// The layer has no activation function.
+    Identity,
+    /// The hyperbolic tangent of each feature.
+    Tanh,
+}
+
+impl DenseActivation {
+    #[track_caller]
+    pub(crate) fn apply<T: Float>(self, x: Tensor<T>) -> Tensor<T> {
+        match self {
+            Self::Identity => x,
+            Self::Tanh => x.tanh(),
+        }
+    }
+}
+
+/// Checks that the file at `path` lists exactly the modules `expected`. Each pair
+/// contains the last component of a module's type and the module's folder.
+pub(crate) fn check_modules(path: &Path, expected: &[(&str, &str)]) -> Result<(), ConfigError> {
+    let text = files::read_json(path)?;
+    let modules: serde_json::Value = files::parse_json(&text)
+        .map_err(|error| ConfigError::Syntax { path: path.to_owned(), reason: error.to_string() })?;
+    let found: Vec<(&str, &str)> =
+        modules.as_array().map_or(&[][..], Vec::as_slice).iter().map(module).collect();
+    match found == expected {
+        true => Ok(()),
+        false => {
+            let show = |(kind, folder): &(&str, &str)| format!("{kind} at `{folder}`");
+            let [found, expected] =
+                [&found[..], expected].map(|list| list.iter().map(show).collect::<Vec<_>>());
+            let (found, expected) = (found.join(", "), expected.join(", "));
+            Err(ConfigError::Modules { path: path.to_owned(), found, expected })
+        }
+    }
+}
+
+/// The type and the folder of a module.
+fn module(module: &serde_json::Value) -> (&str, &str) {
+    let text = |key: &str| module.get(key).and_then(|text| text.as_str()).unwrap_or("nothing");
+    let kind = text("type");
+    (kind.rsplit_once('.').map_or(kind, |(_, last)| last), text("path"))
+}
+
+/// Checks that the configuration of the pooling module selects the mean over the tokens.
+pub(crate) fn check_pooling(keys: Keys, features: usize) -> Result<(), ConfigError> {
+    for key in ["embedding_dimension", "word_embedding_dimension"] {
+        if let Some(found) = keys.optional_count(key).filter(|&found| found != features) {
+            keys.refuse(key, found, format!("{features}, the `hidden_size`"));
+        }
+    }
+    keys.one_of("pooling_mode", &["mean"]);
+    keys.always("pooling_mode_mean_tokens", true);
+    for other in [
+        "pooling_mode_cls_token",
+        "pooling_mode_max_tokens",
+        "pooling_mode_mean_sqrt_len_tokens",
+        "pooling_mode_weightedmean_tokens",
+        "pooling_mode_lasttoken",
+    ] {
+        keys.always(other, false);
+    }
+    keys.always("include_prompt", true);
+    keys.finish(&[], &[])
+}
+
+/// Reads the configuration of a linear layer with `inputs` inputs. Returns the number of outputs,
+/// whether the layer has a bias, and the activation function.
+pub(crate) fn dense(keys: Keys, inputs: usize) -> Result<(usize, bool, DenseActivation), ConfigError> {
+    const IDENTITY: &str = "torch.nn.modules.linear.Identity";
+    const TANH: &str = "torch.nn.modules.activation.Tanh";
+    let found = keys.count("in_features");
+    if found != inputs {
+        keys.refuse("in_features", found, format!("{inputs}, the features that come in"));
+    }
+    keys.one_of("activation_function", &[IDENTITY, TANH]);
+    let activation = match keys.optional_text("activation_function").as_deref() {
+        Some(IDENTITY) => DenseActivation::Identity,
+        _ => DenseActivation::Tanh,
+    };
+    keys.always("use_residual", false);
+    let layer = (keys.count("out_features"), keys.flag("bias", true), activation);
+    keys.finish(&["module_input_name", "module_output_name"], &[])?;
+    Ok(layer)
 }

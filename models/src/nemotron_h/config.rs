@@ -55,7 +55,7 @@ pub struct NemotronHConfig {
     pub time_step_min: f64,
 }
 
-descends!(NemotronHConfig from experts: ExpertsConfig);
+descends!(NemotronHConfig from experts: ExpertsConfig, through experts.llama: LlamaConfig);
 
 impl Project<Mamba2Config> for NemotronHConfig {
     fn project(&self) -> Mamba2Config {
@@ -71,12 +71,6 @@ impl Project<Mamba2Config> for NemotronHConfig {
             epsilon: self.rms_norm_eps,
             least_step: self.time_step_min,
         }
-    }
-}
-
-impl Project<LlamaConfig> for NemotronHConfig {
-    fn project(&self) -> LlamaConfig {
-        self.experts.llama.clone()
     }
 }
 
@@ -119,30 +113,12 @@ impl NemotronHConfig {
 
 /// Configuration keys that Tracewright ignores, because the keys affect only training or other
 /// implementations.
-const IGNORED: &[&str] = &[
-    "attention_bias",
-    "chunk_size",
-    "expand",
-    "hidden_dropout",
-    "mamba_proj_bias",
-    "mamba_ssm_cache_dtype",
-    "moe_shared_expert_overlap",
-    "mtp_hybrid_override_pattern",
-    "mtp_layers_block_type",
-    "n_shared_experts",
-    "norm_eps",
-    "num_logits_to_keep",
-    "num_nextn_predict_layers",
-    "partial_rotary_factor",
-    "rescale_prenorm_residual",
-    "residual_in_fp32",
-    "rope_parameters",
-    "rope_theta",
-    "time_step_floor",
-    "time_step_limit",
-    "time_step_max",
-    "time_step_rank",
-    "use_mamba_kernels",
+const IGNORED: &[&str] = key_names![
+    attention_bias chunk_size expand hidden_dropout mamba_proj_bias mamba_ssm_cache_dtype
+    moe_shared_expert_overlap mtp_hybrid_override_pattern mtp_layers_block_type n_shared_experts
+    norm_eps num_logits_to_keep num_nextn_predict_layers partial_rotary_factor rescale_prenorm_residual
+    residual_in_fp32 rope_parameters rope_theta time_step_floor time_step_limit time_step_max
+    time_step_rank use_mamba_kernels
 ];
 
 /// Reads the `config.json` of a Nemotron-H model. Missing configuration keys get the defaults of

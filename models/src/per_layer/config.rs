@@ -1,22 +1,20 @@
-//! The configuration of a Gemma 4 model.
+//! The configuration of a Gemma 4 network.
 
 use dsl::Project;
 use files::limits;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::config::Keys;
 use crate::decoder::{Defaults, LlamaConfig, read_text_tower};
 use crate::experts;
-use crate::family::Metadata;
-use crate::gemma3;
 use crate::rope::{RopeParameters, RopeScaling};
 use crate::shape_check::DeclaredSize;
 
-/// The values in the `config.json` of a Gemma 4 model. The configuration keys of Llama describe the
+/// The configuration of a Gemma 4 network. The configuration keys of Llama describe the
 /// layers with an attention window.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "most fields are keys")]
-pub struct Gemma4Config {
+pub struct PerLayerConfig {
     pub llama: LlamaConfig,
     /// The number of features of a head in layers without an attention window.
     pub global_head_dim: usize,
@@ -41,9 +39,9 @@ pub struct Gemma4Config {
     pub final_logit_softcapping: Option<f64>,
 }
 
-descends!(Gemma4Config from llama: LlamaConfig);
+descends!(PerLayerConfig from llama: LlamaConfig);
 
-impl Gemma4Config {
+impl PerLayerConfig {
     /// The index of the layer whose keys and values the layer `layer` reads.
     pub fn source(&self, layer: usize) -> usize {
         let is_alike = |&other: &usize| self.window(other).is_some() == self.window(layer).is_some();
@@ -69,7 +67,7 @@ impl Gemma4Config {
         let mut sizes = self.llama.sizes();
         sizes.retain(|size| !size.key.contains("head_dim"));
         // The tensor shapes of the first layer of each kind contain the head sizes of this kind.
-        let first: Gemma4Layer = self.project_at(0);
+        let first: LayerConfig = self.project_at(0);
         let features = first.num_attention_heads.saturating_mul(first.head_dim.unwrap_or(1));
         let key = format!(
             "num_attention_heads × {}",
@@ -100,22 +98,22 @@ impl Gemma4Config {
 
 /// The configuration of one layer of a Gemma 4 network.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Gemma4Layer {
+pub struct LayerConfig {
     /// The configuration of the network, but with the head sizes of the layer.
-    pub network: Gemma4Config,
+    pub network: PerLayerConfig,
     /// Whether attention computes the keys and the values from the output of one linear layer.
     pub keys_are_values: bool,
 }
 
-descends!(Gemma4Layer from network: Gemma4Config);
+descends!(LayerConfig from network: PerLayerConfig, through network.llama: LlamaConfig);
 
-impl Project<Gemma4Layer> for Gemma4Config {
-    fn project(&self) -> Gemma4Layer {
-        Gemma4Layer { network: self.clone(), keys_are_values: false }
+impl Project<LayerConfig> for PerLayerConfig {
+    fn project(&self) -> LayerConfig {
+        LayerConfig { network: self.clone(), keys_are_values: false }
     }
 
-    fn project_at(&self, layer: usize) -> Gemma4Layer {
-        let mut one: Gemma4Layer = self.project();
+    fn project_at(&self, layer: usize) -> LayerConfig {
+        let mut one: LayerConfig = self.project();
         if self.window(layer).is_none() {
             one.head_dim = Some(self.global_head_dim);
             one.num_key_value_heads = self.global_key_value_heads;
@@ -130,18 +128,9 @@ impl Project<Gemma4Layer> for Gemma4Config {
 
 /// Configuration keys outside of `text_config` that describe the vision and audio towers and their
 /// tokens.
-const IGNORED_BESIDE_TEXT: &[&str] = &[
-    "audio_config",
-    "audio_token_id",
-    "boa_token_id",
-    "boi_token_id",
-    "eoa_token_id",
-    "eoa_token_index",
-    "eoi_token_id",
-    "image_token_id",
-    "video_token_id",
-    "vision_config",
-    "vision_soft_tokens_per_image",
+const IGNORED_BESIDE_TEXT: &[&str] = key_names![
+    audio_config audio_token_id boa_token_id boi_token_id eoa_token_id eoa_token_index eoi_token_id
+    image_token_id video_token_id vision_config vision_soft_tokens_per_image
 ];
 
 /// The defaults of keys that differ between the families with the network of Gemma 4.
@@ -151,23 +140,12 @@ pub(crate) struct OwnDefaults {
     pub hidden_size_per_layer_input: usize,
 }
 
-/// Reads the `config.json` of a Gemma 4 model, or the object `text_config` in this file. Missing
-/// configuration keys get the defaults of `Gemma4TextConfig` in HF transformers.
-pub(crate) fn read(keys: &Keys) -> Gemma4Config {
-    let defaults = OwnDefaults {
-        max_position_embeddings: 131_072,
-        sliding_window: 512,
-        hidden_size_per_layer_input: 256,
-    };
-    read_with(keys, &defaults)
-}
-
 /// Reads the keys of a network with the layers of Gemma 4.
-pub(crate) fn read_with(keys: &Keys, own: &OwnDefaults) -> Gemma4Config {
+pub(crate) fn read(keys: &Keys, own: &OwnDefaults) -> PerLayerConfig {
     read_text_tower(keys, true, IGNORED_BESIDE_TEXT, |keys| read_text(keys, own))
 }
 
-fn read_text(keys: &Keys, own: &OwnDefaults) -> Gemma4Config {
+fn read_text(keys: &Keys, own: &OwnDefaults) -> PerLayerConfig {
     keys.one_of("hidden_activation", &["gelu_pytorch_tanh"]);
     // With this setting, image tokens attend to earlier and later image tokens. The setting does
     // not affect text.
@@ -215,7 +193,7 @@ fn read_text(keys: &Keys, own: &OwnDefaults) -> Gemma4Config {
     let has_experts = keys.flag("enable_moe_block", false);
     let count = |key| if has_experts { keys.count(key) } else { keys.optional_count(key).unwrap_or(1) };
     let num_experts = count("num_experts");
-    let config = Gemma4Config {
+    let config = PerLayerConfig {
         global_head_dim,
         global_key_value_heads,
         attention_k_eq_v,
@@ -236,59 +214,6 @@ fn read_text(keys: &Keys, own: &OwnDefaults) -> Gemma4Config {
         keys.refuse("num_kv_shared_layers", shared, expected);
     }
     config
-}
-
-/// The `config.json` that corresponds to a GGUF file (`LLM_ARCH_GEMMA4` in llama.cpp).
-pub(super) fn gguf(file: &Metadata<'_>) -> Value {
-    let layers = file.layers();
-    let kinds = gemma3::gguf_layer_types(file, layers.unwrap_or(0), 6, true);
-    let [heads, features] =
-        ["attention.head_count_kv", "feed_forward_length"].map(|key| file.each_layer(key, layers));
-    let of_kind =
-        |wanted| kinds.iter().zip(&heads).find(|(kind, _)| **kind == wanted).map(|(_, heads)| *heads);
-    let global = of_kind("full_attention");
-    let shared = file.optional_count("attention.shared_kv_layers").unwrap_or(0);
-    let own = kinds.len().saturating_sub(shared);
-    let lacks_values = |(layer, kind): (usize, &&str)| {
-        *kind == "full_attention" && !file.has(&format!("blk.{layer}.attn_v.weight"))
-    };
-    let factors = file.factors("rope_freqs.weight").unwrap_or_default();
-    let rotated =
-        factors.iter().filter(|factor| **factor == 1.0).count() as f64 / factors.len().max(1) as f64;
-    let experts = file.experts();
-    let beside = file.optional_count("embedding_length_per_layer_input").unwrap_or(0);
-    let theta = |key| file.optional_number(key).unwrap_or(1e4);
-    file.shared(json!({
-        "hidden_size": file.count("embedding_length"),
-        "intermediate_size": features.first(),
-        "use_double_wide_mlp": features.first() != features.last(),
-        "num_hidden_layers": layers,
-        "num_attention_heads": file.count("attention.head_count"),
-        "num_key_value_heads": of_kind("sliding_attention").or(global),
-        "num_global_key_value_heads": global,
-        "head_dim": file.count("attention.key_length_swa"),
-        "global_head_dim": file.count("attention.key_length"),
-        "attention_k_eq_v": kinds.iter().enumerate().take(own).any(lacks_values),
-        "num_kv_shared_layers": shared,
-        "rms_norm_eps": file.number("attention.layer_norm_rms_epsilon"),
-        "max_position_embeddings": file.count("context_length"),
-        "layer_types": kinds,
-        "sliding_window": file.window(),
-        "hidden_size_per_layer_input": beside,
-        "vocab_size_per_layer_input": file.rows("per_layer_token_embd.weight"),
-        "enable_moe_block": experts.is_some(),
-        "num_experts": experts,
-        "top_k_experts": experts.and_then(|_| file.count("expert_used_count")),
-        "moe_intermediate_size": experts.and_then(|_| file.count("expert_feed_forward_length")),
-        "final_logit_softcapping": file.optional_number("final_logit_softcapping"),
-        "rope_parameters": {
-            "full_attention": {
-                "rope_type": "proportional", "rope_theta": theta("rope.freq_base"),
-                "partial_rotary_factor": if factors.is_empty() { 1.0 } else { rotated },
-            },
-            "sliding_attention": { "rope_type": "default", "rope_theta": theta("rope.freq_base_swa") },
-        },
-    }))
 }
 
 /// Reads the number of features of a head and the number of key-value heads in layers without an
