@@ -69,7 +69,17 @@ impl EntryPoint {
     /// Creates an entry point that takes tokens. The KV cache has the element type of the network.
     pub fn new(name: &str, batch: usize, chunk: usize, context: usize, logits: LogitsMode) -> Self {
         let (input, kv) = (EntryInput::Tokens, KvFormat::default());
-        Self { name: name.into(), batch, chunk, context, input, logits, hidden: false, kv, expert_parallel: false }
+        Self {
+            name: name.into(),
+            batch,
+            chunk,
+            context,
+            input,
+            logits,
+            hidden: false,
+            kv,
+            expert_parallel: false,
+        }
     }
 
     /// Changes the input of this entry point from tokens to features.
@@ -164,4 +174,10 @@ impl EntryPoint {
         entries.retain(|entry| entry.logits == LogitsMode::Next);
         entries
     }
+}
+
+/// Whether a device mesh divides the experts of the entry point that is being recorded
+/// ([`EntryPoint::expert_parallel`]).
+pub fn expert_parallel() -> bool {
+    crate::tracer::with(|t| t.expert_parallel).unwrap_or_default()
 }

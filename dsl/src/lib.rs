@@ -31,7 +31,7 @@ pub use axis::{Axis, Dim};
 pub use causal::CausalLm;
 pub use element::{Bf16, Bool, Element, F16, F32, Float, I8, I32};
 pub use elementwise::TensorOrNumber;
-pub use entry_point::{EntryInput, EntryPoint, LogitsMode};
+pub use entry_point::{EntryInput, EntryPoint, LogitsMode, expert_parallel};
 pub use error::{BuildError, NamedType, TraceError, TraceErrorKind};
 pub use leaves::{Call, Embedding, LayerNorm, Linear, RmsNorm, Weight};
 pub use macros::{TraceArg, model};

@@ -3,8 +3,8 @@
 
 use std::rc::Rc;
 
-use dsl::nn::{Attend, Kv, dot, expert_parallel, silu, softmax, topk};
-use dsl::{Axis, Block, BuildError, F32, Float, I32, Scope, Tensor, model};
+use dsl::nn::{Attend, Kv, dot, silu, softmax, topk};
+use dsl::{Axis, Block, BuildError, F32, Float, I32, Scope, Tensor, expert_parallel, model};
 
 use crate::config::Keys;
 use crate::decoder::{AttentionBlock, DecoderConfig, FeedForward, LlamaConfig};

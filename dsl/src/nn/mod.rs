@@ -16,7 +16,7 @@ use ops::ops::DotGeneral;
 
 use crate::element::Float;
 use crate::tensor::{axes, fail_extents};
-use crate::tracer::{self, Raw};
+use crate::tracer::Raw;
 use crate::{Axis, Dim, NamedType, Tensor, TraceErrorKind};
 
 pub use activation::{gelu, gelu_tanh, relu, rms_norm, silu, softmax};
@@ -28,12 +28,6 @@ pub use positions::positions_within;
 pub(crate) use state::StateTensor;
 pub use state::states::{self, *};
 pub use state::{Cache, HasAxes, LayerState, MatrixTokens, State, StateArguments, Windowed};
-
-/// Whether a device mesh divides the experts of the entry point that is being recorded
-/// ([`EntryPoint::expert_parallel`](crate::EntryPoint::expert_parallel)).
-pub fn expert_parallel() -> bool {
-    tracer::with(|t| t.expert_parallel).unwrap_or_default()
-}
 
 /// Multiplies two tensors and sums over the axis `contracted`. Except for `contracted`, all axes
 /// that the two tensors share are batch axes. The result has the batch axes, then the axes that
