@@ -145,7 +145,7 @@ model! {
     /// The module for multi-token prediction (`Qwen3NextMultiTokenPredictor` of vLLM). The module
     /// predicts the token after a token from the embedding `x` of the token, and from the hidden
     /// state of the position before the token. The hidden state is the output of the final norm, or
-    /// of the module's own norm (https://github.com/ggml-org/llama.cpp/pull/24025).
+    /// of the module's own norm (<https://github.com/ggml-org/llama.cpp/pull/24025>).
     pub Mtp {
         pre_fc_norm_embedding: RmsNorm[D](eps = rms_norm_eps, style = one_plus),
         pre_fc_norm_hidden: RmsNorm[D](eps = rms_norm_eps, style = one_plus),
