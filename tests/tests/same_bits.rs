@@ -197,7 +197,11 @@ fn logits_have_the_same_bits_in_any_schedule() {
     let all = SCHEDULES[usize::from(long::is_wanted())];
     let cases = all.div_ceil(variants.len() as u32);
     let mut failed = Vec::new();
-    for variant in variants {
+    let count = variants.len();
+    for (i, variant) in variants.into_iter().enumerate() {
+        if long::is_wanted() {
+            eprintln!("variant {} of {count}: {variant:?}", i + 1);
+        }
         let subject = Subject::new(variant, |text| text);
         if let Err(error) = subject.check(cases) {
             failed.push(format!("{variant:?}: {error}"));
