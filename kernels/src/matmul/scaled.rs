@@ -1,8 +1,6 @@
 //! Matmuls of integer activations with weights in the formats q8, q4, q4_k and mxfp4. The formats q8,
 //! q4, q4_k and mxfp4 have groups of integers or four-bit floats, with a scale per group.
 
-use std::ops::Range;
-
 use ops::WeightFormat;
 use ops::format::{ActivationBits, DOUBLED_FLOATS, GROUP, LARGEST_DOUBLED, LEAST_SCALE, PANEL};
 
@@ -18,12 +16,9 @@ const BYTES: Type = Type::lanes(LINE, Element::I8);
 /// continues with the next activation rows.
 const COLUMNS: usize = 512;
 
-/// The number of activation rows for which the kernel decides together whether to multiply their
-/// residuals. With more rows, one row with an outlier would cost the products of more other rows.
+/// The largest number of activation rows for which the registers have room for the products of both
+/// parts of 16-bit activations.
 const FEW: usize = 2;
-
-/// The number of groups that the kernel checks for residuals at a time.
-const LOOK: usize = 16;
 
 impl Matmul<'_> {
     /// Computes the outputs of some panels of the weight for a few activation rows.
@@ -141,7 +136,6 @@ impl Matmul<'_> {
             ActivationBits::Sixteen => {
                 let residuals: Vec<Row<'k>> = rows.iter().map(|row| row.residuals()).collect();
                 (0..2).fold(sums.to_vec(), |sums, half| match rows.len() {
-                    // For few rows, the registers have room for the products of both parts.
                     ..=FEW => add(&[rows, &residuals].concat(), half, &sums),
                     _ => add(&residuals, half, &add(rows, half, &sums)),
                 })
@@ -150,8 +144,7 @@ impl Matmul<'_> {
     }
 
     /// Multiplies the groups of residuals that are not 0, and adds the products to the sums of the
-    /// rounded activations. For one row, the kernel reads the row's list of these groups. For several
-    /// rows, the kernel looks at several groups first, because few groups have residuals.
+    /// rounded activations. Each row has a list of these groups.
     fn add_residuals<'k>(
         &self,
         code: &'k Code,
@@ -159,42 +152,23 @@ impl Matmul<'_> {
         weights: &[Panel<'k>],
         sums: &[Value<'k>],
     ) -> Vec<Value<'k>> {
-        let groups = self.form().values() / GROUP;
-        let whole = groups / LOOK * LOOK;
+        let of_chunk = code.index(self.format.columns() / GROUP);
         let mut sums = sums.to_vec();
-        for (first, some) in rows.chunks(FEW).enumerate().map(|(i, some)| (i * FEW, some)) {
-            let residuals: Vec<Row<'k>> = some.iter().map(|row| row.residuals()).collect();
-            let panels = (0..weights.len()).map(|panel| panel * rows.len() + first);
-            let places: Vec<usize> = panels.flat_map(|at| at..at + some.len()).collect();
-            let own: Vec<Value<'k>> = places.iter().map(|&place| sums[place]).collect();
-            let add_group = |group: Value<'k>, sums: &[Value<'k>]| {
-                let panels = sums.chunks(some.len()).zip(weights);
-                let panels = panels.map(|(sums, &weights)| {
-                    let of_chunk = code.index(self.format.columns() / GROUP);
-                    let start = group.divide(of_chunk) * self.format.packed(PANEL, 1).bytes();
-                    let of_chunk = group.remainder(of_chunk);
+        for (i, row) in rows.iter().enumerate() {
+            let residuals = [row.residuals()];
+            let places = (0..weights.len()).map(|panel| panel * rows.len() + i);
+            let own: Vec<Value<'k>> = places.clone().map(|place| sums[place]).collect();
+            let new = code.fold(code.index(0)..row.listed(), 1, &own, |position, sums| {
+                let group = row.listed_group(position);
+                let start = group.divide(of_chunk) * self.format.packed(PANEL, 1).bytes();
+                let of_chunk = group.remainder(of_chunk);
+                let panels = sums.chunks(1).zip(weights).map(|(sums, &weights)| {
                     let scales = self.scales_at(weights, start, of_chunk);
                     self.group(code, &residuals, (weights, start), [group, of_chunk], scales, sums)
                 });
                 panels.flatten().collect()
-            };
-            let add = |groups: Range<Value<'k>>, sums: &[Value<'k>]| {
-                code.fold(groups, 1, sums, |group, sums| {
-                    if_residuals(&residuals, group, 1, sums, |sums| add_group(group, sums))
-                })
-            };
-            let new = match some {
-                [row] => code.fold(code.index(0)..row.listed(), 1, &own, |position, sums| {
-                    add_group(row.listed_group(position), sums)
-                }),
-                _ => {
-                    let new = code.fold(code.index(0)..code.index(whole), LOOK, &own, |first, sums| {
-                        if_residuals(&residuals, first, LOOK, sums, |sums| add(first..first + LOOK, sums))
-                    });
-                    add(code.index(whole)..code.index(groups), &new)
-                }
-            };
-            places.into_iter().zip(new).for_each(|(place, sum)| sums[place] = sum);
+            });
+            places.zip(new).for_each(|(place, sum)| sums[place] = sum);
         }
         sums
     }
@@ -356,24 +330,6 @@ fn nibbles(bytes: Value<'_>) -> [Value<'_>; 2] {
     let low = bytes.code().constant(BYTES, 15.0);
     let words = bytes.bits(Type::lanes(32, Element::I16));
     [bytes.and(low), words.shift_right(4).bits(BYTES).and(low)]
-}
-
-/// Computes new sums with the closure `add` if a row has residuals in one of `count` groups from
-/// `group` on. Otherwise the function returns the sums unchanged.
-pub(super) fn if_residuals<'k>(
-    residuals: &[Row<'k>],
-    group: Value<'k>,
-    count: usize,
-    sums: &[Value<'k>],
-    add: impl FnOnce(&[Value<'k>]) -> Vec<Value<'k>>,
-) -> Vec<Value<'k>> {
-    let code = group.code();
-    let scales = residuals.iter().map(|row| row.scale_bits(group, count));
-    let Some(scales) = scales.reduce(Value::or) else { return sums.to_vec() };
-    let zero = code.constant(Type::Scalar(Element::I32), 0.0);
-    let times = code.index(0).or_else(scales.bits_of_any_lane().equals(zero), code.index(1));
-    // The loop runs at most once.
-    code.fold(code.index(0)..times, 1, sums, |_, sums| add(sums))
 }
 
 /// Returns half of the scale of each group of four-bit floats. The exponents are integers of 32

@@ -6,7 +6,6 @@
 use ops::WeightFormat;
 use ops::format::{ActivationBits, GROUP, LARGEST_DOUBLED, PANEL};
 
-use super::scaled::if_residuals;
 use super::{Matmul, Panel, SUMS, X, ask};
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::fused_op::End;
@@ -445,7 +444,7 @@ impl Matmul<'_> {
                             };
                             let mut sums = add(&own, &sums);
                             if !residuals.is_empty() {
-                                sums = if_residuals(&residuals, group, 1, &sums, |sums| {
+                                sums = if_residuals(residuals[0], group, &sums, |sums| {
                                     multiply(residuals[0], near + slot, slot);
                                     add(&residuals, sums)
                                 });
@@ -523,4 +522,20 @@ impl<'k> Bytes<'k> {
             products: code.scratch(Element::I32, SLOTS * ROWS * PANEL),
         }
     }
+}
+
+/// Computes new sums with the closure `add` if a row has residuals in a group. Otherwise the
+/// function returns the sums unchanged.
+fn if_residuals<'k>(
+    residuals: Row<'k>,
+    group: Value<'k>,
+    sums: &[Value<'k>],
+    add: impl FnOnce(&[Value<'k>]) -> Vec<Value<'k>>,
+) -> Vec<Value<'k>> {
+    let code = group.code();
+    let zero = code.constant(Type::Scalar(Element::I32), 0.0);
+    let scale = residuals.scale_bits(group, 1);
+    let times = code.index(0).or_else(scale.bits_of_any_lane().equals(zero), code.index(1));
+    // The loop runs at most once.
+    code.fold(code.index(0)..times, 1, sums, |_, sums| add(sums))
 }
