@@ -9,7 +9,6 @@ use ops::TensorType;
 use trace::{AxisName, Function, NodeKind, Role};
 
 use crate::argument::TraceArg;
-use crate::dims::Dims;
 use crate::scope::Scope;
 use crate::tracer::{self, Body, Place, Raw, TraceKey, Tracer};
 use crate::{Axis, Dim, TraceErrorKind};
@@ -22,7 +21,7 @@ use crate::{Axis, Dim, TraceErrorKind};
 pub fn block<A: TraceArg, R: TraceArg>(
     owner: TypeId,
     scope: &Scope,
-    dims: &Dims,
+    axes: &dyn Fn() -> Vec<Dim>,
     name: &'static str,
     arguments: A,
     body: impl Fn(A) -> R,
@@ -33,7 +32,7 @@ pub fn block<A: TraceArg, R: TraceArg>(
     arguments.flatten(&mut tensors, &mut data);
     let arguments_type = TypeId::of::<A>();
     let element =
-        Element { scope, dims, owner, block: name, arguments: arguments_type, tensors, data, place };
+        Element { scope, axes, owner, block: name, arguments: arguments_type, tensors, data, place };
     if element.runs_in_place() {
         enter(scope);
         let returned = body(arguments);
@@ -67,9 +66,9 @@ fn leave() {
 /// not for each function, block and element type.
 struct Element<'a> {
     scope: &'a Scope,
-    /// The extents that the block's `dims` declare. Array elements of the same block type can have
-    /// different extents.
-    dims: &'a Dims,
+    /// Returns the axes of the block and of its fields. Array elements of the same block type can
+    /// have different extents.
+    axes: &'a dyn Fn() -> Vec<Dim>,
     /// The block's type. The elements of an array may have different block types.
     owner: TypeId,
     block: &'static str,
@@ -104,7 +103,7 @@ impl Element<'_> {
         let expert_parallel = tracer::with(|t| t.expert_parallel).unwrap_or_default();
         let key = TraceKey {
             owner: self.owner,
-            dims: self.dims.clone(),
+            axes: (self.axes)(),
             block: self.block,
             pattern,
             arguments: self.arguments,

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use crate::BuildError;
+use crate::{BuildError, Dim};
 
 /// The field path of a block or leaf in its model. The path is also the prefix of the checkpoint
 /// keys of the block's weights.
@@ -72,6 +72,10 @@ pub trait Block: Sized + 'static {
     /// # Errors
     /// Returns an error if an extent from the configuration contradicts `dims`.
     fn build(scope: Scope, config: &Rc<Self::Config>) -> Result<Self, BuildError>;
+
+    /// The axes that `dims` declares for this block, and then the axes of the fields that are
+    /// blocks. Elements of a block array with different axes have separate recordings.
+    fn declared_axes(&self) -> Vec<Dim>;
 }
 
 /// Converts a model's configuration to the configuration of another model. A model whose

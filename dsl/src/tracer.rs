@@ -14,7 +14,6 @@ use trace::{
     resolve_key,
 };
 
-use crate::dims::Dims;
 use crate::origin::{ActivationNodes, Origin};
 use crate::{Axis, Dim, NamedType, TraceError, TraceErrorKind};
 
@@ -48,7 +47,8 @@ impl Raw {
 pub(crate) struct TraceKey {
     /// The Rust type of the block.
     pub owner: TypeId,
-    pub dims: Dims,
+    /// The axes of the block and of its fields. See [`crate::Block::declared_axes`].
+    pub axes: Vec<Dim>,
     pub block: &'static str,
     pub pattern: String,
     pub arguments: TypeId,

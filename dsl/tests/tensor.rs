@@ -296,7 +296,7 @@ fn a_given_weight_is_repeated_in_a_body_and_an_activation_is_not() {
             block(
                 TypeId::of::<()>(),
                 &scope,
-                &Dims::default(),
+                &Vec::new,
                 "Layer::forward",
                 (x, given(x)),
                 |(x, given): (Tensor<F32>, Tensor<F32>)| x + given,
@@ -319,19 +319,12 @@ fn a_table_of_positions_is_as_long_as_the_context() {
         x
     });
     let error = traced(|x| {
-        block(
-            TypeId::of::<()>(),
-            &Scope::root("wpe"),
-            &Dims::default(),
-            "Toy::forward",
-            x,
-            |x: Tensor<F32>| {
-                nn::positions_within(dim(N, 8), 9);
-                x
-            },
-        )
+        block(TypeId::of::<()>(), &Scope::root("wpe"), &Vec::new, "Toy::forward", x, |x: Tensor<F32>| {
+            nn::positions_within(dim(N, 8), 9);
+            x
+        })
     });
-    let line = line!() - 5;
+    let line = line!() - 4;
     let expected = format!(
         "the table of position embeddings has 8 rows (axis `N`), but the context has 9 positions; choose a context of at most 8 positions\n  \
          in `wpe` at dsl/tests/tensor.rs:{line}"
@@ -429,7 +422,7 @@ fn a_signature_binds_its_free_axes() {
 fn the_error_names_the_field_path() {
     let run = |scope: Scope| {
         let error = traced(move |x| {
-            block(TypeId::of::<()>(), &scope, &Dims::default(), "Mlp::forward", x, |x: Tensor<F32>| x.sum(E))
+            block(TypeId::of::<()>(), &scope, &Vec::new, "Mlp::forward", x, |x: Tensor<F32>| x.sum(E))
         })
         .unwrap_err();
         (error.provenance.path.to_string(), error.to_string())
@@ -456,7 +449,7 @@ fn the_first_error_wins_and_what_follows_is_silent() {
         let block = block(
             TypeId::of::<()>(),
             &Scope::root("").element("layers", 0),
-            &Dims::default(),
+            &Vec::new,
             "L::forward",
             logits,
             |x: Tensor<F32>| x.sum(K),
@@ -485,7 +478,7 @@ fn handles_of_another_trace_are_refused() {
         block(
             TypeId::of::<()>(),
             &Scope::root("").element("layers", 0),
-            &Dims::default(),
+            &Vec::new,
             "Layer::forward",
             stale,
             |x: Tensor<F32>| x,
@@ -516,7 +509,7 @@ fn handles_of_another_function_are_refused() {
         block(
             TypeId::of::<()>(),
             &Scope::root("").element("layers", 0),
-            &Dims::default(),
+            &Vec::new,
             "Layer::forward",
             x,
             move |x: Tensor<F32>| x + captured,
@@ -530,7 +523,7 @@ fn handles_of_another_function_are_refused() {
         block(
             TypeId::of::<()>(),
             &Scope::root("").element("layers", 0),
-            &Dims::default(),
+            &Vec::new,
             "Layer::forward",
             x,
             move |x: Tensor<F32>| {
@@ -592,7 +585,7 @@ fn layers(n: usize, kind: fn(usize) -> usize) -> impl Fn(Tensor<F32>) -> Tensor<
             let body = move |(x, kind): (Tensor<F32>, usize)| {
                 x * Weight::<F32>::build(own.child("w"), &[dim(S, 3)]).call(()) + kind as f64
             };
-            x = block(TypeId::of::<()>(), &scope, &Dims::default(), "Layer::forward", (x, kind(i)), body);
+            x = block(TypeId::of::<()>(), &scope, &Vec::new, "Layer::forward", (x, kind(i)), body);
         }
         x
     }
@@ -606,22 +599,12 @@ fn blocks_of_two_types_are_recorded_apart() {
             let scope = Scope::root("").child("model").element("layers", i);
             assert_eq!((scope.index(), scope.child("w").index()), (Some(i), None));
             x = match i % 2 {
-                0 => block(
-                    TypeId::of::<u8>(),
-                    &scope,
-                    &Dims::default(),
-                    "Layer::forward",
-                    x,
-                    |x: Tensor<F32>| x + 1.0,
-                ),
-                _ => block(
-                    TypeId::of::<u16>(),
-                    &scope,
-                    &Dims::default(),
-                    "Layer::forward",
-                    x,
-                    |x: Tensor<F32>| x * 2.0,
-                ),
+                0 => block(TypeId::of::<u8>(), &scope, &Vec::new, "Layer::forward", x, |x: Tensor<F32>| {
+                    x + 1.0
+                }),
+                _ => block(TypeId::of::<u16>(), &scope, &Vec::new, "Layer::forward", x, |x: Tensor<F32>| {
+                    x * 2.0
+                }),
             };
         }
         x
@@ -676,7 +659,7 @@ fn elements_that_differ_are_found() {
                 x = block(
                     TypeId::of::<()>(),
                     &scope,
-                    &Dims::default(),
+                    &Vec::new,
                     "Layer::forward",
                     x,
                     move |x: Tensor<F32>| {

@@ -390,8 +390,8 @@ pub fn leaves_experts_whole(trace: &Trace, rules: &[ShardRule]) -> bool {
                     .any(|rule| rule.over != ShardRule::NONE && rule.axes.iter().any(|a| a == axis))
         })
     };
-    let nodes = trace.functions.iter().flat_map(|function| function.ids().map(|id| function.node(id)));
-    nodes.into_iter().any(|node| match &node.kind {
+    let mut nodes = trace.functions.iter().flat_map(|function| function.ids().map(|id| function.node(id)));
+    nodes.any(|node| match &node.kind {
         NodeKind::Parameter(parameter) => {
             parameter.ty.rank() >= STACK
                 && node.axes.first().is_some_and(|axis| experts.contains(&**axis))

@@ -1486,14 +1486,15 @@ fn mixture(experts: usize) -> Trace {
     text.parse().unwrap()
 }
 
-/// Expert parallelism: each device has whole experts. A rule that applies only to even parts.
-fn check_experts(experts: usize, rules: &[&str], expected: Expect) {
+/// Checks expert parallelism with a first rule that applies only to even parts. `whole` is whether
+/// each device has the weights of all experts without the first rule.
+fn check_experts(experts: usize, rules: &[&str], whole: bool, expected: &Expect) {
     let rules = rules.iter().map(|rule| ShardRule { if_even: rule.contains('X'), ..rule.parse().unwrap() });
     let (trace, rules) = (mixture(experts), rules.collect::<Vec<_>>());
+    assert_eq!(leaves_experts_whole(&trace, &rules[1..]), whole, "{rules:?}");
     let shards = Shards::new(&trace, &"model=4".parse().unwrap(), &rules).unwrap();
     let module = xla(&expand(&trace).unwrap(), "decode", &Target::xla(), Some(&shards)).unwrap();
-    let mut text =
-        format!("whole without a rule for experts: {}\n", leaves_experts_whole(&trace, &rules[1..]));
+    let mut text = String::new();
     shards.notes.iter().for_each(|note| text += &format!("{note}\n"));
     for one in shards.collectives(&trace.functions[0]).collectives {
         text += &format!("{} of {} among {}\n", one.kind, one.ty, one.devices);
@@ -1505,37 +1506,23 @@ fn check_experts(experts: usize, rules: &[&str], expected: Expect) {
 
 #[test]
 fn shard_whole_experts_where_their_number_allows() {
-    check_experts(
-        8,
-        &["X=model", "F=model"],
-        expect![[r#"
-        whole without a rule for experts: false
+    let even = expect![[r#"
         all-reduce of f32[5,8] among 4
         module @decode attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32} {
           sdy.mesh @mesh = <["model"=4]>
           func.func @main(%arg0: tensor<5x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}, %weight0: tensor<8x8x12xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}, {}]>}, %weight1: tensor<8x12x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}, {}]>}, %weight2: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}) -> (tensor<5x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}) {
           }
         }
-    "#]],
-    );
-    check_experts(
-        8,
-        &["X=model"],
-        expect![[r#"
-        whole without a rule for experts: true
-        all-reduce of f32[5,8] among 4
-        module @decode attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32} {
-          sdy.mesh @mesh = <["model"=4]>
-          func.func @main(%arg0: tensor<5x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}, %weight0: tensor<8x8x12xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}, {}]>}, %weight1: tensor<8x12x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}, {}]>}, %weight2: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}) -> (tensor<5x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}) {
-          }
-        }
-    "#]],
-    );
+    "#]];
+    // The rule for F has no effect, because the devices divide the number of experts.
+    for (rules, whole) in [(&["X=model", "F=model"][..], false), (&["X=model"], true)] {
+        check_experts(8, rules, whole, &even);
+    }
     check_experts(
         6,
         &["X=model", "F=model"],
-        expect![[r#"
-        whole without a rule for experts: false
+        false,
+        &expect![[r#"
         X of 6 experts is not divisible by the 4 devices along `model`: F of each expert is divided instead
         all-reduce of f32[6,5,8] among 4
         module @decode attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32} {
@@ -1548,8 +1535,8 @@ fn shard_whole_experts_where_their_number_allows() {
     check_experts(
         6,
         &["X=model"],
-        expect![[r#"
-        whole without a rule for experts: true
+        true,
+        &expect![[r#"
         X of 6 experts is not divisible by the 4 devices along `model`: each device holds all of `experts.down`
         X of 6 experts is not divisible by the 4 devices along `model`: each device holds all of `experts.up`
         module @decode attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32} {

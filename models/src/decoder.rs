@@ -127,6 +127,7 @@ pub enum Norm {
 #[derive(Clone, Debug)]
 pub struct LastNorm<T: Float, C> {
     norm: Built<T>,
+    features: dsl::Dim,
     of: PhantomData<C>,
 }
 
@@ -140,12 +141,16 @@ impl<T: Float, C: DecoderConfig> Block for LastNorm<T, C> {
     type Config = C;
 
     fn build(scope: Scope, config: &Rc<C>) -> Result<Self, BuildError> {
-        let (dims, eps) = ([Axis("D").of(config.hidden_size)], config.rms_norm_eps);
+        let (features, eps) = (Axis("D").of(config.hidden_size), config.rms_norm_eps);
         let norm = match C::NORM {
-            Norm::Rms(style) => Built::Rms(RmsNorm::build(scope, &dims).eps(eps).style(style)),
-            Norm::Layer { bias } => Built::Layer(LayerNorm::build(scope, &dims).eps(eps).bias(bias)),
+            Norm::Rms(style) => Built::Rms(RmsNorm::build(scope, &[features]).eps(eps).style(style)),
+            Norm::Layer { bias } => Built::Layer(LayerNorm::build(scope, &[features]).eps(eps).bias(bias)),
         };
-        Ok(Self { norm, of: PhantomData })
+        Ok(Self { norm, features, of: PhantomData })
+    }
+
+    fn declared_axes(&self) -> Vec<dsl::Dim> {
+        vec![self.features]
     }
 }
 

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use dsl::nn::{Attend, Kv, dot, silu, softmax, topk};
-use dsl::{Axis, Block, BuildError, F32, Float, I32, Scope, Tensor, expert_parallel, model};
+use dsl::{Axis, Block, BuildError, Dim, F32, Float, I32, Scope, Tensor, expert_parallel, model};
 
 use crate::config::Keys;
 use crate::decoder::{AttentionBlock, DecoderConfig, FeedForward, LlamaConfig};
@@ -207,6 +207,13 @@ impl<S: Block<Config: Sparse>, Y: Block<Config = S::Config>> Block for EitherLay
         match scope.index().is_some_and(|layer| config.experts().is_sparse(layer)) {
             true => S::build(scope, config).map(Self::Sparse),
             false => Y::build(scope, config).map(Self::Dense),
+        }
+    }
+
+    fn declared_axes(&self) -> Vec<Dim> {
+        match self {
+            Self::Sparse(layer) => layer.declared_axes(),
+            Self::Dense(layer) => layer.declared_axes(),
         }
     }
 }

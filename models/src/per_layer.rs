@@ -9,7 +9,7 @@ use dsl::nn::{Attend, Cache, Kv, Position, attend, dot, gelu_tanh, rms_norm};
 use dsl::{F32, Float, Tensor, model};
 
 use crate::experts::{Routing, Scores, mixture, route};
-use crate::gemma::soft_cap;
+use crate::gemma::{Mlp, soft_cap};
 use crate::rope::RopeParameters;
 
 pub use config::{LayerConfig, PerLayerConfig};
@@ -88,8 +88,7 @@ model! {
     /// layer multiplies its output by a number from the checkpoint.
     pub Layer<T: Float>(LayerConfig) {
         dims {
-            // F is the features of the feed-forward network, which can differ between layers.
-            D = hidden_size, F = intermediate_size, P = per_layer_features, I = 1,
+            D = hidden_size, P = per_layer_features, I = 1,
             H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim or 1,
             // X is the number of experts, and M is the number of features of an expert.
             X = num_experts, M = moe_intermediate_size,
@@ -99,7 +98,8 @@ model! {
         self_attn: Attention,
         post_attention_layernorm: RmsNorm[D](eps = rms_norm_eps, style = wide),
         pre_feedforward_layernorm: RmsNorm[D](eps = rms_norm_eps, style = wide),
-        mlp: Mlp,
+        // The number of features F of the feed-forward network can differ between layers.
+        mlp: Mlp<T>,
         post_feedforward_layernorm: RmsNorm[D](eps = rms_norm_eps, style = wide),
         per_layer_input_gate: Linear[D -> P],
         per_layer_projection: Linear[P -> D],
@@ -125,7 +125,7 @@ model! {
         }
 
         fn feed_forward(x: T[B, S, D], beside: Option<Tensor<T>>) -> T[B, S, D] {
-            let y = self.mlp(self.pre_feedforward_layernorm(x));
+            let y = self.mlp.forward(self.pre_feedforward_layernorm(x));
             let y = match self.config.has_experts {
                 true => self.post_feedforward_layernorm_1(y) + self.mixed(x),
                 false => y,
@@ -186,17 +186,6 @@ model! {
         fn share(x: T[B, S, D], at: &Attend<T>, kv: &Kv<T>) -> T[B, S, D] {
             let (k, v) = kv.read();
             self.o_proj(attend(at.rope(self.q_norm(self.q_proj(x))), k, v, at))
-        }
-    }
-
-    /// A feed-forward network with a GELU gate. The number of features F can differ between layers.
-    pub Mlp {
-        gate_proj: Linear[D -> F],
-        up_proj: Linear[D -> F],
-        down_proj: Linear[F -> D],
-
-        fn forward(x: T[B, S, D]) -> T[B, S, D] {
-            self.down_proj(gelu_tanh(self.gate_proj(x)) * self.up_proj(x))
         }
     }
 }

@@ -174,7 +174,7 @@ fn transformer(tokens: Tensor<I32>, at: Position, cache: &mut Cache<F32>) -> Ten
         let (y, kv) = dsl::__private::block(
             TypeId::of::<()>(),
             &scope,
-            &dsl::__private::Dims::default(),
+            &Vec::new,
             "Layer::forward",
             (x, *cache.state(i), at),
             layer,

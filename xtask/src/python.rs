@@ -1,6 +1,7 @@
 //! Installs pinned Python packages into a separate folder. The installation uses pip, and does not
 //! need root permissions.
 
+use std::env;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, IsTerminal};
@@ -82,13 +83,15 @@ pub fn install_for(
         fs::write(&stamp, &pins).with_path("write", &stamp)?;
         return Ok(python);
     }
+    // The search happens before the removal: this Python must not be a part of the folder.
+    let installer = Installer::find(platform, dir, &env::var_os("PATH").unwrap_or_default())?;
     if stamp.exists() {
         fs::remove_file(&stamp).with_path("remove", &stamp)?;
     }
     if dir.exists() {
         fs::remove_dir_all(dir).with_path("remove", dir)?;
     }
-    pip(platform, dir, requirements, size, &lock)?;
+    installer.install(platform, dir, requirements, size, &lock)?;
     let python = complete(dir, &names)?;
     fs::write(&stamp, &pins).with_path("write", &stamp)?;
     Ok(python)
@@ -135,7 +138,9 @@ pub fn find_packages(dir: &Path) -> Result<PathBuf, Error> {
 /// `packages`.
 pub fn environment_with(dir: &Path, wheel: &Path, packages: &Path) -> Result<PathBuf, Error> {
     let (lock, log) = (lock(dir)?, dir.with_extension("log"));
-    let mut venv = Command::new("python3");
+    let pythons = pythons(dir, &env::var_os("PATH").unwrap_or_default());
+    let maker = pythons.iter().find(|python| asks(python, Way::OwnPip.needs()));
+    let mut venv = Command::new(maker.ok_or_else(|| no_pip(&pythons))?);
     run(venv.args(["-m", "venv"]).arg(dir), "making a virtual environment", &log, &lock)?;
     let python = dir.join("bin/python3");
     let own = find_packages(dir)?.join("tools.pth");
@@ -146,53 +151,123 @@ pub fn environment_with(dir: &Path, wheel: &Path, packages: &Path) -> Result<Pat
     Ok(python)
 }
 
-fn pip(
-    platform: Option<&str>,
-    dir: &Path,
-    requirements: &Path,
-    size: &str,
-    lock: &File,
-) -> Result<(), Error> {
-    let log = dir.with_extension("log");
-    let environment = |flags: &[&str]| {
-        let mut venv = Command::new("python3");
-        venv.args(["-m", "venv"]).args(flags).arg(dir);
-        run(&mut venv, "making a virtual environment", &log, lock)
-    };
-    let own = dir.join("bin/python3");
-    let (mut pip, folder) = if platform.is_none() && asks(INSTALLS_FOR_OTHERS)? {
-        environment(&["--without-pip"])?;
-        let mut pip = pip_of("python3");
-        pip.arg("--python").arg(own);
-        (pip, None)
-    } else if (platform.is_none() || !asks("import pip")?) && asks("import venv, ensurepip")? {
-        environment(&[])?;
-        // For another platform pip wants to be told where to.
-        (pip_of(own), platform.and_then(|_| find(dir)).map(|python| python.packages))
-    } else if asks("import pip")? {
-        // Into a plain folder; pip allows that on systems that manage their own Python, too.
-        (pip_of("python3"), Some(dir.join("lib/python3/site-packages")))
-    } else {
-        let tried =
-            "`python3 -c 'import venv, ensurepip'` and `python3 -c 'import pip'` both failed".to_string();
-        return Err(Error::Missing { what: "pip for Python 3", tried, how: HOW_PYTHON });
-    };
-    // Python compiles what it imports, which is little of it, when it does.
-    pip.args(["install", "--no-compile", "--requirement"]).arg(requirements);
-    if let Some(folder) = folder {
-        pip.arg("--target").arg(folder);
-    }
-    if let Some(platform) = platform {
-        pip.args(["--platform", platform, "--only-binary=:all:", "--no-deps"]);
-    }
-    run(&mut pip, &format!("installing {} ({size})", requirements.display()), &log, lock)
+/// How a Python installs packages into a folder.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    /// The Python's pip installs into a new environment without pip. A copy of pip would take
+    /// seconds to install.
+    SharedPip,
+    /// The Python creates an environment with a copy of pip, which installs the packages.
+    OwnPip,
+    /// The Python's pip installs into a plain folder. pip allows that on systems that manage their
+    /// own Python, too.
+    Folder,
 }
 
-/// A Python statement that succeeds if pip can install packages into another Python environment.
-/// The pip versions from 22.3 on can install packages into another environment. With pip 22.3 or
-/// later, a new environment needs no copy of pip, which would take seconds to install.
-const INSTALLS_FOR_OTHERS: &str =
-    "import venv, pip; assert tuple(map(int, pip.__version__.split('.')[:2])) >= (22, 3)";
+impl Way {
+    /// A Python statement that succeeds if the Python can install packages in this way.
+    fn needs(self) -> &'static str {
+        match self {
+            // Older versions of pip cannot install into another environment.
+            Self::SharedPip => {
+                "import venv, pip; assert tuple(map(int, pip.__version__.split('.')[:2])) >= (22, 3)"
+            }
+            Self::OwnPip => "import venv, ensurepip",
+            Self::Folder => "import pip",
+        }
+    }
+}
+
+/// A Python that can install packages.
+#[derive(PartialEq, Eq, Debug)]
+struct Installer {
+    /// The absolute path of the Python. The name `python3` could become the name of the Python in
+    /// the new environment, which can lack pip.
+    python: PathBuf,
+    way: Way,
+}
+
+impl Installer {
+    /// Finds the first `python3` in the folders of `path` that can install packages into `dir`.
+    fn find(platform: Option<&str>, dir: &Path, path: &OsStr) -> Result<Self, Error> {
+        let ways: &[Way] = match platform {
+            None => &[Way::SharedPip, Way::OwnPip, Way::Folder],
+            Some(_) => &[Way::Folder, Way::OwnPip],
+        };
+        let pythons = pythons(dir, path);
+        for (at, python) in pythons.iter().enumerate() {
+            // The first Python runs the packages of a plain folder (`Python::command`).
+            let fits = |way: Way| way != Way::Folder || platform.is_some() || at == 0;
+            if let Some(&way) = ways.iter().find(|way| fits(**way) && asks(python, way.needs())) {
+                return Ok(Self { python: python.clone(), way });
+            }
+        }
+        Err(no_pip(&pythons))
+    }
+
+    fn install(
+        self,
+        platform: Option<&str>,
+        dir: &Path,
+        requirements: &Path,
+        size: &str,
+        lock: &File,
+    ) -> Result<(), Error> {
+        let log = dir.with_extension("log");
+        let environment = |flags: &[&str]| {
+            let mut venv = Command::new(&self.python);
+            venv.args(["-m", "venv"]).args(flags).arg(dir);
+            run(&mut venv, "making a virtual environment", &log, lock)
+        };
+        let own = dir.join("bin/python3");
+        let (mut pip, folder) = match self.way {
+            Way::SharedPip => {
+                environment(&["--without-pip"])?;
+                let mut pip = pip_of(&self.python);
+                pip.arg("--python").arg(own);
+                (pip, None)
+            }
+            Way::OwnPip => {
+                environment(&[])?;
+                // For another platform pip wants to be told where to.
+                (pip_of(own), platform.and_then(|_| find(dir)).map(|python| python.packages))
+            }
+            Way::Folder => (pip_of(&self.python), Some(dir.join("lib/python3/site-packages"))),
+        };
+        // Python compiles what it imports, which is little of it, when it does.
+        pip.args(["install", "--no-compile", "--requirement"]).arg(requirements);
+        if let Some(folder) = folder {
+            pip.arg("--target").arg(folder);
+        }
+        if let Some(platform) = platform {
+            pip.args(["--platform", platform, "--only-binary=:all:", "--no-deps"]);
+        }
+        run(&mut pip, &format!("installing {} ({size})", requirements.display()), &log, lock)
+    }
+}
+
+/// The files `python3` in the folders of `path`, except the Python in the folder `dir`.
+fn pythons(dir: &Path, path: &OsStr) -> Vec<PathBuf> {
+    let own = dir.join("bin").canonicalize().ok();
+    let folders = env::split_paths(path)
+        .filter_map(|folder| folder.canonicalize().ok())
+        .filter(|folder| Some(folder) != own.as_ref());
+    folders.map(|folder| folder.join("python3")).filter(|python| python.is_file()).collect()
+}
+
+/// The error if none of these Pythons can install packages.
+fn no_pip(pythons: &[PathBuf]) -> Error {
+    let paths: Vec<String> = pythons.iter().map(|python| format!("`{}`", python.display())).collect();
+    let (what, tried) = match paths.is_empty() {
+        true => ("Python 3", "no `python3` on PATH".to_owned()),
+        false => {
+            let needs = [Way::Folder.needs(), Way::OwnPip.needs()];
+            let tried = format!("neither `{}` nor `{}` works in {}", needs[0], needs[1], paths.join(", "));
+            ("pip for Python 3", tried)
+        }
+    };
+    Error::Missing { what, tried, how: HOW_PYTHON }
+}
 
 fn pip_of(python: impl AsRef<OsStr>) -> Command {
     let mut pip = Command::new(python);
@@ -200,19 +275,11 @@ fn pip_of(python: impl AsRef<OsStr>) -> Command {
     pip
 }
 
-/// Whether `python3` runs a statement without an error.
-fn asks(statement: &str) -> Result<bool, Error> {
-    let mut python = Command::new("python3");
+/// Whether a Python runs a statement without an error.
+fn asks(python: &Path, statement: &str) -> bool {
+    let mut python = Command::new(python);
     python.args(["-c", statement]).stdout(Stdio::null()).stderr(Stdio::null());
-    match python.status() {
-        Ok(status) => Ok(status.success()),
-        Err(source) if source.kind() == io::ErrorKind::NotFound => Err(Error::Missing {
-            what: "Python 3",
-            tried: "no `python3` on PATH".to_string(),
-            how: HOW_PYTHON,
-        }),
-        Err(source) => Err(start_error(&python, source)),
-    }
+    python.status().is_ok_and(|status| status.success())
 }
 
 /// Runs a child process and writes its output to the file `log`. On a terminal, the function
@@ -362,6 +429,36 @@ mod tests {
         fs::write(info.join("INSTALLER"), "pip").unwrap();
         assert!(install(&dir, &path, "").is_ok());
         assert_eq!(fs::read_to_string(dir.join(STAMP)).unwrap(), "a-b==1\n");
+    }
+
+    /// Checks which Python installs packages into `own`. Each folder of PATH contains a `python3` that
+    /// runs every statement (`true`) or no statement (`false`).
+    fn check_installer(folders: &[(&str, &str)], expected: Result<&str, &str>) {
+        let temp = tempfile::tempdir().unwrap();
+        let root = temp.path().canonicalize().unwrap();
+        for (folder, program) in folders {
+            fs::create_dir_all(root.join(folder)).unwrap();
+            std::os::unix::fs::symlink(Path::new("/bin").join(program), root.join(folder).join("python3"))
+                .unwrap();
+        }
+        let path = env::join_paths(folders.iter().map(|(folder, _)| root.join(folder))).unwrap();
+        let found = Installer::find(None, &root.join("own"), &path);
+        let found = found.map_err(|error| error.to_string().replace(root.to_str().unwrap(), "ROOT"));
+        let expected = expected.map(|python| Installer { python: root.join(python), way: Way::SharedPip });
+        assert_eq!(found, expected.map_err(|text| format!("{text}; install it: {HOW_PYTHON}")));
+    }
+
+    #[test]
+    fn the_first_python_that_can_installs() {
+        check_installer(&[("a", "true"), ("b", "true")], Ok("a/python3"));
+        check_installer(&[("a", "false"), ("b", "true")], Ok("b/python3"));
+        // The installation replaces this folder.
+        check_installer(&[("own/bin", "true"), ("b", "true")], Ok("b/python3"));
+        let lacks = "pip for Python 3 is missing (neither `import pip` nor `import venv, ensurepip` works in \
+            `ROOT/a/python3`, `ROOT/b/python3`)";
+        check_installer(&[("a", "false"), ("b", "false")], Err(lacks));
+        let lacks = "Python 3 is missing (no `python3` on PATH)";
+        check_installer(&[("own/bin", "true")], Err(lacks));
     }
 
     #[test]

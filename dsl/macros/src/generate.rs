@@ -53,6 +53,18 @@ impl Generator<'_> {
                 (&field.attrs, default_docs(&field.attrs, || format!("The field `{}`.", field.name)));
             quote!(#(#attrs)* #docs)
         });
+        let axes = block.fields.iter().filter_map(|field| {
+            let (dsl, name) = (&self.dsl, &field.name);
+            match field.ty {
+                FieldType::Leaf(_) => None,
+                FieldType::Here(_) | FieldType::Elsewhere(_) => {
+                    Some(quote!(axes.extend(#dsl::Block::declared_axes(&self.#name));))
+                }
+                FieldType::Array(..) => {
+                    Some(quote!(axes.extend(self.#name.iter().flat_map(#dsl::Block::declared_axes));))
+                }
+            }
+        });
         let built = block.fields.iter().map(|field| self.build(block, field));
         let calls = block.fields.iter().map(|field| self.call(field));
         let functions = block.functions.iter().map(|function| self.function(block, function));
@@ -91,6 +103,13 @@ impl Generator<'_> {
                         dims,
                         __element: ::core::marker::PhantomData,
                     })
+                }
+
+                fn declared_axes(&self) -> ::std::vec::Vec<#dsl::Dim> {
+                    #[allow(unused_mut)]
+                    let mut axes = ::core::clone::Clone::clone(&self.dims.0);
+                    #(#axes)*
+                    axes
                 }
             }
 
@@ -451,7 +470,7 @@ impl Generator<'_> {
             #dsl::__private::block(
                 ::core::any::TypeId::of::<Self>(),
                 &self.scope,
-                &self.dims,
+                &|| #dsl::Block::declared_axes(self),
                 #title,
                 (#(#passed,)*),
                 |(#(#bound,)*)| {

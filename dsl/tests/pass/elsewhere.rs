@@ -68,10 +68,14 @@ mod wide {
             embed: Embedding[V, D],
             first: base::Mlp<T>,
             layers: [base::Mlp<T>; L],
+            deep: [Deep<T>; L],
             last: Last,
             fn forward(tokens: i32[B, S], _at: Position, _cache: &mut Cache<T>) -> T[B, S, D] {
                 let mut x = self.first.forward(self.embed(tokens));
                 for layer in &self.layers {
+                    x = layer.forward(x);
+                }
+                for layer in &self.deep {
                     x = layer.forward(x);
                 }
                 x
@@ -85,6 +89,20 @@ mod wide {
             // This block passes its configuration to the field without a conversion.
             same: Same<T>,
             fn forward(x: T[.., D]) -> T[.., V] { self.same.forward(x) }
+        }
+    }
+
+    model! {
+        // This block does not declare the axis F, which differs between the elements of the array.
+        Deep<T: Float>(base::Config) {
+            dims { D = features }
+            inner: Inner,
+            fn forward(x: T[B, S, D]) -> T[B, S, D] { self.inner(x) }
+        }
+
+        Inner {
+            mlp: base::Mlp<T>,
+            fn forward(x: T[B, S, D]) -> T[B, S, D] { self.mlp.forward(x) }
         }
     }
 
@@ -107,14 +125,22 @@ fn blocks_of_another_network() {
     let _: base::Config = config.project();
     let traced = wide::Wide::<F32>::trace(&config, &entries).unwrap_or_else(|error| panic!("{error}"));
     let text = traced.trace.to_string();
-    for key in ["first.up.bias", "first.down.weight", "layers.*.up.weight", "last.same.head.weight"] {
+    for key in [
+        "first.up.bias",
+        "first.down.weight",
+        "layers.*.up.weight",
+        "deep.*.inner.mlp.up.weight",
+        "last.same.head.weight",
+    ] {
         assert!(text.contains(key), "{key}: {text}");
     }
-    // The layers have two sizes, and the entry points have two shapes.
-    assert_eq!(traced.body_runs, 4);
+    // The layers of each of the two arrays have two sizes, and the entry points have two shapes.
+    assert_eq!(traced.body_runs, 8);
     let parameters = traced.trace.parameters().unwrap_or_else(|error| panic!("{error}"));
     let of = |key: &str| parameters.iter().find(|one| one.key == key).map(|one| one.ty.shape.to_vec());
     assert_eq!(of("layers.1.up.weight"), Some(vec![15, 8]));
     assert_eq!(of("layers.2.up.weight"), Some(vec![16, 8]));
+    assert_eq!(of("deep.1.inner.mlp.up.weight"), Some(vec![15, 8]));
+    assert_eq!(of("deep.2.inner.mlp.up.weight"), Some(vec![16, 8]));
     let _: fn(&wide::Wide<F32>, _, Position, &mut Cache<F32>) -> _ = CausalLm::forward;
 }
