@@ -74,7 +74,7 @@ def describe(writer, config):
         writer.add_rope_dimension_count(features)
     writer.add_key_length(features)
     writer.add_value_length(features)
-    if experts := get("num_local_experts", "num_experts"):
+    if experts := experts_of(config):
         writer.add_expert_count(experts)
         writer.add_expert_used_count(config["num_experts_per_tok"])
         writer.add_expert_feed_forward_length(get("moe_intermediate_size", "intermediate_size"))
@@ -104,24 +104,30 @@ def describe(writer, config):
     return heads, shared
 
 
+def experts_of(config):
+    """The number of experts in a layer."""
+    return config.get("num_local_experts") or config.get("num_experts") or 0
+
+
 def floats(numbers):
     """bf16 numbers as f32."""
     return (numbers.astype(np.uint32) << 16).view(np.float32) if numbers.dtype == np.uint16 else numbers
 
 
-def separate(header, tensor, differs):
+def separate(model, differs, experts):
     """The tensors of a checkpoint with names that `gguf` knows: experts in one tensor, their gates and up projections in two."""
+    header, tensor = tensors(model / "model.safetensors")
     expert = re.compile(r"\.experts\.(\d+)\.")
     for key in header:
-        numbers, found = None, expert.search(key)
-        if found and found[1] != "0":
-            continue
-        if found:
-            count = sum(other.startswith(key[: found.start(1)]) and other.endswith(key[found.end(1) :]) for other in header)
-            numbers = np.stack([tensor(expert.sub(f".experts.{i}.", key)) for i in range(count)])
-            key = expert.sub(".experts.", key)
-        else:
-            numbers = tensor(key)
+        match expert.search(key):
+            case None:
+                numbers = tensor(key)
+            case found if found[1] == "0":
+                each = [expert.sub(f".experts.{i}.", key) for i in range(experts)]
+                numbers = np.stack([tensor(one) for one in each])
+                key = expert.sub(".experts.", key)
+            case _:
+                continue
         for pattern, name in RENAMED:
             key = re.sub(pattern, name, key)
         if "gates" in differs and key.endswith("_proj.weight") and ".experts." in key:
@@ -162,11 +168,9 @@ def write_gguf(model, out):
         return name, numbers
 
     def all_tensors():
-        header, tensor = tensors(model / "model.safetensors")
-        for key, numbers in separate(header, tensor, differs):
-            yield arranged(key, numbers)
+        return (arranged(key, numbers) for key, numbers in separate(model, differs, experts_of(config)))
 
-    # The first pass describes the tensors, and the second pass writes them, so that memory never holds more than one.
+    # The first pass describes the tensors, and the second pass writes them, so that memory holds one tensor at a time.
     for name, numbers in all_tensors():
         kind = gguf.GGMLQuantizationType.BF16 if numbers.dtype == np.uint16 else gguf.GGMLQuantizationType.F32
         writer.add_tensor_info(name, numbers.shape, numbers.dtype, numbers.nbytes, raw_dtype=kind)

@@ -28,7 +28,7 @@ import sys
 import tarfile
 from pathlib import Path
 
-from gguf_model import write_gguf
+from gguf_model import experts_of, write_gguf
 
 HERE = Path(__file__).parent
 SOURCE = "llama-cpp-python==0.3.36"
@@ -120,16 +120,11 @@ def source(arguments, name):
 def prepare(arguments, programs):
     """Exports and GGUF files of each format; the bytes of weights that a decoded token reads, by format."""
     work, ours = arguments.work, arguments.tracewright
-    model = work / "model"
-    if not model.exists():
-        run(ours, "random", arguments.config, "-o", model, "--seed", 1, "--dtype", "bf16")
-    if not (work / "BF16.gguf").exists():
-        write_gguf(model, work / "BF16.gguf")
     streamed = {}
     for name in arguments.formats:
         flags, theirs = FORMATS[name]
-        if not (work / f"{theirs}.gguf").exists():
-            quantize(programs, work, theirs)
+        if not source(arguments, name).exists() or not (work / f"{theirs}.gguf").exists():
+            write_models(arguments, programs, theirs)
         manifest = export(arguments, name) / "manifest.json"
         # Another program may write another module.
         if not manifest.exists() or manifest.stat().st_mtime < arguments.tracewright.stat().st_mtime:
@@ -137,6 +132,17 @@ def prepare(arguments, programs):
         plan = json.loads(run(ours, "plan", source(arguments, name), "--context", context(arguments), "--json", *flags))
         streamed[name] = plan["streamed_bytes"]
     return streamed
+
+
+def write_models(arguments, programs, theirs):
+    """Writes the random checkpoint and its GGUF file in a format, by way of BF16.gguf."""
+    work, model = arguments.work, arguments.work / "model"
+    if not model.exists():
+        run(arguments.tracewright, "random", arguments.config, "-o", model, "--seed", 1, "--dtype", "bf16")
+    if not (work / "BF16.gguf").exists():
+        write_gguf(model, work / "BF16.gguf")
+    if not (work / f"{theirs}.gguf").exists():
+        quantize(programs, work, theirs)
 
 
 def export(arguments, name):
@@ -219,12 +225,14 @@ def main():
         # A round may take minutes, and all of them longer than one may wait.
         saved = [[name, what, pairs] for (name, (what, *_)), pairs in found.items()]
         (arguments.work / "rounds.json").write_text(json.dumps(saved))
+    has_experts = experts_of(json.loads(arguments.config.read_text())) > 0
     others = ["llama.cpp"] + ["torch"] * bool(arguments.torch)
     columns = "".join(f" {other} | median of the pairs' ratios | ratios |" for other in others)
     print(f"| format | what | ours, tokens/s |{columns} of the read bandwidth |\n|---|---|---|{'---|---|---|' * len(others)}---|")
     for (name, (what, *_)), pairs in found.items():
         share = statistics.median(pair["ours"] * streamed[name] / pair["read"] for pair in pairs)
-        share = "" if what.startswith("prefill") else f"{share:.2f}"
+        # A token reads only some experts, and `plan` counts all.
+        share = "" if what.startswith("prefill") or has_experts else f"{share:.2f}"
         beside = "".join(comparison(pairs, other) for other in others)
         print(f"| {name} | {what} | {median(pairs, 'ours'):.1f} |{beside} {share} |")
     read = [pair["read"] / 1e9 for pairs in found.values() for pair in pairs]
