@@ -8,6 +8,14 @@ builds llama.cpp from the source in its Python package (without AMX, which traps
 weights for a `config.json`, exports them and writes them as GGUF in each format, measures in pairs that follow each other, because a
 shared machine changes its speed within seconds, and prints medians as a table. What was made before in SCRATCH is used again. Needs `cargo build --release --features iree` and iree-compile on PATH.
 
+A large model fits with fewer layers. `--layers` also reduces the vocabulary by the same factor, so that the output head keeps its share of the work:
+
+    llama_cpp.py models/presets/qwen3-30b-a3b.json --work SCRATCH/qwen3 --llama-cpp SCRATCH --layers 4 --formats q8 q4
+    llama_cpp.py benches/peers/granite-4.0-h-tiny.json --work SCRATCH/granite --llama-cpp SCRATCH --layers 10 --formats q8 q4
+    llama_cpp.py models/presets/gpt-oss-20b.json --work SCRATCH/gpt-oss --llama-cpp SCRATCH --layers 4 --formats mxfp4
+
+With `mxfp4`, both programs read the same GGUF file. Its experts are MXFP4 and its other matrices are Q8_0, as in llama.cpp's own conversion of gpt-oss.
+
 With `--torch PYTHON`, of an environment with torch and transformers as `cargo xtask parity` installs one into .tracewright/oracle, torch runs the bf16 weights, too.
 """
 
@@ -20,12 +28,13 @@ import sys
 import tarfile
 from pathlib import Path
 
-from gguf_model import write_gguf
+from gguf_model import experts_of, write_gguf
 
 HERE = Path(__file__).parent
 SOURCE = "llama-cpp-python==0.3.36"
-# Ours, theirs.
-FORMATS = {"bf16": ([], "BF16"), "q8": (["--quant", "q8"], "Q8_0"), "q4": (["--quant", "q4:pure"], "Q4_0"), "q4_k": (["--quant", "q4_k:pure"], "Q4_K_S")}
+# Ours, theirs. Ours reads the same GGUF file where the file is in `SAME_FILE`, and converts the checkpoint otherwise.
+FORMATS = {"bf16": (["--quant", "none"], "BF16"), "q8": (["--quant", "q8"], "Q8_0"), "q4": (["--quant", "q4:pure"], "Q4_0"), "q4_k": (["--quant", "q4_k:pure"], "Q4_K_S"), "mxfp4": (["--dtype", "bf16"], "MXFP4_MOE")}
+SAME_FILE = {"MXFP4_MOE"}
 
 # What a case is called in which another program is busy.
 BUSY = ", a busy neighbour"
@@ -79,8 +88,9 @@ def build(work):
 
 
 def quantize(programs, work, form):
-    """A GGUF file with all matrices in one form."""
-    run(programs / "llama-quantize", "--pure", work / "BF16.gguf", work / f"{form}.gguf", form)
+    """A GGUF file with all matrices in one form; with MXFP4_MOE, only the experts are MXFP4, and the other matrices are Q8_0."""
+    pure = [] if form == "MXFP4_MOE" else ["--pure"]
+    run(programs / "llama-quantize", *pure, work / "BF16.gguf", work / f"{form}.gguf", form)
 
 
 def context(arguments):
@@ -88,26 +98,51 @@ def context(arguments):
     return max(512, max(arguments.prompts, default=0) + 64, max(arguments.depths, default=0) + arguments.decode + 2)
 
 
+def with_layers(path, layers, out):
+    """Writes the `config.json` of a network with the first of its layers, and with a vocabulary smaller by the same factor."""
+    config = json.loads(path.read_text())
+    config["vocab_size"] = -(-config["vocab_size"] * layers // config["num_hidden_layers"] // 256) * 256
+    config["num_hidden_layers"] = layers
+    if "layer_types" in config:
+        config["layer_types"] = config["layer_types"][:layers]
+    for key in [key for key in config if key.endswith("_token_id")]:
+        del config[key]
+    out.write_text(json.dumps(config))
+    return out
+
+
+def source(arguments, name):
+    """The model that ours reads."""
+    theirs = FORMATS[name][1]
+    return arguments.work / (f"{theirs}.gguf" if theirs in SAME_FILE else "model")
+
+
 def prepare(arguments, programs):
     """Exports and GGUF files of each format; the bytes of weights that a decoded token reads, by format."""
     work, ours = arguments.work, arguments.tracewright
-    model = work / "model"
-    if not model.exists():
-        run(ours, "random", arguments.config, "-o", model, "--seed", 1, "--dtype", "bf16")
-    if not (work / "BF16.gguf").exists():
-        write_gguf(model, work / "BF16.gguf")
     streamed = {}
     for name in arguments.formats:
         flags, theirs = FORMATS[name]
-        if not (work / f"{theirs}.gguf").exists():
-            quantize(programs, work, theirs)
+        if not source(arguments, name).exists() or not (work / f"{theirs}.gguf").exists():
+            write_models(arguments, programs, theirs)
         manifest = export(arguments, name) / "manifest.json"
         # Another program may write another module.
         if not manifest.exists() or manifest.stat().st_mtime < arguments.tracewright.stat().st_mtime:
-            run(ours, "export", model, "-o", export(arguments, name), "--context", context(arguments), "--cache", work / "cache", *flags)
-        plan = json.loads(run(ours, "plan", model, "--context", context(arguments), "--json", *flags))
+            run(ours, "export", source(arguments, name), "-o", export(arguments, name), "--context", context(arguments), "--cache", work / "cache", *flags)
+        plan = json.loads(run(ours, "plan", source(arguments, name), "--context", context(arguments), "--json", *flags))
         streamed[name] = plan["streamed_bytes"]
     return streamed
+
+
+def write_models(arguments, programs, theirs):
+    """Writes the random checkpoint and its GGUF file in a format, by way of BF16.gguf."""
+    work, model = arguments.work, arguments.work / "model"
+    if not model.exists():
+        run(arguments.tracewright, "random", arguments.config, "-o", model, "--seed", 1, "--dtype", "bf16")
+    if not (work / "BF16.gguf").exists():
+        write_gguf(model, work / "BF16.gguf")
+    if not (work / f"{theirs}.gguf").exists():
+        quantize(programs, work, theirs)
 
 
 def export(arguments, name):
@@ -143,7 +178,7 @@ def speeds(arguments, programs, name, case):
     if what.startswith("prefill"):
         # Both have read their weights once before: llama-bench warms up, and so does `bench`.
         words_of_ours = ["--tokens", tokens, "--context", context(arguments), "--rounds", 1, "--threads", threads, *FORMATS[name][0]]
-        run(arguments.tracewright, "bench", "prefill", work / "model", *words_of_ours, "--cache", work / "cache", "--json", work / "ours.json")
+        run(arguments.tracewright, "bench", "prefill", source(arguments, name), *words_of_ours, "--cache", work / "cache", "--json", work / "ours.json")
         ours = tokens / json.loads((work / "ours.json").read_text())["cases"][0]["seconds"]["median"]
     else:
         vocabulary = json.loads(arguments.config.read_text())["vocab_size"]
@@ -161,10 +196,12 @@ def speeds(arguments, programs, name, case):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("config", type=Path, help="config.json of a Llama or a Gemma 3 with a tied head")
+    parser.add_argument("config", type=Path, help="config.json of a model of a family in gguf_model.py")
     parser.add_argument("--work", type=Path, required=True, help="folder for builds and results, one for each config.json")
+    parser.add_argument("--llama-cpp", type=Path, metavar="SCRATCH", help="folder in which llama.cpp is built [default: that of --work]")
+    parser.add_argument("--layers", type=int, help="measure with the first layers only, and with a vocabulary smaller by the same factor")
     parser.add_argument("--tracewright", type=Path, default=HERE / "../../target/release/tracewright")
-    parser.add_argument("--formats", nargs="+", choices=FORMATS, default=list(FORMATS))
+    parser.add_argument("--formats", nargs="+", choices=FORMATS, default=["bf16", "q8", "q4", "q4_k"])
     parser.add_argument("--prompts", nargs="*", type=int, default=[128, 448])
     parser.add_argument("--depths", nargs="*", type=int, default=[0], help="tokens before the first decoded one")
     parser.add_argument("--decode", type=int, default=48, help="tokens that are decoded")
@@ -175,7 +212,9 @@ def main():
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
-    programs = build(arguments.work)
+    programs = build(arguments.llama_cpp or arguments.work)
+    if arguments.layers:
+        arguments.config = with_layers(arguments.config, arguments.layers, arguments.work / "config.json")
     run("cc", "-O3", "-march=native", "-pthread", HERE / "read.c", "-o", arguments.work / "read")
     streamed = prepare(arguments, programs)
     found = {(name, case): [] for name in arguments.formats for case in cases(arguments)}
@@ -186,12 +225,14 @@ def main():
         # A round may take minutes, and all of them longer than one may wait.
         saved = [[name, what, pairs] for (name, (what, *_)), pairs in found.items()]
         (arguments.work / "rounds.json").write_text(json.dumps(saved))
+    has_experts = experts_of(json.loads(arguments.config.read_text())) > 0
     others = ["llama.cpp"] + ["torch"] * bool(arguments.torch)
     columns = "".join(f" {other} | median of the pairs' ratios | ratios |" for other in others)
     print(f"| format | what | ours, tokens/s |{columns} of the read bandwidth |\n|---|---|---|{'---|---|---|' * len(others)}---|")
     for (name, (what, *_)), pairs in found.items():
         share = statistics.median(pair["ours"] * streamed[name] / pair["read"] for pair in pairs)
-        share = "" if what.startswith("prefill") else f"{share:.2f}"
+        # A token reads only some experts, and `plan` counts all.
+        share = "" if what.startswith("prefill") or has_experts else f"{share:.2f}"
         beside = "".join(comparison(pairs, other) for other in others)
         print(f"| {name} | {what} | {median(pairs, 'ours'):.1f} |{beside} {share} |")
     read = [pair["read"] / 1e9 for pairs in found.values() for pair in pairs]

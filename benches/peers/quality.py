@@ -56,7 +56,7 @@ def ours(arguments, model, tokens, flags):
     out.unlink(missing_ok=True)
     words = [arguments.tracewright, "generate", model, "--dtype", "f32", "--tokens", ",".join(map(str, tokens)), "-n", 1, "--ignore-eos"]
     run(*words, "--save-logits", out, "--all-positions", "--json", "--cache", arguments.work / "cache", "--kernels", arguments.kernels, *flags)
-    _, tensor = tensors(out, np.float32)
+    _, tensor = tensors(out)
     return tensor("prompt_logits")
 
 

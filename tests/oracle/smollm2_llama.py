@@ -42,7 +42,7 @@ def main():
     exact = work / "smollm2-f32.gguf"
     run(programs / "llama-quantize", "--allow-requantize", model, exact, "F32")
     golden = json.loads(NAME.with_suffix(".json").read_text())
-    _, reference = tensors(NAME.with_suffix(".safetensors"), np.int32)
+    _, reference = tensors(NAME.with_suffix(".safetensors"))
     found = {}
     for number, prompt in enumerate(golden["prompts"]):
         fed = np.array(prompt["prompt_tokens"] + prompt["tokens"][:-1], np.int32)
