@@ -27,14 +27,6 @@ macro_rules! alternates {
 
 pub(crate) use alternates;
 
-/// Reads from the key `layer_types`, for each of `layers` layers, whether the layer has attention.
-/// Returns `None` if the key is missing. `kinds` contains the name of layers with attention, then
-/// the name of recurrent layers.
-pub(crate) fn attention(keys: &Keys, layers: usize, kinds: [&str; 2]) -> Option<Vec<bool>> {
-    let types = keys.layer_types_of(layers, kinds)?;
-    Some(types.iter().map(|kind| kind == kinds[0]).collect())
-}
-
 /// The kinds of layers in a family, and the names of each kind in a `config.json`. The first name of
 /// a kind is the name in published files.
 pub(crate) type KindNames<K> = &'static [(K, &'static [&'static str])];

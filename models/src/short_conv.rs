@@ -232,8 +232,6 @@ alternates!(ConvConfig);
 fn attention(keys: &Keys, layers: usize) -> Vec<bool> {
     let mut attention = vec![false; layers];
     let listed = keys.layers("full_attn_idxs", layers, |layer| attention[layer] = true);
-    if let Some(attention) = hybrid::attention(keys, layers, ["full_attention", "conv"]) {
-        return attention;
-    }
-    if listed { attention } else { vec![true; layers] }
+    let kinds = hybrid::kinds(keys, layers, &[(true, &["full_attention"]), (false, &["conv"])]);
+    kinds.unwrap_or_else(|| if listed { attention } else { vec![true; layers] })
 }
