@@ -361,13 +361,7 @@ impl Keys {
     /// Reads the key `layer_types`, a list with `full_attention` or `sliding_attention` for each of
     /// `layers` layers. The method returns `None` if the key is missing.
     pub fn layer_types(&self, layers: usize) -> Option<Vec<String>> {
-        self.layer_types_of(layers, ["full_attention", "sliding_attention"])
-    }
-
-    /// Reads the key `layer_types`, a list with one of two `kinds` for each of `layers` layers. The
-    /// method returns `None` if the key is missing.
-    pub fn layer_types_of(&self, layers: usize, kinds: [&str; 2]) -> Option<Vec<String>> {
-        self.kinds_of_layers("layer_types", layers, &kinds)
+        self.kinds_of_layers("layer_types", layers, &["full_attention", "sliding_attention"])
     }
 
     /// Reads the key `key`, a list with one of the `kinds` for each of `layers` layers. The method

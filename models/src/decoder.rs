@@ -327,8 +327,16 @@ impl LlamaConfig {
         let head_dim = self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads);
         vec![
             DeclaredSize::numbers("num_hidden_layers", self.num_hidden_layers, "model.layers."),
-            DeclaredSize::extent("vocab_size", self.vocab_size, &[("model.embed_tokens.weight", 0)]),
-            DeclaredSize::extent("hidden_size", self.hidden_size, &[("model.embed_tokens.weight", 1)]),
+            DeclaredSize::extent(
+                "vocab_size",
+                self.vocab_size,
+                &[("model.embed_tokens.weight", 0), ("model.embeddings.weight", 0)],
+            ),
+            DeclaredSize::extent(
+                "hidden_size",
+                self.hidden_size,
+                &[("model.embed_tokens.weight", 1), ("model.embeddings.weight", 1)],
+            ),
             DeclaredSize::extent(
                 "intermediate_size",
                 self.intermediate_size,
@@ -336,6 +344,7 @@ impl LlamaConfig {
                     ("model.layers.*.mlp.down_proj.weight", 1),
                     ("model.layers.*.mlp.c_proj.weight", 1),
                     ("model.layers.*.feed_forward.w2.weight", 1),
+                    ("model.layers.*.mixer.down_proj.weight", 1),
                 ],
             ),
             DeclaredSize::extent(
@@ -344,6 +353,7 @@ impl LlamaConfig {
                 &[
                     ("model.layers.*.self_attn.o_proj.weight", 1),
                     ("model.layers.*.self_attn.out_proj.weight", 1),
+                    ("model.layers.*.mixer.o_proj.weight", 1),
                 ],
             ),
             // A Phi-3 checkpoint stores the query, key and value matrices in one tensor, so this
@@ -351,7 +361,7 @@ impl LlamaConfig {
             DeclaredSize::extent(
                 "num_key_value_heads × head_dim",
                 self.num_key_value_heads.saturating_mul(head_dim),
-                &[("model.layers.*.self_attn.k_proj.weight", 0)],
+                &[("model.layers.*.self_attn.k_proj.weight", 0), ("model.layers.*.mixer.k_proj.weight", 0)],
             ),
         ]
     }

@@ -108,10 +108,7 @@ impl Qwen35Config {
     /// Returns the configured sizes that Tracewright compares with the tensor shapes in the
     /// checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
-        match self.experts.sparse.is_empty() {
-            true => self.experts.llama.sizes(),
-            false => self.experts.sizes(),
-        }
+        self.experts.sizes()
     }
 }
 

@@ -297,6 +297,9 @@ pub struct ExpertsConfig {
     /// The number of features of the shared experts, which process every token. With `None`, the
     /// network has no shared experts.
     pub shared_intermediate_size: Option<usize>,
+    /// The number of features that the chosen experts read, if the experts read a projection to
+    /// fewer features. With `None`, the experts read all features.
+    pub latent_size: Option<usize>,
     /// Whether each layer has experts.
     pub sparse: Vec<bool>,
     /// Whether the router adds a bias to the scores before it chooses experts.
@@ -328,6 +331,9 @@ impl ExpertsConfig {
     /// checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let mut sizes = self.llama.sizes();
+        if !self.sparse.contains(&true) {
+            return sizes;
+        }
         // `intermediate_size` is the size of dense layers, not of experts.
         sizes.retain(|size| size.key != "intermediate_size");
         let ([experts, features], routers) = (self.keys, ROUTERS);
@@ -344,6 +350,7 @@ impl ExpertsConfig {
             num_experts_per_tok: 1,
             moe_intermediate_size: llama.intermediate_size,
             shared_intermediate_size: None,
+            latent_size: None,
             sparse: vec![true; llama.num_hidden_layers],
             biased: false,
             routing,
@@ -358,6 +365,7 @@ const ROUTERS: &[(&str, usize)] = &[
     ("model.layers.*.mlp.gate.weight", 0),
     ("model.layers.*.block_sparse_moe.gate.weight", 0),
     ("model.layers.*.feed_forward.gate.weight", 0),
+    ("model.layers.*.mixer.gate.weight", 0),
 ];
 
 /// Each pair contains a tensor with an axis of an expert's features, and the index of this axis.
@@ -365,6 +373,8 @@ const DOWN_PROJECTIONS: &[(&str, usize)] = &[
     ("model.layers.*.mlp.experts.*.down_proj.weight", 1),
     ("model.layers.*.block_sparse_moe.experts.*.w2.weight", 1),
     ("model.layers.*.feed_forward.experts.*.w2.weight", 1),
+    ("model.layers.*.block_sparse_moe.experts.*.down_proj.weight", 1),
+    ("model.layers.*.mixer.experts.*.down_proj.weight", 1),
 ];
 
 /// Lists the tensors in which HF transformers stacks all experts of a layer. Published files have a
@@ -388,6 +398,8 @@ pub(crate) const GGUF_PARTS: &[(&str, &str)] = &[
     ("ffn_gate_shexp", "mlp.shared_experts.gate_proj"),
     ("ffn_up_shexp", "mlp.shared_experts.up_proj"),
     ("ffn_down_shexp", "mlp.shared_experts.down_proj"),
+    ("ffn_latent_down", "mlp.fc1_latent_proj"),
+    ("ffn_latent_up", "mlp.fc2_latent_proj"),
 ];
 
 /// The keys of experts in a `config.json` and in a GGUF file's metadata.

@@ -42,6 +42,9 @@ pub struct GgufFamily {
     /// The family's names of the tensors within a layer, in addition to the common names. If
     /// several lists contain the name of a tensor, the first of these lists applies.
     pub(crate) parts: &'static [Names],
+    /// Pairs of the usual name of a block, such as `self_attn`, and this family's name of the block.
+    /// The first pair that matches applies.
+    pub(crate) blocks: Names,
     /// The family's names of the tensors outside of layers, in addition to the common names.
     pub(crate) outside: Names,
     /// The network's key prefix for layers, such as `model.layers`.
@@ -65,6 +68,7 @@ impl GgufFamily {
             config: |file| file.llama(json!({})),
             keys: &[],
             parts: &[],
+            blocks: &[],
             outside: &[],
             layers: "model.layers",
             arranged: |_, _, _, _| StoredOrder::Same,

@@ -64,7 +64,7 @@ model! {
         mlp: Mlp<T>,
 
         fn forward(x: T[B, S, D], at: &Attend<T>, kv: &mut Kv<T>) -> T[B, S, D] {
-            let factor = self.config.residual_multiplier;
+            let factor = self.config.factors.residual_multiplier;
             let x = x + self.self_attn.forward(self.input_layernorm(x), at, kv) * factor;
             x + self.mlp.forward(self.post_attention_layernorm(x)) * factor
         }
@@ -76,6 +76,13 @@ model! {
 pub struct GraniteConfig {
     /// The configuration keys that Granite shares with Llama.
     pub llama: LlamaConfig,
+    /// The factors by which Granite differs from Llama.
+    pub factors: Factors,
+}
+
+/// The factors of a Granite network.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Factors {
     /// The factor by which the tokens' embeddings are multiplied.
     pub embedding_multiplier: f64,
     /// The factor by which attention scores are multiplied, instead of 1/√E.
@@ -91,26 +98,32 @@ descends!(GraniteConfig from llama: LlamaConfig);
 
 impl DecoderConfig for GraniteConfig {
     fn embedded<T: Float>(&self, x: Tensor<T>) -> Tensor<T> {
-        x * self.embedding_multiplier
+        x * self.factors.embedding_multiplier
     }
 
     fn attention<T: Float>(&self, _layer: usize, rotary: &Attend<T>) -> Attend<T> {
-        rotary.clone().scaled(self.attention_multiplier)
+        rotary.clone().scaled(self.factors.attention_multiplier)
     }
 
     fn logits<T: Float>(&self, x: Tensor<T>) -> Tensor<T> {
-        x / self.logits_scaling
+        x / self.factors.logits_scaling
+    }
+}
+
+impl Factors {
+    /// Reads the keys of the factors. A missing factor is 1, as in HF transformers.
+    pub(crate) fn read(keys: &Keys) -> Self {
+        Self {
+            embedding_multiplier: keys.number_or("embedding_multiplier", 1.0),
+            attention_multiplier: keys.number_or("attention_multiplier", 1.0),
+            residual_multiplier: keys.number_or("residual_multiplier", 1.0),
+            logits_scaling: keys.number_or("logits_scaling", 1.0),
+        }
     }
 }
 
 /// Reads the `config.json` of a Granite model. Missing configuration keys get the defaults of
 /// `GraniteConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> GraniteConfig {
-    GraniteConfig {
-        llama: llama::read(keys),
-        embedding_multiplier: keys.number_or("embedding_multiplier", 1.0),
-        attention_multiplier: keys.number_or("attention_multiplier", 1.0),
-        residual_multiplier: keys.number_or("residual_multiplier", 1.0),
-        logits_scaling: keys.number_or("logits_scaling", 1.0),
-    }
+    GraniteConfig { llama: llama::read(keys), factors: Factors::read(keys) }
 }

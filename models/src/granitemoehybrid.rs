@@ -3,24 +3,25 @@
 //! are SSMs", 2024, §7), and the other layers contain attention. Every layer has a feed-forward
 //! network. In the larger Granite 4 networks, every layer also has experts.
 
-use dsl::nn::{Attend, Cache, Kv, Position, Recurrent, silu};
-use dsl::{F32, Float, Project, Tensor, model};
+use dsl::nn::{Attend, Cache, Kv, Position, Recurrent};
+use dsl::{F32, Float, Tensor, model};
 use irpa::StoredOrder;
 use serde_json::{Value, json};
 
 use crate::config::Keys;
-use crate::decoder::{DecoderConfig, LlamaConfig};
+use crate::decoder::LlamaConfig;
 use crate::experts::{self, Experts, ExpertsConfig, Routing, Scores};
 use crate::family::{Family, GgufFamily, Metadata, interleaved, joined, presets};
-use crate::granite::{self, GraniteConfig};
-use crate::hybrid::{self, alternates};
-use crate::llama::Attention;
-use crate::mamba2::{self, Mamba2, Mamba2Config};
+use crate::granite::{self, Factors};
+use crate::hybrid::{self, KindNames};
+use crate::llama::{self, Attention, Mlp};
+use crate::mamba2::{self, Kind, Mamba2, Mamba2Config, Mamba2Keys};
 
 pub(crate) const FAMILY: Family = Family {
     about: "Mamba-2 in most layers, experts beside a feed-forward network, Granite's factors",
     stacks: &[
-        ("shared_mlp.input_linear.weight", &["shared_mlp.gate_linear.weight", "shared_mlp.up_linear.weight"]),
+        ("shared_mlp.input_linear.weight", &["shared_mlp.gate_proj.weight", "shared_mlp.up_proj.weight"]),
+        ("shared_mlp.output_linear.weight", &["shared_mlp.down_proj.weight"]),
         ("block_sparse_moe.router.layer.weight", &["block_sparse_moe.gate.weight"]),
         (
             "block_sparse_moe.input_linear.weight",
@@ -34,7 +35,14 @@ pub(crate) const FAMILY: Family = Family {
     gguf: Some(GgufFamily {
         config: gguf,
         keys: granite::FACTORS,
-        parts: &[GGUF_PARTS, mamba2::GGUF_PARTS],
+        parts: &[mamba2::GGUF_PARTS, experts::GGUF_PARTS],
+        // The shared feed-forward network is the only one in GGUF files without experts.
+        blocks: &[
+            ("mlp.gate", "block_sparse_moe.gate"),
+            ("mlp.experts", "block_sparse_moe.experts"),
+            ("mlp.shared_experts", "shared_mlp"),
+            ("mlp", "shared_mlp"),
+        ],
         arranged: |part, end, heads, tensor| match mamba2::stored(part, end, tensor) {
             StoredOrder::Same => interleaved(part, end, heads, tensor),
             order => order,
@@ -45,61 +53,37 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["GraniteMoeHybridForCausalLM"], &["GraniteMoeHybridModel"], &["granitemoehybrid"])
 };
 
-/// The names of a layer's tensors in GGUF files and in the network. The name of the shared
-/// feed-forward network is `ffn` in GGUF files without experts, and `shexp` in GGUF files with
-/// experts.
-const GGUF_PARTS: &[(&str, &str)] = &[
-    ("ffn_norm", "post_attention_layernorm"),
-    ("ffn_gate", "shared_mlp.gate_linear"),
-    ("ffn_up", "shared_mlp.up_linear"),
-    ("ffn_down", "shared_mlp.output_linear"),
-    ("ffn_gate_shexp", "shared_mlp.gate_linear"),
-    ("ffn_up_shexp", "shared_mlp.up_linear"),
-    ("ffn_down_shexp", "shared_mlp.output_linear"),
-    ("ffn_gate_inp", "block_sparse_moe.gate"),
-    ("ffn_gate_exps", "block_sparse_moe.experts.gate_proj"),
-    ("ffn_up_exps", "block_sparse_moe.experts.up_proj"),
-    ("ffn_down_exps", "block_sparse_moe.experts.down_proj"),
-];
+/// The keys of Mamba-2, with the defaults of `GraniteMoeHybridConfig` in HF transformers.
+const MAMBA: Mamba2Keys = Mamba2Keys {
+    heads: ("mamba_n_heads", 128),
+    groups: ("mamba_n_groups", 1),
+    state_size: ("mamba_d_state", 256),
+    head_dim: "mamba_d_head",
+    taps: "mamba_d_conv",
+    conv_bias: "mamba_conv_bias",
+    proj_bias: "mamba_proj_bias",
+};
 
 /// The `config.json` that corresponds to a GGUF file (`LLM_ARCH_GRANITE_HYBRID` in llama.cpp).
 fn gguf(file: &Metadata<'_>) -> Value {
-    let (layers, width) = (file.layers(), file.count("embedding_length"));
-    let attention = file.each_layer("attention.head_count_kv", layers);
-    let kinds: Vec<&str> =
-        attention.iter().map(|heads| if *heads > 0 { "attention" } else { "mamba" }).collect();
-    let recurs = attention.iter().position(|heads| *heads == 0);
+    let kind = |heads| if heads > 0 { "attention" } else { "mamba" };
+    let kinds: Vec<&str> = file.key_value_heads().into_iter().map(kind).collect();
     let rotates = file.flag("rope.scaling.finetuned").unwrap_or(true);
     let experts = file.experts();
     let shared = if experts.is_some() { "expert_shared_feed_forward_length" } else { "feed_forward_length" };
+    let width = file.count("embedding_length");
     let keys = json!({
-        "hidden_size": width,
         "intermediate_size": file.count("feed_forward_length"),
         "shared_intermediate_size": file.count(shared),
-        "num_hidden_layers": layers,
-        "num_attention_heads": file.count("attention.head_count"),
-        "num_key_value_heads": attention.iter().max(),
         "rms_norm_eps": file.number("attention.layer_norm_rms_epsilon"),
-        "max_position_embeddings": file.count("context_length"),
         "layer_types": kinds,
         "position_embedding_type": if rotates { "rope" } else { "nope" },
         "num_local_experts": experts.unwrap_or(0),
         "num_experts_per_tok": experts.and_then(|_| file.count("expert_used_count")),
         "attention_bias": file.is_biased("attn_q"),
+        "mamba_expand": width.and_then(|width| file.optional_count("ssm.inner_size")?.checked_div(width)),
     });
-    let mamba = recurs.map_or(Value::Null, |layer| {
-        let inner = file.count("ssm.inner_size");
-        json!({
-            "mamba_n_heads": file.count("ssm.time_step_rank"),
-            "mamba_n_groups": file.count("ssm.group_count"),
-            "mamba_d_state": file.count("ssm.state_size"),
-            "mamba_d_conv": file.count("ssm.conv_kernel"),
-            "mamba_expand": inner.zip(width).map(|(inner, width)| inner / width),
-            "mamba_conv_bias": file.has(&format!("blk.{layer}.ssm_conv1d.bias")),
-            "mamba_proj_bias": file.has(&format!("blk.{layer}.ssm_in.bias")),
-        })
-    });
-    file.shared(joined([keys, mamba, granite::factors(file), file.rope(None)]))
+    file.hybrid(joined([keys, MAMBA.gguf(file, &kinds), granite::factors(file), file.rope(None)]))
 }
 
 model! {
@@ -108,10 +92,8 @@ model! {
         dims {
             V = vocab_size, D = hidden_size, L = num_hidden_layers,
             H = num_attention_heads, K = num_key_value_heads, E = head_dim or D / H,
-            // The number of features of the feed-forward network.
-            A = shared_intermediate_size,
             // The sizes of Mamba-2, as in `Mamba2`.
-            N = mamba_n_heads, W = mamba_n_groups, R = N / W, U = mamba_d_state, O = mamba_d_head,
+            N = mamba_heads, W = mamba_groups, R = N / W, U = state_size, O = mamba_head_dim,
             Y = N * O, Q = W * U, P = Y + Q + Q, M = conv_memory,
         }
         cache {
@@ -128,7 +110,7 @@ model! {
             self.model(tokens, at, cache)
         }
         fn logits(x: T[.., D]) -> f32[.., V] {
-            self.config.granite.logits(self.lm_head(x)).to()
+            (self.lm_head(x) / self.config.factors.logits_scaling).to()
         }
     }
 
@@ -144,11 +126,11 @@ model! {
                 true => Attend::rotary(at, S, tokens.extent(S), &rope, cache.context),
                 false => Attend::causal(at, S),
             };
-            let granite = &self.config.granite;
-            let mut x = granite.embedded(self.embed_tokens(tokens));
+            let attention = attention.scaled(self.config.factors.attention_multiplier);
+            let mut x = self.embed_tokens(tokens) * self.config.factors.embedding_multiplier;
             for (i, layer) in self.layers.iter().enumerate() {
                 x = match self.config.attends(i) {
-                    true => layer.forward(x, &granite.attention(i, &attention), cache.state(i)),
+                    true => layer.forward(x, &attention, cache.state(i)),
                     false => {
                         let (scan, conv) = cache.pair(i, ["scan", "conv"]);
                         layer.recur(x, at, scan, conv)
@@ -166,37 +148,26 @@ model! {
         self_attn: Attention<T>,
         mamba: Mamba2<T>,
         post_attention_layernorm: RmsNorm[D](eps = rms_norm_eps),
-        shared_mlp: Mlp,
+        shared_mlp: Mlp<T>,
         block_sparse_moe: Experts<T>,
 
         fn forward(x: T[B, S, D], at: &Attend<T>, kv: &mut Kv<T>) -> T[B, S, D] {
             let y = self.self_attn.forward(self.input_layernorm(x), at, kv);
-            self.feed_forward(x + scaled(y, self.config.residual_multiplier))
+            self.feed_forward(x + scaled(y, self.config.factors.residual_multiplier))
         }
 
         fn recur(x: T[B, S, D], at: Position, scan: &mut Recurrent<F32>, conv: &mut Recurrent<T>) -> T[B, S, D] {
             let y = self.mamba.forward(self.input_layernorm(x), at, scan, conv);
-            self.feed_forward(x + scaled(y, self.config.residual_multiplier))
+            self.feed_forward(x + scaled(y, self.config.factors.residual_multiplier))
         }
 
         fn feed_forward(x: T[B, S, D]) -> T[B, S, D] {
             let normed = self.post_attention_layernorm(x);
-            let y = match self.config.has_experts {
-                true => self.block_sparse_moe.forward(normed) + self.shared_mlp(normed),
-                false => self.shared_mlp(normed),
+            let y = match self.config.sparse.contains(&true) {
+                true => self.block_sparse_moe.forward(normed) + self.shared_mlp.forward(normed),
+                false => self.shared_mlp.forward(normed),
             };
-            x + scaled(y, self.config.residual_multiplier)
-        }
-    }
-
-    /// A SwiGLU feed-forward network that computes the gate and the features in one matmul.
-    pub Mlp {
-        gate_linear: Linear[D -> A],
-        up_linear: Linear[D -> A],
-        output_linear: Linear[A -> D],
-
-        fn forward(x: T[B, S, D]) -> T[B, S, D] {
-            self.output_linear(silu(self.gate_linear(x)) * self.up_linear(x))
+            x + scaled(y, self.config.factors.residual_multiplier)
         }
     }
 }
@@ -208,61 +179,25 @@ fn scaled<T: Float>(x: Tensor<T>, factor: f64) -> Tensor<T> {
     (x.to::<F32>() * factor).to()
 }
 
-/// The values in the `config.json` of a Granite 4 hybrid model. The fields have the names of the
-/// keys in `GraniteMoeHybridConfig` of HF transformers.
+/// The values in the `config.json` of a Granite 4 hybrid model.
 #[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs, reason = "most fields are keys")]
 pub struct GraniteMoeHybridConfig {
-    pub granite: GraniteConfig,
-    /// Whether each layer has attention. A layer without attention has a Mamba-2 block.
-    pub attention: Vec<bool>,
+    /// The configuration keys that the network shares with other networks with Mamba-2.
+    pub mamba: Mamba2Config,
+    /// The factors by which Granite differs from Llama.
+    pub factors: Factors,
     /// Whether the attention layers have a rotary embedding.
     pub rotary: bool,
-    pub shared_intermediate_size: usize,
-    pub has_experts: bool,
-    /// The number of experts. The value is at least 1, even if the network has no experts.
-    pub num_local_experts: usize,
-    pub num_experts_per_tok: usize,
-    pub mamba_n_heads: usize,
-    pub mamba_n_groups: usize,
-    pub mamba_d_state: usize,
-    pub mamba_d_head: usize,
-    pub mamba_conv_bias: bool,
-    pub mamba_proj_bias: bool,
-    /// The number of earlier positions that the causal convolution reads.
-    pub conv_memory: usize,
 }
 
-descends!(GraniteMoeHybridConfig from granite: GraniteConfig, through granite.llama: LlamaConfig);
+descends!(
+    GraniteMoeHybridConfig from mamba: Mamba2Config,
+    through mamba.experts: ExpertsConfig, through mamba.experts.llama: LlamaConfig
+);
 
-impl Project<Mamba2Config> for GraniteMoeHybridConfig {
-    fn project(&self) -> Mamba2Config {
-        Mamba2Config {
-            hidden_size: self.hidden_size,
-            heads: self.mamba_n_heads,
-            groups: self.mamba_n_groups,
-            state_size: self.mamba_d_state,
-            head_dim: self.mamba_d_head,
-            conv_memory: self.conv_memory,
-            conv_bias: self.mamba_conv_bias,
-            proj_bias: self.mamba_proj_bias,
-            epsilon: self.rms_norm_eps,
-            least_step: 0.0,
-        }
-    }
-}
-
-impl Project<ExpertsConfig> for GraniteMoeHybridConfig {
-    fn project(&self) -> ExpertsConfig {
-        ExpertsConfig {
-            num_experts: self.num_local_experts,
-            num_experts_per_tok: self.num_experts_per_tok,
-            ..ExpertsConfig::like_llama(self.llama.clone(), Routing::normalized(Scores::Softmax))
-        }
-    }
-}
-
-alternates!(GraniteMoeHybridConfig);
+/// The names of each kind of layer in published files, and in files that HF transformers 5 saves.
+const KINDS: KindNames<Kind> =
+    &[(Kind::Attention, &["attention", "full_attention"]), (Kind::Mamba, &["mamba", "linear_attention"])];
 
 /// Configuration keys that do not affect the results: the number of tokens in a chunk, and a key
 /// for training.
@@ -274,16 +209,9 @@ pub(crate) fn read(keys: &Keys) -> GraniteMoeHybridConfig {
     keys.ignore(IGNORED);
     keys.ignore(experts::IGNORED);
     let count = |key, default| keys.optional_count(key).unwrap_or(default);
-    let granite = granite::read(keys);
-    let layers = granite.num_hidden_layers;
-    let listed = keys.get("layer_types").and_then(Value::as_array);
-    // The name of the key in published files, and the name in files that HF transformers 5 saves.
-    let kinds =
-        match listed.is_some_and(|types| types.iter().any(|kind| kind == "mamba" || kind == "attention")) {
-            true => ["attention", "mamba"],
-            false => ["full_attention", "linear_attention"],
-        };
-    let attention = hybrid::attention(keys, layers, kinds).unwrap_or_else(|| vec![false; layers]);
+    let (llama, factors) = (llama::read(keys), Factors::read(keys));
+    let (layers, width) = (llama.num_hidden_layers, llama.hidden_size);
+    let kinds = hybrid::kinds(keys, layers, KINDS).unwrap_or_else(|| vec![Kind::Mamba; layers]);
     keys.one_of("position_embedding_type", &["rope", "nope"]);
     let rotary = keys.optional_text("position_embedding_type").as_deref() == Some("rope");
     let num_experts = keys.optional_integer("num_local_experts").unwrap_or(8);
@@ -292,31 +220,29 @@ pub(crate) fn read(keys: &Keys) -> GraniteMoeHybridConfig {
         0 => keys.optional_integer("num_experts_per_tok").unwrap_or(1).max(1),
         _ => experts::chosen(keys, "num_experts_per_tok", 2, num_experts),
     };
-    let heads = count("mamba_n_heads", 128);
-    let features = count("mamba_expand", 2) * granite.hidden_size / heads;
-    let is_other = |given: &&Value| **given != "auto" && **given != features;
-    if let Some(found) = keys.get("mamba_d_head").filter(is_other) {
-        keys.refuse("mamba_d_head", found, format!("{features}, from the hidden size and the heads"));
-    }
+    // The key `intermediate_size` contains the size of experts. Each layer also has a shared network.
+    let intermediate_size = count("shared_intermediate_size", 1024);
+    let shared = LlamaConfig { intermediate_size, mlp_bias: false, ..llama.clone() };
+    let experts = ExpertsConfig {
+        num_experts: num_experts.max(1),
+        num_experts_per_tok: chosen.min(num_experts.max(1)),
+        sparse: vec![num_experts > 0; layers],
+        keys: ["num_local_experts", "intermediate_size"],
+        moe_intermediate_size: llama.intermediate_size,
+        ..ExpertsConfig::like_llama(shared, Routing::normalized(Scores::Softmax))
+    };
     if let Some(limit) = keys.get("time_step_limit")
         && (limit.get(0).and_then(Value::as_f64) != Some(0.0) || limit.get(1).is_some_and(Value::is_number))
     {
         keys.refuse("time_step_limit", limit, "[0, Infinity]");
     }
-    GraniteMoeHybridConfig {
-        granite,
-        attention,
-        rotary,
-        shared_intermediate_size: count("shared_intermediate_size", 1024),
-        has_experts: num_experts > 0,
-        num_local_experts: num_experts.max(1),
-        num_experts_per_tok: chosen.min(num_experts.max(1)),
-        mamba_n_heads: heads,
-        mamba_n_groups: count("mamba_n_groups", 1),
-        mamba_d_state: count("mamba_d_state", 256),
-        mamba_d_head: features,
-        mamba_conv_bias: keys.flag("mamba_conv_bias", true),
-        mamba_proj_bias: keys.flag("mamba_proj_bias", false),
-        conv_memory: hybrid::conv_memory(keys, "mamba_d_conv", 4),
-    }
+    let head_dim = |heads| {
+        let features = count("mamba_expand", 2) * width / heads;
+        let is_other = |given: &&Value| **given != "auto" && **given != features;
+        if let Some(found) = keys.get("mamba_d_head").filter(is_other) {
+            keys.refuse("mamba_d_head", found, format!("{features}, from the hidden size and the heads"));
+        }
+        features
+    };
+    GraniteMoeHybridConfig { mamba: MAMBA.read(keys, (experts, kinds), head_dim), factors, rotary }
 }

@@ -2,6 +2,8 @@
 
 use std::ops::DerefMut;
 
+use serde_json::Value;
+
 use crate::config::Keys;
 use crate::decoder::{LlamaConfig, read_text_tower};
 
@@ -25,12 +27,29 @@ macro_rules! alternates {
 
 pub(crate) use alternates;
 
-/// Reads from the key `layer_types`, for each of `layers` layers, whether the layer has attention.
-/// Returns `None` if the key is missing. `kinds` contains the name of layers with attention, then
-/// the name of recurrent layers.
-pub(crate) fn attention(keys: &Keys, layers: usize, kinds: [&str; 2]) -> Option<Vec<bool>> {
-    let types = keys.layer_types_of(layers, kinds)?;
-    Some(types.iter().map(|kind| kind == kinds[0]).collect())
+/// The kinds of layers in a family, and the names of each kind in a `config.json`. The first name of
+/// a kind is the name in published files.
+pub(crate) type KindNames<K> = &'static [(K, &'static [&'static str])];
+
+/// Reads the kind of each of `layers` layers from the key `layer_types`. Returns `None` if the key
+/// is missing.
+pub(crate) fn kinds<K: Copy>(keys: &Keys, layers: usize, names: KindNames<K>) -> Option<Vec<K>> {
+    let value = keys.get("layer_types")?;
+    let kinds = value.as_array().and_then(|list| named(list, names)).filter(|kinds| kinds.len() == layers);
+    if kinds.is_none() {
+        let published: Vec<&str> = names.iter().map(|(_, names)| names[0]).collect();
+        keys.refuse("layer_types", value, format!("a list of {layers} of `{}`", published.join("` and `")));
+    }
+    kinds
+}
+
+/// The kinds with the names in `list`. Returns `None` if a name is unknown.
+pub(crate) fn named<K: Copy>(list: &[Value], names: KindNames<K>) -> Option<Vec<K>> {
+    let kind = |name: &Value| {
+        let found = names.iter().find(|(_, known)| known.iter().any(|known| name == known));
+        found.map(|(kind, _)| *kind)
+    };
+    list.iter().map(kind).collect()
 }
 
 /// The number of earlier positions that a causal convolution reads. The function computes this

@@ -143,6 +143,7 @@ mod rope;
 pub mod sentence;
 mod shape_check;
 pub mod short_conv;
+pub mod ungated;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -196,7 +197,7 @@ families! {
     mistral::Mistral(LlamaConfig);
     mistral4::Mistral4(latent::LatentConfig);
     mixtral::Mixtral(ExpertsConfig);
-    nemotron_h::NemotronH(nemotron_h::NemotronHConfig);
+    nemotron_h::NemotronH(mamba2::Mamba2Config);
     olmo2::Olmo2(LlamaConfig);
     olmo3::Olmo3(LlamaConfig);
     olmoe::Olmoe(olmoe::OlmoeConfig);

@@ -3,6 +3,14 @@
 use dsl::nn::{MatrixTokens, Position, Recurrent, rms_norm, silu};
 use dsl::{F32, Float, model};
 use irpa::{CheckpointTensor, StoredOrder};
+use serde_json::{Value, json};
+
+use crate::config::Keys;
+use crate::decoder::LlamaConfig;
+use crate::experts::ExpertsConfig;
+use crate::family::Metadata;
+use crate::hybrid;
+use crate::shape_check::DeclaredSize;
 
 /// The names of the tensors of a Mamba-2 block in GGUF files and in the network.
 pub(crate) const GGUF_PARTS: &[(&str, &str)] = &[
@@ -37,7 +45,7 @@ model! {
             D = hidden_size,
             // N, W and R are the numbers of value heads, of key heads, and of value heads per key
             // head. U and O are the numbers of features of a key and of a value.
-            N = heads, W = groups, R = N / W, U = state_size, O = head_dim,
+            N = mamba_heads, W = mamba_groups, R = N / W, U = state_size, O = mamba_head_dim,
             // P is the convolution's inputs, which are values, keys and queries. Z also includes
             // the gate and the time steps.
             Y = N * O, Q = W * U, P = Y + Q + Q, Z = Y + P + N,
@@ -70,33 +78,142 @@ model! {
             let read = scan.write(tokens, S, at) + value * self.skip().unmerge(N, &[w, r]); // [B, S, W, R, O]
             let gated = read * silu(gate.to::<F32>()).unmerge(Z, &[w, r, o]);
             // Each group has its own norm.
-            let normed = rms_norm(gated, &[R, O], self.config.epsilon).to::<T>().merge(&[W, R, O], Y);
+            let normed = rms_norm(gated, &[R, O], self.config.rms_norm_eps).to::<T>().merge(&[W, R, O], Y);
             self.out_proj(normed * self.norm())
         }
     }
 }
 
-/// The configuration of a Mamba-2 block.
+/// The kind of block that a layer contains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A Mamba-2 block.
+    Mamba,
+    /// Attention.
+    Attention,
+    /// A feed-forward network.
+    Mlp,
+    /// A mixture of experts.
+    Experts,
+}
+
+/// The configuration of a network in which some layers contain a Mamba-2 block.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mamba2Config {
-    /// The number of features of the residual stream.
-    pub hidden_size: usize,
+    /// The configuration keys that the network shares with other networks with experts.
+    pub experts: ExpertsConfig,
+    /// The kind of block in each layer. A layer can also contain a feed-forward network in addition
+    /// to attention or Mamba-2.
+    pub kinds: Vec<Kind>,
     /// The number of value heads.
-    pub heads: usize,
+    pub mamba_heads: usize,
     /// The number of key heads, which is also the number of query heads.
-    pub groups: usize,
+    pub mamba_groups: usize,
     /// The number of features of a key.
     pub state_size: usize,
     /// The number of features of a value.
-    pub head_dim: usize,
+    pub mamba_head_dim: usize,
     /// The number of earlier positions that the convolution reads.
     pub conv_memory: usize,
     /// Whether the convolution has a bias.
     pub conv_bias: bool,
     /// Whether the linear layers have biases.
     pub proj_bias: bool,
-    /// The ε that the norm adds to the mean square.
-    pub epsilon: f64,
     /// The lower bound of the time steps, or 0 if the time steps have no lower bound.
     pub least_step: f64,
+    /// The names of the keys in this family's `config.json`.
+    pub keys: Mamba2Keys,
+}
+
+descends!(Mamba2Config from experts: ExpertsConfig, through experts.llama: LlamaConfig);
+
+impl Mamba2Config {
+    /// Whether a layer has attention.
+    pub fn attends(&self, layer: usize) -> bool {
+        self.kinds.get(layer) == Some(&Kind::Attention)
+    }
+
+    /// Whether a layer has a Mamba-2 block.
+    pub fn recurs(&self, layer: usize) -> bool {
+        self.kinds.get(layer) == Some(&Kind::Mamba)
+    }
+
+    /// Returns the configured sizes that Tracewright compares with the tensor shapes in the
+    /// checkpoint.
+    pub fn sizes(&self) -> Vec<DeclaredSize> {
+        let heads = &[("model.layers.*.mamba.A_log", 0), ("model.layers.*.mixer.A_log", 0)];
+        let taps = &[("model.layers.*.mamba.conv1d.weight", 2), ("model.layers.*.mixer.conv1d.weight", 2)];
+        let mut sizes = self.experts.sizes();
+        sizes.push(DeclaredSize::extent(self.keys.heads.0, self.mamba_heads, heads));
+        sizes.push(DeclaredSize::extent(self.keys.taps, self.conv_memory + 1, taps));
+        sizes
+    }
+}
+
+/// The names of the keys of Mamba-2 in a family's `config.json`. Some names come with the family's
+/// default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are those of the fields in `Mamba2Config`")]
+pub struct Mamba2Keys {
+    pub heads: (&'static str, usize),
+    pub groups: (&'static str, usize),
+    pub state_size: (&'static str, usize),
+    pub head_dim: &'static str,
+    /// The key of the number of positions that the convolution reads. The default is 4.
+    pub taps: &'static str,
+    /// The default is true.
+    pub conv_bias: &'static str,
+    /// The default is false.
+    pub proj_bias: &'static str,
+}
+
+impl Mamba2Keys {
+    /// Reads the keys from a `config.json`. The function `head_dim` computes the number of features
+    /// of a value from the number of value heads.
+    pub(crate) fn read(
+        &self,
+        keys: &Keys,
+        (experts, kinds): (ExpertsConfig, Vec<Kind>),
+        head_dim: impl FnOnce(usize) -> usize,
+    ) -> Mamba2Config {
+        let count = |(key, default)| keys.optional_count(key).unwrap_or(default);
+        let [heads, groups] = [self.heads, self.groups].map(count);
+        if !heads.is_multiple_of(groups) {
+            keys.refuse(
+                self.groups.0,
+                groups,
+                format!("a divisor of {heads}, the value of `{}`", self.heads.0),
+            );
+        }
+        Mamba2Config {
+            experts,
+            kinds,
+            mamba_heads: heads,
+            mamba_groups: groups,
+            state_size: count(self.state_size),
+            mamba_head_dim: head_dim(heads),
+            conv_memory: hybrid::conv_memory(keys, self.taps, 4),
+            conv_bias: keys.flag(self.conv_bias, true),
+            proj_bias: keys.flag(self.proj_bias, false),
+            least_step: 0.0,
+            keys: *self,
+        }
+    }
+
+    /// Converts the metadata of a GGUF file to the keys of a `config.json`. A layer with the kind
+    /// `mamba` has a Mamba-2 block. If no layer has this kind, the result contains no keys.
+    pub(crate) fn gguf(&self, file: &Metadata<'_>, kinds: &[&str]) -> Value {
+        let layer = kinds.iter().position(|kind| *kind == "mamba");
+        let Some(layer) = layer else { return Value::Null };
+        let (inner, heads) = (file.count("ssm.inner_size"), file.count("ssm.time_step_rank"));
+        json!({
+            (self.heads.0): heads,
+            (self.groups.0): file.count("ssm.group_count"),
+            (self.state_size.0): file.count("ssm.state_size"),
+            (self.head_dim): inner.zip(heads).and_then(|(inner, heads)| inner.checked_div(heads)),
+            (self.taps): file.count("ssm.conv_kernel"),
+            (self.conv_bias): file.has(&format!("blk.{layer}.ssm_conv1d.bias")),
+            (self.proj_bias): file.has(&format!("blk.{layer}.ssm_in.bias")),
+        })
+    }
 }

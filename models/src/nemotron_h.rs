@@ -2,19 +2,21 @@
 //! (`modeling_nemotron_h.py`). Each layer has a norm and one block. The block is a Mamba-2 block,
 //! attention without a rotary embedding, a feed-forward network, or a mixture of experts.
 
-mod config;
-
 use bake::Ignorable;
-use dsl::nn::{Attend, Cache, Kv, Position, Recurrent, dot, relu};
-use dsl::{F32, Float, Tensor, model};
+use dsl::nn::{Attend, Cache, Kv, Position, Recurrent};
+use dsl::{F32, Float, model};
+use files::limits;
+use serde_json::{Value, json};
 
-use crate::experts::{self, mixture, route};
-use crate::family::{Family, GgufFamily, presets};
+use crate::config::Keys;
+use crate::decoder::{Defaults, LlamaConfig};
+use crate::experts::{self, ExpertsConfig};
+use crate::family::{Family, GgufFamily, Metadata, joined, presets};
+use crate::hybrid::{self, KindNames};
 use crate::llama::Attention;
-use crate::mamba2::{self, Mamba2};
-
-pub(crate) use config::read;
-pub use config::{Kind, NemotronHConfig};
+use crate::mamba2::{self, Kind, Mamba2, Mamba2Config, Mamba2Keys};
+use crate::rope::RopeParameters;
+use crate::ungated::{UngatedExperts, UngatedMlp};
 
 pub(crate) const FAMILY: Family = Family {
     about: "one part in each layer: Mamba-2, attention without rotation, squared ReLU, or experts",
@@ -34,9 +36,10 @@ pub(crate) const FAMILY: Family = Family {
     ],
     gguf: Some(GgufFamily {
         also: &["nemotron_h"],
-        config: config::gguf,
+        config: gguf,
         keys: experts::GGUF_KEYS,
-        parts: &[GGUF_PARTS],
+        parts: &[&[("attn_norm", "norm")], mamba2::GGUF_PARTS, experts::GGUF_PARTS],
+        blocks: &[("self_attn", "mixer"), ("mamba", "mixer"), ("mlp", "mixer")],
         outside: &[("token_embd", "model.embeddings"), ("output_norm", "model.norm_f")],
         arranged: |part, end, _, tensor| mamba2::stored(part, end, tensor),
         ..GgufFamily::llama("nemotron_h_moe")
@@ -45,43 +48,54 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["NemotronHForCausalLM"], &["NemotronHModel"], &["nemotron_h"])
 };
 
-/// The names of a layer's tensors in GGUF files and in the network.
-const GGUF_PARTS: &[(&str, &str)] = &[
-    ("attn_norm", "norm"),
-    ("attn_q", "mixer.q_proj"),
-    ("attn_k", "mixer.k_proj"),
-    ("attn_v", "mixer.v_proj"),
-    ("attn_output", "mixer.o_proj"),
-    ("ssm_in", "mixer.in_proj"),
-    ("ssm_conv1d", "mixer.conv1d"),
-    ("ssm_dt.bias", "mixer.dt_bias"),
-    ("ssm_a", "mixer.A_log"),
-    ("ssm_d", "mixer.D"),
-    ("ssm_norm", "mixer.norm"),
-    ("ssm_out", "mixer.out_proj"),
-    ("ffn_up", "mixer.up_proj"),
-    ("ffn_down", "mixer.down_proj"),
-    ("ffn_gate_inp", "mixer.gate"),
-    ("exp_probs_b.bias", "mixer.gate.e_score_correction_bias"),
-    ("ffn_up_exps", "mixer.experts.up_proj"),
-    ("ffn_down_exps", "mixer.experts.down_proj"),
-    ("ffn_up_shexp", "mixer.shared_experts.up_proj"),
-    ("ffn_down_shexp", "mixer.shared_experts.down_proj"),
-    ("ffn_latent_down", "mixer.fc1_latent_proj"),
-    ("ffn_latent_up", "mixer.fc2_latent_proj"),
-];
+/// The keys of Mamba-2, with the defaults of `NemotronHConfig` in HF transformers.
+const MAMBA: Mamba2Keys = Mamba2Keys {
+    heads: ("mamba_num_heads", 128),
+    groups: ("n_groups", 8),
+    state_size: ("ssm_state_size", 128),
+    head_dim: "mamba_head_dim",
+    taps: "conv_kernel",
+    conv_bias: "use_conv_bias",
+    proj_bias: "use_bias",
+};
+
+/// The `config.json` that corresponds to a GGUF file (`LLM_ARCH_NEMOTRON_H` and `LLM_ARCH_NEMOTRON_H_MOE` in
+/// llama.cpp).
+fn gguf(file: &Metadata<'_>) -> Value {
+    let heads = file.key_value_heads();
+    let features = file.each_layer("feed_forward_length", Some(heads.len()));
+    let kind = |layer: usize| match (heads[layer], features[layer]) {
+        (0, 0) => "mamba",
+        (_, 0) => "attention",
+        _ if file.has(&format!("blk.{layer}.ffn_gate_inp.weight")) => "moe",
+        _ => "mlp",
+    };
+    let kinds: Vec<&str> = (0..heads.len()).map(kind).collect();
+    let [rms, other] = ["rms_epsilon", "epsilon"].map(|end| format!("attention.layer_norm_{end}"));
+    let keys = json!({
+        "intermediate_size": file.most("feed_forward_length").filter(|&most| most > 0),
+        "layers_block_type": kinds,
+        "layer_norm_epsilon": file.optional_number(&rms).or_else(|| file.number(&other)),
+        "mlp_bias": (0..kinds.len()).any(|layer| file.has(&format!("blk.{layer}.ffn_up.bias"))),
+    });
+    let experts = file.experts().map_or(Value::Null, |_| {
+        let own = json!({
+            "moe_shared_expert_intermediate_size": file.count("expert_shared_feed_forward_length"),
+            "moe_latent_size": file.optional_count("moe_latent_size").filter(|&size| size > 0),
+        });
+        joined([own, file.deepseek()])
+    });
+    file.hybrid(joined([keys, MAMBA.gguf(file, &kinds), experts]))
+}
 
 model! {
     /// The whole network, from token ids `[B, S]` to logits over the vocabulary.
-    pub NemotronH<T: Float>(NemotronHConfig) {
+    pub NemotronH<T: Float>(Mamba2Config) {
         dims {
-            V = vocab_size, D = hidden_size, L = num_hidden_layers, A = intermediate_size,
+            V = vocab_size, D = hidden_size, L = num_hidden_layers,
             K = num_key_value_heads, E = head_dim or 1,
-            // X is the number of experts. F and Z are the features and the inputs of an expert. I
-            // is the features of the shared expert, which every token uses.
-            X = num_experts, F = moe_intermediate_size, Z = latent_size, I = shared_features,
             // The sizes of Mamba-2, as in `Mamba2`.
-            N = mamba_num_heads, W = n_groups, R = N / W, U = ssm_state_size, O = mamba_head_dim,
+            N = mamba_heads, W = mamba_groups, R = N / W, U = state_size, O = mamba_head_dim,
             Y = N * O, Q = W * U, P = Y + Q + Q, M = conv_memory,
         }
         cache {
@@ -118,22 +132,21 @@ model! {
                         let (scan, conv) = cache.pair(i, ["scan", "conv"]);
                         layer.recur(x, at, scan, conv)
                     }
-                    Kind::Mlp => layer.feed_forward(x),
-                    Kind::Experts => layer.mixed(x),
+                    Kind::Mlp => layer.feed_forward(x, false),
+                    Kind::Experts => layer.feed_forward(x, true),
                 };
             }
             self.norm(x)
         }
     }
 
-    /// A layer with a norm and one of four kinds of blocks. The layer has a function for each kind
-    /// of block.
+    /// A layer with a norm and one of four kinds of blocks.
     pub Layer {
         norm: RmsNorm[D](eps = rms_norm_eps, style = wide),
         attention: Attention<T> at "mixer",
         mamba: Mamba2<T> at "mixer",
-        mlp: Mlp at "mixer",
-        experts: Experts at "mixer",
+        mlp: UngatedMlp<T> at "mixer",
+        experts: UngatedExperts<T> at "mixer",
 
         fn forward(x: T[B, S, D], at: &Attend<T>, kv: &mut Kv<T>) -> T[B, S, D] {
             x + self.attention.forward(self.norm(x), at, kv)
@@ -143,51 +156,90 @@ model! {
             x + self.mamba.forward(self.norm(x), at, scan, conv)
         }
 
-        fn feed_forward(x: T[B, S, D]) -> T[B, S, D] {
-            x + self.mlp(self.norm(x))
-        }
-
-        fn mixed(x: T[B, S, D]) -> T[B, S, D] {
-            x + self.experts(self.norm(x))
-        }
-    }
-
-    /// A feed-forward network without a gate. The activation function is the square of ReLU (So et
-    /// al., "Primer", 2021).
-    pub Mlp {
-        up_proj: Linear[D -> A](bias if mlp_bias),
-        down_proj: Linear[A -> D](bias if mlp_bias),
-
-        fn forward(x: T[B, S, D]) -> T[B, S, D] {
-            self.down_proj(squared(self.up_proj(x)))
-        }
-    }
-
-    /// Routed and shared experts, whose feed-forward networks have no gate. In some networks, the
-    /// routed experts process a projection of the features to fewer dimensions.
-    pub Experts {
-        gate: Linear[D -> X],
-        bias: Weight<F32>[X] at "gate.e_score_correction_bias",
-        up: Weight[X, F, Z] at "experts.*.up_proj.weight",
-        down: Weight[X, Z, F] at "experts.*.down_proj.weight",
-        shared_up: Linear[D -> I](bias if mlp_bias) at "shared_experts.up_proj",
-        shared_down: Linear[I -> D](bias if mlp_bias) at "shared_experts.down_proj",
-        inward: Linear[D -> Z](bias if mlp_bias) at "fc1_latent_proj",
-        outward: Linear[Z -> D](bias if mlp_bias) at "fc2_latent_proj",
-
-        fn forward(x: T[B, S, D]) -> T[B, S, D] {
-            let experts = &self.config.experts;
-            let routed = route(self.gate(x).to::<F32>(), Some(self.bias()), experts.num_experts_per_tok, &experts.routing);
-            let y = if self.config.is_latent { self.inward(x) } else { x.rename(D, Z) };
-            let mixed = mixture(y, routed, [self.up(), self.down()], |[up, down]| dot(squared(dot(y, up, Z)), down, F));
-            let mixed = if self.config.is_latent { self.outward(mixed) } else { mixed.rename(Z, D) };
-            mixed + self.shared_down(squared(self.shared_up(x)))
+        fn feed_forward(x: T[B, S, D], sparse: bool) -> T[B, S, D] {
+            let normed = self.norm(x);
+            x + if sparse { self.experts.forward(normed) } else { self.mlp.forward(normed) }
         }
     }
 }
 
-#[track_caller]
-fn squared<T: Float>(x: Tensor<T>) -> Tensor<T> {
-    let x = relu(x);
-    x * x
+/// Lists the name of each kind of block in the key `layers_block_type`.
+const KINDS: KindNames<Kind> = &[
+    (Kind::Mamba, &["mamba", "linear_attention"]),
+    (Kind::Attention, &["attention", "full_attention"]),
+    (Kind::Mlp, &["mlp"]),
+    (Kind::Experts, &["moe"]),
+];
+
+/// Lists the letter of each kind of block in the key `hybrid_override_pattern`.
+const LETTERS: KindNames<Kind> =
+    &[(Kind::Mamba, &["M"]), (Kind::Attention, &["*"]), (Kind::Mlp, &["-"]), (Kind::Experts, &["E"])];
+
+/// Configuration keys that Tracewright ignores, because the keys affect only training or other
+/// implementations.
+const IGNORED: &[&str] = key_names![
+    attention_bias chunk_size expand hidden_dropout mamba_proj_bias mamba_ssm_cache_dtype
+    moe_shared_expert_overlap mtp_hybrid_override_pattern mtp_layers_block_type n_shared_experts
+    norm_eps num_logits_to_keep num_nextn_predict_layers partial_rotary_factor rescale_prenorm_residual
+    residual_in_fp32 rope_parameters rope_theta time_step_floor time_step_limit time_step_max
+    time_step_rank use_mamba_kernels
+];
+
+/// Reads the `config.json` of a Nemotron-H model. Missing configuration keys get the defaults of
+/// `NemotronHConfig` in HF transformers.
+pub(crate) fn read(keys: &Keys) -> Mamba2Config {
+    keys.ignore(IGNORED);
+    keys.ignore(experts::IGNORED);
+    keys.one_of("mlp_hidden_act", &["relu2"]);
+    keys.one_of("mamba_hidden_act", &["silu"]);
+    // HF transformers always stores a separate head matrix.
+    keys.always("tie_word_embeddings", false);
+    if let Some(found) = keys.get("sliding_window") {
+        keys.refuse("sliding_window", found, "null");
+    }
+    let kinds = kinds(keys);
+    let defaults = Defaults {
+        hidden_act: &[],
+        sizes: Some([131_072, 4096, 21_504, kinds.len(), 32]),
+        num_key_value_heads: Some(8),
+        head_dim: Some(128),
+        norm_key: "layer_norm_epsilon",
+        rms_norm_eps: 1e-5,
+        ..Defaults::new(4096)
+    };
+    let llama = LlamaConfig::with_rope(keys, defaults, |_, _| RopeParameters::plain(1e4));
+    if llama.num_hidden_layers != kinds.len() {
+        let expected = format!("{}, the layers that the list of kinds has", kinds.len());
+        keys.refuse("num_hidden_layers", llama.num_hidden_layers, expected);
+    }
+    let llama = LlamaConfig { mlp_bias: keys.flag("mlp_bias", false), ..llama };
+    let count = |key, default| keys.optional_count(key).unwrap_or(default);
+    let experts = ExpertsConfig {
+        latent_size: keys.optional_count("moe_latent_size"),
+        shared_intermediate_size: Some(count("moe_shared_expert_intermediate_size", 7688)),
+        sparse: kinds.iter().map(|kind| *kind == Kind::Experts).collect(),
+        ..experts::deepseek(keys, llama, [8, 2, 7688], ([1, 1], 1.0, 0))
+    };
+    let mamba = MAMBA.read(keys, (experts, kinds), |_| count("mamba_head_dim", 64));
+    Mamba2Config { least_step: keys.number_or("time_step_min", 0.001), ..mamba }
+}
+
+/// Reads the kind of block of each layer from the key `layers_block_type` or from the letters in
+/// the key `hybrid_override_pattern`.
+fn kinds(keys: &Keys) -> Vec<Kind> {
+    let named = |names: &Value| hybrid::named(names.as_array()?, KINDS);
+    let lettered = |pattern: &Value| {
+        let letters: Vec<Value> = pattern.as_str()?.chars().map(|letter| letter.to_string().into()).collect();
+        hybrid::named(&letters, LETTERS)
+    };
+    let (key, value, kinds) = match (keys.get("layers_block_type"), keys.get("hybrid_override_pattern")) {
+        (Some(names), _) => ("layers_block_type", names, named(names)),
+        (None, Some(pattern)) => ("hybrid_override_pattern", pattern, lettered(pattern)),
+        (None, None) => return vec![Kind::Mamba, Kind::Experts, Kind::Attention, Kind::Mlp],
+    };
+    kinds.filter(|kinds| (1..=limits::LAYERS).contains(&kinds.len())).unwrap_or_else(|| {
+        let expected = "`mamba`, `attention`, `mlp` or `moe` for each layer, or one of the letters M*-E";
+        keys.refuse(key, value, expected);
+        vec![Kind::Mlp]
+    })
 }

@@ -249,7 +249,8 @@ pub(crate) fn shared(keys: &Keys, llama: LlamaConfig) -> Qwen35Config {
     let count = |key, default| keys.optional_count(key).unwrap_or(default);
     let period = count("full_attention_interval", 4);
     let layers = llama.num_hidden_layers;
-    let attention = hybrid::attention(keys, layers, ["full_attention", "linear_attention"]);
+    let attention =
+        hybrid::kinds(keys, layers, &[(true, &["full_attention"]), (false, &["linear_attention"])]);
     let by_period = || (1..=layers).map(|layer| layer.is_multiple_of(period)).collect();
     let bias = keys.flag("attention_bias", false);
     let llama = LlamaConfig { attention_bias: bias, attention_out_bias: bias, ..llama };

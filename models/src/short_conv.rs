@@ -2,11 +2,8 @@
 //! Technical Report" (2025), §2. Field names follow the names in the Hugging Face checkpoint
 //! (`modeling_lfm2.py`). Layers without a convolution have the same attention as Qwen3.
 
-use std::iter;
-
 use dsl::nn::{Attend, Cache, Kv, Position, Recurrent, attend, silu};
 use dsl::{F32, Float, model};
-use files::limits;
 use irpa::StoredOrder;
 use serde_json::{Value, json};
 
@@ -17,7 +14,6 @@ use crate::family::{GgufFamily, Metadata, joined};
 use crate::hybrid::{self, alternates};
 use crate::mixtral::Mixture;
 use crate::rope::RopeDefaults;
-use crate::shape_check::DeclaredSize;
 
 /// The description of the GGUF files of an LFM2.
 pub(crate) const GGUF: GgufFamily = GgufFamily {
@@ -52,28 +48,16 @@ pub(crate) const GGUF_PARTS: &[(&str, &str)] = &[
 ];
 
 pub(crate) fn gguf_config(file: &Metadata<'_>) -> Value {
-    let said = file.count("block_count");
-    // If the file has more layers than this limit, the reader of the configuration later reports an
-    // error.
-    let layers = said.filter(|&layers| layers <= limits::LAYERS).unwrap_or(0);
-    let heads = file.counts("attention.head_count_kv").unwrap_or_default();
-    let all = heads.iter().copied().chain(iter::repeat(heads.first().copied().unwrap_or(0)));
     let kind = |heads| if heads > 0 { "full_attention" } else { "conv" };
-    let types: Vec<&str> = all.take(layers).map(kind).collect();
+    let types: Vec<&str> = file.key_value_heads().into_iter().map(kind).collect();
     let keys = json!({
-        "hidden_size": file.count("embedding_length"),
         "intermediate_size": file.count("feed_forward_length"),
-        "num_hidden_layers": said,
-        "num_attention_heads": file.most("attention.head_count"),
-        "num_key_value_heads": heads.iter().copied().max(),
-        "head_dim": file.optional_count("attention.key_length"),
         "norm_eps": file.number("attention.layer_norm_rms_epsilon"),
         "layer_types": types,
         "conv_L_cache": file.count("shortconv.l_cache"),
-        "conv_bias": (0..layers).any(|layer| file.has(&format!("blk.{layer}.shortconv.in_proj.bias"))),
-        "max_position_embeddings": file.count("context_length"),
+        "conv_bias": (0..types.len()).any(|layer| file.has(&format!("blk.{layer}.shortconv.in_proj.bias"))),
     });
-    file.shared(joined([keys, file.rope(None)]))
+    file.hybrid(joined([keys, file.rope(None)]))
 }
 
 model! {
@@ -240,17 +224,6 @@ pub(crate) fn shared(keys: &Keys, sizes: [usize; 5]) -> ConvConfig {
     ConvConfig { experts, attention, conv_memory, conv_bias }
 }
 
-impl ConvConfig {
-    /// Returns the configured sizes that Tracewright compares with the tensor shapes in the
-    /// checkpoint.
-    pub fn sizes(&self) -> Vec<DeclaredSize> {
-        match self.experts.sparse.contains(&true) {
-            true => self.experts.sizes(),
-            false => self.experts.llama.sizes(),
-        }
-    }
-}
-
 alternates!(ConvConfig);
 
 /// Reads from the key `layer_types`, for each of `layers` layers, whether the layer has attention.
@@ -259,8 +232,6 @@ alternates!(ConvConfig);
 fn attention(keys: &Keys, layers: usize) -> Vec<bool> {
     let mut attention = vec![false; layers];
     let listed = keys.layers("full_attn_idxs", layers, |layer| attention[layer] = true);
-    if let Some(attention) = hybrid::attention(keys, layers, ["full_attention", "conv"]) {
-        return attention;
-    }
-    if listed { attention } else { vec![true; layers] }
+    let kinds = hybrid::kinds(keys, layers, &[(true, &["full_attention"]), (false, &["conv"])]);
+    kinds.unwrap_or_else(|| if listed { attention } else { vec![true; layers] })
 }

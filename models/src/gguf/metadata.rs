@@ -307,6 +307,29 @@ impl<'a> Metadata<'a> {
         joined([shared, own])
     }
 
+    /// Returns the configuration keys of a network in which only some layers have attention, together
+    /// with the keys `own` of this family. A layer without attention has 0 key-value heads.
+    pub(crate) fn hybrid(&self, own: Value) -> Value {
+        let (width, layers) = (self.count("embedding_length"), self.layers());
+        let heads =
+            self.required("attention.head_count", "a positive integer", self.most("attention.head_count"));
+        let quotient = || width.zip(heads).and_then(|(width, heads)| width.checked_div(heads));
+        let keys = json!({
+            "hidden_size": width,
+            "num_hidden_layers": layers,
+            "num_attention_heads": heads,
+            "num_key_value_heads": self.key_value_heads().into_iter().max(),
+            "head_dim": self.optional_count("attention.key_length").or_else(quotient),
+            "max_position_embeddings": self.count("context_length"),
+        });
+        self.shared(joined([keys, own]))
+    }
+
+    /// The number of key-value heads of each layer, which is 0 for a layer without attention.
+    pub(crate) fn key_value_heads(&self) -> Vec<usize> {
+        self.each_layer("attention.head_count_kv", self.layers())
+    }
+
     /// Returns the configuration keys that all families derived from Llama share, together with the
     /// keys `own` of this family.
     pub(crate) fn llama(&self, own: Value) -> Value {

@@ -1,6 +1,8 @@
 //! Renames the tensors of a GGUF file, and undoes the changes that the conversion to GGUF made to
 //! these tensors.
 
+use std::borrow::Cow;
+
 use irpa::{Checkpoint, CheckpointTensor, StoredOrder};
 
 use super::metadata::Metadata;
@@ -96,9 +98,18 @@ impl Renaming {
         let ends = |end: &str| end.is_empty() || end.rfind('.') == Some(0);
         let renamed = |(theirs, name): &(&str, &str)| {
             let end = part.strip_prefix(theirs).filter(|end| ends(end))?;
-            Some(format!("{before}{name}{end}"))
+            Some(format!("{before}{}{end}", self.in_block(name)))
         };
         own.iter().copied().flatten().chain(common).find_map(renamed)
+    }
+
+    /// Replaces the usual name of a block at the start of `name` by the family's name of the block.
+    fn in_block<'a>(&self, name: &'a str) -> Cow<'a, str> {
+        let own = self.gguf.blocks.iter().find_map(|(usual, own)| {
+            let rest = name.strip_prefix(usual).filter(|rest| rest.is_empty() || rest.starts_with('.'))?;
+            Some(format!("{own}{rest}"))
+        });
+        own.map_or(Cow::Borrowed(name), Cow::Owned)
     }
 
     /// The metadata key that corresponds to a `config.json` key, or to a product of two or more
