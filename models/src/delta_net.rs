@@ -6,11 +6,13 @@ use files::limits;
 use irpa::{CheckpointTensor, StoredOrder};
 use serde_json::{Value, json};
 
-use crate::decoder::LlamaConfig;
-use crate::experts::{self, ExpertsConfig};
+use crate::config::Keys;
+use crate::decoder::{Defaults, LlamaConfig};
+use crate::experts::{self, ExpertsConfig, Routing, Scores};
 use crate::family::{GgufFamily, Metadata, joined};
-use crate::hybrid::alternates;
+use crate::hybrid::{self, alternates};
 use crate::mtp::MtpError;
+use crate::rope::RopeDefaults;
 use crate::shape_check::DeclaredSize;
 
 /// Updates the state of a gated DeltaNet with new tokens. Returns the product of each token's query
@@ -193,4 +195,44 @@ pub(crate) fn gguf_config(file: &Metadata<'_>, own: Value) -> Value {
         })
     });
     file.llama(joined([keys, experts, own]))
+}
+
+/// The defaults that all families with a DeltaNet share.
+pub(crate) fn defaults() -> Defaults {
+    let rope = RopeDefaults { partial_rotary_factor: Some(0.25), ..RopeDefaults::new(32_768) };
+    Defaults { head_dim: Some(256), ..Defaults::of(rope) }
+}
+
+/// Reads the keys that all families with a DeltaNet share. The result describes a network without
+/// experts.
+pub(crate) fn read(keys: &Keys, llama: LlamaConfig) -> Qwen35Config {
+    // Published files contain this key, but HF transformers ignores the key.
+    keys.ignore(&["mlp_only_layers"]);
+    keys.always("attn_output_gate", true);
+    keys.one_of("mamba_ssm_dtype", &["float32"]);
+    let count = |key, default| keys.optional_count(key).unwrap_or(default);
+    let period = count("full_attention_interval", 4);
+    let layers = llama.num_hidden_layers;
+    let attention =
+        hybrid::kinds(keys, layers, &[(true, &["full_attention"]), (false, &["linear_attention"])]);
+    let by_period = || (1..=layers).map(|layer| layer.is_multiple_of(period)).collect();
+    let bias = keys.flag("attention_bias", false);
+    let llama = LlamaConfig { attention_bias: bias, attention_out_bias: bias, ..llama };
+    Qwen35Config {
+        experts: ExpertsConfig {
+            sparse: Vec::new(),
+            ..ExpertsConfig::like_llama(llama, Routing::plain(Scores::Softmax))
+        },
+        attention: attention.unwrap_or_else(by_period),
+        linear_num_key_heads: count("linear_num_key_heads", 16),
+        linear_num_value_heads: count("linear_num_value_heads", 32),
+        linear_key_head_dim: count("linear_key_head_dim", 128),
+        linear_value_head_dim: count("linear_value_head_dim", 128),
+        conv_memory: hybrid::conv_memory(keys, "linear_conv_kernel_dim", 4),
+        value_heads_tiled: keys.flag("value_heads_tiled", false),
+        projections_split: keys.flag("projections_split", false),
+        // Published files of Qwen3-Next have a module with one layer, but lack the key.
+        mtp_num_hidden_layers: keys.optional_integer("mtp_num_hidden_layers").unwrap_or(1),
+        mtp_use_dedicated_embeddings: keys.flag("mtp_use_dedicated_embeddings", false),
+    }
 }

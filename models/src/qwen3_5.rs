@@ -11,10 +11,9 @@ use serde_json::json;
 use crate::config::Keys;
 use crate::decoder::{Defaults, FeedForward, LlamaConfig};
 use crate::delta_net::{self, delta_net};
-use crate::experts::{ExpertsConfig, Routing, Scores, Shared};
+use crate::experts::{ExpertsConfig, Shared};
 use crate::family::{BASE, Family, GgufFamily};
 use crate::hybrid;
-use crate::rope::RopeDefaults;
 
 pub use crate::delta_net::Qwen35Config;
 
@@ -228,47 +227,7 @@ model! {
 pub(crate) fn read(keys: &Keys) -> Qwen35Config {
     hybrid::read_qwen(keys, |keys| {
         let sizes = Some([248_320, 4096, 12_288, 32, 16]);
-        let defaults = Defaults { sizes, num_key_value_heads: Some(4), ..defaults() };
-        shared(keys, LlamaConfig::shared(keys, defaults))
+        let defaults = Defaults { sizes, num_key_value_heads: Some(4), ..delta_net::defaults() };
+        delta_net::read(keys, LlamaConfig::shared(keys, defaults))
     })
-}
-
-/// The defaults that all families with a DeltaNet share.
-pub(crate) fn defaults() -> Defaults {
-    let rope = RopeDefaults { partial_rotary_factor: Some(0.25), ..RopeDefaults::new(32_768) };
-    Defaults { head_dim: Some(256), ..Defaults::of(rope) }
-}
-
-/// Reads the keys that all families with a DeltaNet share. The result describes a network without
-/// experts.
-pub(crate) fn shared(keys: &Keys, llama: LlamaConfig) -> Qwen35Config {
-    // Published files contain this key, but HF transformers ignores the key.
-    keys.ignore(&["mlp_only_layers"]);
-    keys.always("attn_output_gate", true);
-    keys.one_of("mamba_ssm_dtype", &["float32"]);
-    let count = |key, default| keys.optional_count(key).unwrap_or(default);
-    let period = count("full_attention_interval", 4);
-    let layers = llama.num_hidden_layers;
-    let attention =
-        hybrid::kinds(keys, layers, &[(true, &["full_attention"]), (false, &["linear_attention"])]);
-    let by_period = || (1..=layers).map(|layer| layer.is_multiple_of(period)).collect();
-    let bias = keys.flag("attention_bias", false);
-    let llama = LlamaConfig { attention_bias: bias, attention_out_bias: bias, ..llama };
-    Qwen35Config {
-        experts: ExpertsConfig {
-            sparse: Vec::new(),
-            ..ExpertsConfig::like_llama(llama, Routing::plain(Scores::Softmax))
-        },
-        attention: attention.unwrap_or_else(by_period),
-        linear_num_key_heads: count("linear_num_key_heads", 16),
-        linear_num_value_heads: count("linear_num_value_heads", 32),
-        linear_key_head_dim: count("linear_key_head_dim", 128),
-        linear_value_head_dim: count("linear_value_head_dim", 128),
-        conv_memory: hybrid::conv_memory(keys, "linear_conv_kernel_dim", 4),
-        value_heads_tiled: keys.flag("value_heads_tiled", false),
-        projections_split: keys.flag("projections_split", false),
-        // Published files of Qwen3-Next have a module with one layer, but lack the key.
-        mtp_num_hidden_layers: keys.optional_integer("mtp_num_hidden_layers").unwrap_or(1),
-        mtp_use_dedicated_embeddings: keys.flag("mtp_use_dedicated_embeddings", false),
-    }
 }

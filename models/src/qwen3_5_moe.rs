@@ -39,7 +39,7 @@ pub(crate) fn read(keys: &Keys) -> Qwen35Config {
     hybrid::read_qwen(keys, |keys| {
         // Every layer has experts.
         let sizes = Some([248_320, 2048, 512, 40, 16]);
-        let defaults = Defaults { sizes, num_key_value_heads: Some(2), ..qwen3_5::defaults() };
+        let defaults = Defaults { sizes, num_key_value_heads: Some(2), ..delta_net::defaults() };
         qwen3_next::gated(keys, LlamaConfig::shared(keys, defaults), [256, 8], true)
     })
 }

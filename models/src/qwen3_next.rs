@@ -12,7 +12,7 @@ use crate::decoder::{Defaults, FeedForward, LlamaConfig};
 use crate::delta_net::{self, delta_net};
 use crate::experts::{self, Divisor, ExpertsConfig, Routing, Scores, Shared, mixture, route, swiglu};
 use crate::family::{Family, GgufFamily, presets};
-use crate::qwen3_5::{self, DeltaBlock, DeltaDecoder, Qwen35Config};
+use crate::qwen3_5::{DeltaBlock, DeltaDecoder, Qwen35Config};
 
 /// The whole Qwen3-Next network, from token ids to logits.
 pub type Qwen3Next<T> = DeltaDecoder<T, DeltaNet<T>, GatedExperts<T>>;
@@ -108,7 +108,7 @@ model! {
 /// `Qwen3NextConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Qwen35Config {
     let sizes = Some([151_936, 2048, 5632, 48, 16]);
-    let defaults = Defaults { sizes, num_key_value_heads: Some(2), ..qwen3_5::defaults() };
+    let defaults = Defaults { sizes, num_key_value_heads: Some(2), ..delta_net::defaults() };
     if let Some(step) = keys.optional_count("decoder_sparse_step").filter(|&step| step != 1) {
         keys.refuse("decoder_sparse_step", step, "1: all layers have experts");
     }
@@ -131,7 +131,7 @@ pub(crate) fn gated(
     normalizes: bool,
 ) -> Qwen35Config {
     keys.ignore(experts::IGNORED);
-    let config = qwen3_5::shared(keys, llama);
+    let config = delta_net::read(keys, llama);
     let num_experts = experts::count(keys, "num_experts", all);
     let divisor = normalizes.then_some(Divisor::SumPlus(0.0));
     let experts = ExpertsConfig {
