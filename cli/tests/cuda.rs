@@ -22,7 +22,7 @@ fn quantized(
 ) -> Vec<Module> {
     let plan = plan(preset, batch, context, weights);
     let traced = plan.record(&plan.steps()).unwrap();
-    XlaProgram::new(&plan.expand(&traced.trace).unwrap(), &traced.trace, None, &[]).unwrap().modules
+    XlaProgram::new(&plan.expand(&traced.trace).unwrap(), None).unwrap().modules
 }
 
 fn plan(preset: &Preset, batch: usize, context: usize, weights: impl Fn(Weights) -> Weights) -> Plan {

@@ -11,7 +11,7 @@ use tracewright::models::ModelConfig;
 use tracewright::models::presets::Preset;
 use tracewright::ops::ElementType;
 use tracewright::partition::{CallCost, DevicePartition};
-use tracewright::targets::{Mesh, NamedMachine, ShardRule};
+use tracewright::targets::{Mesh, MeshRules, NamedMachine, ShardRule};
 
 use crate::support::root;
 
@@ -32,6 +32,10 @@ fn rules(text: &[&str]) -> Vec<ShardRule> {
     text.iter().map(|rule| rule.parse().unwrap()).collect()
 }
 
+fn on(mesh: &str, asked: &[&str]) -> MeshRules {
+    MeshRules { mesh: mesh.parse().unwrap(), rules: rules(asked) }
+}
+
 /// Every family has a module for each entry point that consists of StableHLO and arguments. A module for many
 /// devices differs only in the attributes of arguments and results.
 #[test]
@@ -44,8 +48,9 @@ fn every_family_is_stablehlo_with_arguments() {
         assert!(!declared.is_empty(), "{} declares nothing", family.name);
         let recorded = traced.trace;
         let expanded = plan.expand(&recorded).unwrap();
-        let whole = XlaProgram::new(&expanded, &recorded, None, &[]).unwrap();
-        let divided = XlaProgram::new(&expanded, &recorded, Some(&along), &declared).unwrap();
+        let whole = XlaProgram::new(&expanded, None).unwrap();
+        let shards = Shards::new(&recorded, &along, &declared).unwrap();
+        let divided = XlaProgram::new(&expanded, Some(shards)).unwrap();
         for module in &whole.modules {
             let text = &module.text_without_locs;
             for foreign in ["util.", "flow.", "arith.", "tensor.", "linalg.", "sdy.", "custom_call"] {
@@ -100,7 +105,8 @@ fn the_largest_llama_divides_among_8_and_16_devices() {
         let recorded = plan.trace().unwrap().trace;
         let along = mesh(&format!("model={devices}"));
         let expanded = plan.expand(&recorded).unwrap();
-        let program = XlaProgram::new(&expanded, &recorded, Some(&along), &rules(&["K,F,V=model"])).unwrap();
+        let shards = Shards::new(&recorded, &along, &rules(&["K,F,V=model"])).unwrap();
+        let program = XlaProgram::new(&expanded, Some(shards)).unwrap();
         let took = before.zip(processor_time()).map_or(start.elapsed(), |(before, after)| after - before);
         println!("model={devices}: {:.1} ms", took.as_secs_f64() * 1e3);
         assert!(took < Duration::from_secs(1), "{took:?}");
@@ -142,7 +148,7 @@ fn the_largest_llama_divides_among_8_and_16_devices() {
 fn what_devices_exchange_follows_from_how_tensors_are_divided() {
     let exchanged = |model: &str, along: &str, asked: &[&str], batch: usize, entry: &str| {
         let plan = plan(ModelConfig::read(&root().join(model), &[]).unwrap(), 64, batch);
-        let share = partition(&plan, Some(&mesh(along)), &rules(asked)).unwrap();
+        let share = partition(&plan, Some(&on(along, asked))).unwrap();
         let call = share.calls.into_iter().find(|call| call.entry == entry).unwrap();
         let mut counts: BTreeMap<(String, usize), usize> = BTreeMap::new();
         for one in call.collectives {
@@ -178,9 +184,8 @@ fn what_devices_exchange_follows_from_how_tensors_are_divided() {
 /// devices hold as much either way. A number of experts that the devices cannot divide is named.
 #[test]
 fn experts_are_divided_where_their_number_allows() {
-    let share = |name: &str, along: &str, asked: &[&str]| {
-        partition(&preset(name), Some(&mesh(along)), &rules(asked)).unwrap()
-    };
+    let share =
+        |name: &str, along: &str, asked: &[&str]| partition(&preset(name), Some(&on(along, asked))).unwrap();
     let notes = |share: &DevicePartition| share.notes.iter().map(ShardNote::to_string).collect::<Vec<_>>();
     let prefill = |share: &DevicePartition| {
         share.calls.iter().find(|call| call.entry == "prefill").map(CallCost::sent).unwrap()
@@ -191,7 +196,7 @@ fn experts_are_divided_where_their_number_allows() {
     assert_eq!(tensor.weights, expert.weights);
     assert!(prefill(&expert) < prefill(&tensor) / 8.0, "{} {}", prefill(&expert), prefill(&tensor));
     // An axis of its own divides nothing but experts.
-    let whole = partition(&preset("qwen3-30b-a3b"), None, &[]).unwrap();
+    let whole = partition(&preset("qwen3-30b-a3b"), None).unwrap();
     let apart = share("qwen3-30b-a3b", "expert=8", &[]);
     assert!(apart.weights > expert.weights && apart.weights < whole.weights);
     let layers = 48;
@@ -224,11 +229,11 @@ fn experts_are_divided_where_their_number_allows() {
     let asked = share("mixtral-8x7b-v0.1", "model=16", &["experts=model", "F=none"]);
     assert!(notes(&asked).contains(&"X of 8 experts is not divisible by the 16 devices along `model`: each device holds all of `model.layers.*.block_sparse_moe.experts.*.w1.weight`".to_owned()), "{:?}", notes(&asked));
     let demo = plan(ModelConfig::read(&root().join("demo"), &[]).unwrap(), 64, 1);
-    let error = partition(&demo, Some(&mesh("model=2")), &rules(&["experts=model"]));
+    let error = partition(&demo, Some(&on("model=2", &["experts=model"])));
     assert!(
         error.unwrap_err().to_string().starts_with("no weight, argument or result has the axis `experts`")
     );
-    let error = partition(&preset("mixtral-8x7b-v0.1"), Some(&mesh("expert=3")), &[]).unwrap_err();
+    let error = partition(&preset("mixtral-8x7b-v0.1"), Some(&on("expert=3", &[]))).unwrap_err();
     assert!(
         error
             .to_string()
@@ -243,8 +248,8 @@ fn experts_are_divided_where_their_number_allows() {
 fn every_published_size_has_a_share() {
     for family in Preset::all() {
         let plan = plan(family.read().unwrap(), 64, 1);
-        let alone = partition(&plan, None, &[]).unwrap();
-        let half = partition(&plan, Some(&mesh("model=2")), &[]).unwrap();
+        let alone = partition(&plan, None).unwrap();
+        let half = partition(&plan, Some(&on("model=2", &[]))).unwrap();
         // A device computes all of its own experts: for few tokens, these are more than the tokens choose.
         let declared = shard_rules(&plan.trace().unwrap(), &mesh("model=2"), &[]);
         let whole_experts = declared.iter().any(|rule| rule.if_even);
@@ -271,7 +276,7 @@ fn every_published_size_has_a_share() {
 #[test]
 fn the_time_of_a_token_is_a_roofline() {
     let plan = preset("llama-3.1-405b");
-    let share = partition(&plan, Some(&mesh("model=8")), &[]).unwrap();
+    let share = partition(&plan, Some(&on("model=8", &[]))).unwrap();
     let machine: NamedMachine = "h100".parse().unwrap();
     let decode = share.calls.iter().find(|call| call.entry == "decode").unwrap();
     assert_eq!(decode.collectives.len(), 2 * 126 + 3);
@@ -290,7 +295,7 @@ fn the_time_of_a_token_is_a_roofline() {
     assert!((1.0..1.1).contains(&(decode.flops / products)), "{}", decode.flops / products);
     let cannot = share.check(&machine).unwrap_err();
     assert!(cannot.to_string().starts_with("each device needs 101."), "{cannot}");
-    let share = partition(&plan, Some(&mesh("model=16")), &[]).unwrap();
+    let share = partition(&plan, Some(&on("model=16", &[]))).unwrap();
     assert_eq!(share.check(&machine), Ok(()));
 }
 

@@ -179,5 +179,9 @@ impl EntryPoint {
 /// Whether a device mesh divides the experts of the entry point that is being recorded
 /// ([`EntryPoint::expert_parallel`]).
 pub fn expert_parallel() -> bool {
-    crate::tracer::with(|t| t.expert_parallel).unwrap_or_default()
+    let asked = crate::tracer::with(|t| {
+        t.asked_expert_parallel = true;
+        t.expert_parallel
+    });
+    asked.unwrap_or_default()
 }

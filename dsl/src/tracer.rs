@@ -92,6 +92,8 @@ pub(crate) struct Tracer {
     sizes: Vec<(Dim, bool)>,
     /// Whether a device mesh divides the experts of the entry point that is being recorded.
     pub(crate) expert_parallel: bool,
+    /// Whether the network called [`crate::expert_parallel`].
+    pub(crate) asked_expert_parallel: bool,
 }
 
 struct Open {
@@ -188,6 +190,7 @@ impl Default for Tracer {
             body_runs: 0,
             sizes: Vec::new(),
             expert_parallel: false,
+            asked_expert_parallel: false,
         }
     }
 }

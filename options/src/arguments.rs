@@ -7,7 +7,7 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 use console::{ConsoleError, ModelArguments, usage};
 use tracewright::files::limits;
-use tracewright::targets::{DeviceName, Mesh, Numerics, ShardRule, Target};
+use tracewright::targets::{DeviceName, Mesh, MeshRules, Numerics, ShardRule, Target};
 
 /// Options that pass data to a chat template in addition to the messages.
 #[derive(Args, Clone)]
@@ -182,7 +182,7 @@ impl MeshArguments {
     }
 
     /// Returns the mesh of `--mesh` and the rules of the other options, or `None` if no option is set.
-    pub fn rules(&self) -> Result<Option<(&Mesh, Vec<ShardRule>)>, ConsoleError> {
+    pub fn rules(&self) -> Result<Option<MeshRules>, ConsoleError> {
         for axis in self.shard.iter().flat_map(|rule| &rule.axes) {
             let of_axis = self.shard.iter().filter(|rule| rule.axes.contains(axis));
             let (whole, divided): (Vec<_>, Vec<_>) = of_axis.partition(|rule| rule.over == "none");
@@ -192,7 +192,7 @@ impl MeshArguments {
             }
         }
         match &self.mesh {
-            Some(mesh) => Ok(Some((mesh, self.sharding()))),
+            Some(mesh) => Ok(Some(MeshRules { mesh: mesh.clone(), rules: self.sharding() })),
             None if !self.is_said() => Ok(None),
             None => {
                 let option = if self.expert_parallel { "--expert-parallel" } else { "--shard" };

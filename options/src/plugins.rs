@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use console::{NetworkArguments, usage};
 use tracewright::pjrt::find_plugin;
-use tracewright::targets::{DeviceKind, Mesh, ShardRule};
+use tracewright::targets::{DeviceKind, MeshRules};
 
 use crate::arguments::{DeviceArguments, Engine, EngineArguments, MeshArguments, RunArguments};
 use crate::error::Error;
@@ -51,11 +51,11 @@ pub fn selected(arguments: &RunArguments) -> Result<Option<PathBuf>, Error> {
 
 /// Returns the mesh and the sharding rules of the options, or `None` if `--mesh` is not set. The
 /// function returns an error if the selected engine or device does not support a mesh.
-pub fn check_mesh<'a>(
-    mesh: &'a MeshArguments,
+pub fn check_mesh(
+    mesh: &MeshArguments,
     engine: &EngineArguments,
     device: &DeviceArguments,
-) -> Result<Option<(&'a Mesh, Vec<ShardRule>)>, Error> {
+) -> Result<Option<MeshRules>, Error> {
     let mesh = mesh.rules()?;
     if engine.engine == Engine::Iree && mesh.is_some() {
         return Err(usage("`--mesh` is for XLA; leave it out, or add `--engine xla`").into());

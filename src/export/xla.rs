@@ -19,8 +19,8 @@ use manifest::{
     ENGINE, FORMAT, Manifest, ManifestAxis, ManifestError, ManifestValue, XlaEntry, XlaManifest, XlaWeight,
     is_xla, read_module, refused,
 };
-use targets::{DeviceKind, Mesh, ShardRule, Target};
-use trace::{Argument, Parameter, Trace};
+use targets::{DeviceKind, Mesh, MeshRules, ShardRule, Target};
+use trace::{Argument, Parameter};
 
 use crate::{DevicePartition, Expanded, Plan, PlanError};
 
@@ -156,9 +156,19 @@ pub fn shard_rules(recorded: &Traced, mesh: &Mesh, asked: &[ShardRule]) -> Vec<S
     rules
 }
 
-/// Records entry points of a plan for XLA ([`planned`]), and returns the [rules](shard_rules) that
-/// partition them over a mesh. If the rules divide experts among devices, each device computes all
-/// of its own experts in every entry point.
+/// The recorded entry points of a plan, and their partitioning over a mesh.
+pub struct RecordedPlan {
+    /// The recorded entry points.
+    pub traced: Traced,
+    /// The mesh with the [rules](shard_rules) of the options and of the network's declaration, or
+    /// `None` for one device.
+    pub mesh: Option<MeshRules>,
+    /// The partitioning of tensors over the mesh, or `None` for one device.
+    pub shards: Option<Shards>,
+}
+
+/// Records entry points of a plan for XLA ([`planned`]). If the [rules](shard_rules) divide experts
+/// among the devices of a mesh, each device computes all of its own experts in every entry point.
 ///
 /// # Errors
 /// Returns an error if the entry points cannot be recorded, or if the rules cannot partition the
@@ -166,16 +176,22 @@ pub fn shard_rules(recorded: &Traced, mesh: &Mesh, asked: &[ShardRule]) -> Vec<S
 pub fn record(
     plan: &Plan,
     entries: &[EntryPoint],
-    mesh: Option<(&Mesh, &[ShardRule])>,
-) -> Result<(Traced, Vec<ShardRule>), XlaError> {
-    let recorded = plan.record(entries)?;
-    let Some((mesh, asked)) = mesh else { return Ok((recorded, Vec::new())) };
-    let rules = shard_rules(&recorded, mesh, asked);
-    if !Shards::new(&recorded.trace, mesh, &rules)?.divides_experts {
-        return Ok((recorded, rules));
-    }
-    let entries = entries.iter().map(|entry| EntryPoint { expert_parallel: true, ..entry.clone() });
-    Ok((plan.record(&entries.collect::<Vec<_>>())?, rules))
+    mesh: Option<&MeshRules>,
+) -> Result<RecordedPlan, XlaError> {
+    let traced = plan.record(entries)?;
+    let Some(MeshRules { mesh, rules: asked }) = mesh else {
+        return Ok(RecordedPlan { traced, mesh: None, shards: None });
+    };
+    let rules = shard_rules(&traced, mesh, asked);
+    // The experts that a device computes change no argument, result or weight.
+    let shards = Shards::new(&traced.trace, mesh, &rules)?;
+    let traced = if shards.divides_experts && traced.asked_expert_parallel {
+        let entries = entries.iter().map(|entry| EntryPoint { expert_parallel: true, ..entry.clone() });
+        plan.record(&entries.collect::<Vec<_>>())?
+    } else {
+        traced
+    };
+    Ok(RecordedPlan { traced, mesh: Some(MeshRules { mesh: mesh.clone(), rules }), shards: Some(shards) })
 }
 
 /// Returns the memory and the number of operations of each device for a plan for XLA ([`planned`]).
@@ -186,10 +202,12 @@ pub fn record(
 /// use tracewright::export::xla::{partition, planned};
 /// use tracewright::models::presets::Preset;
 /// use tracewright::ops::ElementType;
+/// use tracewright::targets::MeshRules;
 ///
 /// let model = Preset::named("llama-3.1-405b").ok_or("it has this name")?.read()?;
 /// let plan = planned(Plan::new(Box::new(model), Some(ElementType::Bf16), Some(512), None)?);
-/// let share = partition(&plan, Some(&"model=8".parse()?), &[])?;
+/// let mesh = MeshRules { mesh: "model=8".parse()?, rules: Vec::new() };
+/// let share = partition(&plan, Some(&mesh))?;
 /// println!("{} bytes of weights on each of {} devices", share.weights, share.devices);
 /// assert_eq!(share.devices, 8);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -198,35 +216,26 @@ pub fn record(
 /// # Errors
 /// Returns an error if the trace cannot be lowered, or if the [rules](shard_rules) cannot partition
 /// the trace.
-pub fn partition(plan: &Plan, mesh: Option<&Mesh>, asked: &[ShardRule]) -> Result<DevicePartition, XlaError> {
-    let (recorded, rules) = record(plan, &plan.steps(), mesh.map(|mesh| (mesh, asked)))?;
-    let expanded = plan.expand(&recorded.trace)?;
-    let shards = match mesh {
-        Some(mesh) => {
-            let shards = Shards::new(&recorded.trace, mesh, &rules)?;
-            shards.with_groups(&expanded.trace.parameters().map_err(PlanError::from)?)
-        }
+pub fn partition(plan: &Plan, mesh: Option<&MeshRules>) -> Result<DevicePartition, XlaError> {
+    let RecordedPlan { traced, shards, .. } = record(plan, &plan.steps(), mesh)?;
+    let expanded = plan.expand(&traced.trace)?;
+    let shards = match shards {
+        Some(shards) => shards.with_groups(&expanded.trace.parameters().map_err(PlanError::from)?),
         None => Shards::whole(),
     };
     Ok(DevicePartition::of(&expanded, shards).map_err(PlanError::from)?)
 }
 
 impl XlaProgram {
-    /// Lowers a recorded trace for XLA. If `mesh` is given, the function partitions the program
-    /// over the devices of the mesh. `expanded` is the recorded trace, expanded to primitive
+    /// Lowers a recorded trace for XLA. If `shards` is given, the program is partitioned over the
+    /// devices of a mesh ([`record`]). `expanded` is the recorded trace, expanded to primitive
     /// operations for the target of [`planned`]. The function reads no weights.
     ///
     /// # Errors
-    /// Returns an error if the trace cannot be lowered, or if the rules cannot partition the trace.
-    pub fn new(
-        expanded: &Expanded,
-        recorded: &Trace,
-        mesh: Option<&Mesh>,
-        rules: &[ShardRule],
-    ) -> Result<Self, XlaError> {
+    /// Returns an error if the trace cannot be lowered.
+    pub fn new(expanded: &Expanded, shards: Option<Shards>) -> Result<Self, XlaError> {
         let Expanded { trace: expanded, target, .. } = expanded;
         let parameters = expanded.parameters().map_err(PlanError::from)?;
-        let shards = mesh.map(|mesh| Shards::new(recorded, mesh, rules)).transpose()?;
         let shards = shards.map(|shards| shards.with_groups(&parameters));
         let entries = expanded.entries.iter().map(|&id| &expanded.function(id).name);
         let module =
@@ -312,7 +321,7 @@ pub fn export(
     plan: &Plan,
     model: &Path,
     checkpoint: &Checkpoint,
-    mesh: Option<(&Mesh, &[ShardRule])>,
+    mesh: Option<&MeshRules>,
     out: &Path,
     watch: Option<Watch<'_>>,
 ) -> Result<XlaManifest, XlaError> {
@@ -323,14 +332,14 @@ pub fn export(
     if model.canonicalize().is_ok_and(|path| path.to_str().is_none()) {
         return Err(XlaError::Unnamed(model.to_owned()));
     }
-    let (traced, rules) = record(plan, &plan.entry_points(), mesh)?;
-    let (mesh, recorded) = (mesh.map(|(mesh, _)| mesh), traced.trace);
-    let program = XlaProgram::new(&plan.expand(&recorded)?, &recorded, mesh, &rules)?;
+    let RecordedPlan { traced: Traced { trace: recorded, .. }, shards, .. } =
+        record(plan, &plan.entry_points(), mesh)?;
+    let program = XlaProgram::new(&plan.expand(&recorded)?, shards)?;
     let parameters = &program.parameters;
     let mut ignorable = plan.model.ignorable();
     ignorable.extend(bake::unread(&recorded.parameters().map_err(PlanError::from)?, parameters));
     bake::check(checkpoint, parameters, &ignorable).map_err(|refused| refused.declared_in(&recorded))?;
-    let mut manifest = program.manifest(plan, mesh, model);
+    let mut manifest = program.manifest(plan, mesh.map(|mesh| &mesh.mesh), model);
     let modules: Vec<String> = manifest.entry_points.iter().map(|entry| entry.module.clone()).collect();
     let folder = ExportFolder::new(model, out, modules.iter().map(String::as_str).chain([MADE]))?;
     let (made, plain): (Vec<&Parameter>, Vec<_>) = parameters.iter().partition(|p| p.recipe.is_some());

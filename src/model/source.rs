@@ -15,12 +15,12 @@ use lower::{Module, Quantization, Shards, Weights};
 use models::fit::{self, OpenWarning};
 use models::{Architecture, SentenceConfig};
 use runtime::{CompileOptions, Device, Runtime, device};
-use targets::{DeviceKind, DeviceName, Mesh, Numerics, Target};
+use targets::{DeviceKind, DeviceName, Mesh, MeshRules, Numerics, Target};
 use trace::{Parameter, Signature};
 
 use super::{ModelError, OpenOptions, Speculation};
 use crate::build::{BuildStep, BuildTools, ProgramOptions, build_program};
-use crate::export::xla;
+use crate::export::xla::{self, RecordedPlan};
 use crate::export::{self, IreeManifest};
 use crate::tuning::{TuningSource, Tunings};
 use crate::xla::{StartedPlugins, XlaBuild, XlaTools};
@@ -188,19 +188,19 @@ fn build_in_xla(
     let mut entries = entries(&plan, options, score);
     // The devices of a mesh can store different sequences of the batch. So every call on a mesh
     // must compute all sequences.
-    let mesh = options.mesh.as_ref();
+    let mesh = options.mesh.clone().map(|mesh| MeshRules { mesh, rules: options.shard.clone() });
     if mesh.is_none() {
         entries = entries.into_iter().flat_map(EntryPoint::in_parts).collect();
     }
     // Tracewright checks the mesh before the plugin starts.
-    let (traced, rules) = xla::record(&plan, &entries, mesh.map(|mesh| (mesh, &options.shard[..])))?;
+    let RecordedPlan { traced, shards, .. } = xla::record(&plan, &entries, mesh.as_ref())?;
     let checkpoint = plan.model.weights(Checkpoint::open(path)?)?;
     let (cache, mut watch) = (options.cache_folder()?, options.watch_steps());
+    let mesh = options.mesh.as_ref();
     let plugin = plugins.get(plugin, mesh.map_or(1, Mesh::devices), &options.xla_flags)?;
     let plan = plugin.plan(plan, mesh);
     let expanded = plan.expand(&traced.trace)?;
-    let sharding = (mesh, &rules[..]);
-    let build = XlaBuild::new(&expanded, &traced.trace, sharding, &checkpoint, plan.model.ignorable())?;
+    let build = XlaBuild::new(&expanded, &traced.trace, shards, &checkpoint, plan.model.ignorable())?;
     let tools = XlaTools { plugin: &plugin, device: options.device, cache: &cache, watch: Some(&mut watch) };
     let built = build.build(tools)?;
     let build = BuildInfo {

@@ -15,7 +15,7 @@ use generate::{Xla, XlaFunction};
 use irpa::{Archive, Checkpoint, StoredOrder};
 use lower::{Sharding, Shards};
 use pjrt::{Client, PjrtBuffer, Placement, Plugin, XlaOptions};
-use targets::{DeviceKind, DeviceName, Mesh, ShardRule};
+use targets::{DeviceKind, DeviceName, Mesh};
 use trace::{Parameter, Signature, Trace};
 
 use crate::build::{BuildStep, LoadError, WatchSteps, cached_archive};
@@ -128,23 +128,23 @@ pub struct XlaBuild<'a> {
 }
 
 impl<'a> XlaBuild<'a> {
-    /// Lowers a recorded trace for XLA. If `mesh` is given, the function partitions the program
-    /// over the devices of the mesh. `expanded` is the recorded trace, expanded to primitive
-    /// operations [for XLA](crate::export::xla::planned). The tensors of `checkpoint` must have the
+    /// Lowers a recorded trace for XLA. If `shards` is given, the program is partitioned over the
+    /// devices of a mesh. `expanded` is the recorded trace, expanded to primitive operations [for
+    /// XLA](crate::export::xla::planned). The tensors of `checkpoint` must have the
     /// names that the network declares. `ignorable` lists additional tensors that the checkpoint
     /// may contain.
     ///
     /// # Errors
-    /// Returns an error if the trace cannot be lowered or partitioned. If the checkpoint does not
+    /// Returns an error if the trace cannot be lowered. If the checkpoint does not
     /// match the parameters of the trace, the error lists all differences.
     pub fn new(
         expanded: &'a Expanded,
         recorded: &Trace,
-        (mesh, rules): (Option<&Mesh>, &[ShardRule]),
+        shards: Option<Shards>,
         checkpoint: &'a Checkpoint,
         mut ignorable: Vec<Ignorable>,
     ) -> Result<Self, ModelError> {
-        let program = XlaProgram::new(expanded, recorded, mesh, rules)?;
+        let program = XlaProgram::new(expanded, shards)?;
         let declared = recorded.parameters().map_err(PlanError::from)?;
         ignorable.extend(bake::unread(&declared, &program.parameters));
         bake::check(checkpoint, &program.parameters, &ignorable)

@@ -13,7 +13,7 @@ use std::fmt;
 pub use device::{DeviceKind, DeviceName, DeviceNameError, Unsupported};
 pub use host::host_features;
 pub use machine::{Machine, MachineError, NamedMachine};
-pub use mesh::{Mesh, MeshAxis, MeshError, ShardRule};
+pub use mesh::{Mesh, MeshAxis, MeshError, MeshRules, ShardRule};
 pub use parse::TargetError;
 pub use tuning::{CompilerFlag, Tiling, Tuning};
 

@@ -49,6 +49,13 @@ impl ShardRule {
     pub const EXPERTS: &str = "experts";
 }
 
+/// A mesh, and the rules that partition a network over the mesh.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MeshRules {
+    pub mesh: Mesh,
+    pub rules: Vec<ShardRule>,
+}
+
 /// The reason why a text is not a valid mesh or sharding rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MeshError {

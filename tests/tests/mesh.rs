@@ -4,14 +4,14 @@
 use std::fs;
 use std::path::Path;
 
-use tracewright::export::xla::{self, XlaError};
+use tracewright::export::xla::{self, RecordedPlan, XlaError};
 use tracewright::generate::GenerateError;
 use tracewright::irpa::Checkpoint;
 use tracewright::lower::{EntryShards, Quantization, ShardError, Sharding, Shards, Weights};
 use tracewright::models;
 use tracewright::ops::ElementType::{Bf16, F32};
 use tracewright::pjrt::PjrtError;
-use tracewright::targets::{DeviceName, Mesh, ShardRule};
+use tracewright::targets::{DeviceName, Mesh, MeshRules, ShardRule};
 use tracewright::xla::{XlaBuild, XlaPlugin, XlaTools};
 use tracewright::{GenerateOptions, Model, ModelError, OpenOptions, Plan};
 use tracewright_tests::built::{children, plugin, repository};
@@ -43,7 +43,7 @@ fn shards(model: &Model) -> &Shards {
 /// axis can be divided, each device computes the whole network.
 fn rules(golden: &Golden, mesh: &Mesh) -> Vec<ShardRule> {
     let (plan, _) = planned(golden);
-    let whole = xla::partition(&plan, None, &[]).unwrap();
+    let whole = xla::partition(&plan, None).unwrap();
     let rule = |text: String| -> ShardRule { text.parse().unwrap() };
     let (mut kept, mut copies): (Vec<String>, _) = (Vec::new(), None);
     for divided in [None, Some("D"), Some("E"), Some("N"), Some("ring")] {
@@ -51,7 +51,7 @@ fn rules(golden: &Golden, mesh: &Mesh) -> Vec<ShardRule> {
             let others = kept.iter().filter(|axis| Some(axis.as_str()) != divided);
             let others = others.map(|axis| rule(format!("{axis}=none")));
             let rules: Vec<_> = others.chain(divided.map(|axis| rule(format!("{axis}=model")))).collect();
-            match xla::partition(&plan, Some(mesh), &rules) {
+            match xla::partition(&plan, Some(&MeshRules { mesh: mesh.clone(), rules: rules.clone() })) {
                 Ok(partition) if partition.bytes() < whole.bytes() => return rules,
                 Err(XlaError::Shard(ShardError::Uneven { axis, .. })) if !kept.contains(&axis) => {
                     kept.push(axis)
@@ -158,18 +158,19 @@ fn check_experts(fixture: &str, mesh: &str, shard: &[&str], parts: usize) {
         assert!(error <= BOUND, "{what}: position {position}: {error:e}");
     }
 
-    let ((plan, checkpoint), mesh) = (planned(&golden), mesh.parse::<Mesh>().unwrap());
-    let planned = xla::partition(&plan, Some(&mesh), &asked).unwrap();
-    let (traced, rules) = xla::record(&plan, &plan.steps(), Some((&mesh, &asked))).unwrap();
+    let (plan, checkpoint) = planned(&golden);
+    let mesh = MeshRules { mesh: mesh.parse().unwrap(), rules: asked };
+    let planned = xla::partition(&plan, Some(&mesh)).unwrap();
+    let RecordedPlan { traced, shards, .. } = xla::record(&plan, &plan.steps(), Some(&mesh)).unwrap();
     let expanded = plan.expand(&traced.trace).unwrap();
-    let (sharding, ignorable) = ((Some(&mesh), &rules[..]), plan.model.ignorable());
-    let build = XlaBuild::new(&expanded, &traced.trace, sharding, &checkpoint, ignorable).unwrap();
-    let plugin = XlaPlugin::start(&plugin, mesh.devices(), "").unwrap();
+    let ignorable = plan.model.ignorable();
+    let build = XlaBuild::new(&expanded, &traced.trace, shards, &checkpoint, ignorable).unwrap();
+    let plugin = XlaPlugin::start(&plugin, mesh.mesh.devices(), "").unwrap();
     let cache = repository().join(".tracewright/cache");
     let (before, _) = plugin.client().transferred();
     build.build(XlaTools { plugin: &plugin, device: None, cache: &cache, watch: None }).unwrap();
     let (after, _) = plugin.client().transferred();
-    assert_eq!(after - before, (mesh.devices() * planned.weights) as u64, "{what}");
+    assert_eq!(after - before, (mesh.mesh.devices() * planned.weights) as u64, "{what}");
 }
 
 /// Mixtral has five experts. An axis of experts divides them alone, or beside an axis for heads; and the axis `model` divides

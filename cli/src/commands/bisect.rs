@@ -67,7 +67,8 @@ mod run {
         CompiledNetwork, TokenCall,
     };
     use tracewright::Plan;
-    use tracewright::export::xla::{planned, record};
+    use tracewright::dsl::Traced;
+    use tracewright::export::xla::{RecordedPlan, planned, record};
     use tracewright::runtime::{Device, Runtime};
     use tracewright::targets::{Target, Tuning};
     use tracewright::xla::XlaPlugin;
@@ -96,13 +97,12 @@ mod run {
                 return Err(usage(what).into());
             }
             let mesh = plugins::check_mesh(&self.mesh, &self.engine, &self.device)?;
-            let mesh = mesh.as_ref().map(|(mesh, rules)| (*mesh, &rules[..]));
-            let devices = mesh.map_or(1, |(mesh, _)| mesh.devices());
+            let devices = mesh.as_ref().map_or(1, |mesh| mesh.mesh.devices());
             let start = |path: PathBuf| XlaPlugin::start(&path, devices, &plugins::flags());
             let plugin = self.plugin()?.map(start).transpose()?;
             let plan = model.plan(network, folder, model.context.or(Some(context)))?;
             let plan = match &plugin {
-                Some(plugin) => plugin.plan(planned(plan), mesh.map(|(mesh, _)| mesh)),
+                Some(plugin) => plugin.plan(planned(plan), mesh.as_ref().map(|mesh| &mesh.mesh)),
                 None => plan,
             };
             check_prompt(tokens, Limit::of(&plan), plan.model.vocabulary())?;
@@ -126,8 +126,8 @@ mod run {
                     quantize them with `--quant`";
                 return Err(usage(what).into());
             }
-            let (traced, rules) = record(&plan, &entries, mesh)?;
-            let (mesh, trace) = (mesh.map(|(mesh, _)| (mesh, &rules[..])), traced.trace);
+            let RecordedPlan { traced: Traced { trace, .. }, mesh, .. } =
+                record(&plan, &entries, mesh.as_ref())?;
             let values = CheckpointValues::new(&trace, &checkpoint).map_err(tracewright::PlanError::from)?;
             let (name, baseline) = match (against, &activations) {
                 (_, Some(activations)) => ("transformers", Baseline::Activations(activations)),
@@ -145,9 +145,10 @@ mod run {
                 })
             };
             let (engine, compared) = match &plugin {
-                Some(plugin) => {
-                    ("xla", compare(BisectEngine::Xla { plugin, device: self.device.device, mesh })?)
-                }
+                Some(plugin) => (
+                    "xla",
+                    compare(BisectEngine::Xla { plugin, device: self.device.device, mesh: mesh.as_ref() })?,
+                ),
                 None => ("iree", self.in_iree(&plan, interrupt, compare)?),
             };
             report(&BisectReport { names: [engine, name], calls: &calls, compared: &compared }, self.json)

@@ -63,8 +63,8 @@ fn partitioned(arguments: &Arguments, plan: Plan) -> Result<(), Error> {
     let mesh = arguments.mesh.rules()?;
     check_model(&arguments.model)?;
     let plan = planned(plan);
-    let (mesh, rules) = mesh.unzip();
-    let partition = xla::partition(&plan, mesh, &rules.unwrap_or_default())?;
+    let partition = xla::partition(&plan, mesh.as_ref())?;
+    let mesh = mesh.as_ref().map(|mesh| &mesh.mesh);
     let machine = arguments.machine.as_ref();
     let report = PartitionReport { plan: &plan, mesh, machine, partition: &partition };
     let text = if arguments.json { format!("{}\n", report.json()) } else { report.table() };

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use generate::{AnyExecutor, Batch, Generated, Session, TokenOptions};
 use irpa::Checkpoint;
 use runtime::{Device, Runtime};
-use targets::{Mesh, ShardRule};
+use targets::MeshRules;
 use trace::Trace;
 
 use super::paths::{Paths, paths};
@@ -13,7 +13,7 @@ use super::{BenchError, Case, Label, Measured, Run, Watched, Workload, flops};
 use crate::profile::{Profile, variant};
 use tracewright::PlanError;
 use tracewright::build::{ProgramOptions, build_program};
-use tracewright::export::xla::record;
+use tracewright::export::xla::{RecordedPlan, record};
 use tracewright::footprint::Footprint;
 use tracewright::xla::{XlaBuild, XlaTools};
 use tracewright::{Expanded, Plan};
@@ -98,18 +98,18 @@ impl Language {
     pub fn load_in_xla(
         plan: Plan,
         checkpoint: &Checkpoint,
-        mesh: Option<(&Mesh, &[ShardRule])>,
+        mesh: Option<&MeshRules>,
         tools: XlaTools<'_>,
     ) -> Result<Self, BenchError> {
-        let (traced, rules) = record(&plan, &plan.steps(), mesh).map_err(tracewright::ModelError::from)?;
+        let recorded = record(&plan, &plan.steps(), mesh).map_err(tracewright::ModelError::from)?;
+        let RecordedPlan { traced, shards, .. } = recorded;
         let expanded = plan.expand(&traced.trace)?;
         let footprint = Footprint::of(&expanded).map_err(PlanError::from)?;
         let platform = tools.plugin.client().platform().to_owned();
-        let mesh = mesh.map(|(mesh, _)| mesh);
         let ignorable = plan.model.ignorable();
-        let build = XlaBuild::new(&expanded, &traced.trace, (mesh, &rules), checkpoint, ignorable)?;
+        let build = XlaBuild::new(&expanded, &traced.trace, shards, checkpoint, ignorable)?;
         let mut placed = vec![("device", platform), ("engine", "xla".to_owned())];
-        placed.extend(mesh.map(|mesh| ("mesh", mesh.to_string())));
+        placed.extend(mesh.map(|mesh| ("mesh", mesh.mesh.to_string())));
         let loaded = build.build(tools)?;
         Ok(Self {
             network: loaded.program.into_network()?,

@@ -8,7 +8,7 @@ use lower::{LowerError, Quantization, Weights};
 use ops::WeightFormat;
 use runtime::{Compiler, Runtime};
 use simplify::Rules;
-use targets::{DeviceName, Mesh, ShardRule, Target};
+use targets::{DeviceName, MeshRules, Target};
 use trace::Trace;
 use tracewright::Plan;
 use tracewright::xla::XlaPlugin;
@@ -59,7 +59,7 @@ pub enum BisectEngine<'a> {
     },
     /// The engine XLA, which compiles for the target of the plan. If `mesh` is set, its rules
     /// partition the network over the plugin's devices.
-    Xla { plugin: &'a XlaPlugin, device: Option<DeviceName>, mesh: Option<(&'a Mesh, &'a [ShardRule])> },
+    Xla { plugin: &'a XlaPlugin, device: Option<DeviceName>, mesh: Option<&'a MeshRules> },
 }
 
 impl CompiledNetwork<'_> {

@@ -7,7 +7,7 @@ use irpa::Checkpoint;
 use lower::{Shards, Weights, divisible_axes};
 use ops::Value;
 use simplify::Rules;
-use targets::{DeviceName, Mesh, ShardRule, Target};
+use targets::{DeviceName, MeshRules, ShardRule, Target};
 use trace::Trace;
 use tracewright::xla::{XlaBuild, XlaPlugin, XlaTools};
 use tracewright::{Array, Expanded};
@@ -27,24 +27,21 @@ pub struct XlaForm<'a> {
     pub target: Target,
     /// The mesh, and the rules that partition the whole network over the mesh. With `None`, one
     /// device runs the network.
-    pub mesh: Option<(&'a Mesh, &'a [ShardRule])>,
+    pub mesh: Option<&'a MeshRules>,
 }
 
 impl XlaForm<'_> {
-    /// Returns the mesh and the rules for a part of the network, which can lack axes of the network.
-    /// If the rules cannot partition the part, one device runs the part.
-    fn sharding(&self, trace: &Trace) -> (Option<&Mesh>, Vec<ShardRule>) {
-        let Some((mesh, rules)) = self.mesh else { return (None, Vec::new()) };
+    /// Partitions a part of the network, which can lack axes of the network. If the rules cannot
+    /// partition the part, one device runs the part.
+    fn shards(&self, trace: &Trace) -> Option<Shards> {
+        let MeshRules { mesh, rules } = self.mesh?;
         let known = divisible_axes(trace);
         let of_part = |rule: &ShardRule| {
             let axes = rule.axes.iter().filter(|axis| known.contains(axis.as_str()));
             ShardRule { axes: axes.cloned().collect(), ..rule.clone() }
         };
         let rules: Vec<_> = rules.iter().map(of_part).filter(|rule| !rule.axes.is_empty()).collect();
-        match Shards::new(trace, mesh, &rules) {
-            Ok(_) => (Some(mesh), rules),
-            Err(_) => (None, Vec::new()),
-        }
+        Shards::new(trace, mesh, &rules).ok()
     }
 }
 
@@ -61,8 +58,7 @@ impl Form for XlaForm<'_> {
         let tools = XlaTools { plugin, device, cache: folder.path(), watch: None };
         // The checkpoint can contain tensors that a part of the network does not read.
         let all = vec![Ignorable::Prefix("")];
-        let (mesh, rules) = self.sharding(trace);
-        let build = XlaBuild::new(&expanded, trace, (mesh, &rules), self.checkpoint, all)?;
+        let build = XlaBuild::new(&expanded, trace, self.shards(trace), self.checkpoint, all)?;
         let program = build.build(tools)?.program;
         let arguments: Vec<Array> = arguments.iter().map(Array::from).collect();
         let mut results = Vec::new();

@@ -4,7 +4,8 @@
 use std::error::Error;
 
 use tracewright::Plan;
-use tracewright::export::xla::{XlaProgram, planned, shard_rules};
+use tracewright::export::xla::{XlaError, XlaProgram, planned, shard_rules};
+use tracewright::lower::Shards;
 use tracewright::models::presets::Preset;
 use tracewright::targets::Target;
 
@@ -59,8 +60,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         let (plan, mesh) = (planned(plan()?), "model=2".parse()?);
         let recorded = plan.trace()?;
-        let rules = shard_rules(&recorded, &mesh, &[]);
-        match XlaProgram::new(&plan.expand(&recorded.trace)?, &recorded.trace, Some(&mesh), &rules) {
+        let shards = Shards::new(&recorded.trace, &mesh, &shard_rules(&recorded, &mesh, &[]));
+        let program = shards.map_err(XlaError::from);
+        match program.and_then(|shards| XlaProgram::new(&plan.expand(&recorded.trace)?, Some(shards))) {
             Ok(program) => {
                 for module in &program.modules {
                     let text = without_lines(&module.text);

@@ -21,7 +21,7 @@ use tracewright::models::{ReadModel, check_generates};
 use tracewright::ops::format::ActivationBits;
 use tracewright::output_guard::check_output;
 use tracewright::runtime::{Compiler, Device};
-use tracewright::targets::{Mesh, ShardRule, Target};
+use tracewright::targets::{MeshRules, Target};
 use tracewright::xla::{XlaPlugin, XlaTools};
 
 use super::{
@@ -183,9 +183,9 @@ fn weights(kernels: KernelUse, quantize: &Quantization, activations: ActivationB
 }
 
 /// The plugin that runs the network, and the mesh of its devices.
-struct XlaDevices<'a> {
+struct XlaDevices {
     plugin: PathBuf,
-    mesh: Option<(&'a Mesh, Vec<ShardRule>)>,
+    mesh: Option<MeshRules>,
 }
 
 /// The settings that all benchmarks share.
@@ -221,12 +221,12 @@ impl<'a> Bench<'a> {
     }
 
     /// XLA's plugin and the mesh, or `None` if the arguments select IREE.
-    fn xla<'m>(
+    fn xla(
         &self,
-        (engine, mesh): (&EngineArguments, &'m MeshArguments),
+        (engine, mesh): (&EngineArguments, &MeshArguments),
         profile: &ProfileArguments,
         ModelBench { variants, .. }: &ModelBench,
-    ) -> Result<Option<XlaDevices<'m>>, Error> {
+    ) -> Result<Option<XlaDevices>, Error> {
         let mesh = plugins::check_mesh(mesh, engine, &variants.device)?;
         let for_iree = [
             ("--threads", self.arguments.threads != 0),
@@ -306,11 +306,10 @@ impl<'a> Bench<'a> {
         &self,
         of: &ModelBench,
         plans: Vec<Plan>,
-        xla: Option<XlaDevices<'_>>,
+        xla: Option<XlaDevices>,
     ) -> Result<Vec<Language>, Error> {
         let mesh = xla.as_ref().and_then(|xla| xla.mesh.as_ref());
-        let mesh = mesh.map(|(mesh, rules)| (*mesh, &rules[..]));
-        let devices = mesh.map_or(1, |(mesh, _)| mesh.devices());
+        let devices = mesh.map_or(1, |mesh| mesh.mesh.devices());
         let plugin = xla.as_ref();
         let plugin =
             plugin.map(|xla| XlaPlugin::start(&xla.plugin, devices, &plugins::flags())).transpose()?;
@@ -326,7 +325,7 @@ impl<'a> Bench<'a> {
                     cache: &self.cache,
                     watch: Some(&mut watch),
                 };
-                let plan = plugin.plan(plan, mesh.map(|(mesh, _)| mesh));
+                let plan = plugin.plan(plan, mesh.map(|mesh| &mesh.mesh));
                 languages.push(Language::load_in_xla(plan, &checkpoint, mesh, tools)?);
                 continue;
             }

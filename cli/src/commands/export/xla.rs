@@ -25,9 +25,8 @@ pub fn run(arguments: &Arguments, invocation: &Invocation) -> Result<(), Error> 
     let plan = xla::planned(Plan { batch: asked.batch.map_or(1, usize::from), ..plan });
     let bar = progress::bytes("making weights", 0);
     let mut watch = progress::watch(&bar, interrupt);
-    let rules = asked.mesh.rules()?;
-    let mesh = rules.as_ref().map(|(mesh, rules)| (*mesh, &rules[..]));
-    let manifest = xla::export(&plan, folder, &checkpoint, mesh, out, Some(&mut watch))?;
+    let mesh = asked.mesh.rules()?;
+    let manifest = xla::export(&plan, folder, &checkpoint, mesh.as_ref(), out, Some(&mut watch))?;
     bar.finish_and_clear();
     report(arguments, &manifest)
 }
