@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::vec::IntoIter;
 
 use bake::{Ignorable, Moments};
 use files::Scratch;
@@ -95,7 +96,7 @@ impl Calibration<'_> {
                 return Err(CalibrateError::Interrupted);
             }
             let first = layers.first[&callee(entry.function(), call)];
-            let sums = self.layer(&entry, (call, first), &layers, &mut values, windows.len())?;
+            let sums = self.layer(&entry, (index, call, first), &layers, &mut values, windows.len())?;
             values.retain(|node, _| layers.last_use.get(node).is_some_and(|last| *last > index));
             let moments = |(keys, sums): InputSums| {
                 let inputs = sums.len().isqrt();
@@ -154,12 +155,14 @@ impl Calibration<'_> {
     }
 
     /// Runs one layer of the network on all windows of the text. The function stores the results of
-    /// the layer in `values`, and returns XᵀX for each input X of a matmul. The layer executes the
-    /// function that the node `first` calls, and reads the weights of the node `call`.
+    /// the layer in `values`, and returns XᵀX for each input X of a matmul. The layer has the position
+    /// `index`, executes the function that the node `first` calls, and reads the weights of the node
+    /// `call`. As soon as a window is processed, the function drops the values that no later layer
+    /// reads.
     fn layer(
         &self,
         entry: &Region,
-        (call, first): (NodeId, NodeId),
+        (index, call, first): (usize, NodeId, NodeId),
         layers: &Layers,
         values: &mut Values,
         windows: usize,
@@ -196,14 +199,28 @@ impl Calibration<'_> {
         let program = self.built(&part, &checkpoint)?;
         let mut sums: Vec<Vec<f32>> = vec![Vec::new(); inputs.len()];
         let operands = entry.function().operands(call);
+        let mut ending: HashMap<NodeId, IntoIter<Array>> = HashMap::new();
+        for operand in operands.iter().filter(|&operand| layers.last_use.get(operand) == Some(&index)) {
+            if values.get(operand).is_some_and(|known| known.len() > 1)
+                && let Some(known) = values.remove(operand)
+            {
+                ending.insert(*operand, known.into_iter());
+            }
+        }
         for window in 0..windows {
+            let last = ending.iter_mut().filter_map(|(&id, known)| Some((id, known.next()?)));
+            let last: HashMap<NodeId, Array> = last.collect();
             let arguments: Vec<Array> = operands
                 .iter()
-                .map(|operand| {
-                    let known = &values[operand];
-                    known[if known.len() == 1 { 0 } else { window }].clone()
+                .map(|operand| match last.get(operand) {
+                    Some(value) => value.clone(),
+                    None => {
+                        let known = &values[operand];
+                        known[if known.len() == 1 { 0 } else { window }].clone()
+                    }
                 })
                 .collect();
+            drop(last);
             let mut found = program.call(&name, &arguments).map_err(BisectError::from)?.into_iter();
             for (&(_, node), value) in results.iter().zip(found.by_ref()) {
                 values.entry(node).or_default().push(without_axes(&value));
