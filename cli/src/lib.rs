@@ -216,8 +216,9 @@ mod tests {
 
     #[test]
     fn a_command_that_the_binary_lacks_ends_with_code_2() {
-        assert_eq!(Error::WithoutServe.to_string().matches("`serve`").count(), 2);
-        for lacking in [Error::WithoutServe, Error::WithoutIree { command: "generate" }] {
+        let without_server = Error::WithoutFeature { command: "serve", feature: "serve" };
+        assert_eq!(without_server.to_string().matches("`serve`").count(), 2);
+        for lacking in [without_server, Error::WithoutIree { command: "generate" }] {
             assert_eq!((lacking.code(), console::exit(Err(lacking), false)), (Code::TW0002, 2));
         }
     }

@@ -2,6 +2,8 @@
 //! error code, with an example and a fix.
 
 mod list;
+#[cfg(feature = "instruments")]
+mod with_instruments;
 #[cfg(feature = "iree")]
 mod with_runtime;
 #[cfg(all(feature = "iree", feature = "serve"))]

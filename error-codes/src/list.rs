@@ -22,7 +22,6 @@ use trace::{EvaluateError, ParameterConflict, VerifyError};
 use tracewright::files::{NotReplaced, StandIn};
 
 use crate::{Code, Coded, UnknownCode, coded, place};
-use instruments::profile::ProfileError;
 use tracewright::export::xla::XlaError;
 use tracewright::export::{FolderError, ManifestError};
 use tracewright::footprint::TooLarge;
@@ -149,7 +148,7 @@ coded! {
     }
 
     HubError: File {
-        TW0002: NoHttps;
+        TW0002: NoDownload;
         TW1101: NoCache Offline;
         TW1102: NoModel NoAccess NoRevision;
         TW1103: NoFile SeveralFiles NoWeights;
@@ -163,11 +162,6 @@ coded! {
         TW0005: Stopped;
         TW0505: Memory;
         TW0006: Write;
-    }
-
-    ProfileError: File {
-        TW1006: Syntax;
-        TW1007: Variant Entry Network;
     }
 
     TuningFileError: File {

@@ -6,11 +6,6 @@ use pjrt::PjrtError;
 use runtime::{CompileError, RuntimeError};
 
 use crate::coded;
-use instruments::bench::BenchError;
-use instruments::bisect::BisectError;
-use instruments::calibrate::CalibrateError;
-use instruments::quality::QualityError;
-use instruments::tune::TuneError;
 use tracewright::CallError;
 use tracewright::build::LoadError;
 use tracewright::embed::EmbedError;
@@ -120,32 +115,5 @@ coded! {
         TW0904: Archive;
         TW0905: NoManifest;
         TW0906: Architecture Cpu;
-    }
-
-    BenchError: Plan Load Model Random Generate Archive File {
-        TW1002: Depth;
-        TW1008: Chunks NotWatched;
-        TW0005: Stopped;
-    }
-
-    BisectError: Lower Load Model Call Evaluate File Runtime {
-        TW0005: Stopped;
-    }
-
-    CalibrateError: Part Plan Archive {
-        TW0516: Between;
-        TW1010: Short;
-        TW0005: Interrupted;
-    }
-
-    QualityError: Model {
-        TW1010: Short Window Vocabulary;
-        TW0812: NotFinite;
-        TW0005: Interrupted;
-    }
-
-    TuneError: Plan Lower Evaluate Compile Runtime File Bench {
-        TW1004: Wrong;
-        TW0005: Stopped;
     }
 }

@@ -18,17 +18,6 @@ const SILENCE: Duration = Duration::from_secs(30);
 /// The largest size in bytes of the hub's description of a repository.
 const DESCRIPTION: u64 = 64 << 20;
 
-/// The progress of a download from the hub.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fetched<'a> {
-    /// The name of the file that is being downloaded.
-    pub file: &'a str,
-    /// The number of bytes that have arrived so far, in all files of the download.
-    pub done: u64,
-    /// The total size of all files of the download, in bytes.
-    pub total: u64,
-}
-
 /// The hub's description of a commit of a repository.
 #[derive(Debug, Deserialize)]
 pub struct Commit {

@@ -43,9 +43,9 @@ pub enum HubError {
     /// The hub answered with an error status.
     #[error("{url} responded with the HTTP status {status}, expected 200")]
     Status { url: String, status: u16 },
-    /// The hub's address begins with `https:`, but the program was built without HTTPS.
-    #[error("{endpoint} needs HTTPS, but this program was built without the cargo feature `https`")]
-    NoHttps { endpoint: String },
+    /// The model is not in the cache, and the program was built without downloads.
+    #[error("`{name}` is not in the cache, and this program was built without the cargo feature `download`")]
+    NoDownload { name: Box<ModelName> },
     /// The connection failed, or was interrupted too often.
     #[error("cannot download {url}")]
     Connection { url: String, source: Box<dyn std::error::Error + Send + Sync> },
@@ -87,7 +87,7 @@ impl HubError {
             Self::NoWeights { .. } => {
                 "select another repository that contains safetensors or GGUF files".into()
             }
-            Self::NoHttps { .. } => {
+            Self::NoDownload { .. } => {
                 "build Tracewright with its default cargo features, or copy the model into the cache".into()
             }
             Self::Connection { .. } => {

@@ -7,15 +7,18 @@
 //! Tracewright reads.
 
 mod cache;
+#[cfg(feature = "download")]
 mod client;
+#[cfg(feature = "download")]
+mod download;
 mod error;
 mod fetch;
 mod name;
 mod select;
 
 pub use cache::{CachedModel, CachedSnapshot};
-pub use client::Fetched;
 pub use error::HubError;
+pub use fetch::Fetched;
 pub use name::ModelName;
 
 use std::ffi::OsString;

@@ -237,5 +237,5 @@ pub struct BenchArguments {
     pub compile: CompileArguments,
 }
 
-#[cfg(feature = "iree")]
+#[cfg(all(feature = "iree", feature = "instruments"))]
 mod run;

@@ -57,7 +57,7 @@ impl From<&str> for Against {
     }
 }
 
-#[cfg(feature = "iree")]
+#[cfg(all(feature = "iree", feature = "instruments"))]
 mod run {
     use std::path::{Path, PathBuf};
 

@@ -44,7 +44,8 @@ pub struct Arguments {
 }
 
 /// Declares the list of commands. Each command has a help text, a name, a file and the argument
-/// with the model's path. The words `iree` and `serve` mark the commands that need these cargo features.
+/// with the model's path. The words `iree`, `serve` and `instruments` mark the commands that need these cargo
+/// features.
 macro_rules! commands {
     ($($(#[$about:meta])+ $command:ident: $file:ident($($model:tt)*) $($feature:ident)?;)+) => {
         #[derive(Subcommand)]
@@ -93,13 +94,23 @@ macro_rules! run {
         let _ = &$arguments;
         with_iree!(stringify!($file), $arguments.run($invocation))
     }};
-    (serve $file:ident $arguments:ident $invocation:ident) => {{
-        #[cfg(all(feature = "iree", not(feature = "serve")))]
+    (serve $file:ident $arguments:ident $invocation:ident) => {
+        run_with!("serve", $file $arguments $invocation)
+    };
+    (instruments $file:ident $arguments:ident $invocation:ident) => {
+        run_with!("instruments", $file $arguments $invocation)
+    };
+}
+
+/// Runs a command that needs the cargo features `iree` and `$feature`, if this binary contains both.
+macro_rules! run_with {
+    ($feature:literal, $file:ident $arguments:ident $invocation:ident) => {{
+        #[cfg(all(feature = "iree", not(feature = $feature)))]
         {
             let _ = &$arguments;
-            Err(Error::WithoutServe)
+            Err(Error::WithoutFeature { command: stringify!($file), feature: $feature })
         }
-        #[cfg(any(not(feature = "iree"), feature = "serve"))]
+        #[cfg(any(not(feature = "iree"), feature = $feature))]
         {
             run!(iree $file $arguments $invocation)
         }
@@ -127,20 +138,20 @@ commands! {
     /// Compare the files of an archive or an export directory with the stored hashes
     Verify: verify();
     /// Run two variants of a model, and print the first operation whose outputs diverge
-    Bisect: bisect(model) iree;
+    Bisect: bisect(model) instruments;
     /// Measure the effect of a weight format on a text: KL divergence, share of equal tokens and
     /// perplexity
-    Quality: quality(model) iree;
+    Quality: quality(model) instruments;
     /// Write a model directory with quantized weights, calibrated on a text
-    Quantize: quantize(model) iree;
+    Quantize: quantize(model) instruments;
     /// Report the memory that a model needs, without reading the weights
     Plan: plan(model);
     /// Compare the speed of variants of a model or a kernel, and measure the memory bandwidth
     #[command(subcommand)]
-    Bench: bench(model()) iree;
+    Bench: bench(model()) instruments;
     /// Find the fastest kernel settings on this machine; later compilations on this machine use these
     /// settings
-    Tune: tune(model) iree;
+    Tune: tune(model) instruments;
     /// Write a model with random weights for a configuration
     Random: random(config);
     /// List the models in the Hugging Face cache, or download models into this cache

@@ -37,7 +37,10 @@ pub struct Arguments {
 
 impl Arguments {
     /// Returns the path and the weight format of the reference model.
-    #[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "models are compared by running them"))]
+    #[cfg_attr(
+        not(all(feature = "iree", feature = "instruments")),
+        allow(dead_code, reason = "models are compared by running them")
+    )]
     fn reference(&self) -> (PathBuf, Quantization) {
         match self.against.parse() {
             Ok(format) => (self.model.clone(), format),
@@ -46,7 +49,7 @@ impl Arguments {
     }
 }
 
-#[cfg(feature = "iree")]
+#[cfg(all(feature = "iree", feature = "instruments"))]
 mod run {
     use std::collections::BTreeMap;
     use std::path::Path;

@@ -45,7 +45,7 @@ pub struct Arguments {
     pub compile: CompileArguments,
 }
 
-#[cfg(feature = "iree")]
+#[cfg(all(feature = "iree", feature = "instruments"))]
 mod run {
     use std::collections::BTreeMap;
     use std::path::Path;

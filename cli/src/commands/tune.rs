@@ -34,7 +34,7 @@ fn time(text: &str) -> Result<Duration, String> {
     time.ok_or_else(|| "expected a time, as 90s or 5m".into())
 }
 
-#[cfg(feature = "iree")]
+#[cfg(all(feature = "iree", feature = "instruments"))]
 mod run {
     use console::{print, warn};
     use instruments::tune::{Trial, TuneReport, Tuned, TunedNetwork, Weighted, Workbench, tune};
