@@ -1,7 +1,7 @@
 //! Reads checkpoints: safetensors files, indexes with shards, and GGUF files.
 
 use crate::error::{ArchiveError, RowsProblem};
-use crate::gguf::{BlockFormat, Gguf, ScaledFloats, StoredNumbers};
+use crate::gguf::{BlockFormat, Gguf, StoredNumbers};
 use crate::index::PassedOver;
 use crate::mapped::MappedFile;
 use crate::progress::Watch;
@@ -10,7 +10,7 @@ use crate::unsupported::UnsupportedFormat;
 use crate::weight_files::{WeightFiles, rejected};
 use crate::write::{NewEntry, WriteOptions, write};
 use errors::WithPath as _;
-use ops::format::Quantized;
+use ops::format::{Quantized, ScaledFloats};
 use ops::{ElementType, TensorType};
 use safetensors::{Dtype, SafeTensors};
 use std::{

@@ -5,11 +5,6 @@
 //! and offsets in the file before it uses these numbers. If keys or tensors of a file are invalid,
 //! one error lists all problems.
 
-mod blocks;
-
-pub use blocks::BlockFormat;
-pub(crate) use blocks::ScaledFloats;
-
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
@@ -19,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use files::{BrokenLink, limits};
+pub use ops::format::BlockFormat;
 use safetensors::Dtype;
 
 use crate::ArchiveError;

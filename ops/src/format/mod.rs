@@ -4,6 +4,7 @@
 //! code reads the groups in the order of the checkpoint, with the integers and the scales in
 //! separate tensors.
 
+mod blocks;
 mod float_group;
 mod panels;
 mod search;
@@ -15,6 +16,7 @@ use half::{bf16, f16};
 
 use crate::{ElementType, TensorType};
 
+pub use blocks::{BlockFormat, ScaledFloats};
 pub use float_group::{DOUBLED_FLOATS, FloatGroup, LARGEST_DOUBLED, LEAST_SCALE};
 pub use super_block::{GROUPS, SUPER_BLOCK, SuperBlock};
 

@@ -5,8 +5,8 @@
 use std::fmt;
 
 use half::f16;
-use ops::WeightFormat;
-use ops::format::{DOUBLED_FLOATS, FloatGroup, GROUP, Group, Quantized, SUPER_BLOCK, SuperBlock};
+
+use super::{DOUBLED_FLOATS, FloatGroup, GROUP, Group, Quantized, SUPER_BLOCK, SuperBlock, WeightFormat};
 
 /// The number of values per block in formats such as Q4_K, whose names end with K.
 const LONG: usize = SUPER_BLOCK;
@@ -57,7 +57,7 @@ impl BlockFormat {
     ];
 
     /// Returns the block format that has the given number in ggml's list of types.
-    pub(super) fn of(number: u32) -> Option<Self> {
+    pub fn of(number: u32) -> Option<Self> {
         Some(match number {
             2 => Self::Q4_0,
             3 => Self::Q4_1,
@@ -72,6 +72,7 @@ impl BlockFormat {
         })
     }
 
+    /// Returns the name of the format in GGUF.
     pub fn word(self) -> &'static str {
         match self {
             Self::Q4_0 => "Q4_0",
@@ -86,6 +87,7 @@ impl BlockFormat {
         }
     }
 
+    /// Returns the number of values in a block.
     pub fn numbers(self) -> usize {
         match self {
             Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 | Self::Mxfp4 => GROUP,
@@ -93,6 +95,7 @@ impl BlockFormat {
         }
     }
 
+    /// Returns the size of a block in bytes.
     pub fn bytes(self) -> usize {
         match self {
             Self::Q4_0 => 2 + 16,
@@ -266,9 +269,11 @@ fn floats(block: &[u8]) -> FloatGroup {
 /// Four-bit floats whose scales are in another tensor. Each byte contains two floats, and the first
 /// float is in the lower four bits.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ScaledFloats<'a> {
-    pub(crate) pairs: &'a [u8],
-    pub(crate) scales: &'a [u8],
+pub struct ScaledFloats<'a> {
+    /// The bytes, each of which contains two floats.
+    pub pairs: &'a [u8],
+    /// The exponents of the scales. Each group of 32 floats has one scale.
+    pub scales: &'a [u8],
 }
 
 impl ScaledFloats<'_> {
@@ -276,14 +281,20 @@ impl ScaledFloats<'_> {
         self.pairs[place / 2] >> (place % 2 * 4) & 15
     }
 
-    pub(crate) fn decode(&self, start: usize, out: &mut [f32]) {
+    /// Decodes the numbers from the index `start` on.
+    ///
+    /// # Panics
+    /// Panics if there are fewer than `start + out.len()` numbers.
+    pub fn decode(&self, start: usize, out: &mut [f32]) {
         for (place, x) in (start..).zip(out) {
             let doubled = DOUBLED_FLOATS[usize::from(self.code(place))];
             *x = f32::from(doubled) * FloatGroup::half_scale(self.scales[place / GROUP]);
         }
     }
 
-    pub(crate) fn quantized(&self, start: usize, count: usize) -> Option<Quantized> {
+    /// Returns the floats of the group whose first number has the index `start`. The result is `None`
+    /// if the `count` numbers are not exactly one group.
+    pub fn quantized(&self, start: usize, count: usize) -> Option<Quantized> {
         let whole = count == GROUP && start.is_multiple_of(GROUP);
         let codes = || std::array::from_fn(|place| self.code(start + place));
         whole.then(|| Quantized::Floats(FloatGroup { codes: codes(), exponent: self.scales[start / GROUP] }))
