@@ -177,7 +177,7 @@ pub fn demo(root: &Path, args: &[String]) -> Result<(), Error> {
     };
     let usual = usual.map(String::from);
     let args = if args.is_empty() { &usual[..] } else { args };
-    // The default features are HTTPS, the server and `trace-dump`. The demo needs none of them.
+    // The demo needs none of the default features, for example downloads and the server.
     let what = [
         "--package",
         "tracewright-cli",
@@ -189,7 +189,7 @@ pub fn demo(root: &Path, args: &[String]) -> Result<(), Error> {
     ];
     let mut build = cargo(root, &["build"]);
     for name in UNOPTIMIZED {
-        build.args(["--config", &format!("profile.dev.package.tracewright-{name}.opt-level=0")]);
+        build.args(["--config", &format!("profile.dev.package.{name}.opt-level=0")]);
     }
     build.args(what).envs(WITHOUT_DEBUG).env("PATH", &tools.path);
     step("build (a few minutes the first time: it builds the IREE runtime)", &mut build)?;
@@ -199,9 +199,10 @@ pub fn demo(root: &Path, args: &[String]) -> Result<(), Error> {
     step("demo", &mut demo)
 }
 
-/// The crates that cargo optimizes for tests, but not for the demo. Optimizing these crates takes
+/// The packages that cargo optimizes for tests, but not for the demo. Optimizing these packages takes
 /// longer than running their unoptimized code for one network.
-const UNOPTIMIZED: [&str; 3] = ["bake", "irpa", "simplify"];
+const UNOPTIMIZED: [&str; 7] =
+    ["libm", "rand", "rand_chacha", "safetensors", "tracewright-bake", "tracewright-irpa", "tracewright-simplify"];
 
 /// Environment variables that disable incremental compilation and debug information, because the
 /// demo is built once and not debugged.
