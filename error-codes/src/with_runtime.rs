@@ -109,6 +109,7 @@ coded! {
     LoadError: Lower TooLarge Bake Archive File Compile Runtime {
         TW0703: Parameter;
         TW0005: Stopped;
+        TW0004: Thread;
     }
 
     ExportError: File Folder Manifest Config Tokenizer Plan Compile Load {

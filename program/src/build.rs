@@ -2,10 +2,13 @@
 //! build. [`Build`] runs the stages of a build one by one, for callers that need only some stages,
 //! for example to export a model. A cache folder keeps compiled modules and archives of weights.
 
-use std::fs;
 use std::ops::ControlFlow;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use std::{fs, io, thread};
 
 use bake::{BakeError, BakeOptions, Baked, Checked, Ignorable};
 use dsl::Traced;
@@ -160,6 +163,9 @@ pub enum LoadError {
     /// The caller's function, which receives the steps of the build, stopped the build.
     #[error("the build was stopped on request")]
     Stopped,
+    /// The operating system cannot start a thread for the compilation.
+    #[error("the system cannot start a thread")]
+    Thread(#[source] io::Error),
     /// `iree-compile` failed, or is not installed.
     #[error(transparent)]
     Compile(#[from] CompileError),
@@ -191,8 +197,8 @@ pub fn build_program(
     let footprint = Footprint::of(&expanded).map_err(LowerError::from)?;
     memory.map_or(Ok(()), |memory| footprint.check(memory))?;
     let lowered = expanded.lower(ignorable)?;
-    let mut build = Build::new(lowered, &traced.trace, checkpoint, tools)?;
-    let (archive, baked) = build.cached_archive()?;
+    let (mut build, (archive, baked)) =
+        Build::with_cached_archive(lowered, &traced.trace, checkpoint, tools)?;
     let start = Instant::now();
     let runtime = Runtime::new(device)?;
     let program = build.instantiate(&runtime, &archive)?;
@@ -253,21 +259,60 @@ impl<'a, 't> Build<'a, 't> {
     pub fn bake(&mut self, path: &Path) -> Result<(Archive, Baked), LoadError> {
         let tools = &mut self.tools;
         let mut watch = |progress| tools.watch(BuildStep::Bake(progress));
-        let options = BakeOptions { watch: Some(&mut watch), ..BakeOptions::default() };
         let parameters = &self.lowered.module.parameters;
-        let baked = bake::write(self.checkpoint, parameters, self.checked.clone(), path, options)?;
+        let baked = write_archive(self.checkpoint, parameters, self.checked.clone(), path, &mut watch)?;
         Ok((Archive::open(path)?, baked))
     }
 
-    /// Returns the archive of the weights in the cache. If the cache lacks the archive, the
-    /// function writes the archive, and returns statistics about writing.
+    /// Compiles the module like [`new`](Self::new), and writes the archive of the weights into the
+    /// cache at the same time. The function returns the build, the archive, and statistics about
+    /// writing the archive. The statistics are `None` if the cache already contained the archive.
     ///
     /// # Errors
-    /// Returns an error if a weight cannot be computed or the file cannot be written.
-    pub fn cached_archive(&mut self) -> Result<(Archive, Option<Baked>), LoadError> {
-        let (checkpoint, cache) = (self.checkpoint, self.tools.cache);
-        let parameters = self.lowered.module.parameters.clone();
-        cached_archive(checkpoint, &parameters, cache, |path| Ok(self.bake(path)?.1))
+    /// Returns the same errors as [`new`](Self::new). Returns an error if a weight cannot be computed
+    /// or the archive cannot be written.
+    pub fn with_cached_archive(
+        lowered: Lowered,
+        recorded: &Trace,
+        checkpoint: &'a Checkpoint,
+        mut tools: BuildTools<'t>,
+    ) -> Result<(Self, (Archive, Option<Baked>)), LoadError> {
+        let checked = lowered.check(checkpoint, recorded)?;
+        tools.tell(BuildStep::Compile)?;
+        let (stop, has_failed) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
+        let (compiler, cache) = (tools.compiler.stopped_by(stop.clone()), tools.cache);
+        let options = compile_options(&lowered, &compiler)?;
+        let parameters = &lowered.module.parameters;
+        let (compiled, archive) = thread::scope(|scope| {
+            let compiling = thread::Builder::new().name("compile".into()).spawn_scoped(scope, || {
+                let compiled = compile(&lowered.module, &compiler, &options, cache);
+                has_failed.store(compiled.is_err(), Ordering::Relaxed);
+                compiled
+            });
+            let compiling = compiling.map_err(LoadError::Thread)?;
+            let archive = cached_archive(checkpoint, parameters, cache, |path| {
+                let mut watch = |progress| match has_failed.load(Ordering::Relaxed) {
+                    true => ControlFlow::Break(()),
+                    false => tools.watch(BuildStep::Bake(progress)),
+                };
+                write_archive(checkpoint, parameters, checked.clone(), path, &mut watch)
+            });
+            // The progress of writing has replaced the message that the compilation runs.
+            let is_baked = matches!(archive, Ok((_, Some(_))));
+            let told =
+                if is_baked && !compiling.is_finished() { tools.tell(BuildStep::Compile) } else { Ok(()) };
+            let archive = told.and(archive);
+            stop.store(archive.is_err(), Ordering::Relaxed);
+            let compiled = compiling.join().unwrap_or_else(|panic| resume_unwind(panic));
+            Ok::<_, LoadError>((compiled, archive))
+        })?;
+        let (compiled, archive) = match (compiled, archive) {
+            // An error of the archive has stopped the compilation.
+            (Err(CompileError::Interrupted), Err(error)) => return Err(error),
+            (Err(error), _) => return Err(error.into()),
+            (Ok(compiled), archive) => (compiled, archive?),
+        };
+        Ok((Self { lowered, options, compiled, checkpoint, checked, tools }, archive))
     }
 
     /// Loads the compiled module together with the archive of weights.
@@ -278,6 +323,17 @@ impl<'a, 't> Build<'a, 't> {
         self.tools.tell(BuildStep::Load)?;
         instantiate(&self.lowered.module, runtime, &self.compiled.vmfb, archive)
     }
+}
+
+fn write_archive(
+    checkpoint: &Checkpoint,
+    parameters: &[Parameter],
+    checked: Checked,
+    path: &Path,
+    watch: irpa::Watch<'_>,
+) -> Result<Baked, LoadError> {
+    let options = BakeOptions { watch: Some(watch), ..BakeOptions::default() };
+    Ok(bake::write(checkpoint, parameters, checked, path, options)?)
 }
 
 /// Returns the compiler's options for a lowered network and the target of the network.

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,12 +17,12 @@ pub(crate) enum Stopped {
     Interrupted,
 }
 
-/// Runs a command. If the time limit is exceeded or `interrupt` is set, the function kills the
-/// command's process and all child processes of this process.
+/// Runs a command. If the time limit is exceeded or `is_interrupted` returns `true`, the function
+/// kills the command's process and all child processes of this process.
 pub(crate) fn run(
     command: &mut Command,
     limit: Duration,
-    interrupt: Option<&AtomicBool>,
+    is_interrupted: impl Fn() -> bool,
 ) -> Result<ExitStatus, Stopped> {
     let mut group = Group::spawn(command).map_err(Stopped::Io)?;
     let start = Instant::now();
@@ -31,7 +30,7 @@ pub(crate) fn run(
         if let Some(status) = group.child.try_wait().map_err(Stopped::Io)? {
             return Ok(status);
         }
-        if interrupt.is_some_and(|flag| flag.load(Ordering::Relaxed)) {
+        if is_interrupted() {
             return Err(Stopped::Interrupted);
         }
         if start.elapsed() >= limit {

@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -42,6 +42,8 @@ pub struct Compiler {
     pub timeout: Duration,
     /// A flag that another thread sets to end a running compilation.
     pub interrupt: Option<Arc<AtomicBool>>,
+    /// A second flag, with which a caller ends the compilations that the caller started.
+    stop: Option<Arc<AtomicBool>>,
     /// The version of `iree-compile` that the program reported. The field `version` stores the
     /// compiler's version, because starting the compiler only to get its version takes time.
     version: OnceLock<String>,
@@ -215,8 +217,19 @@ impl Compiler {
             path: path.into(),
             timeout: Duration::from_secs(600),
             interrupt: None,
+            stop: None,
             version: OnceLock::new(),
         }
+    }
+
+    /// Returns the same compiler, whose compilations also end when another thread sets `stop`.
+    pub fn stopped_by(&self, stop: Arc<AtomicBool>) -> Self {
+        Self { stop: Some(stop), ..self.clone() }
+    }
+
+    fn is_interrupted(&self) -> bool {
+        let flags = [&self.interrupt, &self.stop].into_iter().flatten();
+        flags.into_iter().any(|flag| flag.load(Ordering::Relaxed))
     }
 
     /// Finds the compiler. If `hint` contains a path, the function uses the compiler at this path.
@@ -250,7 +263,7 @@ impl Compiler {
         let mut command = Command::new(&self.path);
         command.arg("--version").stdin(Stdio::null()).stdout(sink).stderr(Stdio::null());
         let mut answer = Vec::new();
-        match child::run(&mut command, self.timeout, self.interrupt.as_deref()) {
+        match child::run(&mut command, self.timeout, || self.is_interrupted()) {
             Ok(_) => file
                 .rewind()
                 .and_then(|()| file.read_to_end(&mut answer))
@@ -342,7 +355,7 @@ impl Compiler {
         let mut command = Command::new(&self.path);
         command.args(["-", "-o"]).arg(output).args(options.all_flags());
         command.stdin(input).stdout(sink).stderr(also);
-        let status = child::run(&mut command, self.timeout, self.interrupt.as_deref());
+        let status = child::run(&mut command, self.timeout, || self.is_interrupted());
         let said = fs::read(log).with_path("read", log)?;
         let said = String::from_utf8_lossy(&said).into_owned();
         let status = status.map_err(|stopped| match stopped {

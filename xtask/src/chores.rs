@@ -201,8 +201,15 @@ pub fn demo(root: &Path, args: &[String]) -> Result<(), Error> {
 
 /// The packages that cargo optimizes for tests, but not for the demo. Optimizing these packages takes
 /// longer than running their unoptimized code for one network.
-const UNOPTIMIZED: [&str; 7] =
-    ["libm", "rand", "rand_chacha", "safetensors", "tracewright-bake", "tracewright-irpa", "tracewright-simplify"];
+const UNOPTIMIZED: [&str; 7] = [
+    "libm",
+    "rand",
+    "rand_chacha",
+    "safetensors",
+    "tracewright-bake",
+    "tracewright-irpa",
+    "tracewright-simplify",
+];
 
 /// Environment variables that disable incremental compilation and debug information, because the
 /// demo is built once and not debugged.
