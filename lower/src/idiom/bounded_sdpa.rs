@@ -46,7 +46,7 @@ pub(super) fn spell(
     operands: &[Operand<'_>],
     ty: &TensorType,
 ) -> String {
-    let [q, k, _, offset] = operands else { unreachable!("inferred") };
+    let [q, k, v, offset] = operands else { unreachable!("inferred") };
     let (queries, keys) = (q.ty.shape[q.ty.rank() - 2], k.ty.shape[k.ty.rank() - 2]);
     let start = s.statement(format!("tensor.extract {}[] : tensor<i32>", offset.name));
     let start = s.statement(format!("arith.index_cast {start} : i32 to index"));
@@ -57,6 +57,40 @@ pub(super) fn spell(
     let used = s.statement(format!("arith.muli {steps}, {step} : index"));
     let short = s.statement(format!("arith.cmpi ule, {used}, {half} : index"));
 
+    // In a matmul whose batch axes all have the extent 1, iree-compile 3.13 removes these axes by
+    // reshapes, and rejects the reshape of a tensor whose length the program computes. Without these
+    // axes, only the axes of the heads and of the features remain.
+    let batch = &k.ty.shape[..k.ty.rank() - 2];
+    if queries > 1 || batch.iter().any(|&extent| extent > 1) {
+        return branches(op, operands, ty, (&short, &used));
+    }
+    let matrix = |ty: &TensorType| {
+        let columns = ty.shape[ty.rank() - 1];
+        TensorType::new(ty.element, [ty.shape.iter().product::<usize>() / columns, columns])
+    };
+    let types = [q.ty, k.ty, v.ty, ty].map(matrix);
+    let mut names = Vec::new();
+    for (operand, matrix) in [q, k, v].into_iter().zip(&types) {
+        names.push(s.statement(reshaped(operand.name, operand.ty, matrix)));
+    }
+    let [q, k, v] = [0, 1, 2].map(|at| Operand { name: &names[at], ty: &types[at] });
+    let attended = branches(op, &[q, k, v, *offset], &types[3], (&short, &used));
+    let attended = s.statement(attended);
+    reshaped(&attended, &types[3], ty)
+}
+
+fn reshaped(x: &str, from: &TensorType, to: &TensorType) -> String {
+    format!("stablehlo.reshape {x} : ({}) -> {}", from.mlir(), to.mlir())
+}
+
+/// Returns the conditional branch. `used` is the number of used slots, and `short` is the condition
+/// that at most half of the slots are used.
+fn branches(
+    op: &BoundedSdpa,
+    operands: &[Operand<'_>],
+    ty: &TensorType,
+    (short, used): (&str, &str),
+) -> String {
     let result = ty.mlir();
     let branch = |name: &str, used: Option<&str>| {
         let mut region = Region { prefix: format!("%{name}{}", &short[1..]), lines: Vec::new() };
@@ -68,7 +102,7 @@ pub(super) fn spell(
         });
         format!("{{\n{lines}      scf.yield {attended} : {result}\n    }}")
     };
-    let (part, all) = (branch("part", Some(&used)), branch("all", None));
+    let (part, all) = (branch("part", Some(used)), branch("all", None));
     format!("scf.if {short} -> ({result}) {part} else {all}")
 }
 
@@ -166,10 +200,14 @@ impl Attention<'_> {
         };
 
         let batches = (0..batch).map(|axis| axis.to_string()).collect::<Vec<_>>().join(", ");
+        let batching = match batch {
+            0 => String::new(),
+            _ => format!("batching_dims = [{batches}] x [{batches}], "),
+        };
         let product = |left: usize, right: usize, a: (&str, &str), b: (&str, &str), result: &str| {
             format!(
-                "stablehlo.dot_general {}, {}, batching_dims = [{batches}] x [{batches}], \
-             contracting_dims = [{left}] x [{right}] : ({}, {}) -> {result}",
+                "stablehlo.dot_general {}, {}, {batching}contracting_dims = [{left}] x [{right}] : ({}, {}) -> \
+                 {result}",
                 a.0, b.0, a.1, b.1
             )
         };
@@ -188,8 +226,15 @@ impl Attention<'_> {
             s.statement(format!("stablehlo.dynamic_iota {shape}, dim = {axis} : ({shape_ty}) -> {i32s}"))
         };
         let first = repeat(s, offset.name, "tensor<i32>", &i32s, &[]);
-        let (query, key) = (iota(s, rank - 2), iota(s, rank - 1));
-        let query = binary(s, "add", &query, &first, &i32s);
+        let key = iota(s, rank - 1);
+        // Without batch axes there is one query, and the axis before the keys is that of the heads.
+        let query = match batch {
+            0 => first,
+            _ => {
+                let query = iota(s, rank - 2);
+                binary(s, "add", &query, &first, &i32s)
+            }
+        };
         let hidden = number(s, Sdpa::HIDDEN);
         for term in &self.op.mask {
             let visible = match term {
