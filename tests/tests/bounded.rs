@@ -14,11 +14,12 @@ use trace::{NodeKind, Trace};
 use tracewright_tests::calls::{Calls, entry, examples_of, op, random, ty};
 use tracewright_tests::{level, long};
 
-/// The examples, and caches that are empty, end on a step and just behind one, and are full.
+/// The examples, and caches that are empty, end on a step and just behind one, and are full. The last cache is that of
+/// latent attention, which all heads read.
 fn calls() -> Calls {
     let mut all = examples_of(|name| name == "bounded_sdpa");
     let keys = 300;
-    for (case, queries) in [1, 1, 1, 1, 5, 64].into_iter().enumerate() {
+    for (case, queries) in [1, 1, 1, 1, 5, 64, 1].into_iter().enumerate() {
         let last = keys - queries;
         let element = [ElementType::F32, ElementType::Bf16, ElementType::F16][case % 3];
         // In the short form three of each.
@@ -35,10 +36,14 @@ fn calls() -> Calls {
                 _ => vec![MaskTerm::Causal, MaskTerm::Window(20)],
             };
             let op = BoundedSdpa { mask, scale: None, softcap: (case == 3).then_some(ops::Real(2.0)) };
+            let (asking, cached): (&[usize], &[usize]) = match case {
+                6 => (&[1, 5, queries, 32], &[1, keys, 32]),
+                _ => (&[1, 2, 3, queries, 32], &[1, 2, keys, 32]),
+            };
             let arguments = vec![
-                tensor(&[1, 2, 3, queries, 32], seed),
-                tensor(&[1, 2, keys, 32], seed + 1),
-                tensor(&[1, 2, keys, 32], seed + 2),
+                tensor(asking, seed),
+                tensor(cached, seed + 1),
+                tensor(cached, seed + 2),
                 Value::new(TensorType::new(ElementType::I32, []), [start as f64]),
             ];
             let text = format!("{op:?} of {queries} from {start}");
@@ -93,7 +98,7 @@ fn what_is_used_is_read() {
     let calls = calls();
     // One query over a cache of all lengths shows most.
     let starts = if long::is_wanted() { 5 } else { 3 };
-    let examples = calls.calls.len() - 6 * starts;
+    let examples = calls.calls.len() - 7 * starts;
     let tiled =
         if long::is_wanted() { &calls } else { &crate::calls().only(examples..examples + 3 * starts) };
     for (calls, is_tiled) in [(tiled, true), (&calls, false)] {
