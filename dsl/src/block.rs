@@ -26,6 +26,20 @@ pub fn block<A: TraceArg, R: TraceArg>(
     arguments: A,
     body: impl Fn(A) -> R,
 ) -> R {
+    run(owner, scope, axes, name, arguments, &body)
+}
+
+/// The part of [`block`] that does not depend on the type of the body. rustc compiles this part once
+/// for each signature, and not for each function.
+#[track_caller]
+fn run<A: TraceArg, R: TraceArg>(
+    owner: TypeId,
+    scope: &Scope,
+    axes: &dyn Fn() -> Vec<Dim>,
+    name: &'static str,
+    arguments: A,
+    body: &dyn Fn(A) -> R,
+) -> R {
     let place = Location::caller();
     let mut tensors = Vec::new();
     let mut data = Vec::new();

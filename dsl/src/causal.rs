@@ -128,32 +128,37 @@ pub trait CausalLm: Sized {
     /// Returns an error if a value in the configuration is invalid. If a function body contains
     /// errors, the function returns the first of these errors with its line of Rust code.
     fn trace(config: &Self::Config, entry_points: &[EntryPoint]) -> Result<Traced, TraceError> {
-        let place = Location::caller();
-        let steps = entry_points.iter().filter(|entry| entry.logits != LogitsMode::None);
-        let chunk = steps.map(|entry| entry.chunk).max().unwrap_or(1);
-        let mut recording = Recording::new(Self::new(config)?).sharded(Self::SHARDS);
-        for point in entry_points {
-            recording = recording.entry_with(&point.name, |model, entry| {
-                let sizes = Sizes { batch: point.batch, chunk, context: point.context };
-                record(model, entry, point, sizes, place);
-            })?;
-        }
-        Ok(recording.finish())
+        record_all(&Self::new(config)?, Self::SHARDS, entry_points)
     }
-}
-
-#[track_caller]
-fn no_function(function: &'static str) {
-    let place = Location::caller();
-    tracer::with(|t| t.fail(TraceErrorKind::NoFunction { name: function.into(), function }, place));
 }
 
 const BATCH: Axis = Axis("B");
 const TOKENS: Axis = Axis("S");
 
-/// Records one entry point of a network.
-fn record<M: CausalLm>(
-    model: &M,
+/// Records the given entry points of a network. The network is a trait object, so rustc compiles
+/// this function once for each element type, and not for each network.
+fn record_all<T: Float>(
+    network: &dyn Network<T>,
+    shards: DeclaredShards,
+    entry_points: &[EntryPoint],
+) -> Result<Traced, TraceError> {
+    let place = Location::caller();
+    let steps = entry_points.iter().filter(|entry| entry.logits != LogitsMode::None);
+    let chunk = steps.map(|entry| entry.chunk).max().unwrap_or(1);
+    let mut recording = Recording::new(network).sharded(shards);
+    for point in entry_points {
+        recording = recording.entry_with(&point.name, |model, entry| {
+            let sizes = Sizes { batch: point.batch, chunk, context: point.context };
+            record(*model, entry, point, sizes, place);
+        })?;
+    }
+    Ok(recording.finish())
+}
+
+/// Records one entry point of a network. `place` is the line of Rust code in errors about the axes
+/// of the logits.
+fn record<T: Float>(
+    model: &dyn Network<T>,
     entry: &mut EntryRecorder,
     point: &EntryPoint,
     sizes: Sizes,
@@ -164,19 +169,14 @@ fn record<M: CausalLm>(
         return record_encoder(model, entry, point, sizes);
     }
     let rows = if point.batch == 1 { vec![] } else { vec![BATCH.of(point.batch)] };
-    let width = if point.input == EntryInput::Draft { model.hidden() } else { model.features() };
-    let input = taken_input::<M>(entry, point, width);
+    let input = taken_input(entry, point, model.width(point));
     let start = entry.input("start", Role::Start { context: point.context }, &rows);
     let count = entry.input("count", Role::Count, &rows);
     let at = Position { start, count };
     let drafts = point.input == EntryInput::Draft;
     let state = model.state().into_iter().filter(|(_, state)| state.is_draft == drafts).collect();
     let (mut cache, kept) = taken(entry, state, point, sizes);
-    let features = match input {
-        Input::Tokens(tokens) => model.forward(tokens, at, &mut cache),
-        Input::Features(features) => model.forward_features(features, at, &mut cache),
-        Input::Draft(tokens, hidden) => model.draft(tokens, hidden, at, &mut cache),
-    };
+    let features = model.features(input, at, &mut cache);
     let favoured =
         |logits: Tensor<F32>| argmax(logits, logits.dims(place).last().map_or(Axis("V"), |d| d.axis));
     match point.logits {
@@ -200,16 +200,17 @@ fn record<M: CausalLm>(
 }
 
 /// Records an entry point that runs an encoder.
-fn record_encoder<M: CausalLm>(model: &M, entry: &mut EntryRecorder, point: &EntryPoint, sizes: Sizes) {
-    let input = taken_input::<M>(entry, point, model.encoder_features());
+fn record_encoder<T: Float>(
+    model: &dyn Network<T>,
+    entry: &mut EntryRecorder,
+    point: &EntryPoint,
+    sizes: Sizes,
+) {
+    let input = taken_input(entry, point, model.width(point));
     let count = entry.input("count", Role::Count, &[BATCH.of(point.batch)]);
     let memory = model.state().into_iter().filter(|(_, state)| state.is_memory).collect();
     let (mut cache, kept) = taken(entry, memory, point, sizes);
-    match input {
-        Input::Tokens(tokens) => model.encode(tokens, count, &mut cache),
-        Input::Features(features) => model.encode_features(features, count, &mut cache),
-        Input::Draft(..) => no_function("draft"),
-    }
+    model.encode(input, count, &mut cache);
     returned(entry, &cache, kept);
 }
 
@@ -222,11 +223,7 @@ enum Input<T: Float> {
 
 /// Creates the main arguments of an entry point: token ids, vectors with the last axis `width`, or
 /// token ids and vectors.
-fn taken_input<M: CausalLm>(
-    entry: &mut EntryRecorder,
-    point: &EntryPoint,
-    width: Option<Dim>,
-) -> Input<M::Element> {
+fn taken_input<T: Float>(entry: &mut EntryRecorder, point: &EntryPoint, width: Option<Dim>) -> Input<T> {
     let places = [BATCH.of(point.batch), TOKENS.of(point.chunk)];
     match (point.input, width) {
         (EntryInput::Tokens, _) => Input::Tokens(entry.input("tokens", Role::Tokens, &places)),
@@ -284,5 +281,66 @@ fn returned<T: Float>(entry: &mut EntryRecorder, cache: &Cache<T>, kept: Vec<Sta
             true => {}
             false => entry.output_raw(name, role, raw),
         }
+    }
+}
+
+#[track_caller]
+fn no_function(function: &'static str) {
+    let place = Location::caller();
+    tracer::with(|t| t.fail(TraceErrorKind::NoFunction { name: function.into(), function }, place));
+}
+
+/// The functions of a [`CausalLm`] that the recording of an entry point calls. Unlike [`CausalLm`],
+/// this trait can be a trait object.
+trait Network<T: Float> {
+    fn state(&self) -> Vec<(usize, LayerState)>;
+
+    /// The last axis of the vectors that an entry point takes. The value is `None` if the root block
+    /// declares no function for these vectors.
+    fn width(&self, point: &EntryPoint) -> Option<Dim>;
+
+    fn features(&self, input: Input<T>, at: Position, cache: &mut Cache<T>) -> Tensor<T>;
+
+    fn encode(&self, input: Input<T>, count: Tensor<I32>, cache: &mut Cache<T>);
+
+    fn logits(&self, features: Tensor<T>) -> Tensor<F32>;
+}
+
+impl<M: CausalLm> Network<M::Element> for M {
+    fn state(&self) -> Vec<(usize, LayerState)> {
+        CausalLm::state(self)
+    }
+
+    fn width(&self, point: &EntryPoint) -> Option<Dim> {
+        match (point.logits, point.input) {
+            (LogitsMode::None, _) => self.encoder_features(),
+            (_, EntryInput::Draft) => self.hidden(),
+            _ => CausalLm::features(self),
+        }
+    }
+
+    fn features(
+        &self,
+        input: Input<M::Element>,
+        at: Position,
+        cache: &mut Cache<M::Element>,
+    ) -> Tensor<M::Element> {
+        match input {
+            Input::Tokens(tokens) => self.forward(tokens, at, cache),
+            Input::Features(features) => self.forward_features(features, at, cache),
+            Input::Draft(tokens, hidden) => self.draft(tokens, hidden, at, cache),
+        }
+    }
+
+    fn encode(&self, input: Input<M::Element>, count: Tensor<I32>, cache: &mut Cache<M::Element>) {
+        match input {
+            Input::Tokens(tokens) => CausalLm::encode(self, tokens, count, cache),
+            Input::Features(features) => self.encode_features(features, count, cache),
+            Input::Draft(..) => no_function("draft"),
+        }
+    }
+
+    fn logits(&self, features: Tensor<M::Element>) -> Tensor<F32> {
+        CausalLm::logits(self, features)
     }
 }

@@ -26,20 +26,62 @@ impl Dims {
     }
 }
 
-/// Computes the exact quotient `dividend / divisor`. Each argument is a pair: a text for error
-/// messages, and the number.
-///
-/// # Errors
-/// Returns an error if the divisor is 0, or if the division has a remainder.
-pub fn divide(dividend: (&str, usize), divisor: (&str, usize)) -> Result<usize, BuildError> {
-    let indivisible = || BuildError::Indivisible {
-        dividend: dividend.0.into(),
-        dividend_value: dividend.1,
-        divisor: divisor.0.into(),
-        divisor_value: divisor.1,
-    };
-    match dividend.1.checked_rem(divisor.1) {
-        Some(0) => Ok(dividend.1 / divisor.1),
-        _ => Err(indivisible()),
+/// Collects the extents of axes in the order of `dims`, and stores the first error. The generated code
+/// of `model!` has no branches for errors, so rustc compiles less code for each network.
+#[derive(Default)]
+pub struct Extents {
+    dims: Vec<Dim>,
+    error: Option<BuildError>,
+}
+
+impl Extents {
+    /// Adds an axis. `key` is the text of the extent in error messages.
+    pub fn add(&mut self, axis: &'static str, key: &str, extent: usize) {
+        if extent == 0 {
+            self.fail(BuildError::Empty { key: key.into(), axis: axis.into() });
+        }
+        self.dims.push(Dim { axis: Axis(axis), extent });
+    }
+
+    /// The value of a sum or product with the text `key`. The value is `None` after an overflow.
+    pub fn counted(&mut self, key: &str, extent: Option<usize>) -> usize {
+        extent.unwrap_or_else(|| {
+            self.fail(BuildError::Key {
+                key: key.into(),
+                found: "too large to count".into(),
+                expected: "the extent of an axis".into(),
+            })
+        })
+    }
+
+    /// Computes the exact quotient `dividend / divisor`. Each argument is a pair: a text for error
+    /// messages, and the number. A divisor of 0 and a remainder are errors.
+    pub fn divide(&mut self, dividend: (&str, usize), divisor: (&str, usize)) -> usize {
+        match dividend.1.checked_rem(divisor.1) {
+            Some(0) => dividend.1 / divisor.1,
+            _ => self.fail(BuildError::Indivisible {
+                dividend: dividend.0.into(),
+                dividend_value: dividend.1,
+                divisor: divisor.0.into(),
+                divisor_value: divisor.1,
+            }),
+        }
+    }
+
+    /// Stores the first error, and returns a placeholder for an extent.
+    fn fail(&mut self, error: BuildError) -> usize {
+        self.error.get_or_insert(error);
+        0
+    }
+
+    /// Returns the extents of all axes.
+    ///
+    /// # Errors
+    /// Returns the first error of an extent.
+    pub fn finish(self) -> Result<Dims, BuildError> {
+        match self.error {
+            Some(error) => Err(error),
+            None => Ok(Dims(self.dims)),
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use ops::{TensorType, Value};
 use trace::{Evaluation, NodeKind, Trace};
-use tracewright_dsl::__private::{DeclaredAxes, Dims, SignatureCheck, block, divide};
+use tracewright_dsl::__private::{DeclaredAxes, Dims, Extents, SignatureCheck, block};
 use tracewright_dsl::*;
 
 const B: Axis = Axis("B");
@@ -567,11 +567,18 @@ fn a_panic_in_a_body_closes_the_trace() {
 
 #[test]
 fn a_configuration_that_does_not_divide_is_refused() {
-    let error = divide(("hidden_size", 100), ("num_attention_heads", 3)).unwrap_err();
+    let quotient = |dividend, divisor| {
+        let mut extents = Extents::default();
+        let quotient = extents.divide(("hidden_size", dividend), ("num_attention_heads", divisor));
+        // `Extents` reports only its first error, and this axis of extent 0 would be the second error.
+        extents.add("E", "hidden_size / num_attention_heads", quotient);
+        extents.finish().map(|dims| dims.extent(E))
+    };
+    let error = quotient(100, 3).unwrap_err();
     let expected = "`hidden_size` (100) is not a multiple of `num_attention_heads` (3); correct one of these keys in the configuration";
     assert_eq!(error.to_string(), expected);
-    assert!(divide(("hidden_size", 100), ("num_attention_heads", 0)).is_err());
-    assert_eq!(divide(("hidden_size", 100), ("num_attention_heads", 4)), Ok(25));
+    assert!(quotient(100, 0).is_err());
+    assert_eq!(quotient(100, 4), Ok(25));
     let refused = Toy::trace(&Err(error.clone()), &entries(&["main"])).unwrap_err();
     assert_eq!(*refused.kind, TraceErrorKind::Build(error));
 }

@@ -141,15 +141,15 @@ impl Generator<'_> {
             let name = state.name.iter().map(Ident::to_string);
             let draft = state.is_draft.then(|| quote!(.for_draft()));
             let what = quote!(#what #(.named(#name))* #draft);
-            let layers = quote!((0..#layers));
-            let layers = match &state.condition {
-                None => layers,
+            let push = quote!(state.push((_layer, #what)););
+            let push = match &state.condition {
+                None => push,
                 Some(condition) => {
-                    let has = quote_spanned!(condition.span()=> self.config.#condition(*_layer));
-                    quote!(#layers.filter(|_layer| #has))
+                    let has = quote_spanned!(condition.span()=> self.config.#condition(_layer));
+                    quote!(if #has { #push })
                 }
             };
-            quote!(state.extend(#layers.map(|_layer| (_layer, #what)));)
+            quote!(for _layer in 0..#layers { #push })
         });
         states.collect()
     }

@@ -8,9 +8,8 @@ use super::generate::{Generator, config, local};
 
 impl Generator<'_> {
     /// Generates the Rust expression for the extent of a dim. The generated expression is part of
-    /// the function `__dims`.
+    /// the function `__dims`, in which the variable `extents` stores the first error.
     pub(super) fn extent(&self, extent: &Extent) -> TokenStream {
-        let dsl = &self.dsl;
         match extent {
             Extent::Key(key) => config(key),
             Extent::Dim(name) => {
@@ -27,18 +26,18 @@ impl Generator<'_> {
                     Extent::Sum(..) => quote!(checked_add),
                     _ => quote!(checked_mul),
                 };
-                quote! {
-                    usize::#checked(#a, #b).ok_or_else(|| #dsl::BuildError::Key {
-                        key: #key.into(),
-                        found: "too large to count".into(),
-                        expected: "the extent of an axis".into(),
-                    })?
-                }
+                quote! {{
+                    let extent = usize::#checked(#a, #b);
+                    extents.counted(#key, extent)
+                }}
             }
             Extent::Quotient(a, b) => {
                 let (dividend, divisor) = (self.text(a), self.text(b));
                 let (a, b) = (self.extent(a), self.extent(b));
-                quote!(#dsl::__private::divide((#dividend, #a), (#divisor, #b))?)
+                quote! {{
+                    let (dividend, divisor) = (#a, #b);
+                    extents.divide((#dividend, dividend), (#divisor, divisor))
+                }}
             }
             Extent::Or(key, default) => {
                 let (key, default) = (config(key), self.extent(default));

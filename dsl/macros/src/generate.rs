@@ -60,9 +60,13 @@ impl Generator<'_> {
                 FieldType::Here(_) | FieldType::Elsewhere(_) => {
                     Some(quote!(axes.extend(#dsl::Block::declared_axes(&self.#name));))
                 }
-                FieldType::Array(..) => {
-                    Some(quote!(axes.extend(self.#name.iter().flat_map(#dsl::Block::declared_axes));))
-                }
+                // A `for` loop is less code for rustc than an iterator chain, which rustc compiles for
+                // each type of element.
+                FieldType::Array(..) => Some(quote! {
+                    for element in &self.#name {
+                        axes.extend(#dsl::Block::declared_axes(element));
+                    }
+                }),
             }
         });
         let built = block.fields.iter().map(|field| self.build(block, field));
@@ -175,24 +179,19 @@ impl Generator<'_> {
             let key = self.text(&dim.value);
             quote! {
                 let #local: usize = #value;
-                if #local == 0 {
-                    return ::core::result::Result::Err(#dsl::BuildError::Empty { key: #key.into(), axis: #axis.into() });
-                }
+                extents.add(#axis, #key, #local);
             }
-        });
-        let dims = model.dims().map(|dim| {
-            let (local, axis) = (local(&dim.name), dim.name.to_string());
-            quote!(#dsl::Dim { axis: #dsl::Axis(#axis), extent: #local })
         });
         let causal = root.caches.iter().map(|cache| self.causal(cache));
         let shards = self.shards();
         let function = self.extents();
         let (of, given) = self.config_is_generic().then_some((&generics, bounds)).unzip();
         quote! {
-            #[allow(dead_code, non_snake_case, clippy::all)]
+            #[allow(dead_code, non_snake_case, unused_mut, clippy::all)]
             fn #function #of(config: &#config) -> ::core::result::Result<#dsl::__private::Dims, #dsl::BuildError> #given {
+                let mut extents = #dsl::__private::Extents::default();
                 #(#extents)*
-                ::core::result::Result::Ok(#dsl::__private::Dims(::std::vec![#(#dims),*]))
+                extents.finish()
             }
 
             #[allow(dead_code, clippy::all)]
@@ -281,11 +280,13 @@ impl Generator<'_> {
             FieldType::Array(element, length) => {
                 let (dsl, length) = (&self.dsl, length.to_string());
                 let block = self.build_block(element, quote!(scope.element(#key, index)));
-                quote! {
-                    (0..dims.extent(#dsl::Axis(#length)))
-                        .map(|index| #block)
-                        .collect::<::core::result::Result<::std::vec::Vec<_>, _>>()?
-                }
+                quote! {{
+                    let mut elements = ::std::vec::Vec::new();
+                    for index in 0..dims.extent(#dsl::Axis(#length)) {
+                        elements.push(#block?);
+                    }
+                    elements
+                }}
             }
             block => {
                 let built = self.build_block(block, quote!(scope.child(#key)));
