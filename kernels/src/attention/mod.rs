@@ -33,8 +33,9 @@ const PARTS: usize = 64;
 /// sum is a vector of 16 features.
 const CARRIED: usize = 32;
 
-/// The largest number of features of a key or of a value.
-const MOST: usize = 512;
+/// The largest number of features of a key or of a value. Latent attention has the most: DeepSeek-V3
+/// and GLM-4.7-Flash have 576.
+const MOST: usize = 576;
 
 /// The number of bytes of stack memory that the compiler allows in a kernel, minus 1 KiB for
 /// alignment.
