@@ -29,12 +29,12 @@ impl Dims {
 /// Collects the extents of axes in the order of `dims`, and stores the first error. The generated code
 /// of `model!` has no branches for errors, so rustc compiles less code for each network.
 #[derive(Default)]
-pub struct Extents {
+pub struct CheckedExtents {
     dims: Vec<Dim>,
     error: Option<BuildError>,
 }
 
-impl Extents {
+impl CheckedExtents {
     /// Adds an axis. `key` is the text of the extent in error messages.
     pub fn add(&mut self, axis: &'static str, key: &str, extent: usize) {
         if extent == 0 {

@@ -49,6 +49,6 @@ pub mod __private {
     pub use crate::block::block;
     pub use crate::causal::by_layer;
     pub use crate::check::{DeclaredAxes, SignatureCheck};
-    pub use crate::dims::{Dims, Extents};
+    pub use crate::dims::{CheckedExtents, Dims};
     pub use crate::tracer::Raw;
 }

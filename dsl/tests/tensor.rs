@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use ops::{TensorType, Value};
 use trace::{Evaluation, NodeKind, Trace};
-use tracewright_dsl::__private::{DeclaredAxes, Dims, Extents, SignatureCheck, block};
+use tracewright_dsl::__private::{CheckedExtents, DeclaredAxes, Dims, SignatureCheck, block};
 use tracewright_dsl::*;
 
 const B: Axis = Axis("B");
@@ -568,9 +568,9 @@ fn a_panic_in_a_body_closes_the_trace() {
 #[test]
 fn a_configuration_that_does_not_divide_is_refused() {
     let quotient = |dividend, divisor| {
-        let mut extents = Extents::default();
+        let mut extents = CheckedExtents::default();
         let quotient = extents.divide(("hidden_size", dividend), ("num_attention_heads", divisor));
-        // `Extents` reports only its first error, and this axis of extent 0 would be the second error.
+        // `CheckedExtents` reports only its first error, and this axis of extent 0 would be the second error.
         extents.add("E", "hidden_size / num_attention_heads", quotient);
         extents.finish().map(|dims| dims.extent(E))
     };

@@ -12,9 +12,11 @@ use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
 use crate::client::{Commit, Described, HubClient};
-use crate::fetch::Watch;
 use crate::select::{INDEX, Selection, select, shards};
 use crate::{Fetched, Hub, HubError, ModelName};
+
+/// A function that receives the progress of a download, and can stop the download.
+type Watch<'a> = &'a mut dyn FnMut(Fetched<'_>) -> ControlFlow<()>;
 
 /// A download ends with an error after this number of consecutive connections that fail before the
 /// first byte arrives.

@@ -3,21 +3,7 @@
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use crate::{Hub, HubError, ModelName};
-
-/// The progress of a download from the hub.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fetched<'a> {
-    /// The name of the file that is being downloaded.
-    pub file: &'a str,
-    /// The number of bytes that have arrived so far, in all files of the download.
-    pub done: u64,
-    /// The total size of all files of the download, in bytes.
-    pub total: u64,
-}
-
-/// A function that receives the progress of a download, and can stop the download.
-pub(crate) type Watch<'a> = &'a mut dyn FnMut(Fetched<'_>) -> ControlFlow<()>;
+use crate::{Fetched, Hub, HubError, ModelName};
 
 impl Hub {
     /// Downloads the missing files of a model, and returns the path of the model in the cache.
@@ -31,7 +17,11 @@ impl Hub {
     /// error if a file is damaged, the cache cannot be written, or `watch` stops the download.
     /// Returns an error if the model is not in the cache, and the program was built without the
     /// cargo feature `download`.
-    pub fn fetch(&self, name: &ModelName, watch: Watch<'_>) -> Result<PathBuf, HubError> {
+    pub fn fetch(
+        &self,
+        name: &ModelName,
+        watch: &mut dyn FnMut(Fetched<'_>) -> ControlFlow<()>,
+    ) -> Result<PathBuf, HubError> {
         match self.find(name)? {
             Some(path) => Ok(path),
             None => self.update(name, watch),
@@ -43,7 +33,11 @@ impl Hub {
     ///
     /// # Errors
     /// Returns the same errors as [`fetch`](Self::fetch).
-    pub fn update(&self, name: &ModelName, watch: Watch<'_>) -> Result<PathBuf, HubError> {
+    pub fn update(
+        &self,
+        name: &ModelName,
+        watch: &mut dyn FnMut(Fetched<'_>) -> ControlFlow<()>,
+    ) -> Result<PathBuf, HubError> {
         if self.offline {
             return Err(HubError::Offline { name: name.clone().into(), cache: self.cache.clone() });
         }

@@ -14,12 +14,13 @@ mod download;
 mod error;
 mod fetch;
 mod name;
+mod progress;
 mod select;
 
 pub use cache::{CachedModel, CachedSnapshot};
 pub use error::HubError;
-pub use fetch::Fetched;
 pub use name::ModelName;
+pub use progress::Fetched;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

@@ -921,17 +921,17 @@ fn s29_bounded_sdpa() {
               %part8_14 = stablehlo.tanh %part8_13 : tensor<2x3x1x?xf32>
               %part8_15 = stablehlo.multiply %part8_14, %part8_12 : tensor<2x3x1x?xf32>
               %part8_16 = stablehlo.dynamic_broadcast_in_dim %arg3, %part8_6, dims = []  : (tensor<i32>, tensor<4xi32>) -> tensor<2x3x1x?xi32>
-              %part8_17 = stablehlo.dynamic_iota %part8_6, dim = 2 : (tensor<4xi32>) -> tensor<2x3x1x?xi32>
-              %part8_18 = stablehlo.dynamic_iota %part8_6, dim = 3 : (tensor<4xi32>) -> tensor<2x3x1x?xi32>
-              %part8_19 = stablehlo.add %part8_17, %part8_16 : tensor<2x3x1x?xi32>
+              %part8_17 = stablehlo.dynamic_iota %part8_6, dim = 3 : (tensor<4xi32>) -> tensor<2x3x1x?xi32>
+              %part8_18 = stablehlo.dynamic_iota %part8_6, dim = 2 : (tensor<4xi32>) -> tensor<2x3x1x?xi32>
+              %part8_19 = stablehlo.add %part8_18, %part8_16 : tensor<2x3x1x?xi32>
               %part8_20 = stablehlo.constant dense<0xFF7FFFFF> : tensor<f32>
               %part8_21 = stablehlo.dynamic_broadcast_in_dim %part8_20, %part8_6, dims = []  : (tensor<f32>, tensor<4xi32>) -> tensor<2x3x1x?xf32>
-              %part8_22 = stablehlo.compare LE, %part8_18, %part8_19, SIGNED : (tensor<2x3x1x?xi32>, tensor<2x3x1x?xi32>) -> tensor<2x3x1x?xi1>
+              %part8_22 = stablehlo.compare LE, %part8_17, %part8_19, SIGNED : (tensor<2x3x1x?xi32>, tensor<2x3x1x?xi32>) -> tensor<2x3x1x?xi1>
               %part8_23 = stablehlo.select %part8_22, %part8_15, %part8_21 : tensor<2x3x1x?xi1>, tensor<2x3x1x?xf32>
               %part8_24 = stablehlo.constant dense<9> : tensor<i32>
               %part8_25 = stablehlo.dynamic_broadcast_in_dim %part8_24, %part8_6, dims = []  : (tensor<i32>, tensor<4xi32>) -> tensor<2x3x1x?xi32>
               %part8_26 = stablehlo.subtract %part8_19, %part8_25 : tensor<2x3x1x?xi32>
-              %part8_27 = stablehlo.compare LT, %part8_26, %part8_18, SIGNED : (tensor<2x3x1x?xi32>, tensor<2x3x1x?xi32>) -> tensor<2x3x1x?xi1>
+              %part8_27 = stablehlo.compare LT, %part8_26, %part8_17, SIGNED : (tensor<2x3x1x?xi32>, tensor<2x3x1x?xi32>) -> tensor<2x3x1x?xi1>
               %part8_28 = stablehlo.select %part8_27, %part8_23, %part8_21 : tensor<2x3x1x?xi1>, tensor<2x3x1x?xf32>
               %part8_29 = stablehlo.constant dense<0xFF800000> : tensor<f32>
               %part8_30 = stablehlo.reduce(%part8_28 init: %part8_29) applies stablehlo.maximum across dimensions = [3] : (tensor<2x3x1x?xf32>, tensor<f32>) -> tensor<2x3x1xf32>
@@ -962,17 +962,17 @@ fn s29_bounded_sdpa() {
               %all8_12 = stablehlo.tanh %all8_11 : tensor<2x3x1x700xf32>
               %all8_13 = stablehlo.multiply %all8_12, %all8_10 : tensor<2x3x1x700xf32>
               %all8_14 = stablehlo.dynamic_broadcast_in_dim %arg3, %all8_4, dims = []  : (tensor<i32>, tensor<4xi32>) -> tensor<2x3x1x700xi32>
-              %all8_15 = stablehlo.dynamic_iota %all8_4, dim = 2 : (tensor<4xi32>) -> tensor<2x3x1x700xi32>
-              %all8_16 = stablehlo.dynamic_iota %all8_4, dim = 3 : (tensor<4xi32>) -> tensor<2x3x1x700xi32>
-              %all8_17 = stablehlo.add %all8_15, %all8_14 : tensor<2x3x1x700xi32>
+              %all8_15 = stablehlo.dynamic_iota %all8_4, dim = 3 : (tensor<4xi32>) -> tensor<2x3x1x700xi32>
+              %all8_16 = stablehlo.dynamic_iota %all8_4, dim = 2 : (tensor<4xi32>) -> tensor<2x3x1x700xi32>
+              %all8_17 = stablehlo.add %all8_16, %all8_14 : tensor<2x3x1x700xi32>
               %all8_18 = stablehlo.constant dense<0xFF7FFFFF> : tensor<f32>
               %all8_19 = stablehlo.dynamic_broadcast_in_dim %all8_18, %all8_4, dims = []  : (tensor<f32>, tensor<4xi32>) -> tensor<2x3x1x700xf32>
-              %all8_20 = stablehlo.compare LE, %all8_16, %all8_17, SIGNED : (tensor<2x3x1x700xi32>, tensor<2x3x1x700xi32>) -> tensor<2x3x1x700xi1>
+              %all8_20 = stablehlo.compare LE, %all8_15, %all8_17, SIGNED : (tensor<2x3x1x700xi32>, tensor<2x3x1x700xi32>) -> tensor<2x3x1x700xi1>
               %all8_21 = stablehlo.select %all8_20, %all8_13, %all8_19 : tensor<2x3x1x700xi1>, tensor<2x3x1x700xf32>
               %all8_22 = stablehlo.constant dense<9> : tensor<i32>
               %all8_23 = stablehlo.dynamic_broadcast_in_dim %all8_22, %all8_4, dims = []  : (tensor<i32>, tensor<4xi32>) -> tensor<2x3x1x700xi32>
               %all8_24 = stablehlo.subtract %all8_17, %all8_23 : tensor<2x3x1x700xi32>
-              %all8_25 = stablehlo.compare LT, %all8_24, %all8_16, SIGNED : (tensor<2x3x1x700xi32>, tensor<2x3x1x700xi32>) -> tensor<2x3x1x700xi1>
+              %all8_25 = stablehlo.compare LT, %all8_24, %all8_15, SIGNED : (tensor<2x3x1x700xi32>, tensor<2x3x1x700xi32>) -> tensor<2x3x1x700xi1>
               %all8_26 = stablehlo.select %all8_25, %all8_21, %all8_19 : tensor<2x3x1x700xi1>, tensor<2x3x1x700xf32>
               %all8_27 = stablehlo.constant dense<0xFF800000> : tensor<f32>
               %all8_28 = stablehlo.reduce(%all8_26 init: %all8_27) applies stablehlo.maximum across dimensions = [3] : (tensor<2x3x1x700xf32>, tensor<f32>) -> tensor<2x3x1xf32>

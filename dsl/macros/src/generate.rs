@@ -189,7 +189,7 @@ impl Generator<'_> {
         quote! {
             #[allow(dead_code, non_snake_case, unused_mut, clippy::all)]
             fn #function #of(config: &#config) -> ::core::result::Result<#dsl::__private::Dims, #dsl::BuildError> #given {
-                let mut extents = #dsl::__private::Extents::default();
+                let mut extents = #dsl::__private::CheckedExtents::default();
                 #(#extents)*
                 extents.finish()
             }

@@ -183,8 +183,8 @@ module @tracewright {
     return %153, %64, %78 : tensor<1x5x14xbf16>, tensor<1x2x7x4xbf16>, tensor<1x2x7x4xbf16>
   }
   func.func @prefill(%arg0: tensor<1x5xi32>, %arg1: i32, %arg2: i32, %arg3: tensor<1x2x7x4xbf16>, %arg4: tensor<1x2x7x4xbf16>, %arg5: tensor<1x2x7x4xbf16>, %arg6: tensor<1x2x7x4xbf16>) -> (tensor<1x11xf32>, tensor<1xi32>, tensor<1x2x7x4xbf16>, tensor<1x2x7x4xbf16>, tensor<1x2x7x4xbf16>, tensor<1x2x7x4xbf16>) {
-    %0 = tensor.from_elements %arg1 : tensor<i32> loc(""("dsl/src/causal.rs":136:0))
-    %1 = tensor.from_elements %arg2 : tensor<i32> loc(""("dsl/src/causal.rs":136:0))
+    %0 = tensor.from_elements %arg1 : tensor<i32> loc(""("dsl/src/causal.rs":150:0))
+    %1 = tensor.from_elements %arg2 : tensor<i32> loc(""("dsl/src/causal.rs":150:0))
     %2 = stablehlo.constant dense<"0x803f803f0a3f803fd5be803f7dbf803f27bf803f913e803f763f803f"> : tensor<7x2xbf16> loc("model"("models/src/decoder.rs":101:0))
     %3 = stablehlo.constant dense<"0x00000000573f243c693fa43c113ef63c42bf243d75bf4d3d8fbe763d"> : tensor<7x2xbf16> loc("model"("models/src/decoder.rs":101:0))
     %4 = stablehlo.iota dim = 0 : tensor<5xi32> loc("model"("models/src/decoder.rs":101:0))
