@@ -235,16 +235,21 @@ def write_own(directory):
 
 @torch.no_grad()
 def rounding(directory, prompts, tensors):
-    """How far the logits in f32 are from those in f64, in units of the largest logit of a position: the most, of cached decoding and of
-    one pass. (Norms and rotary embeddings remain in f32.)"""
-    exact, once, most = load(directory, torch.float64), load(directory), 0.0
-    for module in exact.modules():
+    """How far rounding to f32 can move logits, in units of the largest logit of a position. It is the largest of three distances from
+    the logits in f64: those of cached decoding in f32, of one pass in f32, and of f64 with the next larger rotary frequencies. The
+    third is there because norms and rotary embeddings remain in f32 in the run in f64."""
+    exact, once, turned, most = load(directory, torch.float64), load(directory), load(directory, torch.float64), 0.0
+    for module in [*exact.modules(), *turned.modules()]:
         module.reorder_and_upcast_attn = False  # GPT-2 refuses what is not f32 there.
+    for name, frequencies in turned.named_buffers():
+        if name.endswith("inv_freq"):
+            narrow = frequencies.float()
+            frequencies.copy_(torch.nextafter(narrow, torch.full_like(narrow, torch.inf)))
     for prompt, found in zip(prompts, tensors):
         fed = torch.tensor([prompt["prompt_tokens"] + prompt["tokens"][:-1]])
-        logits, other = (model(input_ids=fed).logits[0].double().numpy() for model in (exact, once))
+        logits, *others = (model(input_ids=fed).logits[0].double().numpy() for model in (exact, once, turned))
         largest = np.abs(logits).max(1)
-        most = max(most, *(float((np.abs(logits - run).max(1) / largest).max()) for run in (found["logits"], other)))
+        most = max(most, *(float((np.abs(logits - run).max(1) / largest).max()) for run in (found["logits"], *others)))
     return most
 
 

@@ -44,8 +44,8 @@ pub struct Golden {
     pub chunk: usize,
     /// The context that they are laid around.
     pub context: usize,
-    /// How far transformers' own logits in f32 are from those in f64, in units of the row's largest magnitude; 0 if
-    /// the file does not contain it.
+    /// How far rounding to f32 moves transformers' logits, in units of the row's largest magnitude; 0 if the file does
+    /// not contain it. `rounding` in `tests/oracle/golden.py` measures it.
     #[serde(default)]
     pub rounding: f64,
     /// The prompts and what follows them.
