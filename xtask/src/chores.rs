@@ -6,13 +6,14 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use errors::{WithCauses, WithPath as _};
 use files::Scratch;
 
 use crate::error::Error;
+use crate::python::Python;
 use crate::step::{human, start_error, starts, step};
 use crate::{Fuzz, Parity, clients, programs, python, vulkan};
 
@@ -80,16 +81,44 @@ pub struct Tools {
 /// Checks that a C and a C++ compiler exist, and installs the pinned tools.
 pub fn setup(root: &Path) -> Result<Tools, Error> {
     let start = Instant::now();
-    compiler("a C compiler", "CC", "cc")?;
-    compiler("a C++ compiler", "CXX", "c++")?;
+    compilers()?;
     let requirements = root.join("xtask/requirements.txt");
     let venv = python::install(&root.join(".tracewright/venv"), &requirements, "about 150 MB, a minute")?;
     cuda_headers(root)?;
     let iree = venv.packages().join("iree/compiler/_mlir_libs");
-    let cmake = venv.packages().join("cmake/data/bin");
-    let path = added("PATH", [iree.clone(), cmake].into_iter().chain(venv.bin()));
+    let path = added("PATH", [iree.clone(), cmake_of(&venv)].into_iter().chain(venv.bin()));
     eprintln!("set-up is ready in {}: {}", human(start.elapsed()), root.join(".tracewright/venv").display());
     Ok(Tools { iree_compile: iree.join("iree-compile"), path })
+}
+
+fn compilers() -> Result<(), Error> {
+    compiler("a C compiler", "CC", "cc")?;
+    compiler("a C++ compiler", "CXX", "c++")
+}
+
+/// Returns the folder of cmake's executable program.
+fn cmake_of(python: &Python) -> PathBuf {
+    python.packages().join("cmake/data/bin")
+}
+
+/// Installs cmake and ninja alone, which cargo needs to build the IREE runtime. The function returns
+/// the value of `PATH` with these tools.
+fn setup_cmake(root: &Path) -> Result<OsString, Error> {
+    compilers()?;
+    let cmake = python::install(&root.join(".tracewright/cmake"), &root.join("xtask/cmake.txt"), "29 MB")?;
+    Ok(added("PATH", [cmake_of(&cmake)].into_iter().chain(cmake.bin())))
+}
+
+/// Starts another process that installs the other tools and SmolLM2 while cargo builds, if they are
+/// missing. The process prints nothing. Call [`setup`] afterwards, which reports problems.
+fn setup_ahead(root: &Path) -> Option<Child> {
+    if python::is_installed(&root.join(".tracewright/venv"), &root.join("xtask/requirements.txt")) {
+        return None;
+    }
+    eprintln!("while cargo builds, another process installs IREE's compiler and SmolLM2 135M (250 MB)");
+    let mut setup = Command::new(env::current_exe().ok()?);
+    setup.arg("--root").arg(root).args(["setup", "--smollm2"]);
+    setup.stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()
 }
 
 /// Installs the tools and a Vulkan driver.
@@ -165,18 +194,8 @@ fn cuda_headers(root: &Path) -> Result<(), Error> {
 /// Lets the model SmolLM2 answer a question. If SmolLM2 cannot be installed, the shipped model
 /// tells a story.
 pub fn demo(root: &Path, args: &[String]) -> Result<(), Error> {
-    let tools = setup(root)?;
-    let (model, usual) = match smollm2(root) {
-        Ok(model) => (model, ["--chat", "Why is the sky blue?", "-n", "120"]),
-        Err(Error::Interrupted) => return Err(Error::Interrupted),
-        Err(error) => {
-            eprintln!("SmolLM2 135M is left out: {}", WithCauses(&error));
-            eprintln!("the demo uses the shipped model in `demo/`");
-            (PathBuf::from("demo"), ["-p", "Once upon a time", "-n", "200"])
-        }
-    };
-    let usual = usual.map(String::from);
-    let args = if args.is_empty() { &usual[..] } else { args };
+    let path = setup_cmake(root)?;
+    let ahead = setup_ahead(root);
     // The demo needs none of the default features, for example downloads and the server.
     let what = [
         "--package",
@@ -191,8 +210,24 @@ pub fn demo(root: &Path, args: &[String]) -> Result<(), Error> {
     for name in UNOPTIMIZED {
         build.args(["--config", &format!("profile.dev.package.{name}.opt-level=0")]);
     }
-    build.args(what).envs(WITHOUT_DEBUG).env("PATH", &tools.path);
-    step("build (a few minutes the first time: it builds the IREE runtime)", &mut build)?;
+    build.args(what).envs(WITHOUT_DEBUG).env("PATH", path);
+    let is_built = step("build (a few minutes the first time: it builds the IREE runtime)", &mut build);
+    // If the process failed, `setup` tries again and reports the reason.
+    let _ = ahead.map(|mut setup| setup.wait());
+    is_built?;
+    let tools = setup(root)?;
+    let (model, usual) = match smollm2(root) {
+        // For a short question, the program with few tokens per call takes half the time to compile.
+        Ok(model) => (model, &["--chat", "Why is the sky blue?", "-n", "120", "--chunk", "16"][..]),
+        Err(Error::Interrupted) => return Err(Error::Interrupted),
+        Err(error) => {
+            eprintln!("SmolLM2 135M is left out: {}", WithCauses(&error));
+            eprintln!("the demo uses the shipped model in `demo/`");
+            (PathBuf::from("demo"), &["-p", "Once upon a time", "-n", "200"][..])
+        }
+    };
+    let usual: Vec<String> = usual.iter().map(|&word| word.to_owned()).collect();
+    let args = if args.is_empty() { &usual[..] } else { args };
     let mut demo = Command::new(built(root).join("tracewright"));
     demo.arg("generate").arg(model).args(args).arg("--iree-compile").arg(&tools.iree_compile);
     demo.arg("--cache").arg(root.join(".tracewright/cache")).current_dir(root);

@@ -97,6 +97,11 @@ pub fn install_for(
     Ok(python)
 }
 
+/// Whether the folder `dir` contains the packages that the file `requirements` pins.
+pub fn is_installed(dir: &Path, requirements: &Path) -> bool {
+    fs::read_to_string(requirements).is_ok_and(|pins| current(dir, &pins).is_some())
+}
+
 /// Returns the installed packages if the folder's copy of the requirements is equal to `pins`.
 fn current(dir: &Path, pins: &str) -> Option<Python> {
     let stamp = fs::read_to_string(dir.join(STAMP)).ok()?;

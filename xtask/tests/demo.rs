@@ -17,7 +17,9 @@ struct Checkout(TempDir);
 impl Checkout {
     fn new() -> Self {
         let checkout = Self(tempfile::tempdir().unwrap());
-        for (pins, installed) in [("xtask/requirements.txt", "venv"), ("xtask/cuda.txt", "cuda")] {
+        for (pins, installed) in
+            [("xtask/requirements.txt", "venv"), ("xtask/cmake.txt", "cmake"), ("xtask/cuda.txt", "cuda")]
+        {
             checkout.write(pins, "tool==1\n");
             checkout.install(installed, "tool==1\n");
         }
