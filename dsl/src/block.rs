@@ -114,7 +114,7 @@ impl Element<'_> {
         let found =
             tracer::with(|t| (t.relative(&scope.pattern()), t.types(&tensors), t.are_activations(&tensors)));
         let (pattern, types, activations) = found.unwrap_or_default();
-        let expert_parallel = tracer::with(|t| t.expert_parallel).unwrap_or_default();
+        let experts = tracer::with(|t| t.experts_mode).unwrap_or_default();
         let key = TraceKey {
             owner: self.owner,
             axes: (self.axes)(),
@@ -123,7 +123,7 @@ impl Element<'_> {
             arguments: self.arguments,
             types,
             activations,
-            expert_parallel,
+            experts,
             data: self.data,
         };
         let known = tracer::with(|t| t.body(&key)).flatten();

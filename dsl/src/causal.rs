@@ -164,7 +164,7 @@ fn record<T: Float>(
     sizes: Sizes,
     place: &'static Location<'static>,
 ) {
-    tracer::with(|t| t.expert_parallel = point.expert_parallel);
+    tracer::with(|t| t.experts_mode = point.experts);
     if point.logits == LogitsMode::None {
         return record_encoder(model, entry, point, sizes);
     }

@@ -2,6 +2,8 @@
 
 use trace::KvFormat;
 
+use crate::experts_mode::ExpertsMode;
+
 /// Selects the logits and tokens that an entry point returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogitsMode {
@@ -60,9 +62,8 @@ pub struct EntryPoint {
     pub hidden: bool,
     /// The storage format of the KV cache.
     pub kv: KvFormat,
-    /// Whether a device mesh divides the experts of each layer, so that each device stores and
-    /// computes only its own experts.
-    pub expert_parallel: bool,
+    /// The experts that the entry point computes for a token.
+    pub experts: ExpertsMode,
 }
 
 impl EntryPoint {
@@ -78,7 +79,7 @@ impl EntryPoint {
             logits,
             hidden: false,
             kv,
-            expert_parallel: false,
+            experts: ExpertsMode::default(),
         }
     }
 
@@ -176,12 +177,12 @@ impl EntryPoint {
     }
 }
 
-/// Whether a device mesh divides the experts of the entry point that is being recorded
-/// ([`EntryPoint::expert_parallel`]).
-pub fn expert_parallel() -> bool {
+/// The experts that the entry point that is being recorded computes for a token
+/// ([`EntryPoint::experts`]).
+pub fn experts_mode() -> ExpertsMode {
     let asked = crate::tracer::with(|t| {
-        t.asked_expert_parallel = true;
-        t.expert_parallel
+        t.asked_experts_mode = true;
+        t.experts_mode
     });
     asked.unwrap_or_default()
 }

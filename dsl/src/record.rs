@@ -56,9 +56,9 @@ pub struct Traced {
     pub body_runs: usize,
     /// The axes that the network partitions over a device mesh.
     pub shards: DeclaredShards,
-    /// Whether the network asked for [`expert_parallel`](crate::expert_parallel). Otherwise the
-    /// trace is the same for each value of [`EntryPoint::expert_parallel`](crate::EntryPoint).
-    pub asked_expert_parallel: bool,
+    /// Whether the network asked for [`experts_mode`](crate::experts_mode). Otherwise the trace is
+    /// the same for each value of [`EntryPoint::experts`](crate::EntryPoint).
+    pub asked_experts_mode: bool,
 }
 
 impl<M> Recording<M> {
@@ -128,9 +128,9 @@ impl<M> Recording<M> {
 
     /// Ends the recording, and returns the trace of all entry points.
     pub fn finish(self) -> Traced {
-        let asked_expert_parallel = self.tracer.asked_expert_parallel;
+        let asked_experts_mode = self.tracer.asked_experts_mode;
         let (trace, body_runs) = self.tracer.recorded();
-        Traced { trace, body_runs, shards: self.shards, asked_expert_parallel }
+        Traced { trace, body_runs, shards: self.shards, asked_experts_mode }
     }
 }
 

@@ -122,6 +122,13 @@ impl<T: Element> Tensor<T> {
         )
     }
 
+    /// The number of elements along each axis, from the first axis to the last axis. After an error,
+    /// the list is empty.
+    #[track_caller]
+    pub fn shape(self) -> Vec<usize> {
+        self.dims(Location::caller()).into_iter().map(|dim| dim.extent).collect()
+    }
+
     /// The axes of the tensor, from the first axis to the last axis. After an error, the list is
     /// empty.
     pub(crate) fn dims(self, place: Place) -> Vec<Dim> {

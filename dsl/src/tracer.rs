@@ -15,7 +15,7 @@ use trace::{
 };
 
 use crate::origin::{ActivationNodes, Origin};
-use crate::{Axis, Dim, NamedType, TraceError, TraceErrorKind};
+use crate::{Axis, Dim, ExpertsMode, NamedType, TraceError, TraceErrorKind};
 
 /// The source location of a call to an operator or a method.
 pub(crate) type Place = &'static Location<'static>;
@@ -56,7 +56,7 @@ pub(crate) struct TraceKey {
     /// Whether each argument is an activation. A body may implicitly repeat an argument along
     /// missing axes only if the argument is no activation.
     pub activations: Vec<bool>,
-    pub expert_parallel: bool,
+    pub experts: ExpertsMode,
     pub data: Vec<u8>,
 }
 
@@ -90,10 +90,10 @@ pub(crate) struct Tracer {
     /// The extents that the recording of an entry point sets for axes. The boolean is `true` if an
     /// argument has used the extent.
     sizes: Vec<(Dim, bool)>,
-    /// Whether a device mesh divides the experts of the entry point that is being recorded.
-    pub(crate) expert_parallel: bool,
-    /// Whether the network called [`crate::expert_parallel`].
-    pub(crate) asked_expert_parallel: bool,
+    /// The experts that the entry point that is being recorded computes for a token.
+    pub(crate) experts_mode: ExpertsMode,
+    /// Whether the network called [`crate::experts_mode`].
+    pub(crate) asked_experts_mode: bool,
 }
 
 struct Open {
@@ -189,8 +189,8 @@ impl Default for Tracer {
             next_function: 0,
             body_runs: 0,
             sizes: Vec::new(),
-            expert_parallel: false,
-            asked_expert_parallel: false,
+            experts_mode: ExpertsMode::default(),
+            asked_experts_mode: false,
         }
     }
 }

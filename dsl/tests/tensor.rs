@@ -58,7 +58,7 @@ fn entries(names: &[&str]) -> Vec<EntryPoint> {
         logits: LogitsMode::All,
         hidden: false,
         kv: trace::KvFormat::Computed,
-        expert_parallel: false,
+        experts: ExpertsMode::Auto,
     };
     names.iter().map(entry).collect()
 }

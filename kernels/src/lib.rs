@@ -38,7 +38,7 @@ use attention::Attention;
 use code::Element;
 use isa::Isa;
 use kernel::Kernel;
-use matmul::{ActivationPacking, Matmul, Stack};
+use matmul::{ActivationPacking, Matmul, RowGrouping, Stack};
 use norm::Norm;
 use rope::Rotation;
 
@@ -151,6 +151,12 @@ impl Kernels {
                     prepared = statements.statement(call);
                     operands[0] = (&prepared, ty.mlir());
                 }
+                let grouped;
+                if let Some(RowGrouping { name, ty, kernel }) = product.grouping() {
+                    let call = self.dispatch(name, kernel, &operands[2..3], &ty.mlir());
+                    grouped = statements.statement(call);
+                    operands[2] = (&grouped, ty.mlir());
+                }
                 let kernel = product.kernel(element, self.tiling(product.key(), product.usual()));
                 let name = self.ending(product.name(), &work.tail);
                 self.dispatch(name, kernel, &operands, &result)
@@ -173,8 +179,9 @@ impl Kernels {
                 self.dispatch(name, kernel, &operands, &result)
             }
             Serving::LinearAttention(op) => {
-                let (name, kernel) = linear_attention::kernel(op, &work.types);
-                self.dispatch(name, kernel, &operands, &result)
+                let parts = self.linear_attention(statements, op, &work.types, &operands);
+                let types = linear_attention::results(&work.types).map(|ty| ty.mlir()).join(", ");
+                format!("stablehlo.concatenate {}, dim = 3 : ({types}) -> {result}", parts.join(", "))
             }
             Serving::Rope(rotation, norm) => {
                 let (name, kernel) = rope::kernel(rotation, norm);
@@ -186,6 +193,37 @@ impl Kernels {
                 self.dispatch(name, kernel, &operands, &result)
             }
         })
+    }
+
+    /// Writes the call of the kernel of a fused linear attention. Returns the names of the two parts of
+    /// the operation's result: the new state matrices, and the outputs of the tokens. The function
+    /// returns `None` if the operation is not linear attention, or no kernel supports the operation.
+    pub fn call_in_parts(
+        &mut self,
+        statements: &mut dyn Statements,
+        work: &FusedOp<'_>,
+        operands: &[Operand<'_>],
+    ) -> Option<[String; 2]> {
+        match self.serving(work)? {
+            Serving::LinearAttention(op) => {
+                Some(self.linear_attention(statements, op, &work.types, &typed(operands)))
+            }
+            _ => None,
+        }
+    }
+
+    fn linear_attention(
+        &mut self,
+        statements: &mut dyn Statements,
+        op: &LinearAttention,
+        types: &[&TensorType],
+        operands: &[(&str, String)],
+    ) -> [String; 2] {
+        let (name, kernel) = linear_attention::kernel(op, types);
+        let results = linear_attention::results(types).map(|ty| ty.mlir()).join(", ");
+        let call = self.dispatch(name, kernel, operands, &format!("({results})"));
+        let both = statements.group(call, 2);
+        [0, 1].map(|part| format!("{both}#{part}"))
     }
 
     /// Returns the tiling for the fused operation `work`: the tiling from the tuning file if the

@@ -24,7 +24,17 @@ struct Buffers<'k> {
     decay: Buffer<'k>,
     rate: Buffer<'k>,
     state: Buffer<'k>,
-    result: Buffer<'k>,
+    /// The new state matrices, and the outputs of the tokens.
+    new: Buffer<'k>,
+    outputs: Buffer<'k>,
+}
+
+/// Returns the types of the kernel's two results: the new state matrices, and the outputs of the
+/// tokens.
+pub(crate) fn results(types: &[&TensorType]) -> [TensorType; 2] {
+    let LinearAttentionSizes { sequences, tokens, heads, groups, keys, values } =
+        LinearAttention::sizes(types[2], types[5]);
+    [keys, tokens].map(|rows| TensorType::new(types[5].element, [sequences, heads, groups, rows, values]))
 }
 
 /// Returns the kernel for the linear attention `op`, with operands of the given types.
@@ -41,7 +51,7 @@ pub(crate) fn kernel(
     let matrices = sequences * heads * groups;
     let workgroups = matrices.min(32);
     let kernel = move || {
-        kernel::new(9, workgroups, |code| {
+        kernel::new(10, workgroups, |code| {
             let [of_keys, of_gates] = [sequences * tokens * heads, sequences * tokens * heads * groups];
             let floats = |index, length| code.binding(index, Element::F32, length);
             let buffers = Buffers {
@@ -51,7 +61,8 @@ pub(crate) fn kernel(
                 decay: floats(3, of_gates),
                 rate: floats(4, of_gates),
                 state: floats(5, matrices * keys * values),
-                result: floats(8, matrices * (keys + tokens) * values),
+                new: floats(8, matrices * keys * values),
+                outputs: floats(9, matrices * tokens * values),
             };
             let [start, count] = [6, 7].map(|index| code.binding(index, Element::I32, starts));
             let zero = code.constant(Type::Scalar(Element::I32), 0.0);
@@ -91,49 +102,53 @@ impl<'k> Block<'k> {
         (0..length).step_by(16).map(move |from| (from, length - from))
     }
 
-    /// Returns the index in memory of a row of linear attention's result. The result contains the
-    /// rows of the state matrix first, and then one row for the output of each token.
-    fn row(&self, row: Value<'k>) -> Value<'k> {
-        let LinearAttentionSizes { keys, tokens, values, .. } = self.sizes;
-        (self.matrix * (keys + tokens) + row) * values + self.at
+    /// Returns the index in memory of a row of the state matrix.
+    fn row(&self, key: Value<'k>) -> Value<'k> {
+        let LinearAttentionSizes { keys, values, .. } = self.sizes;
+        (self.matrix * keys + key) * values + self.at
     }
 
     fn load(&self, buffer: Buffer<'k>, place: Value<'k>) -> Vec<Value<'k>> {
         self.vectors().map(|(from, left)| buffer.load_lanes(place + from, left)).collect()
     }
 
-    fn store(&self, row: Value<'k>, numbers: &[Value<'k>]) {
-        let place = self.row(row);
+    fn store(&self, buffer: Buffer<'k>, place: Value<'k>, numbers: &[Value<'k>]) {
         for ((from, left), &numbers) in self.vectors().zip(numbers) {
-            self.buffers.result.store_lanes(place + from, numbers, left);
+            buffer.store_lanes(place + from, numbers, left);
         }
+    }
+
+    fn store_output(&self, token: Value<'k>, numbers: &[Value<'k>]) {
+        let LinearAttentionSizes { tokens, values, .. } = self.sizes;
+        let place = (self.matrix * tokens + token) * values + self.at;
+        self.store(self.buffers.outputs, place, numbers);
     }
 
     fn zeros(&self) -> Vec<Value<'k>> {
         self.vectors().map(|_| self.code.constant(LANES, 0.0)).collect()
     }
 
-    /// Copies the old state matrix into the result, before the kernel processes the first token.
+    /// Copies the old state matrix into the new state matrix, before the kernel processes the first
+    /// token.
     fn begin(&self, begins: Value<'k>) {
-        let LinearAttentionSizes { keys, values, .. } = self.sizes;
+        let LinearAttentionSizes { keys, .. } = self.sizes;
         let zero = self.code.constant(LANES, 0.0);
         self.code.repeat(self.code.index(0)..self.code.index(keys), 1, |key| {
-            let place = (self.matrix * keys + key) * values + self.at;
-            let old = self.load(self.buffers.state, place);
+            let old = self.load(self.buffers.state, self.row(key));
             let numbers: Vec<Value<'k>> = old.into_iter().map(|old| zero.or_else(begins, old)).collect();
-            self.store(key, &numbers);
+            self.store(self.buffers.new, self.row(key), &numbers);
         });
     }
 
     /// Writes zeros as the output of a padding token.
     fn pad(&self, token: Value<'k>) {
-        self.store(token + self.sizes.keys, &self.zeros());
+        self.store_output(token, &self.zeros());
     }
 
     /// Decays the state matrix, adds the value of a token, and computes the output of the token.
     fn step(&self, token: Value<'k>) {
         let LinearAttentionSizes { tokens, heads, groups, keys, values, .. } = self.sizes;
-        let Buffers { q, k, v, decay, rate, result, .. } = self.buffers;
+        let Buffers { q, k, v, decay, rate, new: state, .. } = self.buffers;
         let code = self.code;
         let of_sequence = code.index(heads * groups);
         let (sequence, head) = (self.matrix.divide(of_sequence), self.matrix.remainder(of_sequence));
@@ -144,7 +159,7 @@ impl<'k> Block<'k> {
         let factor = math::exp(everywhere(decay.load(gate_at, SCALAR)));
         let rate = everywhere(rate.load(gate_at, SCALAR));
         let decayed = |key: Value<'k>| -> Vec<Value<'k>> {
-            self.load(result, self.row(key)).into_iter().map(|x| x * factor).collect()
+            self.load(state, self.row(key)).into_iter().map(|x| x * factor).collect()
         };
         let all = || code.index(0)..code.index(keys);
         let mut written = self.load(v, gate_at * values + self.at);
@@ -160,9 +175,9 @@ impl<'k> Block<'k> {
             let [under, by] = [k, q].map(|numbers| everywhere(numbers.load(key_at + key, SCALAR)));
             let decayed = decayed(key).into_iter().zip(&written);
             let new: Vec<Value<'k>> = decayed.map(|(x, &value)| under.multiply_add(value, x)).collect();
-            self.store(key, &new);
+            self.store(state, self.row(key), &new);
             new.into_iter().zip(sums).map(|(x, &sum)| x.multiply_add(by, sum)).collect()
         });
-        self.store(token + keys, &outputs);
+        self.store_output(token, &outputs);
     }
 }

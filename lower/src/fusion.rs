@@ -20,6 +20,9 @@ pub(crate) struct Fusion<'f> {
 pub(crate) struct Fusions<'f> {
     /// The fused operations. Each key in this map is the node whose value a kernel computes.
     written: BTreeMap<NodeId, Fusion<'f>>,
+    /// For each linear attention whose new state and outputs are read separately: the nodes that
+    /// read the state, and the nodes that read the outputs.
+    parts: BTreeMap<NodeId, [Vec<NodeId>; 2]>,
     /// Whether a node needs no code: either a kernel computes the node, or no other node reads the
     /// node.
     within: Vec<bool>,
@@ -30,9 +33,10 @@ impl<'f> Fusions<'f> {
     pub(crate) fn of(function: &'f Function, kernels: &Kernels) -> Self {
         if kernels.is_empty() {
             let within = function.live().into_iter().map(|live| !live).collect();
-            return Self { written: BTreeMap::new(), within };
+            return Self { written: BTreeMap::new(), parts: BTreeMap::new(), within };
         }
-        let mut fusions = Self { written: BTreeMap::new(), within: vec![false; function.len()] };
+        let (written, within) = (BTreeMap::new(), vec![false; function.len()]);
+        let mut fusions = Self { written, parts: BTreeMap::new(), within };
         let uses = NodeUses::of(function);
         // The loop starts at the last node, so that an operation can fuse the norm and the rotary embedding
         // before it.
@@ -43,6 +47,13 @@ impl<'f> Fusions<'f> {
                 && !fusions.within[id.index()]
             {
                 fusions.add(&uses, id, FusedOp::alone(op, uses.types(id)), kernels);
+            }
+        }
+        for (&id, fusion) in &fusions.written {
+            if let Op::LinearAttention(_) = fusion.work.op
+                && let Some(parts) = uses.parts(id)
+            {
+                fusions.parts.insert(id, parts);
             }
         }
         // A node that only fused nodes read, such as a broadcast bias, needs no code of its own either.
@@ -58,6 +69,9 @@ impl<'f> Fusions<'f> {
             operands.into_iter().for_each(|operand| needed[operand.index()] = true);
         }
         fusions.within = needed.into_iter().map(|needed| !needed).collect();
+        for part in fusions.parts.values().flatten().flatten() {
+            fusions.within[part.index()] = true;
+        }
         fusions
     }
 
@@ -66,7 +80,13 @@ impl<'f> Fusions<'f> {
         self.written.get(&id)
     }
 
-    /// Whether a node needs no code of its own, because the kernel of a later node computes the
+    /// Returns the nodes that read the new state of a linear attention, and the nodes that read the
+    /// outputs; `None` if another node reads both together.
+    pub(crate) fn parts(&self, id: NodeId) -> Option<&[Vec<NodeId>; 2]> {
+        self.parts.get(&id)
+    }
+
+    /// Whether a node needs no code of its own, because the kernel of another node computes the
     /// node.
     pub(crate) fn within(&self, id: NodeId) -> bool {
         self.within[id.index()]
@@ -133,6 +153,25 @@ impl<'f> NodeUses<'f> {
         let mut returned = vec![false; function.len()];
         function.outputs.iter().for_each(|output| returned[output.node.index()] = true);
         Self { function, users, returned }
+    }
+
+    /// Returns the nodes that read the new state of the linear attention `id`, and the nodes that
+    /// read the outputs; `None` if another node reads both together.
+    fn parts(&self, id: NodeId) -> Option<[Vec<NodeId>; 2]> {
+        let keys = *self.types(id).get(5)?.shape.get(3)?;
+        let rows = self.function.node(id).ty().shape[3];
+        let mut parts = [Vec::new(), Vec::new()];
+        for &user in &self.users[id.index()] {
+            let part = match self.op(user)? {
+                Op::Narrow(Narrow { axis: 3, start: 0, length }) if *length == keys => 0,
+                Op::Narrow(Narrow { axis: 3, start, length }) if (*start, *length) == (keys, rows - keys) => {
+                    1
+                }
+                _ => return None,
+            };
+            parts[part].push(user);
+        }
+        (!self.returned[id.index()]).then_some(parts)
     }
 
     pub(crate) fn types(&self, id: NodeId) -> Vec<&'f TensorType> {

@@ -236,6 +236,11 @@ impl Weights {
         Ok(Self { quantize: self.quantize.resolved(trace)?, ..self })
     }
 
+    /// Whether a module for this target calls Tracewright's kernels.
+    pub fn have_kernels(&self, target: &Target) -> bool {
+        !self.kernels(target).is_empty()
+    }
+
     /// The kernels that a module for this target can call.
     pub(crate) fn kernels(&self, target: &Target) -> Kernels {
         if self.kernels { Kernels::of(target) } else { Kernels::none() }

@@ -415,6 +415,15 @@ impl Writer<'_> {
             let fusion = fusions.at(id);
             let provenance = &function.node(fusion.map_or(id, |fusion| fusion.named)).provenance;
             let mut fresh = Fresh { statements: &mut statements, provenance, next: &mut next };
+            if let (Some(fusion), Some(parts)) = (fusion, fusions.parts(id)) {
+                let value = |o: &NodeId| Operand { name: &names[o.index()], ty: function.node(*o).ty() };
+                let operands: Vec<Operand<'_>> = fusion.operands.iter().map(value).collect();
+                let written = self.kernels.call_in_parts(&mut fresh, &fusion.work, &operands);
+                for (nodes, name) in parts.iter().zip(written.into_iter().flatten()) {
+                    nodes.iter().for_each(|node| names[node.index()].clone_from(&name));
+                }
+                continue;
+            }
             let operands: Vec<NodeId> = function.operands(id);
             names[id.index()] = match &node.kind {
                 NodeKind::Input { index, .. } if loads && signature.arguments[*index].is_host_scalar() => {

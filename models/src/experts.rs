@@ -4,7 +4,8 @@
 use std::rc::Rc;
 
 use dsl::nn::{Attend, Kv, dot, silu, softmax, topk};
-use dsl::{Axis, Block, BuildError, Dim, F32, Float, I32, Scope, Tensor, expert_parallel, model};
+use dsl::{Axis, Block, BuildError, Dim, ExpertsMode, F32, Float, I32, Scope, Tensor, experts_mode, model};
+use ops::format::PANEL;
 
 use crate::config::Keys;
 use crate::decoder::{AttentionBlock, DecoderConfig, FeedForward, LlamaConfig};
@@ -145,15 +146,14 @@ fn within_groups(scores: Tensor<F32>, [groups, chosen]: [usize; 2]) -> Tensor<F3
 /// The weighted sum of the chosen experts' outputs for features `x` `[B, S, D]`. The function `expert`
 /// computes the outputs from expert weights. The first axis of each tensor in `weights` is the expert.
 ///
-/// If a call has too few tokens to choose all experts, the program reads only the weights of the
-/// chosen experts. If the tokens of a call can choose all experts, every expert processes every
-/// token, with weight 0 if the token did not choose the expert. The program always adds the outputs
-/// in the order of the experts, so skipping the weights of unused experts does not change any bit
-/// of the results.
+/// The entry point's [`ExpertsMode`] decides whether a token computes only its chosen experts, or
+/// all experts with weight 0 for those that the token did not choose. The program always adds the
+/// outputs in the order of the experts, so skipping unused experts does not change any bit of the
+/// results. No kernel reads matrices whose number of rows is not a multiple of 16, so the mode
+/// [`ExpertsMode::Chosen`] does not copy such matrices for many tokens.
 ///
-/// If the experts are divided over devices, each device computes all of its own experts for every
-/// token, and the sum over the experts is a sum over devices. A choice of experts would exchange
-/// the weights of the chosen experts between the devices.
+/// If the experts are divided over devices, the sum over all experts is a sum over devices. A choice
+/// of experts would exchange the weights of the chosen experts between the devices.
 #[track_caller]
 pub(crate) fn mixture<T: Float, const N: usize>(
     x: Tensor<T>,
@@ -164,7 +164,16 @@ pub(crate) fn mixture<T: Float, const N: usize>(
     let Routed { share, chosen, count } = routed;
     let all = share.extent(X);
     let few = x.extent(B) * x.extent(S) * count < all;
-    let (weights, share, experts) = match few && !expert_parallel() {
+    let packed = |weight: &Tensor<T>| match weight.shape()[..] {
+        [_, rows, _] => rows.is_multiple_of(PANEL),
+        _ => true,
+    };
+    let chooses = match experts_mode() {
+        ExpertsMode::Auto => few,
+        ExpertsMode::Chosen => few || weights.iter().all(packed),
+        ExpertsMode::All => false,
+    };
+    let (weights, share, experts) = match chooses {
         true => {
             // The expert with the lowest index comes first.
             let order = -Tensor::<I32>::iota(X, all).to::<F32>() + all as f64;

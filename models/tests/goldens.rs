@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use dsl::{EntryInput, EntryPoint, LogitsMode};
+use dsl::{EntryInput, EntryPoint, ExpertsMode, LogitsMode};
 use expect_test::expect_file;
 use lower::{expand, lower};
 use ops::ElementType;
@@ -41,7 +41,7 @@ fn recorded() -> Trace {
         logits: LogitsMode::Next,
         hidden: false,
         kv: trace::KvFormat::Computed,
-        expert_parallel: false,
+        experts: ExpertsMode::Auto,
     };
     ModelConfig::Llama(config).trace(ElementType::Bf16, &[prefill]).unwrap().trace
 }

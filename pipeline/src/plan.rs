@@ -1,6 +1,6 @@
 //! [`Plan`] contains a model, and the sizes and formats for which the model's program is built.
 
-use dsl::{EntryPoint, LogitsMode, TraceError, Traced};
+use dsl::{EntryPoint, ExpertsMode, LogitsMode, TraceError, Traced};
 use irpa::Checkpoint;
 use lower::{LowerError, Weights};
 use models::Architecture;
@@ -240,7 +240,16 @@ impl Plan {
     /// # Errors
     /// Returns an error if a value in the configuration is invalid.
     pub fn record(&self, entries: &[EntryPoint]) -> Result<Traced, PlanError> {
-        Ok(self.model.trace(self.element, entries)?)
+        let traced = self.model.trace(self.element, entries)?;
+        if !traced.asked_experts_mode || !self.weights.have_kernels(&self.target) {
+            return Ok(traced);
+        }
+        // A kernel reads the matrices of the experts that a token chose.
+        let chosen = |entry: &EntryPoint| match entry.experts {
+            ExpertsMode::Auto => EntryPoint { experts: ExpertsMode::Chosen, ..entry.clone() },
+            ExpertsMode::Chosen | ExpertsMode::All => entry.clone(),
+        };
+        Ok(self.model.trace(self.element, &entries.iter().map(chosen).collect::<Vec<_>>())?)
     }
 
     /// Simplifies a trace of the plan, and expands the trace to primitives. The trace contains all

@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use bake::{BakeError, BakeOptions};
-use dsl::{EntryPoint, Traced};
+use dsl::{EntryPoint, ExpertsMode, Traced};
 use errors::FileError;
 use files::limits;
 use irpa::{Archive, ArchiveError, Checkpoint, EntryData, Gguf, Verified, Watch};
@@ -185,8 +185,8 @@ pub fn record(
     let rules = shard_rules(&traced, mesh, asked);
     // The experts that a device computes change no argument, result or weight.
     let shards = Shards::new(&traced.trace, mesh, &rules)?;
-    let traced = if shards.divides_experts && traced.asked_expert_parallel {
-        let entries = entries.iter().map(|entry| EntryPoint { expert_parallel: true, ..entry.clone() });
+    let traced = if shards.divides_experts && traced.asked_experts_mode {
+        let entries = entries.iter().map(|entry| EntryPoint { experts: ExpertsMode::All, ..entry.clone() });
         plan.record(&entries.collect::<Vec<_>>())?
     } else {
         traced

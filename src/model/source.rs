@@ -19,7 +19,7 @@ use targets::{DeviceKind, DeviceName, Mesh, MeshRules, Numerics, Target};
 use trace::{Parameter, Signature};
 
 use super::{ModelError, OpenOptions, Speculation};
-use crate::build::{BuildStep, BuildTools, ProgramOptions, build_program};
+use crate::build::{LoadError, BuildStep, BuildTools, ProgramOptions, build_program};
 use crate::export::xla::{self, RecordedPlan};
 use crate::export::{self, IreeManifest};
 use crate::tuning::{TuningSource, Tunings};
@@ -167,6 +167,9 @@ pub(super) fn build_checkpoint(
     let tunings = options.tunings(&plan.target)?;
     let (tuning, damaged) = (tunings.of(&plan)?, tunings.damaged().to_vec());
     let plan = plan.tuned(tuning, options.chunk);
+    // The features of the target decide which operations are recorded.
+    let target = options.compiler().resolve(&plan.target).map_err(LoadError::from)?;
+    let plan = Plan { target, ..plan };
     let entries = entries(&plan, options, score).into_iter().flat_map(EntryPoint::in_parts);
     let traced = plan.record(&entries.collect::<Vec<_>>())?;
     let checkpoint = plan.model.weights(Checkpoint::open(path)?)?;

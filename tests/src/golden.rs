@@ -413,7 +413,7 @@ fn recorded(
         rules: sizes.rules,
         weights: sizes.weights.clone(),
         kv: sizes.kv,
-        target: sizes.target.clone(),
+        target: compiler()?.resolve(&sizes.target)?,
         ..plan
     };
     let wanted = plan.entry_points().into_iter().filter(|entry| entries.contains(&&*entry.name));
@@ -433,7 +433,6 @@ pub fn build(
     edit: impl FnOnce(Trace) -> Result<Trace>,
 ) -> Result<Subject> {
     let (plan, trace) = recorded(model, sizes, entries, edit)?;
-    let plan = Plan { target: compiler()?.resolve(&plan.target)?, ..plan };
     let lowered = plan.lower(&trace)?;
     let checkpoint = plan.named(Checkpoint::open(model)?);
     let built = Built::new(lowered, &trace, &checkpoint, sizes.device)?;

@@ -121,7 +121,8 @@ fn bits(format: WeightFormat, case: usize) -> ActivationBits {
 /// Products, of experts too, and lookups in a format.
 fn uses_of(extents: &[[usize; 3]], format: WeightFormat) -> Calls {
     let mut all = products_of(extents, format);
-    for (case, [places, chosen, inputs, outputs]) in [[1, 2, 67, 32], [3, 2, 64, 16]].into_iter().enumerate()
+    for (case, [places, chosen, inputs, outputs]) in
+        [[1, 2, 67, 32], [3, 2, 64, 16], [17, 3, 64, 48]].into_iter().enumerate()
     {
         let (seed, experts) = (1000 + 100 * case as u64, 5);
         let element = activations(format)[0];
@@ -684,6 +685,7 @@ fn attention(seed: u64, ring: bool) -> Vec<(Op, Vec<Value>)> {
         [1, 4, 2, 19, 256, 256],
         [1, 8, 1, 40, 512, 512],
         [2, 3, 2, 37, 512, 300],
+        [1, 10, 1, 35, 570, 570],
     ];
     attention_of(&cases, &[ElementType::F32, ElementType::Bf16, ElementType::F16], seed, ring)
 }

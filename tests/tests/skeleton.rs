@@ -68,7 +68,7 @@ fn m2_one_dot_general_is_exact() {
         logits: LogitsMode::All,
         hidden: false,
         kv: trace::KvFormat::Computed,
-        expert_parallel: false,
+        experts: ExpertsMode::Auto,
     };
     let trace = recorded(Rc::new(body), vec![], &[score]);
     let built = built(&trace);
@@ -123,7 +123,7 @@ fn m15_the_modules_own_argmax_is_that_of_torch() {
         logits: LogitsMode::Next,
         hidden: false,
         kv: trace::KvFormat::Computed,
-        expert_parallel: false,
+        experts: ExpertsMode::Auto,
     };
     let trace = recorded(Rc::new(body), vec![], &[entry("one", 1), entry("all", cases.len())]);
     let (built, weights) = (built(&trace), WeightValues::from([("w".into(), table)]));

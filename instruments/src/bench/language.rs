@@ -12,7 +12,7 @@ use super::paths::{Paths, paths};
 use super::{BenchError, Case, Label, Measured, Run, Watched, Workload, flops};
 use crate::profile::{Profile, variant};
 use tracewright::PlanError;
-use tracewright::build::{ProgramOptions, build_program};
+use tracewright::build::{LoadError, ProgramOptions, build_program};
 use tracewright::export::xla::{RecordedPlan, record};
 use tracewright::footprint::Footprint;
 use tracewright::xla::{XlaBuild, XlaTools};
@@ -50,6 +50,8 @@ impl Language {
         checkpoint: &Checkpoint,
         options: ProgramOptions<'_>,
     ) -> Result<Self, BenchError> {
+        let target = options.tools.compiler.resolve(&plan.target).map_err(LoadError::from)?;
+        let plan = Plan { target, ..plan };
         let traced = plan.record(&plan.steps())?;
         let expanded = plan.expand(&traced.trace)?;
         let footprint = Footprint::of(&expanded).map_err(PlanError::from)?;

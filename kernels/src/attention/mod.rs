@@ -7,6 +7,7 @@
 
 mod sums;
 mod tiles;
+mod wide;
 
 use std::ops::Range;
 
@@ -22,6 +23,7 @@ use crate::lane;
 use crate::math::{exp, tanh};
 use crate::prologue::{Prologue, Start};
 use crate::tilings::{Tilings, count};
+use wide::WideTile;
 
 const KEYS: usize = 16;
 
@@ -76,6 +78,8 @@ pub(crate) struct Attention {
     before: Prologue,
     /// Whether the processor has instructions that multiply tiles of bf16.
     has_tiles: bool,
+    /// Whether a register contains 16 numbers of f32.
+    has_long_vectors: bool,
 }
 
 impl Attention {
@@ -118,6 +122,7 @@ impl Attention {
             by_token: work.by_token,
             before: Prologue::of(work)?,
             has_tiles: isa.tiles().bf16,
+            has_long_vectors: isa.has_long_vectors(),
         };
         // The rotary embedding needs rows in token order. With a single token, head order is also token order.
         let ordered = !attention.before.rotates() || attention.tokens.is_some() || attention.queries == 1;
@@ -267,7 +272,11 @@ impl Attention {
         let rows = || code.index(0)..code.index(tile.rows);
         code.repeat(rows(), 1, |i| {
             let row = self.row(code, head, first + i);
-            tile.start.row(code, row.by_token, (tile.read, row.from), (tile.queries, i * self.features));
+            let query = if tile.wide.is_some() { code.index(0) } else { i * self.features };
+            tile.start.row(code, row.by_token, (tile.read, row.from), (tile.queries, query));
+            if let Some(wide) = tile.wide {
+                wide.store_query(code, self, tile.queries, i);
+            }
             tile.positions.store(i, offset + row.place.number());
             let [hidden, zero, one] = [Sdpa::HIDDEN, 0.0, 1.0].map(|number| code.constant(LANES, number));
             let (largest, total) = match self.sink(code, &row) {
@@ -287,9 +296,16 @@ impl Attention {
             let keys = Keys { first: key, base: head * self.keys };
             let positions = code.count(PLACES) + key.number().broadcast(KEYS);
             let scales = scales.map(|parts| parts.map(|part| self.of_keys(code, part, keys, tile.scales)));
+            if let Some(wide) = tile.wide {
+                self.multiply(code, k, (wide, tile.rows), keys);
+            }
             code.repeat(rows(), 1, |i| {
-                let of_keys = scales.map(|[of_keys, _]| of_keys);
-                let scores = self.scores(code, k, (tile.queries, i * self.features), keys, of_keys);
+                let products = match tile.wide {
+                    Some(wide) => self.products(wide, i),
+                    None => self.multiply_query(code, k, (tile.queries, i * self.features), keys),
+                };
+                let products = scales.map_or(products, |[of_keys, _]| products * of_keys);
+                let scores = self.scaled(code, products);
                 let visible = self.visible(code, positions, oldest, tile.positions.load(i, integer));
                 let scores = scores.or_else(visible, code.constant(LANES, Sdpa::HIDDEN));
                 let lanes = i * KEYS;
@@ -309,9 +325,9 @@ impl Attention {
             let row = self.row(code, head, first + i);
             (if self.by_token { row.by_token } else { row.by_head }) * self.values
         };
-        match tile.sums {
+        match tile.wide {
             None => self.sum_in_registers(code, (seen, v), tile, weighted, (place, result)),
-            Some(sums) => self.sum_in_memory(code, (seen, v), (tile, sums), weighted, (place, result)),
+            Some(wide) => self.sum_in_memory(code, (seen, v), (tile, wide.sums), weighted, (place, result)),
         }
     }
 
@@ -436,13 +452,13 @@ impl Attention {
         between.load(code.index(0), LANES)
     }
 
-    fn scores<'k>(
+    /// Returns the dot products of a query and 16 keys, with one product in each lane.
+    fn multiply_query<'k>(
         &self,
         code: &'k Code,
         k: Buffer<'k>,
         (queries, query): (Buffer<'k>, Value<'k>),
         keys: Keys<'k>,
-        scales: Option<Value<'k>>,
     ) -> Value<'k> {
         let keys: Vec<Value<'k>> =
             (0..KEYS).map(|lane| self.key(code, keys, code.index(lane)) * self.features).collect();
@@ -452,9 +468,7 @@ impl Attention {
             let key = |&at: &Value<'k>| k.load_floats(at + feature, left);
             keys.iter().map(key).zip(products).map(|(key, &sum)| query.multiply_add(key, sum)).collect()
         });
-        let products = sums(&products);
-        let products = scales.map_or(products, |scales| products * scales);
-        self.scaled(code, products)
+        sums(&products, KEYS)
     }
 
     /// Converts the dot products of a query and its keys to softmax scores.
@@ -500,8 +514,9 @@ struct Tile<'k> {
     /// The buffer of all queries, and the prologue that the kernel applies to each query.
     read: Buffer<'k>,
     start: Start<'k>,
-    /// The queries after the prologue, and the token positions of the queries relative to the keys.
+    /// The queries after the prologue, or one query if `wide` contains all queries.
     queries: Buffer<'k>,
+    /// The token positions of the queries relative to the keys.
     positions: Buffer<'k>,
     /// The intermediate state of the online softmax for each query. `largest` contains the largest
     /// score so far, with the same number in all 16 lanes. `totals` contains the sums of weights so
@@ -514,8 +529,8 @@ struct Tile<'k> {
     weights: Buffer<'k>,
     /// The scales of 16 consecutive quantized keys of a KV cache.
     scales: Buffer<'k>,
-    /// The weighted sums of values of each query. With `None`, the sums are in registers.
-    sums: Option<Buffer<'k>>,
+    /// The memory for queries with many features. With `None`, sums are in registers.
+    wide: Option<WideTile<'k>>,
 }
 
 impl<'k> Tile<'k> {
@@ -526,14 +541,14 @@ impl<'k> Tile<'k> {
             rows,
             read: code.binding(0, of.element, of.batch / of.heads * of.queries * token),
             start: of.before.start(code, of.prologue(), of.features),
-            queries: code.scratch(of.element, rows * of.features),
+            queries: code.scratch(of.element, if of.is_wide() { 1 } else { rows } * of.features),
             positions: code.scratch(Element::I32, rows),
             largest: lanes(),
             totals: lanes(),
             kept: lanes(),
             weights: lanes(),
             scales: code.scratch(Element::F32, KEYS),
-            sums: of.is_wide().then(|| code.scratch(Element::F32, rows * of.padded())),
+            wide: of.is_wide().then(|| WideTile::new(code, of, rows)),
         }
     }
 }
@@ -559,12 +574,12 @@ struct Keys<'k> {
     base: Value<'k>,
 }
 
-/// Returns the sum of the lanes of each of 16 vectors.
-fn sums<'k>(vectors: &[Value<'k>]) -> Value<'k> {
+/// Adds lanes of several vectors, until one vector contains the sums of all. In each vector, runs of
+/// `width` lanes belong to the same sum. Each step adds the halves of these runs, and joins two
+/// vectors with halved runs into one.
+fn sums<'k>(vectors: &[Value<'k>], mut width: usize) -> Value<'k> {
     let mut vectors = vectors.to_vec();
-    let mut width = KEYS;
-    // Each step adds the halves of every vector, and joins two halved vectors into one.
-    while width > 1 {
+    while vectors.len() > 1 {
         let [lower, upper] = halves(width);
         vectors =
             vectors.chunks(2).map(|two| two[0].pick(two[1], &lower) + two[0].pick(two[1], &upper)).collect();

@@ -3,34 +3,14 @@
 
 use std::ops::Range;
 
-use super::{Attention, KEYS, Keys, LANES, ROOM, Tile};
+use super::{Attention, KEYS, Keys, LANES, Tile};
 use crate::code::{Buffer, Code, Element, Type, Value};
-
-/// The largest number of features of a value whose sums are in registers.
-const NARROW: usize = 256;
 
 /// The number of vectors of 16 features that a pass over 16 keys adds to sums in memory. The sums of
 /// a pass are in registers.
 const PASS: usize = 16;
 
 impl Attention {
-    /// Whether the sums of a query are in memory, because the registers have no room for the sums.
-    pub(super) fn is_wide(&self) -> bool {
-        self.values > NARROW
-    }
-
-    /// The number of features of a value, rounded up to whole vectors.
-    pub(super) fn padded(&self) -> usize {
-        self.values.next_multiple_of(KEYS)
-    }
-
-    /// The number of queries whose state fits into a worker's memory, and at most 4.
-    pub(super) fn wide_rows(&self) -> usize {
-        // The prologue has a row between norm and rotary embedding.
-        let of_row = 4 * (self.features + self.padded() + 4 * KEYS + 1);
-        (ROOM.saturating_sub(4 * self.features) / of_row).clamp(1, 4)
-    }
-
     /// Computes the sums in registers, and stores the quotients by the softmax totals. The function
     /// `weighted` computes the softmax weights of 16 keys, and `place` returns the index of a
     /// query's result.

@@ -50,6 +50,11 @@ impl Isa {
         matches!(self, Self::X86(x86) if x86.has_short_vectors())
     }
 
+    /// Whether a register contains 16 numbers of f32.
+    pub(crate) fn has_long_vectors(self) -> bool {
+        matches!(self, Self::X86(x86) if !x86.has_short_vectors())
+    }
+
     /// Returns a name for the processor features that affect the code of kernels.
     pub(crate) fn name(self) -> String {
         match self {

@@ -4,6 +4,7 @@
 
 mod blocked;
 mod dense;
+mod grouped;
 mod scaled;
 mod tiled;
 
@@ -22,6 +23,7 @@ use crate::norm::Norm;
 use crate::quantized::{self, Form, Row};
 use crate::tilings::{Tilings, count};
 
+pub(crate) use grouped::RowGrouping;
 pub(crate) use scaled::half_scales;
 
 /// A matmul of `rows` activation rows with a weight. Each activation row has `inputs` numbers, and
@@ -76,12 +78,31 @@ struct Rows<'k> {
     apart: usize,
     /// The number of result rows that the kernel computes from the same activation row.
     shared: usize,
+    /// The list of the result rows, if the rows are grouped by matrix. `first` then counts the items
+    /// of the list.
+    list: Option<List<'k>>,
+}
+
+/// A list of the result rows that use the same matrix.
+#[derive(Clone, Copy)]
+struct List<'k> {
+    rows: Buffer<'k>,
+    /// The index in `rows` of the first item of the list of all matrices.
+    base: usize,
+    /// The index of the matrix's last row. Rows after the last row repeat the last row.
+    last: Value<'k>,
 }
 
 impl<'k> Rows<'k> {
     /// Returns the index of the result row that belongs to the activation row with the index `i`.
     fn result(self, i: usize) -> Value<'k> {
-        self.first + i * self.apart
+        let row = self.first + i * self.apart;
+        match self.list {
+            Some(List { rows, base, last }) => {
+                rows.load(row.min(last) + base, Type::Scalar(Element::I32)).place()
+            }
+            None => row,
+        }
     }
 
     fn x(self, i: usize) -> Value<'k> {
@@ -265,6 +286,10 @@ impl Matmul<'_> {
     fn matrices(&self) -> (usize, usize) {
         match self.stack {
             None => (1, self.rows),
+            // Rows choose matrices about equally often.
+            Some(Stack { rows, matrices, chosen: true }) if rows >= matrices => {
+                (matrices, rows.div_ceil(matrices))
+            }
             Some(Stack { rows, chosen: true, .. }) => (rows, 1),
             Some(Stack { rows, matrices, .. }) => (matrices, rows / matrices),
         }
@@ -367,7 +392,8 @@ impl Matmul<'_> {
         let form = self.form();
         let stored = self.stack.map_or(1, |stack| stack.matrices);
         let weight = code.binding(1, Element::I8, bytes * stored);
-        let choices = self.is_chosen().then(|| code.binding(2, Element::I32, self.results()));
+        let listed = self.grouped().map_or(0, |stack| stack.matrices + 1);
+        let choices = self.is_chosen().then(|| code.binding(2, Element::I32, listed + self.results()));
         let together = tiling.panels.get();
         // The panels that are read together. If the epilogue combines halves, the list contains panels of
         // both halves.
@@ -408,8 +434,11 @@ impl Matmul<'_> {
             };
             let panel = unit * together;
             let stored = match (choices, matrix) {
-                (Some(choices), _) => Some(self.choice(code, choices, matrix.unwrap_or(code.index(0)))),
-                (None, matrix) => matrix,
+                (Some(choices), _) if listed == 0 => {
+                    let row = choices.load(matrix.unwrap_or(code.index(0)), Type::Scalar(Element::I32));
+                    Some(grouped::nearest(code, row, self.stack.map_or(1, |stack| stack.matrices)))
+                }
+                (_, matrix) => matrix,
             };
             let place = stored.map_or(panel, |matrix| matrix * panels + panel);
             let read: Vec<Panel<'_>> = places
@@ -421,9 +450,22 @@ impl Matmul<'_> {
                     Some(matrix) => row * matrices + matrix,
                     None => row,
                 };
-                let rows = Rows { first, count, apart: matrices, shared: self.results() / self.rows };
+                let shared = self.results() / self.rows;
+                let rows = Rows { first, count, apart: matrices, shared, list: None };
                 self.tile(code, x, &read, &end, panel, rows);
             };
+            if let (Some(rows), Some(_)) = (choices, self.grouped()) {
+                let matrix = matrix.unwrap_or(code.index(0));
+                let [first, end_of_rows] =
+                    [0, 1].map(|i| rows.load(matrix + i, Type::Scalar(Element::I32)).place());
+                let list = Some(List { rows, base: listed, last: end_of_rows - 1 });
+                code.repeat(first..end_of_rows, tile, |first| {
+                    let shared = self.results() / self.rows;
+                    let rows = Rows { first, count: tile, apart: 1, shared, list };
+                    self.tile(code, x, &read, &end, panel, rows);
+                });
+                return;
+            }
             let plain = || code.runs(rows, tile, some);
             match (tiles, blocks, x) {
                 (Some((granted, held)), ..) => {
@@ -435,15 +477,6 @@ impl Matmul<'_> {
                 _ => plain(),
             }
         });
-    }
-
-    /// Returns the matrix index that an operand contains for a row of the result. If the matrix
-    /// index is out of range, the kernel uses the nearest valid index.
-    fn choice<'k>(&self, code: &'k Code, choices: Buffer<'k>, row: Value<'k>) -> Value<'k> {
-        let integer = Type::Scalar(Element::I32);
-        let last = self.stack.map_or(0, |stack| stack.matrices - 1);
-        let choice = choices.load(row, integer).max(code.constant(integer, 0.0));
-        choice.min(code.constant(integer, last as f64)).place()
     }
 
     /// Returns the activations in the layout that the matmul kernel reads. If no separate kernel

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use dsl::{EntryInput, EntryPoint, LogitsMode};
+use dsl::{EntryInput, EntryPoint, ExpertsMode, LogitsMode};
 use irpa::Checkpoint;
 use ops::{ElementType, TensorType, Value};
 use trace::{Evaluation, Parameter, Trace, evaluate};
@@ -88,7 +88,7 @@ pub fn judged_by_transformers(folder: &Path) {
         logits: LogitsMode::All,
         hidden: false,
         kv: trace::KvFormat::Computed,
-        expert_parallel: false,
+        experts: ExpertsMode::Auto,
     };
     let trace = config.trace(ElementType::F32, &[score]).unwrap().trace;
     // The inlined trace and the trace with layers as functions compute the same logits.
