@@ -19,6 +19,7 @@ mod linear_attention;
 mod math;
 mod matmul;
 mod norm;
+mod packing;
 mod prologue;
 mod quantized;
 mod rope;
@@ -38,8 +39,9 @@ use attention::Attention;
 use code::Element;
 use isa::Isa;
 use kernel::Kernel;
-use matmul::{ActivationPacking, Matmul, RowGrouping, Stack};
+use matmul::{Matmul, Stack};
 use norm::Norm;
+use packing::Packing;
 use rope::Rotation;
 
 pub use cuda::{CUDA_VECTORS, CudaAttention, CudaKernel, CudaProduct};
@@ -145,18 +147,9 @@ impl Kernels {
         let element = lane(ty.element);
         Some(match serving {
             Serving::Matmul(product) => {
-                let prepared;
-                if let Some(ActivationPacking { name, ty, kernel }) = product.apart() {
-                    let call = self.dispatch(name, kernel, &operands[..1], &ty.mlir());
-                    prepared = statements.statement(call);
-                    operands[0] = (&prepared, ty.mlir());
-                }
-                let grouped;
-                if let Some(RowGrouping { name, ty, kernel }) = product.grouping() {
-                    let call = self.dispatch(name, kernel, &operands[2..3], &ty.mlir());
-                    grouped = statements.statement(call);
-                    operands[2] = (&grouped, ty.mlir());
-                }
+                let packings = [product.apart(), product.grouping()];
+                let packed = self.packed(statements, packings.into_iter().flatten(), &operands);
+                packed.iter().for_each(|(index, name, ty)| operands[*index] = (name, ty.clone()));
                 let kernel = product.kernel(element, self.tiling(product.key(), product.usual()));
                 let name = self.ending(product.name(), &work.tail);
                 self.dispatch(name, kernel, &operands, &result)
@@ -175,6 +168,8 @@ impl Kernels {
                 self.dispatch(name, kernel, &operands, &result)
             }
             Serving::Attention(attention) => {
+                let packed = self.packed(statements, attention.apart().into_iter(), &operands);
+                packed.iter().for_each(|(index, name, ty)| operands[*index] = (name, ty.clone()));
                 let (name, kernel) = attention.kernel(self.tiling(attention.name(), attention.usual()));
                 self.dispatch(name, kernel, &operands, &result)
             }
@@ -265,6 +260,23 @@ impl Kernels {
             self.tails.len() - 1
         });
         format!("{name}_tail{place}")
+    }
+
+    /// Writes the calls of the kernels that prepare operands. Returns the index, the name and the type
+    /// of each prepared operand.
+    fn packed<'a>(
+        &mut self,
+        statements: &mut dyn Statements,
+        packings: impl Iterator<Item = Packing<'a>>,
+        operands: &[(&str, String)],
+    ) -> Vec<(usize, String, String)> {
+        let packed = packings.map(|packing| {
+            let Packing { name, ty, operands: read, kernel } = packing;
+            let operands: Vec<(&str, String)> = read.iter().map(|&index| operands[index].clone()).collect();
+            let call = self.dispatch(name, kernel, &operands, &ty.mlir());
+            (read[0], statements.statement(call), ty.mlir())
+        });
+        packed.collect()
     }
 
     fn dispatch(

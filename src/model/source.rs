@@ -19,7 +19,7 @@ use targets::{DeviceKind, DeviceName, Mesh, MeshRules, Numerics, Target};
 use trace::{Parameter, Signature};
 
 use super::{ModelError, OpenOptions, Speculation};
-use crate::build::{LoadError, BuildStep, BuildTools, ProgramOptions, build_program};
+use crate::build::{BuildStep, BuildTools, LoadError, ProgramOptions, build_program};
 use crate::export::xla::{self, RecordedPlan};
 use crate::export::{self, IreeManifest};
 use crate::tuning::{TuningSource, Tunings};

@@ -239,13 +239,13 @@ impl Attention {
                             self.tile(code, head, first + row, &tile, result);
                         });
                     };
-                    match tiled {
-                        None => self.tile(code, head, first, &tile, result),
-                        Some((granted, held)) => code.either(
+                    match (tiled, &tile.queries) {
+                        (Some((granted, held)), Queries::Narrow { read, start, .. }) => code.either(
                             granted,
-                            || self.tiles(code, head, first, (held, &tile.start), (tile.read, result)),
+                            || self.tiles(code, head, first, (held, start), (*read, result)),
                             plain,
                         ),
+                        _ => self.tile(code, head, first, &tile, result),
                     }
                 });
             })
@@ -272,10 +272,8 @@ impl Attention {
         let rows = || code.index(0)..code.index(tile.rows);
         code.repeat(rows(), 1, |i| {
             let row = self.row(code, head, first + i);
-            let query = if tile.wide.is_some() { code.index(0) } else { i * self.features };
-            tile.start.row(code, row.by_token, (tile.read, row.from), (tile.queries, query));
-            if let Some(wide) = tile.wide {
-                wide.store_query(code, self, tile.queries, i);
+            if let Queries::Narrow { read, start, queries } = &tile.queries {
+                start.row(code, row.by_token, (*read, row.from), (*queries, i * self.features));
             }
             tile.positions.store(i, offset + row.place.number());
             let [hidden, zero, one] = [Sdpa::HIDDEN, 0.0, 1.0].map(|number| code.constant(LANES, number));
@@ -296,13 +294,15 @@ impl Attention {
             let keys = Keys { first: key, base: head * self.keys };
             let positions = code.count(PLACES) + key.number().broadcast(KEYS);
             let scales = scales.map(|parts| parts.map(|part| self.of_keys(code, part, keys, tile.scales)));
-            if let Some(wide) = tile.wide {
-                self.multiply(code, k, (wide, tile.rows), keys);
+            if let Queries::Wide(wide) = tile.queries {
+                self.multiply(code, k, (wide, tile.rows), (head, first), keys);
             }
             code.repeat(rows(), 1, |i| {
-                let products = match tile.wide {
-                    Some(wide) => self.products(wide, i),
-                    None => self.multiply_query(code, k, (tile.queries, i * self.features), keys),
+                let products = match tile.queries {
+                    Queries::Wide(wide) => self.products(wide, i),
+                    Queries::Narrow { queries, .. } => {
+                        self.multiply_query(code, k, (queries, i * self.features), keys)
+                    }
                 };
                 let products = scales.map_or(products, |[of_keys, _]| products * of_keys);
                 let scores = self.scaled(code, products);
@@ -325,9 +325,11 @@ impl Attention {
             let row = self.row(code, head, first + i);
             (if self.by_token { row.by_token } else { row.by_head }) * self.values
         };
-        match tile.wide {
-            None => self.sum_in_registers(code, (seen, v), tile, weighted, (place, result)),
-            Some(wide) => self.sum_in_memory(code, (seen, v), (tile, wide.sums), weighted, (place, result)),
+        match tile.queries {
+            Queries::Narrow { .. } => self.sum_in_registers(code, (seen, v), tile, weighted, (place, result)),
+            Queries::Wide(wide) => {
+                self.sum_in_memory(code, (seen, v), (tile, wide.sums), weighted, (place, result));
+            }
         }
     }
 
@@ -356,6 +358,12 @@ impl Attention {
             let sinks = code.binding(3 + usize::from(self.offset), self.element, self.heads * self.group);
             sinks.load(row.head, Type::Scalar(self.element)).convert(Element::F32)
         })
+    }
+
+    /// Returns the buffer of all queries before the prologue.
+    fn operand<'k>(&self, code: &'k Code) -> Buffer<'k> {
+        let token = self.tokens.map_or(self.heads * self.group * self.features, |tokens| tokens.stride);
+        code.binding(0, self.element, self.batch / self.heads * self.queries * token)
     }
 
     fn cache<'k>(&self, code: &'k Code, stored: Element) -> [Buffer<'k>; 2] {
@@ -511,11 +519,7 @@ impl Attention {
 /// The softmax state of the queries is in memory, so the same code works for every query.
 struct Tile<'k> {
     rows: usize,
-    /// The buffer of all queries, and the prologue that the kernel applies to each query.
-    read: Buffer<'k>,
-    start: Start<'k>,
-    /// The queries after the prologue, or one query if `wide` contains all queries.
-    queries: Buffer<'k>,
+    queries: Queries<'k>,
     /// The token positions of the queries relative to the keys.
     positions: Buffer<'k>,
     /// The intermediate state of the online softmax for each query. `largest` contains the largest
@@ -529,26 +533,41 @@ struct Tile<'k> {
     weights: Buffer<'k>,
     /// The scales of 16 consecutive quantized keys of a KV cache.
     scales: Buffer<'k>,
-    /// The memory for queries with many features. With `None`, sums are in registers.
-    wide: Option<WideTile<'k>>,
+}
+
+/// The queries of a tile.
+enum Queries<'k> {
+    /// The sums of the queries fit into the registers.
+    Narrow {
+        /// The buffer of all queries, and the prologue that the kernel applies to each query.
+        read: Buffer<'k>,
+        start: Start<'k>,
+        /// The queries of the tile after the prologue.
+        queries: Buffer<'k>,
+    },
+    Wide(WideTile<'k>),
 }
 
 impl<'k> Tile<'k> {
     fn new(code: &'k Code, of: &Attention, rows: usize) -> Self {
-        let token = of.tokens.map_or(of.heads * of.group * of.features, |tokens| tokens.stride);
+        let queries = match of.is_wide() {
+            true => Queries::Wide(WideTile::new(code, of, rows)),
+            false => Queries::Narrow {
+                read: of.operand(code),
+                start: of.before.start(code, of.prologue(), of.features),
+                queries: code.scratch(of.element, rows * of.features),
+            },
+        };
         let lanes = || code.scratch(Element::F32, rows * KEYS);
         Self {
             rows,
-            read: code.binding(0, of.element, of.batch / of.heads * of.queries * token),
-            start: of.before.start(code, of.prologue(), of.features),
-            queries: code.scratch(of.element, if of.is_wide() { 1 } else { rows } * of.features),
+            queries,
             positions: code.scratch(Element::I32, rows),
             largest: lanes(),
             totals: lanes(),
             kept: lanes(),
             weights: lanes(),
             scales: code.scratch(Element::F32, KEYS),
-            wide: of.is_wide().then(|| WideTile::new(code, of, rows)),
         }
     }
 }

@@ -84,6 +84,7 @@ impl Attention {
             && self.keys >= TILE
             && self.features.is_multiple_of(TILE)
             && self.values.is_multiple_of(ROWS)
+            && !self.is_wide()
             && self.most_tiles() > 0
     }
 
@@ -91,9 +92,7 @@ impl Attention {
     fn most_tiles(&self) -> usize {
         let shared = (TILE * ROWS + ROWS + TILE) * 4 + TILE * ROWS * 2;
         // The memory of the code path without tile registers, and a row between norm and rotary embedding.
-        let of_row = if self.is_wide() { self.wide_bytes() } else { 2 * self.features + 4 * (4 * KEYS + 1) };
-        let rows_between = if self.is_wide() { 2 } else { 1 };
-        let plain = self.plain_rows() * of_row + rows_between * 4 * self.features;
+        let plain = self.plain_rows() * (2 * self.features + 4 * (4 * KEYS + 1)) + 4 * self.features;
         let of_tile = ROWS * (2 * self.features + 4 * self.values + 2 * TILE + 3 * 4);
         ROOM.saturating_sub(shared + plain) / of_tile
     }

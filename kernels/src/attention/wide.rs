@@ -1,14 +1,22 @@
 //! Attention with so many features that the sums of several queries do not fit into the registers,
 //! as in latent attention. The sums are in memory, and each loaded key serves several queries.
 
+use ops::{ElementType, TensorType};
+
 use super::{Attention, KEYS, Keys, LANES, ROOM, sums};
 use crate::code::{Buffer, Code, Element, Value};
+use crate::kernel;
+use crate::packing::Packing;
 
 /// The largest number of features of a value whose sums are in registers.
 const NARROW: usize = 256;
 
-/// The largest number of queries that the kernel processes together.
+/// The largest number of queries that the kernel processes together. A worker reads all keys once for
+/// these queries.
 const MOST_ROWS: usize = 5;
+
+/// The largest number of queries whose products with some keys are in the registers.
+const OF_PASS: usize = 5;
 
 /// The number of keys that the kernel multiplies by several queries together. The registers hold
 /// the products of these keys and all queries.
@@ -17,7 +25,7 @@ const TOGETHER: usize = 4;
 /// The memory for queries with many features.
 #[derive(Clone, Copy)]
 pub(super) struct WideTile<'k> {
-    /// The queries in f32, as `[queries, features]`.
+    /// All queries in f32, after the prologue. [`Attention::apart`] prepares the queries.
     queries: Buffer<'k>,
     /// The products of queries and 16 keys, as `[queries, 4, 16]`. A vector contains the products
     /// of a query and 4 keys, and 4 numbers of the vector are still to be added for each key.
@@ -29,17 +37,10 @@ pub(super) struct WideTile<'k> {
 impl<'k> WideTile<'k> {
     pub(super) fn new(code: &'k Code, of: &Attention, rows: usize) -> Self {
         Self {
-            queries: code.scratch(Element::F32, rows * of.features),
+            queries: code.binding(0, Element::F32, of.batch * of.rows() * of.features),
             products: code.scratch(Element::F32, rows * KEYS / TOGETHER * KEYS),
             sums: code.scratch(Element::F32, rows * of.padded()),
         }
-    }
-
-    /// Stores a query in f32.
-    pub(super) fn store_query(&self, code: &'k Code, of: &Attention, query: Buffer<'k>, row: Value<'k>) {
-        code.chunks(of.features, |at, left| {
-            self.queries.store_lanes(row * of.features + at, query.load_floats(at, left), left);
-        });
     }
 }
 
@@ -55,44 +56,89 @@ impl Attention {
     }
 
     /// The number of bytes of memory that the kernel needs for each of several wide queries.
-    pub(super) fn wide_bytes(&self) -> usize {
+    fn wide_bytes(&self) -> usize {
         let lanes = 4 + KEYS / TOGETHER;
-        4 * (self.features + self.padded() + lanes * KEYS + 1)
+        4 * (self.padded() + lanes * KEYS + 1)
     }
 
     /// The number of queries that the kernel processes together. Their state fits into a worker's
     /// memory, and two workers receive the same number of queries if possible.
     pub(super) fn wide_rows(&self) -> usize {
-        // The prologue has a row between norm and rotary embedding, and a row after them.
-        let room = ROOM.saturating_sub(2 * 4 * self.features);
-        let most = (room / self.wide_bytes()).clamp(1, MOST_ROWS);
+        let most = (ROOM / self.wide_bytes()).clamp(1, MOST_ROWS);
         let units = self.rows().div_ceil(most).next_multiple_of(2);
         self.rows().div_ceil(units)
     }
 
+    /// Returns the kernel that applies the prologue to all queries and converts the queries to f32;
+    /// `None` if the attention kernel reads the queries itself.
+    pub(crate) fn apart(&self) -> Option<Packing<'_>> {
+        if !self.is_wide() {
+            return None;
+        }
+        let rows = self.rows();
+        let workgroups = (self.batch * rows).min(8);
+        let prologue = self.before.bindings();
+        let kernel = move || {
+            kernel::new(prologue + 2, workgroups, |code| {
+                let read = self.operand(code);
+                let start = self.before.start(code, 1, self.features);
+                let between = code.scratch(self.element, self.features);
+                let result = code.binding(prologue + 1, Element::F32, self.batch * rows * self.features);
+                code.repeat(kernel::share(code, self.batch * rows, workgroups), 1, |place| {
+                    let [head, row] = [place.divide(code.index(rows)), place.remainder(code.index(rows))];
+                    let row = self.row(code, head, row);
+                    start.row(code, row.by_token, (read, row.from), (between, code.index(0)));
+                    code.chunks(self.features, |at, left| {
+                        let to = place * self.features + at;
+                        result.store_lanes(to, between.load_floats(at, left), left);
+                    });
+                });
+            })
+        };
+        let Self { element, batch, features, .. } = self;
+        let tokens = self.tokens.map(crate::fused_op::Tokens::name).unwrap_or_default();
+        let name = format!(
+            "queries_{element}_{batch}x{}x{}x{features}{tokens}{}",
+            self.group,
+            self.queries,
+            self.before.name()
+        );
+        let ty = TensorType::new(ElementType::F32, [batch * rows, *features]);
+        let operands = [0].into_iter().chain(self.prologue()..self.scales()).collect();
+        Some(Packing { name, ty, operands, kernel: Box::new(kernel) })
+    }
+
     /// Multiplies the queries of a tile by 16 keys, and stores the partly added products. The
-    /// function [`products`](Self::products) adds the rest.
+    /// function [`products`](Self::products) adds the rest. `first` is the index of the tile's first
+    /// query among all queries of its key head.
     pub(super) fn multiply<'k>(
         &self,
         code: &'k Code,
         k: Buffer<'k>,
         (wide, rows): (WideTile<'k>, usize),
+        (head, first): (Value<'k>, Value<'k>),
         keys: Keys<'k>,
     ) {
         // Processors with shorter vectors have registers for the products of only one query.
-        let of_pass = if self.has_long_vectors { rows } else { 1 };
+        let of_pass = if self.has_long_vectors { rows.div_ceil(rows.div_ceil(OF_PASS)) } else { 1 };
         code.repeat(code.index(0)..code.index(KEYS), TOGETHER, |lane| {
             let at = |i| self.key(code, keys, lane + i) * self.features;
             let keys: Vec<Value<'k>> = (0..TOGETHER).map(at).collect();
-            code.repeat(code.index(0)..code.index(rows), of_pass, |row| {
-                let zeros = vec![code.constant(LANES, 0.0); of_pass * TOGETHER];
-                let first = row * self.features;
+            code.runs(rows, of_pass, |row, count| {
+                let zeros = vec![code.constant(LANES, 0.0); count * TOGETHER];
+                let query = |i: usize| {
+                    let query = (first + row + i).min(code.index(self.rows() - 1));
+                    (head * self.rows() + query) * self.features
+                };
+                let queries: Vec<Value<'k>> = (0..count).map(query).collect();
                 let products = code.fold_chunks(self.features, &zeros, |feature, left, products| {
+                    // The next 16 keys: memory delivers them while the kernel multiplies these keys.
+                    keys.iter().for_each(|&at| k.prefetch(at + feature + KEYS * self.features));
                     let keys: Vec<Value<'k>> =
                         keys.iter().map(|&at| k.load_floats(at + feature, left)).collect();
-                    let rows = products.chunks(TOGETHER).enumerate();
-                    rows.flat_map(|(row, products)| {
-                        let query = wide.queries.load_lanes(first + (feature + row * self.features), left);
+                    let queries = queries.iter().map(|&at| wide.queries.load_lanes(at + feature, left));
+                    let rows = queries.zip(products.chunks(TOGETHER));
+                    rows.flat_map(|(query, products)| {
                         products.iter().zip(&keys).map(move |(&sum, key)| query.multiply_add(*key, sum))
                     })
                     .collect()

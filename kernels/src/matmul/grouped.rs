@@ -5,18 +5,10 @@ use ops::{ElementType, TensorType};
 
 use super::{Matmul, Stack};
 use crate::code::{Code, Element, Type, Value};
-use crate::kernel::{self, Kernel};
+use crate::kernel;
+use crate::packing::Packing;
 
 const INTEGER: Type = Type::Scalar(Element::I32);
-
-/// A kernel that lists the rows of a result by matrix. For `matrices` matrices, the list begins with
-/// `matrices + 1` numbers: the rows of matrix m are the items from number m to number m + 1 of the
-/// indices that follow.
-pub(crate) struct RowGrouping {
-    pub(crate) name: String,
-    pub(crate) ty: TensorType,
-    pub(crate) kernel: Box<dyn FnOnce() -> Kernel>,
-}
 
 impl Matmul<'_> {
     /// The stack of matrices if the matmul reads its rows by matrix. Several rows then share a
@@ -26,13 +18,14 @@ impl Matmul<'_> {
     }
 
     /// Returns the kernel that groups the rows by matrix; `None` if the matmul reads its rows in
-    /// order.
-    pub(crate) fn grouping(&self) -> Option<RowGrouping> {
+    /// order. For n matrices, the kernel's result begins with n + 1 numbers. The rows of matrix m are
+    /// the items from number m to number m + 1 of the list that follows.
+    pub(crate) fn grouping(&self) -> Option<Packing<'static>> {
         let Stack { matrices, rows, .. } = self.grouped()?;
         let ty = TensorType::new(ElementType::I32, [matrices + 1 + rows]);
         let name = format!("group_{rows}_of_{matrices}");
         let kernel = move || kernel::new(2, 1, |code| write(code, matrices, rows));
-        Some(RowGrouping { name, ty, kernel: Box::new(kernel) })
+        Some(Packing { name, ty, operands: vec![2], kernel: Box::new(kernel) })
     }
 }
 

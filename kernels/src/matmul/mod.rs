@@ -20,10 +20,10 @@ use crate::isa::tiles::LINE;
 use crate::isa::{Isa, tiles};
 use crate::kernel::{self, Kernel};
 use crate::norm::Norm;
+use crate::packing::Packing;
 use crate::quantized::{self, Form, Row};
 use crate::tilings::{Tilings, count};
 
-pub(crate) use grouped::RowGrouping;
 pub(crate) use scaled::half_scales;
 
 /// A matmul of `rows` activation rows with a weight. Each activation row has `inputs` numbers, and
@@ -48,14 +48,6 @@ pub(crate) struct Matmul<'a> {
     /// The epilogue that the kernel applies to the sums of the matmul.
     pub(crate) tail: &'a Epilogue,
     pub(crate) isa: Isa,
-}
-
-/// A kernel that converts activations to the layout that the matmul kernel reads.
-pub(crate) struct ActivationPacking {
-    pub(crate) name: String,
-    /// The tensor type of the activations after the conversion.
-    pub(crate) ty: TensorType,
-    pub(crate) kernel: Box<dyn FnOnce() -> Kernel>,
 }
 
 /// A weight that is a stack of matrices. Each row of the result uses one matrix of the stack.
@@ -216,27 +208,24 @@ fn ask<'k>(code: &'k Code, weights: &[Panel<'k>], at: Value<'k>, lines: usize) {
 impl Matmul<'_> {
     /// Returns the kernel that prepares the activations of several rows for all parts of the
     /// matmul. Returns `None` if each worker prepares the activations itself.
-    pub(crate) fn apart(&self) -> Option<ActivationPacking> {
+    pub(crate) fn apart(&self) -> Option<Packing<'static>> {
         let &Self { rows, inputs, x, .. } = self;
         Some(if self.makes_tiles_of_numbers() {
             let (name, kernel) = tiled::rounding(x, [rows, self.stored()], self.form());
             let ty = TensorType::new(ElementType::I8, [self.stored(), tiled::row_bytes(self.form())]);
-            ActivationPacking { name, ty, kernel: Box::new(kernel) }
+            Packing { name, ty, operands: vec![0], kernel: Box::new(kernel) }
         } else if self.quantizes_apart() {
             let (name, kernel) = quantized::kernel(x, [rows, self.stored()], self.form());
             let ty = TensorType::new(ElementType::I8, [self.stored(), self.form().bytes()]);
-            ActivationPacking { name, ty, kernel: Box::new(kernel) }
+            Packing { name, ty, operands: vec![0], kernel: Box::new(kernel) }
         } else if self.is_tiled() {
             let (name, kernel) = tiled::kernel(rows, inputs);
             let ty = TensorType::new(ElementType::Bf16, [self.stored(), inputs]);
-            ActivationPacking { name, ty, kernel: Box::new(kernel) }
+            Packing { name, ty, operands: vec![0], kernel: Box::new(kernel) }
         } else if self.widens_apart() {
             let (name, kernel) = dense::widening(x, rows, inputs);
-            ActivationPacking {
-                name,
-                ty: TensorType::new(ElementType::F32, [rows, inputs]),
-                kernel: Box::new(kernel),
-            }
+            let ty = TensorType::new(ElementType::F32, [rows, inputs]);
+            Packing { name, ty, operands: vec![0], kernel: Box::new(kernel) }
         } else {
             return None;
         })
