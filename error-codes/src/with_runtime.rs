@@ -56,6 +56,7 @@ coded! {
     }
 
     GenerateError: File Template Evaluate Gguf Runtime Pjrt {
+        TW0002: WithoutGrammar;
         TW0707: OtherEngine;
         TW0801: Json Key;
         TW0802: Tokenizer;

@@ -180,10 +180,10 @@ pub enum GenerateError {
     /// The bytes of the tokenizer's tokens cannot be determined.
     #[error(
         "the tokenizer does not define the bytes of its tokens: its decoder has neither `ByteLevel` nor \
-        `ByteFallback`, or its vocabulary is not a map; leave out the schema or grammar"
+        `ByteFallback`; leave out the schema or grammar"
     )]
     NoBytes {
-        /// The error of the library `tokenizers`.
+        /// The reason why the bytes cannot be determined.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A file does not contain the saved sequence that the caller needs.
@@ -194,6 +194,13 @@ pub enum GenerateError {
         /// The reason why the file is not usable.
         fault: SavedFault,
     },
+    /// An answer should follow a schema or a grammar, but this program was built without
+    /// constrained generation.
+    #[error(
+        "an answer that follows a schema or a grammar needs the cargo feature `grammar`, but this program was built \
+        without this feature; build Tracewright with its default cargo features"
+    )]
+    WithoutGrammar,
     /// A JSON schema is not valid JSON.
     #[error("the schema is not valid JSON")]
     SchemaSyntax {

@@ -1,6 +1,8 @@
 //! Generates text with a compiled network. This crate contains the tokenizer, the sampler, and the
 //! code that calls the network.
 //!
+//! To constrain an answer to a JSON schema or a grammar, enable the cargo feature `grammar`.
+//!
 //! Each module of this crate gives the same results as Hugging Face transformers, token for token
 //! and byte for byte.
 #![warn(missing_docs)]
@@ -10,6 +12,7 @@ mod any_executor;
 mod batch;
 mod calls;
 mod chat_template;
+#[cfg(feature = "grammar")]
 mod constraint;
 mod device_tensor;
 mod entry;
@@ -32,6 +35,8 @@ mod snapshot;
 mod speculate;
 mod stop;
 mod text;
+#[cfg(not(feature = "grammar"))]
+mod without_grammar;
 mod xla;
 
 pub use any_executor::{AnyBuffer, AnyExecutor};
@@ -57,4 +62,6 @@ pub use speculate::{Certainty, DraftModel, Drafter, Lookup, MtpDrafter};
 pub use stop::{StopMatch, StopStrings, stop_tokens};
 pub use template::{Chat, ChatTemplate, TemplateError, TemplatePlace};
 pub use text::{Stream, Tokenizer, catches_panics};
+#[cfg(not(feature = "grammar"))]
+use without_grammar as constraint;
 pub use xla::{Xla, XlaFunction};

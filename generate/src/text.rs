@@ -1,6 +1,7 @@
 //! [`Tokenizer`] converts text to tokens and back, as the model's `tokenizer.json` defines.
 
 mod bounds;
+mod token_bytes;
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -9,8 +10,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use files::limits;
-use llguidance::token_bytes_from_tokenizer_json;
-use serde_json::json;
 use tokenizers::{ModelWrapper, PostProcessor as _, TruncationDirection};
 
 use crate::GenerateError;
@@ -135,24 +134,7 @@ impl Tokenizer {
     /// # Errors
     /// Returns an error if the bytes of the tokens cannot be determined.
     pub(crate) fn bytes(&self) -> Result<Vec<Vec<u8>>, GenerateError> {
-        let mut decoder = serde_json::to_value(self.inner.get_decoder()).unwrap_or_default();
-        let parts = decoder["decoders"].as_array_mut().map(std::mem::take).unwrap_or_default();
-        let byte_level = parts.iter().find(|part| part["type"] == "ByteLevel").cloned();
-        match byte_level {
-            Some(byte_level) => decoder = byte_level,
-            None if !parts.is_empty() => decoder["decoders"] = parts.into(),
-            None => {}
-        }
-        let added = self.inner.get_added_tokens_decoder().into_iter();
-        let added =
-            added.map(|(id, token)| json!({"id": id, "content": token.content, "special": token.special}));
-        let file = json!({
-            "decoder": decoder,
-            "added_tokens": added.collect::<Vec<_>>(),
-            "model": {"vocab": self.inner.get_vocab(false)},
-        });
-        let bytes = unpanicked(|| Ok(token_bytes_from_tokenizer_json(&file)?));
-        bytes.map_err(|source| GenerateError::NoBytes { source })
+        token_bytes::token_bytes(&self.inner).map_err(|source| GenerateError::NoBytes { source })
     }
 
     /// Returns a list that maps each token id to the bytes of the token. For special tokens, the
@@ -187,8 +169,7 @@ impl Tokenizer {
     /// Whether a token represents one byte, such as `<0x0A>`. Several byte tokens together can
     /// represent one character.
     fn is_byte(&self, token: u32) -> bool {
-        let text = self.inner.id_to_token(token);
-        text.is_some_and(|text| text.len() == 6 && text.starts_with("<0x") && text.ends_with('>'))
+        self.inner.id_to_token(token).is_some_and(|text| token_bytes::byte(&text).is_some())
     }
 }
 
@@ -304,7 +285,7 @@ mod tests {
     use super::*;
     use errors::WithCauses;
     use proptest::prelude::*;
-    use serde_json::Value;
+    use serde_json::{Value, json};
     use std::fs;
     use std::sync::LazyLock;
 
@@ -320,11 +301,7 @@ mod tests {
     /// Creates a tokenizer with a token for every byte in GPT-2's spelling, two merges and two
     /// special tokens.
     fn byte_level() -> Tokenizer {
-        let printable = |byte: &u32| matches!(byte, 33..=126 | 161..=172 | 174..=255);
-        let mut others = 256..;
-        let spell = |byte: u32| if printable(&byte) { byte } else { others.next().unwrap() };
-        let spelled = (0..256).map(spell).map(|code| char::from_u32(code).unwrap().to_string());
-        let mut tokens: Vec<String> = spelled.collect();
+        let mut tokens: Vec<String> = token_bytes::byte_characters().map(String::from).collect();
         tokens.extend(["Ġa".into(), "Ã©".into()]);
         let vocab: serde_json::Map<_, _> = tokens.into_iter().zip(0..).map(|(t, i)| (t, json!(i))).collect();
         let special = |id: u32, content: &str| {

@@ -5,13 +5,12 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::path::Path;
 
 use proptest::prelude::*;
 use support::{CHUNK, LAYERS, Layers, WIDTH, go_on, hashing, mixed};
 use tracewright_generate::{
-    Batch, Certainty, Constrainer, DraftModel, Drafter, Dry, GenerateError, Generated, Lookup, Mirostat,
-    MirostatVersion, Penalties, Sampling, Session, TokenOptions, Tokenizer, Xtc, stop_tokens,
+    Batch, Certainty, DraftModel, Drafter, Dry, GenerateError, Generated, Lookup, Mirostat, MirostatVersion,
+    Penalties, Sampling, Session, TokenOptions, Xtc,
 };
 
 const VOCABULARY: usize = 40;
@@ -117,9 +116,12 @@ fn every_drafter_sampling_and_state_gives_the_same_tokens() {
     }
 }
 
+#[cfg(feature = "grammar")]
 #[test]
 fn an_answer_that_follows_a_schema_is_the_same() {
-    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo");
+    use tracewright_generate::{Constrainer, Tokenizer, stop_tokens};
+
+    let demo = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo");
     let tokenizer = Tokenizer::load(&demo).unwrap().unwrap();
     let stop_tokens = stop_tokens(&demo).unwrap();
     let constrainer = Constrainer::new(&tokenizer, &stop_tokens).unwrap();

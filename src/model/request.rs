@@ -67,7 +67,8 @@ impl Request {
         self
     }
 
-    /// Restricts the answer to JSON that is valid under the given JSON Schema.
+    /// Restricts the answer to JSON that is valid under the given JSON Schema. The restriction needs
+    /// the cargo feature `grammar`, which is on by default.
     pub fn json_schema(mut self, schema: impl Into<String>) -> Self {
         self.options.follow = Some(Follow::JsonSchema(schema.into()));
         self

@@ -1,0 +1,100 @@
+//! Replaces constrained generation in builds without the cargo feature `grammar`. No constraint
+//! exists in these builds, so the types of constraints and of their states have no values.
+
+use crate::{GenerateError, Tokenizer};
+
+/// Builds constraints for the tokens of one model, in builds with the cargo feature `grammar`.
+pub struct Constrainer(());
+
+impl Constrainer {
+    /// Creates a builder, which returns an error for every schema and every grammar.
+    ///
+    /// # Errors
+    /// Returns no error in builds without the cargo feature `grammar`.
+    pub fn new(_: &Tokenizer, _: &[u32]) -> Result<Self, GenerateError> {
+        Ok(Self(()))
+    }
+
+    /// Returns the builder unchanged.
+    #[must_use]
+    pub fn whitespace_flexible(self, _: bool) -> Self {
+        self
+    }
+
+    /// Returns [`GenerateError::WithoutGrammar`].
+    ///
+    /// # Errors
+    /// Always returns an error.
+    pub fn json_schema(&self, _: &str) -> Result<Constraint, GenerateError> {
+        Err(GenerateError::WithoutGrammar)
+    }
+
+    /// Returns [`GenerateError::WithoutGrammar`].
+    ///
+    /// # Errors
+    /// Always returns an error.
+    pub fn grammar(&self, _: &str) -> Result<Constraint, GenerateError> {
+        Err(GenerateError::WithoutGrammar)
+    }
+}
+
+/// A schema or grammar that a text must follow from its first token. The type has no values in
+/// builds without the cargo feature `grammar`.
+#[derive(Clone, Debug)]
+pub struct Constraint(Guide);
+
+impl Constraint {
+    pub(crate) fn begin(&self) -> Guide {
+        match self.0 {}
+    }
+}
+
+/// The state of a constraint at a position of one text.
+#[derive(Clone, Debug)]
+pub(crate) enum Guide {}
+
+impl Guide {
+    pub fn allowed(&mut self) -> Result<Option<Allowed>, GenerateError> {
+        match *self {}
+    }
+
+    pub fn is_complete(&self) -> bool {
+        match *self {}
+    }
+
+    pub fn force(&mut self, _: usize) -> Result<Vec<u32>, GenerateError> {
+        match *self {}
+    }
+
+    pub fn take(&mut self, _: u32) -> Result<(), GenerateError> {
+        match *self {}
+    }
+}
+
+/// The tokens that a constraint allows at the next position.
+pub(crate) enum Allowed {}
+
+impl Allowed {
+    pub fn has(&self, _: u32) -> bool {
+        match *self {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn a_build_without_grammars_says_so() {
+        let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo");
+        let tokenizer = Tokenizer::load(&demo).unwrap().unwrap();
+        let constrainer = Constrainer::new(&tokenizer, &[]).unwrap();
+        for refused in [constrainer.json_schema("{}"), constrainer.grammar("start: \"a\"")] {
+            let error = refused.unwrap_err();
+            assert!(matches!(error, GenerateError::WithoutGrammar), "{error}");
+            assert!(error.to_string().contains("the cargo feature `grammar`"), "{error}");
+        }
+    }
+}
