@@ -115,9 +115,11 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
 
 fn compile(package: &Path, out: &Path, drivers: &[&str]) -> Result<(), String> {
     let source = iree_source(&PathBuf::from(variable("OUT_DIR")?))?;
-    let tools = package.join("..").join(".tracewright").join("venv");
-    let tools = tools.join(if cfg!(windows) { "Scripts" } else { "bin" });
-    let cmake = find(&tools, "cmake").unwrap_or_else(|| "cmake".into());
+    // `cargo xtask demo` installs cmake alone first, and installs into `venv` while this script runs.
+    let scripts = if cfg!(windows) { "Scripts" } else { "bin" };
+    let folders = ["cmake", "venv"].map(|name| package.join("../.tracewright").join(name).join(scripts));
+    let tools = folders.iter().find(|folder| find(folder, "cmake").is_some()).unwrap_or(&folders[1]);
+    let cmake = find(tools, "cmake").unwrap_or_else(|| "cmake".into());
     check_version(&cmake)?;
 
     let mut configure = Command::new(&cmake);
@@ -141,7 +143,7 @@ fn compile(package: &Path, out: &Path, drivers: &[&str]) -> Result<(), String> {
         configure.arg(format!("-DCUDAToolkit_ROOT={}", headers.display()));
         configure.arg(format!("-DIREE_CUDA_LIBDEVICE_PATH={}", headers.join("include/cuda.h").display()));
     }
-    if let Some(ninja) = find(&tools, "ninja").filter(|_| !cfg!(windows)) {
+    if let Some(ninja) = find(tools, "ninja").filter(|_| !cfg!(windows)) {
         configure.args(["-G", "Ninja"]).arg(format!("-DCMAKE_MAKE_PROGRAM={}", ninja.display()));
     }
     // What an earlier build left may be of another folder or another generator.

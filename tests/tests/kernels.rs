@@ -857,8 +857,11 @@ fn attention_reads_integers() {
     }
     for target in widths() {
         let built = built(&all, &target, &as_it_is);
-        let dispatches = built.module.text_without_locs.matches("= flow.dispatch").count();
-        assert_eq!(dispatches, all.calls.len(), "one for each call");
+        let text = &built.module.text_without_locs;
+        let count = |kernel: &str| text.matches(&format!("= flow.dispatch {kernel}")).count();
+        // Another kernel prepares queries of many features.
+        assert_eq!(count("@kernels::@attention_"), all.calls.len(), "one for each call");
+        assert_eq!(count(""), all.calls.len() + count("@kernels::@queries_"), "nothing is dequantized");
         let found = built.load(&all.weights).violations(&all);
         assert!(found.is_empty(), "{target}: {}", found.join("\n"));
         for part in [2, 4] {

@@ -242,7 +242,7 @@ impl Attention {
                     match (tiled, &tile.queries) {
                         (Some((granted, held)), Queries::Narrow { read, start, .. }) => code.either(
                             granted,
-                            || self.tiles(code, head, first, (held, start), (*read, result)),
+                            || self.tiles(code, head, first, (held, &**start), (*read, result)),
                             plain,
                         ),
                         _ => self.tile(code, head, first, &tile, result),
@@ -541,7 +541,7 @@ enum Queries<'k> {
     Narrow {
         /// The buffer of all queries, and the prologue that the kernel applies to each query.
         read: Buffer<'k>,
-        start: Start<'k>,
+        start: Box<Start<'k>>,
         /// The queries of the tile after the prologue.
         queries: Buffer<'k>,
     },
@@ -554,7 +554,7 @@ impl<'k> Tile<'k> {
             true => Queries::Wide(WideTile::new(code, of, rows)),
             false => Queries::Narrow {
                 read: of.operand(code),
-                start: of.before.start(code, of.prologue(), of.features),
+                start: Box::new(of.before.start(code, of.prologue(), of.features)),
                 queries: code.scratch(of.element, rows * of.features),
             },
         };
