@@ -11,15 +11,11 @@ use crate::packing::Packing;
 /// The largest number of features of a value whose sums are in registers.
 const NARROW: usize = 256;
 
-/// The largest number of queries that the kernel processes together. A worker reads all keys once for
-/// these queries.
+/// The largest number of queries that the kernel processes together. The registers hold their
+/// products with [`TOGETHER`] keys.
 const MOST_ROWS: usize = 5;
 
-/// The largest number of queries whose products with some keys are in the registers.
-const OF_PASS: usize = 5;
-
-/// The number of keys that the kernel multiplies by several queries together. The registers hold
-/// the products of these keys and all queries.
+/// The number of keys that the kernel multiplies by several queries together.
 const TOGETHER: usize = 4;
 
 /// The memory for queries with many features.
@@ -120,7 +116,7 @@ impl Attention {
         keys: Keys<'k>,
     ) {
         // Processors with shorter vectors have registers for the products of only one query.
-        let of_pass = if self.has_long_vectors { rows.div_ceil(rows.div_ceil(OF_PASS)) } else { 1 };
+        let of_pass = if self.has_long_vectors { rows } else { 1 };
         code.repeat(code.index(0)..code.index(KEYS), TOGETHER, |lane| {
             let at = |i| self.key(code, keys, lane + i) * self.features;
             let keys: Vec<Value<'k>> = (0..TOGETHER).map(at).collect();
