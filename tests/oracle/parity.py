@@ -23,6 +23,12 @@ def rope(rng):
     ])
 
 
+def rotated(rng, config, features, shares):
+    """The share of a head's features that are rotated. For two features, transformers' dynamic tables divide by zero."""
+    least = 4 if config["rope_parameters"]["rope_type"] == "dynamic" else 2
+    return rng.choice([share for share in shares if int(features * share) % 2 == 0 and int(features * share) >= least])
+
+
 def common(rng, model_type, head_dim=True):
     """What all families have: the context, the features of a head, the keys. Without `head_dim` they share the hidden size."""
     heads = rng.choice([1, 2, 3, 3, 4, 5, 5, 6, 6, 7, 9])
@@ -220,8 +226,7 @@ def grouped(rng, layers=0):
 
 def glm4_moe(rng):
     context, features, config = common(rng, "glm4_moe")
-    shares = [share for share in (0.25, 0.5, 1.0) if int(features * share) % 2 == 0 and int(features * share) > 0]
-    config["rope_parameters"]["partial_rotary_factor"] = rng.choice(shares)
+    config["rope_parameters"]["partial_rotary_factor"] = rotated(rng, config, features, (0.25, 0.5, 1.0))
     return context, config | grouped(rng, config["num_hidden_layers"]) | dict(use_qk_norm=rng.random() < 0.5, attention_bias=rng.random() < 0.5)
 
 
@@ -261,7 +266,7 @@ def mistral4(rng):
 
 def minimax_m2(rng):
     context, features, config = common(rng, "minimax_m2")
-    config["rope_parameters"]["partial_rotary_factor"] = rng.choice([share for share in (0.5, 1.0) if int(features * share) % 2 == 0])
+    config["rope_parameters"]["partial_rotary_factor"] = rotated(rng, config, features, (0.5, 1.0))
     own = experts(rng, all="num_local_experts")
     own["intermediate_size"] = own.pop("moe_intermediate_size")
     return context, config | own | dict(stacked=rng.random() < 0.3)
