@@ -240,9 +240,8 @@ impl Plan {
     /// # Errors
     /// Returns an error if a value in the configuration is invalid.
     pub fn record(&self, entries: &[EntryPoint]) -> Result<Traced, PlanError> {
-        let traced = self.model.trace(self.element, entries)?;
-        if !traced.asked_experts_mode || !self.weights.have_kernels(&self.target) {
-            return Ok(traced);
+        if !self.weights.have_kernels(&self.target) {
+            return Ok(self.model.trace(self.element, entries)?);
         }
         // A kernel reads the matrices of the experts that a token chose.
         let chosen = |entry: &EntryPoint| match entry.experts {

@@ -273,12 +273,12 @@ impl Matmul<'_> {
 
     /// Returns the number of matrices, and the number of activation rows per matrix.
     fn matrices(&self) -> (usize, usize) {
+        // Rows choose matrices about equally often.
+        if let Some(Stack { rows, matrices, .. }) = self.grouped() {
+            return (matrices, rows.div_ceil(matrices));
+        }
         match self.stack {
             None => (1, self.rows),
-            // Rows choose matrices about equally often.
-            Some(Stack { rows, matrices, chosen: true }) if rows >= matrices => {
-                (matrices, rows.div_ceil(matrices))
-            }
             Some(Stack { rows, chosen: true, .. }) => (rows, 1),
             Some(Stack { rows, matrices, .. }) => (matrices, rows / matrices),
         }
@@ -412,6 +412,7 @@ impl Matmul<'_> {
         let end = self.tail.end(code, first, (element, self.results(), self.columns()));
         let stride = bytes / panels;
         let (matrices, rows) = self.matrices();
+        let shared = self.results() / self.rows;
         let parts = tiling.parts.get();
         let tile = if tiles.is_some() { self.isa.rows().min(rows) } else { tiling.rows.get() };
         let units = self.columns().div_ceil(PANEL) / together;
@@ -439,7 +440,6 @@ impl Matmul<'_> {
                     Some(matrix) => row * matrices + matrix,
                     None => row,
                 };
-                let shared = self.results() / self.rows;
                 let rows = Rows { first, count, apart: matrices, shared, list: None };
                 self.tile(code, x, &read, &end, panel, rows);
             };
@@ -449,7 +449,6 @@ impl Matmul<'_> {
                     [0, 1].map(|i| rows.load(matrix + i, Type::Scalar(Element::I32)).place());
                 let list = Some(List { rows, base: listed, last: end_of_rows - 1 });
                 code.repeat(first..end_of_rows, tile, |first| {
-                    let shared = self.results() / self.rows;
                     let rows = Rows { first, count: tile, apart: 1, shared, list };
                     self.tile(code, x, &read, &end, panel, rows);
                 });
