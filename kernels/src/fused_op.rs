@@ -31,6 +31,9 @@ pub struct FusedOp<'a> {
     pub quantized: bool,
     /// Whether the token axis of the attention result comes before the head axis.
     pub by_token: bool,
+    /// The number of features that the kernel computes of each attention result, if later operations
+    /// read only the first features. `None` means all features.
+    pub kept: Option<usize>,
     /// The epilogue, which the kernel applies to each number of the main operation's result.
     pub tail: Epilogue,
 }
@@ -68,6 +71,7 @@ impl<'a> FusedOp<'a> {
             rope: None,
             quantized: false,
             by_token: false,
+            kept: None,
             tail: Epilogue::default(),
         }
     }

@@ -97,17 +97,24 @@ impl<'f> Fusions<'f> {
         let mut written = id;
         let turned = uses.turned(id).map(|turned| (FusedOp { by_token: true, ..work.clone() }, turned));
         let turned = turned.filter(|(work, _)| kernels.can_do(work));
-        let ending = || {
-            uses.endings(id).into_iter().find_map(|ending| {
-                let work = FusedOp { tail: ending.tail.clone(), ..work.clone() };
-                kernels.can_do(&work).then_some((work, ending))
-            })
-        };
         if let Some((with, turned)) = turned {
             work = with;
             within.push(id);
             written = turned;
-        } else if let Some((with, ending)) = ending() {
+        }
+        if let Some((kept, narrowed)) = uses.kept(id, written)
+            && let with = (FusedOp { kept: Some(kept), ..work.clone() })
+            && kernels.can_do(&with)
+        {
+            work = with;
+            within.push(written);
+            written = narrowed;
+        }
+        let ending = uses.endings(id).into_iter().filter(|_| written == id).find_map(|ending| {
+            let work = FusedOp { tail: ending.tail.clone(), ..work.clone() };
+            kernels.can_do(&work).then_some((work, ending))
+        });
+        if let Some((with, ending)) = ending {
             work = with;
             operands.extend(ending.operands);
             within.extend(ending.within);
@@ -282,6 +289,20 @@ impl<'f> NodeUses<'f> {
             matches!(self.op(user), Some(Op::Permute(permute)) if permute.order == tokens_first(rank));
         let wanted = matches!(self.op(id), Some(Op::Sdpa(_))) && turns && !self.returned[id.index()];
         wanted.then_some(user)
+    }
+
+    /// Returns the node that selects the first features of each result of the attention `id`, and the
+    /// number of features. The node `last` has the results, and no other node reads them.
+    fn kept(&self, id: NodeId, last: NodeId) -> Option<(usize, NodeId)> {
+        let &[user] = &self.users[last.index()][..] else { return None };
+        match (self.op(id)?, self.op(user)?) {
+            (Op::Sdpa(_), Op::Narrow(Narrow { axis, start: 0, length }))
+                if *axis + 1 == self.function.node(last).ty().rank() && !self.returned[last.index()] =>
+            {
+                Some((*length, user))
+            }
+            _ => None,
+        }
     }
 
     /// Returns the integers and the scales of the keys and values that attention reads. Returns

@@ -1177,3 +1177,45 @@ fn attention_and_caches_swallow_norm_and_rotation() {
         assert!(found.is_empty(), "{target}: {}", found.join("\n"));
     }
 }
+
+/// Attention whose results lose their last features, as in latent attention. Three queries move their
+/// token axis before the head axis first.
+fn attention_in_parts() -> Calls {
+    let mut all = Calls::default();
+    let (heads, keys) = (3, 30);
+    let elements = [ElementType::F32, ElementType::Bf16, ElementType::F16];
+    for (case, (features, length)) in [(40, 24), (300, 263), (576, 512)].into_iter().enumerate() {
+        for queries in [1, 3] {
+            let element = elements[case];
+            let seed = 900 + 10 * case as u64 + queries as u64;
+            let arguments = vec![
+                random(TensorType::new(element, [2, heads, queries, features]), seed),
+                random(TensorType::new(element, [2, keys, features]), seed + 4),
+                Value::new(TensorType::new(ElementType::I32, [2]), [17.0, 4.0]),
+            ];
+            let sdpa = Sdpa { mask: vec![MaskTerm::Causal], scale: None, softcap: None, offset: true };
+            let text = format!("{length} of {features} features of {queries} queries in {element}");
+            all.graph(text, arguments, Bound::UlpsOfLargest(8.0), |b, ids| {
+                let mut y = b.op(sdpa.clone(), &[ids[0], ids[1], ids[1], ids[2]])?;
+                if queries > 1 {
+                    y = b.op(Permute { order: vec![0, 2, 1, 3] }, &[y])?;
+                }
+                b.op(Narrow { axis: 3, start: 0, length }, &[y])
+            });
+        }
+    }
+    all
+}
+
+#[test]
+fn attention_computes_only_the_features_that_are_read() {
+    let calls = attention_in_parts();
+    for target in widths() {
+        let built = built(&calls, &target, &as_it_is);
+        let text = &built.module.text_without_locs;
+        assert_eq!(text.matches("= flow.dispatch").count(), 6 + 4, "four calls prepare their queries");
+        assert_eq!(text.matches("stablehlo.").count(), 0, "{text}");
+        let found = built.load(&calls.weights).violations(&calls);
+        assert!(found.is_empty(), "{target}: {}", found.join("\n"));
+    }
+}

@@ -59,6 +59,8 @@ pub(crate) struct Attention {
     /// The number of features of keys and of values.
     features: usize,
     values: usize,
+    /// The number of features of a result. The kernel computes the first features of each value.
+    kept: usize,
     offset: bool,
     causal: bool,
     window: Option<usize>,
@@ -109,6 +111,7 @@ impl Attention {
             keys: k.shape[k.rank() - 2],
             features: q.shape[q.rank() - 1],
             values: v.shape[v.rank() - 1],
+            kept: work.kept.unwrap_or(v.shape[v.rank() - 1]),
             offset: offset.is_some(),
             causal: has(MaskTerm::Causal),
             window: windows.next(),
@@ -138,7 +141,9 @@ impl Attention {
             && (attention.causal || attention.window.is_none() && !attention.ring)
             && attention.batch * attention.queries * attention.keys * attention.features * attention.values
                 > 0
-            && attention.features.max(attention.values) <= MOST;
+            && attention.features.max(attention.values) <= MOST
+            // The code for tile registers computes all features.
+            && (attention.kept == attention.values || !attention.is_tiled());
         served.then_some(attention)
     }
 
@@ -158,7 +163,7 @@ impl Attention {
     }
 
     /// The name under which tuning files store measurements of this attention. The prologue, the
-    /// sinks and the order of tokens do not affect the name in tuning files.
+    /// sinks, the order of tokens and the number of kept features do not affect the name.
     pub(crate) fn name(&self) -> String {
         let mask = format!(
             "{}{}{}{}",
@@ -196,12 +201,12 @@ impl Attention {
     /// Returns the number of queries that the kernel processes together by default. The sums of the
     /// queries fit into the registers at the same time, or are in memory.
     fn plain_rows(&self) -> usize {
-        if self.is_wide() { self.wide_rows() } else { (16 / self.values.div_ceil(KEYS)).clamp(1, 4) }
+        if self.is_wide() { self.wide_rows() } else { (16 / self.kept.div_ceil(KEYS)).clamp(1, 4) }
     }
 
     /// Reduces the sizes of a tiling until the sums of the attention kernel fit into the registers.
     fn fitted(&self, tiling: Tiling) -> Tiling {
-        let carried = (CARRIED / self.values.div_ceil(KEYS)).max(1);
+        let carried = (CARRIED / self.kept.div_ceil(KEYS)).max(1);
         let most = if self.is_tiled() || self.is_wide() { self.plain_rows() } else { carried };
         let rows = tiling.rows.get().min(most).min(self.rows());
         let parts = tiling.parts.get().min(self.batch * self.units(rows).0);
@@ -224,11 +229,15 @@ impl Attention {
         let tokens = self.tokens.map(Tokens::name).unwrap_or_default();
         let by_token = if self.by_token { "_by_token" } else { "" };
         let sinks = if self.sinks { "_sinks" } else { "" };
-        let name = format!("{}{sinks}{tokens}{by_token}{}", self.name(), self.before.name());
+        let kept = match self.kept == self.values {
+            true => String::new(),
+            false => format!("_kept{}", self.kept),
+        };
+        let name = format!("{}{sinks}{tokens}{by_token}{kept}{}", self.name(), self.before.name());
         let bindings = self.scales() + 2 * usize::from(self.quantized) + 1;
         let kernel = move || {
             kernel::new(bindings, workgroups, |code| {
-                let result = code.binding(bindings - 1, self.element, self.batch * rows * self.values);
+                let result = code.binding(bindings - 1, self.element, self.batch * rows * self.kept);
                 let tile = Tile::new(code, self, tile);
                 let tiled = self.is_tiled().then(|| (granted(code), tiles::Held::new(code, self)));
                 code.repeat(kernel::share(code, self.batch * units, workgroups), 1, |part| {
@@ -323,7 +332,7 @@ impl Attention {
         };
         let place = |i| {
             let row = self.row(code, head, first + i);
-            (if self.by_token { row.by_token } else { row.by_head }) * self.values
+            (if self.by_token { row.by_token } else { row.by_head }) * self.kept
         };
         match tile.queries {
             Queries::Narrow { .. } => self.sum_in_registers(code, (seen, v), tile, weighted, (place, result)),

@@ -22,7 +22,7 @@ impl Attention {
         weighted: impl Fn(Value<'k>) -> Keys<'k>,
         (place, result): (impl Fn(usize) -> Value<'k>, Buffer<'k>),
     ) {
-        let chunks = self.values.div_ceil(KEYS);
+        let chunks = self.kept.div_ceil(KEYS);
         let zeros = vec![code.constant(LANES, 0.0); tile.rows * chunks];
         let sums = code.fold(seen, KEYS, &zeros, |key, sums| {
             let keys = weighted(key);
@@ -31,14 +31,14 @@ impl Attention {
                 sums.iter().map(move |&sum| sum * kept)
             });
             let sums: Vec<Value<'k>> = sums.collect();
-            self.weigh(code, (v, code.index(0), self.values), keys, tile.weights, &sums)
+            self.weigh(code, (v, code.index(0), self.kept), keys, tile.weights, &sums)
         });
         for (i, sums) in sums.chunks(chunks).enumerate() {
             let at = place(i);
             let total = tile.totals.load(code.index(i * KEYS), LANES).sum().broadcast(KEYS);
             for (chunk, &sum) in sums.iter().enumerate() {
                 let value = sum.divide(total).convert(self.element);
-                result.store_lanes(at + chunk * KEYS, value, self.values - chunk * KEYS);
+                result.store_lanes(at + chunk * KEYS, value, self.kept - chunk * KEYS);
             }
         }
     }
@@ -75,8 +75,16 @@ impl Attention {
             let at = place(i);
             let total = tile.totals.load(code.index(i * KEYS), LANES).sum().broadcast(KEYS);
             self.passes(code, PASS, |from, features| {
-                let value = sums.load(from + i * stride, LANES).divide(total).convert(self.element);
-                result.store_lanes(at + from, value, features);
+                let quotient = |part: usize| {
+                    let sum = sums.load(from + (i * stride + part * KEYS), LANES);
+                    sum.divide(total).convert(self.element)
+                };
+                if self.is_paired() {
+                    let order: Vec<usize> = (0..KEYS).flat_map(|lane| [lane, KEYS + lane]).collect();
+                    result.store(at + from, quotient(0).pick(quotient(1), &order));
+                } else {
+                    result.store_lanes(at + from, quotient(0), features);
+                }
             });
         }
     }
@@ -84,11 +92,11 @@ impl Attention {
     /// Calls `body` for groups of a value's features, with the first feature and the number of
     /// features. The sums of `rows` queries and of the features of a group are PASS vectors.
     fn passes<'k>(&self, code: &'k Code, rows: usize, body: impl Fn(Value<'k>, usize)) {
-        let width = (PASS / rows).max(1) * KEYS;
-        let whole = self.values / width * width;
+        let width = ((PASS / rows).max(1) * KEYS).next_multiple_of(self.wide_step());
+        let whole = self.kept / width * width;
         code.repeat(code.index(0)..code.index(whole), width, |from| body(from, width));
-        if whole < self.values {
-            body(code.index(whole), self.values - whole);
+        if whole < self.kept {
+            body(code.index(whole), self.kept - whole);
         }
     }
 
@@ -105,8 +113,10 @@ impl Attention {
         let chunks = features.div_ceil(KEYS);
         code.fold(code.index(0)..code.index(KEYS), 1, sums, |lane, sums| {
             let at = self.key(code, keys, lane) * self.values + from;
-            let numbers: Vec<Value<'k>> =
-                (0..chunks).map(|i| v.load_floats(at + i * KEYS, features - i * KEYS)).collect();
+            let step = self.wide_step();
+            let vectors = (0..features.div_ceil(step))
+                .flat_map(|i| self.load_wide(v, at + i * step, features - i * step));
+            let numbers: Vec<Value<'k>> = vectors.collect();
             let rows = sums.chunks(chunks).enumerate();
             rows.flat_map(|(row, sums)| {
                 let weight = weights.load(lane + row * KEYS, Type::Scalar(Element::F32)).broadcast(KEYS);

@@ -4,7 +4,8 @@
 use ops::{ElementType, TensorType};
 
 use super::{Attention, KEYS, Keys, LANES, ROOM, sums};
-use crate::code::{Buffer, Code, Element, Value};
+use crate::code::{Buffer, Code, Element, Type, Value};
+use crate::isa::bf16_of_pairs;
 use crate::kernel;
 use crate::packing::Packing;
 
@@ -18,15 +19,21 @@ const MOST_ROWS: usize = 5;
 /// The number of keys that the kernel multiplies by several queries together.
 const TOGETHER: usize = 4;
 
+/// The number of bf16 numbers in 16 pairs.
+const PAIRS: usize = 2 * KEYS;
+
 /// The memory for queries with many features.
 #[derive(Clone, Copy)]
 pub(super) struct WideTile<'k> {
-    /// All queries in f32, after the prologue. [`Attention::apart`] prepares the queries.
+    /// All queries in f32, after the prologue. [`Attention::apart`] prepares the queries. If
+    /// [`Attention::is_paired`] returns true, the features with even numbers come first in each
+    /// group of 32 features.
     queries: Buffer<'k>,
     /// The products of queries and 16 keys, as `[queries, 4, 16]`. A vector contains the products
     /// of a query and 4 keys, and 4 numbers of the vector are still to be added for each key.
     products: Buffer<'k>,
-    /// The weighted sums of values, as `[queries, padded values]`.
+    /// The weighted sums of values, as `[queries, padded features]`, in the order of the features in
+    /// `queries`.
     pub(super) sums: Buffer<'k>,
 }
 
@@ -46,9 +53,36 @@ impl Attention {
         self.values > NARROW
     }
 
-    /// The number of features of a value, rounded up to whole vectors.
+    /// Whether the kernel converts the bf16 numbers of keys and values in pairs. To convert a pair to
+    /// f32, the processor shifts the first number, and masks the second number. The conversion of
+    /// single numbers takes twice as many instructions.
+    pub(super) fn is_paired(&self) -> bool {
+        self.is_wide()
+            && self.element == Element::Bf16
+            && !self.quantized
+            && self.features.is_multiple_of(PAIRS)
+            && self.kept.is_multiple_of(PAIRS)
+    }
+
+    /// Loads the first `left` of the next numbers as vectors of 16 f32: one vector, or two vectors
+    /// if the kernel converts pairs of numbers. The first of two vectors contains the numbers with
+    /// even indices.
+    pub(super) fn load_wide<'k>(&self, buffer: Buffer<'k>, at: Value<'k>, left: usize) -> Vec<Value<'k>> {
+        if !self.is_paired() {
+            return vec![buffer.load_floats(at, left)];
+        }
+        let pairs = buffer.load(at, Type::lanes(PAIRS, Element::Bf16)).bits(Type::lanes(KEYS, Element::I32));
+        vec![bf16_of_pairs(pairs, 0), bf16_of_pairs(pairs, 1)]
+    }
+
+    /// The number of numbers that [`load_wide`](Self::load_wide) loads.
+    pub(super) fn wide_step(&self) -> usize {
+        if self.is_paired() { PAIRS } else { KEYS }
+    }
+
+    /// The number of features of a result, rounded up to whole vectors.
     pub(super) fn padded(&self) -> usize {
-        self.values.next_multiple_of(KEYS)
+        self.kept.next_multiple_of(KEYS)
     }
 
     /// The number of bytes of memory that the kernel needs for each of several wide queries.
@@ -84,17 +118,21 @@ impl Attention {
                     let [head, row] = [place.divide(code.index(rows)), place.remainder(code.index(rows))];
                     let row = self.row(code, head, row);
                     start.row(code, row.by_token, (read, row.from), (between, code.index(0)));
-                    code.chunks(self.features, |at, left| {
+                    self.wide_chunks(code, &[], |at, left, _| {
                         let to = place * self.features + at;
-                        result.store_lanes(to, between.load_floats(at, left), left);
+                        for (i, numbers) in self.load_wide(between, at, left).into_iter().enumerate() {
+                            result.store_lanes(to + i * KEYS, numbers, left - i * KEYS);
+                        }
+                        Vec::new()
                     });
                 });
             })
         };
         let Self { element, batch, features, .. } = self;
         let tokens = self.tokens.map(crate::fused_op::Tokens::name).unwrap_or_default();
+        let paired = if self.is_paired() { "_paired" } else { "" };
         let name = format!(
-            "queries_{element}_{batch}x{}x{}x{features}{tokens}{}",
+            "queries{paired}_{element}_{batch}x{}x{}x{features}{tokens}{}",
             self.group,
             self.queries,
             self.before.name()
@@ -102,6 +140,21 @@ impl Attention {
         let ty = TensorType::new(ElementType::F32, [batch * rows, *features]);
         let operands = [0].into_iter().chain(self.prologue()..self.scales()).collect();
         Some(Packing { name, ty, operands, kernel: Box::new(kernel) })
+    }
+
+    /// Emits a loop over the features of a query, whose body loads the features with
+    /// [`load_wide`](Self::load_wide).
+    fn wide_chunks<'k>(
+        &self,
+        code: &'k Code,
+        first: &[Value<'k>],
+        body: impl Fn(Value<'k>, usize, &[Value<'k>]) -> Vec<Value<'k>>,
+    ) -> Vec<Value<'k>> {
+        if !self.is_paired() {
+            return code.fold_chunks(self.features, first, body);
+        }
+        let features = code.index(0)..code.index(self.features);
+        code.fold(features, PAIRS, first, |at, carried| body(at, PAIRS, carried))
     }
 
     /// Multiplies the queries of a tile by 16 keys, and stores the partly added products. The
@@ -127,17 +180,23 @@ impl Attention {
                     (head * self.rows() + query) * self.features
                 };
                 let queries: Vec<Value<'k>> = (0..count).map(query).collect();
-                let products = code.fold_chunks(self.features, &zeros, |feature, left, products| {
+                let products = self.wide_chunks(code, &zeros, |feature, left, products| {
                     // The next 16 keys: memory delivers them while the kernel multiplies these keys.
                     keys.iter().for_each(|&at| k.prefetch(at + feature + KEYS * self.features));
-                    let keys: Vec<Value<'k>> =
-                        keys.iter().map(|&at| k.load_floats(at + feature, left)).collect();
-                    let queries = queries.iter().map(|&at| wide.queries.load_lanes(at + feature, left));
-                    let rows = queries.zip(products.chunks(TOGETHER));
-                    rows.flat_map(|(query, products)| {
-                        products.iter().zip(&keys).map(move |(&sum, key)| query.multiply_add(*key, sum))
-                    })
-                    .collect()
+                    let keys: Vec<Vec<Value<'k>>> =
+                        keys.iter().map(|&at| self.load_wide(k, at + feature, left)).collect();
+                    let mut products = products.to_vec();
+                    for part in 0..self.wide_step() / KEYS {
+                        let (feature, left) = (feature + part * KEYS, left - part * KEYS);
+                        let queries = queries.iter().map(|&at| wide.queries.load_lanes(at + feature, left));
+                        let rows = queries.zip(products.chunks(TOGETHER));
+                        let sums = rows.flat_map(|(query, products)| {
+                            let keys = products.iter().zip(&keys);
+                            keys.map(move |(&sum, key)| query.multiply_add(key[part], sum))
+                        });
+                        products = sums.collect();
+                    }
+                    products
                 });
                 for (i, products) in products.chunks(TOGETHER).enumerate() {
                     let place = (row + i) * (KEYS / TOGETHER * KEYS) + lane * (KEYS / TOGETHER);
