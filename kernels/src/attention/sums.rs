@@ -111,11 +111,13 @@ impl Attention {
         sums: &[Value<'k>],
     ) -> Vec<Value<'k>> {
         let chunks = features.div_ceil(KEYS);
-        code.fold(code.index(0)..code.index(KEYS), 1, sums, |lane, sums| {
-            let at = self.key(code, keys, lane) * self.values + from;
-            let step = self.wide_step();
+        let step = self.wide_step();
+        let lanes = code.index(0)..code.index(KEYS);
+        let at = |lane: Value<'k>| self.key(code, keys, lane) * self.values + from;
+        let add = |lane: Value<'k>, sums: &[Value<'k>]| -> Vec<Value<'k>> {
+            let value = at(lane);
             let vectors = (0..features.div_ceil(step))
-                .flat_map(|i| self.load_wide(v, at + i * step, features - i * step));
+                .flat_map(|i| self.load_wide(v, value + i * step, features - i * step));
             let numbers: Vec<Value<'k>> = vectors.collect();
             let rows = sums.chunks(chunks).enumerate();
             rows.flat_map(|(row, sums)| {
@@ -123,6 +125,16 @@ impl Attention {
                 sums.iter().zip(&numbers).map(move |(&sum, numbers)| numbers.multiply_add(weight, sum))
             })
             .collect()
+        };
+        if !self.is_wide() {
+            return code.fold(lanes, 1, sums, add);
+        }
+        code.fold(lanes, 2, sums, |lane, sums| {
+            // In latent attention, values are parts of keys. The function `multiply` prefetches every second of the
+            // next 16 keys, and this loop prefetches the other keys.
+            let next = at(lane + 1) + KEYS * self.values;
+            (0..features.div_ceil(step)).for_each(|i| v.prefetch(next + i * step));
+            add(lane + 1, &add(lane, sums))
         })
     }
 }

@@ -181,8 +181,9 @@ impl Attention {
                 };
                 let queries: Vec<Value<'k>> = (0..count).map(query).collect();
                 let products = self.wide_chunks(code, &zeros, |feature, left, products| {
-                    // The next 16 keys: memory delivers them while the kernel multiplies these keys.
-                    keys.iter().for_each(|&at| k.prefetch(at + feature + KEYS * self.features));
+                    // Memory delivers every second of the next 16 keys while the kernel multiplies these keys, and
+                    // the other keys while the kernel adds the values.
+                    keys.iter().step_by(2).for_each(|&at| k.prefetch(at + feature + KEYS * self.features));
                     let keys: Vec<Vec<Value<'k>>> =
                         keys.iter().map(|&at| self.load_wide(k, at + feature, left)).collect();
                     let mut products = products.to_vec();
