@@ -218,6 +218,13 @@ fn topk_takes_the_lowest_index_of_equal_elements() {
         assert_eq!(format!("{:?}", result(&trace)), format!("{:?}", expected(&values)));
         assert_eq!(result(&recorded(move |x| largest(x).1.to())), expected(&indices));
     }
+    // With so many elements, the function searches instead of comparing all pairs.
+    let many: Vec<f64> = (0..1100).map(|i| x[i % 3][i % 5]).collect();
+    let mut order: Vec<usize> = (0..many.len()).collect();
+    let rank = |i: usize| if many[i].is_nan() { infinite } else { many[i] };
+    order.sort_by(|&a, &b| rank(b).total_cmp(&rank(a)));
+    let found = recorded(move |_| nn::topk(rows(&[&many]), S, 200).1.to());
+    assert_eq!(result(&found), order[..200].iter().map(|&i| i as f64).collect::<Vec<_>>());
     let expected = "`topk`: axis `S` of `f32[B=2, S=3]`: the 4 largest, expected at least 1 and at most 3";
     assert_eq!(refused(|x| nn::topk(x, S, 4).0), expected);
 }

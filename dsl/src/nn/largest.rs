@@ -4,7 +4,7 @@ use std::panic::Location;
 
 use ops::{ElementType, Literal, TensorType};
 
-use crate::element::{Bool, Float, I32};
+use crate::element::{Bool, Element, Float, I32};
 use crate::tensor::{Raw, axes, extents};
 use crate::{Axis, Tensor, TraceErrorKind};
 
@@ -30,13 +30,14 @@ pub fn argmax<T: Float>(x: Tensor<T>, axis: Axis) -> Tensor<I32> {
 /// In the two returned tensors, the axis `axis` has the extent `k`. Among equal elements, the
 /// element with the lowest index comes first. NaN is larger than any number, as in `torch.topk`.
 ///
-/// The function searches `k` times for the largest remaining element. Use this function for a small `k`, such
-/// as the number of active experts.
+/// If the axis is short, the function compares each pair of elements. Otherwise, the function
+/// searches `k` times for the largest remaining element. Use this function for a small `k`, such as
+/// the number of active experts.
 #[track_caller]
 pub fn topk<T: Float>(x: Tensor<T>, axis: Axis, k: usize) -> (Tensor<T>, Tensor<I32>) {
     let place = Location::caller();
     let extent = x.extent(axis);
-    let order = axes(&x.dims(place));
+    let dims = x.dims(place);
     if !(1..=extent).contains(&k) {
         let refused = x.apply(place, |t, _, ty| {
             let (found, expected) = (format!("the {k} largest"), format!("at least 1 and at most {extent}"));
@@ -44,6 +45,51 @@ pub fn topk<T: Float>(x: Tensor<T>, axis: Axis, k: usize) -> (Tensor<T>, Tensor<
         });
         return (refused, Tensor::new(Raw::POISON));
     }
+    let pairs = extents(&dims).iter().product::<usize>() * extent;
+    let (values, indices) = if pairs <= MOST_PAIRS { ranked(x, axis, k) } else { searched(x, axis, k) };
+    (values.permute(&axes(&dims)), indices.permute(&axes(&dims)))
+}
+
+/// The largest number of pairs of elements that [`topk`] compares. For more pairs, the `k` searches take
+/// less time, although each search calls three compiled functions.
+const MOST_PAIRS: usize = 1 << 20;
+
+/// The axes of [`ranked`] for the other element of a pair, and for the `k` largest elements.
+const OTHER: Axis = Axis("TopkOther");
+const RANK: Axis = Axis("TopkRank");
+
+/// Computes [`topk`] from the rank of each element, which is the number of elements that come before
+/// the element.
+#[track_caller]
+fn ranked<T: Float>(x: Tensor<T>, axis: Axis, k: usize) -> (Tensor<T>, Tensor<I32>) {
+    let extent = x.extent(axis);
+    let index = Tensor::<I32>::iota(axis, extent);
+    let (one, other) = of_pairs(x, axis);
+    let (at, other_at) = of_pairs(index, axis);
+    let is_larger = |a: Tensor<T>, b: Tensor<T>| b.less(a).or(a.is_nan().and(!b.is_nan()));
+    let is_earlier = other_at.less(at).broadcast(one);
+    let before = is_larger(other, one).or(is_earlier.and(!is_larger(one, other)));
+    let rank = before.select(Tensor::<I32>::scalar(1.0), Tensor::scalar(0.0)).sum(OTHER);
+    let ranks = Tensor::<I32>::iota(RANK, k);
+    let is_here = ranks.broadcast(rank).equals(rank.broadcast(ranks));
+    let values = is_here.select(x.broadcast(is_here), f64::NEG_INFINITY).max(axis);
+    let indices = is_here.select(index.broadcast(is_here), extent as f64).min(axis);
+    (values.rename(RANK, axis), indices.rename(RANK, axis))
+}
+
+/// Returns the first element and the second element of each pair of elements along an axis. The axis
+/// of the second elements is [`OTHER`].
+#[track_caller]
+fn of_pairs<T: Element>(x: Tensor<T>, axis: Axis) -> (Tensor<T>, Tensor<T>) {
+    let other = x.rename(axis, OTHER);
+    let one = x.broadcast(other);
+    (one, other.broadcast(one))
+}
+
+/// Computes [`topk`] with a search for each of the `k` elements.
+#[track_caller]
+fn searched<T: Float>(x: Tensor<T>, axis: Axis, k: usize) -> (Tensor<T>, Tensor<I32>) {
+    let extent = x.extent(axis);
     let index = Tensor::<I32>::iota(axis, extent).broadcast(x);
     let mut taken: Option<Tensor<Bool>> = None;
     let (mut values, mut indices) = (Vec::with_capacity(k), Vec::with_capacity(k));
@@ -66,5 +112,5 @@ pub fn topk<T: Float>(x: Tensor<T>, axis: Axis, k: usize) -> (Tensor<T>, Tensor<
         values.push(largest);
         indices.push(first);
     }
-    (Tensor::stack(&values, axis).permute(&order), Tensor::stack(&indices, axis).permute(&order))
+    (Tensor::stack(&values, axis), Tensor::stack(&indices, axis))
 }
