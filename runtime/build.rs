@@ -1,7 +1,7 @@
 //! Builds static libraries from the C shim and from the parts of IREE that the shim calls.
 
 use std::env;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
 
@@ -116,6 +116,7 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
 fn compile(package: &Path, out: &Path, drivers: &[&str]) -> Result<(), String> {
     let source = iree_source(&PathBuf::from(variable("OUT_DIR")?))?;
     // `cargo xtask demo` installs cmake alone first, and installs into `venv` while this script runs.
+    wait_for_installation(&package.join("../.tracewright/cmake.lock"))?;
     let scripts = if cfg!(windows) { "Scripts" } else { "bin" };
     let folders = ["cmake", "venv"].map(|name| package.join("../.tracewright").join(name).join(scripts));
     let tools = folders.iter().find(|folder| find(folder, "cmake").is_some()).unwrap_or(&folders[1]);
@@ -202,6 +203,14 @@ fn cuda_headers(package: &Path) -> Result<PathBuf, String> {
          the folder of NVIDIA's toolkit in CUDA_PATH"
             .into()
     })
+}
+
+/// Waits while `cargo xtask demo` installs cmake. During the installation, the file `lock` is locked.
+fn wait_for_installation(lock: &Path) -> Result<(), String> {
+    match File::open(lock) {
+        Ok(file) => file.lock_shared().map_err(|e| format!("cannot lock `{}`: {e}", lock.display())),
+        Err(_) => Ok(()),
+    }
 }
 
 fn check_version(cmake: &Path) -> Result<(), String> {

@@ -7,7 +7,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use errors::{WithCauses, WithPath as _};
 use files::Scratch;
@@ -101,24 +102,45 @@ fn cmake_of(python: &Python) -> PathBuf {
     python.packages().join("cmake/data/bin")
 }
 
-/// Installs cmake and ninja alone, which cargo needs to build the IREE runtime. The function returns
-/// the value of `PATH` with these tools.
-fn setup_cmake(root: &Path) -> Result<OsString, Error> {
-    compilers()?;
-    let cmake = python::install(&root.join(".tracewright/cmake"), &root.join("xtask/cmake.txt"), "29 MB")?;
-    Ok(added("PATH", [cmake_of(&cmake)].into_iter().chain(cmake.bin())))
+/// The folder into which the demo installs cmake and ninja alone, and the file that pins them.
+fn cmake_alone(root: &Path) -> (PathBuf, PathBuf) {
+    (root.join(".tracewright/cmake"), root.join("xtask/cmake.txt"))
 }
 
-/// Starts another process that installs the other tools and SmolLM2 while cargo builds, if they are
-/// missing. The process prints nothing. Call [`setup`] afterwards, which reports problems.
+/// Installs cmake and ninja alone, with which cargo builds the IREE runtime.
+fn setup_cmake(root: &Path) -> Result<(), Error> {
+    let (folder, pins) = cmake_alone(root);
+    python::install(&folder, &pins, "29 MB").map(drop)
+}
+
+/// Installs what the demo needs, in the order in which the demo needs it.
+pub fn setup_for_demo(root: &Path) -> Result<(), Error> {
+    setup_cmake(root)?;
+    setup_smollm2(root)
+}
+
+/// Starts another process that installs the tools and SmolLM2 while cargo builds, if they are missing.
+/// The process prints nothing. Call [`setup`] afterwards, which reports problems.
+///
+/// The build script of `tracewright-runtime` waits until cmake is installed. Therefore, the function
+/// returns when the process has begun to install cmake.
 fn setup_ahead(root: &Path) -> Option<Child> {
-    if python::is_installed(&root.join(".tracewright/venv"), &root.join("xtask/requirements.txt")) {
+    let (folder, pins) = cmake_alone(root);
+    let has_cmake = || python::is_installed(&folder, &pins);
+    let venv = root.join(".tracewright/venv");
+    if has_cmake() && python::is_installed(&venv, &root.join("xtask/requirements.txt")) {
         return None;
     }
-    eprintln!("while cargo builds, another process installs IREE's compiler and SmolLM2 135M (250 MB)");
+    eprintln!(
+        "while cargo builds, another process installs cmake, IREE's compiler and SmolLM2 135M (280 MB)"
+    );
     let mut setup = Command::new(env::current_exe().ok()?);
-    setup.arg("--root").arg(root).args(["setup", "--smollm2"]);
-    setup.stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()
+    setup.arg("--root").arg(root).args(["setup", "--ahead"]);
+    let mut setup = setup.stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()?;
+    while matches!(setup.try_wait(), Ok(None)) && !has_cmake() && !python::is_locked(&folder) {
+        thread::sleep(Duration::from_millis(5));
+    }
+    Some(setup)
 }
 
 /// Installs the tools and a Vulkan driver.
@@ -194,7 +216,7 @@ fn cuda_headers(root: &Path) -> Result<(), Error> {
 /// Lets the model SmolLM2 answer a question. If SmolLM2 cannot be installed, the shipped model
 /// tells a story.
 pub fn demo(root: &Path, args: &[String]) -> Result<(), Error> {
-    let path = setup_cmake(root)?;
+    compilers()?;
     let ahead = setup_ahead(root);
     // The demo needs none of the default features, for example downloads and the server.
     let what = [
@@ -210,11 +232,19 @@ pub fn demo(root: &Path, args: &[String]) -> Result<(), Error> {
     for name in UNOPTIMIZED {
         build.args(["--config", &format!("profile.dev.package.{name}.opt-level=0")]);
     }
-    build.args(what).envs(WITHOUT_DEBUG).env("PATH", path);
-    let is_built = step("build (a few minutes the first time: it builds the IREE runtime)", &mut build);
-    // If the process failed, `setup` tries again and reports the reason.
+    build.args(what).envs(WITHOUT_DEBUG);
+    let mut build = || step("build (a few minutes the first time: it builds the IREE runtime)", &mut build);
+    let is_built = build();
+    // If the process failed, the functions below try again, and report the reason.
     let _ = ahead.map(|mut setup| setup.wait());
-    is_built?;
+    let (cmake, pins) = cmake_alone(root);
+    match is_built {
+        Err(_) if !python::is_installed(&cmake, &pins) => {
+            setup_cmake(root)?;
+            build()?;
+        }
+        is_built => is_built?,
+    }
     let tools = setup(root)?;
     let (model, usual) = match smollm2(root) {
         // For a short question, the program with few tokens per call takes half the time to compile.

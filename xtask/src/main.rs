@@ -54,6 +54,10 @@ enum Chore {
         /// JavaScript (100 MB).
         #[arg(long, conflicts_with_all = ["vulkan", "smollm2", "xla"])]
         clients: bool,
+        /// Install what the demo needs: first cmake and ninja into `.tracewright/cmake`, then the tools
+        /// and SmolLM2.
+        #[arg(long, hide = true, conflicts_with_all = ["vulkan", "smollm2", "xla", "clients"])]
+        ahead: bool,
     },
     /// Let SmolLM2 135M Instruct answer a question (a Python package of 93 MB); without it, the shipped model tells a story.
     Demo {
@@ -168,6 +172,7 @@ pub struct Parity {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match &cli.chore {
+        Chore::Setup { ahead: true, .. } => chores::setup_for_demo(&cli.root),
         Chore::Setup { smollm2: true, .. } => chores::setup_smollm2(&cli.root),
         Chore::Setup { xla: true, .. } => chores::setup_xla(&cli.root),
         Chore::Setup { clients: true, .. } => chores::setup_clients(&cli.root),

@@ -321,6 +321,11 @@ pub fn run(command: &mut Command, what: &str, log: &Path, lock: &File) -> Result
     Ok(())
 }
 
+/// Whether another process is installing into a folder.
+pub fn is_locked(dir: &Path) -> bool {
+    File::open(dir.with_extension("lock")).is_ok_and(|lock| lock.try_lock_shared().is_err())
+}
+
 /// Locks a folder during an installation. The operating system releases the lock when all processes
 /// that hold the lock have ended.
 pub fn lock(dir: &Path) -> Result<File, Error> {
