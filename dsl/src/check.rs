@@ -83,7 +83,7 @@ impl<'a> SignatureCheck<'a> {
             }
             dims.push(axis.of(extent));
         }
-        t.input(name.into(), Role::Plain, T::TYPE, &dims, place)
+        t.input(name.into(), Role::Plain, T::element(), &dims, place)
     }
 
     fn check<T: Element>(

@@ -1,12 +1,14 @@
 //! Element types of tensors as Rust types. An operation on tensors with different element types is
 //! a compile error.
 
+use std::cell::Cell;
+
 use ops::ElementType;
 
 /// A Rust type that represents an element type.
 pub trait Element: Copy + 'static {
-    /// The element type that this Rust type represents.
-    const TYPE: ElementType;
+    /// Returns the element type that this Rust type represents.
+    fn element() -> ElementType;
 }
 
 /// An element type that weights and activations can have.
@@ -18,7 +20,9 @@ macro_rules! elements {
         #[derive(Clone, Copy, Debug)]
         pub struct $name;
         impl Element for $name {
-            const TYPE: ElementType = ElementType::$ty;
+            fn element() -> ElementType {
+                ElementType::$ty
+            }
         }
         $(impl $float for $name {})?
     )*};
@@ -37,4 +41,47 @@ elements! {
     I8 = I8;
     /// A truth value, `i1` in StableHLO.
     Bool = I1;
+}
+
+/// An element type that the program chooses when it records a network, with [`in_element`]. A program
+/// that supports several element types contains the code of a network once, and not once for each
+/// element type.
+///
+/// ```
+/// use ops::ElementType;
+/// use tracewright_dsl::{AnyFloat, Element as _, in_element};
+///
+/// assert_eq!(in_element(ElementType::Bf16, AnyFloat::element), ElementType::Bf16);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct AnyFloat;
+
+thread_local! {
+    static CHOSEN: Cell<ElementType> = const { Cell::new(ElementType::F32) };
+}
+
+impl Element for AnyFloat {
+    /// Returns the element type of the running [`in_element`]. Outside of `in_element`, the element
+    /// type is f32.
+    fn element() -> ElementType {
+        CHOSEN.get()
+    }
+}
+
+impl Float for AnyFloat {}
+
+/// Calls `record`. During the call, [`AnyFloat`] is the element type `element` on this thread. If
+/// `element` is not a floating-point type, `AnyFloat` is f32.
+pub fn in_element<R>(element: ElementType, record: impl FnOnce() -> R) -> R {
+    /// Restores the element type, also when `record` panics.
+    struct Restored(ElementType);
+
+    impl Drop for Restored {
+        fn drop(&mut self) {
+            CHOSEN.set(self.0);
+        }
+    }
+
+    let _restored = Restored(CHOSEN.replace(if element.is_float() { element } else { ElementType::F32 }));
+    record()
 }

@@ -93,7 +93,7 @@ fn meet<T: Element>(
     dims: &[Dim],
     place: Place,
 ) -> Option<(Raw, Raw, Vec<Dim>)> {
-    let mut number = |dims: &[Dim], value| splat(t, T::TYPE, dims, value, place);
+    let mut number = |dims: &[Dim], value| splat(t, T::element(), dims, value, place);
     match (a, b) {
         (TensorOrNumber::Elements(a), TensorOrNumber::Elements(b)) => align(t, op, a.raw, b.raw, place),
         (TensorOrNumber::Number(a), TensorOrNumber::Number(b)) => {
@@ -101,11 +101,11 @@ fn meet<T: Element>(
         }
         (TensorOrNumber::Elements(a), TensorOrNumber::Number(b)) => {
             let dims = t.named_type(a.raw, place)?.dims;
-            Some((a.raw, splat(t, T::TYPE, &dims, b, place), dims))
+            Some((a.raw, splat(t, T::element(), &dims, b, place), dims))
         }
         (TensorOrNumber::Number(a), TensorOrNumber::Elements(b)) => {
             let dims = t.named_type(b.raw, place)?.dims;
-            Some((splat(t, T::TYPE, &dims, a, place), b.raw, dims))
+            Some((splat(t, T::element(), &dims, a, place), b.raw, dims))
         }
     }
 }
@@ -303,12 +303,12 @@ impl Tensor<Bool> {
                 return Raw::POISON;
             };
             if dims.is_empty() {
-                let one = NamedType { element: T::TYPE, dims };
+                let one = NamedType { element: T::element(), dims };
                 [yes, no] = [yes, no].map(|raw| broadcast(t, raw, &one, &from.dims, place));
                 dims = from.dims.clone();
             }
             if let Some(d) = from.dims.iter().find(|d| !dims.contains(d)) {
-                let ty = NamedType { element: T::TYPE, dims };
+                let ty = NamedType { element: T::element(), dims };
                 return t.fail(TraceErrorKind::NoAxis { op: "select", axis: d.axis, ty }, place);
             }
             let predicate = broadcast(t, raw, &from, &dims, place);

@@ -145,7 +145,7 @@ impl<T: Float> Linear<T> {
             return t.fail(TraceErrorKind::NoAxis { op: "linear", axis: missing.axis, ty }, place);
         }
         if let Some(d) = self.inputs.iter().find(|d| !ty.dims.contains(d)) {
-            let right = NamedType { element: T::TYPE, dims: self.inputs.clone() };
+            let right = NamedType { element: T::element(), dims: self.inputs.clone() };
             return fail_extents(t, "linear", d.axis, &[x], (ty, right), place);
         }
         let rest: Vec<Dim> = ty.dims.iter().filter(|d| !self.inputs.contains(d)).copied().collect();
@@ -159,16 +159,16 @@ impl<T: Float> Linear<T> {
         let x = reshaped(t, path, x, &with(&self.inputs), &with(&[input]), place);
         let held = [&self.outputs[..], &self.inputs];
         let weight = match self.transposed {
-            false => self.stored.read(t, "weight", T::TYPE, &held, place),
+            false => self.stored.read(t, "weight", T::element(), &held, place),
             true => {
-                let ty = TensorType::new(T::TYPE, held_extents(&held));
+                let ty = TensorType::new(T::element(), held_extents(&held));
                 let weight = Parameter::transposed(self.stored.key("weight"), ty);
                 made(t, &self.stored.path, weight, &held, place)
             }
         };
         let mut operands = vec![x, weight];
         if self.bias {
-            operands.push(self.stored.read(t, "bias", T::TYPE, &held[..1], place));
+            operands.push(self.stored.read(t, "bias", T::element(), &held[..1], place));
         }
         let product = t.op(path, LinearOp {}, &operands, &axes(&with(&[output])), place);
         reshaped(t, path, product, &with(&[output]), &with(&self.outputs), place)
@@ -215,7 +215,7 @@ impl<T: Float> Call<Tensor<I32>> for Embedding<T> {
         ids.apply(place, |t, raw, ty| {
             let row = self.dims.get(1..).unwrap_or_default();
             let held: Vec<&[Dim]> = self.dims.chunks(1).collect();
-            let table = self.stored.read(t, "weight", T::TYPE, &held, place);
+            let table = self.stored.read(t, "weight", T::element(), &held, place);
             let dims = [&ty.dims[..], row].concat();
             t.op(Some(&self.stored.path), Gather {}, &[table, raw], &axes(&dims), place)
         })
@@ -288,7 +288,7 @@ impl<T: Float> Call<Tensor<T>> for RmsNorm<T> {
             let rest = &order[..order.len().saturating_sub(self.dims.len())];
             let flat = [rest, &[one]].concat();
             let raw = reshaped(t, path, raw, &order, &flat, place);
-            let weight = self.stored.read(t, "weight", T::TYPE, &[&self.dims], place);
+            let weight = self.stored.read(t, "weight", T::element(), &[&self.dims], place);
             let op = RmsNormOp { epsilon: Real(self.epsilon), style: self.style };
             let normed = t.op(path, op, &[raw, weight], &axes(&flat), place);
             let normed = reshaped(t, path, normed, &flat, &order, place);
@@ -377,7 +377,7 @@ impl<T: Element> Call<()> for Weight<T> {
     #[track_caller]
     fn call(&self, (): ()) -> Tensor<T> {
         let place = Location::caller();
-        let ty = TensorType::new(T::TYPE, extents(&self.dims));
+        let ty = TensorType::new(T::element(), extents(&self.dims));
         let parameter = match self.stacked {
             false => Ok(Parameter::new(&*self.path, ty)),
             true => Parameter::stacked(&*self.path, ty),

@@ -30,7 +30,7 @@ mod tracer;
 pub use argument::TraceArg;
 pub use axis::{Axis, Dim};
 pub use causal::CausalLm;
-pub use element::{Bf16, Bool, Element, F16, F32, Float, I8, I32};
+pub use element::{AnyFloat, Bf16, Bool, Element, F16, F32, Float, I8, I32, in_element};
 pub use elementwise::TensorOrNumber;
 pub use entry_point::{EntryInput, EntryPoint, LogitsMode, experts_mode};
 pub use error::{BuildError, NamedType, TraceError, TraceErrorKind};

@@ -167,7 +167,9 @@ impl EntryRecorder {
     /// Adds the next argument of the entry point, and returns the tensor of the argument.
     pub fn input<T: Element>(&mut self, name: impl Into<String>, role: Role, dims: &[Dim]) -> Tensor<T> {
         let place = self.place;
-        Tensor::new(tracer::with(|t| t.input(name.into(), role, T::TYPE, dims, place)).unwrap_or(Raw::POISON))
+        Tensor::new(
+            tracer::with(|t| t.input(name.into(), role, T::element(), dims, place)).unwrap_or(Raw::POISON),
+        )
     }
 
     /// Adds the next result of the entry point.

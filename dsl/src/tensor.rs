@@ -38,7 +38,7 @@ impl<T: Element> Copy for Tensor<T> {}
 
 impl<T: Element> std::fmt::Debug for Tensor<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Tensor<{}>(%{})", T::TYPE, self.raw.node)
+        write!(f, "Tensor<{}>(%{})", T::element(), self.raw.node)
     }
 }
 
@@ -87,7 +87,7 @@ impl<T: Element> Tensor<T> {
     #[track_caller]
     pub fn scalar(value: f64) -> Self {
         let place = Location::caller();
-        let value = Literal::splat(TensorType::new(T::TYPE, []), value);
+        let value = Literal::splat(TensorType::new(T::element(), []), value);
         Self::new(tracer::with(|t| t.op(None, Constant { value }, &[], &[], place)).unwrap_or(Raw::POISON))
     }
 
@@ -104,8 +104,8 @@ impl<T: Element> Tensor<T> {
     /// type.
     #[track_caller]
     pub fn numbers(values: &[f64], axis: Axis) -> Self {
-        let ty = TensorType::new(T::TYPE, [values.len()]);
-        let data = values.iter().map(|&value| T::TYPE.round(value)).collect();
+        let ty = TensorType::new(T::element(), [values.len()]);
+        let data = values.iter().map(|&value| T::element().round(value)).collect();
         Self::constant(Literal::from_value(&ops::Value { ty, data }), &[axis])
     }
 
@@ -139,9 +139,9 @@ impl<T: Element> Tensor<T> {
     #[track_caller]
     pub fn to<U: Element>(self) -> Tensor<U> {
         let place = Location::caller();
-        self.apply(place, |t, raw, ty| match ty.element == U::TYPE {
+        self.apply(place, |t, raw, ty| match ty.element == U::element() {
             true => raw,
-            false => t.op(None, Convert { to: U::TYPE }, &[raw], &axes(&ty.dims), place),
+            false => t.op(None, Convert { to: U::element() }, &[raw], &axes(&ty.dims), place),
         })
     }
 
@@ -298,7 +298,7 @@ impl<T: Element> Tensor<T> {
     #[track_caller]
     pub fn cumsum(self, axis: Axis) -> Self {
         let place = Location::caller();
-        match T::TYPE {
+        match T::element() {
             ElementType::F16 | ElementType::Bf16 => self.to::<F32>().summed_up(axis, place).to(),
             _ => self.summed_up(axis, place),
         }
@@ -313,7 +313,7 @@ impl<T: Element> Tensor<T> {
             distances.take_while(|distance| *distance < extent).fold(raw, |sums, distance| {
                 let mut shape = extents(&ty.dims);
                 shape[position] = distance;
-                let nothing = Constant { value: Literal::splat(TensorType::new(T::TYPE, shape), 0.0) };
+                let nothing = Constant { value: Literal::splat(TensorType::new(T::element(), shape), 0.0) };
                 let nothing = t.op(None, nothing, &[], &names, place);
                 let narrow = Narrow { axis: position, start: 0, length: extent - distance };
                 let before = t.op(None, narrow, &[sums], &names, place);

@@ -154,7 +154,7 @@ fn axes_move_by_name() {
 
 /// A constant with rows on axis B and columns on axis S.
 fn rows(rows: &[&[f64]]) -> Tensor<F32> {
-    let ty = TensorType::new(F32::TYPE, [rows.len(), rows[0].len()]);
+    let ty = TensorType::new(F32::element(), [rows.len(), rows[0].len()]);
     Tensor::constant(ops::Literal::from_value(&Value::new(ty, rows.concat())), &[B, S])
 }
 

@@ -91,7 +91,7 @@ model! {
 
             // Calls share no state, so each layer begins with an empty cache.
             let shape = [tokens.extent(B), self.dim(K), length, self.dim(E)];
-            let zeros = Literal::splat(TensorType::new(T::TYPE, shape), 0.0);
+            let zeros = Literal::splat(TensorType::new(T::element(), shape), 0.0);
             let empty = Slots::Computed(Tensor::constant(zeros, &[B, K, KEYS, E]));
             let mut x = self.embed_tokens(tokens) * Tensor::scalar((self.dim(D) as f64).sqrt());
             for (i, layer) in self.layers.iter().enumerate() {

@@ -93,9 +93,9 @@ macro_rules! families {
                 }
             }
 
-            fn trace_in<T: Float>(&self, entry_points: &[EntryPoint]) -> Result<Traced, TraceError> {
+            fn recorded(&self, entry_points: &[EntryPoint]) -> Result<Traced, TraceError> {
                 match self {
-                    $(Self::$family(config) => $family::<T>::trace(&config.clone().into(), entry_points),)+
+                    $(Self::$family(config) => $family::<AnyFloat>::trace(&config.clone().into(), entry_points),)+
                 }
             }
         }
@@ -150,7 +150,7 @@ use std::path::Path;
 
 use bake::Ignorable;
 use config::{ConfigError, IGNORED, Keys, check_storage, read_base};
-use dsl::{Bf16, CausalLm, EntryPoint, F16, F32, Float, TraceError, Traced};
+use dsl::{AnyFloat, CausalLm, EntryPoint, TraceError, Traced, in_element};
 use irpa::{ArchiveError, Checkpoint, Gguf};
 use lower::Quantization;
 use ops::ElementType;
@@ -267,11 +267,7 @@ impl ModelConfig {
 
 impl Architecture for ModelConfig {
     fn trace(&self, element: ElementType, entry_points: &[EntryPoint]) -> Result<Traced, TraceError> {
-        match element {
-            ElementType::Bf16 => self.trace_in::<Bf16>(entry_points),
-            ElementType::F16 => self.trace_in::<F16>(entry_points),
-            _ => self.trace_in::<F32>(entry_points),
-        }
+        in_element(element, || self.recorded(entry_points))
     }
 
     fn entry_points(&self, batch: usize, chunk: usize, context: usize) -> Vec<EntryPoint> {

@@ -57,7 +57,7 @@ fn functions_of_several_operations_in_iree() {
         [0., f64::NAN, 7., -infinite, f64::NAN, infinite, 1e-3],
         [-infinite, 2., -infinite, 2., -infinite, -3., -infinite],
     ];
-    let x = [Value::new(TensorType::new(F32::TYPE, [3, 7]), x.concat())];
+    let x = [Value::new(TensorType::new(F32::element(), [3, 7]), x.concat())];
     let weights = WeightValues::new();
     let built = built(&trace);
     let program = built.load(&weights);

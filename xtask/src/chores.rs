@@ -127,8 +127,8 @@ pub fn setup_for_demo(root: &Path) -> Result<(), Error> {
 fn setup_ahead(root: &Path) -> Option<Child> {
     let (folder, pins) = cmake_alone(root);
     let has_cmake = || python::is_installed(&folder, &pins);
-    let venv = root.join(".tracewright/venv");
-    if has_cmake() && python::is_installed(&venv, &root.join("xtask/requirements.txt")) {
+    // The tools contain cmake too.
+    if python::is_installed(&root.join(".tracewright/venv"), &root.join("xtask/requirements.txt")) {
         return None;
     }
     eprintln!(
@@ -236,10 +236,9 @@ pub fn demo(root: &Path, args: &[String]) -> Result<(), Error> {
     let mut build = || step("build (a few minutes the first time: it builds the IREE runtime)", &mut build);
     let is_built = build();
     // If the process failed, the functions below try again, and report the reason.
-    let _ = ahead.map(|mut setup| setup.wait());
-    let (cmake, pins) = cmake_alone(root);
+    let failed = ahead.is_some_and(|mut setup| !setup.wait().is_ok_and(|status| status.success()));
     match is_built {
-        Err(_) if !python::is_installed(&cmake, &pins) => {
+        Err(_) if failed => {
             setup_cmake(root)?;
             build()?;
         }

@@ -64,7 +64,7 @@ pub fn rms_norm<T: Float>(x: Tensor<T>, over: &[Axis], epsilon: f64) -> Tensor<T
     let Some(first) = together.first().map(|d| d.axis) else { return x.permute(over) };
     let rows = x.permute(&axes(&[rest, together.clone()].concat())).merge(over, first);
     let normed = rows.apply::<T>(place, |t, raw, ty| {
-        let features = TensorType::new(T::TYPE, [ty.dims.last().map_or(0, |d| d.extent)]);
+        let features = TensorType::new(T::element(), [ty.dims.last().map_or(0, |d| d.extent)]);
         let ones = Constant { value: Literal::splat(features, 1.0) };
         let weight = t.op(None, ones, &[], &[first], place);
         let op = RmsNorm { epsilon: Real(epsilon), style: WeightStyle::Scale };

@@ -95,7 +95,7 @@ impl<T: Float> Attend<T> {
         let table = |part| {
             let inv_freq = rope.inv_freq.iter().copied().map(Real).collect();
             let table = RopeTable { part, positions: context, scaling: Real(rope.scaling), inv_freq };
-            Literal::rope_table(T::TYPE, table)
+            Literal::rope_table(T::element(), table)
         };
         // These nodes are created outside the closure. In the closure, they would record a line of
         // this file as their source.

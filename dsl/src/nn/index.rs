@@ -16,7 +16,7 @@ impl<T: Element> Tensor<T> {
     #[track_caller]
     pub fn iota(axis: Axis, extent: usize) -> Self {
         let place = Location::caller();
-        let ty = TensorType::new(T::TYPE, [extent]);
+        let ty = TensorType::new(T::element(), [extent]);
         Self::new(
             tracer::with(|t| t.op(None, Iota { ty, axis: 0 }, &[], &[axis], place)).unwrap_or(Raw::POISON),
         )

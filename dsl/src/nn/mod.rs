@@ -65,9 +65,9 @@ pub fn dot<T: Float>(a: Tensor<T>, b: Tensor<T>, contracted: Axis) -> Tensor<T> 
         };
         let result = [batch.clone(), free(&left), free(&right)].concat();
         let product = t.op(None, op, &[a, b.raw], &result, place);
-        match T::TYPE == ElementType::F32 {
+        match T::element() == ElementType::F32 {
             true => product,
-            false => t.op(None, ops::ops::Convert { to: T::TYPE }, &[product], &result, place),
+            false => t.op(None, ops::ops::Convert { to: T::element() }, &[product], &result, place),
         }
     })
 }

@@ -90,7 +90,7 @@ impl Attention {
     }
 
     /// Calls `body` for groups of a value's features, with the first feature and the number of
-    /// features. The sums of `rows` queries and of the features of a group are PASS vectors.
+    /// features. The sums of `rows` queries and of the features of a group are about PASS vectors.
     fn passes<'k>(&self, code: &'k Code, rows: usize, body: impl Fn(Value<'k>, usize)) {
         let width = ((PASS / rows).max(1) * KEYS).next_multiple_of(self.wide_step());
         let whole = self.kept / width * width;

@@ -101,7 +101,7 @@ impl<T: Float> Slots<T> {
         match self {
             Self::Computed(all) => *all,
             Self::Q8 { integers, scales } => integers.apply(place, |t, raw, ty| {
-                let op = Dequantize { element: T::TYPE };
+                let op = Dequantize { element: T::element() };
                 t.op(None, op, &[raw, scales.raw], &axes(&ty.dims), place)
             }),
         }
@@ -177,7 +177,7 @@ impl<T: Element> Tensor<T> {
         };
         let (added, replaced) = (lacks(&rows, &slots), lacks(&slots, &rows));
         let ([added], [replaced]) = (&added[..], &replaced[..]) else {
-            let named = |dims| NamedType { element: T::TYPE, dims };
+            let named = |dims| NamedType { element: T::element(), dims };
             let op = "append to a KV cache";
             tracer::with(|t| {
                 t.fail(TraceErrorKind::Axes { op, left: named(slots), right: named(rows) }, place)
