@@ -9,7 +9,7 @@ use targets::MeshRules;
 use trace::Trace;
 
 use super::paths::{Paths, paths};
-use super::{BenchError, Case, Label, Measured, Run, Watched, Workload, flops};
+use super::{BenchError, Case, Label, Measured, Run, Watched, Workload, flops, unread_experts};
 use crate::profile::{Profile, variant};
 use tracewright::PlanError;
 use tracewright::build::{LoadError, ProgramOptions, build_program};
@@ -147,7 +147,7 @@ impl Language {
         let work = Workload {
             tokens: Some(batch as f64),
             flops: Some(flops(&self.expanded.trace, "decode", &self.plan.target)),
-            bytes: Some(self.footprint.streamed as f64),
+            bytes: Some(self.read_weights("decode")),
         };
         let prompt = self.prompt(depth + 1);
         let run = |network, tokens| match batch {
@@ -163,6 +163,11 @@ impl Language {
         Ok(case)
     }
 
+    /// Returns the size of the weights that one call of an entry point reads, in bytes.
+    fn read_weights(&self, entry: &str) -> f64 {
+        self.footprint.streamed as f64 - unread_experts(&self.expanded.trace, entry)
+    }
+
     /// Creates a benchmark case that measures the time for reading a prompt of `tokens` tokens. The
     /// measured time includes the computation of the first new token.
     ///
@@ -174,7 +179,7 @@ impl Language {
         let work = Workload {
             tokens: Some(tokens as f64),
             flops: Some(calls * flops(&self.expanded.trace, "prefill", &self.plan.target)),
-            bytes: Some(calls * self.footprint.streamed as f64),
+            bytes: Some(calls * self.read_weights("prefill")),
         };
         let sizes = [("tokens", tokens.to_string())];
         let prompt = self.prompt(tokens);

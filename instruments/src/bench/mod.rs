@@ -22,7 +22,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use errors::FileError;
-use ops::CostOperand;
+use ops::{CostOperand, Op, TensorType};
 use runtime::{Executed, Runtime};
 use serde::Serialize;
 use targets::Target;
@@ -345,9 +345,27 @@ fn executed(runtime: &Runtime, run: &mut Run<'_>) -> Result<BTreeMap<String, (u6
 /// With the cost model, estimates the number of multiplications and additions in one call of an
 /// entry point.
 fn flops(trace: &Trace, entry: &str, target: &Target) -> f64 {
+    total(trace, entry, |op, operands, ty| {
+        let operands: Vec<_> = operands.iter().map(|&ty| CostOperand { ty, splat: false }).collect();
+        simplify::cost(&target.machine, op, &operands, ty).flops
+    })
+}
+
+/// Returns the size of the experts that the tokens in one call of an entry point cannot choose, in
+/// bytes. The call does not read these experts.
+fn unread_experts(trace: &Trace, entry: &str) -> f64 {
+    total(trace, entry, |op, operands, ty| match op {
+        Op::PackedExperts(op) => operands[1].bytes() as f64 * (1.0 - op.share(ty)),
+        _ => 0.0,
+    })
+}
+
+/// Adds a number for each operation in one call of an entry point. The arguments of `of` are an
+/// operation, the types of its operands, and the type of its result.
+fn total(trace: &Trace, entry: &str, of: impl Fn(&Op, &[&TensorType], &TensorType) -> f64) -> f64 {
     let mut found: Vec<f64> = Vec::with_capacity(trace.functions.len());
     for function in &trace.functions {
-        let of = |id| {
+        let of_node = |id| {
             let node = function.node(id);
             match &node.kind {
                 NodeKind::Call { function, .. } => found[function.0 as usize],
@@ -355,14 +373,12 @@ fn flops(trace: &Trace, entry: &str, target: &Target) -> f64 {
                     let operands = function.operands(id);
                     let operands: Vec<_> =
                         operands.iter().map(|&operand| function.node(operand).ty()).collect();
-                    let operands: Vec<_> =
-                        operands.into_iter().map(|ty| CostOperand { ty, splat: false }).collect();
-                    simplify::cost(&target.machine, op, &operands, node.ty()).flops
+                    of(op, &operands, node.ty())
                 }
                 _ => 0.0,
             }
         };
-        let sum = function.ids().map(of).sum();
+        let sum = function.ids().map(of_node).sum();
         found.push(sum);
     }
     let index = trace.entries.iter().find(|&&id| trace.function(id).name == entry);

@@ -32,6 +32,15 @@ operation! {
     }
 }
 
+impl PackedExperts {
+    /// Returns the largest share of the stack that the operation can read for a result of the type
+    /// `ty`: each row of the result reads another matrix, until all matrices are read.
+    pub fn share(&self, ty: &TensorType) -> f64 {
+        let rows = ty.count() / self.outputs.max(1);
+        rows.min(self.experts) as f64 / self.experts as f64
+    }
+}
+
 impl Operation for PackedExperts {
     const CLASS: OpClass = OpClass::Matmul;
     const BOUND: Bound = Bound::UlpsOfLargest(8.0);
@@ -148,12 +157,8 @@ impl Operation for PackedExperts {
     }
 
     fn work(&self, operands: &[CostOperand<'_>], ty: &TensorType) -> OpWork {
-        // The cost assumes that each row of the result reads another matrix, until all matrices are
-        // read.
         let contracted = operands[0].ty.shape.last().copied().unwrap_or(0);
-        let rows = ty.count() / self.outputs.max(1);
-        let share = rows.min(self.experts) as f64 / self.experts as f64;
-        let matrices = operands[1].ty.bytes() as f64 * share;
+        let matrices = operands[1].ty.bytes() as f64 * self.share(ty);
         let bytes = matrices + operands[0].ty.bytes() as f64 + ty.bytes() as f64;
         OpWork { bytes, ..OpWork::matmul(operands, ty, contracted) }
     }
