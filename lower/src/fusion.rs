@@ -295,14 +295,10 @@ impl<'f> NodeUses<'f> {
     /// number of features. The node `last` has the results, and no other node reads them.
     fn kept(&self, id: NodeId, last: NodeId) -> Option<(usize, NodeId)> {
         let &[user] = &self.users[last.index()][..] else { return None };
-        match (self.op(id)?, self.op(user)?) {
-            (Op::Sdpa(_), Op::Narrow(Narrow { axis, start: 0, length }))
-                if *axis + 1 == self.function.node(last).ty().rank() && !self.returned[last.index()] =>
-            {
-                Some((*length, user))
-            }
-            _ => None,
-        }
+        let Some(Op::Narrow(Narrow { axis, start: 0, length })) = self.op(user) else { return None };
+        let of_features = *axis + 1 == self.function.node(last).ty().rank();
+        let wanted = matches!(self.op(id), Some(Op::Sdpa(_))) && of_features && !self.returned[last.index()];
+        wanted.then_some((*length, user))
     }
 
     /// Returns the integers and the scales of the keys and values that attention reads. Returns

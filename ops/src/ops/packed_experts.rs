@@ -34,7 +34,8 @@ operation! {
 
 impl PackedExperts {
     /// Returns the largest share of the stack that the operation can read for a result of the type
-    /// `ty`: each row of the result reads another matrix, until all matrices are read.
+    /// `ty`. For the largest share, each row of the result reads another matrix, until all matrices
+    /// are read.
     pub fn share(&self, ty: &TensorType) -> f64 {
         let rows = ty.count() / self.outputs.max(1);
         rows.min(self.experts) as f64 / self.experts as f64
