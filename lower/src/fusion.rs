@@ -110,11 +110,15 @@ impl<'f> Fusions<'f> {
             within.push(written);
             written = narrowed;
         }
-        let ending = uses.endings(id).into_iter().filter(|_| written == id).find_map(|ending| {
-            let work = FusedOp { tail: ending.tail.clone(), ..work.clone() };
-            kernels.can_do(&work).then_some((work, ending))
-        });
-        if let Some((with, ending)) = ending {
+        let ending = |work: &FusedOp<'f>| {
+            uses.endings(id).into_iter().find_map(|ending| {
+                let work = FusedOp { tail: ending.tail.clone(), ..work.clone() };
+                kernels.can_do(&work).then_some((work, ending))
+            })
+        };
+        if written == id
+            && let Some((with, ending)) = ending(&work)
+        {
             work = with;
             operands.extend(ending.operands);
             within.extend(ending.within);

@@ -237,8 +237,9 @@ pub fn demo(root: &Path, args: &[String]) -> Result<(), Error> {
     let is_built = build();
     // If the process failed, the functions below try again, and report the reason.
     let failed = ahead.is_some_and(|mut setup| !setup.wait().is_ok_and(|status| status.success()));
+    let (cmake, pins) = cmake_alone(root);
     match is_built {
-        Err(_) if failed => {
+        Err(_) if failed && !python::is_installed(&cmake, &pins) => {
             setup_cmake(root)?;
             build()?;
         }
