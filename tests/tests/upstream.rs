@@ -30,6 +30,7 @@ const FAULTS: &[(&str, Shows)] = &[
     ("odd_row", Shows::As("restricted to workgroup distributed contexts", None)),
     ("one_term", Shows::As("failed to legalize unresolved source materialization", None)),
     ("padded_tile", Shows::As("[36 40 44 48 52 56 0]", Some("avx2"))),
+    ("product_beside_slice", Shows::As("exceeded stack allocation limit", None)),
     ("rank_two", Shows::As("must be statically shaped", None)),
     ("round_even", Shows::As("vpsrlvd", None)),
     ("six_nibbles", Shows::As("failed to legalize operation 'vector.maskedload'", None)),

@@ -12,6 +12,7 @@ mod iota_in_reduction;
 mod largest_integer;
 mod number_to_i1;
 mod power;
+mod product_beside_slice;
 mod product_of_broadcast;
 mod product_of_no_terms;
 mod product_of_one_term;
@@ -20,8 +21,9 @@ mod sum_of_constants;
 mod update_in_place;
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
-use ops::{InferError, Op};
+use ops::{InferError, Op, OpClass};
 use targets::{Backend, DeviceKind, Target};
 use trace::{Builder, Function, NodeId, NodeKind, Provenance, Trace};
 
@@ -42,6 +44,7 @@ pub const LEGALIZATIONS: &[Legalization] = &[
     product_of_one_term::LEGALIZATION,
     product_of_terms_first::LEGALIZATION,
     product_of_broadcast::LEGALIZATION,
+    product_beside_slice::LEGALIZATION,
     update_in_place::LEGALIZATION,
     sum_of_constants::LEGALIZATION,
 ];
@@ -86,6 +89,23 @@ impl Legalization {
             |this: &&Self| this.backends.contains(&target.backend) && this.devices.contains(&target.device);
         LEGALIZATIONS.iter().filter(needs).collect()
     }
+}
+
+/// Whether the compiler computes a value in the same loop as an operation that `is_wanted`.
+fn is_computed_with(function: &Function, value: NodeId, is_wanted: impl Fn(&Op) -> bool) -> bool {
+    let (mut open, mut known) = (vec![value], BTreeSet::new());
+    while let Some(id) = open.pop() {
+        let NodeKind::Op(op) = &function.node(id).kind else { continue };
+        if is_wanted(op) {
+            return true;
+        }
+        // A barrier forces the values before it into memory.
+        let is_joined = matches!(op.class(), OpClass::Elementwise | OpClass::Movement);
+        if is_joined && !matches!(op, Op::OptimizationBarrier(_)) {
+            open.extend(function.operands(id).into_iter().filter(|&operand| known.insert(operand)));
+        }
+    }
+    false
 }
 
 /// Returns the compiler's faults that affect a trace of primitive operations, each with the

@@ -1,11 +1,9 @@
-use std::collections::BTreeSet;
-
 use ops::ops::{DotGeneral, OptimizationBarrier};
-use ops::{InferError, Op, OpClass};
+use ops::{InferError, Op};
 use targets::{Backend, DeviceKind};
-use trace::{Builder, Function, NodeId, NodeKind};
+use trace::{Builder, Function, NodeId};
 
-use super::{FaultExample, Legalization};
+use super::{FaultExample, Legalization, is_computed_with};
 
 pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "product of broadcast",
@@ -69,20 +67,11 @@ fn at_fault(function: &Function, product: &DotGeneral, operands: &[NodeId]) -> [
 /// Whether the compiler computes a value in the same loop as a broadcast of a tensor that has at
 /// least one axis.
 fn is_computed_with_a_broadcast(function: &Function, value: NodeId) -> bool {
-    let (mut open, mut known) = (vec![value], BTreeSet::new());
-    while let Some(id) = open.pop() {
-        let NodeKind::Op(op) = &function.node(id).kind else { continue };
-        let operands = function.operands(id);
-        if matches!(op, Op::BroadcastInDim(broadcast) if !broadcast.axes.is_empty()) {
-            return true;
-        }
-        // A barrier forces the values before it into memory.
-        let is_joined = matches!(op.class(), OpClass::Elementwise | OpClass::Movement);
-        if is_joined && !matches!(op, Op::OptimizationBarrier(_)) {
-            open.extend(operands.into_iter().filter(|&operand| known.insert(operand)));
-        }
-    }
-    false
+    is_computed_with(
+        function,
+        value,
+        |op| matches!(op, Op::BroadcastInDim(broadcast) if !broadcast.axes.is_empty()),
+    )
 }
 
 fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
