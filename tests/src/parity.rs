@@ -77,12 +77,11 @@ pub struct NarrowParity {
 
 impl NarrowParity {
     fn new(element: ElementType, found: &Precision) -> Self {
-        let ratio = |error: f64| error / found.theirs.error();
         let wrong = found.wrong.iter().map(|&(prompt, position)| PromptPosition { prompt, position });
         Self {
             element: element.to_string(),
             positions: found.positions(),
-            error_ratio: [ratio(found.scored.error()), ratio(found.decoded.error())],
+            error_ratio: [found.ratio(|case| &case.scored), found.ratio(|case| &case.decoded)],
             bound: FACTOR,
             kl: [found.scored.divergence(), found.decoded.divergence()],
             kl_of_transformers: found.theirs.divergence(),

@@ -11,34 +11,51 @@ use crate::golden::{self, Golden, Subject, best, lead, max_error};
 /// How many times transformers' own error ours may be.
 pub const FACTOR: f64 = 1.1;
 
+/// A row of logits is far off if its error is more than this many times the median error of transformers' own
+/// rows. One rounding can do that where two experts are nearly as good, so that the token goes to the other one.
+/// Single rows would then decide a mean of squares. So errors are those of all other rows, and the rows that are far
+/// off are counted. In transformers' own runs, 0.4 % of the rows are far off without experts, and up to 3 % with them.
+const FAR: f64 = 5.0;
+
 /// How far logits are from the exact ones, over all positions and the vocabulary.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Distance {
-    squares: f64,
-    numbers: usize,
+    /// The mean square of each row's error.
+    squares: Vec<f64>,
     divergence: f64,
-    rows: usize,
 }
 
 impl Distance {
     fn row(&mut self, exact: &[f32], found: &[f32]) {
         assert_eq!(exact.len(), found.len(), "rows of different vocabularies");
         let apart = exact.iter().zip(found).map(|(a, b)| f64::from(*a) - f64::from(*b));
-        self.squares += apart.map(|d| d * d).sum::<f64>();
-        self.numbers += exact.len();
+        self.squares.push(apart.map(|d| d * d).sum::<f64>() / exact.len() as f64);
         let (p, q) = (log_softmax(exact), log_softmax(found));
         self.divergence += p.iter().zip(&q).map(|(p, q)| p.exp() * (p - q)).sum::<f64>();
-        self.rows += 1;
     }
 
-    /// The root of the mean square.
-    pub fn error(&self) -> f64 {
-        (self.squares / self.numbers as f64).sqrt()
+    /// The root of the mean square over the rows that `near` contains.
+    fn error(&self, near: &[bool]) -> f64 {
+        let kept = self.squares.iter().zip(near).filter(|(_, near)| **near).map(|(square, _)| *square);
+        let kept: Vec<f64> = kept.collect();
+        mean(kept.into_iter()).sqrt()
+    }
+
+    /// For each row, whether its error is more than the given one.
+    fn beyond(&self, error: f64) -> Vec<bool> {
+        self.squares.iter().map(|square| square.sqrt() > error).collect()
+    }
+
+    /// The median of the rows' errors.
+    fn median(&self) -> f64 {
+        let mut sorted = self.squares.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted[sorted.len() / 2].sqrt()
     }
 
     /// The mean over positions of the Kullback-Leibler divergence from the exact distribution, in nats.
     pub fn divergence(&self) -> f64 {
-        self.divergence / self.rows as f64
+        self.divergence / self.squares.len() as f64
     }
 }
 
@@ -62,18 +79,30 @@ pub struct Precision {
     along: [f64; 2],
     /// Tokens that were judged: those whose logit leads by more than twice the largest error of transformers' own run.
     pub judged: usize,
-    /// Wrong tokens: prompt and position.
+    /// Wrong tokens: prompt and position. Those of rows that are far off do not count.
     pub wrong: Vec<(usize, usize)>,
 }
 
 impl Precision {
     pub fn positions(&self) -> usize {
-        self.theirs.rows
+        self.theirs.squares.len()
     }
 
-    /// Our error in units of transformers' own: the worse of both ways.
-    pub fn ratio(&self) -> f64 {
-        self.scored.error().max(self.decoded.error()) / self.theirs.error()
+    /// An error in units of transformers' own, over the rows that are far off for nobody.
+    pub fn ratio(&self, of: impl Fn(&Self) -> &Distance) -> f64 {
+        let limit = FAR * self.theirs.median();
+        let mut near = vec![true; self.positions()];
+        for distance in [&self.scored, &self.decoded, &self.theirs] {
+            near.iter_mut().zip(distance.beyond(limit)).for_each(|(near, far)| *near &= !far);
+        }
+        of(self).error(&near) / self.theirs.error(&near)
+    }
+
+    /// The number of rows that are far off.
+    pub fn far(&self) -> Far {
+        let limit = FAR * self.theirs.median();
+        let count = |distance: &Distance| distance.beyond(limit).into_iter().filter(|far| *far).count();
+        Far { ours: count(&self.scored).max(count(&self.decoded)), theirs: count(&self.theirs) }
     }
 
     /// The factor of transformers' own logits that is nearest to ours. It is far from 1 if a common factor of
@@ -85,24 +114,25 @@ impl Precision {
 
     /// Whether no error is too large, and no token another one where that can be said.
     pub fn passes(&self) -> bool {
-        self.wrong.is_empty() && self.decoded.error() > 0.0 && self.ratio() <= FACTOR
+        let [scored, decoded] = [self.ratio(|case| &case.scored), self.ratio(|case| &case.decoded)];
+        self.wrong.is_empty() && self.far().passes() && decoded > 0.0 && scored.max(decoded) <= FACTOR
     }
 }
 
 impl fmt::Display for Precision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { scored, decoded, theirs, between, judged, wrong, .. } = self;
-        let of_theirs = |distance: &Distance| distance.error() / theirs.error();
+        let Self { scored, decoded, theirs, judged, wrong, .. } = self;
         write!(
             f,
             "{} rows, error {:.3} of theirs ({:.3} token by token), {:.3} from theirs and {:.5} \
-             times them; KL {:.1e} ({:.1e}), theirs {:.1e}; \
+             times them; {}; KL {:.1e} ({:.1e}), theirs {:.1e}; \
              {judged} tokens judged, {} wrong{}",
-            theirs.rows,
-            of_theirs(scored),
-            of_theirs(decoded),
-            of_theirs(between),
+            self.positions(),
+            self.ratio(|case| &case.scored),
+            self.ratio(|case| &case.decoded),
+            self.ratio(|case| &case.between),
             self.factor(),
+            self.far(),
             scored.divergence(),
             decoded.divergence(),
             theirs.divergence(),
@@ -112,8 +142,29 @@ impl fmt::Display for Precision {
     }
 }
 
+/// Rows that are far off.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Far {
+    pub ours: usize,
+    pub theirs: usize,
+}
+
+impl Far {
+    /// Whether ours are no more than theirs, but for two standard deviations of the difference of two counts.
+    pub fn passes(&self) -> bool {
+        let Self { ours, theirs } = *self;
+        ours as f64 <= theirs as f64 + 2.0 * ((ours + theirs) as f64).sqrt()
+    }
+}
+
+impl fmt::Display for Far {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} rows far off, theirs {}", self.ours, self.theirs)
+    }
+}
+
 /// What an [`Average`] shows.
-pub const COLUMNS: &str = "cases | positions | error ratio | token by token | from theirs | KL | KL of theirs | tokens judged | wrong";
+pub const COLUMNS: &str = "cases | positions | error ratio | token by token | from theirs | far off | theirs | KL | KL of theirs | tokens judged | wrong";
 
 /// The cases of a family. Errors of one checkpoint have much in common; those of several have not.
 #[derive(Debug, Default)]
@@ -128,13 +179,19 @@ impl Average {
 
     /// The geometric mean of an error in units of transformers' own.
     fn ratio(&self, of: impl Fn(&Precision) -> &Distance) -> f64 {
-        mean(self.cases.iter().map(|case| (of(case).error() / case.theirs.error()).ln())).exp()
+        mean(self.cases.iter().map(|case| case.ratio(&of).ln())).exp()
     }
 
-    /// Whether the mean of neither way is too large, and no token is another one where that can be said.
+    fn far(&self) -> Far {
+        let sum = |of: fn(&Far) -> usize| self.cases.iter().map(|case| of(&case.far())).sum();
+        Far { ours: sum(|far| far.ours), theirs: sum(|far| far.theirs) }
+    }
+
+    /// Whether the mean of neither way is too large, no more rows are far off than of theirs, and no token is
+    /// another one where that can be said.
     pub fn passes(&self) -> bool {
         let ratio = self.ratio(|case| &case.scored).max(self.ratio(|case| &case.decoded));
-        ratio <= FACTOR && self.cases.iter().all(|case| case.wrong.is_empty())
+        ratio <= FACTOR && self.far().passes() && self.cases.iter().all(|case| case.wrong.is_empty())
     }
 }
 
@@ -143,12 +200,14 @@ impl fmt::Display for Average {
         let sum = |of: fn(&Precision) -> usize| self.cases.iter().map(of).sum::<usize>();
         write!(
             f,
-            "{} | {} | {:.3} | {:.3} | {:.3} | {:.1e} | {:.1e} | {} | {}",
+            "{} | {} | {:.3} | {:.3} | {:.3} | {} | {} | {:.1e} | {:.1e} | {} | {}",
             self.cases.len(),
-            sum(|case| case.theirs.rows),
+            sum(Precision::positions),
             self.ratio(|case| &case.scored),
             self.ratio(|case| &case.decoded),
             self.ratio(|case| &case.between),
+            self.far().ours,
+            self.far().theirs,
             mean(self.cases.iter().map(|case| case.scored.divergence())),
             mean(self.cases.iter().map(|case| case.theirs.divergence())),
             sum(|case| case.judged),
@@ -170,12 +229,21 @@ pub fn measure(golden: &Golden, subject: &Subject) -> Result<Precision> {
     let full: Vec<_> =
         full.map(|(i, prompt)| Ok((i, prompt, golden.reference(i)?))).collect::<Result<_>>()?;
     let mut found = Precision::default();
-    let mut largest = 0.0;
     for (_, prompt, reference) in &full {
         for position in 0..prompt.fed().len() {
             let (exact, own) = reference.both(position)?;
             found.theirs.row(exact, own);
-            largest = max_error(exact, own).max(largest);
+        }
+    }
+    let limit = FAR * found.theirs.median();
+    let mut far = found.theirs.beyond(limit).into_iter();
+    let mut largest = 0.0;
+    for (_, prompt, reference) in &full {
+        for (position, far) in (0..prompt.fed().len()).zip(&mut far) {
+            let (exact, own) = reference.both(position)?;
+            if !far {
+                largest = max_error(exact, own).max(largest);
+            }
         }
     }
     let decided = |exact: &[f32]| f64::from(lead(exact)) > 2.0 * largest;
@@ -184,6 +252,7 @@ pub fn measure(golden: &Golden, subject: &Subject) -> Result<Precision> {
         let fed = prompt.fed();
         let at_once = scores.then(|| Session::new(&subject.network).score(&fed)).transpose()?;
         let mut session = Session::new(&subject.network);
+        let start = found.decoded.squares.len();
         for (position, token) in fed.iter().enumerate() {
             let (exact, own) = reference.both(position)?;
             let decoded = session.feed(&[*token])?;
@@ -195,9 +264,12 @@ pub fn measure(golden: &Golden, subject: &Subject) -> Result<Precision> {
                 found.along[1] += f64::from(*theirs) * f64::from(*theirs);
             }
             found.decoded.row(exact, &decoded);
+            let row = start + position;
+            let ways = [(&found.scored, scored), (&found.decoded, &decoded)];
+            let near = ways.map(|(distance, logits)| (distance.squares[row].sqrt() <= limit, logits));
             if decided(exact) {
                 found.judged += 1;
-                if [scored, &decoded].iter().any(|row| best(row) != best(exact)) {
+                if near.iter().any(|(near, logits)| *near && best(logits) != best(exact)) {
                     found.wrong.push((i, position));
                 }
             }
@@ -206,9 +278,40 @@ pub fn measure(golden: &Golden, subject: &Subject) -> Result<Precision> {
             golden::greedy(&subject.network, &prompt.prompt_tokens, prompt.tokens.len(), false)?.tokens;
         let same = chosen.iter().zip(&prompt.tokens).take_while(|(a, b)| a == b).count();
         let position = prompt.prompt_tokens.len() - 1 + same;
-        if same < prompt.tokens.len() && decided(reference.both(position)?.0) {
+        if same < prompt.tokens.len()
+            && decided(reference.both(position)?.0)
+            && found.decoded.squares[start + position].sqrt() <= limit
+        {
             found.wrong.push((i, position));
         }
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A case in which each row of transformers' own errs by 1, and each of ours by the given number.
+    fn case(ours: &[f32]) -> Precision {
+        let mut case = Precision::default();
+        for error in ours {
+            for distance in [&mut case.scored, &mut case.decoded] {
+                distance.row(&[0.0], &[*error]);
+            }
+            case.theirs.row(&[0.0], &[1.0]);
+        }
+        case
+    }
+
+    #[test]
+    fn a_case_passes_only_if_no_row_but_a_few_errs_more_than_transformers_own() {
+        let with_far = |far: usize| case(&[vec![0.9; 100 - far], vec![50.0; far]].concat());
+        assert!((with_far(3).ratio(|case| &case.scored) - 0.9).abs() < 1e-6);
+        assert!(with_far(4).passes());
+        assert!(!with_far(5).passes());
+        assert!(!case(&[1.2; 100]).passes());
+        assert!(!case(&[50.0; 100]).passes());
+        assert!(!case(&[0.0; 100]).passes(), "nothing was computed in the narrow type");
+    }
 }
