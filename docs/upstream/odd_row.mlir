@@ -6,7 +6,8 @@
 // error: 'iree_linalg_ext.map_store' op write affecting operations on global resources are restricted to workgroup distributed contexts.
 //
 // The row is stored padded to [31, 2], the layout of `vdpbf16ps`, by a loop that is not distributed. With 60 features, or with
-// --iree-opt-data-tiling=false, or for a processor without instructions for bf16, it compiles.
+// --iree-opt-data-tiling=false, or for a processor without instructions for bf16, it compiles. Also if the row goes through an
+// `optimization_barrier`: the way round (lower/src/legalize/odd_row.rs).
 util.global private @norm = #flow.parameter.named<"model"::"norm"> : tensor<61xf32>
 util.global private @head = #flow.parameter.named<"model"::"head"> : tensor<69x61xbf16>
 

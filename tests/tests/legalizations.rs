@@ -48,22 +48,25 @@ fn program<'a>(examples: impl IntoIterator<Item = &'a FaultExample>) -> Calls {
 
 /// The fault of IREE with these legalizations, on one of the processors.
 fn fault(program: &Calls, legalizations: &[&Legalization]) -> Option<String> {
-    processors().iter().find_map(|target| {
-        compiled(program, legalizations, target).map_or_else(Some, |(module, vmfb)| {
+    processors().iter().find_map(|(target, runs)| match compiled(program, legalizations, target) {
+        Ok((module, vmfb)) if *runs => {
             Built { module, vmfb }.load(&WeightValues::new()).violations(program).pop()
-        })
+        }
+        Ok(_) => None,
+        Err(diagnostics) => Some(diagnostics),
     })
 }
 
-/// The processors to test. One has only common features, because some faults need a processor without bf16.
-/// Another has AVX2, if this machine has it.
-fn processors() -> Vec<Target> {
-    let names: &[&str] = match host_features().iter().any(|&(name, has)| has && name == "avx2") {
-        _ if !cfg!(target_arch = "x86_64") => &["generic"],
-        true => &["x86-64-v2", "x86-64-v3"],
-        false => &["x86-64-v2"],
+/// The processors to test, each with whether this machine runs its code. One has only common features, because some
+/// faults need a processor without bf16. One has AVX2, and one bf16.
+fn processors() -> Vec<(Target, bool)> {
+    let has = |name: &str| host_features().iter().any(|&(known, has)| has && known == name);
+    let names: &[(&str, bool)] = if cfg!(target_arch = "x86_64") {
+        &[("x86-64-v2", true), ("x86-64-v3", has("avx2")), ("cooperlake", has("avx512bf16"))]
+    } else {
+        &[("generic", true)]
     };
-    names.iter().map(|name| Target::processor(*name)).collect()
+    names.iter().map(|(name, runs)| (Target::processor(*name), *runs)).collect()
 }
 
 /// The program compiled with these legalizations; or why it is not.
@@ -88,7 +91,7 @@ fn compiled(
 
 #[test]
 fn each_is_needed_and_is_enough() {
-    let all = Legalization::needed(&processors()[0]);
+    let all = Legalization::needed(&processors()[0].0);
     let elsewhere = LEGALIZATIONS.iter().filter(|this| !this.devices.contains(&DeviceKind::Cpu));
     assert_eq!(all.len() + elsewhere.count(), LEGALIZATIONS.len());
     for this in &all {
@@ -147,7 +150,7 @@ fn wrong_start(code: &[u8]) -> Option<String> {
 /// To the evaluator, random graphs are the same before and after.
 #[test]
 fn nothing_changes_to_the_evaluator() {
-    let all = Legalization::needed(&processors()[0]);
+    let all = Legalization::needed(&processors()[0].0);
     let mut changed = 0;
     for seed in 0..2_000 {
         let mut dice = Dice::new(seed);

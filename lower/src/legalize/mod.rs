@@ -11,6 +11,7 @@ mod iota_bf16;
 mod iota_in_reduction;
 mod largest_integer;
 mod number_to_i1;
+mod odd_row;
 mod power;
 mod product_beside_slice;
 mod product_of_broadcast;
@@ -37,6 +38,7 @@ pub const LEGALIZATIONS: &[Legalization] = &[
     i1_to_number::LEGALIZATION,
     integer_to_bf16::LEGALIZATION,
     number_to_i1::LEGALIZATION,
+    odd_row::LEGALIZATION,
     power::LEGALIZATION,
     broadcast_moves_axes::LEGALIZATION,
     gather_by_scalar::LEGALIZATION,
