@@ -253,16 +253,17 @@ def rounding(directory, prompts, tensors):
     return most
 
 
-def write_case(out, seed, chunk, context, lengths, steps=8, own=False, judged=False, **checkpoint):
-    """A random checkpoint with its golden files: one prompt for each length. `judged` adds how exact they are."""
+def write_case(out, seed, chunk, context, lengths, steps=8, own=False, judged=False, ties=False, **checkpoint):
+    """A random checkpoint with its golden files: one prompt for each length. `judged` adds how exact they are. With `ties`, prompts may meet near ties: a narrow
+    type decides many more choices by a rounding, and 200 positions with experts always meet one."""
     out.mkdir(parents=True, exist_ok=True)
     write_checkpoint(out, seed, **checkpoint)
     model, rng = load(out), random.Random(seed)
     vocabulary = model.config.get_text_config().vocab_size
     prompts, tensors = [], []
     for length in lengths:
-        distance = 0.0
-        while distance < NEAR_TIE:
+        distance = -math.inf
+        while distance < (0 if ties else NEAR_TIE):
             prompt = [rng.randrange(vocabulary) for _ in range(length)]
             logits, tokens, distance = greedy(model, prompt, min(steps, context - length + 1))
         prompts.append({"prompt_tokens": prompt, "tokens": tokens, "min_gap": distance, "full": True})
