@@ -1,7 +1,7 @@
-use ops::ops::OptimizationBarrier;
+use ops::ops::{BinaryKind, OptimizationBarrier};
 use ops::{InferError, Op};
 use targets::{Backend, DeviceKind};
-use trace::{Builder, Function, NodeId};
+use trace::{Builder, Function, NodeId, NodeKind};
 
 use super::{FaultExample, Legalization, is_computed_with};
 
@@ -33,23 +33,41 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
 const PRODUCT: &str =
     "dot_general left_batch=[] right_batch=[] left_contract=[1] right_contract=[1] element=f32";
 
-/// For each operand of an operation, whether the operand is computed with a slice, and the other
-/// operand with the whole result of a matmul.
-fn at_fault(function: &Function, operands: &[NodeId]) -> [bool; 2] {
+/// For each operand of an operation, whether the operand can be a slice in the compiler's loop, and
+/// the other operand is computed with the whole result of a matmul.
+fn at_fault(function: &Function, op: &Op, operands: &[NodeId]) -> [bool; 2] {
     let is_sliced = |value| is_computed_with(function, value, |op| matches!(op, Op::Narrow(_)));
     let is_product = |value| is_computed_with(function, value, |op| matches!(op, Op::DotGeneral(_)));
+    let is_factor = matches!(op, Op::Binary(binary) if binary.kind == BinaryKind::Multiply);
     let [first, second] = [operands[0], operands[1]];
-    [(first, second), (second, first)]
-        .map(|(operand, other)| is_sliced(operand) && !is_sliced(other) && is_product(other))
+    [(first, second), (second, first)].map(|(operand, other)| {
+        let can_be_sliced = is_sliced(operand) || is_factor && is_argument(function, operand);
+        can_be_sliced && !is_sliced(other) && is_product(other)
+    })
 }
 
-fn shows(function: &Function, _: &Op, operands: &[NodeId]) -> bool {
-    at_fault(function, operands).contains(&true)
+/// Whether a value is an argument of the function. The caller can pass a slice, and the compiler
+/// inlines the function. (Most sums with an argument add to the residual stream, which is no slice.)
+fn is_argument(function: &Function, mut value: NodeId) -> bool {
+    loop {
+        let node = function.node(value);
+        let NodeKind::Op(op) = &node.kind else {
+            return matches!(node.kind, NodeKind::Input { .. }) && node.ty().rank() > 1;
+        };
+        if !matches!(op, Op::Reshape(_) | Op::Convert(_) | Op::Permute(_)) {
+            return false;
+        }
+        value = function.operands(value)[0];
+    }
+}
+
+fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
+    at_fault(function, op, operands).contains(&true)
 }
 
 /// Writes the slice to memory before the operation reads it.
 fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
-    let faults = at_fault(b.function, operands);
+    let faults = at_fault(b.function, op, operands);
     let mut alone = operands.to_vec();
     for (operand, is_at_fault) in alone.iter_mut().zip(faults) {
         if is_at_fault {
