@@ -16,7 +16,7 @@ use tracewright::runtime::{Device, Runtime};
 use crate::built::{Result, compiler, repository};
 use crate::golden::{self, ALL, BuildOptions, Comparison, Golden};
 use crate::level;
-use crate::precision::{self, FACTOR, Precision};
+use crate::precision::{self, FACTOR, Far, Precision};
 
 /// The largest difference of an f32 logit from transformers', relative to the row's largest magnitude. It
 /// equals the bound for outputs of modules, which locate a diverging layer. Sums over thousands of features
@@ -60,10 +60,11 @@ pub struct NarrowParity {
     #[serde(rename = "type")]
     pub element: String,
     pub positions: usize,
-    /// Our error in units of transformers' own: many tokens at once, token by token.
+    /// Our error in units of transformers' own, without rows that are far off: many tokens at once, token by token.
     pub error_ratio: [f64; 2],
     /// The bound on the largest difference.
     pub bound: f64,
+    pub far_rows: Far,
     /// The divergence from f32, in nats: many tokens at once, token by token.
     pub kl: [f64; 2],
     /// That of transformers' own run.
@@ -83,6 +84,7 @@ impl NarrowParity {
             positions: found.positions(),
             error_ratio: [found.ratio(|case| &case.scored), found.ratio(|case| &case.decoded)],
             bound: FACTOR,
+            far_rows: found.far(),
             kl: [found.scored.divergence(), found.decoded.divergence()],
             kl_of_transformers: found.theirs.divergence(),
             judged: found.judged,
@@ -310,7 +312,9 @@ impl fmt::Display for CheckpointParity {
                 "error in {element}, in units of theirs  {scored:.3}, token by token {decoded:.3} ({positions} positions; at \
                  most {bound})"
             )?;
-            let NarrowParity { kl: [scored, decoded], kl_of_transformers, wrong, .. } = narrow;
+            let NarrowParity { kl: [scored, decoded], kl_of_transformers, wrong, far_rows, .. } = narrow;
+            let Far { ours, theirs } = far_rows;
+            writeln!(f, "rows that are far off, {element}       {ours}, theirs {theirs}")?;
             writeln!(
                 f,
                 "KL from f32 in {element}               {scored:.1e}, token by token {decoded:.1e}, theirs \

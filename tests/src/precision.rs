@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use serde::Serialize;
 use tracewright::generate::Session;
 
 use crate::built::Result;
@@ -142,18 +143,27 @@ impl fmt::Display for Precision {
     }
 }
 
-/// Rows that are far off.
-#[derive(Clone, Copy, Debug, Default)]
+/// The numbers of rows that are far off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Far {
     pub ours: usize,
     pub theirs: usize,
 }
 
 impl Far {
+    /// By how many ours are more than theirs.
+    fn excess(self) -> f64 {
+        self.ours as f64 - self.theirs as f64
+    }
+
     /// Whether ours are no more than theirs, but for two standard deviations of the difference of two counts.
-    pub fn passes(&self) -> bool {
-        let Self { ours, theirs } = *self;
-        ours as f64 <= theirs as f64 + 2.0 * ((ours + theirs) as f64).sqrt()
+    pub fn passes(self) -> bool {
+        self.excess() <= 2.0 * self.variance().sqrt()
+    }
+
+    /// The variance of the difference, if the rows are independent.
+    fn variance(self) -> f64 {
+        (self.ours + self.theirs) as f64
     }
 }
 
@@ -187,11 +197,19 @@ impl Average {
         Far { ours: sum(|far| far.ours), theirs: sum(|far| far.theirs) }
     }
 
+    /// Whether our rows that are far off are no more than theirs, but for two standard deviations. The rows of a case
+    /// are not independent: attention reads the first one from all later positions. So the variance is that between
+    /// cases, if it is the larger one.
+    fn has_no_more_far_rows(&self) -> bool {
+        let between: f64 = self.cases.iter().map(|case| case.far().excess().powi(2)).sum();
+        self.far().excess() <= 2.0 * self.far().variance().max(between).sqrt()
+    }
+
     /// Whether the mean of neither way is too large, no more rows are far off than of theirs, and no token is
     /// another one where that can be said.
     pub fn passes(&self) -> bool {
         let ratio = self.ratio(|case| &case.scored).max(self.ratio(|case| &case.decoded));
-        ratio <= FACTOR && self.far().passes() && self.cases.iter().all(|case| case.wrong.is_empty())
+        ratio <= FACTOR && self.has_no_more_far_rows() && self.cases.iter().all(|case| case.wrong.is_empty())
     }
 }
 
@@ -313,5 +331,13 @@ mod tests {
         assert!(!case(&[1.2; 100]).passes());
         assert!(!case(&[50.0; 100]).passes());
         assert!(!case(&[0.0; 100]).passes(), "nothing was computed in the narrow type");
+    }
+
+    #[test]
+    fn a_family_may_have_many_far_rows_in_one_case_but_not_in_each() {
+        let with_far = |far: usize| case(&[vec![0.9; 100 - far], vec![50.0; far]].concat());
+        let family = |far: &[usize]| Average { cases: far.iter().map(|far| with_far(*far)).collect() };
+        assert!(family(&[0, 20, 0, 0, 0]).passes());
+        assert!(!family(&[20, 20, 20, 20, 20]).passes());
     }
 }
