@@ -1,5 +1,5 @@
 use ops::ops::{BinaryKind, OptimizationBarrier};
-use ops::{InferError, Op};
+use ops::{InferError, Op, OpClass};
 use targets::{Backend, DeviceKind};
 use trace::{Builder, Function, NodeId, NodeKind};
 
@@ -46,18 +46,19 @@ fn at_fault(function: &Function, op: &Op, operands: &[NodeId]) -> [bool; 2] {
     })
 }
 
-/// Whether a value is an argument of the function. The caller can pass a slice, and the compiler
-/// inlines the function. (Most sums with an argument add to the residual stream, which is no slice.)
-fn is_argument(function: &Function, mut value: NodeId) -> bool {
-    loop {
-        let node = function.node(value);
-        let NodeKind::Op(op) = &node.kind else {
-            return matches!(node.kind, NodeKind::Input { .. }) && node.ty().rank() > 1;
-        };
-        if !matches!(op, Op::Reshape(_) | Op::Convert(_) | Op::Permute(_)) {
-            return false;
+/// Whether a value is computed from a single argument of the function, element by element. The caller
+/// can pass a slice, and the compiler inlines the function. (Most sums with an argument add to the
+/// residual stream, which is no slice.)
+fn is_argument(function: &Function, value: NodeId) -> bool {
+    let node = function.node(value);
+    let NodeKind::Op(op) = &node.kind else {
+        return matches!(node.kind, NodeKind::Input { .. }) && node.ty().rank() > 1;
+    };
+    match (op.class(), &function.operands(value)[..]) {
+        (OpClass::Elementwise | OpClass::Movement, &[operand]) => {
+            function.node(operand).ty().count() == node.ty().count() && is_argument(function, operand)
         }
-        value = function.operands(value)[0];
+        _ => false,
     }
 }
 
