@@ -41,22 +41,22 @@ fn at_fault(function: &Function, op: &Op, operands: &[NodeId]) -> [bool; 2] {
     let is_factor = matches!(op, Op::Binary(binary) if binary.kind == BinaryKind::Multiply);
     let [first, second] = [operands[0], operands[1]];
     [(first, second), (second, first)].map(|(operand, other)| {
-        let can_be_sliced = is_sliced(operand) || is_factor && is_argument(function, operand);
-        can_be_sliced && !is_sliced(other) && is_product(other)
+        can_be_slice(function, operand, is_factor) && !is_sliced(other) && is_product(other)
     })
 }
 
-/// Whether a value is computed from a single argument of the function, element by element. The caller
-/// can pass a slice, and the compiler inlines the function. (Most sums with an argument add to the
-/// residual stream, which is no slice.)
-fn is_argument(function: &Function, value: NodeId) -> bool {
+/// Whether a value is computed element by element from a slice or from an argument of the function.
+/// The caller can pass a slice, and the compiler inlines the function. Only a factor can be an
+/// argument: most sums with an argument add to the residual stream, which is no slice.
+fn can_be_slice(function: &Function, value: NodeId, is_factor: bool) -> bool {
     let node = function.node(value);
     let NodeKind::Op(op) = &node.kind else {
-        return matches!(node.kind, NodeKind::Input { .. }) && node.ty().rank() > 1;
+        return is_factor && matches!(node.kind, NodeKind::Input { .. }) && node.ty().rank() > 1;
     };
     match (op.class(), &function.operands(value)[..]) {
         (OpClass::Elementwise | OpClass::Movement, &[operand]) => {
-            function.node(operand).ty().count() == node.ty().count() && is_argument(function, operand)
+            let is_whole = function.node(operand).ty().count() == node.ty().count();
+            matches!(op, Op::Narrow(_)) || is_whole && can_be_slice(function, operand, is_factor)
         }
         _ => false,
     }
