@@ -1,6 +1,7 @@
 //! [`Tokenizer`] converts text to tokens and back, as the model's `tokenizer.json` defines.
 
 mod bounds;
+mod declared;
 mod token_bytes;
 
 use std::cell::Cell;
@@ -14,6 +15,7 @@ use tokenizers::{ModelWrapper, PostProcessor as _, TruncationDirection};
 
 use crate::GenerateError;
 use crate::model_file::read_text;
+use declared::Declared;
 
 /// A tokenizer that gives the same tokens as Hugging Face transformers.
 ///
@@ -35,16 +37,18 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads the `tokenizer.json` of a model's folder, or the tokenizer of a GGUF file. The result
-    /// is `None` if the model has no tokenizer.
+    /// Reads the `tokenizer.json` of a model's folder and the tokens that the files beside it
+    /// declare, or the tokenizer of a GGUF file. The result is `None` if the model has no tokenizer.
     pub fn load(dir: &Path) -> Result<Option<Self>, GenerateError> {
         const NAME: &str = "tokenizer.json";
         let Some(text) = read_text(dir, NAME, limits::TOKENIZER)? else { return Ok(None) };
         let path = if dir.is_file() { dir.to_path_buf() } else { dir.join(NAME) };
         let bad = |source| GenerateError::Tokenizer { path: path.clone(), source };
+        let declared = Declared::read(dir)?;
         let mut inner = unpanicked(|| {
             bounds::check(&text)?;
-            let tokenizer = text.parse::<tokenizers::Tokenizer>()?;
+            let mut tokenizer = text.parse::<tokenizers::Tokenizer>()?;
+            declared.add_to(&mut tokenizer)?;
             if let ModelWrapper::BPE(model) = tokenizer.get_model()
                 && model.dropout.is_some_and(|share| share > 0.0)
             {
