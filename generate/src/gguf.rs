@@ -5,6 +5,8 @@
 //! with a special token. Tests check that the converted tokenizers produce the same tokens as
 //! llama.cpp.
 
+mod special;
+
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -22,7 +24,7 @@ pub fn gguf_text(path: &Path, name: &str) -> Result<Option<String>, GenerateErro
     let made = match name {
         "tokenizer.json" => vocabulary.map(|vocabulary| vocabulary.tokenizer()).transpose()?,
         "tokenizer_config.json" => vocabulary.map(|vocabulary| vocabulary.config()),
-        "generation_config.json" => vocabulary.map(|vocabulary| json!({ "eos_token_id": vocabulary.ends() })),
+        "generation_config.json" => vocabulary.map(|vocabulary| json!({ "eos_token_id": vocabulary.ends })),
         _ => None,
     };
     Ok(made.map(|json| json.to_string()))
@@ -46,24 +48,9 @@ struct Vocabulary<'a> {
     of_bytes: bool,
     tokens: Vec<&'a str>,
     kinds: Vec<Kind>,
+    /// The ids of the tokens that end a text, in ascending order.
+    ends: Vec<usize>,
 }
-
-/// The texts of tokens that end a model's turn even if no metadata key names these tokens, as in
-/// llama.cpp.
-const ENDS: &[&str] = &[
-    "<|eot_id|>",
-    "<|im_end|>",
-    "<|end|>",
-    "<|return|>",
-    "<|call|>",
-    "<end_of_turn>",
-    "<|endoftext|>",
-    "<|end_of_text|>",
-    "<|eom_id|>",
-    "<EOT>",
-    "_<EOT>",
-    "<end_of_utterance>",
-];
 
 impl<'a> Vocabulary<'a> {
     /// Reads the vocabulary of a GGUF file. The result is `None` if the file has no tokenizer.
@@ -93,7 +80,9 @@ impl<'a> Vocabulary<'a> {
             }
         }
         check_keys(file, count)?;
-        Ok(Some(Self { file, of_bytes, tokens, kinds: kinds(file, count)? }))
+        let mut vocabulary = Self { file, of_bytes, tokens, kinds: kinds(file, count)?, ends: Vec::new() };
+        vocabulary.find_special();
+        Ok(Some(vocabulary))
     }
 
     fn of_kind(&self, wanted: Kind) -> impl Iterator<Item = (usize, &'a str)> {
@@ -120,17 +109,6 @@ impl<'a> Vocabulary<'a> {
             Some(GgufValue::Bool(flag)) => flag,
             _ => default,
         }
-    }
-
-    /// Returns all tokens that end a text, as the metadata define.
-    fn ends(&self) -> Vec<usize> {
-        let named = ["eos", "eot", "eom"].into_iter().filter_map(|key| self.id(key));
-        let special = self.of_kind(Kind::Control).chain(self.of_kind(Kind::UserDefined));
-        let known = special.filter(|(_, text)| ENDS.contains(text)).map(|(id, _)| id);
-        let mut ends: Vec<usize> = named.chain(known).collect();
-        ends.sort_unstable();
-        ends.dedup();
-        ends
     }
 
     /// Returns the content of a `tokenizer_config.json`: the special tokens and the chat templates.
@@ -161,10 +139,12 @@ impl<'a> Vocabulary<'a> {
 
     /// Returns the content of a `tokenizer.json`, in the format of Hugging Face transformers.
     fn tokenizer(&self) -> Result<Value, GenerateError> {
+        let is_phi3 = self.is_phi3();
         let added = |special: bool| {
             move |(id, content): (usize, &str)| {
+                let rstrip = is_phi3 && !special::KEEP_SPACE.contains(&content);
                 json!({ "id": id, "content": content, "special": special, "single_word": false, "lstrip": false,
-                        "rstrip": false, "normalized": false })
+                        "rstrip": rstrip, "normalized": false })
             }
         };
         let mut added_tokens: Vec<Value> = self.of_kind(Kind::Control).map(added(true)).collect();
@@ -258,7 +238,7 @@ impl<'a> Vocabulary<'a> {
         let model = json!({
             "type": "BPE", "vocab": self.ids(), "merges": merges, "fuse_unk": true,
             "unk_token": unknown.map(|id| self.tokens[id]),
-            "byte_fallback": self.kinds.contains(&Kind::Byte),
+            "byte_fallback": self.kinds.contains(&Kind::Byte) || ids.contains_key("<0x0A>"),
         });
         let decoder = json!({ "type": "Sequence", "decoders": decoders });
         Ok((Parts { normalizer, pre_tokenizer: Value::Null, decoder, model }, true))
@@ -363,6 +343,9 @@ fn check_keys(file: &Gguf, count: usize) -> Result<(), GenerateError> {
         "tokenizer.ggml.eos_token_id",
         "tokenizer.ggml.eot_token_id",
         "tokenizer.ggml.eom_token_id",
+        "tokenizer.ggml.fim_pad_token_id",
+        "tokenizer.ggml.fim_rep_token_id",
+        "tokenizer.ggml.fim_sep_token_id",
     ];
     let is_flag = |value: GgufValue<'_>| matches!(value, GgufValue::Bool(_));
     let is_text = |value: GgufValue<'_>| matches!(value, GgufValue::Text(_));
