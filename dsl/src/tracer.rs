@@ -257,6 +257,18 @@ impl Tracer {
         self.node(kind, vec![ty], &[], &axes, place)
     }
 
+    /// The argument of the entry point with the role [`Role::Extended`] for `original`. The first
+    /// call adds the argument, with the axes `rows`.
+    pub(crate) fn extended(&mut self, original: usize, rows: &[Dim], place: Place) -> Raw {
+        let wanted = Role::Extended { original };
+        let [open] = &self.open[..] else { return self.fail(TraceErrorKind::Stranger, place) };
+        let is_wanted = |id: &NodeId| matches!(open.function.node(*id).kind, NodeKind::Input { role, .. } if role == wanted);
+        match open.function.ids().find(is_wanted) {
+            Some(id) => Raw { node: id.index() as u32, function: open.number, trace: self.id },
+            None => self.input(format!("above_{original}"), wanted, ElementType::I32, rows, place),
+        }
+    }
+
     pub(crate) fn open_function(&mut self, name: String, prefix: &str, element: Option<(Rc<str>, Rc<str>)>) {
         let number = self.next_function;
         self.next_function += 1;

@@ -19,6 +19,9 @@ pub(crate) struct Ahead {
     pub tokens: usize,
     pub start: usize,
     pub count: usize,
+    /// The argument that selects the rotary embedding of each sequence. The argument is the same in
+    /// the next call, unless the next call computes all positions again.
+    pub extended: Option<usize>,
     /// The tensor type of the argument that contains the token ids.
     pub ty: TensorType,
     /// For each state tensor, the index of the argument that passes the tensor, and the index of
@@ -43,12 +46,13 @@ impl Ahead {
         let tokens = argument(&|role| role == Role::Tokens)?;
         let start = argument(&|role| matches!(role, Role::Start { .. }))?;
         let count = argument(&|role| role == Role::Count)?;
+        let extended = argument(&|role| matches!(role, Role::Extended { .. }));
         let Role::Start { context } = entry.arguments[start].role else { return None };
         let ty = entry.arguments[tokens].ty.clone();
         let token = result(Role::Token)?;
         let mut states = Vec::new();
         for (index, argument) in entry.arguments.iter().enumerate() {
-            if [tokens, start, count].contains(&index) {
+            if [tokens, start, count].contains(&index) || extended == Some(index) {
                 continue;
             }
             let Role::State { part, .. } = argument.role else { return None };
@@ -60,7 +64,7 @@ impl Ahead {
         }
         let one_token = ty.shape.get(1) == Some(&1) && ty.count() == entry.results[token].ty.count();
         let numbers = entry.arguments[start].ty.clone();
-        one_token.then_some(Self { tokens, start, count, ty, states, token, numbers, context })
+        one_token.then_some(Self { tokens, start, count, extended, ty, states, token, numbers, context })
     }
 }
 
@@ -69,6 +73,7 @@ pub(crate) struct Passed {
     tokens: Vec<i32>,
     pub start: Vec<i32>,
     pub count: Vec<i32>,
+    pub extended: Vec<i32>,
     states: Vec<DeviceTensor>,
 }
 
@@ -90,6 +95,7 @@ impl Passed {
             tokens: numbers(ahead.tokens)?,
             start: numbers(ahead.start)?,
             count: numbers(ahead.count)?,
+            extended: ahead.extended.map_or(Some(Vec::new()), numbers)?,
             states: ahead.states.iter().map(state).collect::<Option<_>>()?,
         })
     }
@@ -108,6 +114,7 @@ pub(crate) struct Expected {
     pub entry: String,
     pub start: Vec<i32>,
     pub count: Vec<i32>,
+    pub extended: Vec<i32>,
     /// The state tensors that the expected call takes as arguments. After the expected call has
     /// started, the list contains the state tensors that the call returns.
     pub states: Vec<DeviceTensor>,
@@ -124,6 +131,7 @@ impl Expected {
         let Some(tokens) = self.token.kept_integers() else { return false };
         self.entry == entry
             && (&self.start, &self.count) == (&passed.start, &passed.count)
+            && self.extended == passed.extended
             && self.states.len() == passed.states.len()
             && self.states.iter().zip(&passed.states).all(|(one, other)| one.is(other))
             && tokens.len() == passed.tokens.len()

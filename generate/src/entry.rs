@@ -38,6 +38,8 @@ pub(crate) struct Shared {
     pub vocabulary: usize,
     pub state: Vec<KeptTensor>,
     pub memory: Vec<KeptTensor>,
+    /// The lengths above which sequences have another rotary embedding, in ascending order.
+    pub originals: Vec<usize>,
 }
 
 /// The purpose for which the host calls an entry point.
@@ -97,6 +99,8 @@ pub(crate) enum ArgBinding {
     /// row of the batch.
     Start(Option<TensorType>),
     Count(Option<TensorType>),
+    /// Whether the sequences have more tokens than this number.
+    Extended(Option<TensorType>, usize),
     State(usize),
     Memory(usize),
     Sequence(TensorType),
@@ -167,7 +171,7 @@ impl EntryPoint {
             all.iter().map(|one| KeptTensor { role: one.role, ty: one.ty.with_rows(rows) }).collect()
         };
         let (state, memory) = (of_rows(&shared.state), of_rows(&shared.memory));
-        let shared = &Shared { batch: rows, state, memory, ..*shared };
+        let shared = &Shared { batch: rows, state, memory, originals: Vec::new(), ..*shared };
         only(signature, arguments, "count", |role| role == Role::Count)?;
         let kind = Self::kind(signature, shared, chunk)?;
         let kept = match kind {
@@ -301,6 +305,7 @@ impl ArgBinding {
             },
             Role::Start { .. } => Self::Start(of_rows()?),
             Role::Count => Self::Count(of_rows()?),
+            Role::Extended { original } => Self::Extended(of_rows()?, original),
             Role::State { .. } => Self::State(index(&shared.state, "which other entry points do not")?),
             Role::Memory { .. } => Self::Memory(index(&shared.memory, "which no entry point fills")?),
             Role::Sequence => Self::Sequence(expect(i32s(&[batch]))?),

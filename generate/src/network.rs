@@ -49,6 +49,8 @@ pub(crate) struct Feed<'a> {
     pub features: Vec<f32>,
     pub start: usize,
     pub adapter: u32,
+    /// The number of all tokens of the sequence, with those of later calls.
+    pub length: usize,
 }
 
 /// The results of a network call, except the new values of the state tensors.
@@ -156,6 +158,17 @@ impl<E: Executor> Network<E> {
     /// Checks that `tokens` can follow a sequence of `seen` tokens.
     pub(crate) fn check(&self, tokens: &[u32], seen: usize) -> Result<(), GenerateError> {
         check_tokens(tokens, seen, self.shared.context, self.shared.vocabulary)
+    }
+
+    /// The largest number of tokens that a sequence of `length` tokens can grow to without a change
+    /// of its rotary embedding. The state of a sequence is lost when its embedding changes.
+    pub(crate) fn original(&self, length: usize) -> usize {
+        self.shared.originals.iter().copied().find(|&original| original >= length).unwrap_or(usize::MAX)
+    }
+
+    /// Whether a sequence of `length` tokens is too long for the network's original rotary embedding.
+    pub(crate) fn is_extended(&self, length: usize) -> bool {
+        self.shared.originals.first().is_some_and(|&original| length > original)
     }
 
     /// Whether a network call can compute a few rows of the batch without the other rows. If a
@@ -369,6 +382,7 @@ impl<E: Executor> Network<E> {
             }
             ArgBinding::Start(ty) => of_rows(ty, &|row| row.start),
             ArgBinding::Count(ty) => of_rows(ty, &|row| row.tokens.len()),
+            ArgBinding::Extended(ty, original) => of_rows(ty, &|row| (row.length > *original).into()),
             ArgBinding::Sequence(ty) => upload(ty, &mut (first..first + rows.len()).map(|row| row as u32)),
             ArgBinding::Adapter(ty) => upload(ty, &mut rows.iter().map(|row| row.adapter)),
             ArgBinding::State(_) | ArgBinding::Memory(_) => unreachable!("kept on the device"),
@@ -431,7 +445,8 @@ impl<E: Executor> MtpModule<'_, E> {
         if state.is_empty() {
             *state = shared.state.iter().map(|slot| executor.zeros(&slot.ty)).collect::<Result<_, _>>()?;
         }
-        let feed = Feed { tokens: &tokens, features, start, adapter: 0 };
+        let length = start + tokens.len();
+        let feed = Feed { tokens: &tokens, features, start, adapter: 0, length };
         let found = self.network.call_with(shared, entry, 0, &[feed], state, &[])?;
         let (Some(token), Some(hidden)) = (&found.token, &found.hidden) else {
             unreachable!("each step returns a token and hidden states");
@@ -493,7 +508,17 @@ fn shared(signatures: &[Signature]) -> Result<Shared, GenerateError> {
     let tensors = |found: Vec<(usize, KeptTensor)>| found.into_iter().map(|(_, tensor)| tensor).collect();
     let state = tensors(kept(&first.arguments, is_state));
     let memory = encoder.map_or_else(Vec::new, |entry| tensors(kept(&entry.results, is_memory)));
-    Ok(Shared { batch, context, vocabulary, state, memory })
+    let mut originals: Vec<usize> = signatures
+        .iter()
+        .flat_map(|signature| &signature.arguments)
+        .filter_map(|argument| match argument.role {
+            Role::Extended { original } => Some(original),
+            _ => None,
+        })
+        .collect();
+    originals.sort_unstable();
+    originals.dedup();
+    Ok(Shared { batch, context, vocabulary, state, memory, originals })
 }
 
 /// Returns the error message that a network has two entry points of the same kind.

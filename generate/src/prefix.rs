@@ -152,7 +152,8 @@ impl<E: Executor> Sequences<'_, E> {
         // Reuse the free row of the batch that has been unused for the longest time.
         let Some(&oldest) = free.iter().min_by_key(|&&row| self.rows[row].used) else { return Ok(None) };
         let wanted = &prompt[..prompt.len().saturating_sub(1)];
-        let prefixes = || self.prefixes(wanted);
+        let original = self.network.original(prompt.len());
+        let prefixes = || self.prefixes(wanted).filter(|prefix| self.rows[prefix.row].original == original);
         let shared = prefixes().map(|prefix| prefix.shared).max().unwrap_or_default();
         let best = prefixes().max_by_key(|prefix| (prefix.length, free.contains(&prefix.row)));
         let Some(best) = best.filter(|best| best.length > 0) else {
@@ -171,7 +172,7 @@ impl<E: Executor> Sequences<'_, E> {
         let source = &self.rows[best.row];
         let snapshots = source.snapshots.iter().filter(|one| one.length <= best.length).cloned().collect();
         let tokens = source.tokens[..best.length].to_vec();
-        self.put(oldest, Row { tokens, snapshots, ..Row::default() }, state);
+        self.put(oldest, Row { tokens, snapshots, original, ..Row::default() }, state);
         Ok(Some(Adopted { row: oldest, seen: best.length, parts_at }))
     }
 
@@ -181,7 +182,10 @@ impl<E: Executor> Sequences<'_, E> {
     /// # Errors
     /// Returns an error if the state cannot be read.
     pub(crate) fn save(&self, model: &str, tokens: &[u32]) -> Result<SavedSequence, GenerateError> {
-        let best = self.prefixes(tokens).max_by_key(|prefix| prefix.length).filter(|best| best.length > 0);
+        let is_valid =
+            |prefix: &Prefix| self.rows[prefix.row].original == self.network.original(prefix.length);
+        let best = self.prefixes(tokens).filter(is_valid).max_by_key(|prefix| prefix.length);
+        let best = best.filter(|best| best.length > 0);
         let state = match &best {
             Some(best) => {
                 let state = self.state_of(best)?;
@@ -210,7 +214,9 @@ impl<E: Executor> Sequences<'_, E> {
         self.network.check_saved(model, &saved)?;
         let Some(&oldest) = free.iter().min_by_key(|&&row| self.rows[row].used) else { return Ok(None) };
         if !saved.tokens().is_empty() {
-            self.put(oldest, Row { tokens: saved.header.tokens, ..Row::default() }, saved.state.into());
+            let original = self.network.original(saved.tokens().len());
+            let row = Row { tokens: saved.header.tokens, original, ..Row::default() };
+            self.put(oldest, row, saved.state.into());
         }
         Ok(Some(oldest))
     }

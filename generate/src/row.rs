@@ -20,6 +20,9 @@ pub(crate) struct Row<B> {
     pub source: Option<EncoderSource>,
     /// The number of tokens of the row that the network has processed.
     pub seen: usize,
+    /// The largest number of tokens with which the row's state is valid. For longer sequences, the
+    /// network has another rotary embedding.
+    pub original: usize,
     /// The position after the last position that a network call has written since the row was
     /// reset.
     pub written: usize,
@@ -51,6 +54,7 @@ impl<B> Default for Row<B> {
             adapter: 0,
             source: None,
             seen: 0,
+            original: usize::MAX,
             written: 0,
             decodes: false,
             drafted: 0,
@@ -132,7 +136,8 @@ impl<B> Row<B> {
             true => self.features.range(range.clone()).flat_map(|(_, numbers)| numbers).copied().collect(),
             false => Vec::new(),
         };
-        Feed { tokens: &self.tokens[range.clone()], features, start: range.start, adapter: self.adapter }
+        let (tokens, length) = (&self.tokens[range.clone()], self.tokens.len());
+        Feed { tokens, features, start: range.start, adapter: self.adapter, length }
     }
 
     /// Removes all tokens except the first `length` tokens. If the state cannot be rewound to
@@ -160,6 +165,17 @@ impl<B> Row<B> {
             if self.seen == 0 {
                 self.written = 0;
             }
+        }
+    }
+
+    /// Resets the sequence to position 0 if it has unprocessed tokens and `original` differs from
+    /// the value for which its state was computed.
+    pub fn extend(&mut self, original: usize) {
+        if self.seen < self.tokens.len() && self.original != original {
+            if self.seen > 0 {
+                self.begin_again();
+            }
+            self.original = original;
         }
     }
 

@@ -110,9 +110,10 @@ impl SavedSequence {
 impl KeptTensor {
     /// Returns the name of a state tensor in a saved sequence. The name of the tensor does not
     /// depend on the batch size. If the tensor stores each position separately, its name does not
-    /// depend on the context length either.
-    fn saved_name(&self, context: usize) -> String {
-        let slots = self.part().filter(|&part| keeps_all(part));
+    /// depend on the context length either. The name depends on the context length if
+    /// `is_extended` is true, because the base of a dynamic rotary embedding does.
+    fn saved_name(&self, context: usize, is_extended: bool) -> String {
+        let slots = self.part().filter(|&part| keeps_all(part) && !is_extended);
         let axis = slots.and_then(|part| Some(part.slots(context, self.ty.rank())?.1));
         let extents = self.ty.shape.iter().enumerate().skip(1).map(|(i, extent)| match Some(i) == axis {
             true => "positions".to_owned(),
@@ -130,7 +131,8 @@ impl KeptTensor {
 impl<E: Executor> Network<E> {
     /// Creates a saved sequence from tokens and the state after these tokens.
     pub(crate) fn saved(&self, model: &str, tokens: &[u32], state: Snapshot) -> SavedSequence {
-        let names = self.state().iter().map(|tensor| tensor.saved_name(self.context()));
+        let is_extended = self.is_extended(tokens.len());
+        let names = self.state().iter().map(|tensor| tensor.saved_name(self.context(), is_extended));
         let sizes = state.tensors.iter().map(|tensor| tensor.as_ref().map_or(0, |tensor| tensor.len()));
         let header = Header {
             model: model.to_owned(),
@@ -157,8 +159,10 @@ impl<E: Executor> Network<E> {
             return refuse(SavedFault::Length { found: header.tokens.len(), expected: context });
         }
         let none = || "nothing".to_owned();
-        let own =
-            |tensor: &KeptTensor| (tensor.saved_name(context), tensor.saved_size(&saved.state, context));
+        let is_extended = self.is_extended(header.tokens.len());
+        let own = |tensor: &KeptTensor| {
+            (tensor.saved_name(context, is_extended), tensor.saved_size(&saved.state, context))
+        };
         let own: Vec<_> = self.state().iter().map(own).collect();
         for i in 0..own.len().max(header.tensors.len()) {
             let (found, expected) = (header.tensors.get(i), own.get(i));

@@ -160,6 +160,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
     /// Returns an error if the call of the network fails. After a failed call, the state of the
     /// batch is lost, and the next calls process the tokens of all rows again.
     pub fn step(&mut self, want: StepRequest) -> Result<Vec<StepOutput>, GenerateError> {
+        self.extend();
         // Rows with features come first. Rows whose next positions have tokens wait until no row
         // has unprocessed features.
         let Some(of_features) = self.rows.iter().filter_map(Row::next_is_features).max() else {
@@ -195,6 +196,15 @@ impl<'a, E: Executor> Sequences<'a, E> {
             }
         }
         Ok(answers)
+    }
+
+    /// Resets the rows to position 0 whose sequences became too long for their rotary embedding, or
+    /// short enough for the original one. As a result, the state of a sequence depends only on its
+    /// tokens.
+    fn extend(&mut self) {
+        for row in &mut self.rows {
+            row.extend(self.network.original(row.tokens.len()));
+        }
     }
 
     /// Calls an entry point with the tokens that are planned for a few rows of the batch.
@@ -419,6 +429,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
 
     /// Adds draft tokens to the rows that are generating, if drafting saves time.
     fn draft(&mut self, running: &[Option<Generation>]) -> Result<(), GenerateError> {
+        self.extend();
         let Some(entry) = self.network.verifier() else { return Ok(()) };
         let new = |row: &Row<E::Buffer>| row.tokens.len() - row.seen;
         let reads = |row: &Row<E::Buffer>| new(row) > entry.chunk || row.next_is_features() == Some(true);
@@ -436,7 +447,9 @@ impl<'a, E: Executor> Sequences<'a, E> {
                 if reads(row) {
                     continue;
                 }
-                let most = (entry.chunk - new(row)).min(context - row.tokens.len()).min(room);
+                // Draft tokens never change the rotary embedding.
+                let end = context.min(self.network.original(row.tokens.len()));
+                let most = (entry.chunk - new(row)).min(end - row.tokens.len()).min(room);
                 if most == 0 {
                     continue;
                 }

@@ -154,6 +154,10 @@ impl<'a, E: Executor> Session<'a, E> {
                 }
             }
         }
+        // If the rotary embedding changed, the network processed all tokens of the session again.
+        let appended = self.tokens().len() - before;
+        logits.drain(..logits.len().saturating_sub(appended));
+        favoured.drain(..favoured.len().saturating_sub(appended));
         Ok((logits, favoured))
     }
 

@@ -197,8 +197,9 @@ impl Executor for Xla {
             && let Some(start) = passed.next(ahead)
         {
             let states = ahead.states.iter().map(|&(_, result)| results[result].clone()).collect();
-            let (entry, count, token) = (entry.to_owned(), passed.count, results[ahead.token].clone());
-            let mut next = Expected { entry, start, count, states, token, results: None };
+            let (entry, token) = (entry.to_owned(), results[ahead.token].clone());
+            let Passed { count, extended, .. } = passed;
+            let mut next = Expected { entry, start, count, extended, states, token, results: None };
             // If the last token was the most likely token, the next token probably is the most
             // likely token, too. So the next call starts now.
             if goes_on {
@@ -244,6 +245,7 @@ impl Xla {
                 Some(state) => next.states[state].take()?,
                 None if index == ahead.tokens => next.token.with(|token| token.reshaped(ahead.ty.clone()))?,
                 None if index == ahead.start => self.placed(placement, numbers(&next.start))?,
+                None if ahead.extended == Some(index) => self.placed(placement, numbers(&next.extended))?,
                 None => self.placed(placement, numbers(&next.count))?,
             });
         }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use proptest::prelude::*;
-use support::{CHUNK, CONTEXT, LAYERS, Layers, go_on, hashing, mixed};
+use support::{ALL_LAYERS, CHUNK, CONTEXT, LAYERS, Layers, go_on, hashing, mixed};
 use tracewright_generate::{Batch, Lookup, Sampling, Session, TokenOptions};
 
 const VOCABULARY: usize = 40;
@@ -148,12 +148,12 @@ proptest! {
     #[test]
     fn tokens_are_those_of_a_text_alone(
         seed in any::<u64>(),
-        layers in 0..LAYERS.len(),
+        layers in 0..ALL_LAYERS.len(),
         rows in 1..4usize,
         drafts in any::<bool>(),
         texts in proptest::collection::vec((0..3u64, 1..5 * CHUNK, 0..CHUNK, 1..30usize, any::<bool>()), 3..10),
     ) {
-        let layers = LAYERS[layers];
+        let layers = ALL_LAYERS[layers];
         let network = hashing(VOCABULARY, rows, layers);
         let alone = hashing(VOCABULARY, 1, layers);
         let mut batch = Batch::new(&network).keep_prefixes();

@@ -6,7 +6,7 @@ mod support;
 use std::ops::ControlFlow;
 
 use proptest::prelude::*;
-use support::{CHUNK, Hashing, LAYERS, Layers, go_on, hashing, hashing_parts, mixed};
+use support::{ALL_LAYERS, CHUNK, Hashing, Layers, go_on, hashing, hashing_parts, mixed};
 use tracewright_generate::{
     Batch, Budgeted, Lookup, Network, RowWork, Schedule, Session, Together, TokenOptions,
 };
@@ -107,13 +107,13 @@ proptest! {
     #[test]
     fn any_schedule_gives_each_text_its_tokens(
         seed in any::<u64>(),
-        layers in 0..LAYERS.len(),
+        layers in 0..ALL_LAYERS.len(),
         kind in 0..3usize,
         parts in any::<bool>(),
         drafts in any::<bool>(),
         texts in proptest::collection::vec((1..6 * CHUNK, 1..30usize), 1..6),
     ) {
-        let layers = LAYERS[layers];
+        let layers = ALL_LAYERS[layers];
         let network = if parts { hashing_parts } else { hashing }(VOCABULARY, 3, layers);
         let batch = Batch::new(&network);
         let mut batch = match kind {

@@ -121,7 +121,8 @@ impl Calibration<'_> {
         let mut program = None;
         let computed: Vec<NodeId> = layers.before.iter().copied().collect();
         for window in windows {
-            let call = TokenCall { entry: ENTRY.into(), start: 0, tokens: window.clone() };
+            let length = window.len();
+            let call = TokenCall { entry: ENTRY.into(), start: 0, tokens: window.clone(), length };
             let arguments = call.arguments(&signature, &HashMap::new());
             let arguments: Vec<Array> = arguments.iter().map(Array::from).collect();
             if values.is_empty() {

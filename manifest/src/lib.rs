@@ -269,7 +269,7 @@ pub struct ManifestValue {
     pub name: String,
     /// The role of the argument or result, such as `tokens`, `start(context 512)` or
     /// `state(kv.keys, layer 3)`. In an export for IREE, the caller passes an argument of the type
-    /// `i32[]` with the role `start` or `count` as an integer and not as a tensor.
+    /// `i32[]` with the role `start`, `count` or `extended` as an integer and not as a tensor.
     pub role: String,
     /// The type of the argument or result, such as `bf16[1,8,512,64]`.
     #[serde(rename = "type")]

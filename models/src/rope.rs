@@ -289,7 +289,7 @@ impl RopeParameters {
             _ => 1.0,
         };
         let still = std::iter::repeat_n(0.0, pairs - turning);
-        RopeFrequencies { inv_freq: (0..turning).map(frequency).chain(still).collect(), scaling }
+        RopeFrequencies::new((0..turning).map(frequency).chain(still).collect(), scaling)
     }
 
     fn base(&self, rotated: usize, context: usize) -> f32 {

@@ -59,6 +59,10 @@ fn input(argument: &Argument, entry: &Signature, tokens: &[u32]) -> String {
         Role::Tokens => typed(&argument.ty, &rows(fed, room)),
         Role::Count if argument.is_host_scalar() => fed.len().to_string(),
         Role::Count => typed(&argument.ty, &fed.len().to_string()),
+        Role::Extended { original } => {
+            let is_extended = u8::from(fed.len() > original).to_string();
+            if argument.is_host_scalar() { is_extended } else { typed(&argument.ty, &is_extended) }
+        }
         _ if argument.is_host_scalar() => "0".to_owned(),
         _ => typed(&argument.ty, "0"),
     }

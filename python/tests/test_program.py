@@ -21,7 +21,7 @@ from tracewright_xla.manifest import Manifest
 from tracewright_xla.mesh import device_mesh
 from tracewright_xla.program import Program, _sample
 
-from .test_manifest import manifest
+from .test_manifest import manifest, value
 
 ROOT = Path(__file__).resolve().parents[2]
 NAN, INF = float("nan"), float("inf")
@@ -44,7 +44,47 @@ class Answers(Program):
         return {"logits": logits, "token": token.astype(jnp.int32)}
 
 
+class Extended(Program):
+    """A program whose rotary embedding is another one for more than three tokens. It records its calls."""
+
+    def __init__(self) -> None:
+        content = manifest()
+        for entry in content["entry_points"]:
+            entry["arguments"].append(value("above", "extended(original 3)", "i32[2]"))
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "manifest.json").write_text(json.dumps(content))
+            read = Manifest.read(folder)
+        super().__init__(read, device_mesh(read), {}, 0)
+        self.calls: list[tuple[list[int], list[int], list[int]]] = []
+
+    def call(
+        self, name: str, tokens: np.ndarray, start: np.ndarray, count: np.ndarray, length: np.ndarray | None = None
+    ) -> dict[str, jax.Array]:
+        above = next(value for value in self.manifest.entries[name].arguments if value.original)
+        flags = self._argument(above, {"length": start + count if length is None else length})
+        self.calls.append((start.tolist(), count.tolist(), np.asarray(flags).tolist()))
+        return {"logits": jnp.zeros((2, 7)), "token": jnp.zeros(2, jnp.int32)}
+
+
 FINE = [0.0, 1.0, 5.0, -INF, 2.0, 3.0, 4.0]
+
+
+class Rows(unittest.TestCase):
+    def test_a_row_begins_again_when_it_is_too_long_for_its_rotary_embedding(self) -> None:
+        program = Extended()
+        program.generate([[1, 2], [1, 2, 3, 4, 5, 6, 1, 2, 3]], 4)
+        self.assertEqual(
+            program.calls,
+            [
+                # A long prompt is one from its first call on.
+                ([0, 0], [2, 8], [0, 1]),
+                ([2, 8], [1, 1], [0, 1]),
+                # The first row has a fourth token: all of them are read again.
+                ([0, 9], [4, 1], [1, 1]),
+                ([4, 10], [1, 1], [1, 1]),
+                ([5, 11], [0, 1], [1, 1]),
+            ],
+        )
 
 
 class Choices(unittest.TestCase):

@@ -106,6 +106,12 @@ class Value:
     type: TensorType
     sharding: Split
 
+    @property
+    def original(self) -> int | None:
+        """Of an argument that is 1 for rows with more tokens than this number, and 0 for others: the number."""
+        found = re.fullmatch(r"extended\(original (\d{1,18})\)", self.role)
+        return int(found[1]) if found else None
+
 
 @dataclass(frozen=True)
 class Weight:
@@ -168,6 +174,12 @@ class Manifest:
     checkpoint: Path
     entries: dict[str, Entry]
     weights: dict[str, Weight]
+
+    @property
+    def originals(self) -> set[int]:
+        """The lengths above which rows have another rotary embedding."""
+        values = (value.original for entry in self.entries.values() for value in entry.arguments)
+        return {original for original in values if original is not None}
 
     @property
     def devices(self) -> int:
@@ -408,21 +420,21 @@ def _state(values: tuple[Value, ...]) -> dict[str, tuple[TensorType, Split]]:
     return {value.role: (value.type, value.sharding) for value in values if value.role.startswith("state(")}
 
 
-_TAKEN, _GIVEN = {"tokens", "start", "count", "state"}, {"logits", "token", "state"}
+_TAKEN, _GIVEN = {"tokens", "start", "count", "extended", "state"}, {"logits", "token", "state"}
 """The roles of arguments, and those of results."""
 
 
 def _sizes(value: Value) -> dict[str, int]:
     """What an argument or a result tells of the sizes of the program; raises `ManifestError` if it is none that is known."""
     role, shape = value.role, value.type.shape
-    start = re.fullmatch(r"start\(context (\d{1,18})\)", role)
+    start, extended = re.fullmatch(r"start\(context (\d{1,18})\)", role), value.original is not None
     ring = re.match(r"state\(ring\(window \d+, slack (\d{1,18})\)\.", role)
-    match role.split("(")[0] if start or role.startswith("state(") else role, NAMES[value.type.element], shape:
+    match role.split("(")[0] if start or extended or role.startswith("state(") else role, NAMES[value.type.element], shape:
         case "tokens", "i32", (batch, _):
             return {"batch": batch}
         case "start", "i32", () | (_,) if start:  # A single row has no axis.
             return {"batch": math.prod(shape), "context": int(start[1])}
-        case "count", "i32", () | (_,):
+        case "count" | "extended", "i32", () | (_,):
             return {"batch": math.prod(shape)}
         case "logits", "f32", (batch, *_, vocabulary):
             return {"batch": batch, "vocabulary": vocabulary}

@@ -25,6 +25,10 @@ class Row:
 
     pending: list[int]
     """Tokens that the network has not seen."""
+    prompt: tuple[int, ...] = ()
+    """The tokens that others are chosen after."""
+    original: float = math.inf
+    """The largest number of tokens with which the state of the row is valid."""
     seen: int = 0
     """How many it has."""
     tokens: list[int] = field(default_factory=list)
@@ -77,14 +81,17 @@ class Program:
             self._modules[name] = Module(entry, self.manifest.text(entry), self._mesh)
         return self._modules[name]
 
-    def call(self, name: str, tokens: np.ndarray, start: np.ndarray, count: np.ndarray) -> dict[str, jax.Array]:
+    def call(
+        self, name: str, tokens: np.ndarray, start: np.ndarray, count: np.ndarray, length: np.ndarray | None = None
+    ) -> dict[str, jax.Array]:
         """Calls an entry point, and remembers the state it gives: what it gives besides, by role.
 
         `tokens` is `i32[B,S]`, `start` and `count` are `i32[B]`: how many tokens each row has seen, and how many of its new
-        ones are real.
+        ones are real. `length` is how many tokens each row has with those of later calls, `start + count` unless given: a
+        network can have another rotary embedding for long rows.
         """
         module = self.module(name)
-        given = {"tokens": tokens, "start": start, "count": count}
+        given = {"tokens": tokens, "start": start, "count": count, "length": start + count if length is None else length}
         arguments = [self._argument(value, given) for value in module.entry.arguments]
         weights = [self._weights[key] for key in module.entry.weights]
         # What was donated is gone: nothing may refer to it when the call fails.
@@ -138,6 +145,8 @@ class Program:
         self._state = {}
         yield rows
         while any(not row.done for row in rows):
+            for row in rows:
+                self._extend(row)
             entry = self._entry(max(len(row.pending) for row in rows if not row.done))
             results = self._feed(entry, rows)
             chosen = self.fetch(results["token"])
@@ -172,8 +181,15 @@ class Program:
                     f"{len(prompt)} tokens and {tokens} new ones are more than the context of {self.manifest.context}; "
                     "`export --context N` makes it longer, up to the model's own"
                 )
-        rows = [Row(list(prompt), done=tokens == 0) for prompt in prompts]
+        rows = [Row(list(prompt), tuple(prompt), done=tokens == 0) for prompt in prompts]
         return rows + [Row([], done=True) for _ in range(batch - len(rows))]
+
+    def _extend(self, row: Row) -> None:
+        """Begins a row again that has become too long for its rotary embedding."""
+        length = row.seen + len(row.pending)
+        original = min((most for most in self.manifest.originals if most >= length), default=math.inf)
+        if original != row.original and not row.done:
+            row.pending, row.seen, row.original = [*row.prompt, *row.tokens], 0, original
 
     def _entry(self, tokens: int) -> Entry:
         """The smallest entry point that takes so many tokens at once, or the largest."""
@@ -182,20 +198,24 @@ class Program:
 
     def _feed(self, entry: Entry, rows: list[Row]) -> dict[str, jax.Array]:
         tokens = np.zeros((len(rows), entry.width), np.int32)
-        start, count = (np.zeros(len(rows), np.int32) for _ in range(2))
+        start, count, length = (np.zeros(len(rows), np.int32) for _ in range(3))
         for at, row in enumerate(rows):
-            start[at] = row.seen
+            start[at], length[at] = row.seen, row.seen + len(row.pending)
             if not row.done:
                 new = row.pending[: entry.width]
                 tokens[at, : len(new)], count[at] = new, len(new)
                 row.pending, row.seen = row.pending[len(new) :], row.seen + len(new)
-        return self.call(entry.name, tokens, start, count)
+        if not self.manifest.originals:
+            return self.call(entry.name, tokens, start, count)
+        return self.call(entry.name, tokens, start, count, length)
 
     def _argument(self, value: Value, given: dict[str, np.ndarray]) -> jax.Array:
         role = value.role.split("(")[0]
         if role == "state":
             return self._state[value.role] if value.role in self._state else self._empty(value)
-        array = given[role].reshape(value.type.shape)
+        original = value.original
+        array = given[role] if original is None else (given["length"] > original).astype(np.int32)
+        array = array.reshape(value.type.shape)
         return jax.make_array_from_callback(
             value.type.shape, sharding(self._mesh, value.sharding), lambda index: array[index]
         )

@@ -61,7 +61,7 @@ model! {
         head: Linear[D -> V],
 
         fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
-            let rope = RopeFrequencies { inv_freq: vec![0.5], scaling: 1.0 };
+            let rope = RopeFrequencies::new(vec![0.5], 1.0);
             let rotary = Attend::rotary(at, S, tokens.extent(S), &rope, cache.context);
             let mut x = self.embed(tokens);
             for (i, layer) in self.layers.iter().enumerate() {

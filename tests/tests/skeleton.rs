@@ -147,7 +147,7 @@ fn transformer(tokens: Tensor<I32>, at: Position, cache: &mut Cache<F32>) -> Ten
     let (d, f, v) = (dim(D, 12), dim(F, 20), dim(V, 17));
     let (k, g, e) = (dim(K, 2), dim(G, 3), dim(E, 4));
     let context = cache.context;
-    let frequencies = nn::RopeFrequencies { inv_freq: vec![1.0, 0.25], scaling: 1.0 };
+    let frequencies = nn::RopeFrequencies::new(vec![1.0, 0.25], 1.0);
     let length = tokens.extent(S);
     let attend = Attend::rotary(at, S, length, &frequencies, context);
     let mut x = Embedding::<F32>::build(root.child("embed"), &[v, d]).call(tokens);

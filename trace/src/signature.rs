@@ -32,6 +32,13 @@ pub enum Role {
     /// to S. The new tokens that follow the real tokens are padding. The argument has the type
     /// `i32[]` for a single sequence, and otherwise `i32[B]`.
     Count,
+    /// The argument is 1 for a sequence that has more than `original` tokens, and 0 for a shorter
+    /// sequence. The state of a sequence is only valid with the value that computed the state. The
+    /// argument has the type `i32[]` for a single sequence, and otherwise `i32[B]`.
+    Extended {
+        /// The largest number of tokens in a sequence before the context was extended.
+        original: usize,
+    },
     /// The argument or the result is a tensor of the state that a layer keeps between calls. As an
     /// argument, the tensor contains the state before the call; as a result, the tensor contains
     /// the state after the call.
@@ -94,6 +101,12 @@ impl Role {
             reader.expect(")")?;
             return Ok(Self::Start { context });
         }
+        if reader.eat("extended(") {
+            reader.expect("original")?;
+            let original = usize::parse(reader)?;
+            reader.expect(")")?;
+            return Ok(Self::Extended { original });
+        }
         if reader.eat("state(") {
             let part = Part::parse(reader)?;
             reader.expect(",")?;
@@ -114,8 +127,8 @@ impl Role {
         match Self::WORDS.into_iter().find(|(word, _)| ahead.as_ref() == Ok(word)) {
             Some((_, role)) => reader.word().map(|_| role),
             None => reader.error(
-                "a role: `plain`, `tokens`, `features`, `start(…)`, `count`, `state(…)`, `memory(…)`, `sequence`, `adapter`, \
-                 `hidden`, `logits`, `token` or `embedding`",
+                "a role: `plain`, `tokens`, `features`, `start(…)`, `count`, `extended(…)`, `state(…)`, `memory(…)`, `sequence`, \
+                 `adapter`, `hidden`, `logits`, `token` or `embedding`",
             ),
         }
     }
@@ -125,6 +138,7 @@ impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Start { context } => write!(f, "start(context {context})"),
+            Self::Extended { original } => write!(f, "extended(original {original})"),
             Self::State { layer, part } => write!(f, "state({part}, layer {layer})"),
             Self::Memory { layer, name } => write!(f, "memory({name}, layer {layer})"),
             role => {
@@ -145,11 +159,11 @@ pub struct Argument {
 }
 
 impl Argument {
-    /// Whether the caller passes the argument as an `i32` in host memory. The host uses the `i32`
-    /// argument to compute the offsets of slices in tensors. If the argument were in device memory,
-    /// the host would have to copy the argument from the device in every call.
+    /// Whether the caller passes the argument as an `i32` in host memory. The host computes the
+    /// offsets of slices from `start` and `count`. In device memory, the host would have to copy
+    /// them from the device in every call.
     pub fn is_host_scalar(&self) -> bool {
-        let position = matches!(self.role, Role::Start { .. } | Role::Count);
+        let position = matches!(self.role, Role::Start { .. } | Role::Count | Role::Extended { .. });
         position && self.ty.rank() == 0 && self.ty.element == ElementType::I32
     }
 }

@@ -20,7 +20,7 @@ const EVERYTHING: &str = r#"function @layer prefix="layers.*" {
 }
 
 entry @main {
-  %0 = input 1 "second \"quoted\" \\ and\n\ttabbed" () : i32[] from "" at "a \"b\".rs":0
+  %0 = input 1 "second \"quoted\" \\ and\n\ttabbed" role=extended(original 4096) () : i32[] from "" at "a \"b\".rs":0
   %1 = input 0 "x" () : bf16[2,3] {B,D} from "" at "models/src/llama.rs":20
   %2 = call @layer prefix="layers.0" (%1) : [bf16[2,4],bf16[2,3]] from "layers.0" at "models/src/llama.rs":21
   %3 = result 1 (%2) : bf16[2,3] {B,D} from "layers.0" at "models/src/llama.rs":21

@@ -7,7 +7,7 @@ use ops::{ElementType, Literal, Real, RopePart, RopeTable, TensorType};
 
 use super::{Mask, Position, RING};
 use crate::argument::trace_arg;
-use crate::element::Float;
+use crate::element::{Bool, Float};
 use crate::tensor::{axes, permuted};
 use crate::tracer::{Place, Raw, Tracer};
 use crate::{Axis, NamedType, Tensor, TraceErrorKind};
@@ -52,6 +52,16 @@ pub struct RopeFrequencies {
     /// The factor by which cosine and sine are multiplied. The factor differs from 1 only for the
     /// variants yarn and longrope.
     pub scaling: f64,
+    /// The largest number of tokens in a sequence with these frequencies, and the frequencies of
+    /// all positions in longer sequences. With `None`, all sequences have these frequencies.
+    pub beyond: Option<(usize, Box<Self>)>,
+}
+
+impl RopeFrequencies {
+    /// Creates the frequencies of an embedding that is the same for sequences of any length.
+    pub fn new(inv_freq: Vec<f64>, scaling: f64) -> Self {
+        Self { inv_freq, scaling, beyond: None }
+    }
 }
 
 impl<T: Float> Attend<T> {
@@ -83,7 +93,9 @@ impl<T: Float> Attend<T> {
     }
 
     /// Creates settings of causal attention with a rotary embedding. The axis `queries` has
-    /// `length` queries with the positions `at`. The rotary tables cover `context` positions.
+    /// `length` queries with the positions `at`. The rotary tables cover `context` positions. If
+    /// longer sequences have [other frequencies](RopeFrequencies::beyond), the entry point gets the
+    /// argument of [`Position::extended`].
     #[track_caller]
     pub fn rotary(
         at: Position,
@@ -92,17 +104,36 @@ impl<T: Float> Attend<T> {
         rope: &RopeFrequencies,
         context: usize,
     ) -> Self {
-        let table = |part| {
-            let inv_freq = rope.inv_freq.iter().copied().map(Real).collect();
-            let table = RopeTable { part, positions: context, scaling: Real(rope.scaling), inv_freq };
-            Literal::rope_table(T::element(), table)
-        };
-        // These nodes are created outside the closure. In the closure, they would record a line of
-        // this file as their source.
-        let axes = [queries, Axis("R")];
-        let cos = Tensor::<T>::constant(table(RopePart::Cos), &axes);
-        let sin = Tensor::<T>::constant(table(RopePart::Sin), &axes);
-        let (cos, sin) = (at.pick(cos, queries, length), at.pick(sin, queries, length));
+        Self::rotating(at, queries, length, rope, context, |original| at.extended(original))
+    }
+
+    /// Creates the same settings as [`rotary`](Self::rotary) for a function that reads a whole text
+    /// in one call. The number of tokens in the call then selects the frequencies.
+    #[track_caller]
+    pub fn rotary_of_whole(at: Position, queries: Axis, length: usize, rope: &RopeFrequencies) -> Self {
+        let is_extended = |original: usize| at.count.filled(original as f64).less(at.count);
+        Self::rotating(at, queries, length, rope, length, is_extended)
+    }
+
+    /// Creates settings with a rotary embedding. `is_extended` returns whether each sequence has
+    /// more tokens than a number.
+    #[track_caller]
+    fn rotating(
+        at: Position,
+        queries: Axis,
+        length: usize,
+        rope: &RopeFrequencies,
+        context: usize,
+        is_extended: impl Fn(usize) -> Tensor<Bool>,
+    ) -> Self {
+        let (mut cos, mut sin) = pick(at, queries, length, rope, context);
+        let mut next = &rope.beyond;
+        while let Some((original, longer)) = next {
+            let is_extended = is_extended(*original);
+            let (longer_cos, longer_sin) = pick(at, queries, length, longer, context);
+            (cos, sin) = (is_extended.select(longer_cos, cos), is_extended.select(longer_sin, sin));
+            next = &longer.beyond;
+        }
         Self { cos: Some(cos), sin: Some(sin), ..Self::causal(at, queries) }
     }
 
@@ -166,6 +197,30 @@ impl<T: Float> Attend<T> {
             None => t.fail(TraceErrorKind::NoAxis { op: "rope", axis: self.queries, ty }, place),
         })
     }
+}
+
+/// Selects the cosines and sines of the queries' positions from tables. A table needs no rows for
+/// positions that only longer sequences have.
+#[track_caller]
+fn pick<T: Float>(
+    at: Position,
+    queries: Axis,
+    length: usize,
+    rope: &RopeFrequencies,
+    context: usize,
+) -> (Tensor<T>, Tensor<T>) {
+    let positions = rope.beyond.as_ref().map_or(context, |(original, _)| context.min(*original));
+    let table = |part| {
+        let inv_freq = rope.inv_freq.iter().copied().map(Real).collect();
+        let table = RopeTable { part, positions, scaling: Real(rope.scaling), inv_freq };
+        Literal::rope_table(T::element(), table)
+    };
+    // These nodes are created outside the closure. In the closure, they would record a line of
+    // this file as their source.
+    let axes = [queries, Axis("R")];
+    let cos = Tensor::<T>::constant(table(RopePart::Cos), &axes);
+    let sin = Tensor::<T>::constant(table(RopePart::Sin), &axes);
+    (at.pick(cos, queries, length), at.pick(sin, queries, length))
 }
 
 /// Computes attention of queries `[…, S, …, E]` over keys `[…, N, E]` and values `[…, N, E]` or

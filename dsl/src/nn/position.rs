@@ -1,7 +1,10 @@
 //! [`Position`] contains the positions of a call's new tokens in their sequences.
 
+use std::panic::Location;
+
 use crate::argument::trace_arg;
 use crate::element::{Bool, Element, I32};
+use crate::tracer::{self, Raw};
 use crate::{Axis, Tensor};
 
 /// The positions that one call of an entry point computes. For each sequence, the call computes
@@ -23,7 +26,7 @@ impl Position {
     /// Whether each sequence has its own position.
     #[track_caller]
     pub(super) fn is_by_row(self) -> bool {
-        !self.start.dims(std::panic::Location::caller()).is_empty()
+        !self.start.dims(Location::caller()).is_empty()
     }
 
     /// The positions of `length` tokens on the axis `tokens`: `[S]`, or `[B, S]` if sequences have different
@@ -38,6 +41,18 @@ impl Position {
     #[track_caller]
     pub fn real(self, tokens: Axis, length: usize) -> Tensor<Bool> {
         Tensor::iota(tokens, length).outer(self.count, |token, count| token.less(count))
+    }
+
+    /// Whether each sequence has more than `original` tokens in all: `[]`, or `[B]` if sequences have
+    /// different positions. The entry point gets an argument with the role
+    /// [`Role::Extended`](trace::Role::Extended), because a call cannot know the tokens of later
+    /// calls. Call this function outside of block arrays.
+    #[track_caller]
+    pub fn extended(self, original: usize) -> Tensor<Bool> {
+        let place = Location::caller();
+        let rows = self.start.dims(place);
+        let argument = tracer::with(|t| t.extended(original, &rows, place));
+        Tensor::<I32>::new(argument.unwrap_or(Raw::POISON)).equals(1.0)
     }
 
     /// Selects the row of `table` for each position of `length` tokens. The first axis of the table

@@ -49,7 +49,7 @@ model! {
 
         fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
             let mut x = self.embed_tokens(tokens);
-            let rope = nn::RopeFrequencies { inv_freq: vec![1.0, 0.5], scaling: 1.0 };
+            let rope = nn::RopeFrequencies::new(vec![1.0, 0.5], 1.0);
             let at = Attend::rotary(at, S, tokens.extent(S), &rope, cache.context);
             for (i, layer) in self.layers.iter().enumerate() {
                 x = layer.forward(x, &at, cache.state(i));

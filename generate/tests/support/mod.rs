@@ -15,6 +15,8 @@ pub const CONTEXT: usize = 600;
 pub const CHUNK: usize = 16;
 /// Tokens of the entry point that verifies drafts.
 pub const WIDTH: usize = 8;
+/// The most tokens of a text that an extended network reads as others do.
+pub const ORIGINAL: usize = 40;
 const WINDOW: usize = 5;
 
 pub fn go_on<T>(_: T) -> ControlFlow<()> {
@@ -27,9 +29,14 @@ pub enum Layers {
     Kv,
     KvAndRing,
     All,
+    /// The state of a text with more than [`ORIGINAL`] tokens is another one from the first token on.
+    KvExtended,
+    AllExtended,
 }
 
 pub const LAYERS: [Layers; 3] = [Layers::Kv, Layers::KvAndRing, Layers::All];
+pub const ALL_LAYERS: [Layers; 5] =
+    [Layers::Kv, Layers::KvAndRing, Layers::All, Layers::KvExtended, Layers::AllExtended];
 
 pub struct Hashing {
     vocabulary: usize,
@@ -37,6 +44,7 @@ pub struct Hashing {
     /// Whether entry points serve some of the rows.
     parts: bool,
     states: Vec<StateKind>,
+    extended: bool,
     /// How many calls there were.
     pub calls: Cell<usize>,
     /// Tokens that the calls took, padding included.
@@ -57,11 +65,13 @@ fn network(vocabulary: usize, batch: usize, parts: bool, layers: Layers) -> Netw
     let kv = StateKind::Kv(KvState { format: KvFormat::Computed });
     let ring = StateKind::Ring(RingState { window: WINDOW, slack: CHUNK, format: KvFormat::Computed });
     let states = match layers {
-        Layers::Kv => vec![kv],
+        Layers::Kv | Layers::KvExtended => vec![kv],
         Layers::KvAndRing => vec![kv, ring],
-        Layers::All => vec![kv, ring, StateKind::Recurrent(RecurrentState)],
+        Layers::All | Layers::AllExtended => vec![kv, ring, StateKind::Recurrent(RecurrentState)],
     };
-    let executor = Hashing { vocabulary, batch, parts, states, calls: Cell::new(0), positions: Cell::new(0) };
+    let extended = matches!(layers, Layers::KvExtended | Layers::AllExtended);
+    let (calls, positions) = (Cell::new(0), Cell::new(0));
+    let executor = Hashing { vocabulary, batch, parts, states, extended, calls, positions };
     let signatures = executor.signatures();
     Network::on(executor, &signatures).unwrap()
 }
@@ -110,6 +120,8 @@ impl Hashing {
                 of("count", Role::Count, i32, &[batch]),
             ];
             arguments.extend(states(batch));
+            let extended = of("above", Role::Extended { original: ORIGINAL }, i32, &[batch]);
+            arguments.extend(self.extended.then_some(extended));
             let mut results = vec![
                 of("logits", Role::Logits, ElementType::F32, &logits),
                 of("token", Role::Token, i32, &token),
@@ -194,6 +206,7 @@ impl Executor for Hashing {
         let (tokens, start, count) = (next(), next(), next());
         let mut states: Vec<Vec<i32>> = self.states.iter().map(|_| next()).collect();
         let rows = start.len();
+        let extended = if self.extended { next() } else { vec![0; rows] };
         let chunk = tokens.len() / rows;
         self.calls.set(self.calls.get() + 1);
         self.positions.set(self.positions.get() + tokens.len());
@@ -210,7 +223,8 @@ impl Executor for Hashing {
                 state[row] = 0;
             }
             for i in 0..count[row] as usize {
-                let (position, token) = (start[row] as usize + i, tokens[row * chunk + i]);
+                let position = start[row] as usize + i;
+                let token = tokens[row * chunk + i] + 1000 * extended[row];
                 for (&kind, state) in self.states.iter().zip(&mut states) {
                     let slots = state.len() / rows;
                     let own = &mut state[row * slots..][..slots];

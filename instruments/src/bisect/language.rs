@@ -15,12 +15,15 @@ pub struct TokenCall {
     pub entry: String,
     pub start: usize,
     pub tokens: Vec<u32>,
+    /// The number of tokens that all calls read together.
+    #[serde(skip)]
+    pub length: usize,
 }
 
 /// Formats a call as text, for example `decode of 1 token from position 4`.
 impl fmt::Display for TokenCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { entry, start, tokens } = self;
+        let Self { entry, start, tokens, .. } = self;
         let noun = if tokens.len() == 1 { "token" } else { "tokens" };
         write!(f, "{entry} of {} {noun} from position {start}", tokens.len())
     }
@@ -31,8 +34,13 @@ impl TokenCall {
     /// except the last in chunks. The entry point `decode` then reads the last token.
     pub fn of(tokens: &[u32], chunk: usize) -> Vec<Self> {
         let Some((last, first)) = tokens.split_last() else { return Vec::new() };
-        let call =
-            |entry: &str, start, tokens: &[u32]| Self { entry: entry.into(), start, tokens: tokens.into() };
+        let length = tokens.len();
+        let call = |entry: &str, start, tokens: &[u32]| Self {
+            entry: entry.into(),
+            start,
+            tokens: tokens.into(),
+            length,
+        };
         let chunks = first.chunks(chunk.max(1)).enumerate();
         let mut calls: Vec<Self> = chunks.map(|(i, tokens)| call("prefill", i * chunk, tokens)).collect();
         calls.push(call("decode", first.len(), &[*last]));
@@ -41,7 +49,7 @@ impl TokenCall {
 
     /// Returns the call that computes the logits of all tokens together.
     pub fn score(tokens: &[u32]) -> Self {
-        Self { entry: "score".into(), start: 0, tokens: tokens.into() }
+        Self { entry: "score".into(), start: 0, tokens: tokens.into(), length: tokens.len() }
     }
 
     /// Returns the arguments for this call of the entry point. The map `state` contains the current
@@ -58,6 +66,7 @@ impl TokenCall {
                 }
                 Role::Start { .. } => all(self.start),
                 Role::Count => all(self.tokens.len()),
+                Role::Extended { original } => all((self.length > original).into()),
                 role => state.get(&role).cloned().unwrap_or_else(|| all(0)),
             }
         };
