@@ -82,7 +82,7 @@ model! {
 
             let at = Position { start: count.filled(0.0), count };
             let attention = |rope: &RopeParameters, seen: Tensor<Bool>| {
-                let rotary = Attend::rotary(at, S, length, &rope.frequencies(self.dim(E), length), length);
+                let rotary = Attend::rotary_of_whole(at, S, length, &rope.frequencies(self.dim(E), length));
                 let mask = Mask::additive(seen.select(0.0, Sdpa::HIDDEN));
                 Attend { mask, ..rotary.scaled(self.config.query_pre_attn_scalar.powf(-0.5)) }
             };

@@ -28,14 +28,14 @@ pub enum RopeScaling {
         /// The divisor of all frequencies.
         factor: f64,
     },
-    /// NTK-aware interpolation. If the context is longer than the longest sequence in training, the
-    /// method enlarges the base of the frequencies (`_compute_dynamic_ntk_parameters`). In HF
-    /// transformers, the base grows with the length of the sequence. In Tracewright, the cosine and
-    /// sine tables are constants that depend on the context length of the compiled program.
+    /// NTK-aware interpolation. For sequences that are longer than those in training, the method
+    /// enlarges the base of the frequencies (`_compute_dynamic_ntk_parameters`). In HF transformers,
+    /// the base of a long sequence grows with each token, and earlier keys keep their base. In
+    /// Tracewright, all long sequences have the base for the context of the compiled program.
     Dynamic {
         /// The growth factor of the base.
         factor: f64,
-        /// The longest context for which the base does not change.
+        /// The largest number of tokens in a sequence whose base does not change.
         max_position_embeddings: f64,
     },
     /// The method divides low frequencies, keeps high frequencies, and interpolates between these
@@ -74,14 +74,13 @@ pub enum RopeScaling {
         attention_factor: f64,
     },
     /// The method divides each frequency by a separate factor (Ding et al., "LongRoPE", 2024;
-    /// `_compute_longrope_parameters`). HF transformers switches to the long factors when a
-    /// sequence exceeds the original context. In Tracewright, the cosine and sine tables are
-    /// constants. A program whose context is longer than the original context uses the long factors
-    /// from the first position on.
+    /// `_compute_longrope_parameters`). When a sequence exceeds the original context, all of its
+    /// positions get the long factors, as in HF transformers
+    /// (`Phi3ForCausalLM.prepare_inputs_for_generation`).
     LongRope {
-        /// The divisors in compiled programs whose context is at most the original context.
+        /// The divisors for sequences of at most the original context.
         short_factor: Vec<f64>,
-        /// The divisors in compiled programs whose context is longer than the original context.
+        /// The divisors for longer sequences.
         long_factor: Vec<f64>,
         /// The number of tokens in the original context.
         original_max_position_embeddings: f64,
@@ -243,9 +242,10 @@ impl RopeParameters {
         }
         // Earlier code has rejected an invalid number, which is 0 here.
         if (1..=limits::HEAD).contains(&features) && !keys.has_problems() {
-            let frequencies = self.frequencies(features, 1).inv_freq;
-            let used = frequencies.into_iter().take(self.turning(pairs));
-            if let Some(useless) = used.into_iter().find(|frequency| !frequency.is_normal()) {
+            let lengths = [Some(1), self.original().map(|original| original.saturating_add(1))];
+            let frequencies = lengths.into_iter().flatten().map(|length| self.of_length(features, length));
+            let mut used = frequencies.flat_map(|all| all.inv_freq.into_iter().take(self.turning(pairs)));
+            if let Some(useless) = used.find(|frequency| !frequency.is_normal()) {
                 let found = format!("{:?}, with a frequency of {useless}", self.theta);
                 keys.refuse("rope_theta", found, "frequencies above 0, as `rope_scaling` stretches them");
             }
@@ -267,11 +267,37 @@ impl RopeParameters {
         }
     }
 
+    /// The largest number of tokens in a sequence with the embedding's original frequencies. All
+    /// positions of longer sequences have other frequencies. The result is `None` if the
+    /// frequencies do not depend on the length of the sequence.
+    pub fn original(&self) -> Option<usize> {
+        match self.scaling {
+            RopeScaling::Dynamic { max_position_embeddings: original, .. }
+            | RopeScaling::LongRope { original_max_position_embeddings: original, .. } => {
+                Some(original as usize)
+            }
+            _ => None,
+        }
+    }
+
     /// The frequencies of a head with `features` features in a compiled program for `context`
-    /// positions. The frequency of pair i is `1 / theta^(2i / R)`, adapted to the context, where R
-    /// is the number of rotated features. The function computes the frequencies in f32 like torch,
-    /// because each unit in the last place affects the logits of late positions.
+    /// positions. If the context is longer than [`original`](Self::original), the result contains
+    /// the frequencies of sequences below and above this length.
     pub fn frequencies(&self, features: usize, context: usize) -> RopeFrequencies {
+        match self.original().filter(|original| *original < context) {
+            None => self.of_length(features, context),
+            Some(original) => {
+                let longer = Box::new(self.of_length(features, context));
+                RopeFrequencies { beyond: Some((original, longer)), ..self.of_length(features, original) }
+            }
+        }
+    }
+
+    /// The frequencies of a sequence with `context` tokens. The frequency of pair i is
+    /// `1 / theta^(2i / R)`, adapted to the context, where R is the number of rotated features. The
+    /// function computes in f32 like torch, because each unit in the last place affects the logits
+    /// of late positions.
+    fn of_length(&self, features: usize, context: usize) -> RopeFrequencies {
         let rotated = self.rotated(features);
         let (base, pairs) = (self.base(rotated, context), rotated.div_ceil(2));
         let turning = self.turning(pairs);

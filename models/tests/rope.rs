@@ -44,7 +44,9 @@ fn read(case: &Json) -> RopeParameters {
 
 fn frequencies(case: &Json) -> RopeFrequencies {
     let number = |key: &str| case[key].as_u64().unwrap() as usize;
-    read(case).frequencies(number("features"), number("context"))
+    let found = read(case).frequencies(number("features"), number("context"));
+    // transformers computed the table for a sequence as long as the context.
+    found.beyond.map_or(RopeFrequencies { beyond: None, ..found }, |(_, longer)| *longer)
 }
 
 #[test]
@@ -120,21 +122,29 @@ fn rotations_of_every_layout_are_those_of_transformers() {
     assert_eq!(cases.len(), 4);
 }
 
-/// The tables are constants of the program. A program with more positions than the original context
-/// uses the long factors from the first position on. The base of a dynamic embedding depends on the
-/// context of the program.
+/// Short sequences have the same frequencies in all programs. A program with more positions than the original
+/// context has a second table for long sequences. With a dynamic embedding, it depends on the context.
 #[test]
-fn the_context_of_the_program_decides() {
+fn the_length_of_the_sequence_decides() {
     let (cases, _) = cases("config");
     let case = |name: &str| cases.iter().find(|case| case["name"] == name).unwrap();
     let longrope = read(case("longrope_long"));
-    assert_eq!(longrope.frequencies(96, 1), longrope.frequencies(96, 4096));
-    assert_ne!(longrope.frequencies(96, 4096), longrope.frequencies(96, 4097));
-    assert_eq!(longrope.frequencies(96, 4097), longrope.frequencies(96, 131_072));
+    let short = longrope.frequencies(96, 1);
+    assert_eq!((longrope.original(), &short.beyond), (Some(4096), &None));
+    assert_eq!(short, longrope.frequencies(96, 4096));
+    let both = longrope.frequencies(96, 4097);
+    assert_eq!(both, longrope.frequencies(96, 131_072));
+    let (original, long) = both.beyond.clone().unwrap();
+    assert_eq!((original, &short), (4096, &RopeFrequencies { beyond: None, ..both }));
+    assert_ne!((&long.inv_freq, &long.beyond), (&short.inv_freq, &None));
     let dynamic = read(case("dynamic_long"));
-    assert_eq!(dynamic.frequencies(64, 2048), RopeParameters::plain(1e4).frequencies(64, 1));
-    assert_ne!(dynamic.frequencies(64, 2049), dynamic.frequencies(64, 2048));
-    assert_ne!(dynamic.frequencies(64, 2049), dynamic.frequencies(64, 4096));
+    let plain = RopeParameters::plain(1e4).frequencies(64, 1);
+    assert_eq!(dynamic.frequencies(64, 2048), plain);
+    let [one, two] = [2049, 4096].map(|context| dynamic.frequencies(64, context));
+    for found in [&one, &two] {
+        assert_eq!((&found.inv_freq, found.beyond.as_ref().unwrap().0), (&plain.inv_freq, 2048));
+    }
+    assert_ne!(one.beyond, two.beyond);
 }
 
 #[test]

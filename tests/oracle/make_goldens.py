@@ -1,5 +1,5 @@
 """Write the committed fixtures: `python make_goldens.py [demo] [demo-gemma3] [random] [NAME …] [embedding] [narrow] [ops]
-[rope] [long]`, where NAME is one of the random ones; all of them without arguments."""
+[rope] [crossing] [long]`, where NAME is one of the random ones; all of them without arguments."""
 
 import json
 import shutil
@@ -224,7 +224,7 @@ ROUNDINGS = dict(hidden_size=28, num_attention_heads=4, num_hidden_layers=2, rms
 
 
 def main():
-    parts = sys.argv[1:] or ["random", "embedding", "narrow", "ops", "rope", "long", "layer", *SHIPPED]
+    parts = sys.argv[1:] or ["random", "embedding", "narrow", "ops", "rope", "crossing", "long", "layer", *SHIPPED]
     random_models({*RANDOM, *FAMILIES, *(name for _, name, _ in committed())} if "random" in parts else parts)
     if "embedding" in parts:
         import embedding
@@ -237,6 +237,10 @@ def main():
         import ops
 
         ops.write(FIXTURES / "ops")
+    if "crossing" in parts:
+        import crossing
+
+        crossing.write(FIXTURES)
     if "long" in parts:
         import long
 

@@ -24,6 +24,9 @@ use tracewright_tests::{level, long};
 /// Tokens that one prefill takes.
 const CHUNK: usize = 128;
 
+/// The longest sequence for which the embeddings `dynamic` and `longrope` are the original ones.
+const TRAINED: usize = 2048;
+
 /// The device of these tests: all threads of this machine.
 const DEVICE: Device = Device::LocalTask { workers: 0 };
 
@@ -84,7 +87,16 @@ fn ropes(length: usize, is_asked_for: impl Fn(&str) -> bool) {
         let vocabulary = expected.len() / positions.len();
         let mut session = Session::new(&network);
         let mut worst = 0f64;
-        for (&position, expected) in positions.iter().zip(expected.chunks(vocabulary)) {
+        // Up to the longest sequence of training, a dynamic embedding is a plain one. A longrope embedding has its
+        // short factors, which `crossing.rs` judges.
+        let kind = name.split('-').next().unwrap();
+        let short = |position: usize| ["dynamic", "longrope"].contains(&kind) && position < TRAINED;
+        let rows = expected.chunks(vocabulary).zip(plain.chunks(vocabulary));
+        for (&position, (expected, plain)) in positions.iter().zip(rows) {
+            if short(position) && kind == "longrope" {
+                continue;
+            }
+            let expected = if short(position) { plain } else { expected };
             let seen = session.tokens().len();
             let found = relative_error(expected, &session.feed(&tokens[seen..=position]).unwrap());
             assert!(found <= BOUND, "{name} at position {position}: {found:e}");
