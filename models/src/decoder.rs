@@ -219,7 +219,8 @@ pub struct LlamaConfig {
     pub attention_out_bias: bool,
     /// Whether the feed-forward network's linear layers have biases.
     pub mlp_bias: bool,
-    /// The largest number of tokens in a sequence.
+    /// The largest number of tokens in a sequence. With a dynamic rotary embedding, this is the
+    /// configured number times the factor of the embedding.
     pub max_position_embeddings: usize,
     /// The element type of the checkpoint's weights, if the configuration contains this type.
     pub element: Option<ElementType>,
@@ -292,6 +293,7 @@ impl LlamaConfig {
         let max_position_embeddings =
             max_position_embeddings.unwrap_or(defaults.rope.max_position_embeddings);
         let rope = RopeDefaults { max_position_embeddings, ..defaults.rope };
+        let rope = read(keys, &rope);
         let config = Self {
             vocab_size: size(0, "vocab_size"),
             hidden_size: size(1, "hidden_size"),
@@ -301,14 +303,14 @@ impl LlamaConfig {
             num_key_value_heads: num_key_value_heads.unwrap_or(num_attention_heads),
             head_dim: keys.optional_count("head_dim").or(defaults.head_dim),
             rms_norm_eps: keys.number_or(defaults.norm_key, defaults.rms_norm_eps),
-            rope: read(keys, &rope),
+            max_position_embeddings: rope.longest(max_position_embeddings),
+            rope,
             local_rope: None,
             windows: Arc::from([]),
             tie_word_embeddings: keys.flag("tie_word_embeddings", defaults.tie_word_embeddings),
             attention_bias: false,
             attention_out_bias: false,
             mlp_bias: false,
-            max_position_embeddings,
             element: keys.element_type(),
         };
         let features = config.head_dim.unwrap_or(config.hidden_size / config.num_attention_heads);

@@ -280,6 +280,17 @@ impl RopeParameters {
         }
     }
 
+    /// The largest number of tokens in a sequence, if `max_position_embeddings` is `most`. A dynamic
+    /// embedding is made for sequences that are longer by its factor.
+    pub(crate) fn longest(&self, most: usize) -> usize {
+        match self.scaling {
+            RopeScaling::Dynamic { factor, .. } => {
+                most.max(((most as f64 * factor) as usize).min(limits::POSITIONS))
+            }
+            _ => most,
+        }
+    }
+
     /// The frequencies of a head with `features` features in a compiled program for `context`
     /// positions. If the context is longer than [`original`](Self::original), the result contains
     /// the frequencies of sequences below and above this length.

@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use serde::Deserialize;
 use tracewright::generate::{Batch, Budgeted, Generated, Lookup, Session, TokenOptions};
 use tracewright_tests::built::repository;
-use tracewright_tests::golden::{BOUND, BuildOptions, Golden, Subject, build, relative_error};
+use tracewright_tests::golden::{BOUND, BuildOptions, Golden, Subject, build, check, relative_error};
 use tracewright_tests::tensors::floats;
 
 #[derive(Deserialize)]
@@ -121,4 +121,14 @@ fn a_session_computes_its_tokens_again_when_the_factors_change() {
             assert!(error <= BOUND, "text {index}, back to {keep} tokens: {error:e}");
         }
     }
+}
+
+/// A context beyond `max_position_embeddings` changes nothing for texts that are shorter.
+#[test]
+fn dynamic_is_that_of_transformers_up_to_the_longest_sequence_of_training() {
+    let golden = Golden::fixture("llama-dynamic").unwrap();
+    let sizes = BuildOptions { context: 200, ..BuildOptions::of(&golden) };
+    let subject = build(&golden.model, &sizes, &["prefill", "decode", "score"], Ok).unwrap();
+    let report = check(&golden, &subject).unwrap();
+    assert!(report.passes(), "{report}");
 }
