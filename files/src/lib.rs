@@ -6,6 +6,7 @@
 //! up to a size limit. The module [`limits`] contains the limits for all files that Tracewright
 //! reads.
 
+mod exact;
 mod json;
 mod kind;
 mod leftovers;
@@ -28,6 +29,7 @@ pub const TOKENIZER_FILES: &[&str] = &[
     "chat_template.jinja",
 ];
 
+pub use exact::{exact_json, exact_number, parse_exact, with_exact_numbers};
 pub use json::{as_written, parse_json, with_json};
 pub use kind::{FileKind, NotReplaced};
 pub use leftovers::Scratch;

@@ -7,7 +7,7 @@ use minijinja::value::ValueKind;
 use minijinja::{Error, Value};
 
 use crate::generator::Generator;
-use crate::{globals, invalid};
+use crate::{globals, invalid, numbers, repr_json};
 
 /// The limits on the size of a template's value.
 #[derive(Clone, Copy, Debug)]
@@ -23,8 +23,13 @@ impl Budget {
         let (mut bytes, mut items) = (self.bytes, limits::TEMPLATE_ITEMS);
         match takes(&value, 0, &mut bytes, &mut items) {
             Some(()) => Ok(value),
-            None => Err(invalid("a value becomes too large or is nested too deep")),
+            None => Err(too_large()),
         }
+    }
+
+    /// Checks that a text of `bytes` bytes is within the limits.
+    pub fn check_bytes(self, bytes: usize) -> Result<(), Error> {
+        if bytes > self.bytes { Err(too_large()) } else { Ok(()) }
     }
 
     /// Checks that joining a list with a separator of `between` bytes stays within the limits.
@@ -35,20 +40,9 @@ impl Budget {
         if items > self.bytes { Err(invalid("a list becomes too long as a text")) } else { Ok(()) }
     }
 
-    /// Checks that a formatted string stays within the limits, and that the keys in the format
-    /// string are ASCII. minijinja 3.0.5 panics at keys with characters outside of ASCII.
+    /// Checks that the values in a formatted string stay within the limits.
     pub fn check_format(self, text: &str, values: &[Value]) -> Result<(), Error> {
-        let without_signs = text.replace("%%", "");
-        let mut keys = without_signs.split("%(").skip(1).filter_map(|rest| rest.split(')').next());
-        if let Some(key) = keys.find(|key| !key.is_ascii()) {
-            let message = format!("a key in a format is not ASCII, which is not supported: `{key}`");
-            return Err(invalid(message));
-        }
-        // The check adds all widths in the format. The check also multiplies the size of all values
-        // by the number of placeholders, because each placeholder could insert every value.
-        let numbers = text.split(|c: char| !c.is_ascii_digit()).filter(|number| !number.is_empty());
-        let wide = numbers.map(|number| number.parse().unwrap_or(usize::MAX)).fold(0, usize::saturating_add);
-        check_width(wide)?;
+        // Each placeholder could insert every value.
         let (mut left, mut items) = (self.bytes, limits::TEMPLATE_ITEMS);
         let fits = values.iter().try_for_each(|value| takes(value, 0, &mut left, &mut items));
         let names = text.matches(['%', '{']).count();
@@ -67,6 +61,11 @@ impl Budget {
             false => Ok(()),
         }
     }
+}
+
+/// The error for a value that exceeds the limits.
+pub fn too_large() -> Error {
+    invalid("a value becomes too large or is nested too deep")
 }
 
 /// Subtracts the size of a value from the remaining limits. Returns `None` if the value exceeds the
@@ -105,23 +104,10 @@ fn takes(value: &Value, depth: usize, bytes: &mut usize, items: &mut usize) -> O
 pub fn as_text(value: &Value) -> Result<Cow<'_, str>, Error> {
     match value.kind() {
         ValueKind::String => Ok(value.as_str().unwrap_or_default().into()),
-        ValueKind::Number | ValueKind::Bool | ValueKind::None | ValueKind::Undefined => {
-            Ok(value.to_string().into())
-        }
+        ValueKind::Bool | ValueKind::None | ValueKind::Undefined => repr_json::str(value),
+        _ if numbers::is_number(value) => repr_json::str(value),
         kind => Err(invalid(format!("expected a text, found a {kind}"))),
     }
-}
-
-/// The number of bytes of `join`'s separator. `arguments` contains the arguments of `join` after
-/// the list.
-pub fn joiner(arguments: &[Value]) -> Result<usize, Error> {
-    let joiner = match arguments.first() {
-        Some(named) if named.is_kwargs() => {
-            Some(named.get_attr("d")?).filter(|joiner| !joiner.is_undefined())
-        }
-        first => first.cloned(),
-    };
-    joiner.map_or(Ok(0), |joiner| Ok(as_text(&joiner)?.len()))
 }
 
 /// Checks the first argument of Jinja's `slice` and `batch`. The first argument of `slice` is a

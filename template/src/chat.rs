@@ -8,14 +8,13 @@ use std::path::PathBuf;
 
 use files::limits;
 use jiff::Zoned;
-use minijinja::value::Serde;
 use minijinja::{Environment, Error, Template, Value};
 use serde_json::{Map, Value as Json};
 
 use crate::budget::Budget;
 use crate::source::{self, Source};
 use crate::strftime::strftime;
-use crate::{TemplateError, engine, invalid};
+use crate::{TemplateError, engine, invalid, json_values};
 
 /// The keys from which templates read the reasoning in a message. The first key in the list is the
 /// standard name.
@@ -167,16 +166,26 @@ impl ChatTemplate {
         }
         let messages = chat.messages.iter().enumerate().map(|(i, message)| prepared(i, message));
         let messages = messages.collect::<Result<Vec<_>, _>>()?;
+        let numbers = |error: Error| {
+            let source = self.sources.iter().find(|source| source.name == template.name());
+            let at = source.map(Source::whole).unwrap_or_default();
+            TemplateError::Render { at: at.into(), why: source::why(&error) }
+        };
+        let values = |json: &[Json]| json.iter().map(json_values::value).collect::<Result<Value, _>>();
         let now = chat.now.clone();
         let strftime_now = move |format: &str| strftime(now.clone().unwrap_or_else(Zoned::now), format);
         // A variable of the conversation replaces a special token of the same name. A variable
         // cannot replace `messages` and the other names below.
         let tokens_and_variables = self.special_tokens.iter().chain(&chat.variables);
         let mut seen = BTreeMap::from([("documents", Value::from(()))]);
-        seen.extend(tokens_and_variables.map(|(name, value)| (name.as_str(), Value::from(Serde(value)))));
+        for (name, value) in tokens_and_variables {
+            seen.insert(name, json_values::value(value).map_err(numbers)?);
+        }
+        let messages = messages.iter().map(json_values::object).collect::<Result<Value, _>>();
+        let tools = chat.tools.as_deref().map_or(Ok(Value::from(())), values);
         seen.extend([
-            ("messages", Value::from(Serde(&messages))),
-            ("tools", Value::from(Serde(&chat.tools))),
+            ("messages", messages.map_err(numbers)?),
+            ("tools", tools.map_err(numbers)?),
             ("add_generation_prompt", Value::from(chat.add_generation_prompt)),
             ("strftime_now", Value::from_function(strftime_now)),
         ]);

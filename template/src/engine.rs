@@ -10,7 +10,10 @@ use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value, filters
 use crate::arguments::Takes;
 use crate::budget::{self, Budget};
 use crate::generator::Generator;
-use crate::{collection_methods, globals, invalid, jinja, markup, repr_json, rewrite, str_methods};
+use crate::{
+    collection_methods, format, globals, invalid, jinja, markup, number_filters, operate, repr_json, rewrite,
+    sorted, str_methods,
+};
 
 /// The name of the counter that contains the number of bytes in a rendering's output.
 const WRITES: &str = "written";
@@ -32,7 +35,7 @@ pub fn environment(budget: Budget, steps: u64) -> Result<Environment<'static>, E
     environment.set_formatter(move |out, state, value| {
         let escaped = match state.auto_escape() {
             AutoEscape::None => None,
-            _ => Some(jinja::escape(budget, value)?),
+            _ => Some(jinja::escape(value)?),
         };
         let text = repr_json::str(escaped.as_ref().unwrap_or(value))?;
         let before = state.get_temp(WRITES).and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0);
@@ -46,7 +49,6 @@ pub fn environment(budget: Budget, steps: u64) -> Result<Environment<'static>, E
     });
     environment.set_unknown_method_callback(move |state, value, method, args| match method {
         rewrite::SLICE => jinja::slice(value, args),
-        rewrite::PERCENT => jinja::percent(state, value, args),
         rewrite::CYCLE => match args {
             [] => Err(invalid("no items for cycling given")),
             _ => value.call_method(state, "cycle", args),
@@ -56,6 +58,7 @@ pub fn environment(budget: Budget, steps: u64) -> Result<Environment<'static>, E
             collection_methods::attribute(value, name)
         }
         _ => match value.as_str() {
+            Some(_) if value.is_safe() => markup::call(budget, value, method, args),
             Some(text) => str_methods::call(budget, text, method, args),
             None if collection_methods::is_dict(value) => {
                 collection_methods::call_of_dict(value, method, args)
@@ -67,7 +70,8 @@ pub fn environment(budget: Budget, steps: u64) -> Result<Environment<'static>, E
         },
     });
     add_filters(&mut environment, budget);
-    environment.add_test("divisibleby", jinja::is_divisible);
+    number_filters::add_tests(&mut environment);
+    operate::add_tests(&mut environment);
     environment.add_test("sequence", jinja::is_sequence);
     environment.add_test("iterable", jinja::is_iterable);
     environment.add_test("mapping", collection_methods::is_dict);
@@ -88,20 +92,19 @@ pub fn environment(budget: Budget, steps: u64) -> Result<Environment<'static>, E
 fn add_filters(environment: &mut Environment<'static>, budget: Budget) {
     environment.add_filter(rewrite::BOUNDED, move |value: Value| budget.bounded(value));
     environment.add_filter(rewrite::LOOPED, jinja::looped);
-    checked(
-        environment,
-        ("join", Takes::Any),
-        filters::join,
-        move |arguments| match arguments {
-            [list, rest @ ..] => budget.check_join(list, budget::joiner(rest)?),
-            [] => Ok(()),
-        },
-        Ok,
-    );
-    let replace = Value::from_function(filters::replace);
-    environment.add_filter("replace", move |state: &mut State, arguments: Rest<ValueOrKwargs>| {
-        jinja::replace(budget, state, &replace, &arguments.into_values())
-    });
+    operate::add_filters(environment, budget);
+    let join = move |state: &mut State, list: &Value, between: &Value, attribute: &Value| {
+        jinja::join(budget, state, list, between, attribute)
+    };
+    taking(environment, ("join", Takes::Places(&["d", "attribute"])), join);
+    let replace = move |state: &mut State, text: &Value, old: &Value, new: &Value, count: Option<i64>| {
+        jinja::replace(budget, state, text, old, new, count)
+    };
+    taking(environment, ("replace", Takes::Places(&["old", "new", "count"])), replace);
+    let sum = move |state: &mut State, list: &Value, attribute: &Value, start: &Value| {
+        number_filters::sum(budget, state, list, attribute, start)
+    };
+    taking(environment, ("sum", Takes::Places(&["attribute", "start"])), sum);
     // These filters return generators.
     let items = |made: Value| Generator::of(&made);
     let batch = Takes::Places(&["linecount", "fill_with"]);
@@ -125,42 +128,51 @@ fn add_filters(environment: &mut Environment<'static>, budget: Budget) {
     taking(environment, ("dictsort", dictsort), filters::dictsort);
     let groupby = Takes::Names(&["attribute", "default", "case_sensitive"]);
     taking(environment, ("groupby", groupby), filters::groupby);
-    let extreme = Takes::Names(&["case_sensitive", "attribute"]);
-    taking(environment, ("max", extreme), filters::max);
-    taking(environment, ("min", extreme), filters::min);
-    let sort = Takes::Names(&["reverse", "case_sensitive", "attribute"]);
-    taking(environment, ("sort", sort), filters::sort);
+    let extreme = Takes::Places(&["case_sensitive", "attribute"]);
+    let sort = Takes::Places(&["reverse", "case_sensitive", "attribute"]);
+    taking(environment, ("max", extreme), sorted::max);
+    taking(environment, ("min", extreme), sorted::min);
+    taking(environment, ("sort", sort), sorted::sort);
     let tojson = Takes::Names(&["ensure_ascii", "indent", "separators", "sort_keys"]);
     taking(environment, ("tojson", tojson), repr_json::tojson);
     let truncate = Takes::Places(&["length", "killwords", "end", "leeway"]);
-    taking(environment, ("truncate", truncate), jinja::truncate);
+    let shorten =
+        move |text: &Value,
+              length: Option<usize>,
+              kill: Option<bool>,
+              end: Option<&Value>,
+              leeway: Option<usize>| { jinja::truncate(budget, text, length, kill, end, leeway) };
+    taking(environment, ("truncate", truncate), shorten);
     taking(environment, ("attr", Takes::Places(&["name"])), jinja::attr);
     taking(environment, ("center", Takes::Places(&["width"])), jinja::center);
     taking(environment, ("trim", Takes::Places(&["chars"])), jinja::trim);
     environment.add_filter("capitalize", jinja::capitalize);
     environment.add_filter("count", jinja::length);
-    environment.add_filter("e", move |value: &Value| jinja::escape(budget, value));
-    environment.add_filter("escape", move |value: &Value| jinja::escape(budget, value));
+    environment.add_filter("abs", number_filters::abs);
+    environment.add_filter("e", jinja::escape);
+    environment.add_filter("escape", jinja::escape);
     environment.add_filter("first", jinja::first);
-    taking(environment, ("float", Takes::Places(&["default"])), jinja::float);
-    environment.add_filter("forceescape", move |value: &Value| jinja::force_escape(budget, value));
-    environment.add_filter("format", move |text: &str, values: Rest<Value>, named: Kwargs| {
-        jinja::format(budget, text, values, &named)
+    taking(environment, ("float", Takes::Places(&["default"])), number_filters::float);
+    environment.add_filter("forceescape", jinja::force_escape);
+    environment.add_filter("format", move |text: &Value, values: Rest<Value>, named: Kwargs| {
+        format::filter(budget, text, values, &named)
     });
     taking(environment, ("indent", Takes::Places(&["width", "first", "blank"])), jinja::indent);
-    taking(environment, ("int", Takes::Places(&["default", "base"])), jinja::int);
+    taking(environment, ("int", Takes::Places(&["default", "base"])), number_filters::int);
     environment.add_filter("items", jinja::items);
     environment.add_filter("last", jinja::last);
     environment.add_filter("length", jinja::length);
-    environment.add_filter("lower", |value: &Value| repr_json::str(value).map(|text| text.to_lowercase()));
+    environment.add_filter("lower", jinja::lower);
     environment.add_filter("reverse", jinja::reverse);
+    let round = Takes::Places(&["precision", "method"]);
+    taking(environment, ("round", round), number_filters::round);
     environment.add_filter("safe", |value: &Value| {
         repr_json::str(value).map(|text| Value::from_safe_string(text.into()))
     });
     environment.add_filter("string", move |value: &Value| jinja::string(budget, value));
     environment.add_filter("striptags", markup::striptags);
     environment.add_filter("title", jinja::title);
-    environment.add_filter("upper", |value: &Value| repr_json::str(value).map(|text| text.to_uppercase()));
+    environment.add_filter("upper", jinja::upper);
     environment.add_filter("wordcount", jinja::wordcount);
 }
 

@@ -1,15 +1,15 @@
 //! Functions and filters of Jinja that minijinja does not have, or that behave differently in
 //! minijinja.
 
-use minijinja::formatting::{self, FormatStyle};
-use minijinja::tests::is_divisibleby;
-use minijinja::value::{Kwargs, Rest, Tuple, ValueKind, from_args};
-use minijinja::{AutoEscape, Error, ErrorKind, State, Value, filters};
+use std::borrow::Cow;
+
+use minijinja::value::{Kwargs, Tuple, ValueKind, from_args};
+use minijinja::{AutoEscape, Error, State, Value, args, filters};
 
 use crate::budget::{self, Budget, blanks};
 use crate::generator::Generator;
 use crate::str_methods::{self, LINE_ENDS, is_space};
-use crate::{collection_methods, invalid, repr_json};
+use crate::{collection_methods, invalid, markup, operate, repr_json};
 
 /// Evaluates Python's `value[start:stop:step]` for strings and lists.
 pub fn slice(value: &Value, args: &[Value]) -> Result<Value, Error> {
@@ -21,7 +21,8 @@ pub fn slice(value: &Value, args: &[Value]) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::String => {
             let text: Vec<char> = value.as_str().unwrap_or_default().chars().collect();
-            Ok(Value::from(steps(text.len(), start, stop, step).map(|i| text[i]).collect::<String>()))
+            let taken = steps(text.len(), start, stop, step).map(|i| text[i]).collect::<String>();
+            Ok(markup::like(value, taken))
         }
         _ if collection_methods::is_list(value) => {
             let items: Vec<Value> = value.try_iter()?.collect();
@@ -29,71 +30,6 @@ pub fn slice(value: &Value, args: &[Value]) -> Result<Value, Error> {
             Ok(if value.is_tuple() { Value::from(Tuple::from(taken)) } else { Value::from(taken) })
         }
         other => Err(invalid(format!("value of type {other} cannot be sliced"))),
-    }
-}
-
-/// Evaluates Python's `text % value`. If `value` is a tuple, each item of the tuple replaces one
-/// placeholder of the text.
-pub fn percent(state: &mut State, value: &Value, args: &[Value]) -> Result<Value, Error> {
-    let (argument,): (Value,) = from_args(args)?;
-    let mut all = vec![value.clone()];
-    if argument.is_tuple() {
-        all.extend(argument.try_iter()?);
-    } else {
-        all.push(argument);
-    }
-    state.apply_filter("format", &all)
-}
-
-/// Jinja's `format`, which evaluates Python's `text % values`.
-pub fn format(budget: Budget, text: &str, values: Rest<Value>, named: &Kwargs) -> Result<String, Error> {
-    let mut values = values.0;
-    let names: Vec<_> = named.args().collect();
-    match (values.as_slice(), names.as_slice()) {
-        (_, []) => {}
-        ([], names) => {
-            let pairs = names.iter().map(|name| Ok((*name, named.get::<Value>(name)?)));
-            values.push(Value::from_pairs(pairs.collect::<Result<Vec<_>, Error>>()?));
-        }
-        _ => return Err(invalid("`format` has values with names and without, expected either")),
-    }
-    budget.check_format(text, &values)?;
-    let text = with_reprs(text, &mut values)?;
-    formatting::format(FormatStyle::Printf, &text, &values)
-}
-
-/// Replaces each `%r` and `%a` in a format string by `%s`, because minijinja does not support `%r`
-/// and `%a`. The function also replaces the value of the placeholder by the text that Python's
-/// `repr` or `ascii` returns for the value.
-fn with_reprs(format: &str, values: &mut [Value]) -> Result<String, Error> {
-    let mut out = String::with_capacity(format.len());
-    let mut index = 0;
-    let mut rest = format;
-    while let Some((before, after)) = rest.split_once('%') {
-        // A key in brackets names a value of a dictionary. The function does not change such
-        // values.
-        let is_keyed = after.starts_with('(');
-        let settings = after.find(|c: char| !"#0- +.123456789hlL".contains(c)).unwrap_or(after.len());
-        let (settings, conversion) = after.split_at(settings);
-        let mut conversion = conversion.chars();
-        let kind = conversion.next();
-        out.extend([before, "%", settings]);
-        match (kind, values.get_mut(index)) {
-            (Some('*'), _) => return Err(invalid("a width among the values, `*`, is not supported")),
-            (Some(kind @ ('r' | 'a')), Some(value)) => {
-                *value = Value::from(repr_json::repr(value, kind == 'a')?);
-                out.push('s');
-            }
-            (kind, _) => out.extend(kind),
-        }
-        index += usize::from(!is_keyed && kind != Some('%'));
-        rest = conversion.as_str();
-    }
-    // An unused value is an error, unless the only value is a list or a dictionary.
-    match values {
-        [one] if collection_methods::is_dict(one) || collection_methods::is_list(one) => Ok(out + rest),
-        _ if index < values.len() => Err(invalid("not all arguments converted during string formatting")),
-        _ => Ok(out + rest),
     }
 }
 
@@ -117,16 +53,6 @@ pub fn is_sequence(value: &Value) -> bool {
 pub fn is_iterable(value: &Value) -> bool {
     let iterates = [ValueKind::String, ValueKind::Undefined, ValueKind::Seq, ValueKind::Iterable];
     iterates.contains(&value.kind()) || collection_methods::is_dict(value)
-}
-
-/// Jinja's test `divisibleby`. minijinja 3.0.5 panics at a division by 0, and at a division of the
-/// smallest integer by −1.
-pub fn is_divisible(value: &Value, by: &Value) -> Result<bool, Error> {
-    match i128::try_from(by.clone()) {
-        Ok(0) => Err(invalid("division by zero")),
-        Ok(-1) => Ok(is_divisibleby(value, &Value::from(1))),
-        _ => Ok(is_divisibleby(value, by)),
-    }
 }
 
 /// Jinja's filter `length`, which returns 0 for an undefined value.
@@ -163,7 +89,7 @@ pub fn items(value: &Value) -> Result<Value, Error> {
 
 pub fn reverse(value: &Value) -> Result<Value, Error> {
     if let Some(text) = value.as_str() {
-        return Ok(Value::from(text.chars().rev().collect::<String>()));
+        return Ok(markup::like(value, text.chars().rev().collect::<String>()));
     }
     let mut items: Vec<Value> = value.try_iter()?.collect();
     items.reverse();
@@ -179,18 +105,12 @@ pub fn attr(value: &Value, name: &str) -> Result<Value, Error> {
 }
 
 /// Jinja's filter `escape`, which does not change a string that is already marked as `safe`.
-pub fn escape(budget: Budget, value: &Value) -> Result<Value, Error> {
-    if value.is_safe() { Ok(value.clone()) } else { force_escape(budget, value) }
+pub fn escape(value: &Value) -> Result<Value, Error> {
+    if value.is_safe() { Ok(value.clone()) } else { force_escape(value) }
 }
 
-pub fn force_escape(budget: Budget, value: &Value) -> Result<Value, Error> {
-    let mut text = repr_json::str(value)?.into_owned();
-    // The ampersand comes first, because the other escaped texts contain an ampersand.
-    for (c, escaped) in [("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("'", "&#39;"), ("\"", "&#34;")] {
-        budget.check_replace(&text, c, escaped)?;
-        text = text.replace(c, escaped);
-    }
-    Ok(Value::from_safe_string(text))
+pub fn force_escape(value: &Value) -> Result<Value, Error> {
+    Ok(Value::from_safe_string(markup::escape_text(&repr_json::str(value)?)?))
 }
 
 /// Jinja's filter `string`, which converts a value to a string.
@@ -201,24 +121,66 @@ pub fn string(budget: Budget, value: &Value) -> Result<Value, Error> {
     }
 }
 
-/// Jinja's filter `replace`. If the caller does not pass the argument `count`, the function calls
-/// minijinja's filter `replace`.
-pub fn replace(budget: Budget, state: &mut State, all: &Value, arguments: &[Value]) -> Result<Value, Error> {
-    let (text, from, to, count, options): (&Value, Option<Value>, Option<Value>, Option<i64>, Kwargs) =
-        from_args(arguments)?;
-    let given = |given: Option<Value>, name| given.map_or_else(|| options.get(name), Ok);
-    let (from, to) = (given(from, "old")?, given(to, "new")?);
-    let count = count.or(options.get("count")?);
-    options.assert_all_used()?;
-    let (text, old, new) = (budget::as_text(text)?, budget::as_text(&from)?, budget::as_text(&to)?);
-    budget.check_replace(&text, &old, &new)?;
-    match count.and_then(|count| usize::try_from(count).ok()) {
-        Some(_) if *state.auto_escape() != AutoEscape::None => {
-            Err(invalid("`replace` with a count is not supported where texts are escaped"))
-        }
-        Some(count) => Ok(Value::from(text.replacen(&*old, &new, count))),
-        None => all.call(state, &[arguments[0].clone(), from, to]),
+/// Jinja's filter `replace`. In a block with `autoescape`, the filter escapes texts that are not
+/// marked as `safe` if another text is.
+pub fn replace(
+    budget: Budget,
+    state: &State,
+    text: &Value,
+    old: &Value,
+    new: &Value,
+    count: Option<i64>,
+) -> Result<Value, Error> {
+    let given = [text, old, new].map(budget::as_text);
+    let [text_of, old_of, new_of] = given;
+    let (mut whole, old_of, mut new_of) = (text_of?, old_of?, new_of?);
+    let escapes = *state.auto_escape() != AutoEscape::None;
+    let is_safe = escapes && (text.is_safe() || old.is_safe() || new.is_safe());
+    if is_safe {
+        (whole, new_of) = (markup::escaped(text)?.into(), markup::escaped(new)?.into());
     }
+    budget.check_replace(&whole, &old_of, &new_of)?;
+    let made = match count.and_then(|count| usize::try_from(count).ok()) {
+        Some(count) => whole.replacen(&*old_of, &new_of, count),
+        None => whole.replace(&*old_of, &new_of),
+    };
+    Ok(if is_safe { Value::from_safe_string(made) } else { Value::from(made) })
+}
+
+/// Jinja's filter `join`, which joins the texts of a list's items.
+pub fn join(
+    budget: Budget,
+    state: &mut State,
+    list: &Value,
+    between: &Value,
+    attribute: &Value,
+) -> Result<Value, Error> {
+    let separator = budget::as_text(between)?;
+    budget.check_join(list, separator.len())?;
+    let mut list = looped(list.clone())?;
+    if !attribute.is_undefined() && !attribute.is_none() {
+        list =
+            state.apply_filter("map", args![list, Kwargs::from_iter([("attribute", attribute.clone())])])?;
+    }
+    let items: Vec<Value> = list.try_iter()?.collect();
+    let escapes = *state.auto_escape() != AutoEscape::None;
+    // If the separator is marked as `safe`, every item is escaped. If an item is, only the
+    // separator and the other items are escaped.
+    let is_safe = escapes && (between.is_safe() || items.iter().any(Value::is_safe));
+    let text = |value: &Value| match is_safe {
+        true => markup::escaped(value).map(Cow::from),
+        false => Ok(repr_json::str(value)?.into_owned().into()),
+    };
+    let separator = text(between)?;
+    let mut joined = String::new();
+    for (i, item) in items.iter().enumerate() {
+        if i > 0 {
+            joined.push_str(&separator);
+        }
+        joined.push_str(&text(item)?);
+        budget.check_bytes(joined.len())?;
+    }
+    Ok(if is_safe { Value::from_safe_string(joined) } else { Value::from(joined) })
 }
 
 /// Jinja's filter `map`, which returns an attribute of each item, or the result of a filter for
@@ -248,107 +210,35 @@ pub fn title(value: &Value) -> Result<String, Error> {
     Ok(out)
 }
 
-pub fn capitalize(value: &Value) -> Result<String, Error> {
-    Ok(str_methods::capitalize(&repr_json::str(value)?))
+pub fn capitalize(value: &Value) -> Result<Value, Error> {
+    Ok(markup::like(value, str_methods::capitalize(&repr_json::str(value)?)))
 }
 
-pub fn trim(value: &Value, chars: Option<&str>) -> Result<String, Error> {
-    Ok(str_methods::strip(&repr_json::str(value)?, chars).to_owned())
+pub fn lower(value: &Value) -> Result<Value, Error> {
+    Ok(markup::like(value, repr_json::str(value)?.to_lowercase()))
 }
 
-/// Jinja's filter `int`, which returns `default` for a value that is not a number.
-pub fn int(value: &Value, default: Value, base: Option<u32>) -> Result<Value, Error> {
-    let number = match value.kind() {
-        ValueKind::Bool => return Ok(Value::from(i64::from(value.is_true()))),
-        ValueKind::Number if value.is_integer() => return Ok(value.clone()),
-        ValueKind::Number => Some(f64::try_from(value.clone())?),
-        ValueKind::String => {
-            let text = number_text(value.as_str().unwrap_or_default())?;
-            if let Some(whole) = whole_number(text, base.unwrap_or(10))? {
-                return Ok(Value::from(whole));
-            }
-            // If the text is an infinite number, the filter returns the default.
-            real_number(text).filter(|number| number.is_finite())
-        }
-        ValueKind::Undefined => return Err(Error::from(ErrorKind::UndefinedError)),
-        _ => None,
-    };
-    match number {
-        Some(number) if number.abs() < i128::MAX as f64 => Ok(Value::from(number as i128)),
-        Some(number) if !number.is_nan() => Err(invalid(format!("{number:e} is too large for an integer"))),
-        _ if default.is_undefined() => Ok(Value::from(0)),
-        _ => Ok(default),
-    }
+pub fn upper(value: &Value) -> Result<Value, Error> {
+    Ok(markup::like(value, repr_json::str(value)?.to_uppercase()))
 }
 
-/// Jinja's filter `float`, which returns `default` for a value that is not a number.
-pub fn float(value: &Value, default: Value) -> Result<Value, Error> {
-    let number = match value.kind() {
-        ValueKind::Bool => Some(f64::from(u8::from(value.is_true()))),
-        ValueKind::Number => Some(f64::try_from(value.clone())?),
-        ValueKind::String => real_number(number_text(value.as_str().unwrap_or_default())?),
-        ValueKind::Undefined => return Err(Error::from(ErrorKind::UndefinedError)),
-        _ => None,
-    };
-    let default = if default.is_undefined() { Value::from(0.0) } else { default };
-    Ok(number.map_or(default, Value::from))
-}
-
-/// Removes white space at the two ends of a text, to parse the text as a number. Digits outside of
-/// ASCII are an error, because this crate does not contain Python's tables of such digits.
-fn number_text(text: &str) -> Result<&str, Error> {
-    let text = str_methods::strip(text, None);
-    match text.is_ascii() {
-        true => Ok(text),
-        false => Err(invalid("a text that is no ASCII is not read as a number")),
-    }
-}
-
-/// Removes the underscores between digits. Returns `None` if an underscore is not between two
-/// digits.
-fn digits(text: &str, is_digit: impl Fn(char) -> bool) -> Option<String> {
-    let parts: Vec<_> = text.split('_').collect();
-    let stands_between = |pair: &[&str]| pair[0].ends_with(&is_digit) && pair[1].starts_with(&is_digit);
-    parts.windows(2).all(stands_between).then(|| parts.concat())
-}
-
-/// Python's `int(text, base)`. Returns `None` if the text is not an integer.
-fn whole_number(text: &str, base: u32) -> Result<Option<i128>, Error> {
-    if !(2..=36).contains(&base) {
-        return Err(invalid(format!("the base is {base}, expected one from 2 to 36")));
-    }
-    let (sign, mut rest) = text.split_at(usize::from(text.starts_with(['+', '-'])));
-    let prefixes = [(2, ["0b", "0B"]), (8, ["0o", "0O"]), (16, ["0x", "0X"])];
-    for (_, prefixes) in prefixes.iter().filter(|(of, _)| *of == base) {
-        let behind = prefixes.iter().find_map(|prefix| rest.strip_prefix(prefix));
-        rest = behind.map_or(rest, |behind| behind.strip_prefix('_').unwrap_or(behind));
-    }
-    let is_digit = |c: char| c.is_digit(base);
-    let Some(digits) = digits(rest, is_digit).filter(|all| !all.is_empty() && all.chars().all(is_digit))
-    else {
-        return Ok(None);
-    };
-    let too_large = |_| invalid(format!("`{text:.40}` is too large for an integer"));
-    i128::from_str_radix(&format!("{sign}{digits}"), base).map(Some).map_err(too_large)
-}
-
-/// Python's `float(text)`. Returns `None` if the text is not a number.
-fn real_number(text: &str) -> Option<f64> {
-    digits(text, |c| c.is_ascii_digit())?.parse().ok()
+pub fn trim(value: &Value, chars: Option<&str>) -> Result<Value, Error> {
+    Ok(markup::like(value, str_methods::strip(&repr_json::str(value)?, chars)))
 }
 
 pub fn center(value: &Value, width: Option<i64>) -> Result<Value, Error> {
-    str_methods::center(&repr_json::str(value)?, width.unwrap_or(80))
+    markup::all_like(value, str_methods::center(&repr_json::str(value)?, width.unwrap_or(80))?)
 }
 
 /// Jinja's filter `indent`, which indents the lines of a text. The filter `indent` keeps a line end
 /// at the end of the text.
 pub fn indent(
-    text: &str,
+    value: &Value,
     width: Option<Value>,
     first: Option<bool>,
     blank: Option<bool>,
-) -> Result<String, Error> {
+) -> Result<Value, Error> {
+    let text = value.as_str().ok_or_else(|| invalid("`indent` is given no text"))?;
     let (first, blank) = (first.unwrap_or(false), blank.unwrap_or(false));
     let width = width.unwrap_or(Value::from(4));
     let margin = match width.as_str() {
@@ -362,26 +252,33 @@ pub fn indent(
     let text = format!("{text}\n").replace("\r\n", "\n");
     let mut lines: Vec<_> = text.split(LINE_ENDS).enumerate().map(line).collect();
     lines.pop(); // the empty text after the added line end
-    Ok(lines.join("\n"))
+    Ok(markup::like(value, lines.join("\n")))
 }
 
 pub fn truncate(
-    text: &str,
+    budget: Budget,
+    value: &Value,
     length: Option<usize>,
     killwords: Option<bool>,
-    end: Option<&str>,
+    end: Option<&Value>,
     leeway: Option<usize>,
-) -> String {
-    let (length, end) = (length.unwrap_or(255), end.unwrap_or("..."));
-    if text.chars().count() <= length.saturating_add(leeway.unwrap_or(5)) {
-        return text.to_string();
+) -> Result<Value, Error> {
+    let text = value.as_str().ok_or_else(|| invalid("`truncate` is given no text"))?;
+    let dots = Value::from("...");
+    let (length, end) = (length.unwrap_or(255), end.filter(|end| !end.is_undefined()).unwrap_or(&dots));
+    let end_len = repr_json::str(end)?.chars().count();
+    if end_len > length {
+        return Err(invalid(format!("the length of `truncate` is {length}, expected at least {end_len}")));
     }
-    let kept: String = text.chars().take(length.saturating_sub(end.chars().count())).collect();
+    if text.chars().count() <= length.saturating_add(leeway.unwrap_or(5)) {
+        return Ok(value.clone());
+    }
+    let kept: String = text.chars().take(length.saturating_sub(end_len)).collect();
     let kept = match killwords.unwrap_or(false) {
         true => &kept,
         false => kept.rsplit_once(' ').map_or(kept.as_str(), |(words, _)| words),
     };
-    format!("{kept}{end}")
+    operate::add(budget, &markup::like(value, kept), end)
 }
 
 pub fn wordcount(value: &Value) -> Result<usize, Error> {

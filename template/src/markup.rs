@@ -1,9 +1,108 @@
-//! Jinja's filter `striptags`, which removes HTML markup from a text.
+//! Python's `markupsafe.Markup`, which is the type of strings that a template marks as `safe`, and
+//! Jinja's filter `striptags`.
 
+use files::limits;
+use minijinja::value::{Tuple, from_args};
 use minijinja::{Error, Value};
 
+use crate::budget::Budget;
 use crate::str_methods::is_space;
-use crate::{invalid, repr_json};
+use crate::{collection_methods, format, invalid, repr_json, str_methods};
+
+/// The methods of `Markup` whose results are marked as `safe`.
+const SAFE: &str = "capitalize center expandtabs join ljust lower lstrip partition removeprefix removesuffix replace \
+    rjust rpartition rsplit rstrip split splitlines strip swapcase title upper zfill";
+
+/// Returns a string that is marked as `safe` if the string `model` is.
+pub fn like(model: &Value, text: impl Into<String>) -> Value {
+    if model.is_safe() { Value::from_safe_string(text.into()) } else { Value::from(text.into()) }
+}
+
+/// Marks the strings of a result as `safe` if the string `model` is. A result is a string, a list of
+/// strings or a tuple of strings.
+pub fn all_like(model: &Value, made: Value) -> Result<Value, Error> {
+    if !model.is_safe() {
+        return Ok(made);
+    }
+    if let Some(text) = made.as_str() {
+        return Ok(Value::from_safe_string(text.to_owned()));
+    }
+    let items: Vec<Value> =
+        made.try_iter()?.map(|item| like(model, item.as_str().unwrap_or_default())).collect();
+    Ok(if collection_methods::is_tuple(&made) { Tuple::from(items).into() } else { items.into() })
+}
+
+/// The text of a value, escaped unless the value is marked as `safe`.
+pub fn escaped(value: &Value) -> Result<String, Error> {
+    let text = repr_json::str(value)?;
+    if value.is_safe() { Ok(text.into_owned()) } else { escape_text(&text) }
+}
+
+/// Escapes the characters that have a meaning in HTML.
+pub fn escape_text(text: &str) -> Result<String, Error> {
+    let escape = |c: char| match c {
+        '&' => Some("&amp;"),
+        '<' => Some("&lt;"),
+        '>' => Some("&gt;"),
+        '\'' => Some("&#39;"),
+        '"' => Some("&#34;"),
+        _ => None,
+    };
+    let more: usize = text.chars().filter_map(escape).map(|escaped| escaped.len() - 1).sum();
+    if more > 0 && (text.len() + more) as u64 > limits::PROMPT {
+        return Err(invalid("a text becomes too long where a part is replaced"));
+    }
+    let mut out = String::with_capacity(text.len() + more);
+    for c in text.chars() {
+        match escape(c) {
+            Some(escaped) => out.push_str(escaped),
+            None => out.push(c),
+        }
+    }
+    Ok(out)
+}
+
+/// Calls a method of a string that is marked as `safe`. The methods that insert another text escape
+/// that text.
+pub fn call(budget: Budget, mark: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+    let text = mark.as_str().unwrap_or_default();
+    match method {
+        "format" => format::format(budget, text, args, true).map(Value::from_safe_string),
+        "format_map" => {
+            let (mapping,): (&Value,) = from_args(args)?;
+            format::format_map(budget, text, mapping, true).map(Value::from_safe_string)
+        }
+        "striptags" => {
+            let () = from_args(args)?;
+            striptags(mark).map(Value::from)
+        }
+        "unescape" => {
+            let () = from_args(args)?;
+            unescape(text).map(Value::from)
+        }
+        "escape" => {
+            let (value,): (&Value,) = from_args(args)?;
+            Ok(Value::from_safe_string(escaped(value)?))
+        }
+        "join" => {
+            let (list,): (&Value,) = from_args(args)?;
+            budget.check_join(list, text.len())?;
+            let texts = list.try_iter()?.map(|item| escaped(&item)).collect::<Result<Vec<_>, _>>()?;
+            budget.check_bytes(texts.iter().map(|item| item.len() + text.len()).sum())?;
+            Ok(Value::from_safe_string(texts.join(text)))
+        }
+        "replace" | "center" | "ljust" | "rjust" if args.len() > 1 => {
+            let mut args = args.to_vec();
+            // The second argument is the new text or the fill character.
+            args[1] = Value::from(escaped(&args[1])?);
+            all_like(mark, str_methods::call(budget, text, method, &args)?)
+        }
+        _ if SAFE.split(' ').any(|safe| safe == method) => {
+            all_like(mark, str_methods::call(budget, text, method, args)?)
+        }
+        _ => str_methods::call(budget, text, method, args),
+    }
+}
 
 /// The names of the characters U+00A0 to U+00FF, in order. HTML does not require a semicolon after
 /// the name of a character from U+00A0 to U+00FF.

@@ -9,7 +9,7 @@ use minijinja::{Error, Value};
 
 use crate::budget::blanks;
 use crate::collection_methods::{self, View};
-use crate::invalid;
+use crate::{invalid, numbers};
 
 /// Python's `json.dumps` with `ensure_ascii=False`. Jinja's filter `tojson` escapes text for HTML,
 /// but the filter `tojson` of HF transformers does not.
@@ -53,7 +53,10 @@ impl Dumps {
         match value.kind() {
             ValueKind::None => out.push_str("null"),
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
-            ValueKind::Number => out.push_str(&number(value, ["NaN", "Infinity", "-Infinity"])?),
+            _ if numbers::is_number(value) => out.push_str(&match &*numbers::repr(value)? {
+                "nan" => "NaN".to_owned(),
+                number => number.replace("inf", "Infinity"),
+            }),
             ValueKind::String => self.string(value.as_str().unwrap_or_default(), out),
             ValueKind::Seq | ValueKind::Iterable if collection_methods::is_list(value) => {
                 let items: Vec<_> = value.try_iter()?.collect();
@@ -67,7 +70,7 @@ impl Dumps {
                 self.list(('{', '}'), &keys, depth, out, |key, out| {
                     match key.kind() {
                         ValueKind::String => self.string(key.as_str().unwrap_or_default(), out),
-                        ValueKind::None | ValueKind::Bool | ValueKind::Number => {
+                        _ if key.is_none() || key.kind() == ValueKind::Bool || numbers::is_number(key) => {
                             out.push('"');
                             self.value(key, depth, out)?;
                             out.push('"');
@@ -159,7 +162,12 @@ fn write_repr(value: &Value, ascii: bool, depth: usize, out: &mut String) -> Res
     match value.kind() {
         ValueKind::Undefined => out.push_str("Undefined"),
         ValueKind::None | ValueKind::Bool => out.push_str(&value.to_string()),
-        ValueKind::Number => out.push_str(&number(value, ["nan", "inf", "-inf"])?),
+        _ if numbers::is_number(value) => out.push_str(&numbers::repr(value)?),
+        ValueKind::String if value.is_safe() => {
+            out.push_str("Markup(");
+            quoted(value.as_str().unwrap_or_default(), ascii, out);
+            out.push(')');
+        }
         ValueKind::String => quoted(value.as_str().unwrap_or_default(), ascii, out),
         _ if collection_methods::is_dict(value) => write_items(value, ["{", "}"], ascii, depth, out)?,
         _ if collection_methods::is_namespace(value) => {
@@ -237,27 +245,4 @@ fn bounded(depth: usize, out: &str) -> Result<(), Error> {
         true => Err(invalid("a value is nested too deep, or too long as a text")),
         false => Ok(()),
     }
-}
-
-/// Formats a number in Python's notation. The array contains the names of NaN, of infinity and of
-/// minus infinity.
-fn number(value: &Value, [nan, infinity, minus_infinity]: [&str; 3]) -> Result<String, Error> {
-    if value.is_integer() {
-        return Ok(value.to_string());
-    }
-    let number = f64::try_from(value.clone())?;
-    if !number.is_finite() {
-        let infinity = if number > 0.0 { infinity } else { minus_infinity };
-        return Ok(if number.is_nan() { nan } else { infinity }.to_string());
-    }
-    // Rust's debug format writes exponents for the same numbers as Python, but writes `1e16`
-    // instead of `1e+16` and `1e-5` instead of `1e-05`.
-    let text = format!("{number:?}");
-    Ok(match text.split_once('e') {
-        None => text,
-        Some((digits, exponent)) => {
-            let (sign, exponent) = exponent.strip_prefix('-').map_or(('+', exponent), |rest| ('-', rest));
-            format!("{digits}e{sign}{exponent:0>2}")
-        }
-    })
 }

@@ -3,15 +3,11 @@
 
 use std::ops::Range;
 
-use crate::{collection_methods, str_methods};
+use crate::{collection_methods, operators, str_methods};
 
 /// The name of the method that evaluates a slice such as `x[a:b:c]` in a rewritten template.
 /// minijinja panics when it evaluates `""[::-1]`.
 pub const SLICE: &str = "__slice__";
-
-/// The name of the method that evaluates `'…' % x` in a rewritten template. minijinja supports `%`
-/// only for numbers.
-pub const PERCENT: &str = "__mod__";
 
 /// The name of the method that replaces `x.items` without parentheses in a rewritten template. For
 /// `x.items`, minijinja looks only for a key `items` in the dictionary.
@@ -56,7 +52,7 @@ pub struct Tag {
 /// - `{% generation %}` … `{% endgeneration %}`, which marks the model's answers for training,
 ///   becomes the scope `{% with %}` … `{% endwith %}`.
 /// - `x[a:b:c]` becomes `x.__slice__(a, b, c)`.
-/// - `'…' % x` becomes `'…'.__mod__(x)`.
+/// - Operators become filters; see [`operators`].
 /// - `x.items` without a call becomes `x.__getattr__('items')`. Every other name of a Python method
 ///   is rewritten in the same way as `items`.
 /// - The list of a `for` gets the filter [`LOOPED`].
@@ -111,7 +107,9 @@ pub fn translate(source: &str) -> (Translated, Vec<Tag>) {
                 if opens == "{%" {
                     unknown = unknown_default(name);
                 }
-                let inner = if opens == "{{" { expression(inner) } else { statement(inner) };
+                let is_statement = opens == "{%";
+                let inner = if is_statement { statement(inner) } else { expression(inner) };
+                let inner = operators::with_filters(&inner, is_statement);
                 out.push_str(&format!("{opens}{inner}{end}"));
             }
         }
@@ -379,20 +377,11 @@ fn expression(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut scan = Scan::inside();
     let mut open: Vec<Bracket> = Vec::new();
-    let mut after_string = false;
     let mut rest = text;
     while let Some(c) = rest.chars().next() {
-        let was_string = scan.quote.is_some();
         let code = scan.is_code(c);
         rest = &rest[c.len_utf8()..];
         match c {
-            '%' if code && after_string && !rest.starts_with('}') => {
-                let operand = rest[..operand_len(rest)].trim_end();
-                out.truncate(out.trim_end().len());
-                out.push_str(&format!(".{PERCENT}({})", expression(operand.trim_start())));
-                rest = &rest[operand.len()..];
-                continue;
-            }
             '.' if code => {
                 let name = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
                 let (name, behind) = rest.split_at(name);
@@ -429,15 +418,22 @@ fn expression(text: &str) -> String {
             ']' | ')' | '}' if code => {
                 if let Some(mut bracket) = open.pop() {
                     bracket.bound(&mut out);
-                    if let Bracket { at, kind: '[', colons, .. } = bracket
-                        && let [first, second] = colons[..]
+                    let slice = match bracket.colons[..] {
+                        [first] => Some((first, None)),
+                        [first, second] => Some((first, Some(second))),
+                        _ => None,
+                    };
+                    if let Bracket { at, kind: '[', .. } = bracket
+                        && let Some((first, second)) = slice
                     {
                         let part = |part: &str| {
                             if part.trim().is_empty() { "none" } else { part.trim() }.to_string()
                         };
-                        let parts =
-                            [&out[at + 1..first], &out[first + 1..second], &out[second + 1..]].map(part);
+                        let step = second.map(|second| part(&out[second + 1..]));
+                        let stop = part(&out[first + 1..second.unwrap_or(out.len())]);
+                        let parts = [Some(part(&out[at + 1..first])), Some(stop), step];
                         out.truncate(at);
+                        let parts: Vec<_> = parts.into_iter().flatten().collect();
                         out.push_str(&format!(".{SLICE}({})", parts.join(", ")));
                         continue;
                     }
@@ -445,41 +441,9 @@ fn expression(text: &str) -> String {
             }
             _ => {}
         }
-        after_string = (was_string && scan.quote.is_none()) || (after_string && c.is_whitespace());
         out.push(c);
     }
     out
-}
-
-/// The length of the right operand of `%`. The operand is a bracket, a string or a word, with the
-/// attributes, filters and calls that follow directly.
-fn operand_len(text: &str) -> usize {
-    let mut scan = Scan::inside();
-    let (mut depth, mut seen, mut gap) = (0, false, false);
-    for (at, c) in text.char_indices() {
-        let in_string = scan.quote.is_some();
-        if !scan.is_code(c) || in_string {
-            continue;
-        }
-        match c {
-            '(' | '[' | '{' if depth > 0 || !gap || !seen => depth += 1,
-            ')' | ']' | '}' if depth > 0 => depth -= 1,
-            _ if depth > 0 => {}
-            c if c.is_whitespace() => {
-                gap = seen;
-                continue;
-            }
-            '.' | '|' => {
-                (seen, gap) = (false, false); // the name that follows belongs to the operand
-                continue;
-            }
-            '-' | '+' if !seen => continue,
-            c if (c.is_alphanumeric() || "_\"'".contains(c)) && !gap => {}
-            _ => return at,
-        }
-        (seen, gap) = (true, false);
-    }
-    text.len()
 }
 
 /// Scans a tag to distinguish code from strings, and counts the open braces of dictionaries.
@@ -528,7 +492,7 @@ mod tests {
     fn slices_with_a_step_and_formats_are_rewritten() {
         for (text, expected) in [
             ("{{ x[::-1] }}", "{{ x.__slice__(none, none, -1) }}"),
-            ("{{ x[1:] }}{{ x[:'a:b'] }}", "{{ x[1:] }}{{ x[:'a:b'] }}"),
+            ("{{ x[1:] }}{{ x[:'a:b'] }}", "{{ x.__slice__(1, none) }}{{ x.__slice__(none, 'a:b') }}"),
             (
                 "{{ x[y[::2][0]:f(':', {'a': 1, 'b': 2}):3] }}",
                 "{{ x.__slice__(y.__slice__(none, none, 2)[0], f(':', {'a': 1, 'b': 2}), 3) }}",
@@ -536,11 +500,17 @@ mod tests {
             ("[::-1] {# x[::-1] #} {{ '[::-1] }}' }}", "[::-1] {# x[::-1] #} {{ '[::-1] }}' }}"),
             ("{{ [{'a': {'b': 1}}, {'c': 2}] }}[::]", "{{ [{'a': {'b': 1}}, {'c': 2}] }}[::]"),
             ("{% generation_x %}{%+ generation", "{% generation_x %}{%+ with"),
-            ("{{ 'a%s' % x.y[0] ~ 'b' }}", "{{ 'a%s'.__mod__(x.y[0]) ~ 'b' }}"),
-            ("{{ f(a ~ b, c=d + e, g=1) }}", "{{ f( (a ~ b)|__bounded__, c= (d + e)|__bounded__, g=1) }}"),
-            ("{{ [a + b][c + 1:] == 'x+y' }}", "{{ [ (a + b)|__bounded__][c + 1:] == 'x+y' }}"),
-            ("{{ f(*a, **b) or (c == d * 2) }}", "{{ f(*a, **b) or ( (c == d * 2)|__bounded__) }}"),
-            ("{{ {'a': b ~ c, 'd': e} }}", "{{ {'a': (b ~ c)|__bounded__, 'd': e} }}"),
+            ("{{ 'a%s' % x.y[0] ~ 'b' }}", "{{ 'a%s'|__rem__(x.y[0])|__concat__('b') }}"),
+            (
+                "{{ f(a ~ b, c=d + e, g=1) }}",
+                "{{ f( (a|__concat__(b))|__bounded__, c= (d|__add__(e))|__bounded__, g=1) }}",
+            ),
+            (
+                "{{ [a + b][c + 1:] == 'x+y' }}",
+                "{{ [ (a|__add__(b))|__bounded__].__slice__(c|__add__(1), none) == 'x+y' }}",
+            ),
+            ("{{ f(*a, **b) or (c == d * 2) }}", "{{ f(*a, **b) or ( (c == d|__mul__(2))|__bounded__) }}"),
+            ("{{ {'a': b ~ c, 'd': e} }}", "{{ {'a': (b|__concat__(c))|__bounded__, 'd': e} }}"),
             (
                 "{%- set x.y = 'a=b' if c == 1 else d -%}",
                 "{%- set x.y = ('a=b' if c == 1 else d)|__bounded__ -%}",
@@ -552,21 +522,21 @@ mod tests {
             ("{% set a, b = 1, 2 %}{% set c %}", "{% set a, b = (1, 2)|__bounded__ %}{% set c %}"),
             (
                 "{% for a, b in x['in'] if a in c %}{%- for a in [b ~ c] recursive -%}{% for a in b %}",
-                "{% for a, b in (x['in'])|__looped__ if a in c %}{%- for a in ([ (b ~ c)|__bounded__])|__looped__ recursive -%}{% for a in (b)|__looped__  %}",
+                "{% for a, b in (x['in'])|__looped__ if a in c %}{%- for a in ([ (b|__concat__(c))|__bounded__])|__looped__ recursive -%}{% for a in (b)|__looped__  %}",
             ),
-            ("{% with a = b ~ c, d = e %}", "{% with a = (b ~ c)|__bounded__, d = e %}"),
+            ("{% with a = b ~ c, d = e %}", "{% with a = (b|__concat__(c))|__bounded__, d = e %}"),
             (
                 "{{ '%s %d' % (x, -1 % 2)|f('%') + 5 % 3 }}",
-                "{{ '%s %d'.__mod__((x, -1 % 2)|f('%')) + 5 % 3 }}",
+                "{{ '%s %d'|__rem__((x, -1|__rem__(2))|f('%'))|__add__(5|__rem__(3)) }}",
             ),
             (
                 "{% set x = '%s' % -y if z %}{% set x = 'a' %}",
-                "{% set x = ('%s'.__mod__(-y) if z)|__bounded__ %}{% set x = ('a')|__bounded__ %}",
+                "{% set x = ('%s'|__rem__(y|__neg__) if z)|__bounded__ %}{% set x = ('a')|__bounded__ %}",
             ),
             ("{%- endgeneration -%}x", "{%- endwith -%}x"),
             (
                 "{{ x.items.y.title|f }}{{ x.items () }}{{ 'x.items' }}{{ x.item }}",
-                "{{ x.__getattr__('items').y.__getattr__('title')|f }}{{ x.items () }}{{ 'x.items' }}{{ x.item }}",
+                "{{ x.__getattr__('items').y.__getattr__('title')|f }}{{ x.items() }}{{ 'x.items' }}{{ x.item }}",
             ),
             (
                 "{%- raw %}\n{{ x[::-1] }}{{ '%s' % x }}{% generation %}\n  {% endraw -%}{{ y[::2] }}",
@@ -574,7 +544,7 @@ mod tests {
             ),
             (
                 "{#}{% raw %}#}{{ '{% raw %}' ~ x[::2] }}",
-                "{#}{% raw %}#}{{ '{% raw %}' ~ x.__slice__(none, none, 2) }}",
+                "{#}{% raw %}#}{{ '{% raw %}'|__concat__(x.__slice__(none, none, 2)) }}",
             ),
             (
                 "{% set x.items = y.items %}{% set x.items %}",

@@ -1,9 +1,8 @@
-use minijinja::formatting::{self, FormatStyle};
 use minijinja::value::{Kwargs, Tuple, from_args};
 use minijinja::{Error, ErrorKind, Value};
 
 use crate::budget::{self, Budget};
-use crate::invalid;
+use crate::{format, invalid};
 
 /// The names of all methods of Python's `str`, including methods that [`call`] does not support.
 const METHODS: &str = "capitalize casefold center count encode endswith expandtabs find format format_map index isalnum \
@@ -28,9 +27,10 @@ pub fn call(budget: Budget, text: &str, method: &str, args: &[Value]) -> Result<
         "find" => {
             Ok(Value::from(position(text, args, |part, what| part.find(what))?.map_or(-1, |at| at as i64)))
         }
-        "format" => {
-            budget.check_format(text, args)?;
-            formatting::format(FormatStyle::StrFormat, text, args).map(Value::from)
+        "format" => format::format(budget, text, args, false).map(Value::from),
+        "format_map" => {
+            let (mapping,): (&Value,) = from_args(args)?;
+            format::format_map(budget, text, mapping, false).map(Value::from)
         }
         "index" => found(position(text, args, |part, what| part.find(what))?),
         "isalnum" => each(text, args, is_letter_or_number),

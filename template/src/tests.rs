@@ -46,12 +46,10 @@ fn what_cycles_is_something() {
 }
 
 #[test]
-fn keys_in_a_format_are_ascii() {
-    check("{{ 'é %(a)s %%(é)' % {'a': 'ü'} }}", json!({}), "é ü %(é)");
-    for source in ["{{ 'wor%(999\u{1d3}' % 1 }}", "{{ '%(\u{e9})s'|format({'\u{e9}': 1}) }}"] {
-        let error = render(source, json!({})).unwrap_err();
-        assert!(errors::WithCauses(&error).to_string().contains("is not ASCII"), "{error:?}");
-    }
+fn keys_in_a_format_are_any_text() {
+    check("{{ 'é %(a)s %%(é) %(é)s' % {'a': 'ü', 'é': 1} }}", json!({}), "é ü %(é) 1");
+    let error = render("{{ 'wor%(999\u{1d3}' % 1 }}", json!({})).unwrap_err();
+    assert!(errors::WithCauses(&error).to_string().contains("has no end"), "{error:?}");
 }
 
 #[test]

@@ -10,7 +10,6 @@ use serde_json::{Map, json};
 use crate::budget::Budget;
 use crate::chat::Bounded;
 use crate::generator::Generator;
-use crate::jinja::is_divisible;
 use crate::{Chat, ChatTemplate, repr_json};
 
 const FULL: usize = limits::PROMPT as usize;
@@ -35,18 +34,19 @@ fn nested(lists: usize) -> Value {
 
 #[test]
 fn the_widths_in_a_format_are_bounded() {
-    let budget = Budget { bytes: FULL };
-    for wide in ["%67108865d", "%67108864d%1d", "%.67108865f", "{:>67108865}", "%99999999999999999999d"] {
-        assert!(budget.check_format(wide, &[]).is_err(), "{wide}");
+    let wide = "a text becomes too wide";
+    for format in ["%67108865d", "%67108864d%1d", "%.67108865f", "%99999999999999999999d"] {
+        refused(&format!("{{{{ '{format}' % (1, 2)[:{}] }}}}", format.matches('%').count()), wide);
     }
-    for wide in ["%67108864d", "%60000000d%7000000d", "{:>67108864}"] {
-        budget.check_format(wide, &[]).unwrap();
+    for format in ["{:>67108865}", "{:67108865.2f}", "{:.67108865f}", "{:99999999999999999999}"] {
+        refused(&format!("{{{{ '{format}'.format(1) }}}}"), wide);
     }
-    // The number is a value and not a width.
-    budget.check_format("%d", &[Value::from(10_000_000_000_i64)]).unwrap();
+    // These numbers are no widths.
+    let plain = "{{ '99999999999 %d' % 10000000000 }} {{ '99999999999 {}'.format(10000000000) }}";
+    assert_eq!(said(plain).unwrap(), "99999999999 10000000000 99999999999 10000000000");
     refused("{{ '%*d' % (10000000000, 1) }}", "a width among the values");
     for conversion in ["%10000000000r", "%.10000000000r", "%10000000000a", "%(a)10000000000s"] {
-        refused(&format!("{{{{ '{conversion}' % 1 }}}}"), "a text becomes too wide");
+        refused(&format!("{{{{ '{conversion}' % {{'a': 1}} }}}}"), wide);
     }
 }
 
@@ -215,14 +215,6 @@ fn operators_share_the_room() {
     };
     assert_eq!(said(&source(50)).unwrap(), "1000000050");
     refused(&source(200), "a value becomes too large");
-}
-
-#[test]
-fn the_smallest_integers_are_divisible_by_minus_one() {
-    for smallest in [Value::from(i64::MIN), Value::from(i128::MIN)] {
-        assert!(is_divisible(&smallest, &Value::from(-1)).unwrap(), "{smallest}");
-    }
-    assert!(!is_divisible(&Value::from(0.5), &Value::from(-1)).unwrap());
 }
 
 #[test]

@@ -1,0 +1,341 @@
+//! Python's integers and floating-point numbers. minijinja's integers have at most 128 bits, and
+//! its operators differ from Python's operators in many places.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::sync::Arc;
+
+use minijinja::value::{DynObject, Object, ObjectRepr, ValueKind};
+use minijinja::{Error, Value};
+use num_bigint::{BigInt, Sign};
+use num_traits::{Pow, Signed, ToPrimitive, Zero};
+
+use crate::invalid;
+
+/// The largest number of digits of an integer. Python converts no longer integer from or to a text
+/// (`sys.int_info.default_max_str_digits`).
+pub const DIGITS: usize = 4300;
+
+/// The largest number of bits of a result. The number is large enough for integers of [`DIGITS`] digits.
+const BITS: u64 = 1 << 14;
+
+/// An integer with more bits than minijinja's integers. Every integer that fits into an `i128` is
+/// a number of minijinja instead.
+#[derive(Debug)]
+struct Large(BigInt);
+
+impl Object for Large {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn custom_cmp(self: &Arc<Self>, other: &DynObject) -> Option<Ordering> {
+        other.downcast_ref::<Self>().map(|other| self.0.cmp(&other.0))
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// A Python number. Python's `bool` is an integer.
+#[derive(Clone, Debug)]
+pub enum Number {
+    Integer(BigInt),
+    Real(f64),
+}
+
+use Number::{Integer, Real};
+
+impl Number {
+    /// The number in a value, or `None` if the value is not a number.
+    pub fn of(value: &Value) -> Option<Self> {
+        match value.kind() {
+            ValueKind::Bool => Some(Integer(u8::from(value.is_true()).into())),
+            ValueKind::Number if value.is_integer() => match i128::try_from(value.clone()) {
+                Ok(number) => Some(Integer(number.into())),
+                Err(_) => u128::try_from(value.clone()).ok().map(|number| Integer(number.into())),
+            },
+            ValueKind::Number => f64::try_from(value.clone()).ok().map(Real),
+            _ => large(value).cloned().map(Integer),
+        }
+    }
+
+    pub fn value(self) -> Value {
+        match self {
+            Real(number) => Value::from(number),
+            Integer(number) => match (number.to_i64(), number.to_i128()) {
+                (Some(small), _) => Value::from(small),
+                (None, Some(small)) => Value::from(small),
+                (None, None) => Value::from_object(Large(number)),
+            },
+        }
+    }
+
+    /// Converts the number to a float, as Python does for an operator with an integer and a float.
+    pub fn real(&self) -> Result<f64, Error> {
+        match self {
+            Real(number) => Ok(*number),
+            Integer(number) => number
+                .to_f64()
+                .filter(|number| number.is_finite())
+                .ok_or_else(|| invalid("an integer is too large for a float")),
+        }
+    }
+
+    fn is_zero(&self) -> bool {
+        match self {
+            Real(number) => *number == 0.0,
+            Integer(number) => number.is_zero(),
+        }
+    }
+
+    /// Compares two numbers exactly. Returns `None` if a number is NaN.
+    pub fn compare(&self, other: &Self) -> Option<Ordering> {
+        match (self, other) {
+            (Integer(a), Integer(b)) => Some(a.cmp(b)),
+            (Real(a), Real(b)) => a.partial_cmp(b),
+            (Integer(a), Real(b)) => compare(a, *b),
+            (Real(a), Integer(b)) => compare(b, *a).map(Ordering::reverse),
+        }
+    }
+}
+
+/// Compares an integer with a float, without rounding the integer.
+fn compare(integer: &BigInt, real: f64) -> Option<Ordering> {
+    if real.is_nan() {
+        return None;
+    }
+    let Some(whole) = whole(real) else {
+        return Some(if real > 0.0 { Ordering::Less } else { Ordering::Greater });
+    };
+    let rest = || 0.0.partial_cmp(&real.fract()).unwrap_or(Ordering::Equal);
+    Some(integer.cmp(&whole).then_with(rest))
+}
+
+/// The integer in a value if the integer has too many bits for minijinja.
+pub fn large(value: &Value) -> Option<&BigInt> {
+    value.downcast_object_ref::<Large>().map(|large| &large.0)
+}
+
+/// Whether a value is an integer or a float. Unlike in Python, `true` is not a number.
+pub fn is_number(value: &Value) -> bool {
+    value.kind() == ValueKind::Number || large(value).is_some()
+}
+
+/// The float without its fraction, or `None` if the float is not finite.
+pub fn whole(real: f64) -> Option<BigInt> {
+    if !real.is_finite() {
+        return None;
+    }
+    let bits = real.abs().trunc().to_bits();
+    let exponent = (bits >> 52) as i64 - 1075;
+    let mantissa = BigInt::from((bits & ((1 << 52) - 1)) | (1 << 52));
+    let size = match exponent {
+        ..-52 => BigInt::ZERO,
+        -52..0 => mantissa >> -exponent,
+        0.. => mantissa << exponent,
+    };
+    Some(if real < 0.0 { -size } else { size })
+}
+
+/// Parses the digits of an integer, with a sign and without white space.
+///
+/// # Errors
+/// Returns an error if the integer has more digits than Python accepts.
+pub fn parsed(digits: &str, base: u32) -> Result<Option<BigInt>, Error> {
+    if digits.len() > DIGITS {
+        return Err(invalid(format!("an integer has {} digits, expected at most {DIGITS}", digits.len())));
+    }
+    Ok(BigInt::parse_bytes(digits.as_bytes(), base))
+}
+
+/// Formats a number like Python's `repr`.
+pub fn repr(value: &Value) -> Result<String, Error> {
+    match Number::of(value) {
+        Some(Integer(number)) => {
+            let text = number.to_string();
+            match text.len() > DIGITS + usize::from(number.is_negative()) {
+                true => Err(invalid(format!("an integer has more than {DIGITS} digits"))),
+                false => Ok(text),
+            }
+        }
+        Some(Real(number)) => Ok(repr_of_float(number)),
+        None => Err(invalid(format!("a {} is no number", value.kind()))),
+    }
+}
+
+/// Formats a float like Python's `repr`, with the fewest digits that give the same float.
+pub fn repr_of_float(number: f64) -> String {
+    if !number.is_finite() {
+        let infinity = if number > 0.0 { "inf" } else { "-inf" };
+        return if number.is_nan() { "nan" } else { infinity }.to_owned();
+    }
+    // Two texts with the fewest digits can be equally near. Python takes the text with the even
+    // digit, as Rust does for a given number of digits.
+    let shortest = format!("{number:e}");
+    let digits = shortest.bytes().take_while(|c| *c != b'e').filter(u8::is_ascii_digit).count();
+    let even = format!("{number:.*e}", digits - 1);
+    let even = Some(even).filter(|even| even.parse() == Ok(number)).unwrap_or(shortest);
+    let (digits, exponent) = even.split_once('e').unwrap_or((&even, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    let (sign, digits) = digits.split_at(usize::from(digits.starts_with('-')));
+    match exponent {
+        -4..16 => {
+            let digits = digits.replace('.', "");
+            let point = usize::try_from(exponent + 1).unwrap_or(0);
+            let zeros = "0".repeat(usize::try_from(-exponent).unwrap_or(0));
+            let digits = format!("{zeros}{digits:0<point$}");
+            let (whole, fraction) = digits.split_at(point.max(1));
+            let fraction = if fraction.is_empty() { "0" } else { fraction };
+            format!("{sign}{whole}.{fraction}")
+        }
+        _ => {
+            let mark = if exponent < 0 { '-' } else { '+' };
+            format!("{sign}{digits}e{mark}{:02}", exponent.abs())
+        }
+    }
+}
+
+pub fn add(a: &Number, b: &Number) -> Result<Number, Error> {
+    match (a, b) {
+        (Integer(a), Integer(b)) => bounded(a + b),
+        _ => Ok(Real(a.real()? + b.real()?)),
+    }
+}
+
+pub fn subtract(a: &Number, b: &Number) -> Result<Number, Error> {
+    match (a, b) {
+        (Integer(a), Integer(b)) => bounded(a - b),
+        _ => Ok(Real(a.real()? - b.real()?)),
+    }
+}
+
+pub fn multiply(a: &Number, b: &Number) -> Result<Number, Error> {
+    match (a, b) {
+        (Integer(a), Integer(b)) => bounded(a * b),
+        _ => Ok(Real(a.real()? * b.real()?)),
+    }
+}
+
+pub fn negate(number: &Number) -> Number {
+    match number {
+        Integer(number) => Integer(-number),
+        Real(number) => Real(-number),
+    }
+}
+
+/// Python's `a / b`, which is a correctly rounded float.
+pub fn divide(a: &Number, b: &Number) -> Result<Number, Error> {
+    if b.is_zero() {
+        return Err(division_by_zero());
+    }
+    let (Integer(a), Integer(b)) = (a, b) else { return Ok(Real(a.real()? / b.real()?)) };
+    if a.is_zero() {
+        return Ok(Real(if b.is_negative() { -0.0 } else { 0.0 }));
+    }
+    // The quotient has at least 65 bits. A set last bit stands for the remainder, so the conversion
+    // to a float rounds the exact quotient.
+    let shift = 66 - a.bits() as i64 + b.bits() as i64;
+    let (top, bottom) = if shift > 0 { (a << shift, b.clone()) } else { (a.clone(), b << -shift) };
+    let (mut quotient, rest) = (&top / &bottom, &top % &bottom);
+    if !rest.is_zero() {
+        let one = if quotient.is_zero() || quotient.sign() != Sign::Minus { 1 } else { -1 };
+        let is_even = !quotient.bit(0);
+        quotient += if is_even { one } else { 0 };
+    }
+    let shift = i32::try_from(shift).unwrap_or(i32::MAX);
+    let half = shift / 2;
+    let scaled = quotient.to_f64().unwrap_or(f64::INFINITY) * 2f64.powi(-half) * 2f64.powi(half - shift);
+    match scaled.is_finite() {
+        true => Ok(Real(scaled)),
+        false => Err(invalid("the quotient of two integers is too large for a float")),
+    }
+}
+
+/// Python's `a // b` and `a % b`. The remainder has the sign of `b`.
+pub fn divide_and_remain(a: &Number, b: &Number) -> Result<(Number, Number), Error> {
+    if b.is_zero() {
+        return Err(division_by_zero());
+    }
+    if let (Integer(a), Integer(b)) = (a, b) {
+        let (mut quotient, mut rest) = (a / b, a % b);
+        if !rest.is_zero() && rest.is_negative() != b.is_negative() {
+            quotient -= 1;
+            rest += b;
+        }
+        return Ok((Integer(quotient), Integer(rest)));
+    }
+    // Source: `_float_div_mod` in CPython's `Objects/floatobject.c`.
+    let (a, b) = (a.real()?, b.real()?);
+    let mut rest = a % b;
+    let mut quotient = (a - rest) / b;
+    if rest == 0.0 {
+        rest = 0f64.copysign(b);
+    } else if (b < 0.0) != (rest < 0.0) {
+        rest += b;
+        quotient -= 1.0;
+    }
+    let mut floor = quotient.floor();
+    if quotient == 0.0 {
+        floor = 0f64.copysign(a / b);
+    } else if quotient - floor > 0.5 {
+        floor += 1.0;
+    }
+    Ok((Real(floor), Real(rest)))
+}
+
+pub fn power(a: &Number, b: &Number) -> Result<Number, Error> {
+    if let (Integer(a), Integer(b)) = (a, b)
+        && !b.is_negative()
+    {
+        // Powers of 0, 1 and −1 stay small.
+        if a.bits() <= 1 {
+            let is_odd = b.bit(0);
+            let power = if b.is_zero() || (a.is_negative() && !is_odd) { 1.into() } else { a.clone() };
+            return Ok(Integer(power));
+        }
+        let exponent =
+            b.to_u32().filter(|exponent| a.bits().saturating_mul(u64::from(*exponent)) <= 2 * BITS);
+        return bounded(Pow::pow(a, exponent.ok_or_else(too_large)?));
+    }
+    let (a, b) = (a.real()?, b.real()?);
+    if a == 0.0 && b < 0.0 {
+        return Err(division_by_zero());
+    }
+    if a < 0.0 && a.is_finite() && b.is_finite() && b.fract() != 0.0 {
+        return Err(invalid("a power is a complex number, which is not supported"));
+    }
+    let power = a.powf(b);
+    match power.is_infinite() && a.is_finite() && b.is_finite() {
+        true => Err(invalid("a power is too large for a float")),
+        false => Ok(Real(power)),
+    }
+}
+
+fn bounded(number: BigInt) -> Result<Number, Error> {
+    if number.bits() > BITS { Err(too_large()) } else { Ok(Integer(number)) }
+}
+
+fn too_large() -> Error {
+    invalid(format!("an integer has more than {BITS} bits"))
+}
+
+fn division_by_zero() -> Error {
+    invalid("division by zero")
+}
+
+/// Reads a JSON number like Python's `json.loads`: a number without fraction and exponent is an
+/// integer.
+pub fn of_json(text: &str) -> Option<Number> {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    match (text, digits.bytes().all(|c| c.is_ascii_digit()) && !digits.is_empty()) {
+        (_, true) if digits.len() <= DIGITS => BigInt::parse_bytes(text.as_bytes(), 10).map(Integer),
+        (_, true) => None,
+        ("NaN", _) => Some(Real(f64::NAN)),
+        ("Infinity", _) => Some(Real(f64::INFINITY)),
+        ("-Infinity", _) => Some(Real(f64::NEG_INFINITY)),
+        _ if digits.starts_with(|c: char| c.is_ascii_digit()) => text.parse().ok().map(Real),
+        _ => None,
+    }
+}
