@@ -34,6 +34,8 @@ macro_rules! with_iree {
 #[path = "../tests/blocks.rs"]
 mod blocks;
 mod commands;
+#[cfg(feature = "iree")]
+mod limited;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

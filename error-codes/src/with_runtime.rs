@@ -57,10 +57,11 @@ coded! {
 
     GenerateError: File Template Evaluate Gguf Runtime Pjrt {
         TW0002: WithoutGrammar;
+        TW0004: ConstraintProgram;
         TW0707: OtherEngine;
         TW0801: Json Key;
         TW0802: Tokenizer;
-        TW0818: SchemaSyntax Schema Grammar Constraint NothingAllowed;
+        TW0818: SchemaSyntax Schema Grammar Constraint ConstraintLimit NothingAllowed;
         TW0819: NoBytes;
         TW0803: Tokenize;
         TW0804: NoTemplate;

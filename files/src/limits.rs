@@ -54,6 +54,15 @@ pub const PROMPT: u64 = 64 << 20;
 /// The largest size in bytes of a schema or a grammar for answers.
 pub const GRAMMAR: u64 = 4 << 20;
 
+/// The largest time for compiling a schema or a grammar, in seconds.
+pub const GRAMMAR_SECONDS: u64 = 10;
+
+/// The largest time for computing the tokens that a schema or a grammar allows next, in seconds.
+pub const GRAMMAR_STEP_SECONDS: u64 = 5;
+
+/// The largest memory in bytes of a process that follows a schema or a grammar, including the program.
+pub const GRAMMAR_MEMORY: u64 = 1 << 30;
+
 /// The largest size in bytes of a file with the tuner's measurements of one matmul.
 pub const TUNING_RECORD: u64 = 4 << 20;
 

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use trace::Role;
 
 use crate::executor::{Executor, Iree};
-use crate::generation::{Generated, Generation, TokenOptions};
+use crate::generation::{EndedText, Generated, Generation, TokenOptions};
 use crate::prefix::Adopted;
 use crate::sequences::Sequences;
 use crate::{
@@ -145,7 +145,7 @@ impl<'a, E: Executor> Batch<'a, E> {
     /// # Errors
     /// Returns the same errors as [`join`](Self::join).
     pub fn join_seen(&mut self, prompt: &[u32], options: &TokenOptions) -> Result<usize, GenerateError> {
-        Generation::new(prompt, options)?;
+        Generation::check(prompt, options)?;
         self.rows.network.check(prompt, 0)?;
         let free: Vec<usize> = (0..self.running.len()).filter(|&row| self.running[row].is_none()).collect();
         let adopted = self.rows.adopt(&free, prompt)?;
@@ -231,11 +231,23 @@ impl<'a, E: Executor> Batch<'a, E> {
     /// text, and can cancel the text. The function returns the texts that ended in the decode step.
     ///
     /// # Errors
-    /// Returns an error if a call of the network fails, or if no token can be chosen.
+    /// Returns an error if a call of the network fails, or if no token can be chosen for a text.
     pub fn step(
         &mut self,
         on_token: impl FnMut(usize, u32) -> ControlFlow<()>,
     ) -> Result<Vec<(usize, Generated)>, GenerateError> {
+        self.step_each(on_token)?.into_iter().map(|(row, ended)| Ok((row, ended?))).collect()
+    }
+
+    /// Runs one decode step like [`step`](Self::step). If no token can be chosen for a text, only this
+    /// text ends, with the error. All other texts continue.
+    ///
+    /// # Errors
+    /// Returns an error if a call of the network fails.
+    pub fn step_each(
+        &mut self,
+        on_token: impl FnMut(usize, u32) -> ControlFlow<()>,
+    ) -> Result<Vec<EndedText>, GenerateError> {
         let ended = self.rows.step_all(&mut self.running, on_token);
         if ended.is_err() {
             // After a failed call, the state is lost. Free rows of the batch drop their tokens,
@@ -258,7 +270,7 @@ impl<'a, E: Executor> Batch<'a, E> {
         mut on_token: impl FnMut(usize, u32) -> ControlFlow<()>,
     ) -> Result<Vec<Generated>, GenerateError> {
         for prompt in prompts {
-            Generation::new(prompt, options)?;
+            Generation::check(prompt, options)?;
             self.rows.network.check(prompt, 0)?;
         }
         let mut answers: Vec<Option<Generated>> = prompts.iter().map(|_| None).collect();

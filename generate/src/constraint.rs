@@ -6,46 +6,52 @@
 
 use std::fmt;
 use std::sync::Arc;
-
-use llguidance::api::TopLevelGrammar;
-use llguidance::toktrie::{SimpleVob, TokEnv, TokRxInfo, TokTrie};
-use llguidance::{Matcher, ParserFactory};
+use std::thread;
+use std::time::Duration;
 
 use crate::{GenerateError, Tokenizer};
 
+mod matching;
+mod numbers;
+pub(crate) mod process;
 mod vocabulary;
 mod whitespace;
 
-use vocabulary::Vocabulary;
+use matching::{GrammarCompiler, Matching, Source};
+use process::{ConstraintProcesses, Fault, Remote};
+use vocabulary::encoder;
+
+/// Stack size in bytes of a thread that compiles a schema, because llguidance recurses for nested
+/// schemas.
+const STACK: usize = 256 << 20;
 
 /// Builds constraints for the tokens of one model.
 pub struct Constrainer {
-    factory: ParserFactory,
-    /// An artificial stop token for a model without stop tokens. The model never chooses the
-    /// artificial stop token.
-    end: Option<u32>,
+    backend: Backend,
     whitespace_flexible: bool,
 }
 
+enum Backend {
+    Here(Box<GrammarCompiler>),
+    There(ConstraintProcesses, Arc<[u32]>),
+}
+
 impl Constrainer {
-    /// Creates a builder for the tokenizer and the stop tokens of a model.
+    /// Creates a builder for the tokenizer and the stop tokens of a model. The constraints run in
+    /// this process, so a schema from a stranger can end this process. [`within`](Self::within) uses
+    /// other processes.
     ///
     /// # Errors
     /// Returns an error if the bytes of the tokenizer's tokens cannot be determined.
     pub fn new(tokenizer: &Tokenizer, stop_tokens: &[u32]) -> Result<Self, GenerateError> {
-        let mut words = tokenizer.bytes()?;
-        let end = stop_tokens.is_empty().then_some(words.len() as u32);
-        let ends = end.as_slice();
-        let ends = if ends.is_empty() { stop_tokens } else { ends };
-        let last = ends.iter().max().map_or(0, |&end| end as usize);
-        words.resize(words.len().max(last + 1), Vec::new());
-        let info = TokRxInfo::new(words.len() as u32, ends[0]);
-        let tokens = TokTrie::from(&info, &words).with_eos_tokens(ends);
-        let tokens: TokEnv = Arc::new(Vocabulary::new(tokens, tokenizer.clone()));
-        let given_up = |why: Why| GenerateError::NoBytes { source: why };
-        let mut factory = ParserFactory::new_simple(&tokens).map_err(|why| given_up(why.into()))?;
-        factory.quiet().limits_mut().verbose_errors = false;
-        Ok(Self { factory, end, whitespace_flexible: false })
+        let compiler = GrammarCompiler::new(&tokenizer.bytes()?, stop_tokens, encoder(tokenizer));
+        let compiler = compiler.map_err(|why| GenerateError::NoBytes { source: why.into() })?;
+        Ok(Self { backend: Backend::Here(Box::new(compiler)), whitespace_flexible: false })
+    }
+
+    /// Creates a builder whose constraints run in other processes.
+    pub fn within(processes: &ConstraintProcesses, stop_tokens: &[u32]) -> Self {
+        Self { backend: Backend::There(processes.clone(), stop_tokens.into()), whitespace_flexible: false }
     }
 
     /// Sets whether an answer in JSON may contain whitespace outside strings. By default,
@@ -63,13 +69,13 @@ impl Constrainer {
     /// # Errors
     /// Returns an error if the schema is not JSON, or uses an unsupported feature.
     pub fn json_schema(&self, schema: &str) -> Result<Constraint, GenerateError> {
-        let mut schema =
+        let mut schema: serde_json::Value =
             serde_json::from_str(schema).map_err(|source| GenerateError::SchemaSyntax { source })?;
         if !self.whitespace_flexible {
             whitespace::compact(&mut schema);
         }
-        let refused = |why: String| GenerateError::Schema { why };
-        self.constraint(TopLevelGrammar::from_json_schema(schema)).map_err(refused)
+        self.constraint(Source::Schema(schema.to_string()))
+            .map_err(|fault| not_compiled(fault, |why| GenerateError::Schema { why }))
     }
 
     /// Creates a constraint for texts that a grammar describes. The grammar is in llguidance's
@@ -87,9 +93,11 @@ impl Constrainer {
             return Err(GenerateError::Grammar { at: Some((index + 1, column)), why: why.into() });
         }
         let follow = |grammar: &str| {
-            self.constraint(TopLevelGrammar::from_lark(grammar.to_owned())).map_err(|why| {
-                let (at, why) = located(&why);
-                GenerateError::Grammar { at, why: why.to_owned() }
+            self.constraint(Source::Grammar(grammar.to_owned())).map_err(|fault| {
+                not_compiled(fault, |why| {
+                    let (at, why) = located(&why);
+                    GenerateError::Grammar { at, why: why.to_owned() }
+                })
             })
         };
         // Compiles the unchanged grammar first, so that errors refer to positions in your text.
@@ -100,26 +108,45 @@ impl Constrainer {
         }
     }
 
-    fn constraint(&self, grammar: TopLevelGrammar) -> Result<Constraint, String> {
-        let mut matcher = Matcher::new(self.factory.create_parser(grammar));
-        match matcher.get_error() {
-            Some(why) => Err(brief(&why)),
-            None => {
-                // Checks the first position too, because some errors of a grammar appear only there.
-                matcher.is_accepting().map_err(|why| brief(&why.to_string()))?;
-                Ok(Constraint { matcher, end: self.end })
+    fn constraint(&self, source: Source) -> Result<Constraint, Fault> {
+        Ok(match &self.backend {
+            Backend::Here(compiler) => {
+                Constraint(Followed::Here(with_room(|| compiler.compile(&source)).map_err(Fault::Refused)?))
             }
-        }
+            Backend::There(processes, stop_tokens) => {
+                processes.check(&source, stop_tokens)?;
+                Constraint(Followed::There(processes.clone(), Arc::new((source, stop_tokens.clone()))))
+            }
+        })
     }
 }
 
-type Why = Box<dyn std::error::Error + Send + Sync>;
+/// Runs `work` on a thread with a large stack.
+fn with_room<T: Send>(work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+    thread::scope(|scope| {
+        let worker = thread::Builder::new().stack_size(STACK).spawn_scoped(scope, || matching::caught(work));
+        let done = worker.map_err(|error| error.to_string())?.join();
+        done.unwrap_or_else(|_| Err("panic".into()))
+    })
+}
+
+/// Creates the error for a schema or a grammar that could not be compiled.
+fn not_compiled(fault: Fault, refused: impl Fn(String) -> GenerateError) -> GenerateError {
+    match fault {
+        Fault::Refused(why) => refused(brief(&why)),
+        Fault::Limit(limit) => GenerateError::ConstraintLimit { step: None, limit },
+        Fault::Program(source) => GenerateError::ConstraintProgram { source },
+    }
+}
 
 /// A schema or grammar that a text must follow from its first token. [`Constrainer`] builds constraints.
 #[derive(Clone)]
-pub struct Constraint {
-    matcher: Matcher,
-    end: Option<u32>,
+pub struct Constraint(Followed);
+
+#[derive(Clone)]
+enum Followed {
+    Here(Matching),
+    There(ConstraintProcesses, Arc<(Source, Arc<[u32]>)>),
 }
 
 impl fmt::Debug for Constraint {
@@ -131,17 +158,26 @@ impl fmt::Debug for Constraint {
 impl Constraint {
     /// Creates the state of the constraint at the beginning of a text.
     pub(crate) fn begin(&self) -> Guide {
-        // A plain clone would share the lexer's states and their lock.
-        Guide { matcher: self.matcher.deep_clone(), end: self.end, step: 0 }
+        let state = match &self.0 {
+            Followed::Here(matching) => State::Here(matching.copied()),
+            Followed::There(processes, begin) => State::There(processes.begin(&begin.0, &begin.1)),
+        };
+        Guide { state, step: 0, forced: None }
     }
 }
 
 /// The state of a constraint at a position of one text.
-#[derive(Clone)]
 pub(crate) struct Guide {
-    matcher: Matcher,
-    end: Option<u32>,
+    state: State,
     step: u64,
+    /// The forced tokens after the last chosen token, until the caller takes them. The inner value is
+    /// `None` if another process computes the tokens.
+    forced: Option<Option<Vec<u32>>>,
+}
+
+enum State {
+    Here(Matching),
+    There(Result<Remote, Fault>),
 }
 
 impl fmt::Debug for Guide {
@@ -154,73 +190,99 @@ impl Guide {
     /// Returns the tokens that may come next, or `None` if the text is complete.
     ///
     /// # Errors
-    /// Returns an error if no token may come next, or if llguidance reports an error.
+    /// Returns an error if no token may come next, or if the constraint exceeds a limit.
     pub fn allowed(&mut self) -> Result<Option<Allowed>, GenerateError> {
-        if self.is_complete() {
-            return Ok(None);
-        }
         let step = self.step;
-        let mask = self.matcher.compute_mask().map_err(|why| match why.to_string() {
-            why if why.contains("NoExtension") => GenerateError::NothingAllowed { step },
-            why => GenerateError::Constraint { step, why: brief(&why) },
+        let mask = self.run(Matching::mask, Remote::mask);
+        let mask = mask.map_err(|fault| match fault {
+            Fault::Refused(why) if why.contains("NoExtension") => GenerateError::NothingAllowed { step },
+            fault => failed_at(step, fault),
         })?;
-        let only_the_end = self.end.is_some_and(|end| mask.is_allowed(end) && mask.num_set() == 1);
-        Ok((!only_the_end).then_some(Allowed { mask, end: self.end }))
+        Ok(mask.map(|mask| Allowed { mask }))
     }
 
     /// Whether the text is complete, and no further token can follow.
     pub fn is_complete(&self) -> bool {
-        !self.matcher.is_error() && self.matcher.is_stopped()
+        match &self.state {
+            State::Here(matching) => matching.is_complete(),
+            State::There(remote) => remote.as_ref().is_ok_and(Remote::is_complete),
+        }
     }
 
-    /// Returns at most `most` tokens that are the only possible continuation under the grammar, and
-    /// advances the constraint by these tokens.
+    /// Advances the constraint by a chosen token, and by at most `most` tokens that are then the only
+    /// possible continuation.
     ///
     /// # Errors
-    /// Returns an error if llguidance exceeds a limit.
-    pub fn force(&mut self, most: usize) -> Result<Vec<u32>, GenerateError> {
-        let mut forced = Vec::new();
-        // Appending forced tokens can force further tokens, so the loop repeats.
-        while forced.len() < most && !self.is_complete() {
-            let mut next = self.matcher.compute_ff_tokens();
-            if let Some(why) = self.matcher.get_error() {
-                return Err(GenerateError::Constraint { step: self.step, why: brief(&why) });
+    /// Returns an error if the token was not allowed, or if the constraint exceeds a limit.
+    pub fn advance(&mut self, token: u32, most: usize) -> Result<(), GenerateError> {
+        let step = self.step;
+        self.step += 1;
+        let here = |here: &mut Matching| {
+            here.take(token)?;
+            here.force(most)
+        };
+        let advanced =
+            self.run(|matching| here(matching).map(Some), |there| there.advance(token, most).map(|()| None));
+        self.forced = Some(advanced.map_err(|fault| failed_at(step, fault))?);
+        Ok(())
+    }
+
+    /// Returns the tokens that follow the last chosen token as the only possible continuation, once.
+    ///
+    /// # Errors
+    /// Returns an error if the constraint exceeds a limit.
+    pub fn forced(&mut self) -> Result<Vec<u32>, GenerateError> {
+        let forced = match self.forced.take() {
+            None => return Ok(Vec::new()),
+            Some(Some(forced)) => forced,
+            Some(None) => {
+                let forced = self.run(|_| Ok(Vec::new()), Remote::forced);
+                forced.map_err(|fault| failed_at(self.step - 1, fault))?
             }
-            if next.is_empty() {
-                break;
-            }
-            next.truncate(most - forced.len());
-            next.iter().try_for_each(|&token| self.take(token))?;
-            forced.extend(next);
-        }
+        };
+        self.step += forced.len() as u64;
         Ok(forced)
     }
 
-    /// Advances the constraint by a chosen token.
-    ///
-    /// # Errors
-    /// Returns an error if the token was not allowed, or if llguidance reports an error.
-    pub fn take(&mut self, token: u32) -> Result<(), GenerateError> {
-        let step = self.step;
-        self.step += 1;
-        let refused = |why: String| GenerateError::Constraint { step, why: brief(&why) };
-        self.matcher.consume_token(token).map_err(|why| refused(why.to_string()))?;
-        match self.matcher.stop_reason() {
-            reason if reason.is_ok() => Ok(()),
-            reason => Err(refused(reason.to_string())),
+    /// Whether [`allowed`](Self::allowed) or [`forced`](Self::forced) returns without a wait, after a
+    /// wait of at most `patience` now.
+    pub fn is_ready(&mut self, patience: Duration) -> bool {
+        match &mut self.state {
+            State::Here(_) | State::There(Err(_)) => true,
+            State::There(Ok(remote)) => remote.is_ready(patience),
+        }
+    }
+
+    fn run<T>(
+        &mut self,
+        here: impl FnOnce(&mut Matching) -> Result<T, String>,
+        there: impl FnOnce(&mut Remote) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        match &mut self.state {
+            State::Here(matching) => matching::caught(|| here(matching)).map_err(Fault::Refused),
+            State::There(Ok(remote)) => there(remote),
+            State::There(Err(fault)) => Err(fault.clone()),
         }
     }
 }
 
-/// The tokens that a constraint allows at the next position.
+/// Creates the error for a text that cannot continue after `step` tokens.
+fn failed_at(step: u64, fault: Fault) -> GenerateError {
+    match fault {
+        Fault::Refused(why) => GenerateError::Constraint { step, why: brief(&why) },
+        Fault::Limit(limit) => GenerateError::ConstraintLimit { step: Some(step), limit },
+        Fault::Program(source) => GenerateError::ConstraintProgram { source },
+    }
+}
+
+/// The tokens that a constraint allows at the next position, with one bit per token.
 pub(crate) struct Allowed {
-    mask: SimpleVob,
-    end: Option<u32>,
+    mask: Vec<u32>,
 }
 
 impl Allowed {
     pub fn has(&self, token: u32) -> bool {
-        (token as usize) < self.mask.len() && self.end != Some(token) && self.mask.is_allowed(token)
+        self.mask.get((token / u32::BITS) as usize).is_some_and(|word| word >> (token % u32::BITS) & 1 == 1)
     }
 }
 

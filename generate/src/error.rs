@@ -1,10 +1,13 @@
 //! [`GenerateError`] lists the errors of the tokenizer, the chat template, the sampler and the network.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use errors::FileError;
 use template::TemplateError;
 use trace::Role;
+
+use crate::ConstraintLimit;
 
 /// An error of the tokenizer, the chat template, the sampler or the network.
 #[derive(Debug, thiserror::Error)]
@@ -230,6 +233,21 @@ pub enum GenerateError {
         /// The error message of the library llguidance.
         why: String,
     },
+    /// A schema or a grammar exceeded a limit of the process that follows it.
+    #[error("{}{limit}; make the schema or the grammar simpler", at_step(.step))]
+    ConstraintLimit {
+        /// The number of tokens that the model had generated before the error, or `None` if the
+        /// schema or the grammar was not compiled.
+        step: Option<u64>,
+        /// The limit.
+        limit: ConstraintLimit,
+    },
+    /// The program that follows schemas and grammars does not run.
+    #[error("the program that follows schemas and grammars does not run")]
+    ConstraintProgram {
+        /// The reason why the program does not run.
+        source: Arc<std::io::Error>,
+    },
     /// No token of the vocabulary can continue the text as the constraint requires.
     #[error(
         "step {step}: the schema or the grammar allows no token of the model as the next token; loosen the \
@@ -297,6 +315,10 @@ pub enum SavedFault {
         /// The largest number of tokens that the network can process.
         expected: usize,
     },
+}
+
+fn at_step(step: &Option<u64>) -> String {
+    step.map_or(String::new(), |step| format!("step {step}: "))
 }
 
 fn place(at: &Option<(usize, usize)>) -> String {

@@ -92,6 +92,9 @@ pub struct Generated {
     pub accepted: usize,
 }
 
+/// The row of a text that ended, and the text, or the error that ended the text.
+pub type EndedText = (usize, Result<Generated, GenerateError>);
+
 impl Generated {
     /// Returns the number of processed prompt tokens per second, or 0 if the network processed no
     /// prompt tokens.
@@ -150,6 +153,10 @@ pub(crate) struct Generation {
     forced: VecDeque<u32>,
     /// Whether the network has processed the whole prompt.
     begun: bool,
+    /// The output of the network, while the constraint computes the allowed tokens.
+    waiting: Option<StepOutput>,
+    /// The chosen token, while the constraint computes the required tokens after it.
+    chosen: Option<u32>,
 }
 
 impl Generation {
@@ -158,9 +165,7 @@ impl Generation {
     /// # Errors
     /// Returns an error if the prompt is empty, or a setting is out of range.
     pub fn new(prompt: &[u32], options: &TokenOptions) -> Result<Self, GenerateError> {
-        if prompt.is_empty() {
-            return Err(GenerateError::EmptyPrompt);
-        }
+        let sampler = Self::check(prompt, options)?;
         let generated = Generated {
             tokens: Vec::new(),
             finish: Finish::Length,
@@ -173,10 +178,18 @@ impl Generation {
             drafted: 0,
             accepted: 0,
         };
-        let sampler = Sampler::new(&options.sampling)?;
         let guide = options.constraint.as_ref().map(Constraint::begin);
         let forced = VecDeque::new();
-        Ok(Self { options: options.clone(), sampler, guide, generated, forced, begun: false })
+        let (begun, waiting, chosen) = (false, None, None);
+        Ok(Self { options: options.clone(), sampler, guide, generated, forced, begun, waiting, chosen })
+    }
+
+    /// Returns the errors of [`new`](Self::new), but starts nothing.
+    pub fn check(prompt: &[u32], options: &TokenOptions) -> Result<Sampler, GenerateError> {
+        match prompt {
+            [] => Err(GenerateError::EmptyPrompt),
+            _ => Sampler::new(&options.sampling),
+        }
     }
 
     /// Returns the outputs that the text needs from the next network call. Without sampling, the
@@ -229,27 +242,46 @@ impl Generation {
 
     /// Takes the network's output after the tokens in `seen`, and chooses the next token. Returns
     /// the chosen token, followed by the tokens that the grammar then requires. At the end of the
-    /// text, the returned list is empty.
+    /// text, the returned list is empty. If the constraint is not ready after `patience`, the result
+    /// is `None`, and the next call continues with [`StepOutput::Nothing`]. Without `patience`, the
+    /// function waits for the constraint.
     ///
     /// # Errors
     /// Returns an error if no token can be chosen.
     pub fn next(
         &mut self,
         answer: StepOutput,
-        seen: &[u32],
-        context: usize,
+        (seen, context): (&[u32], usize),
+        patience: Option<Duration>,
         mut on_token: impl FnMut(u32) -> ControlFlow<()>,
-    ) -> Result<Vec<u32>, GenerateError> {
+    ) -> Result<Option<Vec<u32>>, GenerateError> {
         self.begun = true;
         if self.generated.tokens.len() == self.options.max_tokens {
-            return Ok(Vec::new());
+            return Ok(Some(Vec::new()));
         }
-        let Some(token) = self.answered(answer, seen)? else {
-            self.generated.finish = Finish::Stop;
-            return Ok(Vec::new());
+        let token = match self.chosen.take() {
+            Some(token) => token,
+            None => {
+                let answer = self.waiting.take().unwrap_or(answer);
+                if self.forced.is_empty() && !self.is_ready(patience) {
+                    self.waiting = Some(answer);
+                    return Ok(None);
+                }
+                match self.answered(answer, seen)? {
+                    Some(token) => token,
+                    None => {
+                        self.generated.finish = Finish::Stop;
+                        return Ok(Some(Vec::new()));
+                    }
+                }
+            }
         };
         let mut new = vec![token];
         if self.forced.is_empty() && !self.options.stop_tokens.contains(&token) {
+            if !self.is_ready(patience) {
+                self.chosen = Some(token);
+                return Ok(None);
+            }
             new.extend(self.force()?);
         }
         let last = new.len() - 1;
@@ -257,10 +289,22 @@ impl Generation {
             let is_full = seen.len() + i == context;
             if let Some(finish) = self.take(token, i == last, is_full, &mut on_token) {
                 self.generated.finish = finish;
-                return Ok(Vec::new());
+                return Ok(Some(Vec::new()));
             }
         }
-        Ok(new)
+        Ok(Some(new))
+    }
+
+    /// Whether the text waits for its constraint, and needs no call of the network.
+    pub fn is_waiting(&self) -> bool {
+        self.waiting.is_some() || self.chosen.is_some()
+    }
+
+    fn is_ready(&mut self, patience: Option<Duration>) -> bool {
+        match (&mut self.guide, patience) {
+            (Some(guide), Some(patience)) => guide.is_ready(patience),
+            _ => true,
+        }
     }
 
     /// Chooses the next token from an output of the network. The result is `None` if the text is
@@ -298,8 +342,7 @@ impl Generation {
     /// one.
     fn force(&mut self) -> Result<Vec<u32>, GenerateError> {
         let Some(guide) = &mut self.guide else { return Ok(Vec::new()) };
-        let most = self.options.max_tokens - self.generated.tokens.len() - 1;
-        let forced = guide.force(most)?;
+        let forced = guide.forced()?;
         Ok(match self.keeps_logits() {
             true => {
                 self.forced.extend(forced);
@@ -342,7 +385,7 @@ impl Generation {
         let Some(allowed) = guide.allowed()? else { return Ok(None) };
         let token = self.sampler.choose_among(seen, logits, |token| allowed.has(token))?;
         if !self.options.stop_tokens.contains(&token) {
-            guide.take(token)?;
+            guide.advance(token, self.options.max_tokens - self.generated.tokens.len() - 1)?;
         }
         Ok(Some(token))
     }

@@ -14,6 +14,7 @@ mod calls;
 mod chat_template;
 #[cfg(feature = "grammar")]
 mod constraint;
+mod constraint_program;
 mod device_tensor;
 mod entry;
 mod error;
@@ -42,11 +43,14 @@ mod xla;
 pub use any_executor::{AnyBuffer, AnyExecutor};
 pub use batch::Batch;
 pub use chat_template::chat_template;
+#[cfg(feature = "grammar")]
+pub use constraint::process::{ConstraintProcesses, answer_constraints};
 pub use constraint::{Constrainer, Constraint};
+pub use constraint_program::{ConstraintLimit, ConstraintProgram};
 pub use device_tensor::{DeviceTensor, XlaBuffer};
 pub use error::{GenerateError, SavedFault};
 pub use executor::{CallArgument, Evaluator, Executor, Iree};
-pub use generation::{Finish, Generated, TokenOptions};
+pub use generation::{EndedText, Finish, Generated, TokenOptions};
 pub use gguf::gguf_text;
 pub use network::{MtpModule, Network, check_tokens};
 pub use reply::{Follow, GenerateOptions, Reply};
@@ -64,4 +68,6 @@ pub use template::{Chat, ChatTemplate, TemplateError, TemplatePlace};
 pub use text::{Stream, Tokenizer, catches_panics};
 #[cfg(not(feature = "grammar"))]
 use without_grammar as constraint;
+#[cfg(not(feature = "grammar"))]
+pub use without_grammar::{ConstraintProcesses, answer_constraints};
 pub use xla::{Xla, XlaFunction};

@@ -3,8 +3,8 @@
 use crate::stop::{StopMatch, StopStrings};
 use crate::text::Stream;
 use crate::{
-    Breakers, Constrainer, Constraint, Finish, GenerateError, Generated, Sampler, Sampling, TokenOptions,
-    Tokenizer,
+    Breakers, Constrainer, Constraint, ConstraintProcesses, Finish, GenerateError, Generated, Sampler,
+    Sampling, TokenOptions, Tokenizer,
 };
 
 /// Options for continuing a text, in which stop strings and constraints are strings.
@@ -79,6 +79,21 @@ impl GenerateOptions {
         tokenizer: Option<&Tokenizer>,
         stop_tokens: &[u32],
     ) -> Result<TokenOptions, GenerateError> {
+        self.in_tokens_within(tokenizer, stop_tokens, None)
+    }
+
+    /// Converts the options like [`in_tokens`](Self::in_tokens). `processes` follow schemas and
+    /// grammars, or this process does so with `None`.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`in_tokens`](Self::in_tokens), or an error if a schema or a grammar
+    /// exceeds a limit.
+    pub fn in_tokens_within(
+        &self,
+        tokenizer: Option<&Tokenizer>,
+        stop_tokens: &[u32],
+        processes: Option<&ConstraintProcesses>,
+    ) -> Result<TokenOptions, GenerateError> {
         let needs = |option: &'static str| tokenizer.ok_or(GenerateError::NeedsText { option });
         let mut sampling = self.sampling.clone();
         Sampler::new(&sampling)?;
@@ -98,7 +113,11 @@ impl GenerateOptions {
         }
         let stop_tokens = if self.ignore_eos { Vec::new() } else { stop_tokens.to_vec() };
         let follow = |follow: &Follow| -> Result<Constraint, GenerateError> {
-            let constrainer = Constrainer::new(needs("follow")?, &stop_tokens)?;
+            let tokenizer = needs("follow")?;
+            let constrainer = match processes {
+                Some(processes) => Constrainer::within(processes, &stop_tokens),
+                None => Constrainer::new(tokenizer, &stop_tokens)?,
+            };
             let constrainer = constrainer.whitespace_flexible(self.whitespace_flexible);
             match follow {
                 Follow::JsonSchema(schema) => constrainer.json_schema(schema),

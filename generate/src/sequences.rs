@@ -2,19 +2,23 @@
 //! its own position.
 
 use std::ops::{ControlFlow, Range};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use trace::Part;
 
 use crate::entry::{EntryCall, EntryKind};
 use crate::executor::Executor;
-use crate::generation::{Generated, Generation, StepOutput, StepRequest};
+use crate::generation::{EndedText, Generation, StepOutput, StepRequest};
 use crate::network::{Feed, StepResults, floats, ids};
 use crate::row::{EncoderSource, Row};
 use crate::schedule::{RowWork, Schedule, Together};
 use crate::snapshot::Snapshot;
 use crate::speculate::Governor;
 use crate::{Drafter, EncoderInput, GenerateError, Network};
+
+/// The time for which a decode step waits for the constraints of texts. If a constraint takes longer,
+/// the other texts go on without its text.
+const PATIENCE: Duration = Duration::from_millis(50);
 
 /// The sequences of the batch, and the state of the network's layers.
 pub(crate) struct Sequences<'a, E: Executor> {
@@ -396,12 +400,13 @@ impl<'a, E: Executor> Sequences<'a, E> {
     /// removes ended texts from `running` and returns them.
     ///
     /// # Errors
-    /// Returns an error if the call fails, or no token can be chosen.
+    /// Returns an error if the call fails. If no token can be chosen for a text, the text ends with
+    /// the error.
     pub fn step_all(
         &mut self,
         running: &mut [Option<Generation>],
         mut on_token: impl FnMut(usize, u32) -> ControlFlow<()>,
-    ) -> Result<Vec<(usize, Generated)>, GenerateError> {
+    ) -> Result<Vec<EndedText>, GenerateError> {
         let begin = Instant::now();
         if let Err(error) = self.draft(running) {
             self.rows.iter_mut().for_each(Row::drop_draft);
@@ -413,15 +418,20 @@ impl<'a, E: Executor> Sequences<'a, E> {
         let want = running.iter().flatten().map(Generation::want).max().unwrap_or(StepRequest::Nothing);
         let answers = self.step(want)?;
         let time = begin.elapsed();
-        let mut ended = Vec::new();
+        let (mut ended, end) = (Vec::new(), Instant::now() + PATIENCE);
         for (row, (place, answer)) in running.iter_mut().zip(answers).enumerate() {
             let Some(generation) = place else { continue };
-            generation.spend(time);
-            if matches!(answer, StepOutput::Nothing) {
-                continue;
+            if !generation.is_waiting() {
+                generation.spend(time);
+                if matches!(answer, StepOutput::Nothing) {
+                    continue;
+                }
             }
-            if self.take(row, generation, answer, |token| on_token(row, token))?.is_break() {
-                ended.extend(place.take().map(|generation| (row, generation.into_generated())));
+            let patience = end.saturating_duration_since(Instant::now());
+            let taken = self.take((row, generation), answer, patience, |token| on_token(row, token));
+            if !matches!(taken, Ok(ControlFlow::Continue(()))) {
+                let text = |generation: Generation| taken.map(|_| generation.into_generated());
+                ended.extend(place.take().map(|generation| (row, text(generation))));
             }
         }
         Ok(ended)
@@ -444,7 +454,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
             let (context, vocabulary) = (self.network.context(), self.network.vocabulary());
             for ((row, drafter), generation) in self.rows.iter_mut().zip(&mut self.drafters).zip(running) {
                 let room = generation.as_ref().map_or(0, Generation::room_for_draft);
-                if reads(row) {
+                if reads(row) || generation.as_ref().is_some_and(Generation::is_waiting) {
                     continue;
                 }
                 // Draft tokens never change the rotary embedding.
@@ -472,9 +482,9 @@ impl<'a, E: Executor> Sequences<'a, E> {
     /// Returns `ControlFlow::Break` if the text ends.
     fn take(
         &mut self,
-        row: usize,
-        generation: &mut Generation,
+        (row, generation): (usize, &mut Generation),
         answer: StepOutput,
+        patience: Duration,
         mut on_token: impl FnMut(u32) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, GenerateError> {
         let outputs = match answer {
@@ -485,11 +495,13 @@ impl<'a, E: Executor> Sequences<'a, E> {
         let one = &self.rows[row];
         let drafted = one.drafted;
         let first = one.tokens.len() - drafted;
-        let (mut length, mut chosen) = (first, Ok(Vec::new()));
+        let (mut length, mut chosen) = (first, Ok(Some(Vec::new())));
         let mut outputs = outputs.into_iter();
+        // A draft is verified as a whole, so other texts wait for the constraint of its text.
+        let patience = (drafted == 0).then_some(patience);
         while let Some(output) = outputs.next() {
-            chosen = generation.next(output, &one.tokens[..length], context, &mut on_token);
-            let Ok(new) = &mut chosen else { break };
+            chosen = generation.next(output, (&one.tokens[..length], context), patience, &mut on_token);
+            let Ok(Some(new)) = &mut chosen else { break };
             let shared = new.iter().zip(&one.tokens[length..]).take_while(|(a, b)| a == b).count();
             length += shared;
             let is_right = shared > 0 && shared == new.len();
@@ -506,7 +518,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
             self.governor.verified(length - first);
             self.truncate(row, length);
         }
-        let new = chosen?;
+        let Some(new) = chosen? else { return Ok(ControlFlow::Continue(())) };
         self.push(row, &new)?;
         Ok(if new.is_empty() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     }

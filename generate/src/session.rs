@@ -188,12 +188,9 @@ impl<'a, E: Executor> Session<'a, E> {
         let mut running = Some(generation);
         loop {
             let ended = self.rows.step_all(std::slice::from_mut(&mut running), |_, token| on_token(token));
-            match ended {
-                Ok(mut ended) => {
-                    if let Some((_, generated)) = ended.pop() {
-                        return Ok(generated);
-                    }
-                }
+            match ended.and_then(|mut ended| ended.pop().map(|(_, text)| text).transpose()) {
+                Ok(Some(generated)) => return Ok(generated),
+                Ok(None) => {}
                 Err(error) => {
                     // If the call fails before the first new token, the session removes the prompt.
                     if self.tokens().len() == before + prompt.len() {

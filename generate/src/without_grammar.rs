@@ -1,7 +1,10 @@
 //! Replaces constrained generation in builds without the cargo feature `grammar`. No constraint
 //! exists in these builds, so the types of constraints and of their states have no values.
 
-use crate::{GenerateError, Tokenizer};
+use std::io::{self, Read, Write};
+use std::time::Duration;
+
+use crate::{ConstraintProgram, GenerateError, Tokenizer};
 
 /// Builds constraints for the tokens of one model, in builds with the cargo feature `grammar`.
 pub struct Constrainer(());
@@ -13,6 +16,11 @@ impl Constrainer {
     /// Returns no error in builds without the cargo feature `grammar`.
     pub fn new(_: &Tokenizer, _: &[u32]) -> Result<Self, GenerateError> {
         Ok(Self(()))
+    }
+
+    /// Creates a builder, which returns an error for every schema and every grammar.
+    pub fn within(_: &ConstraintProcesses, _: &[u32]) -> Self {
+        Self(())
     }
 
     /// Returns the builder unchanged.
@@ -36,6 +44,28 @@ impl Constrainer {
     pub fn grammar(&self, _: &str) -> Result<Constraint, GenerateError> {
         Err(GenerateError::WithoutGrammar)
     }
+}
+
+/// The processes that follow schemas and grammars, in builds with the cargo feature `grammar`.
+#[derive(Clone, Debug)]
+pub struct ConstraintProcesses(());
+
+impl ConstraintProcesses {
+    /// Creates a value that starts no process.
+    ///
+    /// # Errors
+    /// Returns no error in builds without the cargo feature `grammar`.
+    pub fn new(_: ConstraintProgram, _: &Tokenizer) -> Result<Self, GenerateError> {
+        Ok(Self(()))
+    }
+}
+
+/// Returns [`GenerateError::WithoutGrammar`].
+///
+/// # Errors
+/// Always returns an error.
+pub fn answer_constraints(_: impl Read, _: impl Write, _: bool) -> io::Result<()> {
+    Err(io::Error::other(GenerateError::WithoutGrammar))
 }
 
 /// A schema or grammar that a text must follow from its first token. The type has no values in
@@ -62,11 +92,15 @@ impl Guide {
         match *self {}
     }
 
-    pub fn force(&mut self, _: usize) -> Result<Vec<u32>, GenerateError> {
+    pub fn advance(&mut self, _: u32, _: usize) -> Result<(), GenerateError> {
         match *self {}
     }
 
-    pub fn take(&mut self, _: u32) -> Result<(), GenerateError> {
+    pub fn forced(&mut self) -> Result<Vec<u32>, GenerateError> {
+        match *self {}
+    }
+
+    pub fn is_ready(&mut self, _: Duration) -> bool {
         match *self {}
     }
 }

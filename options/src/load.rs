@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use console::{KernelUse, LayoutChoice, ModelArguments, NetworkArguments, usage, warn};
@@ -10,7 +10,7 @@ use tracewright::build::LoadError;
 use tracewright::errors::WithPath as _;
 use tracewright::export::{self, IreeManifest, commands};
 use tracewright::files::{FileKind, NewFile};
-use tracewright::generate::{GenerateError, Generated, SavedSequence, check_tokens};
+use tracewright::generate::{ConstraintProgram, GenerateError, Generated, SavedSequence, check_tokens};
 use tracewright::model::{BuildInfo, Opening, TemplateProgram, WatchOpen};
 use tracewright::models::{ReadModel, check_generates};
 use tracewright::output_guard::check_output;
@@ -67,6 +67,7 @@ pub fn read_any(
         verify: arguments.verify,
         read,
         template_program: program,
+        constraint_program: Some(constraint_program()?),
         watch: Some(watch(interrupt)),
         ..network_options(network, &arguments.build.tuning)?
     };
@@ -211,17 +212,35 @@ pub fn start_again_by(words: Vec<OsString>) {
 /// templates. The second process has limits on time and memory, and does not get Tracewright's
 /// environment variables.
 pub fn template_program() -> Result<TemplateProgram, Error> {
-    let names = std::env::vars_os().map(|(name, _)| name);
+    let (program, arguments) = again(&["prompt", "--limited", "--messages=-"])?;
+    Ok(TemplateProgram { program, arguments, without: own_variables().collect() })
+}
+
+/// Returns the command that runs Tracewright's command line in another process, which follows JSON
+/// schemas and grammars. The process has limits on memory, and gets none of Tracewright's environment
+/// variables except the one of tests for faults.
+pub fn constraint_program() -> Result<ConstraintProgram, Error> {
+    let (program, arguments) = again(&["constrain"])?;
+    let without = own_variables().filter(|name| name != CRASHES).collect();
+    Ok(ConstraintProgram { program, arguments, without })
+}
+
+/// With this environment variable, tests make schemas cause faults.
+const CRASHES: &str = "TRACEWRIGHT_CRASHES";
+
+/// Returns the program and the arguments that run Tracewright's command line with these words.
+fn again(words: &[&str]) -> Result<(PathBuf, Vec<OsString>), Error> {
     let (program, first) = match AGAIN.get().and_then(|words| words.split_first()) {
         Some((program, rest)) => (program.into(), rest),
         None => (std::env::current_exe().map_err(Error::Program)?, &[][..]),
     };
-    let rest = ["prompt", "--limited", "--messages=-"].map(OsString::from);
-    Ok(TemplateProgram {
-        program,
-        arguments: first.iter().cloned().chain(rest).collect(),
-        without: names.filter(|name| name.to_string_lossy().starts_with(VARIABLES)).collect(),
-    })
+    Ok((program, first.iter().cloned().chain(words.iter().map(OsString::from)).collect()))
+}
+
+/// Returns the names of Tracewright's environment variables that are set.
+fn own_variables() -> impl Iterator<Item = OsString> {
+    let names = std::env::vars_os().map(|(name, _)| name);
+    names.filter(|name| name.to_string_lossy().starts_with(VARIABLES))
 }
 
 /// Creates a callback that shows the progress of a build. Ctrl-C stops the build.

@@ -254,6 +254,7 @@ fn is_of_schema(error: &GenerateError) -> bool {
             | GenerateError::Schema { .. }
             | GenerateError::Grammar { .. }
             | GenerateError::Constraint { .. }
+            | GenerateError::ConstraintLimit { .. }
             | GenerateError::NothingAllowed { .. }
             | GenerateError::NoBytes { .. }
     )

@@ -382,15 +382,17 @@ impl<'a> Texts<'a> {
     /// Runs one decode step for all texts in the batch.
     fn step(&mut self) {
         let running = &mut self.running;
-        let ended = self.batch.step(|slot, token| match &mut running[slot] {
+        let ended = self.batch.step_each(|slot, token| match &mut running[slot] {
             Some(text) => text.push(token),
             None => ControlFlow::Break(()),
         });
         match ended {
             Ok(ended) => {
                 for (slot, generated) in ended {
-                    if let Some(text) = self.running[slot].take() {
-                        text.end(generated, self.network.executor().transfers());
+                    let Some(mut text) = self.running[slot].take() else { continue };
+                    match generated {
+                        Ok(generated) => text.end(generated, self.network.executor().transfers()),
+                        Err(error) => drop((text.listener)(TextEvent::Failed(error.into()))),
                     }
                 }
                 for (slot, text) in self.running.iter_mut().enumerate() {

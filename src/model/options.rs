@@ -4,10 +4,10 @@ use std::fmt;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use etcetera::BaseStrategy as _;
-use generate::{GenerateError, GenerateOptions, TokenOptions, Tokenizer};
+use generate::{ConstraintProgram, GenerateError, GenerateOptions, TokenOptions};
 use hub::{Hub, HubError};
 use lower::Quantization;
 use models::ReadModel;
@@ -123,6 +123,9 @@ pub struct OpenOptions {
     /// A program that renders chat templates in a separate process. By default, Tracewright renders
     /// chat templates in this process, under the limits of the template engine.
     pub template_program: Option<TemplateProgram>,
+    /// A program that follows JSON schemas and grammars in separate processes. By default, Tracewright
+    /// follows schemas and grammars in this process, which a hostile schema can end.
+    pub constraint_program: Option<ConstraintProgram>,
     /// A function that receives each slow step of opening a model, and can stop the opening. By
     /// default, no function receives the steps of opening a model.
     pub watch: Option<WatchOpen>,
@@ -244,6 +247,7 @@ impl Default for OpenOptions {
             cache: None,
             hub: None,
             template_program: None,
+            constraint_program: None,
             watch: None,
         }
     }
@@ -322,15 +326,18 @@ impl TokenOptionsCache {
     pub fn get(
         &self,
         options: &GenerateOptions,
-        tokenizer: Option<&Tokenizer>,
-        stop_tokens: &[u32],
+        convert: impl FnOnce() -> Result<TokenOptions, GenerateError>,
     ) -> Result<TokenOptions, GenerateError> {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, tokens)) = last.as_ref().filter(|(known, _)| known == options) {
+        if let Some((_, tokens)) = self.last().as_ref().filter(|(known, _)| known == options) {
             return Ok(tokens.clone());
         }
-        let tokens = options.in_tokens(tokenizer, stop_tokens)?;
-        *last = Some((options.clone(), tokens.clone()));
+        // Other threads do not wait for a slow schema.
+        let tokens = convert()?;
+        *self.last() = Some((options.clone(), tokens.clone()));
         Ok(tokens)
+    }
+
+    fn last(&self) -> MutexGuard<'_, Option<(GenerateOptions, TokenOptions)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

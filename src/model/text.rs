@@ -2,9 +2,12 @@
 //! tokens.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use generate::{GenerateError, GenerateOptions, TokenOptions, Tokenizer, stop_tokens};
+use generate::{
+    ConstraintProcesses, ConstraintProgram, GenerateError, GenerateOptions, TokenOptions, Tokenizer,
+    stop_tokens,
+};
 use models::SentenceConfig;
 
 use super::options::TokenOptionsCache;
@@ -21,6 +24,8 @@ pub(super) struct ModelText {
     pub sentence: Option<SentenceConfig>,
     pub renderer: Renderer,
     token_options: TokenOptionsCache,
+    constraint_program: Option<ConstraintProgram>,
+    processes: OnceLock<ConstraintProcesses>,
 }
 
 impl ModelText {
@@ -30,7 +35,17 @@ impl ModelText {
         let stop_tokens = if sentence.is_some() { Vec::new() } else { stop_tokens(path)? };
         let renderer = Renderer::new(path, options.template_program.clone());
         let (path, token_options) = (path.to_owned(), TokenOptionsCache::default());
-        Ok(Self { path, tokenizer, stop_tokens, sentence, renderer, token_options })
+        let (constraint_program, processes) = (options.constraint_program.clone(), OnceLock::new());
+        Ok(Self {
+            path,
+            tokenizer,
+            stop_tokens,
+            sentence,
+            renderer,
+            token_options,
+            constraint_program,
+            processes,
+        })
     }
 
     /// Returns the tokenizer, or an error if the model has no tokenizer.
@@ -40,6 +55,21 @@ impl ModelText {
 
     /// Converts options with strings to options with token ids.
     pub fn token_options(&self, options: &GenerateOptions) -> Result<TokenOptions, GenerateError> {
-        self.token_options.get(options, self.tokenizer.as_deref(), &self.stop_tokens)
+        self.token_options.get(options, || {
+            let processes = if options.follow.is_some() { self.processes()? } else { None };
+            options.in_tokens_within(self.tokenizer.as_deref(), &self.stop_tokens, processes)
+        })
+    }
+
+    /// Returns the processes that follow schemas and grammars, or `None` if this process does so.
+    fn processes(&self) -> Result<Option<&ConstraintProcesses>, GenerateError> {
+        let (Some(program), Some(tokenizer)) = (&self.constraint_program, &self.tokenizer) else {
+            return Ok(None);
+        };
+        if self.processes.get().is_none() {
+            // Another thread may have set an equal value.
+            let _ = self.processes.set(ConstraintProcesses::new(program.clone(), tokenizer)?);
+        }
+        Ok(self.processes.get())
     }
 }

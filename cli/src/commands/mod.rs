@@ -6,6 +6,7 @@ mod bench;
 mod bisect;
 mod chat;
 mod completions;
+mod constrain;
 mod devices;
 mod doctor;
 mod embed;
@@ -162,6 +163,9 @@ commands! {
     Devices: devices() iree;
     /// Explain an error: its meaning, an example, and how to fix it
     Explain: explain();
+    /// Follow JSON schemas and grammars for another process of Tracewright
+    #[command(hide = true)]
+    Constrain: constrain() iree;
     /// Print a script that completes commands and options in a shell
     Completions: completions();
     /// Write manual pages: one page for the program, and one page for each command

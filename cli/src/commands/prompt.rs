@@ -48,6 +48,7 @@ mod run {
     use crate::Invocation;
     use crate::error::Error;
     use crate::extras::{Extras, conversation};
+    use crate::limited::{limit_memory, limit_time};
     use crate::load::template_program;
 
     impl Arguments {
@@ -55,7 +56,8 @@ mod run {
             let Arguments { model, chat, system, messages, template, limited } = self;
             let text = match limited {
                 true => {
-                    limit();
+                    limit_memory(limits::TEMPLATE_MEMORY);
+                    limit_time(limits::TEMPLATE_SECONDS);
                     render(model)?
                 }
                 false => {
@@ -94,23 +96,5 @@ mod run {
     fn read_messages(path: &Path) -> Result<Vec<Value>, Error> {
         let text = read_text(path)?;
         serde_json::from_str(&text).map_err(|source| Error::Messages { path: path.to_owned(), source })
-    }
-
-    /// Limits the memory and the time of this process. The operating system ends the process if the
-    /// process exceeds a limit.
-    fn limit() {
-        #[cfg(unix)]
-        {
-            use rustix::process::{Resource, Rlimit, setrlimit};
-            let limits = [
-                (Resource::Cpu, limits::TEMPLATE_SECONDS),
-                (Resource::As, limits::TEMPLATE_MEMORY),
-                (Resource::Core, 0),
-            ];
-            for (resource, most) in limits {
-                // A lower limit that holds already is as good.
-                let _ = setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) });
-            }
-        }
     }
 }

@@ -5,6 +5,7 @@ mod access;
 mod chat;
 mod client;
 mod clients;
+mod constraints;
 mod ends;
 mod interfaces;
 mod load;

@@ -1,23 +1,33 @@
 //! Passes the tokens of a model to the library llguidance.
 
+use std::sync::Arc;
+
 use llguidance::toktrie::{TokTrie, TokenId, TokenizerEnv};
 
 use crate::Tokenizer;
+
+/// Encodes a text without special tokens, or returns `None` if the tokenizer cannot encode the text.
+pub type Encode = Arc<dyn Fn(&str) -> Option<Vec<u32>> + Send + Sync>;
+
+pub fn encoder(tokenizer: &Tokenizer) -> Encode {
+    let tokenizer = tokenizer.clone();
+    Arc::new(move |text| tokenizer.encode_plain(text).ok())
+}
 
 /// The bytes of all tokens, and the tokenizer. If the grammar requires a text, the tokenizer
 /// encodes this text.
 pub struct Vocabulary {
     trie: TokTrie,
-    tokenizer: Tokenizer,
+    encode: Encode,
     /// Whether the vocabulary contains a token for every byte. Without a token for every byte, some
     /// texts cannot be encoded, and the model itself must choose the tokens.
     has_all_bytes: bool,
 }
 
 impl Vocabulary {
-    pub fn new(trie: TokTrie, tokenizer: Tokenizer) -> Self {
+    pub fn new(trie: TokTrie, encode: Encode) -> Self {
         let has_all_bytes = (0..=u8::MAX).all(|byte| trie.token_id(&[byte]).is_some());
-        Self { trie, tokenizer, has_all_bytes }
+        Self { trie, encode, has_all_bytes }
     }
 }
 
@@ -32,7 +42,7 @@ impl TokenizerEnv for Vocabulary {
     /// bytes, the function uses the longest matching token at each position.
     fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<TokenId> {
         let text = std::str::from_utf8(bytes).ok();
-        let tokens = text.and_then(|text| self.tokenizer.encode_plain(text).ok());
+        let tokens = text.and_then(|text| (self.encode)(text));
         let spells = |tokens: &Vec<TokenId>| self.trie.decode_raw(tokens) == bytes;
         tokens.filter(spells).unwrap_or_else(|| self.trie.greedy_tokenize(bytes))
     }
