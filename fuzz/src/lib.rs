@@ -6,6 +6,7 @@
 mod archive;
 mod chat_template;
 mod config;
+mod constraint;
 mod gguf;
 mod index;
 mod manifest;
@@ -101,6 +102,15 @@ pub const TARGETS: &[FuzzTarget] = &[
     target("tokenizer", tokenizer::read),
     target("manifest", manifest::read),
     target("model", model::read),
+    // The library that compiles them has limits of its own, and `tracewright` follows them in a process.
+    FuzzTarget {
+        room: tracewright::files::limits::GRAMMAR_MEMORY as usize,
+        ..target("schema", constraint::read_schema)
+    },
+    FuzzTarget {
+        room: tracewright::files::limits::GRAMMAR_MEMORY as usize,
+        ..target("grammar", constraint::read_grammar)
+    },
 ];
 
 impl FuzzTarget {
