@@ -1,5 +1,6 @@
 //! Converts keyword arguments of Python calls to options of the library.
 
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -10,6 +11,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use serde_json::Value;
+use tracewright::generate::ConstraintProgram;
 use tracewright::model::WatchOpen;
 use tracewright::runtime::Compiler;
 use tracewright::{Follow, GenerateOptions, OpenOptions};
@@ -142,5 +144,21 @@ pub fn opening(
     let mut compiler = Compiler::new(compiler.unwrap_or_else(|| "iree-compile".into()));
     compiler.interrupt = Some(stopped.clone());
     options.compiler = Some(compiler);
+    options.constraint_program = constraint_program(py)?;
     Ok(options)
+}
+
+/// Returns the program that follows JSON schemas and grammars in separate processes, or `None` if this
+/// process is no Python program.
+fn constraint_program(py: Python<'_>) -> PyResult<Option<ConstraintProgram>> {
+    let again: Vec<Option<OsString>> = py.import("tracewright.__main__")?.getattr("AGAIN")?.extract()?;
+    let again: Option<Vec<OsString>> = again.into_iter().collect();
+    Ok(match again.as_deref() {
+        Some([program, arguments @ ..]) if !program.is_empty() => Some(ConstraintProgram {
+            program: program.into(),
+            arguments: arguments.iter().cloned().chain(["constrain".into()]).collect(),
+            without: Vec::new(),
+        }),
+        _ => None,
+    })
 }
