@@ -94,8 +94,11 @@ fn bench_and_bisect_take_a_device() {
     let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
     assert_eq!(report["cases"][0]["variant"]["device"], "vulkan");
     assert!(report["cases"][0]["flags"].to_string().contains("vulkan"), "{report}");
-    let said = succeed(&mut tracewright(&[&bisect[..], &sizes, &["vulkan"]].concat())).out;
-    assert!(said.contains("nothing"), "{said}");
+    // The command fails if a node is out of its bounds. Whether the others are equal bit for bit depends on the processor.
+    let said = succeed(&mut tracewright(&[&bisect[..], &sizes, &["vulkan", "--json"]].concat())).out;
+    let found: Value = serde_json::from_str(&said).unwrap();
+    assert!(found["nodes"].as_u64().unwrap() > 0, "{found}");
+    assert_eq!(found["differs"], false, "{found}");
 }
 
 /// XLA's plugin for the CPU that `cargo xtask setup --xla` installs. The suite installs it and sets the variable.
