@@ -40,6 +40,7 @@ pub fn parse_json<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
 /// # Errors
 /// Returns the same errors as `parse`, with positions in `text`.
 pub fn with_json<T>(text: &str, parse: impl Fn(&str) -> serde_json::Result<T>) -> serde_json::Result<T> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let words = words(text);
     if words.is_empty() {
         return parse(text);

@@ -38,17 +38,45 @@ pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
 /// # Errors
 /// Returns the same errors as [`read()`], or an error if the file is not UTF-8.
 pub fn read_text(path: &Path, limit: u64) -> Result<String, FileError> {
-    let text = String::from_utf8(read(path, limit)?);
-    text.map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "stream did not contain valid UTF-8"))
-        .with_path("read", path)
+    utf8(read(path, limit)?).with_path("read", path)
 }
 
-/// Reads the text of a JSON configuration, and checks that its values fit into the memory limit.
+/// The byte order mark that some editors put at the beginning of a UTF-8 file, and that is not a part of
+/// the text.
+const MARK: &str = "\u{feff}";
+
+/// Returns the bytes of a text without the byte order mark at the beginning.
+pub fn unmarked(bytes: &[u8]) -> &[u8] {
+    bytes.strip_prefix(MARK.as_bytes()).unwrap_or(bytes)
+}
+
+/// Removes the byte order mark at the beginning of a text.
+pub fn without_mark(mut text: String) -> String {
+    if text.starts_with(MARK) {
+        text.drain(..MARK.len());
+    }
+    text
+}
+
+/// Converts bytes to a text. Windows tools often write UTF-16, so the error names this encoding.
+fn utf8(bytes: Vec<u8>) -> io::Result<String> {
+    String::from_utf8(bytes).map_err(|error| {
+        let is_wide = [b"\xff\xfe", b"\xfe\xff"].iter().any(|mark| error.as_bytes().starts_with(*mark));
+        let what = match is_wide {
+            true => "it is UTF-16 text, expected UTF-8; save the file as UTF-8".to_owned(),
+            false => format!("it is not UTF-8 text: {}", error.utf8_error()),
+        };
+        io::Error::new(io::ErrorKind::InvalidData, what)
+    })
+}
+
+/// Reads the text of a JSON configuration, and checks that its values fit into the memory limit. The
+/// text does not include a byte order mark.
 ///
 /// # Errors
 /// Returns the same errors as [`read_text()`], or an error if the values could exceed the limit.
 pub fn read_json(path: &Path) -> Result<String, FileError> {
-    let text = read_text(path, limits::CONFIG)?;
+    let text = without_mark(read_text(path, limits::CONFIG)?);
     if text.is_empty() {
         return Err(StandIn::Empty.error()).with_path("read", path);
     }
@@ -106,7 +134,8 @@ pub fn read_stream(path: &Path, limit: u64) -> Result<String, FileError> {
     File::open(path).and_then(|file| read_from(file, limit)).with_path("read", path)
 }
 
-/// Reads a whole text of at most `limit` bytes from a reader.
+/// Reads a whole text of at most `limit` bytes from a reader. A byte order mark at the beginning of the
+/// text is left out.
 ///
 /// # Errors
 /// Returns an error if the text is too long, is not UTF-8, or cannot be read.
@@ -116,7 +145,7 @@ pub fn read_from(from: impl io::Read, limit: u64) -> io::Result<String> {
     if bytes.len() as u64 > limit {
         return Err(too_large(format!("it has too many bytes, expected at most {limit}")));
     }
-    String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()))
+    utf8(bytes).map(without_mark)
 }
 
 fn too_large(what: String) -> io::Error {

@@ -94,9 +94,11 @@ fn read_file(
     match read(&model.join(name)) {
         Err(error) if error.source.kind() == io::ErrorKind::NotFound => Ok(None),
         read => {
-            let text = read?;
+            let is_json = name.ends_with(".json");
+            // transformers keeps a byte order mark in a template.
+            let text = if is_json { files::without_mark(read?) } else { read? };
             // A template may be empty.
-            if text.is_empty() && name.ends_with(".json") {
+            if text.is_empty() && is_json {
                 return Err(StandIn::Empty.error()).with_path("read", &model.join(name)).map_err(Into::into);
             }
             Ok(Some(text))

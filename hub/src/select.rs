@@ -88,7 +88,7 @@ fn one_gguf(name: &ModelName, mut found: Vec<String>) -> Result<Option<Selection
 /// Returns the names of the weight files that an index lists, without duplicates. The result is
 /// `None` if the text is not a valid index of weight files.
 pub fn shards(index: &[u8]) -> Option<Vec<String>> {
-    let index: serde_json::Value = serde_json::from_slice(index).ok()?;
+    let index: serde_json::Value = serde_json::from_slice(::files::unmarked(index)).ok()?;
     let map = index.get("weight_map")?.as_object()?;
     let shards: Option<std::collections::BTreeSet<_>> =
         map.values().map(|file| file.as_str().map(str::to_owned)).collect();

@@ -41,7 +41,7 @@ pub enum QuantMapError {
 /// Returns an error if the file does not map patterns of weight names to storage formats.
 pub fn read_quant_map(path: &Path) -> Result<BTreeMap<String, Option<WeightFormat>>, QuantMapError> {
     let bytes = files::read(path, limits::CONFIG)?;
-    let words: BTreeMap<String, String> = serde_json::from_slice(&bytes)
+    let words: BTreeMap<String, String> = serde_json::from_slice(files::unmarked(&bytes))
         .map_err(|source| QuantMapError::Json { path: path.to_owned(), source })?;
     let format = |(pattern, found): (String, String)| {
         let mut quantized = WeightFormat::ALL.iter().copied().filter(|format| format.element().is_none());

@@ -266,7 +266,7 @@ pub enum TuningFileError {
 /// Returns an error if the file cannot be read or does not contain valid settings.
 pub fn read_tuning(path: &Path) -> Result<Tuning, TuningFileError> {
     let bytes = files::read(path, limits::CONFIG)?;
-    let tuning = serde_json::from_slice(&bytes);
+    let tuning = serde_json::from_slice(files::unmarked(&bytes));
     tuning.map_err(|source| TuningFileError::Syntax { path: path.into(), source })
 }
 
