@@ -135,7 +135,7 @@ impl Coded for VerifyError {
 
 coded! {
     ImatrixError: File Config {
-        TW0517: NoNames Empty;
+        TW0517: NoNames Old Empty;
     }
 
     QuantizeError: File Archive {
@@ -192,7 +192,7 @@ coded! {
         TW0101: Syntax;
         TW0102: Keys;
         TW0103: Modules;
-        TW0104: Architecture;
+        TW0104: Architecture GgufEmbeds;
         TW0105: Embeds;
         TW0106: Generates;
         TW0107: Quantized;

@@ -416,7 +416,7 @@ impl Checkpoint {
     /// Maps a file into memory and returns the tensors of the file.
     pub(crate) fn add_file(&mut self, path: PathBuf) -> Result<Vec<CheckpointTensor>, ArchiveError> {
         let map = MappedFile::open(&path)?;
-        if let Some(format) = UnsupportedFormat::of_file(&path, &map) {
+        if let Some(format) = UnsupportedFormat::of_safetensors(&path, &map) {
             return Err(ArchiveError::Foreign { path, format });
         }
         let (header, metadata) =

@@ -30,6 +30,8 @@ mod checkpoint;
 mod convert;
 mod error;
 mod gguf;
+mod gguf_kind;
+mod gguf_part;
 mod hub;
 mod index;
 mod mapped;
@@ -47,6 +49,7 @@ pub use checkpoint::{
 pub use convert::convert;
 pub use error::{ArchiveError, ArchiveRule, Damage, EntryProblem, GgufProblem, IndexProblem, RowsProblem};
 pub use gguf::{BlockFormat, Gguf, GgufArray, GgufTensor, GgufValue, StoredNumbers};
+pub use gguf_part::GgufPart;
 pub use hub::HubFolder;
 pub use index::{PassedOver, ShardDifference};
 pub use progress::{Progress, Watch};

@@ -1,9 +1,10 @@
 //! Recognizes files in formats that Tracewright does not support. If you pass a file in an
 //! unsupported format instead of a checkpoint, the error explains how to fix the problem.
 
+use crate::GgufPart;
 use errors::{FileError, WithPath as _};
 use files::{StandIn, is_there, limits};
-use std::{collections::BTreeSet, fmt, fs, path::Path};
+use std::{collections::BTreeSet, fmt, fs, io::Read as _, path::Path};
 
 /// The standard file name of a model's weights, if all weights are in one file.
 pub(crate) const SINGLE: &str = "model.safetensors";
@@ -18,6 +19,10 @@ pub enum UnsupportedFormat {
     /// A folder with several GGUF files, so the model is ambiguous. To fix the error, pass the path
     /// of one GGUF file.
     Gguf(Vec<String>),
+    /// A GGUF file under the name of a safetensors file.
+    GgufFile,
+    /// A GGUF file that is not a whole model.
+    GgufPart(GgufPart),
     /// A placeholder file instead of a file with weights. A placeholder remains in the folder after
     /// an incomplete download.
     StandIn(StandIn),
@@ -54,6 +59,10 @@ impl fmt::Display for UnsupportedFormat {
                 f.write_str("a folder with GGUF files, expected the path of one file; name the file itself")?;
                 if names.is_empty() { Ok(()) } else { write!(f, ", {}", one_of(names)) }
             }
+            Self::GgufFile => f.write_str(
+                "a GGUF file, expected safetensors; name the file itself instead of the folder",
+            ),
+            Self::GgufPart(part) => part.fmt(f),
             Self::StandIn(found) => f.write_str(found.what()),
             Self::Adapter { kind, base } => {
                 write!(f, "a PEFT adapter ({kind}), not a whole model; ")?;
@@ -97,7 +106,13 @@ impl UnsupportedFormat {
     /// Recognizes an unsupported format by the first bytes or the name of a file. Returns `None` if
     /// the file can be a safetensors, GGUF or JSON file.
     pub fn of_file(path: &Path, head: &[u8]) -> Option<Self> {
-        of_file(path, head).filter(|format| *format != Self::Gguf(Vec::new()))
+        of_file(path, head).filter(|format| !matches!(format, Self::Gguf(_) | Self::GgufFile))
+    }
+
+    /// Recognizes an unsupported format like [`of_file`](Self::of_file), for a file in which the caller
+    /// expects safetensors.
+    pub(crate) fn of_safetensors(path: &Path, bytes: &[u8]) -> Option<Self> {
+        of_file(path, bytes).filter(|format| !matches!(format, Self::Gguf(_)))
     }
 
     /// Recognizes an unsupported format by the files in the folder at `path`. Returns `None` if the
@@ -132,10 +147,11 @@ impl UnsupportedFormat {
                 format => format,
             })
         };
-        let mut formats: Vec<_> = names.iter().filter_map(known).collect();
+        // Some programs name a GGUF file `ggml-model.bin`.
+        let gguf = |name: &String| name.ends_with(".gguf") || is_gguf(&path.join(name));
+        let mut formats: Vec<_> = names.iter().filter(|name| !gguf(name)).filter_map(known).collect();
         // An IREE archive in this folder can belong to an export that lost its manifest.
         formats.retain(|format| *format != Self::Archive);
-        let gguf = |name: &String| name.ends_with(".gguf");
         Ok(match () {
             () if formats.contains(&Self::PyTorch) => Some(Self::PyTorch),
             () if names.iter().any(gguf) => Some(Self::Gguf(names.into_iter().filter(gguf).collect())),
@@ -151,6 +167,8 @@ impl UnsupportedFormat {
 }
 
 const ONNX: &str = "a model in ONNX";
+const BEFORE_GGUF: UnsupportedFormat =
+    UnsupportedFormat::Other("a file in a format that llama.cpp had before GGUF");
 
 /// The file name extensions of unsupported formats.
 const EXTENSIONS: &[(&str, UnsupportedFormat)] = &[
@@ -168,7 +186,7 @@ const EXTENSIONS: &[(&str, UnsupportedFormat)] = &[
     ("npz", UnsupportedFormat::Other("arrays of NumPy")),
     ("pte", UnsupportedFormat::Other("a program of ExecuTorch")),
     ("mlpackage", UnsupportedFormat::Other("a model of Core ML")),
-    ("ggml", UnsupportedFormat::Other("the format that llama.cpp had before GGUF")),
+    ("ggml", BEFORE_GGUF),
     ("irpa", UnsupportedFormat::Archive),
     ("zip", UnsupportedFormat::Packed(None)),
     ("tar", UnsupportedFormat::Packed(None)),
@@ -181,6 +199,12 @@ const EXTENSIONS: &[(&str, UnsupportedFormat)] = &[
 
 /// The first bytes of files in unsupported formats.
 const MAGIC: &[(&[u8], UnsupportedFormat)] = &[
+    (b"GGUF", UnsupportedFormat::GgufFile),
+    // `ggml`, `ggmf`, `ggjt` and `ggla`, as little-endian numbers.
+    (b"lmgg", BEFORE_GGUF),
+    (b"fmgg", BEFORE_GGUF),
+    (b"tjgg", BEFORE_GGUF),
+    (b"algg", BEFORE_GGUF),
     (b"IRPA", UnsupportedFormat::Archive),
     (b"\x1f\x8b", UnsupportedFormat::Packed(None)),
     (b"\xfd7zXZ\0", UnsupportedFormat::Packed(None)),
@@ -205,7 +229,8 @@ fn of_file(path: &Path, bytes: &[u8]) -> Option<UnsupportedFormat> {
     let known = by_extension(path);
     // In safetensors, the first 8 bytes are the header's length and can have any value.
     if bytes.get(8) == Some(&b'{') {
-        return known;
+        // The name `.bin` also occurs for files in safetensors.
+        return known.filter(|format| *format != UnsupportedFormat::PyTorch);
     }
     if bytes.starts_with(b"PK\x03\x04") {
         return Some(match known {
@@ -224,13 +249,20 @@ fn of_file(path: &Path, bytes: &[u8]) -> Option<UnsupportedFormat> {
         .or(known)
 }
 
+/// Whether a regular file begins like a GGUF file.
+fn is_gguf(path: &Path) -> bool {
+    let mut head = Vec::new();
+    let read = |file: fs::File| file.take(4).read_to_end(&mut head);
+    path.is_file() && fs::File::open(path).and_then(read).is_ok() && head == b"GGUF"
+}
+
 /// Reads the configuration file of an adapter. Returns `None` if the file does not exist.
 fn adapter(config: &Path) -> Option<UnsupportedFormat> {
     if !is_there(config) {
         return None;
     }
     let text = files::read(config, limits::CONFIG).ok()?;
-    let keys: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
+    let keys: serde_json::Value = serde_json::from_slice(files::unmarked(&text)).unwrap_or_default();
     let text = |key: &str| keys.get(key).and_then(|value| value.as_str()).map(str::to_owned);
     let kind = text("peft_type").unwrap_or_else(|| "of an unknown type".into());
     Some(UnsupportedFormat::Adapter { kind, base: text("base_model_name_or_path") })

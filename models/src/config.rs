@@ -62,6 +62,18 @@ pub enum ConfigError {
         /// The architectures that Tracewright supports.
         known: Vec<&'static str>,
     },
+    /// The GGUF file contains an embedding model, which Tracewright reads only in the format of
+    /// sentence-transformers.
+    #[error(
+        "`{}`: the architecture `{found}` computes embeddings, expected a language model; for embeddings, name a model \
+        folder with the files of sentence-transformers", .path.display()
+    )]
+    GgufEmbeds {
+        /// Path of the GGUF file.
+        path: PathBuf,
+        /// The value of `general.architecture`.
+        found: String,
+    },
     /// The model computes embeddings, but the caller expects a language model.
     #[error("`{}`: the architecture `{found}` computes embeddings and does not generate text", .path.display())]
     Embeds {

@@ -11,7 +11,7 @@ mod names;
 
 use std::path::Path;
 
-use irpa::{Checkpoint, CheckpointTensor, Gguf, StoredOrder};
+use irpa::{ArchiveError, Checkpoint, CheckpointTensor, Gguf, GgufPart, StoredOrder, UnsupportedFormat};
 use serde_json::{Value, json};
 
 use crate::config::{ConfigError, Keys};
@@ -23,6 +23,21 @@ pub(crate) use names::{Renaming, interleaved};
 
 /// Pairs of corresponding names in a GGUF file and in a Hugging Face model.
 pub(crate) type Names = &'static [(&'static str, &'static str)];
+
+/// The architectures of embedding models (`src/llama-arch.cpp` in llama.cpp).
+const EMBEDDERS: [&str; 11] = [
+    "bert",
+    "eurobert",
+    "gemma-embedding",
+    "jina-bert-v2",
+    "jina-bert-v3",
+    "llama-embed",
+    "modern-bert",
+    "neo-bert",
+    "nomic-bert",
+    "nomic-bert-moe",
+    "t5encoder",
+];
 
 /// A description of the GGUF files of a model family.
 #[derive(Clone, Copy, Debug)]
@@ -117,6 +132,15 @@ pub(crate) fn read(
     Ok((config, renaming, checkpoint))
 }
 
+/// Returns the value of `general.architecture` in a GGUF file.
+///
+/// # Errors
+/// Returns an error if the keys of the file cannot be read.
+pub(crate) fn architecture(path: &Path) -> Result<String, ConfigError> {
+    let file = Gguf::open_keys(path)?;
+    Ok(file.text("general.architecture").unwrap_or("(none)").to_owned())
+}
+
 /// Returns the `config.json` that is equivalent to the metadata of a GGUF file.
 ///
 /// # Errors
@@ -130,11 +154,21 @@ pub fn config_json(path: &Path) -> Result<String, ConfigError> {
 
 /// Opens the file at `path`. If Tracewright supports neither the architecture nor a tensor's
 /// encoding, the error reports the architecture. Another encoding of the tensors would not help a
-/// user whose architecture is unsupported.
+/// user whose architecture is unsupported, or whose file is no language model.
 fn open(path: &Path) -> Result<Gguf, ConfigError> {
-    Gguf::open(path).map_err(|error| {
-        let named = Gguf::open_keys(path).ok().filter(|file| file.text("general.architecture").is_some());
-        let unknown = named.and_then(|file| Metadata::new(&file).err());
-        unknown.unwrap_or_else(|| error.into())
-    })
+    let refuse = |part| {
+        let format = UnsupportedFormat::GgufPart(part);
+        ConfigError::from(ArchiveError::Foreign { path: path.to_owned(), format })
+    };
+    let error = match Gguf::open(path) {
+        Ok(file) => return GgufPart::of(&file).map_or(Ok(file), |part| Err(refuse(part))),
+        Err(error) => error,
+    };
+    let Ok(keys) = Gguf::open_keys(path) else { return Err(error.into()) };
+    if let Some(part) = GgufPart::of_keys(&keys) {
+        return Err(refuse(part));
+    }
+    let named = Some(keys).filter(|file| file.text("general.architecture").is_some());
+    let unknown = named.and_then(|file| Metadata::new(&file).err());
+    Err(unknown.unwrap_or_else(|| error.into()))
 }

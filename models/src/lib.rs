@@ -146,7 +146,7 @@ pub mod short_conv;
 pub mod ungated;
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bake::Ignorable;
 use config::{ConfigError, IGNORED, Keys, check_storage, read_base};
@@ -460,8 +460,8 @@ pub trait Architecture: Send {
 /// Returns [`ConfigError::Embeds`] for a network that computes embeddings.
 pub fn check_generates(network: &dyn Architecture, path: &Path) -> Result<(), ConfigError> {
     let Some(_) = network.sentence() else { return Ok(()) };
-    let keys = Keys::read(path)?;
-    Err(ConfigError::Embeds { found: architecture(&keys), path: keys.path().to_owned() })
+    let (found, path) = declared(path)?;
+    Err(ConfigError::Embeds { found, path })
 }
 
 /// Checks that a network computes embeddings and does not predict tokens. Returns the settings for
@@ -476,8 +476,19 @@ pub fn check_embeds<'a>(
     if let Some(sentence) = network.sentence() {
         return Ok(sentence);
     }
-    let keys = Keys::read(path)?;
-    Err(ConfigError::Generates { found: architecture(&keys), path: keys.path().to_owned() })
+    let (found, path) = declared(path)?;
+    Err(ConfigError::Generates { found, path })
+}
+
+/// Returns the architecture that a `config.json` or a GGUF file declares, and the path of this file.
+fn declared(path: &Path) -> Result<(String, PathBuf), ConfigError> {
+    match Gguf::is_at(path) {
+        true => Ok((gguf::architecture(path)?, path.to_owned())),
+        false => {
+            let keys = Keys::read(path)?;
+            Ok((architecture(&keys), keys.path().to_owned()))
+        }
+    }
 }
 
 /// The architecture that a `config.json` declares. If the key `architectures` is missing, the

@@ -2,6 +2,8 @@
 //! llama.cpp). An importance matrix contains the mean squares of each matmul's inputs.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use irpa::{ArchiveError, Dtype, Gguf, GgufTensor, StoredNumbers};
@@ -23,6 +25,10 @@ pub enum ImatrixError {
     #[error("the architecture of `{}` has no tensor names for GGUF files; calibrate with a text instead of \
         an importance matrix", .0.display())]
     NoNames(PathBuf),
+    /// The file has the format of importance matrices before GGUF.
+    #[error("`{path}` is an importance matrix in llama.cpp's old format, expected GGUF; convert the file with \
+        `llama-imatrix --in-file {path} -o imatrix.gguf`", path = .0.display())]
+    Old(PathBuf),
     /// The importance matrix contains no data about the matrices of the network.
     #[error("the importance matrix `{}` has no tensor `….in_sum2` for a matrix of the network; write the \
         importance matrix with `llama-imatrix`", .0.display())]
@@ -53,6 +59,9 @@ pub fn read_imatrix(
             Renaming::of(gguf.as_ref().ok_or_else(|| ImatrixError::NoNames(model.to_owned()))?)
         }
     };
+    if is_old(path) {
+        return Err(ImatrixError::Old(path.to_owned()));
+    }
     let file = Gguf::open(path)?;
     let numbers = |tensor: &GgufTensor| match tensor.numbers {
         StoredNumbers::Each(Dtype::F32) => {
@@ -72,4 +81,21 @@ pub fn read_imatrix(
     };
     let squares: BTreeMap<String, Vec<f32>> = file.tensors().iter().filter_map(squares).collect();
     if squares.is_empty() { Err(ImatrixError::Empty(path.to_owned())) } else { Ok(squares) }
+}
+
+/// Whether a file begins like the importance matrices that `llama-imatrix` wrote before GGUF: with the
+/// number of entries, and with the length and the text of the first entry's tensor name.
+fn is_old(path: &Path) -> bool {
+    let mut head = Vec::new();
+    if !path.is_file() || File::open(path).and_then(|file| file.take(128).read_to_end(&mut head)).is_err() {
+        return false;
+    }
+    let (words, text) = head.split_at_checked(8).unwrap_or_default();
+    let [entries, length] = [0, 4].map(|at| match words.get(at..at + 4) {
+        Some(&[a, b, c, d]) => u32::from_le_bytes([a, b, c, d]),
+        _ => 0,
+    });
+    let name = text.get(..length as usize).unwrap_or_default();
+    let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte);
+    (1..1 << 16).contains(&entries) && name.contains(&b'.') && name.iter().all(is_name)
 }

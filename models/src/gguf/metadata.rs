@@ -36,7 +36,13 @@ impl<'a> Metadata<'a> {
         };
         let families: Vec<Self> = FAMILIES.iter().copied().filter_map(of).collect();
         let known = super::architectures();
-        let unknown = || ConfigError::Architecture { path: file.path().into(), found: found.into(), known };
+        let unknown = || {
+            let (path, found) = (file.path().into(), found.to_owned());
+            match super::EMBEDDERS.contains(&&*found) {
+                true => ConfigError::GgufEmbeds { path, found },
+                false => ConfigError::Architecture { path, found, known },
+            }
+        };
         families.into_iter().find(|metadata| (metadata.gguf.is)(metadata)).ok_or_else(unknown)
     }
 
