@@ -6,10 +6,16 @@ use std::path::{Path, PathBuf};
 use files::is_one_of;
 use irpa::Gguf;
 
-/// The path of an output file is the path of one of the model's own files.
+/// The path of an output is the path of the model, or of one of the model's own files.
 #[derive(Debug, thiserror::Error)]
-#[error("`{}` is a file of the model itself; write to another path", .0.display())]
-pub struct OverwritesModel(pub PathBuf);
+pub enum OverwritesModel {
+    /// The output is the model's GGUF file, or a file in the model's folder.
+    #[error("`{}` is a file of the model itself; write to another path", .0.display())]
+    File(PathBuf),
+    /// The output is the model's folder.
+    #[error("`{}` is the model's own folder; write to another folder", .0.display())]
+    Folder(PathBuf),
+}
 
 /// The file extensions of checkpoint files.
 const READ: &[&str] = &["json", "safetensors", "jinja", "gguf"];
@@ -32,5 +38,18 @@ pub fn check_output(model: &Path, out: &Path) -> Result<(), OverwritesModel> {
         let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
         own.extend(files.filter(|path| is_export || read(path)));
     }
-    if is_one_of(out, own) { Err(OverwritesModel(out.to_owned())) } else { Ok(()) }
+    if is_one_of(out, own) { Err(OverwritesModel::File(out.to_owned())) } else { Ok(()) }
+}
+
+/// Checks that the folder `out`, into which a command writes a model, is neither the folder nor a file
+/// of the model at `model`. Links and other spellings of the same path count too.
+///
+/// # Errors
+/// Returns an error if `out` is the model's folder, or a file of the model.
+pub fn check_output_folder(model: &Path, out: &Path) -> Result<(), OverwritesModel> {
+    let same = |out: PathBuf| model.canonicalize().is_ok_and(|model| model == out);
+    if out.is_dir() && out.canonicalize().is_ok_and(same) {
+        return Err(OverwritesModel::Folder(out.to_owned()));
+    }
+    check_output(model, out)
 }

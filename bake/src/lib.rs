@@ -23,7 +23,7 @@ use mismatch::{Moved, declarations, list};
 
 pub use compensate::{Importance, Moments};
 pub use mismatch::{Declared, Problem};
-pub use quantize::{QuantizeError, Quantizer};
+pub use quantize::{QuantizeError, Quantizer, check_new_checkpoint};
 pub use recipe::{read, value};
 
 /// A tensor that a checkpoint may contain although the model does not read the tensor.

@@ -27,8 +27,8 @@ pub enum QuantizeError {
     /// A tensor is missing in the original checkpoint.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// The folder for the new checkpoint already contains a checkpoint.
-    #[error("`{}` exists; remove this file, or write to another folder", .0.display())]
+    /// The folder for the new checkpoint is a file, or already contains a file of a model.
+    #[error("`{}` exists; write to another folder, or move this file away", .0.display())]
     Exists(PathBuf),
     /// The quantized checkpoint cannot be written.
     #[error("cannot write `{}`", .path.display())]
@@ -48,6 +48,21 @@ struct Source {
     format: Option<WeightFormat>,
     /// Whether the checkpoint stores the transpose of the matrix that the matmul uses.
     transposed: bool,
+}
+
+/// Checks that the folder of a new checkpoint contains no file that the checkpoint or its tokenizer
+/// would replace. The check comes before the slow calibration.
+///
+/// # Errors
+/// Returns [`QuantizeError::Exists`] if `folder` is a file, or contains one of the files.
+pub fn check_new_checkpoint(folder: &Path) -> Result<(), QuantizeError> {
+    let files = [FILE].into_iter().chain(files::TOKENIZER_FILES.iter().copied());
+    let mut files = files.map(|name| folder.join(name));
+    let taken = match is_there(folder) && !folder.is_dir() {
+        true => Some(folder.to_owned()),
+        false => files.find(|path| is_there(path)),
+    };
+    taken.map_or(Ok(()), |path| Err(QuantizeError::Exists(path)))
 }
 
 impl<'a> Quantizer<'a> {

@@ -21,7 +21,7 @@ pub enum RandomError {
     #[error(transparent)]
     File(#[from] FileError),
     /// The folder already contains a checkpoint or a different configuration file.
-    #[error("`{}` exists; remove this file, or write to another folder", .0.display())]
+    #[error("`{}` exists; write to another folder, or move this file away", .0.display())]
     Exists(PathBuf),
     /// The progress callback stopped the function that writes the weights.
     #[error("stopped on request while writing `{}`", .0.display())]

@@ -161,3 +161,50 @@ fn a_folder_that_is_written_leaves_what_links_lead_to() {
         }
     }
 }
+
+/// A model is never written into its own folder, by whatever name the folder goes, and no message advises to remove what
+/// is being read.
+#[cfg(unix)]
+#[test]
+fn a_model_is_not_written_into_itself() {
+    let folder = folder();
+    let at = |name: &str| folder.path().join(name);
+    let model = at("m");
+    fs::create_dir(&model).unwrap();
+    for (path, _) in listing(&demo()) {
+        fs::copy(&path, model.join(path.file_name().unwrap())).unwrap();
+    }
+    std::os::unix::fs::symlink("m", at("link")).unwrap();
+    fs::copy(fixture("gguf").join("q4_0.gguf"), at("x.gguf")).unwrap();
+    std::os::unix::fs::symlink("x.gguf", at("y")).unwrap();
+    let before = listing(folder.path());
+    for (source, out, what) in [
+        ("m", "m", "is the model's own folder; write to another folder"),
+        ("m", "./m/", "is the model's own folder"),
+        ("m", "link", "is the model's own folder"),
+        ("link", "m", "is the model's own folder"),
+        ("x.gguf", "x.gguf", "is a file of the model itself; write to a"),
+        ("x.gguf", "./y", "is a file of the model itself; write to a"),
+    ] {
+        for command in [&["quantize"][..], &["export"], &["export", "--engine", "xla"]] {
+            // XLA reads no GGUF files.
+            if source.ends_with("gguf") && command.contains(&"xla") {
+                continue;
+            }
+            let mut command = tracewright(&[command, &[source, "-o", out]].concat());
+            let ran = refused(command.current_dir(folder.path()), 1, &["error[TW0008]", what]);
+            assert!(!ran.err.contains("remove"), "{}", ran.err);
+        }
+    }
+    assert_eq!(listing(folder.path()), before);
+    // What another model has left is found before the slow work, and stays.
+    let taken = at("taken");
+    fs::create_dir(&taken).unwrap();
+    fs::write(taken.join("tokenizer.json"), "{}").unwrap();
+    for (out, file) in [("taken", "taken/tokenizer.json"), ("taken/tokenizer.json", "tokenizer.json")] {
+        let mut command = tracewright(&["quantize", "m", "-o", out, "--calibrate", "no/such.txt"]);
+        let words = ["error[TW0009]", file, "exists; write to another folder, or move this file away"];
+        refused(command.current_dir(folder.path()), 1, &words);
+    }
+    assert_eq!(listing(&taken).len(), 1);
+}

@@ -169,7 +169,7 @@ coded! {
     }
 
     FolderError: File {
-        TW0008: Own;
+        TW0008: Own OwnFile;
         TW0009: Foreign;
         TW0901: Locked;
     }

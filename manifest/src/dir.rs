@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use errors::{FileError, WithPath as _};
-use files::{FileKind, FolderLock, NewFile, NewFolder, is_there, limits};
+use files::{FileKind, FolderLock, NewFile, NewFolder, is_one_of, is_there, limits};
 use serde::{Deserialize, Serialize};
 
 use names::{ARCHIVE, COPIED, MADE, MANIFEST, MODULE, TEXT};
@@ -38,6 +38,9 @@ pub enum FolderError {
     /// The target folder of the export is the folder of the model.
     #[error("`{}` is the model's own folder; write to another folder", .0.display())]
     Own(PathBuf),
+    /// The target folder of the export is a file of the model.
+    #[error("`{}` is a file of the model itself; write to a folder", .0.display())]
+    OwnFile(PathBuf),
     /// The export would replace a file that does not belong to an export.
     #[error("the folder `{}` exists and contains no export; write to another folder, or move this folder away", .0.display())]
     Foreign(PathBuf),
@@ -84,6 +87,9 @@ impl<'a> ExportFolder<'a> {
         // What the model's folder and the export both have would be replaced by itself, and then by nothing.
         if is_same_folder(model, path) {
             return Err(FolderError::Own(path.to_owned()));
+        }
+        if is_one_of(path, [model]) {
+            return Err(FolderError::OwnFile(path.to_owned()));
         }
         let names = [MANIFEST].into_iter().chain(COPIED.iter().copied()).chain(names).collect();
         let folder = Self { path, names };

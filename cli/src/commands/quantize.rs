@@ -53,13 +53,14 @@ mod run {
     use console::{read_text, usage};
     use instruments::calibrate::{CalibrateError, Calibration};
     use instruments::quality::Windows;
-    use tracewright::bake::{Importance, Quantizer};
+    use tracewright::bake::{Importance, Quantizer, check_new_checkpoint};
     use tracewright::export::put_model_files;
     use tracewright::footprint::{Footprint, readable};
     use tracewright::generate::Tokenizer;
     use tracewright::lower::{Quantization, Weights};
     use tracewright::models::gguf::read_imatrix;
     use tracewright::ops::{ElementType, WeightFormat};
+    use tracewright::output_guard::check_output_folder;
     use tracewright::quant_map::read_quant_map;
     use tracewright::runtime::{Device, Runtime};
     use tracewright::{Plan, PlanError};
@@ -73,6 +74,9 @@ mod run {
     impl Arguments {
         pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
             let &Invocation { read, ref interrupt } = invocation;
+            check_output_folder(&self.model, &self.out)?;
+            check_new_checkpoint(&self.out)?;
+            let out = std::path::absolute(&self.out).unwrap_or_else(|_| self.out.clone());
             let (network, checkpoint) = open(read, &self.model, &self.allow_config_key)?;
             let window = self.window.get().min(network.max_context());
             let plan = Plan::new(network, Some(ElementType::F32), Some(window), Some(window))?;
@@ -89,7 +93,6 @@ mod run {
             let trace = plan.record(&plan.steps())?.trace;
             let parameters = trace.parameters().map_err(PlanError::from)?;
             let mut quantizer = Quantizer::new(&checkpoint, &parameters, &formats(&plan)?);
-            let out = std::path::absolute(&self.out).unwrap_or_else(|_| self.out.clone());
             if let Some(text) = &self.calibrate {
                 let windows = self.windows(text, window)?;
                 let compiler = build::compiler(&self.compile, interrupt)?;
