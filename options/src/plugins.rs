@@ -12,15 +12,16 @@ use tracewright::targets::{DeviceKind, MeshRules};
 use crate::arguments::{DeviceArguments, Engine, EngineArguments, MeshArguments, RunArguments};
 use crate::error::Error;
 
-/// Returns the package folders of the Python programs on PATH and of the active virtual
-/// environment.
+/// Returns the package folders of the active virtual environment, of the Python programs on PATH, and of
+/// `cargo xtask setup --xla`.
 pub fn package_folders() -> Vec<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let environment = env::var_os("VIRTUAL_ENV").map(PathBuf::from);
     let prefixes = env::split_paths(&path).filter_map(|folder| folder.parent().map(Path::to_owned));
     let mut seen = BTreeSet::new();
     let mut folders = Vec::new();
-    for prefix in environment.into_iter().chain(prefixes).filter(|prefix| seen.insert(prefix.clone())) {
+    let prefixes = environment.into_iter().chain(prefixes).chain(in_checkout());
+    for prefix in prefixes.filter(|prefix| seen.insert(prefix.clone())) {
         let pythons = fs::read_dir(prefix.join("lib")).into_iter().flatten().flatten();
         let is_python = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with("python3");
         let mut pythons: Vec<PathBuf> = pythons.filter(is_python).map(|entry| entry.path()).collect();
@@ -29,6 +30,14 @@ pub fn package_folders() -> Vec<PathBuf> {
         folders.extend(pythons.iter().rev().flat_map(of).filter(|folder| folder.is_dir()));
     }
     folders
+}
+
+/// Returns the folder into which `cargo xtask setup --xla` installs the plugin for the CPU, if this program
+/// is in the `target` folder of the checkout.
+fn in_checkout() -> Option<PathBuf> {
+    let program = env::current_exe().ok()?.canonicalize().ok()?;
+    let target = program.ancestors().find(|folder| folder.ends_with("target"))?;
+    Some(target.with_file_name(".tracewright").join("xla-cpu")).filter(|folder| folder.is_dir())
 }
 
 /// Returns the value of the environment variable `XLA_FLAGS`.
