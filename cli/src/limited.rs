@@ -8,12 +8,12 @@ pub fn limit_memory(bytes: u64) {
         use rustix::process::Resource;
         limit(Resource::As, bytes);
         limit(Resource::Core, 0);
+        // If the memory of the machine is full, Linux ends this process before any other. Other systems
+        // have no such file.
+        let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     }
     #[cfg(not(unix))]
     let _ = bytes;
-    // If the memory of the machine is full, Linux ends this process before any other.
-    #[cfg(target_os = "linux")]
-    let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
 }
 
 /// Limits the processor time of this process, in seconds.

@@ -152,7 +152,7 @@ coded! {
         TW1101: NoCache Offline;
         TW1102: NoModel NoAccess NoRevision;
         TW1103: NoFile SeveralFiles NoWeights;
-        TW1104: Status Connection Answer;
+        TW1104: Status Unreachable Connection Answer;
         TW1105: Hash;
         TW0005: Stopped;
     }

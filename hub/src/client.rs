@@ -81,7 +81,12 @@ impl<'a> HubClient<'a> {
         let Hub { endpoint, .. } = self.hub;
         let revision = in_address(name.revision());
         let url = format!("{endpoint}/api/models/{}/revision/{revision}?blobs=true", name.repository);
-        let mut answer = self.get(&url, 0)?;
+        let mut answer = self.get(&url, 0).map_err(|error| match error {
+            HubError::Connection { source, .. } => {
+                HubError::Unreachable { name: name.clone().into(), endpoint: endpoint.clone(), source }
+            }
+            error => error,
+        })?;
         self.check(name, &url, &answer)?;
         let text = answer.body_mut().with_config().limit(DESCRIPTION).read_to_vec();
         let text = text.map_err(|source| failed(&url, source))?;

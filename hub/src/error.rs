@@ -46,6 +46,13 @@ pub enum HubError {
     /// The model is not in the cache, and the program was built without downloads.
     #[error("`{name}` is not in the cache, and this program was built without the cargo feature `download`")]
     NoDownload { name: Box<ModelName> },
+    /// The hub did not answer the first request, so no download has begun.
+    #[error("cannot ask the hub at {endpoint} for the model `{name}`")]
+    Unreachable {
+        name: Box<ModelName>,
+        endpoint: String,
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The connection failed, or was interrupted too often.
     #[error("cannot download {url}")]
     Connection { url: String, source: Box<dyn std::error::Error + Send + Sync> },
@@ -90,6 +97,10 @@ impl HubError {
             Self::NoDownload { .. } => {
                 "build Tracewright with its default cargo features, or copy the model into the cache".into()
             }
+            Self::Unreachable { name, .. } => format!(
+                "check the network connection; if you mean a local folder, check the path: there is no `{}` here",
+                name.repository
+            ),
             Self::Connection { .. } => {
                 "run the command again: Tracewright continues the interrupted download".into()
             }

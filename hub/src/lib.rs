@@ -14,12 +14,14 @@ mod download;
 mod error;
 mod fetch;
 mod name;
+mod near;
 mod progress;
 mod select;
 
 pub use cache::{CachedModel, CachedSnapshot};
 pub use error::HubError;
 pub use name::ModelName;
+pub use near::near_path;
 pub use progress::Fetched;
 
 use std::ffi::OsString;

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::{Component, Path};
 
+use crate::near_path;
+
 /// A name of a model such as `org/name`, optionally with a revision and a file: `org/name@revision:file`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ModelName {
@@ -43,6 +45,18 @@ impl ModelName {
                 Self::of_parts(repository, revision, file)
             }
         }
+    }
+
+    /// Interprets the path of a model as a name on the hub. The result is `None` if the path exists, if
+    /// its first folder exists, or if the path [resembles](near_path) an existing path. An address such
+    /// as `hf://org/name` is always a name on the hub.
+    pub fn of_path(path: &Path) -> Option<Self> {
+        let text = path.to_str()?;
+        let name = Self::parse(text)?;
+        let is_address = text.contains("://") || text.starts_with("huggingface.co/");
+        let first = Path::new(text.split_once('/')?.0);
+        let is_local = || path.symlink_metadata().is_ok() || first.is_dir() || near_path(path).is_some();
+        (is_address || !is_local()).then_some(name)
     }
 
     /// Parses the path in the address of a model's web page: `org/name`, `org/name/tree/main` or

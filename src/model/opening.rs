@@ -217,8 +217,7 @@ fn located(path: &Path, options: &OpenOptions) -> Result<PathBuf, ModelError> {
     if let Some(hub) = HubFolder::at(path) {
         return Ok(hub.snapshot()?.to_owned());
     }
-    let name = path.to_str().filter(|_| !path.exists()).and_then(ModelName::parse);
-    let Some(name) = name else { return Ok(path.to_owned()) };
+    let Some(name) = ModelName::of_path(path) else { return Ok(path.to_owned()) };
     let mut watch = |at: Fetched<'_>| {
         let step = BuildStep::Download(irpa::Progress { done: at.done, total: at.total });
         options.watch.as_ref().map_or(ControlFlow::Continue(()), |watch| watch.tell(step))

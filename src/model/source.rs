@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use bake::{Baked, Ignorable};
 use dsl::{EntryPoint, Traced};
 use errors::WithPath as _;
+use hub::near_path;
 use irpa::{Archive, ArchiveError, Checkpoint, Gguf};
 use lower::{Module, Quantization, Shards, Weights};
 use models::fit::{self, OpenWarning};
@@ -106,8 +107,16 @@ fn is_folder(path: &Path) -> io::Result<()> {
         let what = "it is a file; name the folder of the model, or a GGUF file";
         return Err(io::Error::new(ErrorKind::NotADirectory, what));
     }
-    fs::read_dir(path).map(drop)
+    fs::read_dir(path).map(drop).map_err(|error| match (error.kind(), near_path(path)) {
+        (ErrorKind::NotFound, Some(near)) => io::Error::new(ErrorKind::NotFound, Misspelled(near)),
+        _ => error,
+    })
 }
+
+/// The model's path does not exist, but resembles an existing path.
+#[derive(Debug, thiserror::Error)]
+#[error("it does not exist; did you mean `{}`?", .0.display())]
+struct Misspelled(PathBuf);
 
 /// Loads an exported model and the model's tokenizer.
 pub(super) fn open_export(
