@@ -92,7 +92,7 @@ pub fn run(read: ReadModel, words: impl IntoIterator<Item = OsString>, again: Ve
     let invocation = Invocation { read, interrupt: Interrupt::default() };
     invocation.interrupt.listen();
     let result = arguments.command.run(&invocation);
-    console::exit(result, invocation.interrupt.is_set())
+    console::exit(result, invocation.interrupt.exit_code())
 }
 
 #[cfg(feature = "iree")]
@@ -221,7 +221,7 @@ mod tests {
         let without_server = Error::WithoutFeature { command: "serve", feature: "serve" };
         assert_eq!(without_server.to_string().matches("`serve`").count(), 2);
         for lacking in [without_server, Error::WithoutIree { command: "generate" }] {
-            assert_eq!((lacking.code(), console::exit(Err(lacking), false)), (Code::TW0002, 2));
+            assert_eq!((lacking.code(), console::exit(Err(lacking), None)), (Code::TW0002, 2));
         }
     }
 

@@ -157,9 +157,10 @@ pub fn tell(error: &impl CommandError) {
     source::show(&error.library().map_or_else(Vec::new, Coded::places));
 }
 
-/// Ends a command: prints the command's error, and returns the exit code. `interrupted` is true if
-/// Ctrl-C ended the command.
-pub fn exit(result: Result<(), impl CommandError>, interrupted: bool) -> u8 {
+/// Ends a command: prints the command's error, and returns the exit code. `stopped` is the exit code for
+/// the signal that stopped the command, or `None` without a signal.
+pub fn exit(result: Result<(), impl CommandError>, stopped: Option<u8>) -> u8 {
+    // The exit code after Ctrl-C, which another program can also request without a signal.
     const INTERRUPTED: u8 = 130;
     let Err(error) = result else { return 0 };
     match error.library().and_then(AnyCoded::find) {
@@ -167,20 +168,22 @@ pub fn exit(result: Result<(), impl CommandError>, interrupted: bool) -> u8 {
         Some(ConsoleError::Output(closed)) if closed.kind() == ErrorKind::BrokenPipe => 0,
         _ if error.is_interruption() => {
             say!("interrupted");
-            INTERRUPTED
+            stopped.unwrap_or(INTERRUPTED)
         }
-        _ if interrupted => {
-            say!("interrupted: {error}");
-            INTERRUPTED
-        }
-        console => {
-            tell(&error);
-            match console {
-                Some(ConsoleError::Usage { .. }) => 2,
-                // The command line asks for a part of Tracewright that this binary lacks.
-                _ if error.code() == Code::TW0002 => 2,
-                _ => 1,
+        console => match stopped {
+            Some(stopped) => {
+                say!("interrupted: {error}");
+                stopped
             }
-        }
+            None => {
+                tell(&error);
+                match console {
+                    Some(ConsoleError::Usage { .. }) => 2,
+                    // The command line asks for a part of Tracewright that this binary lacks.
+                    _ if error.code() == Code::TW0002 => 2,
+                    _ => 1,
+                }
+            }
+        },
     }
 }

@@ -67,7 +67,7 @@ pub fn run(read: ReadModel, words: impl IntoIterator<Item = OsString>) -> u8 {
         Some(Command::Lint(lint)) => lint.run(read),
         Some(Command::Presets(presets)) => presets.run(),
     };
-    console::exit(result, false)
+    console::exit(result, None)
 }
 
 fn stage(text: &str) -> Result<Stage, String> {

@@ -1,8 +1,9 @@
-//! Handles Ctrl-C.
+//! Handles Ctrl-C and the signals that ask a process to end.
 
+use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
@@ -12,38 +13,53 @@ use crate::error::Error;
 /// The name of the threads on which Tracewright catches panics and converts the panics to errors.
 pub const CAUGHT: &str = "text";
 
-/// The interrupt flag, which Ctrl-C sets. Long operations check the interrupt flag, and stop if the
-/// flag is set.
+/// The number of the signal that Ctrl-C sends.
+const SIGINT: u8 = 2;
+
+/// The interrupt flag, which Ctrl-C, SIGTERM and SIGHUP set. Long operations check the interrupt flag,
+/// and stop if the flag is set.
 #[derive(Clone, Default)]
 pub struct Interrupt {
     pub asked: Arc<AtomicBool>,
+    /// The number of the last signal, or 0.
+    signal: Arc<AtomicU8>,
     /// Whether the program is only waiting for the user's next input. While the program waits for
     /// input, the first Ctrl-C ends the process.
     idle: Arc<AtomicBool>,
 }
 
 impl Interrupt {
-    /// Installs the function that handles Ctrl-C. The first Ctrl-C asks the running operation to
-    /// stop, and the second Ctrl-C ends the process.
+    /// Installs the function that handles signals. The first signal asks the running operation to
+    /// stop, and the second signal ends the process.
     pub fn listen(&self) {
         let interrupt = self.clone();
-        let handler = ctrlc::set_handler(move || {
+        let handler = on_signal(move |signal| {
+            interrupt.signal.store(signal, Ordering::SeqCst);
             if interrupt.asked.swap(true, Ordering::SeqCst) || interrupt.idle.load(Ordering::SeqCst) {
-                std::process::exit(130);
+                std::process::exit(code(signal).into());
             }
         });
         if let Err(error) = handler {
-            tracing::warn!("Ctrl-C is not handled: {error}");
+            tracing::warn!("signals are not handled: {error}");
         }
+    }
+
+    /// Returns the exit code of a process that a signal has stopped: 128 plus the number of the signal,
+    /// as shells report it. The result is `None` if no signal has arrived.
+    pub fn exit_code(&self) -> Option<u8> {
+        self.is_set().then(|| code(self.signal.load(Ordering::SeqCst)))
     }
 
     pub fn is_set(&self) -> bool {
         self.asked.load(Ordering::SeqCst)
     }
 
-    /// Clears the interrupt flag after an operation has stopped, so that the program can continue.
+    /// Clears the interrupt flag after an operation has stopped, so that the program can continue. The
+    /// flag stays set after a signal that asks the whole process to end.
     pub fn clear(&self) {
-        self.asked.store(false, Ordering::SeqCst);
+        if self.signal.load(Ordering::SeqCst) == SIGINT {
+            self.asked.store(false, Ordering::SeqCst);
+        }
     }
 
     /// Sets whether the program is only waiting for the user's next input.
@@ -87,4 +103,37 @@ impl Interrupt {
     pub fn check(&self) -> Result<(), Error> {
         if self.is_set() { Err(Error::Interrupted) } else { Ok(()) }
     }
+}
+
+fn code(signal: u8) -> u8 {
+    128 + signal
+}
+
+/// Calls `handle` with the number of each signal that asks the process to stop. A signal that the parent
+/// process ignores stays ignored if it is SIGHUP, so that `nohup` has its effect.
+#[cfg(unix)]
+fn on_signal(handle: impl Fn(u8) + Send + 'static) -> io::Result<()> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    use signal_hook::iterator::Signals;
+
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    if !ignores(SIGHUP) {
+        signals.add_signal(SIGHUP)?;
+    }
+    let listen = move || signals.forever().for_each(|signal| handle(u8::try_from(signal).unwrap_or_default()));
+    thread::Builder::new().name("signals".into()).spawn(listen).map(drop)
+}
+
+#[cfg(not(unix))]
+fn on_signal(handle: impl Fn(u8) + Send + 'static) -> io::Result<()> {
+    ctrlc::set_handler(move || handle(SIGINT)).map_err(io::Error::other)
+}
+
+/// Whether the process ignores a signal. Only Linux reports this without an unsafe call (`proc(5)`).
+#[cfg(unix)]
+fn ignores(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
