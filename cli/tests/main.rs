@@ -1,6 +1,7 @@
 //! The command line with IREE: from a model directory to text, to vectors, to an export, and what can go wrong on the way.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+mod advice_run;
 mod bench;
 mod bisect;
 mod blocks;

@@ -1,6 +1,7 @@
 //! The programs, as far as they need no IREE: checkpoints, configurations, random weights, dumps.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+mod advice;
 mod checkpoints;
 mod codes;
 mod configs;

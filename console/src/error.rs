@@ -2,19 +2,19 @@
 //! errors.
 
 use std::error::Error;
-use std::ffi::OsString;
-use std::io::{self, ErrorKind, Write as _};
+use std::io::{self, ErrorKind};
+use std::path::PathBuf;
 
-use clap::{Command, FromArgMatches};
 use error_codes::{AnyCoded, Code, Coded, coded};
 use hub::{HubError, ModelName};
 use tracewright::PlanError;
 use tracewright::errors::{FileError, LISTED, WithCauses};
-use tracewright::irpa::ArchiveError;
+use tracewright::irpa::{ArchiveError, GgufPart, UnsupportedFormat};
 use tracewright::models::config::{ConfigError, KeyProblem};
 use tracewright::output_guard::OverwritesModel;
 
 use crate::source;
+use crate::variables::variables_help;
 
 /// The reason why a command of `tracewright` or `trace-dump` failed.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +31,9 @@ pub enum ConsoleError {
     /// The path is the name of a model on the Hugging Face hub, but the model is not in the cache.
     #[error("`{name}` is not a local folder or file, and not a model in the cache of the Hugging Face hub")]
     NotDownloaded { name: ModelName },
+    /// The path of a model does not exist, but resembles an existing path.
+    #[error("`{}` does not exist, expected a model", .path.display())]
+    Misspelled { path: PathBuf, near: PathBuf },
     /// The Hugging Face hub's cache cannot resolve the name of a model.
     #[error(transparent)]
     Hub(#[from] HubError),
@@ -62,6 +65,7 @@ coded! {
     ConsoleError: Hub NoModel File Config Plan Archive Own {
         TW0001: Usage;
         TW0003: Output;
+        TW0006: Misspelled;
         TW0212: NotDownloaded;
     }
 }
@@ -112,9 +116,20 @@ pub fn help(error: &AnyCoded) -> Vec<String> {
         }
     } else if let Some(error) = error.find::<HubError>() {
         return error.help().into_iter().collect();
+    } else if let Some(ArchiveError::Foreign {
+        format: UnsupportedFormat::GgufPart(GgufPart::Imatrix), ..
+    }) = error.find()
+    {
+        "`tracewright quantize MODEL --imatrix FILE -o DIR` quantizes a model with an importance matrix"
     } else {
         match error.find() {
             Some(ConsoleError::NoModel(_)) => "`trace-dump presets` lists the names of published models",
+            Some(ConsoleError::Misspelled { path, near }) => {
+                let name = ModelName::parse(&path.to_string_lossy());
+                let hub = name.map(|name| format!("; `hf://{name}` names a model on the Hugging Face hub"));
+                return vec![format!("did you mean `{}`?{}", near.display(), hub.unwrap_or_default())];
+            }
+            Some(ConsoleError::Usage { .. }) => return variables_help(),
             Some(ConsoleError::NotDownloaded { name }) => {
                 return vec![format!("`tracewright models --fetch {name}` downloads the model")];
             }
@@ -131,22 +146,6 @@ const BEGINNING: &str = "error[";
 pub fn told(text: &str) -> Option<(Code, &str)> {
     let (code, what) = text.strip_prefix(BEGINNING)?.split_once("]: ")?;
     Some((code.parse().ok()?, what.trim_end()))
-}
-
-/// Parses the words of a command line, beginning with the program's name. If the arguments are invalid, the
-/// function prints an error and ends the process.
-pub fn parsed<A: FromArgMatches>(command: Command, words: impl IntoIterator<Item = OsString>) -> A {
-    let read = command.try_get_matches_from(words).and_then(|matches| A::from_arg_matches(&matches));
-    read.unwrap_or_else(|error| {
-        if !error.use_stderr() {
-            error.exit();
-        }
-        let text = error.render().ansi().to_string();
-        let coded = format!("error[{}]:", Code::TW0001);
-        // If writing to stderr fails, the exit code still reports the error.
-        let _ = write!(anstream::stderr(), "{}", text.replacen("error:", &coded, 1));
-        std::process::exit(error.exit_code())
-    })
 }
 
 /// Prints the code of an error, the message with all causes, the option that can fix the error, and

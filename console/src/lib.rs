@@ -16,19 +16,22 @@ mod options;
 pub mod output;
 mod partition;
 mod source;
+mod variables;
 
 use std::io::{self, Write as _};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-pub use error::{CommandError, ConsoleError, exit, help, parsed, tell, told, usage};
+pub use error::{CommandError, ConsoleError, exit, help, tell, told, usage};
 pub use footprint::{FootprintReport, patterns};
 pub use model_path::{hub, resolved};
 pub use network::{name_of, preset, read_network, warn};
 pub use options::{KernelUse, LayoutChoice, ModelArguments, NetworkArguments, activation_bits, kv_format};
 pub use partition::PartitionReport;
 pub use source::read as read_source;
-use tracewright::errors::{FileError, WithPath as _, escaped};
+use tracewright::errors::{WithPath as _, escaped};
 use tracewright::files::{limits, read_from, read_stream};
+pub use variables::parsed;
 
 /// Prints a line on stderr; see [`say!`].
 pub fn say(text: &str) {
@@ -38,11 +41,37 @@ pub fn say(text: &str) {
 /// Reads the text of a file, or of stdin for `-`.
 ///
 /// # Errors
-/// Returns an error if the file cannot be read, is not UTF-8, or is longer than a prompt may be.
-pub fn read_text(path: &Path) -> Result<String, FileError> {
+/// Returns an error if the file cannot be read, is not UTF-8, or is longer than a prompt may be. Returns
+/// an error if the command reads stdin twice.
+pub fn read_text(path: &Path) -> Result<String, ConsoleError> {
+    read_text_within(path, limits::PROMPT)
+}
+
+/// Reads a text like [`read_text`], with at most `limit` bytes.
+///
+/// # Errors
+/// Returns the same errors as [`read_text`].
+pub fn read_text_within(path: &Path, limit: u64) -> Result<String, ConsoleError> {
     match path.as_os_str() == "-" {
-        true => read_from(io::stdin().lock(), limits::PROMPT).with_path("read", path),
-        false => read_stream(path, limits::PROMPT),
+        true => {
+            take_stdin()?;
+            Ok(read_from(io::stdin().lock(), limit).with_path("read", path)?)
+        }
+        false => Ok(read_stream(path, limit)?),
+    }
+}
+
+/// Marks stdin as read. A second reader of stdin would find nothing.
+///
+/// # Errors
+/// Returns an error if the command has read stdin already.
+pub fn take_stdin() -> Result<(), ConsoleError> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    match TAKEN.swap(true, Ordering::Relaxed) {
+        true => {
+            Err(usage("`-` is stdin, which the command reads only once; write the other input to a file"))
+        }
+        false => Ok(()),
     }
 }
 

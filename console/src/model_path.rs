@@ -5,10 +5,10 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use etcetera::BaseStrategy as _;
-use hub::{Hub, HubError, ModelName};
+use hub::{Hub, HubError, ModelName, near_path};
 use tracewright::errors::FileError;
 use tracewright::files::{BrokenLink, is_there};
-use tracewright::irpa::{ArchiveError, HubFolder, UnsupportedFormat};
+use tracewright::irpa::{ArchiveError, Gguf, GgufPart, HubFolder, UnsupportedFormat};
 
 use crate::error::ConsoleError;
 use crate::network::preset;
@@ -23,14 +23,26 @@ pub fn resolved(model: &Path) -> Result<PathBuf, ConsoleError> {
         return Err(FileError { action: "open", path: model.to_owned(), source }.into());
     }
     if !is_there(model) {
-        let name = hub_name(model).filter(|_| preset(model).is_none());
-        let Some(name) = name else { return Ok(model.to_owned()) };
-        return hub()?.find(&name)?.ok_or(ConsoleError::NotDownloaded { name });
+        if preset(model).is_some() {
+            return Ok(model.to_owned());
+        }
+        if let Some(name) = ModelName::of_path(model) {
+            return hub()?.find(&name)?.ok_or(ConsoleError::NotDownloaded { name });
+        }
+        return match near_path(model) {
+            Some(near) => Err(ConsoleError::Misspelled { path: model.to_owned(), near }),
+            None => Ok(model.to_owned()),
+        };
     }
     if let Some(hub) = HubFolder::at(model) {
         return Ok(hub.snapshot()?.to_owned());
     }
     let foreign = match model.is_dir() {
+        false if Gguf::is_at(model) => {
+            // The reader of the model reports a file that cannot be read.
+            let part = Gguf::open_keys(model).ok().and_then(|file| GgufPart::of_keys(&file));
+            part.map(UnsupportedFormat::GgufPart)
+        }
         true if ["config.json", "manifest.json"].iter().any(|name| is_there(&model.join(name))) => None,
         true => UnsupportedFormat::of_folder(model)?,
         false => UnsupportedFormat::of_file(model, &head(model)),
@@ -49,15 +61,6 @@ fn head(path: &Path) -> Vec<u8> {
         let _ = File::open(path).and_then(|file| file.take(1 << 10).read_to_end(&mut head));
     }
     head
-}
-
-/// Interprets a path that does not exist as the name of a model on the Hugging Face hub.
-fn hub_name(path: &Path) -> Option<ModelName> {
-    let text = path.to_str()?;
-    let name = ModelName::parse(text)?;
-    // If a folder `models` exists, `models/llama` is a misspelled path and not a name.
-    let (first, _) = text.split_once('/')?;
-    (!Path::new(first).is_dir()).then_some(name)
 }
 
 /// Finds the cache of the Hugging Face hub, with the same environment variables as the Python

@@ -48,11 +48,7 @@ pub enum HubError {
     NoDownload { name: Box<ModelName> },
     /// The hub did not answer the first request, so no download has begun.
     #[error("cannot ask the hub at {endpoint} for the model `{name}`")]
-    Unreachable {
-        name: Box<ModelName>,
-        endpoint: String,
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
+    Unreachable { name: Box<ModelName>, endpoint: String, source: Box<dyn std::error::Error + Send + Sync> },
     /// The connection failed, or was interrupted too often.
     #[error("cannot download {url}")]
     Connection { url: String, source: Box<dyn std::error::Error + Send + Sync> },

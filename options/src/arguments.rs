@@ -245,6 +245,17 @@ pub struct CompileArguments {
     pub cache: Option<PathBuf>,
 }
 
+/// The number of new tokens without a limit, which `-n -1` requests.
+pub const UNLIMITED: usize = usize::MAX;
+
+/// Parses a maximum number of new tokens. As in llama.cpp, `-1` sets no limit.
+pub fn max_tokens(text: &str) -> Result<usize, &'static str> {
+    match text {
+        "-1" => Ok(UNLIMITED),
+        text => text.parse().map_err(|_| "expected a number of tokens, or -1 for no limit"),
+    }
+}
+
 /// Parses a batch size, and rejects a size above `limits::BATCH`.
 pub fn batch(text: &str) -> Result<NonZeroUsize, String> {
     let count = text.parse().ok().filter(|count: &NonZeroUsize| count.get() <= limits::BATCH);

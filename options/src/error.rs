@@ -233,12 +233,12 @@ pub fn library_help(error: &AnyCoded) -> Vec<String> {
     helps! { error:
         ExportError::Architecture { .. } | ExportError::Cpu { .. } => "run `export` on this machine, or on another machine with `--target` for this machine";
         ModelError::Cached(ArchiveError::Content { .. }) => "remove the damaged file: the next run writes the file again";
-        CompileError::NotFound { .. } => "`--iree-compile PATH` sets the path of the compiler; `cargo xtask setup` installs the compiler into the checkout";
+        CompileError::NotFound { .. } => "`--iree-compile PATH` sets the path of the compiler; `cargo xtask setup` installs the compiler into the checkout, in `.tracewright/venv/bin`";
         CompileError::TimedOut { .. } => "`--compile-timeout SECONDS` sets the time limit of the compiler";
         PjrtError::Library { .. } | PjrtError::Cut { .. } | PjrtError::NoApi { .. } | PjrtError::Version { .. } | PjrtError::Missing { .. } => "`--plugin PATH` selects another plugin; `tracewright devices` lists the plugins in Python packages";
         PjrtError::OutOfMemory { .. } => "`--context N`, `--chunk N` and `--dtype bf16` reduce the memory of the network; `tracewright plan` reports this memory";
         PjrtError::FewDevices { .. } => "`tracewright devices` lists the devices; choose a `--mesh` with fewer devices";
-        PjrtError::NoPlugin { .. } => "`--plugin PATH` selects a plugin; `cargo xtask setup --xla` installs the plugin for the CPU into the checkout";
+        PjrtError::NoPlugin { .. } => "`--plugin PATH` selects a plugin; `cargo xtask setup --xla` installs the plugin for the CPU into the checkout, and prints its path";
     }
     #[cfg(feature = "iree")]
     if let Some(GenerateError::Setting { name, .. }) = error.find() {

@@ -3,10 +3,9 @@
 
 use std::path::Path;
 
-use console::usage;
+use console::{read_text, usage};
 use serde_json::{Map, Value, json};
 use tracewright::errors::{escaped, shortened};
-use tracewright::files::{limits, read_stream};
 use tracewright::generate::Chat;
 
 use crate::arguments::{TemplateArguments, Thinking};
@@ -104,7 +103,7 @@ fn documents(path: &Path) -> Result<Vec<Value>, Error> {
 
 /// Reads a list of objects from a JSON file. The list must contain at least one object.
 fn list(path: &Path, what: &'static str) -> Result<Vec<Value>, Error> {
-    let text = read_stream(path, limits::PROMPT)?;
+    let text = read_text(path)?;
     let list: Vec<Value> = serde_json::from_str(&text).map_err(|source| Error::NoList {
         path: path.to_owned(),
         what,

@@ -120,7 +120,8 @@ fn on_signal(handle: impl Fn(u8) + Send + 'static) -> io::Result<()> {
     if !ignores(SIGHUP) {
         signals.add_signal(SIGHUP)?;
     }
-    let listen = move || signals.forever().for_each(|signal| handle(u8::try_from(signal).unwrap_or_default()));
+    let listen =
+        move || signals.forever().for_each(|signal| handle(u8::try_from(signal).unwrap_or_default()));
     thread::Builder::new().name("signals".into()).spawn(listen).map(drop)
 }
 

@@ -143,9 +143,9 @@ pub struct SamplingArguments {
 mod wanted {
     use std::path::Path;
 
-    use console::usage;
+    use console::{read_text_within, usage};
     use error_codes::AnyCoded;
-    use tracewright::files::{limits, read_stream};
+    use tracewright::files::limits;
     use tracewright::generate::{
         Breakers, Dry, Mirostat, MirostatVersion, Penalties, Sampler, Sampling, SamplingStep, Tokenizer, Xtc,
     };
@@ -267,7 +267,7 @@ mod wanted {
                 let what = format!("`--{flag}` needs text, and `{}` has no tokenizer.json", model.display());
                 return Err(usage(what).into());
             }
-            Ok(Some(follow(read_stream(path, limits::GRAMMAR)?)))
+            Ok(Some(follow(read_text_within(path, limits::GRAMMAR)?)))
         }
 
         /// Returns the generation options that the flags set, for a model with the given tokenizer.

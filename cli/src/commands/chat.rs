@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::arguments::{RunArguments, TemplateArguments};
+use crate::arguments::{RunArguments, TemplateArguments, max_tokens};
 use crate::sampling::SamplingArguments;
 
 #[derive(Args, Clone)]
@@ -18,13 +18,15 @@ pub struct Arguments {
     pub system: Option<String>,
     #[command(flatten)]
     pub template: TemplateArguments,
-    /// Maximum number of new tokens per answer
+    /// Maximum number of new tokens per answer; with -1, only the context limits the length
     #[arg(
         short = 'n',
         long = "max-tokens",
         visible_alias = "n-predict",
         value_name = "N",
-        default_value_t = 1024
+        default_value_t = 1024,
+        allow_negative_numbers = true,
+        value_parser = max_tokens
     )]
     pub max_tokens: usize,
     /// End an answer before this text; may be repeated
@@ -48,7 +50,7 @@ mod run {
     use std::io::{self, BufRead as _, IsTerminal as _, Read as _};
     use std::path::{Path, PathBuf};
 
-    use console::{CommandError as _, output, print, usage};
+    use console::{CommandError as _, output, print, take_stdin, usage};
     use error_codes::AnyCoded;
     use etcetera::BaseStrategy as _;
     use rustyline::error::ReadlineError;
@@ -62,6 +64,7 @@ mod run {
 
     use super::Arguments;
     use crate::Invocation;
+    use crate::arguments::UNLIMITED;
     use crate::build::milliseconds;
     use crate::error::Error;
     use crate::extras::{Extras, conversation};
@@ -85,6 +88,8 @@ mod run {
     impl Arguments {
         pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
             let &Invocation { read, ref interrupt } = invocation;
+            // The messages may come from stdin.
+            take_stdin()?;
             let opening = load::read(&self.model, &self.run, read, interrupt)?;
             let (mut opening, (extras, options)) = load::prepared(opening, self, interrupt, prepare)?;
             opening.options.speculate = self.sampling.speculate.clone();
@@ -96,10 +101,13 @@ mod run {
             let model = load::open(opening, &self.run.build.compile, interrupt)?;
             say_ends(&options, &model);
             if model.stop_tokens().is_empty() && self.stop.is_empty() {
-                let most = self.max_tokens;
+                let length = match self.max_tokens {
+                    UNLIMITED => "fills the context".to_owned(),
+                    most => format!("has {most} tokens"),
+                };
                 say!(
-                    "the model has no token that ends an answer (`eos_token_id`): each answer has {most} \
-                     tokens; `--stop` ends it sooner"
+                    "the model has no token that ends an answer (`eos_token_id`): each answer {length}; \
+                     `--stop` ends it sooner"
                 );
             }
 
@@ -214,7 +222,7 @@ mod run {
         /// function prints the error, and the chat continues without the message.
         fn answer(&mut self, message: &str) -> Result<(), Error> {
             self.interrupt.clear();
-            let Err(error) = self.generate(message) else { return Ok(()) };
+            let Err(error) = self.generate(message) else { return self.interrupt.check() };
             match (&error, error.library().and_then(AnyCoded::find)) {
                 (Error::Interrupted, _) => self.interrupt.clear(),
                 (_, Some(GenerateError::TooLong { length, .. })) => {
@@ -229,7 +237,8 @@ mod run {
                 }
                 _ => return Err(error),
             }
-            Ok(())
+            // A signal that ends the process also ends the chat.
+            self.interrupt.check()
         }
 
         fn generate(&mut self, message: &str) -> Result<(), Error> {
@@ -353,6 +362,8 @@ mod run {
                     let line = String::from_utf8(line).map_err(|error| Error::Typed(error.into()))?;
                     let line = line.strip_suffix('\n').unwrap_or(&line);
                     let line = line.strip_suffix('\r').unwrap_or(line);
+                    // A file that a shell redirects can begin with a byte order mark.
+                    let line = line.strip_prefix('\u{feff}').unwrap_or(line);
                     Ok(if count == 0 { Typed::End } else { Typed::Line(line.to_owned()) })
                 }
             }

@@ -18,7 +18,7 @@ pub struct Arguments {
     /// Text to embed; may be repeated
     #[arg(short = 'p', long = "text", group = "input", value_name = "TEXT")]
     pub texts: Vec<String>,
-    /// File with one text per line, to embed after the texts of `--text`
+    /// File with one text per line, to embed after the texts of `--text`, or `-` for stdin
     #[arg(short, long, group = "input", value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// Token ids of a single text, including special tokens, such as 2,17,1
@@ -59,10 +59,9 @@ pub struct Arguments {
 mod run {
     use std::iter::zip;
 
-    use console::{print, usage};
+    use console::{print, read_text, usage};
     use serde_json::{Value, json};
     use tracewright::embed::{EmbedError, check_texts, length_for};
-    use tracewright::files::{limits, read_stream};
     use tracewright::footprint::peak_rss;
     use tracewright::generate::Tokenizer;
     use tracewright::model::{Embedded, Opening};
@@ -201,7 +200,7 @@ mod run {
                 usage(format!("`{}` has no tokenizer.json; give token ids with `--tokens`", folder.display()))
             })?;
             let file = arguments.file.as_deref();
-            let file = file.map(|path| read_stream(path, limits::PROMPT)).transpose()?;
+            let file = file.map(read_text).transpose()?;
             let given = arguments.texts.iter().map(String::as_str);
             let given = given.chain(file.iter().flat_map(|file| file.lines()));
             let limit = arguments.length.unwrap_or(sentence.max_tokens);

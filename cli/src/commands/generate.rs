@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::arguments::{RunArguments, TemplateArguments};
+use crate::arguments::{RunArguments, TemplateArguments, max_tokens};
 use crate::sampling::SamplingArguments;
 
 #[derive(Args, Clone)]
@@ -15,7 +15,7 @@ pub struct Arguments {
     /// Text to continue
     #[arg(short, long, group = "input", value_name = "TEXT")]
     pub prompt: Option<String>,
-    /// File with the text to continue
+    /// File with the text to continue, or `-` for stdin
     #[arg(short, long, group = "input", value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// Message to answer, which the model's chat template formats
@@ -29,13 +29,15 @@ pub struct Arguments {
     pub system: Option<String>,
     #[command(flatten)]
     pub template: TemplateArguments,
-    /// Maximum number of new tokens
+    /// Maximum number of new tokens; with -1, only the context limits the length
     #[arg(
         short = 'n',
         long = "max-tokens",
         visible_alias = "n-predict",
         value_name = "N",
-        default_value_t = 128
+        default_value_t = 128,
+        allow_negative_numbers = true,
+        value_parser = max_tokens
     )]
     pub max_tokens: usize,
     /// Continue the text after an end-of-text token of the model
@@ -77,11 +79,11 @@ mod run {
     use std::collections::HashMap;
     use std::path::Path;
 
-    use console::{output, print, usage};
+    use console::{output, print, read_text, usage};
     use safetensors::tensor::TensorView;
     use safetensors::{Dtype, SafeTensorError};
     use serde_json::{Value, json};
-    use tracewright::files::{NewFile, limits, read_stream};
+    use tracewright::files::NewFile;
     use tracewright::footprint::peak_rss;
     use tracewright::generate::{Finish, GenerateError, Logprob, TokenLogprobs, Tokenizer};
     use tracewright::model::{Completion, Opening, Pieces};
@@ -90,12 +92,18 @@ mod run {
 
     use super::Arguments;
     use crate::Invocation;
-    use crate::arguments::Engine;
+    use crate::arguments::{Engine, UNLIMITED};
     use crate::build::{build_times, milliseconds};
     use crate::error::Error;
     use crate::extras::{Extras, conversation};
     use crate::interrupt::Interrupt;
     use crate::load::{self, SequenceFile, drafts, say_ends};
+
+    /// The default context of an answer without a limit, in tokens.
+    const ROOM: usize = 4096;
+
+    /// The smallest room for an answer without a limit behind a long prompt, in tokens.
+    const LEAST: usize = 1024;
 
     impl Arguments {
         pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
@@ -121,7 +129,8 @@ mod run {
             let &Arguments { max_tokens, all_positions, .. } = self;
             opening.options.speculate = self.sampling.speculate.clone();
             let known = SequenceFile::tokens(cache.as_ref());
-            opening.fit_context(prompt.len().saturating_add(max_tokens).max(known));
+            let new = if max_tokens == UNLIMITED { ROOM.saturating_sub(prompt.len()).max(LEAST) } else { max_tokens };
+            opening.fit_context(prompt.len().saturating_add(new).max(known));
             opening.options.score = all_positions;
             let limit = load::limit(&opening);
             if let Some(vocabulary) = opening.vocabulary() {
@@ -257,7 +266,7 @@ mod run {
                 tokenizer.encode_plain(&opening.render(&extras.chat(messages))?)?
             }
             (_, _, Some(text), _) => tokenizer.encode(text)?,
-            (_, _, _, Some(path)) => tokenizer.encode(&read_stream(path, limits::PROMPT)?)?,
+            (_, _, _, Some(path)) => tokenizer.encode(&read_text(path)?)?,
             (None, None, None, None) => Vec::new(),
         })
     }

@@ -34,6 +34,7 @@ pub struct Arguments {
 
 #[cfg(feature = "iree")]
 mod run {
+    use std::fs;
     use std::io;
     use std::path::Path;
 
@@ -61,6 +62,7 @@ mod run {
                     render(model)?
                 }
                 false => {
+                    fs::metadata(model).with_path("open", model)?;
                     let extras = Extras::read(template)?;
                     let messages = match (messages, chat) {
                         (Some(path), _) => read_messages(path)?,

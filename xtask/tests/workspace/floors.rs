@@ -63,7 +63,7 @@ const ABSENT: &[(&str, &[&str], &str)] = &[
 ];
 
 /// Packages for command lines, which libraries must not need.
-const FOR_PROGRAMS: &[&str] = &["clap", "ctrlc", "indicatif", "signal-hook", "tracing-subscriber"];
+const FOR_PROGRAMS: &[&str] = &["clap", "indicatif", "signal-hook", "tracing-subscriber"];
 
 /// The places of `unsafe`, and how often it may occur: the foreign functions of IREE and of PJRT, the mapping of
 /// archives.
