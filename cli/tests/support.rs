@@ -107,6 +107,11 @@ fn program(path: &str, arguments: &[&str]) -> Command {
         .env("HF_HUB_OFFLINE", "1")
         .env("HF_HOME", "no-hub")
         .stdin(Stdio::null());
+    // `cargo xtask test` installs a Vulkan driver on machines that have none.
+    let [driver, libraries] = ["VK_ICD_FILENAMES", "LD_LIBRARY_PATH"].map(std::env::var_os);
+    if let (Some(driver), Some(libraries)) = (driver, libraries) {
+        command.env("VK_ICD_FILENAMES", driver).env("LD_LIBRARY_PATH", libraries);
+    }
     command
 }
 
