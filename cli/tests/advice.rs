@@ -1,4 +1,4 @@
-//! What is wrong with an input, and a step that works: for commands that need no IREE.
+//! Errors name the true cause and a step that works: for commands that need no IREE.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What is wrong with an input, and a step that works: for commands that run a model.
+//! Errors name the true cause and a step that works: for commands that run a model.
 
 use std::fs;
 use std::io::{Read as _, Write as _};

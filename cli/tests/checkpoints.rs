@@ -306,7 +306,13 @@ fn a_bin_directory_a_gguf_directory_an_empty_one() {
     for (name, words) in cases {
         for config in [true, false] {
             let model = folder();
-            fs::write(model.path().join(name), "GGUF....").unwrap();
+            // A file is known by its first bytes before its name.
+            let content = match name.rsplit_once('.') {
+                Some((_, "bin")) => b"\x80\x02}q\x00.",
+                Some((_, "gguf")) => b"GGUF..",
+                _ => b"notes.",
+            };
+            fs::write(model.path().join(name), content).unwrap();
             if config {
                 fs::copy(fixture("llama-untied").join("config.json"), model.path().join("config.json"))
                     .unwrap();

@@ -83,8 +83,8 @@ pub fn read_imatrix(
     if squares.is_empty() { Err(ImatrixError::Empty(path.to_owned())) } else { Ok(squares) }
 }
 
-/// Whether a file begins like the importance matrices that `llama-imatrix` wrote before GGUF: with the
-/// number of entries, and with the length and the text of the first entry's tensor name.
+/// Whether a file begins like the importance matrices that `llama-imatrix` wrote before GGUF. They begin with
+/// the number of entries, and with the length and the text of the first entry's tensor name.
 fn is_old(path: &Path) -> bool {
     let mut head = Vec::new();
     if !path.is_file() || File::open(path).and_then(|file| file.take(128).read_to_end(&mut head)).is_err() {
