@@ -64,6 +64,29 @@ fn a_template_sees_what_the_options_give() {
     assert_eq!(said["prompt_tokens"], json!(tokens));
 }
 
+/// The template's numbers are those of Python's `json` module, wherever they come from.
+#[test]
+fn numbers_keep_their_texts() {
+    let list = "[53.630839129292724, 123456789012345678901234567890, -0, -0.0, 1e16, 1E400, 1e-7, 18446744073709551615]";
+    let python = "[53.630839129292724, 123456789012345678901234567890, 0, -0.0, 1e+16, Infinity, 1e-07, 18446744073709551615]";
+    let model = with_template(
+        "{{ x|tojson }}{{ tools[0].function.x|tojson }}{{ documents[0].x|tojson }}{{ messages[0].x|tojson }}",
+    );
+    let path = |name: &str, content: &str| {
+        let path = model.path().join(name);
+        fs::write(&path, content).unwrap();
+        text(&path).to_owned()
+    };
+    let tools =
+        path("tools.json", &format!(r#"[{{"type": "function", "function": {{"name": "f", "x": {list}}}}}]"#));
+    let documents = path("documents.json", &format!(r#"[{{"x": {list}}}]"#));
+    let messages = path("messages.json", &format!(r#"[{{"role": "user", "content": "", "x": {list}}}]"#));
+    let variable = format!("x={list}");
+    let mut command = bare(&["prompt", text(model.path()), "--messages", &messages]);
+    command.args(["--tools", &tools, "--documents", &documents, "--template-var", &variable]);
+    assert_eq!(succeed(&mut command).out, python.repeat(4));
+}
+
 /// An option without effect is an error, because the user expects an effect.
 #[test]
 fn an_option_that_the_template_does_not_use_is_refused() {

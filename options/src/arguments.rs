@@ -59,7 +59,7 @@ impl FromStr for TemplateVariable {
             }
             _ => {}
         }
-        let value = serde_json::from_str(value).map_err(|error| {
+        let value = tracewright::files::parse_exact(value).map_err(|error| {
             format!("the value is not JSON ({error}); write a text in quotes, as `{name}=\"low\"`")
         })?;
         Ok(Self { name: name.to_owned(), value })

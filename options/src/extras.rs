@@ -104,7 +104,7 @@ fn documents(path: &Path) -> Result<Vec<Value>, Error> {
 /// Reads a list of objects from a JSON file. The list must contain at least one object.
 fn list(path: &Path, what: &'static str) -> Result<Vec<Value>, Error> {
     let text = read_text(path)?;
-    let list: Vec<Value> = serde_json::from_str(&text).map_err(|source| Error::NoList {
+    let list: Vec<Value> = tracewright::files::parse_exact(&text).map_err(|source| Error::NoList {
         path: path.to_owned(),
         what,
         source,
@@ -124,7 +124,7 @@ fn list(path: &Path, what: &'static str) -> Result<Vec<Value>, Error> {
 fn shown(value: Option<&Value>) -> String {
     const MOST: usize = 60;
     match value {
-        Some(value) => format!("`{}`", escaped(&shortened(value.to_string(), MOST))),
+        Some(value) => format!("`{}`", escaped(&shortened(tracewright::files::exact_json(value), MOST))),
         None => "missing".to_owned(),
     }
 }

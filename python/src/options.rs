@@ -91,14 +91,14 @@ pub fn texts(name: &str, argument: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
 fn schema(argument: &Bound<'_, PyAny>) -> PyResult<String> {
     match argument.cast::<PyString>() {
         Ok(text) => text.extract(),
-        Err(_) => Ok(json(argument)?.to_string()),
+        Err(_) => Ok(tracewright::files::exact_json(&json(argument)?)),
     }
 }
 
 /// Converts a Python object to JSON.
 pub fn json(object: &Bound<'_, PyAny>) -> PyResult<Value> {
     let text: String = object.py().import("json")?.call_method1("dumps", (object,))?.extract()?;
-    serde_json::from_str(&text).map_err(|error| PyValueError::new_err(error.to_string()))
+    tracewright::files::parse_exact(&text).map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
 /// Returns the options for opening a model. Setting the flag `stopped` stops a running compilation.

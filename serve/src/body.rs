@@ -2,6 +2,7 @@
 
 use axum::body::Body;
 use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse as _, Response};
 use errors::{escaped, shortened};
 use futures_util::StreamExt as _;
 use serde::Deserialize;
@@ -23,8 +24,12 @@ pub async fn read(headers: &HeaderMap, body: Body, options: &ServeOptions) -> Re
     let (limit, most) = (options.read_timeout, options.max_body);
     let bytes = tokio::time::timeout(limit, collect(body, most)).await;
     let bytes = bytes.map_err(|_| Failure::TooSlow { limit })??;
-    let value: Value =
-        serde_json::from_slice(&bytes).map_err(|error| Failure::Json { why: error.to_string() })?;
+    let value: Value = match std::str::from_utf8(&bytes) {
+        Ok(text) => files::parse_exact(text),
+        // The error contains the place of the byte that is no UTF-8.
+        Err(_) => serde_json::from_slice(&bytes),
+    }
+    .map_err(|error| Failure::Json { why: error.to_string() })?;
     match value.is_object() {
         true => Ok(value),
         false => Err(Failure::field("body", shown(&value), "an object")),
@@ -49,6 +54,9 @@ async fn collect(body: Body, most: usize) -> Result<Vec<u8>, Failure> {
 pub fn fields<'a, T: Deserialize<'a>>(value: &'a Value) -> Result<T, Failure> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
+        if let Some(number) = exact_at(value, error.path()) {
+            return Failure::field(path, shortened(number.to_owned(), 80), "a smaller number");
+        }
         let why = error.into_inner().to_string();
         match (why.strip_prefix("missing field `"), why.strip_prefix("invalid ")) {
             (Some(rest), _) => {
@@ -64,6 +72,20 @@ pub fn fields<'a, T: Deserialize<'a>>(value: &'a Value) -> Result<T, Failure> {
             _ => Failure::field(path, shortened(escaped(&why), 80), "another value"),
         }
     })
+}
+
+/// The number at a path, if no Rust type can hold the number.
+fn exact_at<'a>(value: &'a Value, path: &serde_path_to_error::Path) -> Option<&'a str> {
+    use serde_path_to_error::Segment;
+    let mut found = value;
+    for segment in path {
+        found = match segment {
+            Segment::Seq { index } => found.get(*index)?,
+            Segment::Map { key } => found.get(key)?,
+            _ => return None,
+        };
+    }
+    files::exact_number(found)
 }
 
 /// Returns a description of a Rust type for users of JSON, such as "a whole number from 0" for
@@ -84,5 +106,10 @@ fn in_words(expected: &str) -> &str {
 
 /// Formats a JSON value for an error message.
 pub fn shown(value: &Value) -> String {
-    format!("`{}`", escaped(&shortened(value.to_string(), 60)))
+    format!("`{}`", escaped(&shortened(files::exact_json(value), 60)))
+}
+
+/// A response with a JSON value, in which each number keeps its text.
+pub fn response(value: &Value) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], files::exact_json(value)).into_response()
 }

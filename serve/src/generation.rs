@@ -80,7 +80,7 @@ impl ChatRequest {
             (None, false, _) => None,
         };
         if let Some(schema) = schema {
-            options.follow = Some(Follow::JsonSchema(schema.to_string()));
+            options.follow = Some(Follow::JsonSchema(files::exact_json(&schema)));
         }
         Ok(options)
     }

@@ -88,7 +88,7 @@ async fn respond(app: &Arc<App>, headers: &HeaderMap, body: Body) -> Result<Resp
         (message["stop_reason"], message["stop_sequence"]) = stop(&answer.reason);
     }
     message["usage"] = usage(used);
-    Ok(Json(message).into_response())
+    Ok(crate::body::response(&message))
 }
 
 /// Formats an error in the format of Anthropic's API.
@@ -236,7 +236,7 @@ fn blocks(answer: &Answer) -> Vec<Value> {
         blocks.push(json!({ "type": "text", "text": answer.content }));
     }
     let call = |ToolCall { id, name, arguments }: &ToolCall| {
-        let input: Value = serde_json::from_str(arguments).unwrap_or_else(|_| json!({}));
+        let input: Value = files::parse_exact(arguments).unwrap_or_else(|_| json!({}));
         json!({ "type": "tool_use", "id": id, "name": name, "input": input })
     };
     blocks.extend(answer.calls.iter().map(call));

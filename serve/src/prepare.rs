@@ -85,7 +85,7 @@ fn unread_name(message: &str) -> Option<String> {
 fn without_tools(messages: &[Value], tools: Option<&[Value]>) -> Vec<Value> {
     let plain = |message: &Value| {
         let calls = message["tool_calls"].as_array();
-        let call = |call: &Value| call["function"].to_string();
+        let call = |call: &Value| files::exact_json(&call["function"]);
         let calls: Vec<String> = calls.into_iter().flatten().map(call).collect();
         let content = [&[content_of(message).to_owned()], &calls[..]].concat().join("\n");
         match message["role"].as_str() {
@@ -94,7 +94,7 @@ fn without_tools(messages: &[Value], tools: Option<&[Value]>) -> Vec<Value> {
         }
     };
     let Some(tools) = tools else { return messages.iter().map(plain).collect() };
-    let functions: Vec<String> = tools.iter().map(|tool| tool["function"].to_string()).collect();
+    let functions: Vec<String> = tools.iter().map(|tool| files::exact_json(&tool["function"])).collect();
     let text = format!(
         "You can call functions. To call one, write only JSON: {{\"name\": NAME, \"arguments\": {{…}}}}. The functions are:\n{}",
         functions.join("\n")
@@ -184,7 +184,7 @@ fn tool_call(given: &Value, at: &str) -> Result<Value, Failure> {
     let name =
         name.ok_or_else(|| Failure::field(format!("{at}.function.name"), shown(function), "a text"))?;
     let arguments = match function.get("arguments") {
-        Some(Value::String(text)) => serde_json::from_str(text).unwrap_or_else(|_| json!(text)),
+        Some(Value::String(text)) => files::parse_exact(text).unwrap_or_else(|_| json!(text)),
         None | Some(Value::Null) => json!({}),
         Some(other) => other.clone(),
     };

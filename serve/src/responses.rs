@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -78,7 +77,7 @@ pub async fn respond(
         output.push(message_item(&id("msg_"), "completed", vec![text_part(&answer.content)]));
     }
     output.extend(answer.calls.iter().map(|call| call_item(&id("fc_"), "completed", call, &call.arguments)));
-    Ok(Json(head.ended(output, &answer.reason, usage)).into_response())
+    Ok(crate::body::response(&head.ended(output, &answer.reason, usage)))
 }
 
 impl ResponseFields {

@@ -1,13 +1,11 @@
 //! Limits the size of a template's values, and checks operations that enlarge values.
 
-use std::borrow::Cow;
-
 use files::limits;
 use minijinja::value::ValueKind;
 use minijinja::{Error, Value};
 
 use crate::generator::Generator;
-use crate::{globals, invalid, numbers, repr_json};
+use crate::{globals, invalid};
 
 /// The limits on the size of a template's value.
 #[derive(Clone, Copy, Debug)]
@@ -97,17 +95,6 @@ fn takes(value: &Value, depth: usize, bytes: &mut usize, items: &mut usize) -> O
         }
     }
     Some(())
-}
-
-/// Converts a separator or a replacement to text. The function rejects lists and dictionaries,
-/// because the text of a list or a dictionary can be endless.
-pub fn as_text(value: &Value) -> Result<Cow<'_, str>, Error> {
-    match value.kind() {
-        ValueKind::String => Ok(value.as_str().unwrap_or_default().into()),
-        ValueKind::Bool | ValueKind::None | ValueKind::Undefined => repr_json::str(value),
-        _ if numbers::is_number(value) => repr_json::str(value),
-        kind => Err(invalid(format!("expected a text, found a {kind}"))),
-    }
 }
 
 /// Checks the first argument of Jinja's `slice` and `batch`. The first argument of `slice` is a

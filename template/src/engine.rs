@@ -12,7 +12,7 @@ use crate::budget::{self, Budget};
 use crate::generator::Generator;
 use crate::{
     collection_methods, format, globals, invalid, jinja, markup, number_filters, operate, repr_json, rewrite,
-    sorted, str_methods,
+    sorted,
 };
 
 /// The name of the counter that contains the number of bytes in a rendering's output.
@@ -35,7 +35,7 @@ pub fn environment(budget: Budget, steps: u64) -> Result<Environment<'static>, E
     environment.set_formatter(move |out, state, value| {
         let escaped = match state.auto_escape() {
             AutoEscape::None => None,
-            _ => Some(jinja::escape(value)?),
+            _ => Some(jinja::escape_filter(value)?),
         };
         let text = repr_json::str(escaped.as_ref().unwrap_or(value))?;
         let before = state.get_temp(WRITES).and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0);
@@ -58,8 +58,7 @@ pub fn environment(budget: Budget, steps: u64) -> Result<Environment<'static>, E
             collection_methods::attribute(value, name)
         }
         _ => match value.as_str() {
-            Some(_) if value.is_safe() => markup::call(budget, value, method, args),
-            Some(text) => str_methods::call(budget, text, method, args),
+            Some(_) => markup::call(budget, value, method, args),
             None if collection_methods::is_dict(value) => {
                 collection_methods::call_of_dict(value, method, args)
             }
@@ -149,8 +148,8 @@ fn add_filters(environment: &mut Environment<'static>, budget: Budget) {
     environment.add_filter("capitalize", jinja::capitalize);
     environment.add_filter("count", jinja::length);
     environment.add_filter("abs", number_filters::abs);
-    environment.add_filter("e", jinja::escape);
-    environment.add_filter("escape", jinja::escape);
+    environment.add_filter("e", jinja::escape_filter);
+    environment.add_filter("escape", jinja::escape_filter);
     environment.add_filter("first", jinja::first);
     taking(environment, ("float", Takes::Places(&["default"])), number_filters::float);
     environment.add_filter("forceescape", jinja::force_escape);

@@ -9,8 +9,8 @@ use num_bigint::BigInt;
 use num_traits::Signed;
 
 use crate::budget::{self, Budget};
-use crate::numbers::{self, Number};
-use crate::{collection_methods, invalid, markup, repr_json};
+use crate::numbers::{self, PythonNumber};
+use crate::{collection_methods, escape, invalid, repr_json};
 
 /// Jinja's filter `format`, which evaluates Python's `text % values`.
 pub fn filter(budget: Budget, text: &Value, values: Rest<Value>, named: &Kwargs) -> Result<Value, Error> {
@@ -52,7 +52,7 @@ pub fn percent(budget: Budget, text: &Value, values: &Value) -> Result<Value, Er
         return Err(invalid("not all arguments converted during string formatting"));
     }
     out.push_str(rest);
-    Ok(markup::like(text, out))
+    Ok(escape::like(text, out))
 }
 
 /// The values of `text % values`.
@@ -125,11 +125,11 @@ impl Printf<'_> {
 
     fn formatted(&self, value: &Value, kind: char, settings: &Settings) -> Result<String, Error> {
         let text = match kind {
-            's' if self.escapes => Some(Cow::from(markup::escaped(value)?)),
+            's' if self.escapes => Some(Cow::from(escape::escaped(value)?)),
             's' => Some(repr_json::str(value)?),
             'r' | 'a' => {
                 let text = repr_json::repr(value, kind == 'a')?;
-                Some(Cow::from(if self.escapes { markup::escape_text(&text)? } else { text }))
+                Some(Cow::from(if self.escapes { escape::escape_text(&text)? } else { text }))
             }
             'c' if value.as_str().is_some_and(|text| text.chars().count() == 1) && !self.escapes => {
                 Some(repr_json::str(value)?)
@@ -142,18 +142,18 @@ impl Printf<'_> {
             let text: String = text.chars().take(precision).collect();
             return padded(text, ' ', if is_left { '<' } else { '>' }, settings.width);
         }
-        let number = Number::of(value);
+        let number = PythonNumber::of(value);
         let number = number.ok_or_else(|| invalid(format!("`%{kind}` is given no number")))?;
         match (kind, number) {
             ('d' | 'i' | 'u', number) => {
                 let whole = match number {
-                    Number::Integer(whole) => Some(whole),
-                    Number::Real(real) => numbers::whole(real),
+                    PythonNumber::Integer(whole) => Some(whole),
+                    PythonNumber::Real(real) => numbers::whole(real),
                 };
                 let whole = whole.ok_or_else(|| invalid("a float that is not finite is no integer"))?;
                 settings.integer(&whole, &whole.abs().to_string(), "")
             }
-            ('o' | 'x' | 'X', Number::Integer(whole)) if !self.escapes => {
+            ('o' | 'x' | 'X', PythonNumber::Integer(whole)) if !self.escapes => {
                 let (base, prefix) = if kind == 'o' { (8, "0o") } else { (16, "0x") };
                 let (digits, prefix) = (whole.abs().to_str_radix(base), prefix.to_owned());
                 let is_upper = kind == 'X';
@@ -167,7 +167,7 @@ impl Printf<'_> {
                 let format = format!("%{flags}{width}{precision}{kind}");
                 formatting::format(FormatStyle::Printf, &format, &[Value::from(number.real()?)])
             }
-            ('c', Number::Integer(code)) => {
+            ('c', PythonNumber::Integer(code)) => {
                 let c = u32::try_from(code).ok().and_then(char::from_u32);
                 let c = c.ok_or_else(|| invalid("`%c` is given no character"))?;
                 padded(c.into(), ' ', if is_left { '<' } else { '>' }, settings.width)
@@ -308,7 +308,7 @@ impl Fields<'_> {
             return Err(invalid("a text that is marked as `safe` has no width"));
         }
         let text = formatted(&value, &settings)?;
-        if self.escapes && !is_mark { markup::escape_text(&text) } else { Ok(text) }
+        if self.escapes && !is_mark { escape::escape_text(&text) } else { Ok(text) }
     }
 
     fn value(&mut self, name: &str) -> Result<Value, Error> {
@@ -371,11 +371,11 @@ fn formatted(value: &Value, settings: &str) -> Result<String, Error> {
     if let Some(text) = value.as_str() {
         return aligned(text, settings);
     }
-    let Some(number) = Number::of(value) else {
+    let Some(number) = PythonNumber::of(value) else {
         return Err(invalid(format!("a format of a {} is `{settings:.40}`, expected none", value.kind())));
     };
     let kind = settings.chars().last().unwrap_or_default();
-    let is_real = matches!(number, Number::Real(_)) || "eEfFgG%".contains(kind);
+    let is_real = matches!(number, PythonNumber::Real(_)) || "eEfFgG%".contains(kind);
     if let Some(rest) = settings.strip_suffix('%') {
         let (fill, align, rest) = alignment(rest);
         let digits = rest.find('.').unwrap_or(rest.len());
@@ -391,10 +391,10 @@ fn formatted(value: &Value, settings: &str) -> Result<String, Error> {
     }
     let value = match number {
         number if is_real => Value::from(number.real()?),
-        Number::Integer(_) if settings.contains('.') => {
+        PythonNumber::Integer(_) if settings.contains('.') => {
             return Err(invalid("an integer has no decimals, which a format sets"));
         }
-        Number::Integer(number) if numbers::large(value).is_some() => return large(&number, settings),
+        PythonNumber::Integer(number) if numbers::large(value).is_some() => return large(&number, settings),
         _ => value.clone(),
     };
     if let Ok(real) = f64::try_from(value.clone())

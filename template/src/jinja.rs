@@ -9,7 +9,7 @@ use minijinja::{AutoEscape, Error, State, Value, args, filters};
 use crate::budget::{self, Budget, blanks};
 use crate::generator::Generator;
 use crate::str_methods::{self, LINE_ENDS, is_space};
-use crate::{collection_methods, invalid, markup, operate, repr_json};
+use crate::{collection_methods, escape, invalid, operate, repr_json};
 
 /// Evaluates Python's `value[start:stop:step]` for strings and lists.
 pub fn slice(value: &Value, args: &[Value]) -> Result<Value, Error> {
@@ -22,7 +22,7 @@ pub fn slice(value: &Value, args: &[Value]) -> Result<Value, Error> {
         ValueKind::String => {
             let text: Vec<char> = value.as_str().unwrap_or_default().chars().collect();
             let taken = steps(text.len(), start, stop, step).map(|i| text[i]).collect::<String>();
-            Ok(markup::like(value, taken))
+            Ok(escape::like(value, taken))
         }
         _ if collection_methods::is_list(value) => {
             let items: Vec<Value> = value.try_iter()?.collect();
@@ -89,7 +89,7 @@ pub fn items(value: &Value) -> Result<Value, Error> {
 
 pub fn reverse(value: &Value) -> Result<Value, Error> {
     if let Some(text) = value.as_str() {
-        return Ok(markup::like(value, text.chars().rev().collect::<String>()));
+        return Ok(escape::like(value, text.chars().rev().collect::<String>()));
     }
     let mut items: Vec<Value> = value.try_iter()?.collect();
     items.reverse();
@@ -105,12 +105,12 @@ pub fn attr(value: &Value, name: &str) -> Result<Value, Error> {
 }
 
 /// Jinja's filter `escape`, which does not change a string that is already marked as `safe`.
-pub fn escape(value: &Value) -> Result<Value, Error> {
+pub fn escape_filter(value: &Value) -> Result<Value, Error> {
     if value.is_safe() { Ok(value.clone()) } else { force_escape(value) }
 }
 
 pub fn force_escape(value: &Value) -> Result<Value, Error> {
-    Ok(Value::from_safe_string(markup::escape_text(&repr_json::str(value)?)?))
+    Ok(Value::from_safe_string(escape::escape_text(&repr_json::str(value)?)?))
 }
 
 /// Jinja's filter `string`, which converts a value to a string.
@@ -131,13 +131,13 @@ pub fn replace(
     new: &Value,
     count: Option<i64>,
 ) -> Result<Value, Error> {
-    let given = [text, old, new].map(budget::as_text);
+    let given = [text, old, new].map(repr_json::as_text);
     let [text_of, old_of, new_of] = given;
     let (mut whole, old_of, mut new_of) = (text_of?, old_of?, new_of?);
     let escapes = *state.auto_escape() != AutoEscape::None;
     let is_safe = escapes && (text.is_safe() || old.is_safe() || new.is_safe());
     if is_safe {
-        (whole, new_of) = (markup::escaped(text)?.into(), markup::escaped(new)?.into());
+        (whole, new_of) = (escape::escaped(text)?.into(), escape::escaped(new)?.into());
     }
     budget.check_replace(&whole, &old_of, &new_of)?;
     let made = match count.and_then(|count| usize::try_from(count).ok()) {
@@ -155,7 +155,7 @@ pub fn join(
     between: &Value,
     attribute: &Value,
 ) -> Result<Value, Error> {
-    let separator = budget::as_text(between)?;
+    let separator = repr_json::as_text(between)?;
     budget.check_join(list, separator.len())?;
     let mut list = looped(list.clone())?;
     if !attribute.is_undefined() && !attribute.is_none() {
@@ -168,7 +168,7 @@ pub fn join(
     // separator and the other items are escaped.
     let is_safe = escapes && (between.is_safe() || items.iter().any(Value::is_safe));
     let text = |value: &Value| match is_safe {
-        true => markup::escaped(value).map(Cow::from),
+        true => escape::escaped(value).map(Cow::from),
         false => Ok(repr_json::str(value)?.into_owned().into()),
     };
     let separator = text(between)?;
@@ -211,23 +211,23 @@ pub fn title(value: &Value) -> Result<String, Error> {
 }
 
 pub fn capitalize(value: &Value) -> Result<Value, Error> {
-    Ok(markup::like(value, str_methods::capitalize(&repr_json::str(value)?)))
+    Ok(escape::like(value, str_methods::capitalize(&repr_json::str(value)?)))
 }
 
 pub fn lower(value: &Value) -> Result<Value, Error> {
-    Ok(markup::like(value, repr_json::str(value)?.to_lowercase()))
+    Ok(escape::like(value, repr_json::str(value)?.to_lowercase()))
 }
 
 pub fn upper(value: &Value) -> Result<Value, Error> {
-    Ok(markup::like(value, repr_json::str(value)?.to_uppercase()))
+    Ok(escape::like(value, repr_json::str(value)?.to_uppercase()))
 }
 
 pub fn trim(value: &Value, chars: Option<&str>) -> Result<Value, Error> {
-    Ok(markup::like(value, str_methods::strip(&repr_json::str(value)?, chars)))
+    Ok(escape::like(value, str_methods::strip(&repr_json::str(value)?, chars)))
 }
 
 pub fn center(value: &Value, width: Option<i64>) -> Result<Value, Error> {
-    markup::all_like(value, str_methods::center(&repr_json::str(value)?, width.unwrap_or(80))?)
+    escape::all_like(value, str_methods::center(&repr_json::str(value)?, width.unwrap_or(80))?)
 }
 
 /// Jinja's filter `indent`, which indents the lines of a text. The filter `indent` keeps a line end
@@ -252,7 +252,7 @@ pub fn indent(
     let text = format!("{text}\n").replace("\r\n", "\n");
     let mut lines: Vec<_> = text.split(LINE_ENDS).enumerate().map(line).collect();
     lines.pop(); // the empty text after the added line end
-    Ok(markup::like(value, lines.join("\n")))
+    Ok(escape::like(value, lines.join("\n")))
 }
 
 pub fn truncate(
@@ -278,7 +278,7 @@ pub fn truncate(
         true => &kept,
         false => kept.rsplit_once(' ').map_or(kept.as_str(), |(words, _)| words),
     };
-    operate::add(budget, &markup::like(value, kept), end)
+    operate::add(budget, &escape::like(value, kept), end)
 }
 
 pub fn wordcount(value: &Value) -> Result<usize, Error> {

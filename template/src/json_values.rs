@@ -36,5 +36,5 @@ fn number(text: &str) -> Result<Value, Error> {
     let number = numbers::of_json(text);
     let found =
         || invalid(format!("an integer has {} digits, expected at most {}", text.len(), numbers::DIGITS));
-    number.map(numbers::Number::value).ok_or_else(found)
+    number.map(numbers::PythonNumber::value).ok_or_else(found)
 }

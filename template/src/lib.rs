@@ -13,6 +13,7 @@ mod chat;
 mod collection_methods;
 mod engine;
 mod error;
+mod escape;
 mod format;
 mod generator;
 mod globals;

@@ -1,77 +1,29 @@
 //! Python's `markupsafe.Markup`, which is the type of strings that a template marks as `safe`, and
 //! Jinja's filter `striptags`.
 
-use files::limits;
-use minijinja::value::{Tuple, from_args};
+use minijinja::value::from_args;
 use minijinja::{Error, Value};
 
 use crate::budget::Budget;
+use crate::escape::{all_like, escaped, like};
 use crate::str_methods::is_space;
-use crate::{collection_methods, format, invalid, repr_json, str_methods};
+use crate::{format, invalid, repr_json, str_methods};
 
 /// The methods of `Markup` whose results are marked as `safe`.
 const SAFE: &str = "capitalize center expandtabs join ljust lower lstrip partition removeprefix removesuffix replace \
     rjust rpartition rsplit rstrip split splitlines strip swapcase title upper zfill";
 
-/// Returns a string that is marked as `safe` if the string `model` is.
-pub fn like(model: &Value, text: impl Into<String>) -> Value {
-    if model.is_safe() { Value::from_safe_string(text.into()) } else { Value::from(text.into()) }
-}
-
-/// Marks the strings of a result as `safe` if the string `model` is. A result is a string, a list of
-/// strings or a tuple of strings.
-pub fn all_like(model: &Value, made: Value) -> Result<Value, Error> {
-    if !model.is_safe() {
-        return Ok(made);
-    }
-    if let Some(text) = made.as_str() {
-        return Ok(Value::from_safe_string(text.to_owned()));
-    }
-    let items: Vec<Value> =
-        made.try_iter()?.map(|item| like(model, item.as_str().unwrap_or_default())).collect();
-    Ok(if collection_methods::is_tuple(&made) { Tuple::from(items).into() } else { items.into() })
-}
-
-/// The text of a value, escaped unless the value is marked as `safe`.
-pub fn escaped(value: &Value) -> Result<String, Error> {
-    let text = repr_json::str(value)?;
-    if value.is_safe() { Ok(text.into_owned()) } else { escape_text(&text) }
-}
-
-/// Escapes the characters that have a meaning in HTML.
-pub fn escape_text(text: &str) -> Result<String, Error> {
-    let escape = |c: char| match c {
-        '&' => Some("&amp;"),
-        '<' => Some("&lt;"),
-        '>' => Some("&gt;"),
-        '\'' => Some("&#39;"),
-        '"' => Some("&#34;"),
-        _ => None,
-    };
-    let more: usize = text.chars().filter_map(escape).map(|escaped| escaped.len() - 1).sum();
-    if more > 0 && (text.len() + more) as u64 > limits::PROMPT {
-        return Err(invalid("a text becomes too long where a part is replaced"));
-    }
-    let mut out = String::with_capacity(text.len() + more);
-    for c in text.chars() {
-        match escape(c) {
-            Some(escaped) => out.push_str(escaped),
-            None => out.push(c),
-        }
-    }
-    Ok(out)
-}
-
-/// Calls a method of a string that is marked as `safe`. The methods that insert another text escape
-/// that text.
+/// Calls a method of a string. If the string is marked as `safe`, a method that inserts another text
+/// escapes that text.
 pub fn call(budget: Budget, mark: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     let text = mark.as_str().unwrap_or_default();
     match method {
-        "format" => format::format(budget, text, args, true).map(Value::from_safe_string),
+        "format" => format::format(budget, text, args, mark.is_safe()).map(|made| like(mark, made)),
         "format_map" => {
             let (mapping,): (&Value,) = from_args(args)?;
-            format::format_map(budget, text, mapping, true).map(Value::from_safe_string)
+            format::format_map(budget, text, mapping, mark.is_safe()).map(|made| like(mark, made))
         }
+        _ if !mark.is_safe() => str_methods::call(budget, text, method, args),
         "striptags" => {
             let () = from_args(args)?;
             striptags(mark).map(Value::from)

@@ -8,7 +8,7 @@ use num_bigint::BigInt;
 use num_traits::Signed;
 
 use crate::budget::Budget;
-use crate::numbers::{self, Number};
+use crate::numbers::{self, PythonNumber};
 use crate::{invalid, operate, str_methods};
 
 pub fn add_tests(environment: &mut Environment<'static>) {
@@ -27,17 +27,17 @@ fn remains(value: &Value, by: &Value, remainder: u8) -> Result<bool, Error> {
     if value.is_undefined() || by.is_undefined() {
         return Err(undefined());
     }
-    let (Some(value), Some(by)) = (Number::of(value), Number::of(by)) else {
+    let (Some(value), Some(by)) = (PythonNumber::of(value), PythonNumber::of(by)) else {
         return Err(invalid("a value that is no number has no remainder"));
     };
     let (_, rest) = numbers::divide_and_remain(&value, &by)?;
-    Ok(rest.compare(&Number::Integer(remainder.into())) == Some(Ordering::Equal))
+    Ok(rest.compare(&PythonNumber::Integer(remainder.into())) == Some(Ordering::Equal))
 }
 
 pub fn abs(value: &Value) -> Result<Value, Error> {
-    match Number::of(value) {
-        Some(Number::Integer(number)) => Ok(Number::Integer(number.abs()).value()),
-        Some(Number::Real(number)) => Ok(Value::from(number.abs())),
+    match PythonNumber::of(value) {
+        Some(PythonNumber::Integer(number)) => Ok(PythonNumber::Integer(number.abs()).value()),
+        Some(PythonNumber::Real(number)) => Ok(Value::from(number.abs())),
         None if value.is_undefined() => Err(Error::from(ErrorKind::UndefinedError)),
         None => Err(invalid(format!("a {} has no absolute value", value.kind()))),
     }
@@ -68,7 +68,7 @@ pub fn sum(
 /// Jinja's filter `round`, which rounds to a number of decimals. The method is `common`, `ceil` or
 /// `floor`.
 pub fn round(value: &Value, precision: Option<i64>, method: Option<&str>) -> Result<Value, Error> {
-    let number = match Number::of(value) {
+    let number = match PythonNumber::of(value) {
         Some(number) => number,
         None if value.is_undefined() => return Err(Error::from(ErrorKind::UndefinedError)),
         None => return Err(invalid(format!("a {} is no number to round", value.kind()))),
@@ -80,9 +80,11 @@ pub fn round(value: &Value, precision: Option<i64>, method: Option<&str>) -> Res
     let method = method.unwrap_or("common");
     if method == "common" {
         return Ok(match number {
-            Number::Integer(number) if precision >= 0 => Number::Integer(number).value(),
-            Number::Integer(number) => Number::Integer(nearest(&number, false, precision)).value(),
-            Number::Real(number) => Value::from(rounded(number, precision)),
+            PythonNumber::Integer(number) if precision >= 0 => PythonNumber::Integer(number).value(),
+            PythonNumber::Integer(number) => {
+                PythonNumber::Integer(nearest(&number, false, precision)).value()
+            }
+            PythonNumber::Real(number) => Value::from(rounded(number, precision)),
         });
     }
     let up = match method {
@@ -94,13 +96,13 @@ pub fn round(value: &Value, precision: Option<i64>, method: Option<&str>) -> Res
             )));
         }
     };
-    let scale = numbers::power(&Number::Integer(10.into()), &Number::Integer(precision.into()))?;
+    let scale = numbers::power(&PythonNumber::Integer(10.into()), &PythonNumber::Integer(precision.into()))?;
     let whole = match numbers::multiply(&number, &scale)? {
-        Number::Integer(number) => Some(number),
-        Number::Real(number) => numbers::whole(if up { number.ceil() } else { number.floor() }),
+        PythonNumber::Integer(number) => Some(number),
+        PythonNumber::Real(number) => numbers::whole(if up { number.ceil() } else { number.floor() }),
     };
     let whole = whole.ok_or_else(|| invalid("a float that is not finite has no integer"))?;
-    numbers::divide(&Number::Integer(whole), &scale).map(Number::value)
+    numbers::divide(&PythonNumber::Integer(whole), &scale).map(PythonNumber::value)
 }
 
 /// Python's `round(number, precision)`, which rounds the exact decimal value of a float. A tie goes
@@ -111,7 +113,7 @@ fn rounded(number: f64, precision: i64) -> f64 {
         Ok(decimals) => format!("{number:.decimals$}").parse().unwrap_or(number),
         Err(_) => {
             let whole = numbers::whole(number).unwrap_or_default();
-            let rounded = Number::Integer(nearest(&whole, number.fract() != 0.0, precision));
+            let rounded = PythonNumber::Integer(nearest(&whole, number.fract() != 0.0, precision));
             rounded.real().unwrap_or(f64::INFINITY).copysign(number)
         }
     }
@@ -134,15 +136,15 @@ fn nearest(number: &BigInt, more: bool, precision: i64) -> BigInt {
 
 /// Jinja's filter `int`, which returns `default` for a value that is not a number.
 pub fn int(value: &Value, default: Value, base: Option<u32>) -> Result<Value, Error> {
-    let number = match Number::of(value) {
-        Some(Number::Integer(number)) => return Ok(Number::Integer(number).value()),
-        Some(Number::Real(number)) => Some(number),
+    let number = match PythonNumber::of(value) {
+        Some(PythonNumber::Integer(number)) => return Ok(PythonNumber::Integer(number).value()),
+        Some(PythonNumber::Real(number)) => Some(number),
         None if value.is_undefined() => return Err(Error::from(ErrorKind::UndefinedError)),
         None => match value.as_str() {
             Some(text) => {
                 let text = number_text(text)?;
                 if let Some(whole) = whole_number(text, base.unwrap_or(10))? {
-                    return Ok(Number::Integer(whole).value());
+                    return Ok(PythonNumber::Integer(whole).value());
                 }
                 // If the text is an infinite number, the filter returns the default.
                 real_number(text).filter(|number| number.is_finite())
@@ -151,7 +153,7 @@ pub fn int(value: &Value, default: Value, base: Option<u32>) -> Result<Value, Er
         },
     };
     match number.map(|number| (number, numbers::whole(number))) {
-        Some((_, Some(whole))) => Ok(Number::Integer(whole).value()),
+        Some((_, Some(whole))) => Ok(PythonNumber::Integer(whole).value()),
         Some((number, None)) if !number.is_nan() => {
             Err(invalid(format!("{number:e} is too large for an integer")))
         }
@@ -162,7 +164,7 @@ pub fn int(value: &Value, default: Value, base: Option<u32>) -> Result<Value, Er
 
 /// Jinja's filter `float`, which returns `default` for a value that is not a number.
 pub fn float(value: &Value, default: Value) -> Result<Value, Error> {
-    let number = match (Number::of(value), value.as_str()) {
+    let number = match (PythonNumber::of(value), value.as_str()) {
         (Some(number), _) => Some(number.real()?),
         (None, Some(text)) => real_number(number_text(text)?),
         (None, None) if value.is_undefined() => return Err(Error::from(ErrorKind::UndefinedError)),

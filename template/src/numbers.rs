@@ -40,14 +40,14 @@ impl Object for Large {
 
 /// A Python number. Python's `bool` is an integer.
 #[derive(Clone, Debug)]
-pub enum Number {
+pub enum PythonNumber {
     Integer(BigInt),
     Real(f64),
 }
 
-use Number::{Integer, Real};
+use PythonNumber::{Integer, Real};
 
-impl Number {
+impl PythonNumber {
     /// The number in a value, or `None` if the value is not a number.
     pub fn of(value: &Value) -> Option<Self> {
         match value.kind() {
@@ -152,7 +152,7 @@ pub fn parsed(digits: &str, base: u32) -> Result<Option<BigInt>, Error> {
 
 /// Formats a number like Python's `repr`.
 pub fn repr(value: &Value) -> Result<String, Error> {
-    match Number::of(value) {
+    match PythonNumber::of(value) {
         Some(Integer(number)) => {
             let text = number.to_string();
             match text.len() > DIGITS + usize::from(number.is_negative()) {
@@ -197,28 +197,28 @@ pub fn repr_of_float(number: f64) -> String {
     }
 }
 
-pub fn add(a: &Number, b: &Number) -> Result<Number, Error> {
+pub fn add(a: &PythonNumber, b: &PythonNumber) -> Result<PythonNumber, Error> {
     match (a, b) {
         (Integer(a), Integer(b)) => bounded(a + b),
         _ => Ok(Real(a.real()? + b.real()?)),
     }
 }
 
-pub fn subtract(a: &Number, b: &Number) -> Result<Number, Error> {
+pub fn subtract(a: &PythonNumber, b: &PythonNumber) -> Result<PythonNumber, Error> {
     match (a, b) {
         (Integer(a), Integer(b)) => bounded(a - b),
         _ => Ok(Real(a.real()? - b.real()?)),
     }
 }
 
-pub fn multiply(a: &Number, b: &Number) -> Result<Number, Error> {
+pub fn multiply(a: &PythonNumber, b: &PythonNumber) -> Result<PythonNumber, Error> {
     match (a, b) {
         (Integer(a), Integer(b)) => bounded(a * b),
         _ => Ok(Real(a.real()? * b.real()?)),
     }
 }
 
-pub fn negate(number: &Number) -> Number {
+pub fn negate(number: &PythonNumber) -> PythonNumber {
     match number {
         Integer(number) => Integer(-number),
         Real(number) => Real(-number),
@@ -226,7 +226,7 @@ pub fn negate(number: &Number) -> Number {
 }
 
 /// Python's `a / b`, which is a correctly rounded float.
-pub fn divide(a: &Number, b: &Number) -> Result<Number, Error> {
+pub fn divide(a: &PythonNumber, b: &PythonNumber) -> Result<PythonNumber, Error> {
     if b.is_zero() {
         return Err(division_by_zero());
     }
@@ -254,7 +254,7 @@ pub fn divide(a: &Number, b: &Number) -> Result<Number, Error> {
 }
 
 /// Python's `a // b` and `a % b`. The remainder has the sign of `b`.
-pub fn divide_and_remain(a: &Number, b: &Number) -> Result<(Number, Number), Error> {
+pub fn divide_and_remain(a: &PythonNumber, b: &PythonNumber) -> Result<(PythonNumber, PythonNumber), Error> {
     if b.is_zero() {
         return Err(division_by_zero());
     }
@@ -285,7 +285,7 @@ pub fn divide_and_remain(a: &Number, b: &Number) -> Result<(Number, Number), Err
     Ok((Real(floor), Real(rest)))
 }
 
-pub fn power(a: &Number, b: &Number) -> Result<Number, Error> {
+pub fn power(a: &PythonNumber, b: &PythonNumber) -> Result<PythonNumber, Error> {
     if let (Integer(a), Integer(b)) = (a, b)
         && !b.is_negative()
     {
@@ -313,7 +313,7 @@ pub fn power(a: &Number, b: &Number) -> Result<Number, Error> {
     }
 }
 
-fn bounded(number: BigInt) -> Result<Number, Error> {
+fn bounded(number: BigInt) -> Result<PythonNumber, Error> {
     if number.bits() > BITS { Err(too_large()) } else { Ok(Integer(number)) }
 }
 
@@ -327,7 +327,7 @@ fn division_by_zero() -> Error {
 
 /// Reads a JSON number like Python's `json.loads`: a number without fraction and exponent is an
 /// integer.
-pub fn of_json(text: &str) -> Option<Number> {
+pub fn of_json(text: &str) -> Option<PythonNumber> {
     let digits = text.strip_prefix('-').unwrap_or(text);
     match (text, digits.bytes().all(|c| c.is_ascii_digit()) && !digits.is_empty()) {
         (_, true) if digits.len() <= DIGITS => BigInt::parse_bytes(text.as_bytes(), 10).map(Integer),

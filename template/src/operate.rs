@@ -8,8 +8,8 @@ use minijinja::value::{Tuple, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value};
 
 use crate::budget::{self, Budget};
-use crate::numbers::{self, Number};
-use crate::{collection_methods, format, invalid, markup, operators, repr_json};
+use crate::numbers::{self, PythonNumber};
+use crate::{collection_methods, escape, format, invalid, operators, repr_json};
 
 pub fn add_filters(environment: &mut Environment<'static>, budget: Budget) {
     environment.add_filter("__add__", move |a: &Value, b: &Value| add(budget, a, b));
@@ -26,11 +26,11 @@ pub fn add_filters(environment: &mut Environment<'static>, budget: Budget) {
     environment.add_filter(operators::NEGATIVE, |a: &Value| {
         signed(a).map(|number| numbers::negate(&number).value())
     });
-    environment.add_filter(operators::POSITIVE, |a: &Value| signed(a).map(Number::value));
+    environment.add_filter(operators::POSITIVE, |a: &Value| signed(a).map(PythonNumber::value));
     environment.add_filter(operators::INTEGER, |digits: &str| {
         let parsed = numbers::parsed(&digits.replace('_', ""), 10)?;
         parsed
-            .map(|whole| Number::Integer(whole).value())
+            .map(|whole| PythonNumber::Integer(whole).value())
             .ok_or_else(|| invalid("an integer has other signs"))
     });
     environment.add_filter("__lt__", |a: &Value, b: &Value| Ok(compare(a, b, 0)? == Some(Ordering::Less)));
@@ -64,18 +64,18 @@ fn calculate(
     operator: &str,
     a: &Value,
     b: &Value,
-    with: impl Fn(&Number, &Number) -> Result<Number, Error>,
+    with: impl Fn(&PythonNumber, &PythonNumber) -> Result<PythonNumber, Error>,
 ) -> Result<Value, Error> {
-    match (Number::of(a), Number::of(b)) {
-        (Some(a), Some(b)) => with(&a, &b).map(Number::value),
+    match (PythonNumber::of(a), PythonNumber::of(b)) {
+        (Some(a), Some(b)) => with(&a, &b).map(PythonNumber::value),
         _ => Err(unsupported(operator, a, b)),
     }
 }
 
 /// The operand of a sign.
-fn signed(value: &Value) -> Result<Number, Error> {
+fn signed(value: &Value) -> Result<PythonNumber, Error> {
     let kind = if value.is_undefined() { ErrorKind::UndefinedError } else { ErrorKind::InvalidOperation };
-    Number::of(value).ok_or_else(|| Error::new(kind, format!("a {} has no sign", value.kind())))
+    PythonNumber::of(value).ok_or_else(|| Error::new(kind, format!("a {} has no sign", value.kind())))
 }
 
 /// Python's `a + b`. If one of two texts is marked as `safe`, the other text is escaped.
@@ -83,7 +83,7 @@ pub fn add(budget: Budget, a: &Value, b: &Value) -> Result<Value, Error> {
     if let (Some(left), Some(right)) = (a.as_str(), b.as_str()) {
         budget.check_bytes(left.len() + right.len())?;
         return match a.is_safe() || b.is_safe() {
-            true => Ok(Value::from_safe_string(markup::escaped(a)? + &markup::escaped(b)?)),
+            true => Ok(Value::from_safe_string(escape::escaped(a)? + &escape::escaped(b)?)),
             false => Ok(Value::from([left, right].concat())),
         };
     }
@@ -104,7 +104,9 @@ fn multiply(budget: Budget, a: &Value, b: &Value) -> Result<Value, Error> {
         (false, true) => (b, a),
         _ => return calculate("*", a, b, numbers::multiply),
     };
-    let Some(Number::Integer(count)) = Number::of(count) else { return Err(unsupported("*", a, b)) };
+    let Some(PythonNumber::Integer(count)) = PythonNumber::of(count) else {
+        return Err(unsupported("*", a, b));
+    };
     let count = if count.sign() == num_bigint::Sign::Minus {
         0
     } else {
@@ -112,7 +114,7 @@ fn multiply(budget: Budget, a: &Value, b: &Value) -> Result<Value, Error> {
     };
     if let Some(text) = repeated.as_str() {
         budget.check_bytes(text.len().saturating_mul(count))?;
-        return Ok(markup::like(repeated, text.repeat(count)));
+        return Ok(escape::like(repeated, text.repeat(count)));
     }
     let items: Vec<Value> = repeated.try_iter()?.collect();
     let count = if items.is_empty() { 0 } else { count };
@@ -134,7 +136,7 @@ fn remainder(budget: Budget, a: &Value, b: &Value) -> Result<Value, Error> {
 fn concat(budget: Budget, state: &State, a: &Value, b: &Value) -> Result<Value, Error> {
     let escapes = *state.auto_escape() != AutoEscape::None && (a.is_safe() || b.is_safe());
     let (left, right) = match escapes {
-        true => (markup::escaped(a)?.into(), markup::escaped(b)?.into()),
+        true => (escape::escaped(a)?.into(), escape::escaped(b)?.into()),
         false => (repr_json::str(a)?, repr_json::str(b)?),
     };
     budget.check_bytes(left.len() + right.len())?;
@@ -148,7 +150,7 @@ pub fn compare(a: &Value, b: &Value, depth: usize) -> Result<Option<Ordering>, E
     if let (Some(a), Some(b)) = (a.as_str(), b.as_str()) {
         return Ok(Some(a.cmp(b)));
     }
-    if let (Some(a), Some(b)) = (Number::of(a), Number::of(b)) {
+    if let (Some(a), Some(b)) = (PythonNumber::of(a), PythonNumber::of(b)) {
         return Ok(a.compare(&b));
     }
     let is_list = |value| collection_methods::is_list(value);

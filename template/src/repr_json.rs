@@ -149,6 +149,17 @@ pub fn str(value: &Value) -> Result<Cow<'_, str>, Error> {
     }
 }
 
+/// Converts a separator or a replacement to text. The function rejects lists and dictionaries,
+/// because the text of a list or a dictionary can be endless.
+pub fn as_text(value: &Value) -> Result<Cow<'_, str>, Error> {
+    match value.kind() {
+        ValueKind::String => Ok(value.as_str().unwrap_or_default().into()),
+        ValueKind::Bool | ValueKind::None | ValueKind::Undefined => str(value),
+        _ if numbers::is_number(value) => str(value),
+        kind => Err(invalid(format!("expected a text, found a {kind}"))),
+    }
+}
+
 /// Python's `repr` of a value, including the values inside lists and dictionaries. With `ascii`,
 /// the function escapes every character outside of ASCII.
 pub fn repr(value: &Value, ascii: bool) -> Result<String, Error> {

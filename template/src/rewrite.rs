@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::{collection_methods, operators, str_methods};
 
 /// The name of the method that evaluates a slice such as `x[a:b:c]` in a rewritten template.
-/// minijinja panics when it evaluates `""[::-1]`.
+/// minijinja panics at `""[::-1]`. It never marks a slice of a string as `safe`.
 pub const SLICE: &str = "__slice__";
 
 /// The name of the method that replaces `x.items` without parentheses in a rewritten template. For
@@ -51,7 +51,7 @@ pub struct Tag {
 /// makes these changes:
 /// - `{% generation %}` … `{% endgeneration %}`, which marks the model's answers for training,
 ///   becomes the scope `{% with %}` … `{% endwith %}`.
-/// - `x[a:b:c]` becomes `x.__slice__(a, b, c)`.
+/// - `x[a:b:c]` becomes `x.__slice__(a, b, c)`, and `x[a:b]` becomes `x.__slice__(a, b)`.
 /// - Operators become filters; see [`operators`].
 /// - `x.items` without a call becomes `x.__getattr__('items')`. Every other name of a Python method
 ///   is rewritten in the same way as `items`.
@@ -371,7 +371,7 @@ impl Bracket {
     }
 }
 
-/// Rewrites the slices and `%` operators of an expression, and adds the filter [`BOUNDED`] to
+/// Rewrites the slices of an expression, and adds the filter [`BOUNDED`] to
 /// results of operators within brackets. The function rewrites the innermost brackets first.
 fn expression(text: &str) -> String {
     let mut out = String::with_capacity(text.len());

@@ -2,7 +2,7 @@ use minijinja::value::{Kwargs, Tuple, from_args};
 use minijinja::{Error, ErrorKind, Value};
 
 use crate::budget::{self, Budget};
-use crate::{format, invalid};
+use crate::invalid;
 
 /// The names of all methods of Python's `str`, including methods that [`call`] does not support.
 const METHODS: &str = "capitalize casefold center count encode endswith expandtabs find format format_map index isalnum \
@@ -26,11 +26,6 @@ pub fn call(budget: Budget, text: &str, method: &str, args: &[Value]) -> Result<
         "expandtabs" => expandtabs(text, args),
         "find" => {
             Ok(Value::from(position(text, args, |part, what| part.find(what))?.map_or(-1, |at| at as i64)))
-        }
-        "format" => format::format(budget, text, args, false).map(Value::from),
-        "format_map" => {
-            let (mapping,): (&Value,) = from_args(args)?;
-            format::format_map(budget, text, mapping, false).map(Value::from)
         }
         "index" => found(position(text, args, |part, what| part.find(what))?),
         "isalnum" => each(text, args, is_letter_or_number),

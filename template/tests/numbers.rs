@@ -84,7 +84,7 @@ impl Random {
             }
             3..=5 => {
                 let text = self.real();
-                out.dumped.push_str(&dumped(text.parse().unwrap()));
+                out.dumped.push_str(&dumped(text.parse().expect("the text is a float")));
                 out.text.push_str(&text);
             }
             6 => {
@@ -124,8 +124,8 @@ fn dumped(number: f64) -> String {
     let text = (0..17).map(|digits| format!("{:.digits$e}", number.abs()));
     let text = text.into_iter().find(|text| text.parse() == Ok(number.abs()));
     let text = text.filter(|text| text.len() <= shortest.len()).unwrap_or(shortest);
-    let (digits, exponent) = text.split_once('e').unwrap();
-    let (digits, exponent): (String, i32) = (digits.replace('.', ""), exponent.parse().unwrap());
+    let (digits, exponent) = text.split_once('e').expect("an exponent");
+    let (digits, exponent): (String, i32) = (digits.replace('.', ""), exponent.parse().expect("an exponent"));
     let sign = if number.is_sign_negative() { "-" } else { "" };
     let whole = (exponent + 1) as usize;
     let body = match exponent {

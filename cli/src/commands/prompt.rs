@@ -97,6 +97,7 @@ mod run {
     /// Reads the messages in a file, or from stdin.
     fn read_messages(path: &Path) -> Result<Vec<Value>, Error> {
         let text = read_text(path)?;
-        serde_json::from_str(&text).map_err(|source| Error::Messages { path: path.to_owned(), source })
+        tracewright::files::parse_exact(&text)
+            .map_err(|source| Error::Messages { path: path.to_owned(), source })
     }
 }

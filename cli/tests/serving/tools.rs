@@ -207,6 +207,42 @@ fn a_system_message_may_stand_anywhere() {
     }
 }
 
+/// JSON numbers of all kinds reach the prompt as Python prints them, wherever a request contains them.
+/// `tests/oracle/values.py` wrote the documents and Python's texts.
+#[test]
+fn numbers_keep_their_texts() {
+    let path = fixture("numbers.json");
+    let cases: Vec<(String, String)> = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    let template = "{% for x in list %}{{ x|tojson }}\n{% endfor %}{% for t in tools %}{% for x in t.function.parameters.default %}\
+                    {{ x|tojson }}\n{% endfor %}{% endfor %}{% for m in messages %}{% for c in m.tool_calls %}{% for x in c.function.arguments.list %}\
+                    {{ x|tojson }}\n{% endfor %}{% endfor %}{% endfor %}";
+    let model = copied_demo();
+    fs::write(model.path().join("chat_template.jinja"), template).unwrap();
+    let list = format!("[{}]", cases.iter().map(|(text, _)| &**text).collect::<Vec<_>>().join(","));
+    let arguments = Value::from(format!("{{\"list\": {list}}}"));
+    let call = |arguments: &str| {
+        format!(r#"{{"id": "1", "type": "function", "function": {{"name": "f", "arguments": {arguments}}}}}"#)
+    };
+    let calls = [call(&arguments.to_string()), call(arguments.as_str().unwrap())].join(",");
+    let body = format!(
+        r#"{{"messages": [{{"role": "user", "content": "a"}}, {{"role": "assistant", "tool_calls": [{calls}]}}],
+        "tools": [{{"type": "function", "function": {{"name": "f", "parameters": {{"default": {list}}}}}}}],
+        "chat_template_kwargs": {{"list": {list}}}}}"#
+    );
+    let expected: String = (0..4).flat_map(|_| &cases).map(|(_, dumped)| format!("{dumped}\n")).collect();
+    for isolated in [&[][..], &["--isolate-templates"]] {
+        let serving = Serving::of(&[&[text(model.path())], isolated].concat());
+        let response =
+            serving.ask("POST /apply-template HTTP/1.1\r\nContent-Type: application/json", body.as_bytes());
+        assert_eq!(response.json()["prompt"].as_str().unwrap(), expected);
+    }
+    let error = DEMO.ask(
+        &format!("POST {PATH} HTTP/1.1\r\nContent-Type: application/json"),
+        br#"{"messages": [{"role": "user", "content": "a"}], "temperature": 1e400}"#,
+    );
+    assert_eq!((error.status, error.error()["param"].as_str()), (400, Some("temperature")), "{error:?}");
+}
+
 #[test]
 fn answers_follow_a_schema() {
     let schema = json!({ "type": "object", "properties": { "animal": { "enum": ["owl", "fox"] } }, "required": ["animal"], "additionalProperties": false });

@@ -75,7 +75,8 @@ pub fn looks_like_calls(text: &str) -> Option<bool> {
 /// objects.
 pub fn json_calls(text: &str, _: &[Value]) -> Vec<RawCall> {
     let mut calls = Vec::new();
-    let mut rest = text.trim();
+    let text = files::with_exact_numbers(text.trim());
+    let mut rest = &*text;
     while !rest.is_empty() {
         let mut values = Deserializer::from_str(rest).into_iter::<Value>();
         let Some(Ok(value)) = values.next() else { return Vec::new() };
@@ -100,8 +101,8 @@ fn json_call(value: &Value) -> Option<RawCall> {
     let arguments = ["arguments", "parameters"].iter().find_map(|key| function.get(*key));
     let arguments = match arguments {
         None | Some(Value::Null) => "{}".to_owned(),
-        Some(Value::String(text)) if serde_json::from_str::<Map<String, Value>>(text).is_ok() => text.clone(),
-        Some(other) => other.to_string(),
+        Some(Value::String(text)) if files::parse_exact::<Map<String, Value>>(text).is_ok() => text.clone(),
+        Some(other) => files::exact_json(other),
     };
     Some(RawCall { name: name.to_owned(), arguments })
 }
@@ -122,8 +123,8 @@ fn function(text: &str, tools: &[Value]) -> Vec<RawCall> {
     if name.is_empty() || name.contains(char::is_whitespace) {
         return Vec::new();
     }
-    if let Ok(arguments) = serde_json::from_str::<Map<String, Value>>(body) {
-        return vec![RawCall { name: name.to_owned(), arguments: Value::from(arguments).to_string() }];
+    if let Ok(arguments) = files::parse_exact::<Map<String, Value>>(body) {
+        return vec![RawCall { name: name.to_owned(), arguments: files::exact_json(&arguments.into()) }];
     }
     let mut arguments = Map::new();
     let mut rest = body;
@@ -137,7 +138,7 @@ fn function(text: &str, tools: &[Value]) -> Vec<RawCall> {
     }
     match arguments.is_empty() && !body.is_empty() {
         true => Vec::new(),
-        false => vec![RawCall { name: name.to_owned(), arguments: Value::from(arguments).to_string() }],
+        false => vec![RawCall { name: name.to_owned(), arguments: files::exact_json(&arguments.into()) }],
     }
 }
 
@@ -151,7 +152,7 @@ fn parameter_type(tools: &[Value], name: &str, key: &str) -> Value {
 fn typed(text: &str, declared: &Value) -> Value {
     match declared == "string" {
         true => json!(text),
-        false => serde_json::from_str(text.trim()).unwrap_or_else(|_| json!(text)),
+        false => files::parse_exact(text.trim()).unwrap_or_else(|_| json!(text)),
     }
 }
 
@@ -164,7 +165,7 @@ fn mistral(text: &str, tools: &[Value]) -> Vec<RawCall> {
         let Some((name, arguments)) = part.split_once('{') else { return Vec::new() };
         let name = name.split('[').next().unwrap_or_default().trim();
         let arguments = format!("{{{}", arguments.trim_end());
-        let is_object = serde_json::from_str::<Map<String, Value>>(&arguments).is_ok();
+        let is_object = files::parse_exact::<Map<String, Value>>(&arguments).is_ok();
         if name.is_empty() || name.contains(char::is_whitespace) || !is_object {
             return Vec::new();
         }
@@ -180,7 +181,7 @@ fn gemma(text: &str, _: &[Value]) -> Vec<RawCall> {
         let mut rest = rest;
         let arguments = gemma_value(&mut rest, 0)?;
         let is_call = !name.trim().is_empty() && rest.trim().is_empty() && arguments.is_object();
-        is_call.then(|| RawCall { name: name.trim().to_owned(), arguments: arguments.to_string() })
+        is_call.then(|| RawCall { name: name.trim().to_owned(), arguments: files::exact_json(&arguments) })
     };
     call().into_iter().collect()
 }
@@ -205,7 +206,7 @@ fn gemma_value(rest: &mut &str, depth: usize) -> Option<Value> {
             let end = rest.find([',', '}', ']']).unwrap_or(rest.len());
             let (word, after) = rest.split_at(end);
             *rest = after;
-            return Some(serde_json::from_str(word.trim()).unwrap_or_else(|_| json!(word.trim())));
+            return Some(files::parse_exact(word.trim()).unwrap_or_else(|_| json!(word.trim())));
         }
     };
     *rest = &rest[1..];

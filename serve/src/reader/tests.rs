@@ -69,6 +69,23 @@ fn hermes_qwen_and_smollm() {
     check(&with, &format!("<think>\nHm.\n</think>\n\n{paris}"), "Hm.", "", &[PARIS]);
 }
 
+/// Numbers that no Rust type can hold are those that the model wrote.
+#[test]
+fn numbers_in_arguments_keep_their_texts() {
+    let numbers =
+        r#"{"days":[123456789012345678901234567890,53.630839129292724,-1e400,18446744073709551616]}"#;
+    let expected = format!("weather {numbers}");
+    for text in [
+        format!("<tool_call>{{\"name\": \"weather\", \"arguments\": {numbers}}}</tool_call>"),
+        format!("<function=weather>{numbers}</function>"),
+        format!("[TOOL_CALLS]weather[ARGS]{numbers}"),
+        format!("[TOOL_CALLS][{{\"name\": \"weather\", \"arguments\": {numbers}}}]"),
+        numbers.replace("{\"days\"", "<start_function_call>call:weather{days") + "<end_function_call>",
+    ] {
+        check(&with_tools(), &text, "", "", &[&expected]);
+    }
+}
+
 #[test]
 fn qwen_coder_writes_tags() {
     let text = "<tool_call>\n<function=weather>\n<parameter=city>\n12\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>";
