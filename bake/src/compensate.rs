@@ -103,27 +103,35 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
 }
 
 /// Rounds a matrix to quantized blocks, and returns the bytes of the blocks. As in GGUF, each row
-/// of the matrix begins with a new block. The function overwrites `matrix`.
+/// of the matrix begins with a new block. The function overwrites `matrix`. Returns `None` if the
+/// scale of a block is not finite.
 ///
 /// # Panics
 /// Panics if `format` does not store numbers in quantized blocks, or if the size of the moments
 /// differs from `inputs`.
-pub fn round(format: WeightFormat, matrix: &mut [f32], inputs: usize, importance: &Importance) -> Vec<u8> {
+pub fn round(
+    format: WeightFormat,
+    matrix: &mut [f32],
+    inputs: usize,
+    importance: &Importance,
+) -> Option<Vec<u8>> {
     let Some(block) = BlockFormat::of_ours(format) else { unreachable!("only formats with blocks round") };
     let row = inputs.div_ceil(block.numbers()) * block.bytes();
     let mut bytes = vec![0; matrix.len() / inputs.max(1) * row];
     let rows = matrix.par_chunks_mut(TOGETHER * inputs).zip(bytes.par_chunks_mut(TOGETHER * row));
-    rows.for_each(|(rows, bytes)| round_rows(format, rows, inputs, importance, bytes));
-    bytes
+    let finite = rows.all(|(rows, bytes)| round_rows(format, rows, inputs, importance, bytes));
+    finite.then_some(bytes)
 }
 
+/// Rounds some rows of the matrix. Returns whether the scales of all blocks are finite.
 fn round_rows(
     format: WeightFormat,
     rows: &mut [f32],
     inputs: usize,
     importance: &Importance,
     bytes: &mut [u8],
-) {
+) -> bool {
+    let mut finite = true;
     let together = format.together().unwrap_or(GROUP);
     let each = bytes.len() / (rows.len() / inputs);
     let weights: &[f32] = match importance {
@@ -152,10 +160,12 @@ fn round_rows(
             }
         }
         for (block, bytes) in blocks.iter().zip(bytes.chunks_mut(each)) {
+            finite &= block.is_finite();
             let block = BlockFormat::encode(block, format == WeightFormat::Q8);
             bytes[start / together * block.len()..][..block.len()].copy_from_slice(&block);
         }
     }
+    finite
 }
 
 /// Recomputes the scale and the minimum of a group of numbers in a quantized block. The old scale

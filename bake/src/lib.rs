@@ -6,7 +6,9 @@
 //! `bake` reports all problems in one error.
 
 mod compensate;
+mod finite;
 mod mismatch;
+mod pieces;
 mod quantize;
 pub mod random;
 mod recipe;

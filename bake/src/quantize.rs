@@ -2,18 +2,21 @@
 //! of the safetensors file list the tensors that are stored in quantized blocks.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use errors::FileError;
 use files::{FileKind, NewFile, NewFolder, is_there};
 use irpa::{ArchiveError, BLOCKS, BlockRows, Checkpoint, CheckpointTensor};
+use ops::format::all_finite;
 use ops::ops::Permute;
 use ops::{ElementType, Op, TensorType, WeightFormat};
 use safetensors::{Dtype, View};
 use trace::{Parameter, Recipe, key_pattern};
 
 use crate::compensate::{Importance, round};
+use crate::finite::lost_in;
 
 /// The name of the file that contains the tensors of the quantized checkpoint.
 const FILE: &str = "model.safetensors";
@@ -102,20 +105,26 @@ impl<'a> Quantizer<'a> {
     /// format for the matrix.
     ///
     /// # Errors
-    /// Returns an error if the checkpoint does not contain the matrix.
+    /// Returns an error if the checkpoint does not contain the matrix, or if a number of the matrix
+    /// is not finite in the format.
     pub fn round(&mut self, key: &str, importance: &Importance) -> Result<(), ArchiveError> {
         let Some(Source { ty, format: Some(format), transposed }) = self.sources.get(key) else {
             return Ok(());
         };
         let mut matrix = vec![0.0; ty.count()];
-        crate::read(self.checkpoint, key, &ty.with_element(ElementType::F32), 0, &mut matrix)?;
+        let ty = ty.with_element(ElementType::F32);
+        crate::read(self.checkpoint, key, &ty, 0, &mut matrix)?;
+        let lost = || lost_in(self.checkpoint, key, &ty, *format);
+        if !all_finite(&matrix) {
+            return Err(lost());
+        }
         let mut shape = [ty.shape[0], ty.shape[1]];
         if *transposed {
             let [inputs, outputs] = shape;
             matrix = (0..matrix.len()).map(|i| matrix[i % inputs * outputs + i / inputs]).collect();
             shape = [outputs, inputs];
         }
-        let blocks = round(*format, &mut matrix, shape[1], importance);
+        let blocks = round(*format, &mut matrix, shape[1], importance).ok_or_else(lost)?;
         let rows = BlockRows { format: format.word().to_owned(), shape, transposed: *transposed };
         self.rounded.insert(key.to_owned(), (rows, blocks));
         Ok(())
@@ -141,8 +150,9 @@ impl<'a> Quantizer<'a> {
         // The metadata have a single entry, because the library writes several entries in the random order of
         // a `HashMap`.
         let texts = HashMap::from([(BLOCKS.to_owned(), serde_json::json!(described).to_string())]);
+        let failed = RefCell::new(None);
         let tensors: Vec<(&String, Written<'_>)> =
-            self.sources.iter().map(|(key, source)| (key, self.written(key, source))).collect();
+            self.sources.iter().map(|(key, source)| (key, self.written(key, source, &failed))).collect();
         let bytes = tensors.iter().map(|(_, tensor)| (&tensor).data_len() as u64).sum();
         let new = NewFolder::create(folder)?;
         let write = || {
@@ -153,7 +163,10 @@ impl<'a> Quantizer<'a> {
                 file.partial(),
             )
             .map_err(|source| QuantizeError::Write { path: path.clone(), source })?;
-            Ok(file.publish()?)
+            match failed.take() {
+                Some(error) => Err(QuantizeError::Archive(error)),
+                None => Ok(file.publish()?),
+            }
         };
         match write() {
             Ok(()) => Ok(bytes),
@@ -164,7 +177,12 @@ impl<'a> Quantizer<'a> {
         }
     }
 
-    fn written(&self, key: &'a str, source: &'a Source) -> Written<'_> {
+    fn written<'s>(
+        &'s self,
+        key: &'s str,
+        source: &'s Source,
+        failed: &'s RefCell<Option<ArchiveError>>,
+    ) -> Written<'s> {
         match self.rounded.get(key) {
             Some((_, blocks)) => {
                 Written { dtype: Dtype::U8, shape: vec![blocks.len()], data: Data::Blocks(blocks) }
@@ -179,7 +197,11 @@ impl<'a> Quantizer<'a> {
                     _ => Dtype::F32,
                 };
                 let ty = source.ty.with_element(element);
-                Written { dtype, shape: ty.shape.clone(), data: Data::Dense(self.checkpoint, key, ty) }
+                Written {
+                    dtype,
+                    shape: ty.shape.clone(),
+                    data: Data::Dense(self.checkpoint, key, ty, failed),
+                }
             }
         }
     }
@@ -193,7 +215,9 @@ struct Written<'a> {
 
 enum Data<'a> {
     Blocks(&'a [u8]),
-    Dense(&'a Checkpoint, &'a str, TensorType),
+    /// The numbers of a tensor, and the place for an error while the numbers are read. The trait `View`
+    /// returns no errors.
+    Dense(&'a Checkpoint, &'a str, TensorType, &'a RefCell<Option<ArchiveError>>),
 }
 
 impl View for &Written<'_> {
@@ -206,10 +230,11 @@ impl View for &Written<'_> {
     fn data(&self) -> Cow<'_, [u8]> {
         match &self.data {
             Data::Blocks(blocks) => (*blocks).into(),
-            Data::Dense(checkpoint, key, ty) => {
+            Data::Dense(checkpoint, key, ty, failed) => {
                 let (mut numbers, mut bytes) = (vec![0.0; ty.count()], vec![0; ty.bytes()]);
-                // An earlier check guarantees that the checkpoint has the tensor.
-                let _ = crate::read(checkpoint, key, ty, 0, &mut numbers);
+                if let Err(error) = crate::read(checkpoint, key, ty, 0, &mut numbers) {
+                    failed.replace(Some(error));
+                }
                 for (i, number) in numbers.iter().enumerate() {
                     ty.element.store(&mut bytes, i, ty.element.encode((*number).into()));
                 }
@@ -220,7 +245,7 @@ impl View for &Written<'_> {
     fn data_len(&self) -> usize {
         match &self.data {
             Data::Blocks(blocks) => blocks.len(),
-            Data::Dense(_, _, ty) => ty.bytes(),
+            Data::Dense(_, _, ty, _) => ty.bytes(),
         }
     }
 }

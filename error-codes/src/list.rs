@@ -136,6 +136,7 @@ impl Coded for VerifyError {
 coded! {
     ImatrixError: File Config {
         TW0517: NoNames Old Empty;
+        TW0812: Number;
     }
 
     QuantizeError: File Archive {
@@ -228,6 +229,7 @@ coded! {
         TW0206: Index;
         TW0207: IndexMismatch;
         TW0208: NoTensor;
+        TW0812: NotFinite;
         TW0008: OutputIsInput;
     }
 

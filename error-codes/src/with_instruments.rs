@@ -35,6 +35,7 @@ mod running {
         CalibrateError: Part Plan Archive {
             TW0516: Between;
             TW1010: Short;
+            TW0812: NotFinite;
             TW0005: Interrupted;
         }
 

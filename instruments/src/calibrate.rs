@@ -56,6 +56,12 @@ pub enum CalibrateError {
     /// The calibration text is shorter than one window.
     #[error("the text has {found} tokens, expected at least the {window} tokens of one window")]
     Short { found: usize, window: usize },
+    /// An activation is NaN or infinite, so the moments say nothing about a matrix.
+    #[error(
+        "a second moment of the inputs of `{key}` is {found}, expected a finite number; look for damaged weights with \
+        `tracewright bisect`, or quantize without a calibration text"
+    )]
+    NotFinite { key: String, found: f32 },
     /// The callback that observes the calibration stopped the calibration.
     #[error("the calibration was interrupted")]
     Interrupted,
@@ -80,7 +86,8 @@ impl Calibration<'_> {
     /// layers and the number of all layers. The callback can stop the calibration.
     ///
     /// # Errors
-    /// Returns an error if a layer cannot be built or called, or if `each` or `watch` stops the calibration.
+    /// Returns an error if a layer cannot be built or called, if an activation is not finite, or if `each` or
+    /// `watch` stops the calibration.
     pub fn run(
         &self,
         windows: &[Vec<u32>],
@@ -100,9 +107,16 @@ impl Calibration<'_> {
             values.retain(|node, _| layers.last_use.get(node).is_some_and(|last| *last > index));
             let moments = |(keys, sums): InputSums| {
                 let inputs = sums.len().isqrt();
-                (keys, Moments::new(&sums, inputs))
+                match sums.iter().find(|sum| !sum.is_finite()) {
+                    Some(&found) => {
+                        let key = keys.into_iter().next().unwrap_or_default();
+                        Err(CalibrateError::NotFinite { key, found })
+                    }
+                    None => Ok((keys, Moments::new(&sums, inputs))),
+                }
             };
-            each(LayerMoments { inputs: sums.into_iter().map(moments).collect() })?;
+            let inputs = sums.into_iter().map(moments).collect::<Result<_, _>>()?;
+            each(LayerMoments { inputs })?;
         }
         Ok(())
     }

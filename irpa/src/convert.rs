@@ -38,6 +38,24 @@ pub fn convert(src: &[u8], from: ElementType, to: ElementType, dst: &mut [u8]) -
     Ok(())
 }
 
+/// Whether no float of the type `element` in `bytes` is NaN or infinite.
+pub(crate) fn is_finite(bytes: &[u8], element: ElementType) -> bool {
+    // A NaN and an infinity have an exponent of ones.
+    let halves = |exponent: u16| {
+        let halves = bytes.as_chunks().0.iter().map(|half| u16::from_le_bytes(*half));
+        halves.fold(true, |all, half| all & (half & exponent != exponent))
+    };
+    match element {
+        ElementType::F16 => halves(0x7c00),
+        ElementType::Bf16 => halves(0x7f80),
+        ElementType::F32 => {
+            let words = bytes.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word));
+            words.fold(true, |all, word| all & word.is_finite())
+        }
+        _ => true,
+    }
+}
+
 fn read(src: &[u8], from: ElementType, block: &mut [f32]) {
     match from {
         ElementType::Bf16 => {

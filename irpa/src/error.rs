@@ -1,7 +1,8 @@
 //! Declares [`ArchiveError`] and the errors that an [`ArchiveError`] contains.
 
-use crate::UnsupportedFormat;
+use crate::{NotFinite, UnsupportedFormat};
 use errors::{FileError, LISTED};
+use ops::format::BlockFormat;
 use ops::{ElementType, TensorType};
 use safetensors::{Dtype, SafeTensorError};
 use std::{fmt, path::PathBuf};
@@ -73,6 +74,9 @@ pub enum ArchiveError {
         elements differ"
     )]
     ConversionLength { from: ElementType, to: ElementType, source_bytes: usize, target_bytes: usize },
+    /// A number is not finite, or is not finite after a conversion.
+    #[error(transparent)]
+    NotFinite(Box<NotFinite>),
     /// The GGUF file is invalid.
     #[error("`{path}` is not a readable GGUF file: {}", List(problems))]
     Gguf {
@@ -149,6 +153,12 @@ pub enum ArchiveError {
     /// The new archive would replace a file of the checkpoint that is being converted.
     #[error("`{path}` is a file of the checkpoint itself; write the archive to another path")]
     OutputIsInput { path: PathBuf },
+}
+
+impl From<NotFinite> for ArchiveError {
+    fn from(error: NotFinite) -> Self {
+        Self::NotFinite(Box::new(error))
+    }
 }
 
 impl ArchiveError {

@@ -28,13 +28,16 @@
 mod archive;
 mod checkpoint;
 mod convert;
+mod convert_checkpoint;
 mod error;
+mod finite;
 mod gguf;
 mod gguf_kind;
 mod gguf_part;
 mod hub;
 mod index;
 mod mapped;
+mod not_finite;
 mod progress;
 mod rows;
 mod shards;
@@ -43,15 +46,15 @@ mod weight_files;
 mod write;
 
 pub use archive::{Archive, Entry, EntryData, Verified};
-pub use checkpoint::{
-    Checkpoint, CheckpointTensor, ConvertOptions, Converted, StoredOrder, TensorNumbers, convert_checkpoint,
-};
+pub use checkpoint::{Checkpoint, CheckpointTensor, StoredOrder, TensorNumbers};
 pub use convert::convert;
+pub use convert_checkpoint::{ConvertOptions, Converted, convert_checkpoint};
 pub use error::{ArchiveError, ArchiveRule, Damage, EntryProblem, GgufProblem, IndexProblem, RowsProblem};
 pub use gguf::{BlockFormat, Gguf, GgufArray, GgufTensor, GgufValue, StoredNumbers};
 pub use gguf_part::GgufPart;
 pub use hub::HubFolder;
 pub use index::{PassedOver, ShardDifference};
+pub use not_finite::{NotFinite, NumberPlace};
 pub use progress::{Progress, Watch};
 pub use rows::{BLOCKS, BlockRows};
 pub use safetensors::Dtype;

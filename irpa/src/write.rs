@@ -5,8 +5,9 @@ use crate::archive::{
     ArchiveMetadata, COMMON_SIZE, DATA, DATA_ALIGNMENT, DATA_SIZE, ENTRY_ALIGNMENT, FILE_ALIGNMENT,
     HEADER_SIZE, MAGIC, PATTERN_SIZES, SPLAT, SPLAT_SIZE, byte_length,
 };
+use crate::convert::is_finite;
 use crate::progress::{CHUNK, Tracker, Watch};
-use crate::{ArchiveError, EntryProblem, convert};
+use crate::{ArchiveError, Checkpoint, EntryProblem, convert};
 use byteorder::{ByteOrder, LittleEndian};
 use errors::FileError;
 use files::{FileKind, NewFile};
@@ -425,14 +426,19 @@ impl Sink<'_> {
         Ok(())
     }
 
-    /// Converts the next bytes of the entry to another element type, and writes the result. The
+    /// Converts a tensor of a checkpoint to another element type, and writes the result. The
     /// function converts pieces of bounded size, so its memory consumption is constant.
+    ///
+    /// # Errors
+    /// Returns an error if a converted number is NaN or infinite. If the tensor has the type `to`,
+    /// the function copies all numbers.
     pub fn write_converted(
         &mut self,
-        bytes: &[u8],
-        from: ElementType,
+        checkpoint: &Checkpoint,
+        name: &str,
         to: ElementType,
     ) -> Result<(), ArchiveError> {
+        let (bytes, from) = (checkpoint.data(name)?, checkpoint.ty(name)?.element);
         if from == to {
             return self.write(bytes);
         }
@@ -441,6 +447,9 @@ impl Sink<'_> {
         for chunk in bytes.chunks(from.bytes(count)) {
             let size = to.bytes(chunk.len() * 8 / from.bits());
             convert(chunk, from, to, &mut buffer[..size])?;
+            if !is_finite(&buffer[..size], to) {
+                return Err(checkpoint.not_finite(name, to));
+            }
             self.write(&buffer[..size])?;
         }
         Ok(())

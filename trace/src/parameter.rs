@@ -213,7 +213,7 @@ impl Recipe {
         }
     }
 
-    fn sources(&self) -> Vec<(&str, &TensorType)> {
+    pub fn sources(&self) -> Vec<(&str, &TensorType)> {
         match self {
             Self::Source(key, ty) => vec![(key, ty)],
             Self::Op(_, operands) => operands.iter().flat_map(Self::sources).collect(),

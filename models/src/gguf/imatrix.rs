@@ -33,6 +33,19 @@ pub enum ImatrixError {
     #[error("the importance matrix `{}` has no tensor `….in_sum2` for a matrix of the network; write the \
         importance matrix with `llama-imatrix`", .0.display())]
     Empty(PathBuf),
+    /// A sum of squares or a count is NaN, infinite or negative.
+    #[error("`{}`: the number {index} of the tensor `{tensor}` is {found}, expected a finite number of at least 0; \
+        write the importance matrix again with `llama-imatrix`", .path.display())]
+    Number {
+        /// Path of the importance matrix.
+        path: PathBuf,
+        /// The name of the tensor in the importance matrix.
+        tensor: String,
+        /// The index of the number in the tensor, beginning with 0.
+        index: usize,
+        /// The invalid number.
+        found: f32,
+    },
 }
 
 /// The suffixes of the names of tensors that contain sums of squares and token counts.
@@ -46,7 +59,8 @@ const LEAST: f32 = 1e-6;
 /// matrices in the network of `model`.
 ///
 /// # Errors
-/// Returns an error if `path` is not an importance matrix, or belongs to another network.
+/// Returns an error if `path` is not an importance matrix, belongs to another network, or contains a
+/// number that is not finite.
 pub fn read_imatrix(
     path: &Path,
     model: &Path,
@@ -63,23 +77,20 @@ pub fn read_imatrix(
         return Err(ImatrixError::Old(path.to_owned()));
     }
     let file = Gguf::open(path)?;
-    let numbers = |tensor: &GgufTensor| match tensor.numbers {
-        StoredNumbers::Each(Dtype::F32) => {
-            let words = file.data(tensor).as_chunks::<4>().0;
-            Some(words.iter().map(|word| f32::from_le_bytes(*word)).collect::<Vec<f32>>())
+    let mut squares = BTreeMap::new();
+    for tensor in file.tensors() {
+        let Some(matrix) = tensor.name.strip_suffix(SUMS) else { continue };
+        let (Some(name), Some(counts)) = (renaming.name(matrix), file.tensor(&format!("{matrix}{COUNTS}")))
+        else {
+            continue;
+        };
+        let of_inputs = numbers(&file, tensor)?;
+        if let [count] = numbers(&file, counts)?[..]
+            && !of_inputs.is_empty()
+        {
+            squares.insert(name, means(of_inputs, count));
         }
-        _ => None,
-    };
-    let squares = |tensor: &GgufTensor| {
-        let matrix = tensor.name.strip_suffix(SUMS)?;
-        let [count] = numbers(file.tensor(&format!("{matrix}{COUNTS}"))?)?[..] else { return None };
-        let mut squares = numbers(tensor)?;
-        squares.iter_mut().for_each(|square| *square /= count.max(1.0));
-        let mean = squares.iter().sum::<f32>() / squares.len().max(1) as f32;
-        squares.iter_mut().for_each(|square| *square = square.max(LEAST * mean).max(f32::MIN_POSITIVE));
-        Some((renaming.name(matrix)?, squares))
-    };
-    let squares: BTreeMap<String, Vec<f32>> = file.tensors().iter().filter_map(squares).collect();
+    }
     if squares.is_empty() { Err(ImatrixError::Empty(path.to_owned())) } else { Ok(squares) }
 }
 
@@ -98,4 +109,27 @@ fn is_old(path: &Path) -> bool {
     let name = text.get(..length as usize).unwrap_or_default();
     let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte);
     (1..1 << 16).contains(&entries) && name.contains(&b'.') && name.iter().all(is_name)
+}
+
+/// The numbers of an f32 tensor; the list is empty for a tensor of another type.
+fn numbers(file: &Gguf, tensor: &GgufTensor) -> Result<Vec<f32>, ImatrixError> {
+    let words = match tensor.numbers {
+        StoredNumbers::Each(Dtype::F32) => file.data(tensor).as_chunks::<4>().0,
+        _ => &[],
+    };
+    let numbers: Vec<f32> = words.iter().map(|word| f32::from_le_bytes(*word)).collect();
+    match numbers.iter().position(|x| !x.is_finite() || *x < 0.0) {
+        Some(index) => {
+            let (path, tensor) = (file.path().to_owned(), tensor.name.clone());
+            Err(ImatrixError::Number { path, tensor, index, found: numbers[index] })
+        }
+        None => Ok(numbers),
+    }
+}
+
+fn means(mut squares: Vec<f32>, count: f32) -> Vec<f32> {
+    squares.iter_mut().for_each(|square| *square /= count.max(1.0));
+    let mean = squares.iter().sum::<f32>() / squares.len().max(1) as f32;
+    squares.iter_mut().for_each(|square| *square = square.max(LEAST * mean).max(f32::MIN_POSITIVE));
+    squares
 }

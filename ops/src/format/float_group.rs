@@ -3,7 +3,7 @@
 
 use half::f16;
 
-use super::{GROUP, Group, group_weights, sums};
+use super::{GROUP, Group, all_finite, group_weights, sums};
 
 /// Twice the value of each four-bit float. A float has a sign, two exponent bits and one fraction bit (e2m1).
 pub const DOUBLED_FLOATS: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
@@ -61,13 +61,13 @@ impl FloatGroup {
     /// error.
     pub(super) fn nearest(group: &[f32], weights: &[f32]) -> Self {
         let mut numbers = [0.0; GROUP];
-        numbers.iter_mut().zip(group).for_each(|(number, x)| *number = if x.is_nan() { 0.0 } else { *x });
+        numbers.iter_mut().zip(group).for_each(|(number, x)| *number = *x);
+        if !all_finite(&numbers) {
+            return Self { codes: [0; GROUP], exponent: u8::MAX };
+        }
         let largest = numbers.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
         // The bits of a positive f32 above its fraction are its exponent plus 127.
         let exponent = (largest.to_bits() >> 23) as u8;
-        if exponent == u8::MAX {
-            return Self::with_exponent(exponent, &numbers);
-        }
         let smaller = exponent.saturating_sub(2);
         let [small, large] = [smaller, smaller + 1].map(|exponent| Self::with_exponent(exponent, &numbers));
         let weights = group_weights(weights);
@@ -123,7 +123,7 @@ mod tests {
             let scale = 2f64.powi(i32::from(exponent) - 127);
             assert_eq!(f64::from(FloatGroup::half_scale(exponent)), scale / 2.0);
         }
-        assert_eq!(FloatGroup::nearest(&[f32::NAN, 0.0, -0.0], &[]).numbers(), [0.0; GROUP]);
+        assert!(FloatGroup::nearest(&[f32::NAN, 0.0, -0.0], &[]).numbers().iter().all(|x| x.is_nan()));
         assert!(FloatGroup::nearest(&[1.0, f32::INFINITY], &[]).numbers().iter().all(|x| !x.is_finite()));
     }
 

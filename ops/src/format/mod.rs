@@ -29,7 +29,7 @@ pub const GROUP: usize = 32;
 /// The version of the rule by which [`WeightFormat::quantize`] rounds numbers. If a new rule rounds
 /// the same numbers to other integers, the version changes, and Tracewright bakes cached archives
 /// again.
-pub const ROUNDING: u32 = 2;
+pub const ROUNDING: u32 = 3;
 
 /// The number of bytes in a line of a panel. A line of a panel contains the same number of bytes of
 /// each weight row.
@@ -140,6 +140,16 @@ pub enum Quantized {
 }
 
 impl Quantized {
+    /// Whether the scales are finite. [`WeightFormat::quantize`] returns a scale that is not finite
+    /// for numbers that are NaN, infinite, or too large for the scale's type.
+    pub fn is_finite(&self) -> bool {
+        match self {
+            Self::Group(group) => group.scale.is_finite(),
+            Self::SuperBlock(block) => block.steps.iter().all(|step| step.is_finite()),
+            Self::Floats(group) => group.exponent != u8::MAX,
+        }
+    }
+
     /// Returns the quantized values in the format `format`; `None` if the format cannot represent
     /// the values.
     pub fn kept_in(self, format: WeightFormat) -> Option<Self> {
@@ -285,7 +295,8 @@ impl WeightFormat {
 
     /// Fills `bytes` with one row of a matrix, for one of the tensors that contain a matrix in a
     /// format with groups. The closure `known` can return the quantized values that begin at a
-    /// given column. The function quantizes those values for which `known` returns `None`.
+    /// given column. The function quantizes those values for which `known` returns `None`. Returns
+    /// whether all scales of the row are finite.
     ///
     /// # Panics
     /// Panics if the format has no groups, or if the length of `bytes` is not the length of one row
@@ -296,12 +307,15 @@ impl WeightFormat {
         row: &[f32],
         bytes: &mut [u8],
         known: impl Fn(usize) -> Option<Quantized>,
-    ) {
+    ) -> bool {
+        let mut finite = true;
         let together = self.together().unwrap_or(row.len()).max(1);
         let each = bytes.len() / row.len().div_ceil(together).max(1);
         let runs = row.chunks(together).zip(bytes.chunks_exact_mut(each));
         for (index, (numbers, bytes)) in runs.enumerate() {
-            match known(index * together).unwrap_or_else(|| self.quantize(numbers)) {
+            let quantized = known(index * together).unwrap_or_else(|| self.quantize(numbers));
+            finite &= quantized.is_finite();
+            match quantized {
                 Quantized::Group(Group { integers, scale }) => match part {
                     GroupPart::Scales => bytes.copy_from_slice(&scale.to_le_bytes()),
                     _ => self.store_integers(&integers, bytes),
@@ -327,6 +341,7 @@ impl WeightFormat {
                 },
             }
         }
+        finite
     }
 
     fn store_integers(self, integers: &[i8; GROUP], bytes: &mut [u8]) {
@@ -369,7 +384,7 @@ impl WeightFormat {
     ///
     /// With eight bits, the number with the largest magnitude becomes an integer near ±127, and
     /// usually −8 with four bits. With four bits, the scale can be negative, because the integer −8
-    /// has no positive counterpart.
+    /// has no positive counterpart. If a number is NaN or infinite, the scale is not finite.
     pub fn quantize(self, numbers: &[f32]) -> Quantized {
         self.quantize_weighted(numbers, &[])
     }
@@ -389,7 +404,10 @@ impl WeightFormat {
         // The array has a fixed length and the code has no branches, so that the compiler uses
         // vector instructions.
         let mut numbers = [0.0; GROUP];
-        numbers.iter_mut().zip(group).for_each(|(number, x)| *number = if x.is_nan() { 0.0 } else { *x });
+        numbers.iter_mut().zip(group).for_each(|(number, x)| *number = *x);
+        if !all_finite(&numbers) {
+            return Group { integers: [0; GROUP], scale: f16::NAN };
+        }
         let largest = largest(&numbers);
         let (scale, least, most) = match self {
             Self::Q4 if largest == 0.0 => (0.0, -8.0, 7.0),
@@ -428,6 +446,12 @@ const LEAST: i8 = 8;
 /// Between 2²³ and 2²⁴, neighbouring f32 numbers have a distance of 1. The sum of a small number
 /// and 12,582,912 therefore contains the small number, rounded to an integer, in its lowest bits.
 const INTEGERS: f32 = 12_582_912.0;
+
+/// Whether no value is NaN or infinite. The function has no branches, so that the compiler uses
+/// vector instructions.
+pub fn all_finite(numbers: &[f32]) -> bool {
+    numbers.iter().fold(true, |all, x| all & x.is_finite())
+}
 
 /// Returns the error weights for the values of a group: the given `weights`, or 1 for each value if
 /// `weights` is empty.

@@ -25,14 +25,15 @@ impl WeightFormat {
                 if number.is_nan() { bf16::NAN } else { bf16::from_f32(number) }.to_le_bytes()
             }),
             Self::Q8 | Self::Q4 | Self::Q4K | Self::Mxfp4 => {
-                self.pack_groups(rows, inputs, packed, |_, _| None)
+                self.pack_groups(rows, inputs, packed, |_, _| None);
             }
         }
     }
 
     /// Packs at most 16 rows of a matrix into a panel, for a format with scales. The closure
     /// `known` can return the quantized values that begin at a given row and column. The function
-    /// quantizes those values for which `known` returns `None`.
+    /// quantizes those values for which `known` returns `None`. Returns whether all scales of the
+    /// panel are finite.
     ///
     /// # Panics
     /// Panics if the format has no groups, or if the length of `packed` differs from the length of a panel.
@@ -42,7 +43,8 @@ impl WeightFormat {
         inputs: usize,
         packed: &mut [u8],
         known: impl Fn(usize, usize) -> Option<Quantized>,
-    ) {
+    ) -> bool {
+        let mut finite = true;
         let (columns, together) = (self.columns(), self.together().unwrap_or(1));
         let zero = self.offset() * if self.in_a_byte() == Some(2) { 0x11 } else { 1 };
         for (index, chunk) in packed.chunks_exact_mut(self.chunk()).enumerate() {
@@ -54,7 +56,9 @@ impl WeightFormat {
                 let columns = &numbers[first..inputs.min(first + columns)];
                 for (run, numbers) in columns.chunks(together).enumerate() {
                     let known = known(row, first + run * together);
-                    match known.unwrap_or_else(|| self.quantize(numbers)) {
+                    let quantized = known.unwrap_or_else(|| self.quantize(numbers));
+                    finite &= quantized.is_finite();
+                    match quantized {
                         Quantized::Group(Group { integers: own, scale }) => {
                             scales[2 * (run * PANEL + row)..][..2].copy_from_slice(&scale.to_le_bytes());
                             self.store_group(row, run, &own, integers);
@@ -81,6 +85,7 @@ impl WeightFormat {
                 }
             }
         }
+        finite
     }
 
     /// Returns the index of a value in a panel, counted in elements.

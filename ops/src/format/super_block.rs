@@ -3,7 +3,7 @@
 
 use half::f16;
 
-use super::{GROUP, INTEGERS, group_weights, sums};
+use super::{GROUP, INTEGERS, all_finite, group_weights, sums};
 
 /// The number of groups whose scales and minima are multiples of the same two steps.
 pub const GROUPS: usize = 8;
@@ -80,7 +80,12 @@ impl SuperBlock {
     /// From several starting points, the function alternately improves the scale and the minimum of
     /// each group, and the integers of the group. The function then rounds the scale and the
     /// minimum to multiples of their steps. If `weights` is empty, all values have the same weight.
+    ///
+    /// If a number is NaN or infinite, the steps are NaN.
     pub(super) fn nearest(numbers: &[f32], weights: &[f32]) -> Self {
+        if !all_finite(numbers) {
+            return Self { steps: [f16::NAN; 2], counts: [[0; 2]; GROUPS], integers: [[0; GROUP]; GROUPS] };
+        }
         let groups: [Numbers; GROUPS] = std::array::from_fn(|group| {
             let [numbers, weights] =
                 [numbers, weights].map(|all| all.get(group * GROUP..).unwrap_or_default());
@@ -120,9 +125,8 @@ impl Numbers {
     /// Creates a group from the first 32 of the given values.
     fn of(numbers: &[f32], weights: &[f32]) -> Self {
         let count = numbers.len().min(GROUP);
-        let known = |x: &f32| if x.is_nan() { 0.0 } else { *x };
-        let mut x = [numbers.first().map_or(0.0, known); GROUP];
-        x.iter_mut().zip(numbers).for_each(|(x, number)| *x = known(number));
+        let mut x = [numbers.first().copied().unwrap_or(0.0); GROUP];
+        x.iter_mut().zip(numbers).for_each(|(x, number)| *x = *number);
         Self { x, weights: group_weights(weights), count }
     }
 
@@ -271,10 +275,9 @@ mod tests {
         let integers = std::array::from_fn(|group| std::array::from_fn(|i| ((i * 7 + group * 3) % 16) as u8));
         let numbers = SuperBlock { steps, counts, integers }.numbers();
         assert_eq!(SuperBlock::nearest(&numbers, &[]).numbers(), numbers);
-        for constant in [0.0f32, 1.5, -1.5, f32::NAN] {
-            let expected = if constant.is_nan() { 0.0 } else { constant };
+        for constant in [0.0f32, 1.5, -1.5] {
             let found = SuperBlock::nearest(&[constant; 70], &[]).numbers();
-            assert!(found[..70].iter().all(|x| (x - expected).abs() <= expected.abs() / 1024.0), "{found:?}");
+            assert!(found[..70].iter().all(|x| (x - constant).abs() <= constant.abs() / 1024.0), "{found:?}");
             assert!(found[96..].iter().all(|x| *x == 0.0));
         }
     }
