@@ -87,7 +87,7 @@ pub fn read(
 /// Returns a tensor of a checkpoint, converted to the type that the network declares. The result is
 /// `None` if the tensor is missing, or if the tensor's shape is not the declared shape.
 pub fn value(checkpoint: &Checkpoint, key: &str, ty: &TensorType) -> Option<Value> {
-    let tensor = checkpoint.get(key).filter(|tensor| tensor.shape == ty.shape)?;
+    let tensor = checkpoint.get(key).filter(|tensor| tensor.has_shape(&ty.shape))?;
     match tensor.element() {
         // Without a conversion through f32, this value is exact for types with more precision than f32.
         Some(_) if tensor.arranged == StoredOrder::Same => {

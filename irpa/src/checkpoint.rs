@@ -55,6 +55,8 @@ pub struct CheckpointTensor {
     /// tensors exist in fine-tuned checkpoints whose shards replace tensors of another checkpoint.
     pub unlisted: bool,
     pub(crate) file: usize,
+    /// Whether `shape` does not contain leading extents of 1, as in GGUF files.
+    pub(crate) without_ones: bool,
     /// The location of the scales for [`StoredNumbers::Mxfp4`]: the index of the file, and the
     /// range of bytes in this file.
     pub(crate) scales: Option<(usize, Range<usize>)>,
@@ -190,10 +192,18 @@ impl Checkpoint {
             let (name, shape, range) = (tensor.name.clone(), tensor.shape.clone(), tensor.range.clone());
             let (stored, arranged) = (tensor.numbers, StoredOrder::Same);
             let source = name.clone();
-            let unlisted = false;
-            let scales = None;
-            let tensor =
-                CheckpointTensor { name, source, stored, shape, range, arranged, unlisted, file: 0, scales };
+            let tensor = CheckpointTensor {
+                name,
+                source,
+                stored,
+                shape,
+                range,
+                arranged,
+                unlisted: false,
+                without_ones: true,
+                file: 0,
+                scales: None,
+            };
             (tensor.name.clone(), tensor)
         };
         let files = vec![(file.path().to_owned(), file.map().clone())];
@@ -429,6 +439,7 @@ impl Checkpoint {
             range: start + info.data_offsets.0..start + info.data_offsets.1,
             arranged: StoredOrder::Same,
             unlisted: false,
+            without_ones: false,
             file,
             scales: None,
         };
@@ -500,6 +511,14 @@ impl CheckpointTensor {
             Self { name, shape: shape.clone(), range, ..self.clone() }
         };
         Some((0..pieces).map(piece).collect())
+    }
+
+    /// Whether the tensor can have the given shape. The shapes of a GGUF file contain no leading extents of 1.
+    pub fn has_shape(&self, shape: &[usize]) -> bool {
+        fn short(shape: &[usize]) -> &[usize] {
+            &shape[shape.iter().take_while(|&&extent| extent == 1).count()..]
+        }
+        self.shape == shape || (self.without_ones && short(&self.shape) == short(shape))
     }
 
     /// Returns the format of the tensor's quantized blocks. The result is `None` if the tensor is

@@ -305,7 +305,10 @@ pub enum GgufProblem {
     #[error("`general.alignment` is {found}, expected a power of two from 8 to 1048576")]
     Alignment { found: i128 },
     /// The file contains only one part of a model that is split into several files.
-    #[error("the file is one of {count} parts; join the parts with `llama-gguf-split --merge` of llama.cpp")]
+    #[error(
+        "`split.count` is {count}, expected 1; join the parts of the model with `llama-gguf-split --merge` of \
+        llama.cpp"
+    )]
     Part { count: i128 },
     /// The file contains two tensors with the same name.
     #[error("tensor `{name}` occurs twice")]
@@ -314,8 +317,9 @@ pub enum GgufProblem {
     Rank { name: String, found: u32, most: u32 },
     /// The storage type of a tensor is not supported.
     #[error(
-        "the tensor `{name}` has the ggml type {found}, expected F32, F16, BF16, Q4_0, Q4_1, Q5_0, \
-        Q5_1, Q8_0, Q4_K, Q5_K or Q6_K; use a file with one of these types"
+        "the tensor `{name}` has the ggml type {found}, expected F32, F16, BF16{}; use a file with one of \
+        these types",
+        BlockTypes
     )]
     TensorType { name: String, found: u32 },
     /// A tensor has no elements or too many elements, or the rows of a tensor do not consist of
@@ -339,10 +343,27 @@ pub enum GgufProblem {
         /// The alignment of tensor data in the file, in bytes.
         alignment: u64,
     },
+    /// The data of two tensors overlap.
+    #[error(
+        "the data of the tensors `{first}` and `{second}` overlap at byte {at} of the file, expected separate data; \
+        convert the model again"
+    )]
+    Overlap { first: String, second: String, at: u64 },
     /// The data of a tensor end after the end of the file.
     #[error("the data of the tensor `{name}` end {}, but the file has {size} bytes; download the file again",
         match end { Some(end) => format!("at byte {end}"), None => "beyond the largest possible file".into() })]
     Beyond { name: String, end: Option<u64>, size: u64 },
+}
+
+/// Lists the block formats that Tracewright reads, at the end of a longer list.
+struct BlockTypes;
+
+impl fmt::Display for BlockTypes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [formats @ .., last] = &BlockFormat::ALL;
+        formats.iter().try_for_each(|format| write!(f, ", {format}"))?;
+        write!(f, " or {last}")
+    }
 }
 
 /// An archive entry whose data do not have the hash that the metadata declare.

@@ -51,8 +51,8 @@ pub struct Gguf {
 pub struct GgufTensor {
     pub name: String,
     pub numbers: StoredNumbers,
-    /// The sizes of the tensor's axes, beginning with the outermost axis. A GGUF file stores the
-    /// sizes of the axes in reverse order.
+    /// The sizes of the tensor's axes, beginning with the outermost axis whose size is not 1. A GGUF
+    /// file stores the sizes of the axes in reverse order.
     pub shape: Vec<usize>,
     pub range: Range<usize>,
 }
@@ -502,8 +502,27 @@ impl<'a> Reader<'a> {
                 Err(problem) => self.problems.push(problem),
             }
         }
+        self.problems.extend(overlaps(&tensors));
         tensors
     }
+}
+
+/// Finds the tensors whose data begin before the data of the previous tensor end.
+fn overlaps(tensors: &[GgufTensor]) -> Vec<GgufProblem> {
+    let mut sorted: Vec<&GgufTensor> = tensors.iter().collect();
+    sorted.sort_by_key(|tensor| tensor.range.start);
+    let mut problems = Vec::new();
+    let Some(mut last) = sorted.first().copied() else { return problems };
+    for tensor in &sorted[1..] {
+        if tensor.range.start < last.range.end {
+            let (first, second, at) = (last.name.clone(), tensor.name.clone(), tensor.range.start as u64);
+            problems.push(GgufProblem::Overlap { first, second, at });
+        }
+        if tensor.range.end > last.range.end {
+            last = tensor;
+        }
+    }
+    problems
 }
 
 /// The record of one tensor in the table of tensors.
@@ -536,7 +555,9 @@ impl Info {
         }
         match place() {
             Some((first, end)) if end <= size => {
-                let shape = shape.into_iter().map(|extent| extent as usize).collect();
+                // llama.cpp does not distinguish tensors by extents of 1 on outer axes.
+                let ones = shape.iter().take(shape.len().saturating_sub(1)).take_while(|&&n| n == 1).count();
+                let shape = shape[ones..].iter().map(|&extent| extent as usize).collect();
                 Ok(GgufTensor { name, numbers, shape, range: first as usize..end as usize })
             }
             place => Err(GgufProblem::Beyond { name, end: place.map(|(_, end)| end), size }),

@@ -183,9 +183,9 @@ fn everything_that_is_wrong_is_said_at_once() {
     for expected in [
         "the key `u8` occurs twice",
         "`general.alignment` is 5, expected a power of two from 8 to 1048576",
-        "the file is one of 3 parts; join the parts with `llama-gguf-split --merge` of llama.cpp",
+        "`split.count` is 3, expected 1; join the parts of the model with `llama-gguf-split --merge` of llama.cpp",
         "tensor `matrix` occurs twice",
-        "the tensor `unknown` has the ggml type 99, expected F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K or Q6_K; use a file with one of these types",
+        "the tensor `unknown` has the ggml type 99, expected F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K or MXFP4; use a file with one of these types",
         "the tensor `odd` has the shape [33], expected extents of at least 1 and a row length that is a multiple of 32",
         "the tensor `empty` has the shape [2, 0], expected extents of at least 1 and a row length that is a multiple of 1",
         "the tensor `huge` has the shape [1099511627776, 1099511627776], expected extents of at least 1 and a row length that is a multiple of 1",
@@ -198,6 +198,55 @@ fn everything_that_is_wrong_is_said_at_once() {
         assert!(said.iter().any(|said| said.starts_with(&about)), "`{about}` is not in {said:#?}");
     }
     assert_eq!(said.len(), 11, "{said:#?}");
+}
+
+/// Tensors with common bytes are an error that names both, wherever they are in the table. A gap is no error.
+#[test]
+fn data_do_not_overlap() {
+    let file = |offsets: [u64; 3]| {
+        let [a, b, c] = offsets;
+        let file = File::default().tensor("a", &[16], 0, a).tensor("b", &[16], 0, b).tensor("c", &[8], 0, c);
+        file.data(512).bytes()
+    };
+    let said =
+        |offsets| -> Vec<String> { problems(&file(offsets)).iter().map(ToString::to_string).collect() };
+    let start = file([0, 64, 128]).len() - 512;
+    for sound in [[0, 64, 128], [128, 0, 64], [0, 128, 448]] {
+        let (_folder, path) = written(&file(sound));
+        Gguf::open(&path).unwrap();
+    }
+    let overlap = |first: &str, second: &str, at: usize| {
+        format!(
+            "the data of the tensors `{first}` and `{second}` overlap at byte {} of the file, expected separate data; \
+            convert the model again",
+            start + at
+        )
+    };
+    assert_eq!(said([0, 32, 128]), [overlap("a", "b", 32)]);
+    assert_eq!(said([96, 64, 256]), [overlap("b", "a", 96)]);
+    assert_eq!(said([0, 0, 32]), [overlap("a", "b", 0), overlap("a", "c", 32)]);
+    assert_eq!(said([0, 64, 96]), [overlap("b", "c", 96)]);
+}
+
+/// As in llama.cpp, a tensor has as many axes as it needs.
+#[test]
+fn extents_of_one_are_no_axes() {
+    let shapes = [
+        (&[3, 2, 1, 1][..], &[2, 3][..]),
+        (&[6, 1, 1], &[6]),
+        (&[1, 1], &[1]),
+        (&[1, 6], &[6, 1]),
+        (&[], &[]),
+    ];
+    for (extents, shape) in shapes {
+        let (_folder, path) = written(&File::default().tensor("a", extents, 0, 0).data(32).bytes());
+        assert_eq!(Gguf::open(&path).unwrap().tensors()[0].shape, shape, "{extents:?}");
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        let tensor = checkpoint.get("a").unwrap();
+        let long = [&[1, 1], shape].concat();
+        assert!(tensor.has_shape(shape) && tensor.has_shape(&long), "{extents:?}");
+        assert!(!tensor.has_shape(&[&long[..], &[2]].concat()));
+    }
 }
 
 #[test]

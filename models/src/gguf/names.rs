@@ -136,6 +136,13 @@ impl Renaming {
         }
         let (part, end) = part.rsplit_once('.').unwrap_or((part, ""));
         let (part, end) = (part.to_owned(), end.to_owned());
+        // A stack of one matrix or of one bias keeps the axis of the experts.
+        let least = match (part.ends_with("_exps"), end.as_str()) {
+            (true, "weight") => 3,
+            (true, "bias") => 2,
+            _ => 0,
+        };
+        (tensor.shape.len()..least).for_each(|_| tensor.shape.insert(0, 1));
         let name = self.name(&tensor.name);
         tensor.arranged = (self.gguf.arranged)(&part, &end, self.heads, &mut tensor);
         tensor.name = name.unwrap_or(tensor.name);
