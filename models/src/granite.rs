@@ -34,9 +34,8 @@ pub(crate) const FACTORS: &[(&str, &str)] = &[
 /// default of the factor for attention scores differs between GGUF files and `config.json`.
 fn gguf(file: &Metadata<'_>) -> Value {
     file.always("rope.scaling.finetuned", "true: Granite without a rotary embedding is another network");
-    let [attention_bias, mlp_bias] = ["attn_q", "ffn_gate"].map(|part| file.is_biased(part));
-    let biases = json!({ "attention_bias": attention_bias, "mlp_bias": mlp_bias });
-    file.llama(joined([biases, factors(file)]))
+    let mlp = json!({ "mlp_bias": file.is_biased("ffn_gate") });
+    file.llama(joined([file.attention_biases(), mlp, factors(file)]))
 }
 
 /// The factors of Granite.

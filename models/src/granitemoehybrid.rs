@@ -80,10 +80,10 @@ fn gguf(file: &Metadata<'_>) -> Value {
         "position_embedding_type": if rotates { "rope" } else { "nope" },
         "num_local_experts": experts.unwrap_or(0),
         "num_experts_per_tok": experts.and_then(|_| file.count("expert_used_count")),
-        "attention_bias": file.is_biased("attn_q"),
         "mamba_expand": width.and_then(|width| file.optional_count("ssm.inner_size")?.checked_div(width)),
     });
-    file.hybrid(joined([keys, MAMBA.gguf(file, &kinds), granite::factors(file), file.rope(None)]))
+    let more = [granite::factors(file), file.attention_biases(), file.rope(None)];
+    file.hybrid(joined([keys, MAMBA.gguf(file, &kinds), joined(more)]))
 }
 
 model! {

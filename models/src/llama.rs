@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::config::Keys;
 use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, Defaults, FeedForward, LlamaConfig, Plain};
-use crate::family::{Family, GgufFamily, interleaved, presets};
+use crate::family::{Family, GgufFamily, interleaved, joined, presets};
 
 /// The whole Llama network, from token ids to logits.
 pub type Llama<T> = Decoder<T, Layer<T>>;
@@ -22,8 +22,8 @@ pub(crate) const FAMILY: Family = Family {
 /// The description of the GGUF files of Llama models.
 pub(crate) const GGUF: GgufFamily = GgufFamily {
     config: |file| {
-        let [attention_bias, mlp_bias] = ["attn_q", "ffn_gate"].map(|part| file.is_biased(part));
-        file.llama(json!({ "attention_bias": attention_bias, "mlp_bias": mlp_bias }))
+        let mlp = json!({ "mlp_bias": file.is_biased("ffn_gate") });
+        file.llama(joined([file.attention_biases(), mlp]))
     },
     arranged: interleaved,
     ..GgufFamily::llama("llama")
@@ -89,7 +89,8 @@ pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     let attention_bias = keys.flag("attention_bias", false);
     LlamaConfig {
         attention_bias,
-        attention_out_bias: attention_bias,
+        // Only the converted metadata of a GGUF file contain this key.
+        attention_out_bias: keys.flag("attention_out_bias", attention_bias),
         mlp_bias: keys.flag("mlp_bias", false),
         ..LlamaConfig::shared(keys, Defaults::new(2048))
     }

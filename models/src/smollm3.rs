@@ -50,6 +50,8 @@ pub(crate) fn read(keys: &Keys) -> SmolLm3Config {
     let (num_key_value_heads, tie_word_embeddings) = (Some(4), true);
     let defaults = Defaults { num_key_value_heads, tie_word_embeddings, ..Defaults::of(rope) };
     let (attention_bias, mlp_bias) = (keys.flag("attention_bias", false), keys.flag("mlp_bias", false));
+    // Only the converted metadata of a GGUF file contain this key.
+    let attention_out_bias = keys.flag("attention_out_bias", attention_bias);
     let llama = LlamaConfig::shared(keys, defaults);
     let rotary = rotary(keys, llama.num_hidden_layers);
     let (used, window) = (keys.flag("use_sliding_window", false), keys.optional_count("sliding_window"));
@@ -59,7 +61,7 @@ pub(crate) fn read(keys: &Keys) -> SmolLm3Config {
     // HF transformers does not read these two keys of the published `config.json`.
     keys.ignore(&["max_window_layers", "pretraining_tp"]);
     SmolLm3Config {
-        llama: LlamaConfig { attention_bias, attention_out_bias: attention_bias, mlp_bias, windows, ..llama },
+        llama: LlamaConfig { attention_bias, attention_out_bias, mlp_bias, windows, ..llama },
         rotary,
     }
 }

@@ -286,9 +286,20 @@ impl<'a> Metadata<'a> {
         Some(rotated as f64 / features as f64)
     }
 
-    /// Whether the linear layer `part` has a bias in the first layer of the network.
+    /// Whether the linear layer `part` has a bias in any layer of the network. The first layer of a
+    /// network can lack attention.
     pub(crate) fn is_biased(&self, part: &str) -> bool {
-        self.has(&format!("blk.0.{part}.bias"))
+        let is_bias = |name: &str| {
+            let in_layer = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
+            in_layer.and_then(|(_, rest)| rest.strip_prefix(part)) == Some(".bias")
+        };
+        self.file.tensors().iter().any(|tensor| is_bias(&tensor.name))
+    }
+
+    /// The keys for the biases of attention, in which the output can lack a bias or have the only one.
+    pub(crate) fn attention_biases(&self) -> Value {
+        let [inputs, output] = ["attn_q", "attn_output"].map(|part| self.is_biased(part));
+        json!({ "attention_bias": inputs, "attention_out_bias": (output != inputs).then_some(output) })
     }
 
     /// Rejects a metadata key if the value of the key is not `true`.
