@@ -138,7 +138,7 @@ fn keys_that_say_something_else() {
             "llama.rope.scaling.factor",
             4,
             vec![2, 0, 0, 0],
-            "2, expected a positive number, stored as a float",
+            "2, expected 0, or a positive number, stored as a float",
         ),
     ] {
         with(name, key, kind, &value);

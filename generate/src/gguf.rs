@@ -24,7 +24,7 @@ pub fn gguf_text(path: &Path, name: &str) -> Result<Option<String>, GenerateErro
     let made = match name {
         "tokenizer.json" => vocabulary.map(|vocabulary| vocabulary.tokenizer()).transpose()?,
         "tokenizer_config.json" => vocabulary.map(|vocabulary| vocabulary.config()),
-        "generation_config.json" => vocabulary.map(|vocabulary| json!({ "eos_token_id": vocabulary.ends })),
+        "generation_config.json" => vocabulary.map(|vocabulary| vocabulary.generation()).transpose()?,
         _ => None,
     };
     Ok(made.map(|json| json.to_string()))
@@ -109,6 +109,25 @@ impl<'a> Vocabulary<'a> {
             Some(GgufValue::Bool(flag)) => flag,
             _ => default,
         }
+    }
+
+    /// Returns the content of a `generation_config.json`: the tokens that end a text, and the tokens
+    /// that a model never generates.
+    fn generation(&self) -> Result<Value, GenerateError> {
+        const SUPPRESSED: &str = "tokenizer.ggml.suppress_tokens";
+        let mut config = json!({ "eos_token_id": self.ends });
+        if let Some(ids) = array(self.file, SUPPRESSED)? {
+            let expected = "a list of ids of its tokens";
+            let ids =
+                ids.integers().ok_or_else(|| wrong(self.file, SUPPRESSED, "of another type", expected))?;
+            let count = self.tokens.len() as i128;
+            let known = |id| match (0..count).contains(&id) {
+                true => Ok(Value::from(id as u64)),
+                false => Err(wrong(self.file, SUPPRESSED, id, expected)),
+            };
+            config["suppress_tokens"] = ids.map(known).collect::<Result<Vec<_>, _>>()?.into();
+        }
+        Ok(config)
     }
 
     /// Returns the content of a `tokenizer_config.json`: the special tokens and the chat templates.
@@ -337,6 +356,8 @@ impl Words {
 fn check_keys(file: &Gguf, count: usize) -> Result<(), GenerateError> {
     const FLAGS: &[&str] =
         &["tokenizer.ggml.add_bos_token", "tokenizer.ggml.add_eos_token", "tokenizer.ggml.add_space_prefix"];
+    const UNSUPPORTED: &[&str] =
+        &["tokenizer.ggml.normalizer.lowercase", "tokenizer.ggml.normalizer.strip_accents"];
     const TEXTS: &[&str] = &["tokenizer.ggml.pre", "tokenizer.chat_template"];
     const IDS: &[&str] = &[
         "tokenizer.ggml.bos_token_id",
@@ -359,6 +380,8 @@ fn check_keys(file: &Gguf, count: usize) -> Result<(), GenerateError> {
         }
     };
     check(FLAGS, "true or false", &is_flag)?;
+    let is_off = |value: GgufValue<'_>| matches!(value, GgufValue::Bool(false));
+    check(UNSUPPORTED, "false: these tokenizers keep the letters of a text", &is_off)?;
     check(TEXTS, "a text", &is_text)?;
     check(IDS, "the id of one of its tokens", &is_token)
 }

@@ -17,6 +17,8 @@ pub(crate) const FAMILY: Family = Family {
     gguf: Some(GgufFamily {
         config: |file| {
             let mut keys = gemma::gguf_keys(file, 62, 6, file.window().is_some());
+            // In `config.json`, no factor multiplies the cosine and sine of the local layers.
+            file.usual("rope.scaling.attn_factor", |factor| factor == 1.0, "1");
             keys["rope_local_base_freq"] = json!(file.optional_number("rope.freq_base_swa").unwrap_or(1e4));
             file.llama(keys)
         },

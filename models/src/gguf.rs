@@ -8,6 +8,8 @@
 mod imatrix;
 mod metadata;
 mod names;
+mod rope;
+mod settings;
 
 use std::path::Path;
 

@@ -1,6 +1,7 @@
 //! Converts the metadata of a GGUF file to a `config.json`.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 
 use files::limits;
 use irpa::{Dtype, Gguf, GgufTensor, GgufValue, StoredNumbers};
@@ -19,6 +20,8 @@ pub(crate) struct Metadata<'a> {
     /// The value of `general.architecture`.
     pub(super) architecture: &'static str,
     problems: RefCell<Vec<KeyProblem>>,
+    /// The keys that the conversion has looked for.
+    read: RefCell<BTreeSet<String>>,
 }
 
 impl<'a> Metadata<'a> {
@@ -32,7 +35,8 @@ impl<'a> Metadata<'a> {
             let gguf = family.gguf.as_ref()?;
             let mut names = [gguf.architecture].into_iter().chain(gguf.also.iter().copied());
             let architecture = names.find(|name| *name == found)?;
-            Some(Self { file, family, gguf, architecture, problems: RefCell::default() })
+            let (problems, read) = Default::default();
+            Some(Self { file, family, gguf, architecture, problems, read })
         };
         let families: Vec<Self> = FAMILIES.iter().copied().filter_map(of).collect();
         let known = super::architectures();
@@ -53,11 +57,12 @@ impl<'a> Metadata<'a> {
     /// keys.
     pub(super) fn config(&self) -> Result<Map<String, Value>, ConfigError> {
         let config = (self.gguf.config)(self);
+        self.refuse_unread();
         let (path, problems) = (self.file.path().to_owned(), self.problems.take());
         if problems.is_empty() { Ok(without_null(config)) } else { Err(ConfigError::Keys { path, problems }) }
     }
 
-    fn key(&self, key: &str) -> String {
+    pub(super) fn key(&self, key: &str) -> String {
         format!("{}.{key}", self.architecture)
     }
 
@@ -68,6 +73,7 @@ impl<'a> Metadata<'a> {
         read: impl Fn(GgufValue<'a>) -> Option<T>,
     ) -> Option<T> {
         let key = self.key(key);
+        self.read.borrow_mut().insert(key.clone());
         let value = self.file.get(&key)?;
         let typed = read(value);
         if typed.is_none() {
@@ -77,9 +83,16 @@ impl<'a> Metadata<'a> {
         typed
     }
 
+    /// A key of the file that the conversion has not looked for, and its value.
+    pub(super) fn unread(&self, key: &str) -> Option<(String, GgufValue<'a>)> {
+        let key = self.key(key);
+        let value = self.file.get(&key).filter(|_| !self.read.borrow().contains(&key))?;
+        Some((key, value))
+    }
+
     /// Records a problem with a metadata key. Several keys of the configuration can depend on one
     /// metadata key, but the method records a problem with the metadata key only once.
-    fn note(&self, problem: KeyProblem) {
+    pub(super) fn note(&self, problem: KeyProblem) {
         let mut problems = self.problems.borrow_mut();
         if !problems.contains(&problem) {
             problems.push(problem);
@@ -157,7 +170,7 @@ impl<'a> Metadata<'a> {
 
     /// Rejects a number that would change the computation in a way that Tracewright does not
     /// support.
-    fn usual(&self, key: &str, is_usual: impl Fn(f64) -> bool, expected: &str) {
+    pub(crate) fn usual(&self, key: &str, is_usual: impl Fn(f64) -> bool, expected: &str) {
         self.typed(key, expected, |value| match value {
             GgufValue::Float(number) => is_usual(number).then_some(()),
             _ => None,
@@ -168,7 +181,7 @@ impl<'a> Metadata<'a> {
         self.required(key, "a positive number", self.optional_number(key))
     }
 
-    fn optional_text(&self, key: &str) -> Option<&'a str> {
+    pub(super) fn optional_text(&self, key: &str) -> Option<&'a str> {
         self.typed(key, "a string", |value| match value {
             GgufValue::Text(text) => Some(text),
             _ => None,
@@ -201,12 +214,16 @@ impl<'a> Metadata<'a> {
         let problem = match tensor.numbers {
             StoredNumbers::Each(Dtype::F32) if count <= limits::HEAD => {
                 let words = self.file.data(tensor).as_chunks().0;
-                return Some(words.iter().map(|word| f32::from_le_bytes(*word)).collect());
+                let factors: Vec<f32> = words.iter().map(|word| f32::from_le_bytes(*word)).collect();
+                match factors.iter().find(|factor| !factor.is_finite()) {
+                    Some(found) => found.to_string(),
+                    None => return Some(factors),
+                }
             }
             StoredNumbers::Each(Dtype::F32) => format!("{count} numbers"),
             _ => "of another type than F32".into(),
         };
-        let expected = format!("F32 numbers, at most {}", limits::HEAD);
+        let expected = format!("finite F32 numbers, at most {}", limits::HEAD);
         self.note(KeyProblem::Value { key: name.into(), found: problem, expected });
         None
     }
@@ -378,62 +395,6 @@ impl<'a> Metadata<'a> {
         let rope = self.rope(features.filter(|_| own.get("partial_rotary_factor").is_none()));
         self.shared(joined([llama, own, rope]))
     }
-
-    /// Returns the configuration keys that describe a rotary embedding over all `features` features
-    /// of a head. The embedding divides each frequency by a factor from the metadata or from a
-    /// tensor.
-    pub(crate) fn rope(&self, features: Option<usize>) -> Value {
-        let context = self.optional_count("rope.scaling.original_context_length");
-        // If the file contains a factor but no type, the factor divides all frequencies. With the
-        // type `none`, no frequency changes (`llama-model.cpp`).
-        let kind = self.optional_text("rope.scaling.type").unwrap_or("linear");
-        let linear = self.optional_number("rope.scale_linear");
-        let factor = self.optional_number("rope.scaling.factor").or(linear);
-        let [short, long] =
-            ["rope_factors_short.weight", "rope_factors_long.weight"].map(|name| self.factors(name));
-        let freqs = self.factors("rope_freqs.weight");
-        let loudness = self.optional_number("rope.scaling.attn_factor");
-        let scaling = match (short.zip(long), freqs, kind) {
-            (Some((short, long)), ..) => json!({
-                "rope_type": "longrope", "short_factor": short, "long_factor": long,
-                "original_max_position_embeddings": context, "attention_factor": loudness.unwrap_or(1.0),
-            }),
-            (_, Some(factors), _) => json!({
-                "rope_type": "longrope", "short_factor": factors, "long_factor": factors,
-                "attention_factor": 1.0,
-            }),
-            (_, _, "yarn") => {
-                self.usual(
-                    "rope.scaling.attn_factor",
-                    |factor| factor == 1.0,
-                    "1 beside YaRN, whose own follows from `factor`",
-                );
-                json!({
-                    "rope_type": "yarn", "factor": factor, "original_max_position_embeddings": context,
-                    "beta_fast": self.optional_number("rope.scaling.yarn_beta_fast"),
-                    "beta_slow": self.optional_number("rope.scaling.yarn_beta_slow"),
-                })
-            }
-            (_, _, "linear") => {
-                factor.map_or(Value::Null, |factor| json!({ "rope_type": "linear", "factor": factor }))
-            }
-            (_, _, "none" | "longrope") => Value::Null,
-            (_, _, other) => {
-                let expected = "none, linear, yarn or longrope".to_owned();
-                let (key, found) = (self.key("rope.scaling.type"), format!("\"{other}\""));
-                self.note(KeyProblem::Value { key, found, expected });
-                Value::Null
-            }
-        };
-        let rotated = self.optional_count("rope.dimension_count");
-        if let Some((rotated, features)) = rotated.zip(features).filter(|(some, all)| some != all) {
-            let key = self.key("rope.dimension_count");
-            let expected = format!("{features}, all features of a head");
-            self.note(KeyProblem::Value { key, found: rotated.to_string(), expected });
-        }
-        let base = self.optional_number("rope.freq_base").unwrap_or(1e4);
-        json!({ "rope_theta": base, "rope_scaling": without_null_in(scaling) })
-    }
 }
 
 /// The element type of weights and activations, which is the element type of most matrices in the
@@ -471,6 +432,6 @@ fn without_null(object: Value) -> Map<String, Value> {
     }
 }
 
-fn without_null_in(value: Value) -> Value {
+pub(super) fn without_null_in(value: Value) -> Value {
     if value.is_null() { value } else { Value::Object(without_null(value)) }
 }
