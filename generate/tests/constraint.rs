@@ -436,6 +436,42 @@ fn a_constraint_that_leaves_no_token_is_an_error_that_says_so() {
     assert!(said.contains("does not define the bytes of its tokens"), "{said}");
 }
 
+/// A text whose grammar allows no token ends alone, and the other texts of the batch go on.
+#[test]
+fn a_text_that_cannot_continue_ends_alone() {
+    let tokenizer = json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": null, "post_processor": null,
+        "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+        "model": {"type": "BPE", "vocab": {"a": 0, "c": 1, "ac": 2}, "merges": [["a", "c"]]},
+    });
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    let tokenizer = Tokenizer::load(folder.path()).unwrap().unwrap();
+    let constrainer = Constrainer::new(&tokenizer, &[]).unwrap();
+    let network = anything(3, 3, 1);
+    let mut batch = Batch::new(&network);
+    let follows = |grammar: Option<&str>| TokenOptions {
+        max_tokens: 6,
+        constraint: grammar.map(|grammar| constrainer.grammar(grammar).unwrap()),
+        ..TokenOptions::default()
+    };
+    for grammar in [Some("start: \"aab\""), None, Some("start: /c{9}/")] {
+        batch.join(&[0], &follows(grammar)).unwrap();
+    }
+    let (mut texts, mut failed) = (Vec::new(), Vec::new());
+    while batch.free() < 3 {
+        for (row, ended) in batch.step_each(|_, _| ControlFlow::Continue(())).unwrap() {
+            match ended {
+                Ok(generated) => texts.push((row, generated.tokens.len())),
+                Err(error) => failed.push((row, error.to_string())),
+            }
+        }
+    }
+    assert_eq!(texts, [(1, 6), (2, 6)]);
+    assert!(matches!(&failed[..], [(0, why)] if why.contains("allows no token")), "{failed:?}");
+}
+
 #[test]
 fn a_module_that_favours_what_is_no_token_is_broken() {
     let answers = |favours: [u32; 2]| {

@@ -39,6 +39,7 @@ fn page(command: &Command, folder: &Path) -> Result<usize, Error> {
     let mut text = Vec::new();
     Man::new(command.clone()).render(&mut text).map_err(ConsoleError::Output)?;
     NewFile::write(&folder.join(format!("{name}.1")), output::PAGE, &text)?;
-    let below = command.get_subcommands().filter(|command| command.get_name() != "help");
+    let below = command.get_subcommands();
+    let below = below.filter(|command| command.get_name() != "help" && !command.is_hide_set());
     below.map(|command| page(command, folder)).try_fold(1, |sum, count| Ok(sum + count?))
 }
