@@ -61,7 +61,7 @@ coded! {
         TW0707: OtherEngine;
         TW0801: Json Key;
         TW0802: Tokenizer;
-        TW0818: SchemaSyntax Schema Grammar Constraint ConstraintLimit NothingAllowed;
+        TW0818: SchemaSyntax Schema SchemaKeyword Grammar Constraint ConstraintLimit NothingAllowed;
         TW0819: NoBytes;
         TW0803: Tokenize;
         TW0804: NoTemplate;

@@ -9,16 +9,18 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use crate::{GenerateError, Tokenizer};
+use crate::{Follow, GenerateError, SchemaNote, Tokenizer};
 
+mod grammars;
 mod matching;
-mod numbers;
 pub(crate) mod process;
+mod schema;
+mod slots;
 mod vocabulary;
-mod whitespace;
 
 use matching::{GrammarCompiler, Matching, Source};
 use process::{ConstraintProcesses, Fault, Remote};
+use schema::PrepareError;
 use vocabulary::encoder;
 
 /// Stack size in bytes of a thread that compiles a schema, because llguidance recurses for nested
@@ -69,13 +71,16 @@ impl Constrainer {
     /// # Errors
     /// Returns an error if the schema is not JSON, or uses an unsupported feature.
     pub fn json_schema(&self, schema: &str) -> Result<Constraint, GenerateError> {
-        let mut schema: serde_json::Value =
-            serde_json::from_str(schema).map_err(|source| GenerateError::SchemaSyntax { source })?;
-        if !self.whitespace_flexible {
-            whitespace::compact(&mut schema);
-        }
-        self.constraint(Source::Schema(schema.to_string()))
-            .map_err(|fault| not_compiled(fault, |why| GenerateError::Schema { why }))
+        let source = Source::Schema { text: schema.to_owned(), is_flexible: self.whitespace_flexible };
+        self.constraint(source).map_err(|fault| {
+            not_compiled(fault, |why| {
+                match with_room(|| Ok(schema::prepare(schema, self.whitespace_flexible, 0).err())) {
+                    Ok(Some(PrepareError::Syntax(source))) => GenerateError::SchemaSyntax { source },
+                    Ok(Some(PrepareError::Schema(why))) => GenerateError::SchemaKeyword(why),
+                    Ok(None) | Err(_) => GenerateError::Schema { why },
+                }
+            })
+        })
     }
 
     /// Creates a constraint for texts that a grammar describes. The grammar is in llguidance's
@@ -92,20 +97,19 @@ impl Constrainer {
                 "`::=` is of another notation (GBNF, BNF); expected Lark's, as `start: \"yes\" | \"no\"`";
             return Err(GenerateError::Grammar { at: Some((index + 1, column)), why: why.into() });
         }
-        let follow = |grammar: &str| {
-            self.constraint(Source::Grammar(grammar.to_owned())).map_err(|fault| {
-                not_compiled(fault, |why| {
-                    let (at, why) = located(&why);
-                    GenerateError::Grammar { at, why: why.to_owned() }
-                })
+        let source = Source::Grammar { text: grammar.to_owned(), is_flexible: self.whitespace_flexible };
+        self.constraint(source).map_err(|fault| {
+            not_compiled(fault, |why| {
+                let (at, why) = located(&why);
+                let is_flexible = self.whitespace_flexible;
+                let refused =
+                    || Ok(grammars::schemas(grammar).and_then(|found| found.prepared(is_flexible).err()));
+                match with_room(refused) {
+                    Ok(Some(refused)) if at.is_none() => refused,
+                    _ => GenerateError::Grammar { at, why: why.to_owned() },
+                }
             })
-        };
-        // Compiles the unchanged grammar first, so that errors refer to positions in your text.
-        let constraint = follow(grammar)?;
-        match whitespace::compact_in_grammar(grammar) {
-            Some(compact) if !self.whitespace_flexible => follow(&compact),
-            _ => Ok(constraint),
-        }
+        })
     }
 
     fn constraint(&self, source: Source) -> Result<Constraint, Fault> {
@@ -139,6 +143,14 @@ fn not_compiled(fault: Fault, refused: impl Fn(String) -> GenerateError) -> Gene
     }
 }
 
+/// Returns the parts of a schema, or of the schemas in a grammar, that an answer can violate.
+pub(crate) fn notes(follow: &Follow) -> Vec<SchemaNote> {
+    match follow {
+        Follow::JsonSchema(text) => schema::prepare(text, false, 0).map_or(Vec::new(), |found| found.notes),
+        Follow::Grammar(text) => grammars::schemas(text).map_or(Vec::new(), |schemas| schemas.notes()),
+    }
+}
+
 /// A schema or grammar that a text must follow from its first token. [`Constrainer`] builds constraints.
 #[derive(Clone)]
 pub struct Constraint(Followed);
@@ -156,6 +168,26 @@ impl fmt::Debug for Constraint {
 }
 
 impl Constraint {
+    /// Returns how many of these tokens the constraint allows one after another, and whether no
+    /// further token can follow them.
+    ///
+    /// # Errors
+    /// Returns an error if llguidance exceeds a limit.
+    pub fn allowed_tokens(&self, tokens: &[u32]) -> Result<(usize, bool), GenerateError> {
+        let mut guide = self.begin();
+        for (count, &token) in tokens.iter().enumerate() {
+            let is_allowed = match guide.allowed() {
+                Err(GenerateError::NothingAllowed { .. }) | Ok(None) => false,
+                allowed => allowed?.is_some_and(|allowed| allowed.has(token)),
+            };
+            if !is_allowed {
+                return Ok((count, guide.is_complete()));
+            }
+            guide.advance(token, 0)?;
+        }
+        Ok((tokens.len(), guide.is_complete()))
+    }
+
     /// Creates the state of the constraint at the beginning of a text.
     pub(crate) fn begin(&self) -> Guide {
         let state = match &self.0 {

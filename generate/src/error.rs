@@ -217,6 +217,9 @@ pub enum GenerateError {
         /// The error message of the library llguidance.
         why: String,
     },
+    /// A keyword of a JSON schema is invalid, or cannot be enforced during generation.
+    #[error("Tracewright cannot follow the schema: {0}")]
+    SchemaKeyword(crate::SchemaError),
     /// A grammar is not valid.
     #[error("the grammar is not valid{}: {why}", place(.at))]
     Grammar {

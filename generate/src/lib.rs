@@ -29,6 +29,7 @@ mod row;
 mod sample;
 mod saved;
 mod schedule;
+mod schema_error;
 mod sequence_input;
 mod sequences;
 mod session;
@@ -60,6 +61,7 @@ pub use sample::{
 };
 pub use saved::SavedSequence;
 pub use schedule::{Budgeted, RowWork, Schedule, Together};
+pub use schema_error::{SchemaError, SchemaNote};
 pub use sequence_input::{EncoderInput, InputPart, SequenceInput};
 pub use session::Session;
 pub use speculate::{Certainty, DraftModel, Drafter, Lookup, MtpDrafter};

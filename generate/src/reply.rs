@@ -4,7 +4,7 @@ use crate::stop::{StopMatch, StopStrings};
 use crate::text::Stream;
 use crate::{
     Breakers, Constrainer, Constraint, ConstraintProcesses, Finish, GenerateError, Generated, Sampler,
-    Sampling, TokenOptions, Tokenizer,
+    Sampling, SchemaNote, TokenOptions, Tokenizer,
 };
 
 /// Options for continuing a text, in which stop strings and constraints are strings.
@@ -49,6 +49,15 @@ pub enum Follow {
     JsonSchema(String),
     /// The text must follow a grammar in llguidance's variant of Lark's notation.
     Grammar(String),
+}
+
+impl Follow {
+    /// Returns the parts of a schema that an answer can violate, because they cannot be enforced
+    /// while the text is generated. Returns no notes for a schema that cannot be followed at all.
+    #[must_use]
+    pub fn notes(&self) -> Vec<SchemaNote> {
+        crate::constraint::notes(self)
+    }
 }
 
 impl Default for GenerateOptions {

@@ -4,7 +4,7 @@
 use std::io::{self, Read, Write};
 use std::time::Duration;
 
-use crate::{ConstraintProgram, GenerateError, Tokenizer};
+use crate::{ConstraintProgram, Follow, GenerateError, SchemaNote, Tokenizer};
 
 /// Builds constraints for the tokens of one model, in builds with the cargo feature `grammar`.
 pub struct Constrainer(());
@@ -68,12 +68,25 @@ pub fn answer_constraints(_: impl Read, _: impl Write, _: bool) -> io::Result<()
     Err(io::Error::other(GenerateError::WithoutGrammar))
 }
 
+/// Returns no notes, because no schema is followed in builds without the cargo feature `grammar`.
+pub(crate) fn notes(_: &Follow) -> Vec<SchemaNote> {
+    Vec::new()
+}
+
 /// A schema or grammar that a text must follow from its first token. The type has no values in
 /// builds without the cargo feature `grammar`.
 #[derive(Clone, Debug)]
 pub struct Constraint(Guide);
 
 impl Constraint {
+    /// Is never called, because no constraint exists.
+    ///
+    /// # Errors
+    /// Returns no error, because no constraint exists.
+    pub fn allowed_tokens(&self, _: &[u32]) -> Result<(usize, bool), GenerateError> {
+        match self.0 {}
+    }
+
     pub(crate) fn begin(&self) -> Guide {
         match self.0 {}
     }

@@ -252,6 +252,7 @@ fn is_of_schema(error: &GenerateError) -> bool {
         error,
         GenerateError::SchemaSyntax { .. }
             | GenerateError::Schema { .. }
+            | GenerateError::SchemaKeyword(_)
             | GenerateError::Grammar { .. }
             | GenerateError::Constraint { .. }
             | GenerateError::ConstraintLimit { .. }

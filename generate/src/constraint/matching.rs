@@ -8,36 +8,23 @@ use llguidance::toktrie::{TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 use serde::{Deserialize, Serialize};
 
-use super::numbers;
+use super::schema::{self, Prepared, Slot};
+use super::{grammars, located, slots};
 use super::vocabulary::{Encode, Vocabulary};
 
-/// The text of a schema or a grammar, which llguidance compiles.
+/// The text of a schema or a grammar. `is_flexible` permits whitespace in JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Source {
     /// A JSON Schema, as JSON.
-    Schema(String),
+    Schema { text: String, is_flexible: bool },
     /// A grammar in llguidance's variant of Lark's notation.
-    Grammar(String),
+    Grammar { text: String, is_flexible: bool },
 }
 
 impl Source {
     pub fn text(&self) -> &str {
-        let (Self::Schema(text) | Self::Grammar(text)) = self;
+        let (Self::Schema { text, .. } | Self::Grammar { text, .. }) = self;
         text
-    }
-
-    fn parsed(&self) -> Result<TopLevelGrammar, String> {
-        match self {
-            Self::Schema(text) => {
-                let schema = serde_json::from_str(text).map_err(|error| error.to_string())?;
-                numbers::check(&schema)?;
-                Ok(TopLevelGrammar::from_json_schema(schema))
-            }
-            Self::Grammar(text) => {
-                numbers::check_in_grammar(text)?;
-                Ok(TopLevelGrammar::from_lark(text.clone()))
-            }
-        }
     }
 }
 
@@ -67,8 +54,30 @@ impl GrammarCompiler {
     }
 
     pub fn compile(&self, source: &Source) -> Result<Matching, String> {
-        let grammar = source.parsed()?;
-        let mut matcher = caught(|| Ok(Matcher::new(self.factory.create_parser(grammar))))?;
+        match source {
+            Source::Schema { text, is_flexible } => {
+                let Prepared { schema, slots, .. } =
+                    schema::prepare(text, *is_flexible, 0).map_err(|why| why.to_string())?;
+                self.matching(TopLevelGrammar::from_json_schema(schema), slots)
+            }
+            Source::Grammar { text, is_flexible } => {
+                let Some(schemas) = grammars::schemas(text) else {
+                    return self.matching(TopLevelGrammar::from_lark(text.clone()), Vec::new());
+                };
+                // Compiles the grammar without its schemas first, so that errors refer to positions
+                // in your text.
+                self.matching(TopLevelGrammar::from_lark(schemas.blank()), Vec::new())?;
+                let (grammar, slots) = schemas.prepared(*is_flexible).map_err(|why| why.to_string())?;
+                let matching = self.matching(TopLevelGrammar::from_lark(grammar), slots);
+                matching.map_err(|why| located(&why).1.to_owned())
+            }
+        }
+    }
+
+    fn matching(&self, grammar: TopLevelGrammar, slots: Vec<Slot>) -> Result<Matching, String> {
+        let filled = slots::filled(grammar, slots, self.factory.tok_env(), self.factory.limits())?;
+        let mut matcher =
+            caught(|| Ok(Matcher::new(self.factory.create_parser_from_init_default(filled))))?;
         match matcher.get_error() {
             Some(why) => Err(why),
             None => {

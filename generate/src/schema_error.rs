@@ -1,0 +1,93 @@
+//! Errors and notes about the keywords of a JSON schema.
+
+/// The most levels of nesting, which no generator's schema reaches, and on which llguidance recurses.
+pub(crate) const DEEPEST: usize = 100;
+
+/// The most optional properties of an object. llguidance keeps four states for each of them, and at
+/// most 2,000 states.
+pub(crate) const OPTIONAL: usize = 490;
+
+/// The reason why Tracewright cannot follow a schema, with the place in the schema.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SchemaError {
+    /// A keyword has a value of the wrong kind.
+    #[error("`{at}` is {found}, expected {expected}")]
+    Kind {
+        /// The JSON pointer to the value.
+        at: String,
+        /// The value in the schema, shortened.
+        found: String,
+        /// A description of the values that the keyword may have.
+        expected: &'static str,
+    },
+    /// A keyword of JSON Schema cannot be enforced while the text is generated.
+    #[error("the keyword `{keyword}` at `{at}` cannot be enforced during generation; {help}")]
+    Unsupported {
+        /// The JSON pointer to the keyword.
+        at: String,
+        /// The keyword of JSON Schema.
+        keyword: &'static str,
+        /// A sentence that describes another way to write the schema.
+        help: &'static str,
+    },
+    /// A reference does not lead to a schema in the same document.
+    #[error(
+        "`{at}` is `{reference}`, expected the place of a schema in this document; copy the schema into \
+        `$defs`, and refer to it as `#/$defs/NAME`"
+    )]
+    Reference {
+        /// The JSON pointer to the keyword `$ref`.
+        at: String,
+        /// The reference in the schema.
+        reference: String,
+    },
+    /// An object has too many optional properties.
+    #[error(
+        "`{at}` has {found} optional properties, expected at most {OPTIONAL}; list properties that the answer must \
+        have in `required`"
+    )]
+    OptionalProperties {
+        /// The JSON pointer to the properties.
+        at: String,
+        /// The number of properties that are not required.
+        found: usize,
+    },
+    /// The schema nests too deep.
+    #[error(
+        "the schema nests {found} levels deep, expected at most {DEEPEST}; use `$ref` for repeated levels"
+    )]
+    Depth {
+        /// The number of levels.
+        found: usize,
+    },
+    /// A regular expression uses a feature that a finite automaton cannot have.
+    #[error("the pattern `{at}` contains {found}, expected a regular expression without it; {help}")]
+    Pattern {
+        /// The JSON pointer to the pattern.
+        at: String,
+        /// The part of the pattern that is not supported.
+        found: String,
+        /// A sentence that describes another way to write the pattern.
+        help: &'static str,
+    },
+}
+
+/// A part of a schema that an answer can violate, although Tracewright follows the schema.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SchemaNote {
+    /// The items of an array are not from a short list of values, so equal items are not excluded.
+    #[error("`uniqueItems` at `{at}` is not enforced, because the items are not from a list of values")]
+    UniqueItems {
+        /// The JSON pointer to the keyword.
+        at: String,
+    },
+    /// The branches can overlap, so an answer can match several branches.
+    #[error("`oneOf` at `{at}` is read as `anyOf`, because its branches can overlap")]
+    OneOf {
+        /// The JSON pointer to the keyword.
+        at: String,
+    },
+    /// The schema is an object without a keyword of JSON Schema.
+    #[error("the schema contains no keyword of JSON Schema, so any JSON follows it")]
+    Anything,
+}
