@@ -145,10 +145,12 @@ fn not_compiled(fault: Fault, refused: impl Fn(String) -> GenerateError) -> Gene
 
 /// Returns the parts of a schema, or of the schemas in a grammar, that an answer can violate.
 pub(crate) fn notes(follow: &Follow) -> Vec<SchemaNote> {
-    match follow {
+    let notes = || match follow {
         Follow::JsonSchema(text) => schema::prepare(text, false, 0).map_or(Vec::new(), |found| found.notes),
         Follow::Grammar(text) => grammars::schemas(text).map_or(Vec::new(), |schemas| schemas.notes()),
-    }
+    };
+    // A schema that cannot be prepared is refused with its reason when it is followed.
+    with_room(|| Ok(notes())).unwrap_or_default()
 }
 
 /// A schema or grammar that a text must follow from its first token. [`Constrainer`] builds constraints.

@@ -15,7 +15,7 @@ use crate::models::Loaded;
 use crate::prepare::{Dialogue, tokens};
 use crate::reader::{REASONING, Reading};
 use crate::sampling::SamplingFields;
-use crate::tools::OfferedTools;
+use crate::tools::{OfferedTools, embedded};
 
 /// A conversation that the model must answer; the request can come from any chat API.
 pub struct ChatRequest {
@@ -76,11 +76,17 @@ impl ChatRequest {
             (_, true, _) => Some(self.tools.schema()),
             (Some(schema), false, true) => Some(schema.clone()),
             // The model chooses between a function call and an answer that follows the schema.
-            (Some(schema), false, false) => Some(json!({ "anyOf": [self.tools.schema(), schema] })),
+            (Some(schema), false, false) => {
+                Some(json!({ "anyOf": [self.tools.schema(), embedded(schema.clone(), "response_format")] }))
+            }
             (None, false, _) => None,
         };
         if let Some(schema) = schema {
-            options.follow = Some(Follow::JsonSchema(files::exact_json(&schema)));
+            let follow = Follow::JsonSchema(files::exact_json(&schema));
+            for note in follow.notes() {
+                tracing::warn!("the schema of a request: {note}");
+            }
+            options.follow = Some(follow);
         }
         Ok(options)
     }

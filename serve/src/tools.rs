@@ -53,7 +53,9 @@ impl OfferedTools {
         let call = |tool: &Value| {
             let function = &tool["function"];
             let arguments = match function.get("parameters") {
-                Some(parameters) if parameters.is_object() => closed(parameters),
+                Some(parameters) if parameters.is_object() => {
+                    embedded(closed(parameters), &format!("tool:{}", function["name"]))
+                }
                 _ => json!({ "type": "object" }),
             };
             json!({
@@ -74,6 +76,15 @@ impl OfferedTools {
     pub fn for_template(&self) -> Option<Vec<Value>> {
         (!self.offered.is_empty()).then(|| self.offered.clone())
     }
+}
+
+/// Prepares a schema for a place inside another schema: with a name, its references `#/…` lead to
+/// places inside the schema itself.
+pub fn embedded(mut schema: Value, name: &str) -> Value {
+    if let Value::Object(object) = &mut schema {
+        object.entry("$id").or_insert_with(|| json!(name));
+    }
+    schema
 }
 
 /// Forbids properties that the JSON Schema of the arguments does not declare. If undeclared
