@@ -267,7 +267,11 @@ mod wanted {
                 let what = format!("`--{flag}` needs text, and `{}` has no tokenizer.json", model.display());
                 return Err(usage(what).into());
             }
-            Ok(Some(follow(read_text_within(path, limits::GRAMMAR)?)))
+            let follow = follow(read_text_within(path, limits::GRAMMAR)?);
+            for note in follow.notes() {
+                console::say(&format!("`{}`: {note}", path.display()));
+            }
+            Ok(Some(follow))
         }
 
         /// Returns the generation options that the flags set, for a model with the given tokenizer.
