@@ -5,6 +5,7 @@
 //! of references under `$defs`, and replaces some values by *slots*. A slot is a string that
 //! llguidance compiles to a lexeme of its own, which then receives another regular expression.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 
 use llguidance::derivre::RegexAst;
@@ -56,6 +57,8 @@ pub fn prepare(text: &str, is_flexible: bool, serial: usize) -> Result<Prepared,
         targets: Vec::new(),
         resources: references::resources(root),
         notes: Vec::new(),
+        fuel: Cell::new(100_000),
+        digits: 8_000_000,
     };
     let place = Place { base: root, at };
     let mut schema = preparer.schema(root, &place)?;
@@ -151,9 +154,13 @@ struct Preparer<'a> {
     places: HashMap<*const Value, usize>,
     /// The targets of references, which become the entries of `$defs`.
     targets: Vec<(&'a Value, Place<'a>)>,
-    /// The parts of the document that have a name.
-    resources: Vec<(&'a str, &'a Value)>,
+    resources: references::Resources<'a>,
     notes: Vec<SchemaNote>,
+    /// The number of comparisons of schemas that are left. A schema can describe more than any
+    /// computer can compare.
+    fuel: Cell<u32>,
+    /// The characters that the regular expressions of all ranges may still have.
+    digits: usize,
 }
 
 impl Preparer<'_> {
@@ -166,9 +173,15 @@ impl Preparer<'_> {
     }
 
     fn note(&mut self, note: SchemaNote) {
-        if !self.notes.contains(&note) {
+        if self.notes.len() < 20 && !self.notes.contains(&note) {
             self.notes.push(note);
         }
+    }
+
+    /// Whether a comparison is left.
+    fn has_fuel(&self) -> bool {
+        self.fuel.set(self.fuel.get().saturating_sub(1));
+        self.fuel.get() > 0
     }
 
     /// Shortens a value for a message.

@@ -77,7 +77,7 @@ impl<'a> Preparer<'a> {
 
     /// Returns the texts of all values that a schema allows, if the schema lists them.
     fn values(&self, value: &'a Value, place: &Place<'a>, depth: usize) -> Option<Vec<String>> {
-        let object = value.as_object().filter(|_| depth < 8)?;
+        let object = value.as_object().filter(|_| depth < 8 && self.has_fuel())?;
         let known = |keys: &[&str]| {
             let mut known = object.keys().filter(|key| super::keywords::is_known(key));
             known.all(|key| keys.contains(&key.as_str()))
@@ -109,6 +109,9 @@ impl<'a> Preparer<'a> {
         } else {
             return None;
         };
+        if found.len() > 8 * VALUES {
+            return None;
+        }
         let all = found.clone();
         let mut index = 0;
         found.retain(|text| {

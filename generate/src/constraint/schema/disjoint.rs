@@ -18,7 +18,7 @@ impl<'a> Preparer<'a> {
     }
 
     fn excludes(&self, one: (&'a Value, &Place<'a>), other: (&'a Value, &Place<'a>), depth: usize) -> bool {
-        if depth > DEEPEST {
+        if depth > DEEPEST || !self.has_fuel() {
             return false;
         }
         let (Value::Object(left), Value::Object(right)) = (one.0, other.0) else {
@@ -60,6 +60,9 @@ impl<'a> Preparer<'a> {
             return true;
         }
         if let (Some(values), Some(others)) = (values(left), values(right)) {
+            if values.len().saturating_mul(others.len()) > 100_000 {
+                return false;
+            }
             let is_shared = |one: &&Value| others.iter().any(|other| self.are_equal(one, other));
             return !values.iter().any(is_shared);
         }

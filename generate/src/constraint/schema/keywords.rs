@@ -3,7 +3,7 @@
 use llguidance::derivre::RegexAst;
 use serde_json::{Map, Value, json};
 
-use super::numbers::{Bound, Decimal, Range};
+use super::numbers::{Decimal, Range, RangeEnd};
 use super::{Place, Preparer, SchemaError, numbers};
 
 /// All types of JSON Schema. `number` includes `integer`.
@@ -428,7 +428,7 @@ impl<'a> Preparer<'a> {
                 "maximum" => is_exclusive("exclusiveMaximum"),
                 _ => true,
             };
-            let bound = Bound { at, is_exclusive: exclusive };
+            let bound = RangeEnd { at, is_exclusive: exclusive };
             match key {
                 "minimum" | "exclusiveMinimum" => range.raise(bound),
                 _ => range.lower(bound),
@@ -467,6 +467,15 @@ impl<'a> Preparer<'a> {
             return Ok(schema);
         }
         let is_integer = !types.contains(&"number");
+        let Some(digits) = self.digits.checked_sub(range.cost()) else {
+            let place = place.to(BOUNDS.into_iter().find(|key| from.contains_key(*key)).unwrap_or("type"));
+            return Err(SchemaError::Unsupported {
+                at: place.at,
+                keyword: "minimum",
+                help: "use fewer bounds with many digits",
+            });
+        };
+        self.digits = digits;
         let mut texts = vec![range.regex(is_integer)];
         if let Some(step) = from.get("multipleOf") {
             let place = place.to("multipleOf");

@@ -185,7 +185,7 @@ pub fn is_plain_step(text: &str) -> bool {
 
 /// An end of a range of numbers.
 #[derive(Clone, Debug)]
-pub struct Bound {
+pub struct RangeEnd {
     pub at: Decimal,
     pub is_exclusive: bool,
 }
@@ -193,14 +193,14 @@ pub struct Bound {
 /// The numbers between two bounds.
 #[derive(Clone, Debug, Default)]
 pub struct Range {
-    pub low: Option<Bound>,
-    pub high: Option<Bound>,
+    pub low: Option<RangeEnd>,
+    pub high: Option<RangeEnd>,
 }
 
 impl Range {
     /// Narrows the lower end of the range.
-    pub fn raise(&mut self, bound: Bound) {
-        let is_higher = |low: &Bound| {
+    pub fn raise(&mut self, bound: RangeEnd) {
+        let is_higher = |low: &RangeEnd| {
             bound.at > low.at || (bound.at == low.at && (bound.is_exclusive || !low.is_exclusive))
         };
         if self.low.as_ref().is_none_or(is_higher) {
@@ -209,8 +209,8 @@ impl Range {
     }
 
     /// Narrows the upper end of the range.
-    pub fn lower(&mut self, bound: Bound) {
-        let is_lower = |high: &Bound| {
+    pub fn lower(&mut self, bound: RangeEnd) {
+        let is_lower = |high: &RangeEnd| {
             bound.at < high.at || (bound.at == high.at && (bound.is_exclusive || !high.is_exclusive))
         };
         if self.high.as_ref().is_none_or(is_lower) {
@@ -219,8 +219,8 @@ impl Range {
     }
 
     pub fn contains(&self, number: &Decimal) -> bool {
-        let above = |low: &Bound| *number > low.at || (*number == low.at && !low.is_exclusive);
-        let below = |high: &Bound| *number < high.at || (*number == high.at && !high.is_exclusive);
+        let above = |low: &RangeEnd| *number > low.at || (*number == low.at && !low.is_exclusive);
+        let below = |high: &RangeEnd| *number < high.at || (*number == high.at && !high.is_exclusive);
         self.low.as_ref().is_none_or(above) && self.high.as_ref().is_none_or(below)
     }
 
@@ -234,6 +234,12 @@ impl Range {
             _ => false,
         };
         !is_close && self.low.iter().chain(&self.high).all(|bound| bound.at.is_plain())
+    }
+
+    /// The length of the range's regular expression, roughly.
+    pub fn cost(&self) -> usize {
+        let digits = |bound: &RangeEnd| bound.at.integer.len() + bound.at.fraction.len();
+        self.low.iter().chain(&self.high).map(|bound| 2 * digits(bound) * digits(bound) + 100).sum()
     }
 
     /// Whether the range contains no number, or at most one point.
@@ -251,9 +257,9 @@ impl Range {
     pub fn regex(&self, is_integer: bool) -> RegexAst {
         let vast = self.low.iter().chain(&self.high).any(|bound| bound.at.is_vast());
         let shape = Shape { is_integer, exponents: vast && !is_integer };
-        let zero = |is_exclusive| Bound { is_exclusive, ..whole("0".to_owned()) };
-        let is_below = |bound: &&Bound| bound.at.is_negative || bound.at.is_zero();
-        let is_above = |bound: &&Bound| !bound.at.is_negative;
+        let zero = |is_exclusive| RangeEnd { is_exclusive, ..whole("0".to_owned()) };
+        let is_below = |bound: &&RangeEnd| bound.at.is_negative || bound.at.is_zero();
+        let is_above = |bound: &&RangeEnd| !bound.at.is_negative;
         let mut parts = Vec::new();
         if self.high.as_ref().is_none_or(|high| is_above(&high)) {
             let low = self.low.as_ref().filter(is_above).cloned();
@@ -270,8 +276,8 @@ impl Range {
 }
 
 /// Returns a bound without a fraction, which belongs to the range.
-fn whole(digits: String) -> Bound {
-    Bound {
+fn whole(digits: String) -> RangeEnd {
+    RangeEnd {
         at: Decimal { is_negative: false, integer: digits, fraction: String::new() },
         is_exclusive: false,
     }
@@ -289,13 +295,13 @@ impl Shape {
     }
 
     /// Returns the numbers without a sign between the magnitudes of two bounds.
-    fn between(self, low: &Bound, high: Option<&Bound>) -> RegexAst {
+    fn between(self, low: &RangeEnd, high: Option<&RangeEnd>) -> RegexAst {
         let mut all = vec![RegexAst::Regex(self.at_least(low))];
         all.extend(high.map(|high| RegexAst::Regex(self.at_most(high))));
         RegexAst::And(all)
     }
 
-    fn at_most(self, bound: &Bound) -> String {
+    fn at_most(self, bound: &RangeEnd) -> String {
         let (integer, any) = (&bound.at.integer, self.any_fraction());
         let count = integer.len();
         let mut parts = Vec::new();
@@ -319,7 +325,7 @@ impl Shape {
         alternatives(&parts)
     }
 
-    fn at_least(self, bound: &Bound) -> String {
+    fn at_least(self, bound: &RangeEnd) -> String {
         let (integer, any) = (&bound.at.integer, self.any_fraction());
         let count = integer.len();
         let mut parts = vec![format!("[1-9][0-9]{{{count},}}{any}")];
@@ -346,7 +352,7 @@ impl Shape {
 
     /// Returns the numbers that have the same integer part as the bound, and a fraction of at least
     /// or of at most the bound's fraction.
-    fn fractions(self, bound: &Bound, is_least: bool) -> Vec<String> {
+    fn fractions(self, bound: &RangeEnd, is_least: bool) -> Vec<String> {
         let (integer, fraction) = (&bound.at.integer, &bound.at.fraction);
         let (mut parts, inclusive) = (Vec::new(), !bound.is_exclusive);
         if fraction.is_empty() {
@@ -430,8 +436,8 @@ mod tests {
         assert_eq!(parse("{\"a\": 01}").unwrap_err().column(), 7);
     }
 
-    fn bound(text: &str, is_exclusive: bool) -> Bound {
-        Bound { at: Decimal::parse(text).unwrap(), is_exclusive }
+    fn bound(text: &str, is_exclusive: bool) -> RangeEnd {
+        RangeEnd { at: Decimal::parse(text).unwrap(), is_exclusive }
     }
 
     proptest! {

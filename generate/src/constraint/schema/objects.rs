@@ -31,7 +31,7 @@ impl<'a> Preparer<'a> {
     ) -> Result<(), SchemaError> {
         if let Some(names) = from.get("propertyNames") {
             let place = place.to("propertyNames");
-            let names = self.property_names(names, &place)?;
+            let names = self.property_names(names, &place, 0)?;
             self.name_properties(names, &place, &mut draft.out)?;
         }
         let mut conditions = 0;
@@ -89,7 +89,12 @@ impl<'a> Preparer<'a> {
         Err(SchemaError::Unsupported { at: place.to(keyword).at, keyword, help })
     }
 
-    fn property_names(&self, value: &'a Value, place: &Place<'a>) -> Result<Names, SchemaError> {
+    fn property_names(
+        &self,
+        value: &'a Value,
+        place: &Place<'a>,
+        depth: usize,
+    ) -> Result<Names, SchemaError> {
         let unsupported = || SchemaError::Unsupported {
             at: place.at.clone(),
             keyword: "propertyNames",
@@ -104,9 +109,9 @@ impl<'a> Preparer<'a> {
         };
         if let Some(reference) = object.get("$ref") {
             let (target, place) = self.resolve(reference, &place.to("$ref"))?;
-            return match target == value {
-                true => Err(unsupported()),
-                false => self.property_names(target, &place),
+            return match depth < 8 {
+                true => self.property_names(target, &place, depth + 1),
+                false => Err(unsupported()),
             };
         }
         let is_string = |name: &Value| name == "string";
@@ -166,7 +171,8 @@ impl<'a> Preparer<'a> {
                     Some(Value::Object(properties)) => properties,
                     _ => Map::new(),
                 };
-                let is_named = |name: &String| names.contains(name);
+                let all: HashSet<&String> = names.iter().collect();
+                let is_named = |name: &String| all.contains(name);
                 properties.iter_mut().filter(|(name, _)| !is_named(name)).for_each(|(_, value)| {
                     *value = Value::Bool(false);
                 });
@@ -225,7 +231,9 @@ impl<'a> Preparer<'a> {
         names: &mut Evaluated<'a>,
         depth: usize,
     ) -> Result<bool, SchemaError> {
-        if depth > 8 || ["anyOf", "oneOf", "if", "dependentSchemas"].iter().any(|key| from.contains_key(*key))
+        if depth > 8
+            || !self.has_fuel()
+            || ["anyOf", "oneOf", "if", "dependentSchemas"].iter().any(|key| from.contains_key(*key))
         {
             return Ok(false);
         }

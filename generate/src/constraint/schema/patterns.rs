@@ -27,6 +27,8 @@ struct Unsupported(&'static str);
 
 struct Parser<'p> {
     rest: &'p str,
+    /// The number of open groups.
+    depth: usize,
 }
 
 impl Parser<'_> {
@@ -146,7 +148,12 @@ impl Parser<'_> {
                 return Err(Unsupported("flags in a group"));
             }
         }
+        self.depth += 1;
+        if self.depth > 50 {
+            return Err(Unsupported("more than 50 nested groups"));
+        }
         let alternatives = self.alternatives()?;
+        self.depth -= 1;
         self.skip(")");
         let quantifier = self.quantifier();
         if let Some((_, is_negative)) = ahead {
@@ -210,13 +217,27 @@ fn any(alternatives: &[Vec<Part>], rest: &RegexAst, is_start: bool) -> Result<Re
 }
 
 fn parsed(pattern: &str) -> Result<Vec<Vec<Part>>, Unsupported> {
-    let mut parser = Parser { rest: pattern };
+    let mut parser = Parser { rest: pattern, depth: 0 };
     let alternatives = parser.alternatives()?;
     if parser.rest.is_empty() { Ok(alternatives) } else { Err(Unsupported("an unmatched parenthesis")) }
 }
 
+/// The number of copies of the text behind the last group: each alternative of a group has its own.
+fn copies(alternatives: &[Vec<Part>]) -> u64 {
+    let part = |part: &Part| match part {
+        Part::Group(alternatives, _) => copies(alternatives).saturating_add(1),
+        Part::Ahead { alternatives, .. } => copies(alternatives),
+        _ => 1,
+    };
+    let list = |list: &Vec<Part>| list.iter().map(part).fold(1, u64::saturating_mul);
+    alternatives.iter().map(list).fold(0, u64::saturating_add)
+}
+
 /// Returns the texts in which the pattern occurs.
 fn language(alternatives: &[Vec<Part>]) -> Result<RegexAst, Unsupported> {
+    if copies(alternatives) > 200 {
+        return Err(Unsupported("too many alternatives with look-ahead or anchors"));
+    }
     let each = alternatives.iter().map(|list| {
         let starts = list.iter().find(|part| !matches!(part, Part::Ahead { .. })) == Some(&Part::Start);
         match starts {

@@ -1,23 +1,42 @@
 //! Finds the targets of references: JSON pointers, anchors and the names of embedded documents.
 
+use std::collections::HashMap;
+
 use serde_json::{Value, json};
 
 use super::{Place, Preparer, SchemaError};
 
-/// Lists the parts of a document that have a name, by `$id`, `id` or an anchor.
-pub fn resources(root: &Value) -> Vec<(&str, &Value)> {
-    let mut found = Vec::new();
-    collect(root, &mut found);
+/// The parts of a document that have a name.
+#[derive(Default)]
+pub struct Resources<'a> {
+    /// By `$id` or `id`.
+    named: HashMap<&'a str, &'a Value>,
+    /// By the address of the named document and the anchor.
+    anchored: HashMap<(*const Value, &'a str), &'a Value>,
+}
+
+/// Collects the parts of a document that have a name, by `$id`, `id` or an anchor.
+pub fn resources(root: &Value) -> Resources<'_> {
+    let mut found = Resources::default();
+    collect(root, root, &mut found);
     found
 }
 
-fn collect<'a>(value: &'a Value, found: &mut Vec<(&'a str, &'a Value)>) {
+fn collect<'a>(value: &'a Value, base: &'a Value, found: &mut Resources<'a>) {
     match value {
         Value::Object(object) => {
-            found.extend(identity(value).map(|name| (name, value)));
-            object.values().for_each(|value| collect(value, found));
+            let name = identity(value);
+            let base = if name.is_some() { value } else { base };
+            name.map(|name| found.named.entry(name).or_insert(value));
+            let text = |key| object.get(key).and_then(Value::as_str);
+            let old = ["$id", "id"].into_iter().filter_map(|key| text(key)?.strip_prefix('#'));
+            let anchors = ["$anchor", "$dynamicAnchor"].into_iter().filter_map(text).chain(old);
+            for anchor in anchors {
+                found.anchored.entry((std::ptr::from_ref(base), anchor)).or_insert(value);
+            }
+            object.values().for_each(|value| collect(value, base, found));
         }
-        Value::Array(list) => list.iter().for_each(|value| collect(value, found)),
+        Value::Array(list) => list.iter().for_each(|value| collect(value, base, found)),
         _ => {}
     }
 }
@@ -25,22 +44,8 @@ fn collect<'a>(value: &'a Value, found: &mut Vec<(&'a str, &'a Value)>) {
 /// Returns the name under which a schema is the document of its own references.
 fn identity(value: &Value) -> Option<&str> {
     let name = |key| value.get(key).and_then(Value::as_str);
-    name("$id").or_else(|| name("id")).map(|name| name.trim_end_matches('#')).filter(|name| !name.is_empty())
-}
-
-fn is_anchor(value: &Value, anchor: &str) -> bool {
-    let is = |key, expected: &str| value.get(key).and_then(Value::as_str) == Some(expected);
-    let old = format!("#{anchor}");
-    is("$anchor", anchor) || is("$dynamicAnchor", anchor) || is("$id", &old) || is("id", &old)
-}
-
-fn anchored<'a>(value: &'a Value, anchor: &str) -> Option<&'a Value> {
-    match value {
-        Value::Object(_) if is_anchor(value, anchor) => Some(value),
-        Value::Object(object) => object.values().find_map(|value| anchored(value, anchor)),
-        Value::Array(list) => list.iter().find_map(|value| anchored(value, anchor)),
-        _ => None,
-    }
+    let name = name("$id").or_else(|| name("id")).map(|name| name.trim_end_matches('#'));
+    name.filter(|name| !name.is_empty() && !name.starts_with('#'))
 }
 
 /// Decodes `%3C` and its like, and returns `None` for text that is not UTF-8 afterwards.
@@ -87,12 +92,8 @@ impl<'a> Preparer<'a> {
         }
         let directory = identity(base).and_then(|base| base.rfind('/').map(|end| &base[..=end]));
         let joined = directory.map(|directory| format!("{directory}{name}"));
-        let is_named = |id: &str| id == name || joined.as_deref() == Some(id);
-        let resource = self.resources.iter().find(|(id, _)| is_named(id));
-        let resource = resource.map(|&(_, resource)| resource).or_else(|| {
-            let decoded = percent_decoded(name)?;
-            self.resources.iter().find(|(id, _)| *id == decoded).map(|&(_, resource)| resource)
-        })?;
+        let named = |name: &str| self.resources.named.get(name).copied();
+        let resource = named(name).or_else(|| named(&joined?)).or_else(|| named(&percent_decoded(name)?))?;
         self.within(resource, &fragment)
     }
 
@@ -101,7 +102,7 @@ impl<'a> Preparer<'a> {
         match fragment.strip_prefix('/') {
             None if fragment.is_empty() => Some((resource, here(resource, "#"))),
             None => {
-                let target = anchored(resource, fragment)?;
+                let target = *self.resources.anchored.get(&(std::ptr::from_ref(resource), fragment))?;
                 let base = if identity(target).is_some() { target } else { resource };
                 Some((target, here(base, &format!("#{fragment}"))))
             }
