@@ -236,3 +236,43 @@ fn logprobs_are_those_of_the_saved_logits() {
     let mut plain = tracewright(&["generate", text(&demo()), "-p", "A", "--logprobs", "3"]);
     refused(&mut plain, 2, &["--json"]);
 }
+
+/// A model's `generation_config.json` sets options, flags override single options, and a key that is not applied is named.
+#[test]
+fn the_model_sets_options() {
+    let model = copied_demo();
+    let answer = |file: Value, more: &[&str]| {
+        fs::write(model.path().join("generation_config.json"), file.to_string()).unwrap();
+        let mut command = tracewright(&["generate", text(model.path()), "-p", "Once upon a time", "--json"]);
+        let ran = succeed(command.args(["--dtype", "f32", "--context", "512", "--chunk", "64"]).args(more));
+        let object: Value = serde_json::from_str(&ran.out).unwrap();
+        (object["tokens"].as_array().unwrap().clone(), ran.err)
+    };
+    let ends = json!([1, 4]);
+    let (plain, said) = answer(json!({"eos_token_id": ends, "transformers_version": "5"}), &["-n", "12"]);
+    assert!(plain.len() == 12 && !said.contains("warning"), "{said}");
+    let rules = json!({
+        "eos_token_id": ends, "suppress_tokens": [plain[0], plain[3]], "max_new_tokens": 9, "num_beams": 4,
+    });
+    let (found, said) = answer(rules.clone(), &[]);
+    assert!(found.len() == 9 && !found.contains(&plain[0]) && !found.contains(&plain[3]), "{found:?}");
+    let warning = "warning: `num_beams` in `generation_config.json` is `4`, which has no effect here";
+    assert_eq!(said.matches(warning).count(), 1, "{said}");
+    let second = plain[1].to_string();
+    let (found, _) = answer(rules.clone(), &["-n", "1", "--suppress-tokens", &second]);
+    assert_eq!(found, plain[..1]);
+    let (found, _) = answer(rules, &["-n", "12", "--ignore-generation-config"]);
+    assert_eq!(found, plain);
+    // A penalty below 1 repeats tokens in greedy decoding, and an end of the text comes only after enough tokens.
+    let (found, _) = answer(json!({"eos_token_id": ends, "repetition_penalty": 0.01}), &["-n", "12"]);
+    assert_ne!(found, plain);
+    let stops = json!({"eos_token_id": plain[2], "min_new_tokens": 8, "max_new_tokens": 10});
+    assert!(answer(stops.clone(), &[]).0.len() >= 8);
+    assert_eq!(answer(stops, &["--min-new-tokens", "0"]).0, plain[..2]);
+    // Sampling with the seed 0 draws the same tokens as the flags do.
+    let sampled = json!({"eos_token_id": ends, "do_sample": true, "temperature": 1.5, "top_k": 9});
+    let order = "temperature;top_k";
+    let flags = ["-n", "12", "--temp", "1.5", "--top-k", "9", "--samplers", order];
+    assert_eq!(answer(sampled.clone(), &["-n", "12"]).0, answer(json!({"eos_token_id": ends}), &flags).0);
+    assert_eq!(answer(sampled, &["-n", "12", "--temp", "0"]).0, plain);
+}

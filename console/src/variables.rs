@@ -212,7 +212,8 @@ mod tests {
     #[test]
     fn the_command_line_takes_precedence_over_variables() {
         let named = |options: &[&str]| Err(options.iter().map(|&option| option.to_owned()).collect());
-        let cases: &[(&[&str], &[&str], Result<String, Vec<String>>)] = &[
+        type Case<'a> = (&'a [&'a str], &'a [&'a str], Result<String, Vec<String>>);
+        let cases: &[Case<'_>] = &[
             (&["file"], &[], Ok("file=EnvVariable".into())),
             (&["file"], &["--chat", "a"], Ok("chat=CommandLine".into())),
             (&["chat"], &["--file", "a"], Ok("file=CommandLine".into())),

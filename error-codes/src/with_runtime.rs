@@ -65,7 +65,7 @@ coded! {
         TW0819: NoBytes;
         TW0803: Tokenize;
         TW0804: NoTemplate;
-        TW0811: Setting;
+        TW0811: Setting NothingLeft;
         TW0822: NeedsText;
         TW0812: Logit NoCandidate;
         TW0813: Favoured Token;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tracewright::generate::{chat_template, stop_tokens};
+use tracewright::generate::{chat_template, generation_defaults, stop_tokens};
 use tracewright::irpa::{Checkpoint, Gguf};
 use tracewright::models;
 
@@ -29,6 +29,7 @@ pub fn read(folder: &Path, bytes: &[u8]) {
     tokenizer::look(&path);
     said(chat_template(&path));
     said(stop_tokens(&path));
+    said(generation_defaults(&path));
 }
 
 /// Reads everything in a checkpoint.

@@ -115,7 +115,8 @@ impl Constrainer {
     fn constraint(&self, source: Source) -> Result<Constraint, Fault> {
         Ok(match &self.backend {
             Backend::Here(compiler) => {
-                Constraint(Followed::Here(with_room(|| compiler.compile(&source)).map_err(Fault::Refused)?))
+                let matching = with_room(|| compiler.compile(&source)).map_err(Fault::Refused)?;
+                Constraint(Followed::Here(Box::new(matching)))
             }
             Backend::There(processes, stop_tokens) => {
                 processes.check(&source, stop_tokens)?;
@@ -159,7 +160,7 @@ pub struct Constraint(Followed);
 
 #[derive(Clone)]
 enum Followed {
-    Here(Matching),
+    Here(Box<Matching>),
     There(ConstraintProcesses, Arc<(Source, Arc<[u32]>)>),
 }
 
@@ -193,7 +194,7 @@ impl Constraint {
     /// Creates the state of the constraint at the beginning of a text.
     pub(crate) fn begin(&self) -> Guide {
         let state = match &self.0 {
-            Followed::Here(matching) => State::Here(matching.copied()),
+            Followed::Here(matching) => State::Here(Box::new(matching.copied())),
             Followed::There(processes, begin) => State::There(processes.begin(&begin.0, &begin.1)),
         };
         Guide { state, step: 0, forced: None }
@@ -210,7 +211,7 @@ pub(crate) struct Guide {
 }
 
 enum State {
-    Here(Matching),
+    Here(Box<Matching>),
     There(Result<Remote, Fault>),
 }
 

@@ -260,6 +260,15 @@ pub enum GenerateError {
         /// The number of tokens that the model had generated before the error.
         step: u64,
     },
+    /// The rules of `generation_config.json` forbid all tokens.
+    #[error(
+        "step {step}: the rules for tokens forbid every token; take keys such as `suppress_tokens` out of \
+        `generation_config.json`"
+    )]
+    NothingLeft {
+        /// The number of tokens that the model had generated before the error.
+        step: u64,
+    },
     /// All logits are minus infinity, so no token can be chosen.
     #[error(
         "step {step}: all {count} logits are -inf, expected at least one finite logit; the weights or the compiled program are broken"

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use crate::constraint::Guide;
-use crate::{Constraint, GenerateError, Sampler, Sampling, TokenLogprobs};
+use crate::{Constraint, GenerateError, Sampler, Sampling, TextBounds, TokenLogprobs};
 
 /// Options for continuing a text, with token ids. [`GenerateOptions`](crate::GenerateOptions)
 /// contains the options of `TokenOptions` with text instead of token ids.
@@ -22,6 +22,9 @@ use crate::{Constraint, GenerateError, Sampler, Sampling, TokenLogprobs};
 pub struct TokenOptions {
     /// The largest number of tokens that the model generates.
     pub max_tokens: usize,
+    /// The largest number of tokens of prompt and answer. With `None`, only
+    /// [`max_tokens`](Self::max_tokens) and the context limit the text.
+    pub max_length: Option<usize>,
     /// The settings of the sampler.
     pub sampling: Sampling,
     /// The stop tokens: the generation ends when the model chooses one of these tokens. The result
@@ -41,6 +44,7 @@ impl Default for TokenOptions {
     fn default() -> Self {
         Self {
             max_tokens: 128,
+            max_length: None,
             sampling: Sampling::default(),
             stop_tokens: Vec::new(),
             keep_logits: false,
@@ -163,7 +167,8 @@ impl Generation {
     /// Starts to generate a text that continues a prompt.
     ///
     /// # Errors
-    /// Returns an error if the prompt is empty, or a setting is out of range.
+    /// Returns an error if the prompt is empty or leaves no room for a token, or a setting is out of
+    /// range.
     pub fn new(prompt: &[u32], options: &TokenOptions) -> Result<Self, GenerateError> {
         let sampler = Self::check(prompt, options)?;
         let generated = Generated {
@@ -186,10 +191,14 @@ impl Generation {
 
     /// Returns the errors of [`new`](Self::new), but starts nothing.
     pub fn check(prompt: &[u32], options: &TokenOptions) -> Result<Sampler, GenerateError> {
-        match prompt {
-            [] => Err(GenerateError::EmptyPrompt),
-            _ => Sampler::new(&options.sampling),
+        if prompt.is_empty() {
+            return Err(GenerateError::EmptyPrompt);
         }
+        if let Some(length) = options.max_length.filter(|&length| length <= prompt.len()) {
+            let expected = "more than the number of tokens of the prompt";
+            return Err(GenerateError::Setting { name: "max_length", found: length.to_string(), expected });
+        }
+        Sampler::new(&options.sampling)
     }
 
     /// Returns the outputs that the text needs from the next network call. Without sampling, the
@@ -255,7 +264,9 @@ impl Generation {
         patience: Option<Duration>,
         mut on_token: impl FnMut(u32) -> ControlFlow<()>,
     ) -> Result<Option<Vec<u32>>, GenerateError> {
-        self.begun = true;
+        if !self.begun {
+            self.begin(seen.len());
+        }
         if self.generated.tokens.len() == self.options.max_tokens {
             return Ok(Some(Vec::new()));
         }
@@ -305,6 +316,15 @@ impl Generation {
             (Some(guide), Some(patience)) => guide.is_ready(patience),
             _ => true,
         }
+    }
+
+    /// Notes that the network has processed the prompt, which has `prompt` tokens.
+    fn begin(&mut self, prompt: usize) {
+        self.begun = true;
+        let room = self.options.max_length.map_or(usize::MAX, |length| length.saturating_sub(prompt));
+        self.options.max_tokens = self.options.max_tokens.min(room);
+        let end = prompt.checked_add(self.options.max_tokens);
+        self.sampler.begin(TextBounds { prompt, end, stop_tokens: self.options.stop_tokens.clone() });
     }
 
     /// Chooses the next token from an output of the network. The result is `None` if the text is

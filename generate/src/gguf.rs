@@ -112,22 +112,14 @@ impl<'a> Vocabulary<'a> {
     }
 
     /// Returns the content of a `generation_config.json`: the tokens that end a text, and the tokens
-    /// that a model never generates.
+    /// that no text contains. Like llama.cpp, the function ignores ids outside the vocabulary.
     fn generation(&self) -> Result<Value, GenerateError> {
-        const SUPPRESSED: &str = "tokenizer.ggml.suppress_tokens";
-        let mut config = json!({ "eos_token_id": self.ends });
-        if let Some(ids) = array(self.file, SUPPRESSED)? {
-            let expected = "a list of ids of its tokens";
-            let ids =
-                ids.integers().ok_or_else(|| wrong(self.file, SUPPRESSED, "of another type", expected))?;
-            let count = self.tokens.len() as i128;
-            let known = |id| match (0..count).contains(&id) {
-                true => Ok(Value::from(id as u64)),
-                false => Err(wrong(self.file, SUPPRESSED, id, expected)),
-            };
-            config["suppress_tokens"] = ids.map(known).collect::<Result<Vec<_>, _>>()?.into();
-        }
-        Ok(config)
+        const SUPPRESS: &str = "tokenizer.ggml.suppress_tokens";
+        let Some(ids) = array(self.file, SUPPRESS)? else { return Ok(json!({ "eos_token_id": self.ends })) };
+        let bad = || wrong(self.file, SUPPRESS, "of another type", "a list of token ids");
+        let is_token = |id: &i128| (0..self.tokens.len() as i128).contains(id);
+        let ids: Vec<u64> = ids.integers().ok_or_else(bad)?.filter(is_token).map(|id| id as u64).collect();
+        Ok(json!({ "eos_token_id": self.ends, "suppress_tokens": ids }))
     }
 
     /// Returns the content of a `tokenizer_config.json`: the special tokens and the chat templates.

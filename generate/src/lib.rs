@@ -15,6 +15,7 @@ mod chat_template;
 #[cfg(feature = "grammar")]
 mod constraint;
 mod constraint_program;
+mod defaults;
 mod device_tensor;
 mod entry;
 mod error;
@@ -48,6 +49,7 @@ pub use chat_template::chat_template;
 pub use constraint::process::{ConstraintProcesses, answer_constraints};
 pub use constraint::{Constrainer, Constraint};
 pub use constraint_program::{ConstraintLimit, ConstraintProgram};
+pub use defaults::{GenerationDefaults, generation_defaults};
 pub use device_tensor::{DeviceTensor, XlaBuffer};
 pub use error::{GenerateError, SavedFault};
 pub use executor::{CallArgument, Evaluator, Executor, Iree};
@@ -56,8 +58,8 @@ pub use gguf::gguf_text;
 pub use network::{MtpModule, Network, check_tokens};
 pub use reply::{Follow, GenerateOptions, Reply};
 pub use sample::{
-    Breakers, Dry, Logprob, Mirostat, MirostatVersion, Penalties, Sampler, Sampling, SamplingStep,
-    TokenLogprobs, Xtc,
+    Breakers, Dry, LogitRules, Logprob, Mirostat, MirostatVersion, Penalties, Sampler, Sampling,
+    SamplingStep, TextBounds, TokenLogprobs, Xtc,
 };
 pub use saved::SavedSequence;
 pub use schedule::{Budgeted, RowWork, Schedule, Together};

@@ -21,6 +21,9 @@ use crate::{
 pub struct GenerateOptions {
     /// The largest number of tokens that the model generates.
     pub max_tokens: usize,
+    /// The largest number of tokens of prompt and answer. With `None`, only
+    /// [`max_tokens`](Self::max_tokens) and the context limit the text.
+    pub max_length: Option<usize>,
     /// The settings of the sampler. [`dry_breakers`](Self::dry_breakers) replaces the DRY breakers
     /// in the sampler's settings.
     pub sampling: Sampling,
@@ -62,9 +65,11 @@ impl Follow {
 
 impl Default for GenerateOptions {
     fn default() -> Self {
-        let TokenOptions { max_tokens, sampling, keep_logits, logprobs, .. } = TokenOptions::default();
+        let TokenOptions { max_tokens, max_length, sampling, keep_logits, logprobs, .. } =
+            TokenOptions::default();
         Self {
             max_tokens,
+            max_length,
             sampling,
             dry_breakers: None,
             stop: Vec::new(),
@@ -136,6 +141,7 @@ impl GenerateOptions {
         let constraint = self.follow.as_ref().map(follow).transpose()?;
         Ok(TokenOptions {
             max_tokens: self.max_tokens,
+            max_length: self.max_length,
             sampling,
             stop_tokens,
             keep_logits: self.keep_logits,

@@ -1,6 +1,8 @@
 //! Compares tokenizers whose configuration declares tokens that `tokenizer.json` lacks with
 //! transformers.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
 use std::fs;
 use std::path::Path;
 

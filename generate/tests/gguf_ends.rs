@@ -1,11 +1,13 @@
 //! Compares the special tokens of GGUF vocabularies with llama.cpp, where the file gives no token
 //! types or unusual token types.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
 use std::fs;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use tracewright_generate::{Tokenizer, stop_tokens};
+use tracewright_generate::{Tokenizer, generation_defaults, stop_tokens};
 
 /// The metadata of a GGUF file, as bytes.
 #[derive(Default)]
@@ -54,6 +56,10 @@ fn write(vocabulary: &Value, path: &Path) {
     } else {
         metadata.list("tokenizer.ggml.scores", 6, &vec![0f32.to_le_bytes().to_vec(); tokens.len()]);
     }
+    if let Some(tokens) = vocabulary["suppress"].as_array() {
+        let ids = tokens.iter().map(|id| (id.as_i64().unwrap() as i32).to_le_bytes().to_vec());
+        metadata.list("tokenizer.ggml.suppress_tokens", 5, &ids.collect::<Vec<_>>());
+    }
     for (key, id) in vocabulary["keys"].as_object().unwrap() {
         let id = id.as_u64().unwrap() as u32;
         metadata.key(&format!("tokenizer.ggml.{key}_token_id"), 4, &id.to_le_bytes());
@@ -86,4 +92,17 @@ fn special_tokens_and_ends_are_those_of_llama_cpp() {
         compare(format!("{name}: ends"), json!(stop_tokens(&path).unwrap()), &case["ends"]);
     }
     assert!(wrong.is_empty(), "{} wrong\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn suppressed_tokens_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    let suppress = json!([2, 99, -1, 0]);
+    let vocabulary =
+        json!({"model": "gpt2", "tokens": ["a", "b", "ab"], "keys": {"eos": 1}, "suppress": suppress});
+    write(&vocabulary, &path);
+    let defaults = generation_defaults(&path).unwrap();
+    assert_eq!(defaults.options.sampling.rules.suppress_tokens, [2, 0]);
+    assert_eq!((stop_tokens(&path).unwrap(), defaults.unapplied), (vec![1], Vec::new()));
 }

@@ -8,7 +8,8 @@ use std::ops::ControlFlow;
 use proptest::prelude::*;
 use support::{ALL_LAYERS, CHUNK, Hashing, Layers, go_on, hashing, hashing_parts, mixed};
 use tracewright_generate::{
-    Batch, Budgeted, Lookup, Network, RowWork, Schedule, Session, Together, TokenOptions,
+    Batch, Budgeted, LogitRules, Lookup, Network, RowWork, Sampling, Schedule, Session, Together,
+    TokenOptions,
 };
 
 const VOCABULARY: usize = 40;
@@ -16,6 +17,18 @@ const ROWS: usize = 8;
 
 fn options(max_tokens: usize) -> TokenOptions {
     TokenOptions { max_tokens, ..TokenOptions::default() }
+}
+
+/// Options with rules that depend on the tokens before, and on the length of the prompt.
+fn with_rules(max_tokens: usize) -> TokenOptions {
+    let rules = LogitRules {
+        begin_suppress_tokens: vec![1, 2, 3],
+        no_repeat_ngram_size: 3,
+        encoder_repetition_penalty: 1.3,
+        forced_eos_token_id: vec![5],
+        ..LogitRules::default()
+    };
+    TokenOptions { sampling: Sampling { rules, ..Sampling::default() }, ..options(max_tokens) }
 }
 
 /// Seven texts are continued when a long prompt arrives. Returns the positions of the longest call that their tokens wait for, and
@@ -110,9 +123,11 @@ proptest! {
         layers in 0..ALL_LAYERS.len(),
         kind in 0..3usize,
         parts in any::<bool>(),
+        ruled in any::<bool>(),
         drafts in any::<bool>(),
         texts in proptest::collection::vec((1..6 * CHUNK, 1..30usize), 1..6),
     ) {
+        let options = if ruled { with_rules } else { options };
         let layers = ALL_LAYERS[layers];
         let network = if parts { hashing_parts } else { hashing }(VOCABULARY, 3, layers);
         let batch = Batch::new(&network);

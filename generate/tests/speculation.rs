@@ -9,8 +9,8 @@ use std::ops::ControlFlow;
 use proptest::prelude::*;
 use support::{ALL_LAYERS, CHUNK, Layers, ORIGINAL, WIDTH, go_on, hashing, mixed};
 use tracewright_generate::{
-    Batch, Certainty, DraftModel, Drafter, Dry, GenerateError, Generated, Lookup, Mirostat, MirostatVersion,
-    Penalties, Sampling, Session, TokenOptions, Xtc,
+    Batch, Certainty, DraftModel, Drafter, Dry, GenerateError, Generated, LogitRules, Lookup, Mirostat,
+    MirostatVersion, Penalties, Sampling, SamplingStep, Session, TokenOptions, Xtc,
 };
 
 const VOCABULARY: usize = 40;
@@ -39,6 +39,21 @@ impl Drafter for Oracle {
     }
 }
 
+/// Rules of a `generation_config.json`, which look at the text and at its bounds.
+fn rules() -> LogitRules {
+    LogitRules {
+        suppress_tokens: vec![3, 11],
+        begin_suppress_tokens: vec![1, 2],
+        bad_words_ids: vec![vec![5, 6], vec![7]],
+        sequence_bias: vec![(vec![4], 0.5), (vec![9, 8], -1.0)],
+        no_repeat_ngram_size: 3,
+        min_new_tokens: 30,
+        forced_eos_token_id: vec![39],
+        exponential_decay_length_penalty: Some((40, 1.01)),
+        ..LogitRules::default()
+    }
+}
+
 /// Ways of choosing tokens that look at the logits, at the text before, at random numbers, or at a state of their own.
 fn samplings(seed: u64) -> Vec<Sampling> {
     let warm = Sampling { temperature: 0.8, seed, ..Sampling::default() };
@@ -51,6 +66,13 @@ fn samplings(seed: u64) -> Vec<Sampling> {
         Sampling { penalties: penalties.clone(), ..Sampling::default() },
         Sampling { penalties, dry, top_k: 20, top_p: 0.9, min_p: 0.01, ..warm.clone() },
         Sampling { xtc: Xtc { probability: 0.5, threshold: 0.1 }, typical_p: 0.9, ..warm.clone() },
+        Sampling { rules: rules(), ..Sampling::default() },
+        Sampling {
+            rules: rules(),
+            penalties: Penalties { repeat: 1.2, last_n: None, ..Penalties::default() },
+            order: SamplingStep::TRANSFORMERS.to_vec(),
+            ..warm.clone()
+        },
         Sampling { mirostat: mirostat(MirostatVersion::One), ..warm.clone() },
         Sampling { mirostat: mirostat(MirostatVersion::Two), ..warm },
     ]

@@ -28,6 +28,13 @@ pub enum OpenWarning {
     UntiedHead(UntiedHead),
     /// The folder of the model contains additional weight files, which Tracewright ignores.
     PassedOver(PassedOver),
+    /// A key of `generation_config.json` would change the model's texts, but is not applied.
+    UnappliedKey {
+        /// The name of the key.
+        key: String,
+        /// The value of the key, as JSON.
+        found: String,
+    },
 }
 
 impl fmt::Display for OpenWarning {
@@ -35,6 +42,9 @@ impl fmt::Display for OpenWarning {
         match self {
             Self::UntiedHead(head) => head.fmt(f),
             Self::PassedOver(other) => other.fmt(f),
+            Self::UnappliedKey { key, found } => {
+                write!(f, "`{key}` in `generation_config.json` is `{found}`, which has no effect here")
+            }
         }
     }
 }

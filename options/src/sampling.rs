@@ -23,6 +23,9 @@ pub enum StepName {
     TypP,
     TopP,
     MinP,
+    TopH,
+    EpsilonCutoff,
+    EtaCutoff,
     Xtc,
     Temperature,
 }
@@ -31,29 +34,24 @@ pub enum StepName {
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArguments {
     /// Sampling temperature: 0 always chooses the most likely token, and a higher temperature
-    /// chooses unlikely tokens more often
-    #[arg(long, visible_alias = "temperature", default_value_t = 0.0, allow_negative_numbers = true)]
-    pub temp: f32,
-    /// Keep only the K most likely tokens; 0 keeps all tokens
-    #[arg(long, default_value_t = 0)]
-    pub top_k: usize,
+    /// chooses unlikely tokens more often [default: the model's, or 0]
+    #[arg(long, visible_alias = "temperature", allow_negative_numbers = true)]
+    pub temp: Option<f32>,
+    /// Keep only the K most likely tokens; 0 keeps all tokens [default: the model's, or 0]
+    #[arg(long)]
+    pub top_k: Option<usize>,
     /// Keep the smallest set of most likely tokens whose probabilities add up to at least this
-    /// value; 1 keeps all tokens
-    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
-    pub top_p: f32,
+    /// value; 1 keeps all tokens [default: the model's, or 1]
+    #[arg(long, allow_negative_numbers = true)]
+    pub top_p: Option<f32>,
     /// Keep tokens with at least this fraction of the highest probability; 0 keeps all tokens
-    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
-    pub min_p: f32,
+    /// [default: the model's, or 0]
+    #[arg(long, allow_negative_numbers = true)]
+    pub min_p: Option<f32>,
     /// Keep the tokens whose surprise (negative log probability) is nearest to the average
-    /// surprise, up to this total probability; 1 keeps all tokens
-    #[arg(
-        long,
-        visible_alias = "typical-p",
-        value_name = "P",
-        default_value_t = 1.0,
-        allow_negative_numbers = true
-    )]
-    pub typical: f32,
+    /// surprise, up to this total probability; 1 keeps all tokens [default: the model's, or 1]
+    #[arg(long, visible_alias = "typical-p", value_name = "P", allow_negative_numbers = true)]
+    pub typical: Option<f32>,
     /// Keep tokens whose logits are at most N standard deviations below the highest logit; 0 or a
     /// negative number keeps all tokens
     #[arg(
@@ -65,13 +63,13 @@ pub struct SamplingArguments {
     )]
     pub top_nsigma: f32,
     /// Number of last tokens that the repeat, frequency and presence penalties consider: 0 for no
-    /// tokens, -1 for all tokens
-    #[arg(long, value_name = "N", default_value_t = 64, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
-    pub repeat_last_n: i64,
+    /// tokens, -1 for all tokens [default: 64, or -1 if the model sets a repetition penalty]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
+    pub repeat_last_n: Option<i64>,
     /// Repetition penalty: divide the positive logits of earlier tokens by this value, and multiply
-    /// the negative logits of earlier tokens; 1 changes nothing
-    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
-    pub repeat_penalty: f32,
+    /// the negative logits of earlier tokens; 1 changes nothing [default: the model's, or 1]
+    #[arg(long, visible_alias = "repetition-penalty", value_name = "X", allow_negative_numbers = true)]
+    pub repeat_penalty: Option<f32>,
     /// Subtract this value from a token's logit for each earlier occurrence of the token
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     pub frequency_penalty: f32,
@@ -113,8 +111,22 @@ pub struct SamplingArguments {
     /// Target surprise of Mirostat in bits (tau)
     #[arg(long, value_name = "BITS", default_value_t = 5.0, allow_negative_numbers = true)]
     pub mirostat_ent: f32,
+    /// Number of tokens in sequences that a text contains at most once; 0 allows all sequences
+    /// [default: the model's, or 0]
+    #[arg(long, value_name = "N")]
+    pub no_repeat_ngram_size: Option<usize>,
+    /// Number of new tokens before the answer can end [default: the model's, or 0]
+    #[arg(long, value_name = "N")]
+    pub min_new_tokens: Option<usize>,
+    /// Ids of tokens that no answer contains, such as 5,17 [default: the model's]
+    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    pub suppress_tokens: Option<Vec<u32>>,
+    /// Ignore the model's `generation_config.json`, except its stop tokens
+    #[arg(long)]
+    pub ignore_generation_config: bool,
     /// Sampling steps, in the order in which they run; a step that you leave out is skipped [default:
-    /// `penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature`]
+    /// `penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;top_h;epsilon_cutoff;eta_cutoff;xtc;temperature`, or the
+    /// order of transformers if the model sets sampling steps]
     #[arg(long, value_name = "STEPS", value_delimiter = ';', hide_possible_values = true)]
     pub samplers: Option<Vec<StepName>>,
     /// Seed of the random draws; the same seed draws the same tokens
@@ -147,7 +159,8 @@ mod wanted {
     use error_codes::AnyCoded;
     use tracewright::files::limits;
     use tracewright::generate::{
-        Breakers, Dry, Mirostat, MirostatVersion, Penalties, Sampler, Sampling, SamplingStep, Tokenizer, Xtc,
+        Breakers, Dry, GenerationDefaults, LogitRules, Mirostat, MirostatVersion, Penalties, Sampler,
+        Sampling, SamplingStep, Tokenizer, Xtc,
     };
     use tracewright::model::Opening;
     use tracewright::{Follow, GenerateOptions};
@@ -165,6 +178,9 @@ mod wanted {
                 StepName::TypP => Self::TypicalP,
                 StepName::TopP => Self::TopP,
                 StepName::MinP => Self::MinP,
+                StepName::TopH => Self::TopH,
+                StepName::EpsilonCutoff => Self::EpsilonCutoff,
+                StepName::EtaCutoff => Self::EtaCutoff,
                 StepName::Xtc => Self::Xtc,
                 StepName::Temperature => Self::Temperature,
             }
@@ -172,9 +188,9 @@ mod wanted {
     }
 
     impl SamplingArguments {
-        /// Returns the sampling settings that the flags set. The function checks the settings
-        /// before the slow compilation begins.
-        fn sampling(&self) -> Result<Sampling, Error> {
+        /// Returns the sampling settings of the model, with those that the flags set. The function
+        /// checks the settings before the slow compilation begins.
+        fn sampling(&self, model: &Sampling) -> Result<Sampling, Error> {
             // -1 is all of them, as in llama.cpp.
             let last_n = |n: i64| usize::try_from(n).ok();
             let version = match self.mirostat {
@@ -184,15 +200,16 @@ mod wanted {
             };
             let (target, rate) = (self.mirostat_ent, self.mirostat_lr);
             let sampling = Sampling {
-                temperature: self.temp,
-                top_k: self.top_k,
-                top_p: self.top_p,
-                min_p: self.min_p,
-                typical_p: self.typical,
+                temperature: self.temp.unwrap_or(model.temperature),
+                top_k: self.top_k.unwrap_or(model.top_k),
+                top_p: self.top_p.unwrap_or(model.top_p),
+                min_p: self.min_p.unwrap_or(model.min_p),
+                typical_p: self.typical.unwrap_or(model.typical_p),
                 top_n_sigma: self.top_nsigma,
+                rules: self.rules(&model.rules),
                 penalties: Penalties {
-                    last_n: last_n(self.repeat_last_n),
-                    repeat: self.repeat_penalty,
+                    last_n: self.repeat_last_n.map_or(model.penalties.last_n, last_n),
+                    repeat: self.repeat_penalty.unwrap_or(model.penalties.repeat),
                     frequency: self.frequency_penalty,
                     presence: self.presence_penalty,
                 },
@@ -207,13 +224,23 @@ mod wanted {
                 mirostat: version.map(|version| Mirostat { version, target, rate }),
                 order: match &self.samplers {
                     Some(steps) => steps.iter().copied().map(SamplingStep::from).collect(),
-                    None => SamplingStep::ORDER.to_vec(),
+                    None => model.order.clone(),
                 },
                 seed: self.seed,
+                ..model.clone()
             };
             Sampler::new(&sampling)?;
-            self.say_idle(&sampling);
             Ok(sampling)
+        }
+
+        /// Returns the model's rules for tokens, with those that the flags set.
+        fn rules(&self, model: &LogitRules) -> LogitRules {
+            LogitRules {
+                no_repeat_ngram_size: self.no_repeat_ngram_size.unwrap_or(model.no_repeat_ngram_size),
+                min_new_tokens: self.min_new_tokens.unwrap_or(model.min_new_tokens),
+                suppress_tokens: self.suppress_tokens.as_ref().unwrap_or(&model.suppress_tokens).clone(),
+                ..model.clone()
+            }
         }
 
         /// Warns of flags that have no effect because of the values of other flags.
@@ -221,10 +248,10 @@ mod wanted {
             let usual = Sampling::default();
             let greedy = wanted.temperature == 0.0;
             let idle = [
-                ("--top-k", greedy && wanted.top_k != usual.top_k, "--temp"),
-                ("--top-p", greedy && wanted.top_p != usual.top_p, "--temp"),
-                ("--min-p", greedy && wanted.min_p != usual.min_p, "--temp"),
-                ("--typical", greedy && wanted.typical_p != usual.typical_p, "--temp"),
+                ("--top-k", greedy && self.top_k.is_some_and(|k| k != usual.top_k), "--temp"),
+                ("--top-p", greedy && self.top_p.is_some_and(|p| p != usual.top_p), "--temp"),
+                ("--min-p", greedy && self.min_p.is_some_and(|p| p != usual.min_p), "--temp"),
+                ("--typical", greedy && self.typical.is_some_and(|p| p != usual.typical_p), "--temp"),
                 ("--top-nsigma", greedy && wanted.top_n_sigma != usual.top_n_sigma, "--temp"),
                 ("--xtc-probability", greedy && wanted.xtc.probability != 0.0, "--temp"),
                 ("--mirostat", greedy && wanted.mirostat.is_some(), "--temp"),
@@ -274,17 +301,33 @@ mod wanted {
             Ok(Some(follow))
         }
 
-        /// Returns the generation options that the flags set, for a model with the given tokenizer.
-        pub fn options(&self, model: &Path, tokenizer: Option<&Tokenizer>) -> Result<GenerateOptions, Error> {
-            let sampling = self.sampling()?;
-            let repeats = sampling.dry.multiplier != 0.0;
+        /// Returns the generation options that the model and the flags set.
+        pub fn options(&self, model: &Path, opening: &Opening) -> Result<GenerateOptions, Error> {
+            let tokenizer = opening.tokenizer();
+            let options = self.over(opening.defaults())?;
+            self.say_idle(&options.sampling);
+            let repeats = options.sampling.dry.multiplier != 0.0;
             Ok(GenerateOptions {
-                sampling,
                 dry_breakers: if repeats { self.breakers(tokenizer)? } else { None },
                 follow: self.follow(model, tokenizer)?,
                 whitespace_flexible: self.whitespace_flexible,
-                ..GenerateOptions::default()
+                ..options
             })
+        }
+
+        /// Returns the options that a model sets for its texts, with those that the flags set.
+        pub fn over(&self, model: &GenerationDefaults) -> Result<GenerateOptions, Error> {
+            let model = self.of_model(model);
+            let sampling = self.sampling(&model.options.sampling)?;
+            Ok(GenerateOptions { sampling, ..model.options })
+        }
+
+        /// Returns the options that a model sets, unless a flag ignores these options.
+        pub fn of_model(&self, model: &GenerationDefaults) -> GenerationDefaults {
+            match self.ignore_generation_config {
+                true => GenerationDefaults::default(),
+                false => model.clone(),
+            }
         }
 
         /// Checks whether a model supports the generation options. An error about a schema or a

@@ -56,8 +56,9 @@ impl PyModel {
         tokens: Vec<u32>,
         arguments: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyGeneration> {
-        let (options, reuse) = options::generation(arguments)?;
-        let request = self.model()?.continue_tokens(tokens).options(options);
+        let model = self.model()?;
+        let (options, reuse) = options::generation(model.defaults().options.clone(), arguments)?;
+        let request = model.continue_tokens(tokens).options(options);
         PyGeneration::begin(py, if reuse { Request::reuse(request) } else { request })
     }
 }

@@ -52,13 +52,26 @@ fn given<'py>(arguments: Option<&Bound<'py, PyDict>>) -> PyResult<Vec<(String, B
 
 /// Returns the options for continuing a text, and whether the text may reuse the state of an
 /// earlier text.
-pub fn generation(arguments: Option<&Bound<'_, PyDict>>) -> PyResult<(GenerateOptions, bool)> {
-    let (mut options, mut reuse) = (GenerateOptions::default(), true);
+///
+/// `options` contains the options that the model sets for its texts.
+pub fn generation(
+    mut options: GenerateOptions,
+    arguments: Option<&Bound<'_, PyDict>>,
+) -> PyResult<(GenerateOptions, bool)> {
+    let mut reuse = true;
     for (name, argument) in given(arguments)? {
         let (name, argument) = (name.as_str(), &argument);
         let sampling = &mut options.sampling;
         match name {
-            "max_tokens" => options.max_tokens = value(name, argument, COUNT)?,
+            "max_tokens" => {
+                options.max_tokens = value(name, argument, COUNT)?;
+                options.max_length = None;
+            }
+            "min_tokens" => sampling.rules.min_new_tokens = value(name, argument, COUNT)?,
+            "no_repeat_ngram_size" => sampling.rules.no_repeat_ngram_size = value(name, argument, COUNT)?,
+            "suppress_tokens" => {
+                sampling.rules.suppress_tokens = value(name, argument, "a sequence of token ids")?;
+            }
             "temperature" => sampling.temperature = value(name, argument, NUMBER)?,
             "top_k" => sampling.top_k = value(name, argument, COUNT)?,
             "top_p" => sampling.top_p = value(name, argument, NUMBER)?,

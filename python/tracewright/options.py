@@ -24,9 +24,10 @@ class OpenOptions(TypedDict, total=False):
 
 
 class GenerateOptions(TypedDict, total=False):
-    """Options of `Model.chat` and `Model.generate`. `None` is the default."""
+    """Options of `Model.chat` and `Model.generate`. `None` is the default, which the model's `generation_config.json` can set."""
 
     max_tokens: int | None
+    min_tokens: int | None
     temperature: float | None
     top_k: int | None
     top_p: float | None
@@ -35,6 +36,8 @@ class GenerateOptions(TypedDict, total=False):
     repeat_penalty: float | None
     frequency_penalty: float | None
     presence_penalty: float | None
+    no_repeat_ngram_size: int | None
+    suppress_tokens: Sequence[int] | None
     seed: int | None
     stop: str | Sequence[str] | None
     ignore_eos: bool | None

@@ -82,7 +82,8 @@ pub async fn complete(
     let (answers, echoes) = app
         .blocking(move || {
             let prompts = prompts(&of_model, &request.prompt)?;
-            let mut options = sampling.options(&defaults)?;
+            let mut options = sampling.options(&defaults(of_model.model.defaults()))?;
+            options.max_length = None;
             let most = request.max_tokens.unwrap_or(USUAL);
             options.max_tokens = max_tokens("max_tokens", Some(most), of_model.model.info().context)?;
             options.logprobs = logprobs;

@@ -233,6 +233,7 @@ fn is_of_request(error: &ModelError) -> bool {
                         | GenerateError::EmptyPrompt
                         | GenerateError::TooLong { .. }
                         | GenerateError::Token { .. }
+                        | GenerateError::NothingLeft { .. }
                 )
         }
         ModelError::Embed(error) => {

@@ -58,7 +58,7 @@ impl ChatRequest {
         app.blocking(move || {
             let text = self.render(&loaded)?;
             let prompts = vec![tokens(&loaded, &text)?];
-            let options = self.options(&defaults, loaded.model.info().context)?;
+            let options = self.options(&defaults(loaded.model.defaults()), &loaded)?;
             let reading = self.reading(&text, options.follow.is_some());
             let (count, reuse) = (self.sampling.count()?, self.sampling.reuses());
             Answers::begin(Ask { loaded, prompts, options, count, reuse, reading }, metrics, permit)
@@ -66,9 +66,13 @@ impl ChatRequest {
         .await
     }
 
-    fn options(&self, defaults: &GenerateOptions, context: usize) -> Result<GenerateOptions, Failure> {
+    fn options(&self, defaults: &GenerateOptions, loaded: &Loaded) -> Result<GenerateOptions, Failure> {
         let mut options = self.sampling.options(defaults)?;
         let (param, most) = self.max_tokens;
+        let context = loaded.model.info().context;
+        let most = most.or(loaded.model.defaults().max_new_tokens.map(|most| most as u64));
+        // A limit in the request replaces the model's limit on prompt and answer.
+        options.max_length = options.max_length.filter(|_| most.is_none());
         options.max_tokens = max_tokens(param, most, context)?;
         options.logprobs = self.logprobs;
         options.stop.extend(self.stop.iter().cloned());

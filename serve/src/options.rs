@@ -1,17 +1,19 @@
 //! [`ServeOptions`] contains the options of a server.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tracewright::GenerateOptions;
+use tracewright::generate::GenerationDefaults;
 
 use crate::ApiKeys;
 
 /// Options of a [`Server`](crate::Server).
 #[derive(Clone)]
 pub struct ServeOptions {
-    /// The options for generating an answer. A request can override the server's options for
-    /// generating an answer.
-    pub defaults: GenerateOptions,
+    /// A function that returns the options for generating an answer, from the options that the
+    /// model sets. A request can override these options.
+    pub defaults: Arc<dyn Fn(&GenerationDefaults) -> GenerateOptions + Send + Sync>,
     /// The API keys that clients can use. Without API keys, each client that can reach the port has
     /// access.
     pub keys: Option<ApiKeys>,
@@ -33,7 +35,7 @@ pub struct ServeOptions {
 impl Default for ServeOptions {
     fn default() -> Self {
         Self {
-            defaults: GenerateOptions::default(),
+            defaults: Arc::new(|defaults| defaults.options.clone()),
             keys: None,
             allowed_origins: Vec::new(),
             max_body: 16 << 20,

@@ -20,7 +20,8 @@ const ANSWERS: u64 = 16;
 #[derive(Deserialize, JsonSchema)]
 pub struct SamplingFields {
     /// The temperature. With the temperature 0, the sampler always takes the most likely token. The
-    /// server's flags set the default values of all sampling fields.
+    /// server's flags and the model's `generation_config.json` set the default values of all
+    /// sampling fields.
     temperature: Option<f32>,
     top_p: Option<f32>,
     top_k: Option<i64>,
@@ -31,6 +32,12 @@ pub struct SamplingFields {
     /// This field is llama.cpp's name for `repetition_penalty`.
     repeat_penalty: Option<f32>,
     repetition_penalty: Option<f32>,
+    /// The number of new tokens before the answer can end, as in vLLM.
+    min_tokens: Option<usize>,
+    /// The number of tokens in sequences that a text contains at most once.
+    no_repeat_ngram_size: Option<usize>,
+    /// Ids of tokens that the sampler never chooses.
+    suppress_tokens: Option<Vec<u32>>,
     /// The seed of the random numbers with which the sampler draws tokens. Requests with the same
     /// seed draw the same tokens. Without a seed, the server chooses a new seed for each request.
     seed: Option<i64>,
@@ -62,6 +69,12 @@ impl SamplingFields {
         set(&mut sampling.penalties.frequency, self.frequency_penalty);
         set(&mut sampling.penalties.presence, self.presence_penalty);
         set(&mut sampling.penalties.repeat, self.repeat_penalty.or(self.repetition_penalty));
+        let rules = &mut sampling.rules;
+        rules.min_new_tokens = self.min_tokens.unwrap_or(rules.min_new_tokens);
+        rules.no_repeat_ngram_size = self.no_repeat_ngram_size.unwrap_or(rules.no_repeat_ngram_size);
+        if let Some(tokens) = &self.suppress_tokens {
+            rules.suppress_tokens.clone_from(tokens);
+        }
         if let Some(top_k) = self.top_k {
             // Some clients send -1 to select all tokens.
             sampling.top_k = usize::try_from(top_k).unwrap_or_default();

@@ -91,8 +91,8 @@ impl<E: Events> State<E> {
 
 fn event(sent: &Sent) -> Event {
     match sent {
-        Sent::Data(value) => Event::default().data(files::exact_json(&value)),
-        Sent::Named(name, value) => Event::default().event(name).data(files::exact_json(&value)),
+        Sent::Data(value) => Event::default().data(files::exact_json(value)),
+        Sent::Named(name, value) => Event::default().event(name).data(files::exact_json(value)),
         Sent::Done => Event::default().data("[DONE]"),
     }
 }

@@ -43,12 +43,13 @@ pub struct Conversation {
 
 impl Conversation {
     pub(super) fn new(model: Model) -> Self {
+        let options = model.defaults().options.clone();
         Self {
             model,
             messages: Vec::new(),
             tools: None,
             variables: Map::new(),
-            options: GenerateOptions::default(),
+            options,
             shown: None,
             tokens: Vec::new(),
         }

@@ -16,7 +16,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use generate::{Chat, GenerateOptions, SavedSequence, Tokenizer};
+use generate::{Chat, GenerationDefaults, SavedSequence, Tokenizer};
 use serde_json::{Value, json};
 
 use engine::Job;
@@ -127,6 +127,12 @@ impl Model {
         &self.inner.text.stop_tokens
     }
 
+    /// Returns the options that the model's `generation_config.json` sets for its texts. Requests
+    /// and conversations begin with these options.
+    pub fn defaults(&self) -> &GenerationDefaults {
+        &self.inner.text.defaults
+    }
+
     /// Creates a request that answers a conversation with the model's chat template. Messages are
     /// JSON objects with the keys `role` and `content`. You can build messages with [`user`],
     /// [`system`] and [`assistant`].
@@ -157,7 +163,7 @@ impl Model {
 
     /// Creates a request that continues a sequence of token ids.
     pub fn continue_tokens(&self, prompt: impl Into<Vec<u32>>) -> Request {
-        let (model, options) = (self.inner.clone(), GenerateOptions::default());
+        let (model, options) = (self.inner.clone(), self.defaults().options.clone());
         Request { model, prompt: prompt.into(), options, continues: false, shown: Vec::new() }
     }
 

@@ -6,7 +6,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use generate::{Chat, GenerateError, GenerateOptions, Tokenizer};
+use generate::{Chat, GenerateError, GenerateOptions, GenerationDefaults, Tokenizer};
 use hub::{Fetched, ModelName};
 use irpa::{Checkpoint, HubFolder};
 use models::fit::OpenWarning;
@@ -48,8 +48,9 @@ impl Opening {
     pub fn read(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self, ModelError> {
         options.check_mesh()?;
         let path = located(path.as_ref(), &options)?;
-        let (source, warnings) = Source::read(&path, &options)?;
+        let (source, mut warnings) = Source::read(&path, &options)?;
         let text = ModelText::read(&path, &source, &options)?;
+        warnings.extend(text.warnings());
         Ok(Self { options, source, text, warnings })
     }
 
@@ -61,6 +62,11 @@ impl Opening {
     /// Returns the ids of the tokens that end a generated text.
     pub fn stop_tokens(&self) -> &[u32] {
         &self.text.stop_tokens
+    }
+
+    /// Returns the options that the model's `generation_config.json` sets for its texts.
+    pub fn defaults(&self) -> &GenerationDefaults {
+        &self.text.defaults
     }
 
     /// Returns warnings about the model's files.

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use generate::{
-    ConstraintProcesses, ConstraintProgram, GenerateError, GenerateOptions, TokenOptions, Tokenizer,
-    stop_tokens,
+    ConstraintProcesses, ConstraintProgram, GenerateError, GenerateOptions, GenerationDefaults, TokenOptions,
+    Tokenizer, generation_defaults, stop_tokens,
 };
 use models::SentenceConfig;
+use models::fit::OpenWarning;
 
 use super::options::TokenOptionsCache;
 use super::render::Renderer;
@@ -20,6 +21,8 @@ pub(super) struct ModelText {
     pub path: PathBuf,
     pub tokenizer: Option<Arc<Tokenizer>>,
     pub stop_tokens: Vec<u32>,
+    /// The options that the model sets for its texts.
+    pub defaults: GenerationDefaults,
     /// The settings with which an embedding model prepares texts.
     pub sentence: Option<SentenceConfig>,
     pub renderer: Renderer,
@@ -33,6 +36,8 @@ impl ModelText {
         let tokenizer = with_room(|| Tokenizer::load(path))??.map(Arc::new);
         let sentence = source.sentence().cloned();
         let stop_tokens = if sentence.is_some() { Vec::new() } else { stop_tokens(path)? };
+        let defaults =
+            if sentence.is_some() { GenerationDefaults::default() } else { generation_defaults(path)? };
         let renderer = Renderer::new(path, options.template_program.clone());
         let (path, token_options) = (path.to_owned(), TokenOptionsCache::default());
         let (constraint_program, processes) = (options.constraint_program.clone(), OnceLock::new());
@@ -40,12 +45,19 @@ impl ModelText {
             path,
             tokenizer,
             stop_tokens,
+            defaults,
             sentence,
             renderer,
             token_options,
             constraint_program,
             processes,
         })
+    }
+
+    /// Returns a warning for each key of `generation_config.json` that is not applied.
+    pub fn warnings(&self) -> impl Iterator<Item = OpenWarning> + '_ {
+        let keys = self.defaults.unapplied.iter().cloned();
+        keys.map(|(key, found)| OpenWarning::UnappliedKey { key, found })
     }
 
     /// Returns the tokenizer, or an error if the model has no tokenizer.

@@ -19,16 +19,16 @@ pub struct Arguments {
     #[command(flatten)]
     pub template: TemplateArguments,
     /// Maximum number of new tokens per answer; with -1, only the context limits the length
+    /// [default: the model's, or 1024]
     #[arg(
         short = 'n',
         long = "max-tokens",
         visible_alias = "n-predict",
         value_name = "N",
-        default_value_t = 1024,
         allow_negative_numbers = true,
         value_parser = max_tokens
     )]
-    pub max_tokens: usize,
+    pub max_tokens: Option<usize>,
     /// End an answer before this text; may be repeated
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["json_schema", "grammar"])]
     pub stop: Vec<String>,
@@ -100,8 +100,8 @@ mod run {
             let limit = load::limit(&opening);
             let model = load::open(opening, &self.run.build.compile, interrupt)?;
             say_ends(&options, &model);
-            if model.stop_tokens().is_empty() && self.stop.is_empty() {
-                let length = match self.max_tokens {
+            if model.stop_tokens().is_empty() && options.stop.is_empty() {
+                let length = match options.max_tokens {
                     UNLIMITED => "fills the context".to_owned(),
                     most => format!("has {most} tokens"),
                 };
@@ -141,10 +141,13 @@ mod run {
         }
         let extras = Extras::read(&arguments.template)?;
         opening.render(&extras.clone().chat(conversation(None, "Hello")))?;
+        let options = arguments.sampling.options(model, opening)?;
+        let of_model = arguments.sampling.of_model(opening.defaults()).max_new_tokens;
         let options = GenerateOptions {
-            max_tokens: arguments.max_tokens,
-            stop: arguments.stop.clone(),
-            ..arguments.sampling.options(model, opening.tokenizer())?
+            max_tokens: arguments.max_tokens.or(of_model).unwrap_or(1024),
+            max_length: options.max_length.filter(|_| arguments.max_tokens.is_none()),
+            stop: [&options.stop[..], &arguments.stop].concat(),
+            ..options
         };
         arguments.sampling.check(opening, &options)?;
         Ok((extras, options))

@@ -30,16 +30,16 @@ pub struct Arguments {
     #[command(flatten)]
     pub template: TemplateArguments,
     /// Maximum number of new tokens; with -1, only the context limits the length
+    /// [default: the model's, or 128]
     #[arg(
         short = 'n',
         long = "max-tokens",
         visible_alias = "n-predict",
         value_name = "N",
-        default_value_t = 128,
         allow_negative_numbers = true,
         value_parser = max_tokens
     )]
-    pub max_tokens: usize,
+    pub max_tokens: Option<usize>,
     /// Continue the text after an end-of-text token of the model
     #[arg(long, conflicts_with_all = ["json_schema", "grammar"])]
     pub ignore_eos: bool,
@@ -126,10 +126,14 @@ mod run {
             let cache = self.prompt_cache.as_deref().map(|path| SequenceFile::open(&self.model, path));
             let mut cache = cache.transpose()?;
             let logits = self.save_logits.as_deref().map(|path| begin(&self.model, path)).transpose()?;
-            let &Arguments { max_tokens, all_positions, .. } = self;
+            let (max_tokens, all_positions) = (options.max_tokens, self.all_positions);
             opening.options.speculate = self.sampling.speculate.clone();
             let known = SequenceFile::tokens(cache.as_ref());
-            let new = if max_tokens == UNLIMITED { ROOM.saturating_sub(prompt.len()).max(LEAST) } else { max_tokens };
+            let new = if max_tokens == UNLIMITED {
+                ROOM.saturating_sub(prompt.len()).max(LEAST)
+            } else {
+                max_tokens
+            };
             opening.fit_context(prompt.len().saturating_add(new).max(known));
             opening.options.score = all_positions;
             let limit = load::limit(&opening);
@@ -187,13 +191,15 @@ mod run {
     /// tokenizer supports the options.
     fn prepare(opening: &Opening, arguments: &Arguments) -> Result<(Vec<u32>, GenerateOptions), Error> {
         let prompt = prompt(opening, arguments)?;
+        let options = arguments.sampling.options(&arguments.model, opening)?;
         let options = GenerateOptions {
-            max_tokens: arguments.max_tokens,
-            stop: arguments.stop.clone(),
+            max_tokens: arguments.max_tokens.unwrap_or(options.max_tokens),
+            max_length: options.max_length.filter(|_| arguments.max_tokens.is_none()),
+            stop: [&options.stop[..], &arguments.stop].concat(),
             ignore_eos: arguments.ignore_eos,
             logprobs: arguments.logprobs,
             keep_logits: arguments.save_logits.is_some(),
-            ..arguments.sampling.options(&arguments.model, opening.tokenizer())?
+            ..options
         };
         arguments.sampling.check(opening, &options)?;
         Ok((prompt, options))

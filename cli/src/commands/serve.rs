@@ -68,6 +68,7 @@ impl FromStr for NamedModel {
 #[cfg(all(feature = "iree", feature = "serve"))]
 mod run {
     use std::path::Path;
+    use std::sync::Arc;
 
     use serve::{ApiKeys, ServeOptions, ServedModel, Server};
     use tracewright::model::Opening;
@@ -93,8 +94,15 @@ mod run {
             let opened = ServedModel { name: first.name(), open: Box::new(move || Ok(model.clone())) };
             let later = others.iter().map(|model| self.on_demand(model, invocation));
             let models = [opened].into_iter().chain(later).collect();
+            let flags = self.sampling.clone();
             let options = ServeOptions {
-                defaults,
+                // The flags were checked for the first model.
+                defaults: Arc::new(move |model| GenerateOptions {
+                    follow: defaults.follow.clone(),
+                    dry_breakers: defaults.dry_breakers.clone(),
+                    whitespace_flexible: defaults.whitespace_flexible,
+                    ..flags.over(model).unwrap_or_else(|_| defaults.clone())
+                }),
                 keys,
                 allowed_origins: self.allow_origin.clone(),
                 max_body: (self.max_body as usize) << 20,
@@ -157,7 +165,7 @@ mod run {
     /// compilation begins.
     fn prepare(opening: &Opening, arguments: &Arguments) -> Result<GenerateOptions, Error> {
         let model: &Path = &arguments.models[0].path;
-        let options = arguments.sampling.options(model, opening.tokenizer())?;
+        let options = arguments.sampling.options(model, opening)?;
         arguments.sampling.check(opening, &options)?;
         Ok(options)
     }

@@ -9,8 +9,8 @@ use llguidance::{Matcher, ParserFactory};
 use serde::{Deserialize, Serialize};
 
 use super::schema::{self, Prepared, Slot};
-use super::{grammars, located, slots};
 use super::vocabulary::{Encode, Vocabulary};
+use super::{grammars, located, slots};
 
 /// The text of a schema or a grammar. `is_flexible` permits whitespace in JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,8 +76,7 @@ impl GrammarCompiler {
 
     fn matching(&self, grammar: TopLevelGrammar, slots: Vec<Slot>) -> Result<Matching, String> {
         let filled = slots::filled(grammar, slots, self.factory.tok_env(), self.factory.limits())?;
-        let mut matcher =
-            caught(|| Ok(Matcher::new(self.factory.create_parser_from_init_default(filled))))?;
+        let mut matcher = caught(|| Ok(Matcher::new(self.factory.create_parser_from_init_default(filled))))?;
         match matcher.get_error() {
             Some(why) => Err(why),
             None => {

@@ -1,5 +1,5 @@
 //! Finds the special tokens of a GGUF vocabulary by their texts, as llama.cpp does
-//! (`llama_vocab::impl::load`): many files give the token that ends a turn the type of a normal
+//! (`llama_vocab::impl::load`). Many files give the token that ends a turn the type of a normal
 //! token, or contain no token types at all.
 
 use super::{Kind, Vocabulary};

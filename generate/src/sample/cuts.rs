@@ -68,3 +68,38 @@ pub(super) fn keep_top_n_sigma(candidates: &mut Vec<Candidate>, n: f32) {
     let least = best - f64::from(n) * deviation;
     candidates.retain(|candidate| candidate.logit >= least);
 }
+
+/// Keeps the most likely tokens up to the fraction `share` of the entropy of the 100 most likely
+/// tokens, like `TopHLogitsWarper` of Hugging Face transformers.
+pub(super) fn keep_top_h(candidates: &mut Vec<Candidate>, share: f32) {
+    const MOST: usize = 100;
+    candidates.sort_unstable_by(likely_first);
+    candidates.truncate(MOST);
+    let terms: Vec<f64> = log_softmax(candidates).into_iter().map(|log| -log * libm::exp(log)).collect();
+    let most = terms.iter().sum::<f64>() * f64::from(share);
+    let mut cumulative = 0.0;
+    let within = terms.iter().take_while(|term| {
+        cumulative += **term;
+        cumulative <= most
+    });
+    let keep = within.count().max(1);
+    candidates.truncate(keep);
+}
+
+/// Keeps tokens with at least the probability `least`, and the most likely token, like
+/// `EpsilonLogitsWarper` of Hugging Face transformers (Hewitt et al., "Truncation Sampling as
+/// Language Model Desmoothing", 2022).
+pub(super) fn keep_probable(candidates: &mut Vec<Candidate>, least: f64) {
+    let best = candidates.iter().map(|candidate| candidate.logit).fold(f64::NEG_INFINITY, f64::max);
+    let mut probabilities = softmax(candidates).into_iter();
+    let is_probable = |probability: Option<f64>| probability.is_some_and(|probability| probability >= least);
+    candidates.retain(|candidate| is_probable(probabilities.next()) || candidate.logit >= best);
+}
+
+/// Keeps tokens with at least the probability min(ε, √ε · exp(−entropy)), and the most likely
+/// token, like `EtaLogitsWarper` of Hugging Face transformers.
+pub(super) fn keep_eta(candidates: &mut Vec<Candidate>, epsilon: f32) {
+    let epsilon = f64::from(epsilon);
+    let entropy: f64 = log_softmax(candidates).into_iter().map(|log| -log * libm::exp(log)).sum();
+    keep_probable(candidates, epsilon.min(epsilon.sqrt() * libm::exp(-entropy)));
+}

@@ -14,6 +14,7 @@ mod cuts;
 mod dry;
 mod mirostat;
 mod penalties;
+mod rules;
 #[cfg(test)]
 mod tests;
 mod xtc;
@@ -21,6 +22,7 @@ mod xtc;
 pub use dry::{Breakers, Dry};
 pub use mirostat::{Mirostat, MirostatVersion};
 pub use penalties::Penalties;
+pub use rules::{LogitRules, TextBounds};
 pub use xtc::Xtc;
 
 use rand_chacha::ChaCha8Rng;
@@ -49,6 +51,17 @@ pub struct Sampling {
     /// The sampler keeps tokens whose logits are at most this many standard deviations below the
     /// largest logit. Values of 0 or less keep all tokens.
     pub top_n_sigma: f32,
+    /// The sampler keeps the most likely tokens up to this fraction of the entropy of the 100 most
+    /// likely tokens; 0 keeps all tokens.
+    pub top_h: f32,
+    /// The sampler keeps tokens with at least this probability; 0 keeps all tokens.
+    pub epsilon_cutoff: f32,
+    /// The sampler keeps tokens with at least this probability, or with less probability if the
+    /// next token is hard to predict; 0 keeps all tokens.
+    pub eta_cutoff: f32,
+    /// Rules that forbid, force or favour tokens. The sampler applies the rules with every order of
+    /// the sampling steps.
+    pub rules: LogitRules,
     /// Penalties for tokens that the text already contains.
     pub penalties: Penalties,
     /// Penalties for tokens that would continue a repetition.
@@ -75,6 +88,10 @@ impl Default for Sampling {
             min_p: 0.0,
             typical_p: 1.0,
             top_n_sigma: 0.0,
+            top_h: 0.0,
+            epsilon_cutoff: 0.0,
+            eta_cutoff: 0.0,
+            rules: LogitRules::default(),
             penalties: Penalties::default(),
             dry: Dry::default(),
             xtc: Xtc::default(),
@@ -102,6 +119,12 @@ pub enum SamplingStep {
     TopP,
     /// The sampling step that [`Sampling::min_p`] configures.
     MinP,
+    /// The sampling step that [`Sampling::top_h`] configures.
+    TopH,
+    /// The sampling step that [`Sampling::epsilon_cutoff`] configures.
+    EpsilonCutoff,
+    /// The sampling step that [`Sampling::eta_cutoff`] configures.
+    EtaCutoff,
     /// The sampling step that [`Sampling::xtc`] configures.
     Xtc,
     /// The sampling step that [`Sampling::temperature`] configures.
@@ -109,8 +132,9 @@ pub enum SamplingStep {
 }
 
 impl SamplingStep {
-    /// All sampling steps, in llama.cpp's default order.
-    pub const ORDER: [Self; 9] = [
+    /// All sampling steps, in llama.cpp's default order. The steps that llama.cpp lacks come after
+    /// `min_p`.
+    pub const ORDER: [Self; 12] = [
         Self::Penalties,
         Self::Dry,
         Self::TopNSigma,
@@ -118,11 +142,32 @@ impl SamplingStep {
         Self::TypicalP,
         Self::TopP,
         Self::MinP,
+        Self::TopH,
+        Self::EpsilonCutoff,
+        Self::EtaCutoff,
         Self::Xtc,
         Self::Temperature,
     ];
 
-    /// Returns the name of the sampling step in llama.cpp.
+    /// All sampling steps, in the order of Hugging Face transformers. The steps that transformers
+    /// lacks come after the penalties or at the end.
+    pub const TRANSFORMERS: [Self; 12] = [
+        Self::Penalties,
+        Self::Dry,
+        Self::Temperature,
+        Self::TopH,
+        Self::TopK,
+        Self::TopP,
+        Self::MinP,
+        Self::TypicalP,
+        Self::EpsilonCutoff,
+        Self::EtaCutoff,
+        Self::TopNSigma,
+        Self::Xtc,
+    ];
+
+    /// Returns the name of the sampling step in llama.cpp, or in transformers if llama.cpp lacks the
+    /// step.
     pub fn word(self) -> &'static str {
         match self {
             Self::Penalties => "penalties",
@@ -132,8 +177,42 @@ impl SamplingStep {
             Self::TypicalP => "typ_p",
             Self::TopP => "top_p",
             Self::MinP => "min_p",
+            Self::TopH => "top_h",
+            Self::EpsilonCutoff => "epsilon_cutoff",
+            Self::EtaCutoff => "eta_cutoff",
             Self::Xtc => "xtc",
             Self::Temperature => "temperature",
+        }
+    }
+}
+
+impl SamplingStep {
+    /// Changes or removes the candidates for the next token.
+    fn run(
+        self,
+        sampling: &Sampling,
+        candidates: &mut Vec<Candidate>,
+        seen: &[u32],
+        random: &mut ChaCha8Rng,
+    ) {
+        match self {
+            Self::Penalties if !sampling.penalties.is_off() => sampling.penalties.apply(candidates, seen),
+            Self::Dry if !sampling.dry.is_off() => sampling.dry.apply(candidates, seen),
+            Self::TopNSigma if sampling.top_n_sigma > 0.0 => {
+                cuts::keep_top_n_sigma(candidates, sampling.top_n_sigma);
+            }
+            Self::TopK => cuts::keep_top_k(candidates, sampling.top_k),
+            Self::TypicalP if sampling.typical_p < 1.0 => cuts::keep_typical(candidates, sampling.typical_p),
+            Self::TopP if sampling.top_p < 1.0 => cuts::keep_top_p(candidates, sampling.top_p),
+            Self::MinP if sampling.min_p > 0.0 => cuts::keep_min_p(candidates, sampling.min_p),
+            Self::TopH if sampling.top_h > 0.0 => cuts::keep_top_h(candidates, sampling.top_h),
+            Self::EpsilonCutoff if sampling.epsilon_cutoff > 0.0 => {
+                cuts::keep_probable(candidates, sampling.epsilon_cutoff.into());
+            }
+            Self::EtaCutoff if sampling.eta_cutoff > 0.0 => cuts::keep_eta(candidates, sampling.eta_cutoff),
+            Self::Xtc if !sampling.xtc.is_off() => sampling.xtc.cut(candidates, || fraction(random)),
+            Self::Temperature => heat(candidates, sampling.temperature),
+            _ => {}
         }
     }
 }
@@ -142,7 +221,7 @@ impl Sampling {
     /// Whether the settings always choose the most likely token. If the most likely token is always
     /// chosen, the compiled program chooses the token, and the host needs no logits.
     pub(crate) fn takes_the_likeliest(&self) -> bool {
-        if self.temperature != 0.0 {
+        if self.temperature != 0.0 || !self.rules.is_off() {
             return false;
         }
         let keeps_the_likeliest = |step: &SamplingStep| match step {
@@ -166,7 +245,8 @@ impl Sampling {
 
     /// Checks that each sampling setting is in the setting's range.
     fn check(&self) -> Result<(), GenerateError> {
-        let Self { penalties, dry, xtc, .. } = self;
+        let Self { penalties, dry, xtc, rules, .. } = self;
+        let factor = rules.encoder_repetition_penalty;
         let share = |x: f32| (0.0..=1.0).contains(&x);
         let from_zero = |x: f32| x >= 0.0 && x.is_finite();
         let above_zero = |x: f32| x > 0.0 && x.is_finite();
@@ -181,6 +261,10 @@ impl Sampling {
             ("min_p", self.min_p, share(self.min_p), SHARE),
             ("typical_p", self.typical_p, share(self.typical_p), SHARE),
             ("top_n_sigma", self.top_n_sigma, self.top_n_sigma.is_finite(), NUMBER),
+            ("top_h", self.top_h, share(self.top_h), SHARE),
+            ("epsilon_cutoff", self.epsilon_cutoff, share(self.epsilon_cutoff), SHARE),
+            ("eta_cutoff", self.eta_cutoff, share(self.eta_cutoff), SHARE),
+            ("rules.encoder_repetition_penalty", factor, above_zero(factor), ABOVE_ZERO),
             ("penalties.repeat", penalties.repeat, above_zero(penalties.repeat), ABOVE_ZERO),
             ("penalties.frequency", penalties.frequency, penalties.frequency.is_finite(), NUMBER),
             ("penalties.presence", penalties.presence, penalties.presence.is_finite(), NUMBER),
@@ -210,6 +294,7 @@ pub struct Sampler {
     random: ChaCha8Rng,
     surprise: Option<Surprise>,
     step: u64,
+    text: TextBounds,
 }
 
 impl Sampler {
@@ -224,7 +309,14 @@ impl Sampler {
             random: ChaCha8Rng::seed_from_u64(sampling.seed),
             surprise: sampling.mirostat.as_ref().map(Surprise::new),
             step: 0,
+            text: TextBounds::default(),
         })
+    }
+
+    /// Sets the bounds of the text, which [`Sampling::rules`] need. By default, all tokens are new,
+    /// and the text has no limit and no stop tokens.
+    pub fn begin(&mut self, text: TextBounds) {
+        self.text = text;
     }
 
     /// Counts a token that the compiled program chose. The sampler's error messages contain the
@@ -242,6 +334,17 @@ impl Sampler {
         self.choose_among(seen, logits, |_| true)
     }
 
+    /// Returns the tokens from which the sampler would draw, and their probabilities, without
+    /// drawing a token.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`choose`](Self::choose).
+    pub fn probabilities(&self, seen: &[u32], logits: &[f32]) -> Result<Vec<(u32, f64)>, GenerateError> {
+        let mut candidates = self.clone().candidates(seen, logits, |_| true)?;
+        candidates.sort_unstable_by_key(|candidate| candidate.token);
+        Ok(candidates.iter().map(|candidate| candidate.token).zip(softmax(&candidates)).collect())
+    }
+
     /// Chooses a token like [`choose`](Self::choose), among the tokens for which `allowed` returns
     /// true. Before the first sampling step, the sampler removes all tokens for which `allowed`
     /// returns false.
@@ -254,28 +357,7 @@ impl Sampler {
         logits: &[f32],
         allowed: impl Fn(u32) -> bool,
     ) -> Result<u32, GenerateError> {
-        let step = self.step;
-        self.step += 1;
-        if let Some(token) = logits.iter().position(|&logit| logit.is_nan() || logit == f32::INFINITY) {
-            return Err(GenerateError::Logit { step, token, found: logits[token] });
-        }
-        if logits.iter().all(|&logit| logit == f32::NEG_INFINITY) {
-            return Err(GenerateError::NoCandidate { step, count: logits.len() });
-        }
-        let tokens = (0..).zip(logits).filter(|&(_, &logit)| logit > f32::NEG_INFINITY);
-        let tokens = tokens.filter(|&(token, _)| allowed(token));
-        if self.sampling.takes_the_likeliest() {
-            // If several tokens have the largest logit, the token with the lowest id wins, as in
-            // `torch.argmax`.
-            let best = tokens.reduce(|best, next| if next.1 > best.1 { next } else { best });
-            return best.map(|(token, _)| token).ok_or(GenerateError::NothingAllowed { step });
-        }
-        let candidate = |(token, &logit): (u32, &f32)| Candidate { token, logit: logit.into() };
-        let mut candidates: Vec<_> = tokens.map(candidate).collect();
-        if candidates.is_empty() {
-            return Err(GenerateError::NothingAllowed { step });
-        }
-        self.narrow(&mut candidates, seen, logits.len());
+        let candidates = self.candidates(seen, logits, allowed)?;
         let (token, probability) = self.draw(candidates);
         if let Some(surprise) = &mut self.surprise {
             surprise.observe(probability);
@@ -283,34 +365,89 @@ impl Sampler {
         Ok(token)
     }
 
-    /// Runs all sampling steps, but does not draw a token yet.
-    fn narrow(&mut self, candidates: &mut Vec<Candidate>, seen: &[u32], vocabulary: usize) {
-        let Self { sampling, random, .. } = self;
-        for step in sampling.steps() {
-            match step {
-                SamplingStep::Penalties if !sampling.penalties.is_off() => {
-                    sampling.penalties.apply(candidates, seen);
-                }
-                SamplingStep::Dry if !sampling.dry.is_off() => sampling.dry.apply(candidates, seen),
-                SamplingStep::TopNSigma if sampling.top_n_sigma > 0.0 => {
-                    cuts::keep_top_n_sigma(candidates, sampling.top_n_sigma);
-                }
-                SamplingStep::TopK => cuts::keep_top_k(candidates, sampling.top_k),
-                SamplingStep::TypicalP if sampling.typical_p < 1.0 => {
-                    cuts::keep_typical(candidates, sampling.typical_p);
-                }
-                SamplingStep::TopP if sampling.top_p < 1.0 => cuts::keep_top_p(candidates, sampling.top_p),
-                SamplingStep::MinP if sampling.min_p > 0.0 => cuts::keep_min_p(candidates, sampling.min_p),
-                SamplingStep::Xtc if !sampling.xtc.is_off() => {
-                    sampling.xtc.cut(candidates, || fraction(random));
-                }
-                SamplingStep::Temperature => heat(candidates, sampling.temperature),
-                _ => {}
+    /// Returns the tokens that remain after all sampling steps.
+    fn candidates(
+        &mut self,
+        seen: &[u32],
+        logits: &[f32],
+        allowed: impl Fn(u32) -> bool,
+    ) -> Result<Vec<Candidate>, GenerateError> {
+        let step = self.step;
+        self.step += 1;
+        let repaired: Vec<f32>;
+        let mut logits = logits;
+        if self.sampling.rules.remove_invalid_values {
+            let repair = |&logit: &f32| if logit.is_nan() { 0.0 } else { logit.min(f32::MAX) };
+            repaired = logits.iter().map(repair).collect();
+            logits = &repaired;
+        }
+        if let Some(token) = logits.iter().position(|&logit| logit.is_nan() || logit == f32::INFINITY) {
+            return Err(GenerateError::Logit { step, token, found: logits[token] });
+        }
+        let finite = logits.iter().filter(|&&logit| logit > f32::NEG_INFINITY).count();
+        if finite == 0 {
+            return Err(GenerateError::NoCandidate { step, count: logits.len() });
+        }
+        let candidate = |(token, &logit): (u32, &f32)| Candidate { token, logit: logit.into() };
+        let tokens = (0..).zip(logits).filter(|&(_, &logit)| logit > f32::NEG_INFINITY);
+        let tokens = tokens.filter(|&(token, _)| allowed(token)).map(candidate);
+        if self.sampling.takes_the_likeliest() {
+            // If several tokens have the largest logit, the token with the lowest id wins, as in
+            // `torch.argmax`.
+            let best = tokens.reduce(|best, next| if next.logit > best.logit { next } else { best });
+            return Ok(vec![best.ok_or(GenerateError::NothingAllowed { step })?]);
+        }
+        let mut candidates: Vec<_> = tokens.collect();
+        if candidates.is_empty() {
+            return Err(GenerateError::NothingAllowed { step });
+        }
+        let is_constrained = candidates.len() < finite;
+        let forced = self.sampling.rules.forced(seen, &self.text).into_iter();
+        let forced = forced.filter(|&token| (token as usize) < logits.len() && allowed(token));
+        let forced: Vec<_> = forced.map(|token| Candidate { token, logit: 0.0 }).collect();
+        if !forced.is_empty() {
+            candidates = forced;
+        }
+        // A constraint that allows only forbidden tokens wins over the rules.
+        match self.narrow(&mut candidates, seen, logits.len()) || is_constrained {
+            true => Ok(candidates),
+            false => Err(GenerateError::NothingLeft { step }),
+        }
+    }
+
+    /// Runs all sampling steps, but does not draw a token yet. If the rules forbid all candidates,
+    /// the function keeps the candidates and returns false.
+    fn narrow(&mut self, candidates: &mut Vec<Candidate>, seen: &[u32], vocabulary: usize) -> bool {
+        let Self { sampling, random, text, .. } = self;
+        let rules = (!sampling.rules.is_off()).then_some(&sampling.rules);
+        if let Some(rules) = rules {
+            rules.favour(candidates, seen, text);
+        }
+        let forbid = |candidates: &mut Vec<Candidate>| {
+            let Some(rules) = rules else { return true };
+            let before = candidates.clone();
+            rules.forbid(candidates, seen, text);
+            let is_left = !candidates.is_empty();
+            if !is_left {
+                *candidates = before;
             }
+            is_left
+        };
+        // The penalties come before the rules, and all other steps come after the rules.
+        let is_penalty = |step: &SamplingStep| matches!(step, SamplingStep::Penalties | SamplingStep::Dry);
+        let steps = sampling.steps();
+        let (penalties, others) = steps.split_at(steps.iter().take_while(|step| is_penalty(step)).count());
+        for step in penalties {
+            step.run(sampling, candidates, seen, random);
+        }
+        let is_left = forbid(candidates);
+        for step in others {
+            step.run(sampling, candidates, seen, random);
         }
         if let Some(surprise) = &self.surprise {
             surprise.cut(candidates, vocabulary);
         }
+        is_left
     }
 
     /// Draws a token from the remaining candidates. Returns the id and the probability of the token.

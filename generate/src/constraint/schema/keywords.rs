@@ -286,7 +286,7 @@ impl<'a> Preparer<'a> {
             return unsupported("if", "list the cases in `anyOf`, each with a `const` that distinguishes it");
         }
         let least = from.get("minContains").map_or(Some(1), Value::as_u64);
-        if from.get("contains").is_some() && !(least == Some(0) && !from.contains_key("maxContains")) {
+        if from.contains_key("contains") && (least != Some(0) || from.contains_key("maxContains")) {
             return unsupported("contains", "describe the first items in `prefixItems`, or set `minItems`");
         }
         Ok(())
@@ -540,9 +540,8 @@ impl<'a> Preparer<'a> {
             let help = "list the allowed values with `enum`, `pattern` or `anyOf`";
             return Err(SchemaError::Unsupported { at: place.to("not").at, keyword: "not", help });
         };
-        let is_left = |name: &&&str| {
-            !excluded.contains(*name) && !(**name == "integer" && excluded.contains(&"number"))
-        };
+        let is_left =
+            |name: &&&str| !(excluded.contains(*name) || **name == "integer" && excluded.contains(&"number"));
         let left: Vec<&&str> = types.iter().filter(is_left).collect();
         if left.is_empty() {
             return Ok(Value::Bool(false));

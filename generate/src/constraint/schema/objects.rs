@@ -182,10 +182,10 @@ impl<'a> Preparer<'a> {
                 out.insert("properties".to_owned(), properties.into());
             }
             Names::Matching(pattern) => {
-                if let Some(Value::Object(properties)) = out.get("properties") {
-                    if !properties.keys().all(|name| super::patterns::matches(&pattern, name)) {
-                        return Err(unsupported());
-                    }
+                if let Some(Value::Object(properties)) = out.get("properties")
+                    && !properties.keys().all(|name| super::patterns::matches(&pattern, name))
+                {
+                    return Err(unsupported());
                 }
                 out.insert("patternProperties".to_owned(), json!({ pattern: others }));
             }
