@@ -2,12 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "the helpers are called by tests only")]
 
+#[path = "../../template/tests/documents/mod.rs"]
+mod documents;
 mod support;
 
 use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use documents::{Document, Random};
 use errors::WithCauses;
 use ops::{ElementType, TensorType};
 use rand_chacha::ChaCha8Rng;
@@ -68,7 +71,7 @@ impl Executor for Anything {
     }
 }
 
-const CONTEXT: usize = 600;
+const CONTEXT: usize = 60_000;
 
 fn anything(vocabulary: usize, batch: usize, seed: u64) -> Network<Anything> {
     favouring(&[], vocabulary, batch, seed)
@@ -489,6 +492,38 @@ fn a_module_that_favours_what_is_no_token_is_broken() {
         assert!(
             matches!(error, GenerateError::Favoured { token, vocabulary: 3 } if token == wrong),
             "{favoured:?}: {error}"
+        );
+    }
+}
+
+/// The constants of a schema are the only possible answer, whatever the network generates.
+#[test]
+fn random_documents_pass_through_schemas() {
+    let tokenizer = tokenizer();
+    let constrainer = constrainer(&tokenizer);
+    let mut random = Random(62);
+    for seed in 0..400 {
+        let documents: Vec<Document> = std::iter::repeat_with(|| Document::new(&mut random, 2))
+            // JSON has no text for the float that Python prints as `Infinity`.
+            .filter(|document| !document.dumped.contains("Infinity"))
+            .take(50)
+            .collect();
+        let constants: Vec<_> =
+            documents.iter().map(|document| format!("{{\"const\":{}}}", document.text)).collect();
+        let schema = format!(
+            "{{\"type\":\"array\",\"prefixItems\":[{}],\"items\":false,\"minItems\":50}}",
+            constants.join(",")
+        );
+        let constraint = constrainer.json_schema(&schema).unwrap();
+        let network = anything(tokenizer.vocab_size(), 1, seed);
+        let options = TokenOptions { max_tokens: CONTEXT, ..options(constraint, 1.0, seed) };
+        let generated =
+            Session::new(&network).generate(&[5], &options, |_| ControlFlow::Continue(())).unwrap();
+        let compact: Vec<&str> = documents.iter().map(|document| &*document.compact).collect();
+        assert_eq!(
+            tokenizer.decode(&generated.tokens).unwrap(),
+            format!("[{}]", compact.join(",")),
+            "{schema}"
         );
     }
 }

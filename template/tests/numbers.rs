@@ -3,144 +3,14 @@
 //!
 //! `tests/oracle/values.py` writes the expected results of the expressions.
 
+mod documents;
+
 use std::fs;
 use std::path::Path;
 
+use documents::{Document, Random};
 use serde_json::{Map, Value};
 use tracewright_template::{Chat, ChatTemplate};
-
-/// A random document: its JSON text with random white space, and the text that Python's
-/// `json.dumps(json.loads(text), ensure_ascii=False)` returns.
-#[derive(Default)]
-struct Document {
-    text: String,
-    dumped: String,
-}
-
-impl Document {
-    fn both(&mut self, text: &str) {
-        self.text.push_str(text);
-        self.dumped.push_str(text);
-    }
-}
-
-/// The generator SplitMix64. The same seed gives the same documents on every machine.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    fn digits(&mut self, most: u64) -> String {
-        (0..1 + self.below(most)).map(|_| char::from(b'0' + self.below(10) as u8)).collect()
-    }
-
-    fn integer(&mut self) -> String {
-        let digits = match self.below(6) {
-            0 => self.below(100).to_string(),
-            1 => self.next().to_string(),
-            2 => ((1_u128 << self.below(127)) + u128::from(self.below(3)) - 1).to_string(),
-            3 => (self.next() >> self.below(64)).to_string(),
-            4 => u128::MAX.to_string(),
-            _ => self.digits(60),
-        };
-        let digits = digits.trim_start_matches('0');
-        let digits = if digits.is_empty() { "0" } else { digits };
-        if self.below(2) == 0 { format!("-{digits}") } else { digits.to_owned() }
-    }
-
-    fn real(&mut self) -> String {
-        let text = match self.below(6) {
-            // Every bit pattern of a finite float is equally likely.
-            0 => format!("{:e}", f64::from_bits(self.next())),
-            1 => format!("{}.{}", self.below(100), self.digits(20)),
-            2 => format!("{}.{}e{}", self.below(10), self.digits(25), self.below(680) as i64 - 350),
-            3 => format!("{}E+{}", self.below(1000), self.below(30)),
-            4 => format!("{:e}", f64::from_bits(self.below(1 << 52))), // a subnormal float
-            _ => ["0.0", "1e16", "1e15", "0.0001", "0.00001", "1e400", "5e-324", "9007199254740993.0"]
-                [self.below(8) as usize]
-                .to_owned(),
-        };
-        let text = if text.contains(['N', 'i']) { "53.630839129292724".to_owned() } else { text };
-        let text = if text.contains(['.', 'e', 'E']) { text } else { text + ".5" };
-        let text = text.trim_start_matches('-');
-        if self.below(2) == 0 { format!("-{text}") } else { text.to_owned() }
-    }
-
-    fn document(&mut self, depth: u64, out: &mut Document) {
-        match self.below(if depth == 0 { 7 } else { 10 }) {
-            0..=2 => {
-                let text = self.integer();
-                out.dumped.push_str(if text == "-0" { "0" } else { &text });
-                out.text.push_str(&text);
-            }
-            3..=5 => {
-                let text = self.real();
-                out.dumped.push_str(&dumped(text.parse().expect("the text is a float")));
-                out.text.push_str(&text);
-            }
-            6 => {
-                let word =
-                    ["null", "true", "\"1e400\"", "\"-0 \\\" 123456789012345678901\"", "\"é\\\\\"", "\"\""];
-                out.both(word[self.below(6) as usize]);
-            }
-            kind => {
-                let (open, close) = if kind < 9 { ("[", "]") } else { ("{", "}") };
-                out.both(open);
-                for i in 0..self.below(6) {
-                    if i > 0 {
-                        out.text.push_str([",", ", ", " ,\n"][self.below(3) as usize]);
-                        out.dumped.push_str(", ");
-                    }
-                    if close == "}" {
-                        out.both(&format!("\"key {i} 1e999\""));
-                        out.text.push_str([":", " : "][self.below(2) as usize]);
-                        out.dumped.push_str(": ");
-                    }
-                    self.document(depth - 1, out);
-                }
-                out.both(close);
-            }
-        }
-    }
-}
-
-/// Python's `json.dumps` of a float: the fewest digits that give the same float, with an exponent
-/// below 1e-4 and from 1e16.
-fn dumped(number: f64) -> String {
-    if number.is_infinite() {
-        return if number > 0.0 { "Infinity" } else { "-Infinity" }.to_owned();
-    }
-    // Of two nearest texts with the fewest digits, Python takes the text with the even digit.
-    let shortest = format!("{:e}", number.abs());
-    let text = (0..17).map(|digits| format!("{:.digits$e}", number.abs()));
-    let text = text.into_iter().find(|text| text.parse() == Ok(number.abs()));
-    let text = text.filter(|text| text.len() <= shortest.len()).unwrap_or(shortest);
-    let (digits, exponent) = text.split_once('e').expect("an exponent");
-    let (digits, exponent): (String, i32) = (digits.replace('.', ""), exponent.parse().expect("an exponent"));
-    let sign = if number.is_sign_negative() { "-" } else { "" };
-    let whole = (exponent + 1) as usize;
-    let body = match exponent {
-        -4..0 => format!("0.{}{digits}", "0".repeat(-exponent as usize - 1)),
-        0..16 if digits.len() > whole => format!("{}.{}", &digits[..whole], &digits[whole..]),
-        0..16 => format!("{digits:0<whole$}.0"),
-        _ => {
-            let (first, rest) = digits.split_at(1);
-            let point = if rest.is_empty() { "" } else { "." };
-            let sign = if exponent < 0 { '-' } else { '+' };
-            format!("{first}{point}{rest}e{sign}{:02}", exponent.abs())
-        }
-    };
-    format!("{sign}{body}")
-}
 
 #[test]
 fn random_documents_pass_through_messages_tools_and_variables() {
@@ -149,13 +19,7 @@ fn random_documents_pass_through_messages_tools_and_variables() {
     let template = ChatTemplate::from_source(source, Map::new()).unwrap();
     let mut random = Random(62);
     for _ in 0..200 {
-        let documents: Vec<Document> = (0..100)
-            .map(|_| {
-                let mut document = Document::default();
-                random.document(3, &mut document);
-                document
-            })
-            .collect();
+        let documents: Vec<Document> = (0..100).map(|_| Document::new(&mut random, 3)).collect();
         let list = |before: &str, after: &str| {
             let documents = documents.iter().map(|document| format!("{before}{}{after}", document.text));
             format!("[{}]", documents.collect::<Vec<_>>().join(","))
