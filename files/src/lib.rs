@@ -29,7 +29,7 @@ pub const TOKENIZER_FILES: &[&str] = &[
     "chat_template.jinja",
 ];
 
-pub use exact::{exact_json, exact_number, parse_exact, with_exact_numbers};
+pub use exact::{exact_json, exact_number, parse_exact, python_float, with_exact_numbers};
 pub use json::{as_written, parse_json, with_json};
 pub use kind::{FileKind, NotReplaced};
 pub use leftovers::Scratch;

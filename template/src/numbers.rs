@@ -160,40 +160,8 @@ pub fn repr(value: &Value) -> Result<String, Error> {
                 false => Ok(text),
             }
         }
-        Some(Real(number)) => Ok(repr_of_float(number)),
+        Some(Real(number)) => Ok(files::python_float(number)),
         None => Err(invalid(format!("a {} is no number", value.kind()))),
-    }
-}
-
-/// Formats a float like Python's `repr`, with the fewest digits that give the same float.
-pub fn repr_of_float(number: f64) -> String {
-    if !number.is_finite() {
-        let infinity = if number > 0.0 { "inf" } else { "-inf" };
-        return if number.is_nan() { "nan" } else { infinity }.to_owned();
-    }
-    // Two texts with the fewest digits can be equally near. Python takes the text with the even
-    // digit, as Rust does for a given number of digits.
-    let shortest = format!("{number:e}");
-    let digits = shortest.bytes().take_while(|c| *c != b'e').filter(u8::is_ascii_digit).count();
-    let even = format!("{number:.*e}", digits - 1);
-    let even = Some(even).filter(|even| even.parse() == Ok(number)).unwrap_or(shortest);
-    let (digits, exponent) = even.split_once('e').unwrap_or((&even, "0"));
-    let exponent: i32 = exponent.parse().unwrap_or(0);
-    let (sign, digits) = digits.split_at(usize::from(digits.starts_with('-')));
-    match exponent {
-        -4..16 => {
-            let digits = digits.replace('.', "");
-            let point = usize::try_from(exponent + 1).unwrap_or(0);
-            let zeros = "0".repeat(usize::try_from(-exponent).unwrap_or(0));
-            let digits = format!("{zeros}{digits:0<point$}");
-            let (whole, fraction) = digits.split_at(point.max(1));
-            let fraction = if fraction.is_empty() { "0" } else { fraction };
-            format!("{sign}{whole}.{fraction}")
-        }
-        _ => {
-            let mark = if exponent < 0 { '-' } else { '+' };
-            format!("{sign}{digits}e{mark}{:02}", exponent.abs())
-        }
     }
 }
 

@@ -65,15 +65,7 @@ pub fn in_python(text: &str) -> Option<String> {
     if !text.contains(['.', 'e', 'E']) {
         return Some(if text == "-0" { "0" } else { text }.to_owned());
     }
-    let number = text.parse::<f64>().ok().filter(|number| number.is_finite())?;
-    let scientific = format!("{number:e}");
-    let (digits, exponent) = scientific.split_once('e')?;
-    let exponent: i32 = exponent.parse().ok()?;
-    Some(match exponent {
-        -4..16 if number.fract() == 0.0 => format!("{number}.0"),
-        -4..16 => format!("{number}"),
-        _ => format!("{digits}e{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.abs()),
-    })
+    text.parse::<f64>().ok().filter(|number| number.is_finite()).map(files::python_float)
 }
 
 /// The value of a number's text as an `f64` for llguidance, if llguidance prints the same text as
