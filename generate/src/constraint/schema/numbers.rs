@@ -425,7 +425,9 @@ mod tests {
             parse(r#"{"a-1": "2.5 \" -1e5", "b": [2.5, -7, 1e2, 18446744073709551616]}"#).unwrap();
         let words = value.to_string().replace(mark, "#");
         assert_eq!(words, r##"{"a-1":"2.5 \" -1e5","b":["#2.5",-7,"#1e2","#18446744073709551616"]}"##);
-        assert_eq!(parse("{\"a\": 01}").unwrap_err().column(), 7);
+        let invalid = "{\"a\": 01}";
+        let column = serde_json::from_str::<Value>(invalid).unwrap_err().column();
+        assert_eq!(parse(invalid).unwrap_err().column(), column);
     }
 
     fn bound(text: &str, is_exclusive: bool) -> RangeEnd {
@@ -446,6 +448,7 @@ mod tests {
                 let places = if is_integer { 0 } else { places as usize };
                 let digits = format!("{:0>1$}{scale}", number.unsigned_abs(), places + 1);
                 let (integer, fraction) = digits.split_at(digits.len() - places);
+                let integer = integer[..integer.len() - 1].trim_start_matches('0').to_owned() + &integer[integer.len() - 1..];
                 let sign = if number < 0 { "-" } else { "" };
                 let point = if fraction.is_empty() { "" } else { "." };
                 format!("{sign}{integer}{point}{fraction}")

@@ -68,7 +68,7 @@ impl Parser<'_> {
             '^' => return Ok(Part::Start),
             '$' => return Ok(Part::End),
             '(' => return self.group(),
-            '[' => self.class(),
+            '[' => self.class()?,
             '\\' => self.escape()?,
             // A brace that is not a quantifier stands for itself.
             '{' | '}' | ']' => format!("\\{first}"),
@@ -98,7 +98,7 @@ impl Parser<'_> {
     }
 
     fn escape(&mut self) -> Result<String, Unsupported> {
-        let Some(next) = self.take() else { return Ok("\\\\".to_owned()) };
+        let next = self.take().ok_or(Unsupported("a backslash at its end"))?;
         match next {
             'b' | 'B' => Err(Unsupported("a word boundary (`\\b`)")),
             '1'..='9' | 'k' => Err(Unsupported("a reference to a group")),
@@ -115,25 +115,24 @@ impl Parser<'_> {
     }
 
     /// Reads a class. Rust's notation has operators and nested classes, so their marks are escaped.
-    fn class(&mut self) -> String {
+    fn class(&mut self) -> Result<String, Unsupported> {
         let is_negative = self.skip("^");
         if self.skip("]") {
-            return if is_negative { "[\\s\\S]" } else { "[^\\s\\S]" }.to_owned();
+            return Ok(if is_negative { "[\\s\\S]" } else { "[^\\s\\S]" }.to_owned());
         }
         let mut found = String::from(if is_negative { "[^" } else { "[" });
-        while let Some(next) = self.take() {
-            match next {
-                ']' => break,
+        loop {
+            match self.take().ok_or(Unsupported("a class without `]`"))? {
+                ']' => return Ok(found + "]"),
                 '\\' => {
-                    let escaped = self.take().unwrap_or('\\');
+                    let escaped = self.take().ok_or(Unsupported("a backslash at its end"))?;
                     // `\b` is a backspace in a class.
                     found.push_str(&if escaped == 'b' { "\\x08".to_owned() } else { format!("\\{escaped}") });
                 }
-                '[' | '&' | '~' => found.extend(['\\', next]),
+                next @ ('[' | '&' | '~') => found.extend(['\\', next]),
                 other => found.push(other),
             }
         }
-        found + "]"
     }
 
     fn group(&mut self) -> Result<Part, Unsupported> {
@@ -143,7 +142,8 @@ impl Parser<'_> {
         let ahead = [("?=", false), ("?!", true)].into_iter().find(|(mark, _)| self.skip(mark));
         if ahead.is_none() && !self.skip("?:") {
             if self.skip("?<") || self.skip("?P<") {
-                self.rest = self.rest.split_once('>').map_or("", |(_, rest)| rest);
+                let named = self.rest.split_once('>').ok_or(Unsupported("a name of a group without `>`"))?;
+                self.rest = named.1;
             } else if self.rest.starts_with('?') {
                 return Err(Unsupported("flags in a group"));
             }
@@ -154,7 +154,9 @@ impl Parser<'_> {
         }
         let alternatives = self.alternatives()?;
         self.depth -= 1;
-        self.skip(")");
+        if !self.skip(")") {
+            return Err(Unsupported("an unmatched parenthesis"));
+        }
         let quantifier = self.quantifier();
         if let Some((_, is_negative)) = ahead {
             return match quantifier.is_empty() {
@@ -388,6 +390,11 @@ mod tests {
             ("a^b", "`^` behind"),
             ("(?i:a)", "flags"),
             ("a)", "unmatched"),
+            ("(", "unmatched"),
+            ("(?<a", "a name"),
+            ("[a", "a class"),
+            ("[a\\", "a backslash"),
+            ("a\\", "a backslash"),
         ] {
             let result = parsed(pattern).and_then(|alternatives| match simple(&alternatives) {
                 Some(_) => Ok(RegexAst::EmptyString),
