@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use crate::{Follow, GenerateError, SchemaNote, Tokenizer};
+use crate::{GenerateError, SchemaNote, Tokenizer};
 
 mod grammars;
 mod matching;
@@ -144,14 +144,17 @@ fn not_compiled(fault: Fault, refused: impl Fn(String) -> GenerateError) -> Gene
     }
 }
 
-/// Returns the parts of a schema, or of the schemas in a grammar, that an answer can violate.
-pub(crate) fn notes(follow: &Follow) -> Vec<SchemaNote> {
-    let notes = || match follow {
-        Follow::JsonSchema(text) => schema::prepare(text, false, 0).map_or(Vec::new(), |found| found.notes),
-        Follow::Grammar(text) => grammars::schemas(text).map_or(Vec::new(), |schemas| schemas.notes()),
-    };
-    // A schema that cannot be prepared is refused with its reason when it is followed.
-    with_room(|| Ok(notes())).unwrap_or_default()
+/// Returns the parts of a schema that an answer can violate. A schema that cannot be prepared has no
+/// notes, and is refused with its reason when it is followed.
+pub(crate) fn notes_of_schema(text: &str) -> Vec<SchemaNote> {
+    with_room(|| Ok(schema::prepare(text, false, 0).map_or(Vec::new(), |found| found.notes)))
+        .unwrap_or_default()
+}
+
+/// Returns the parts of the schemas in a grammar that an answer can violate.
+pub(crate) fn notes_of_grammar(text: &str) -> Vec<SchemaNote> {
+    with_room(|| Ok(grammars::schemas(text).map_or(Vec::new(), |schemas| schemas.notes())))
+        .unwrap_or_default()
 }
 
 /// A schema or grammar that a text must follow from its first token. [`Constrainer`] builds constraints.

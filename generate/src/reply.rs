@@ -1,5 +1,6 @@
 //! Converts the tokens of one answer to text, piece by piece, and defines the options of an answer.
 
+use crate::constraint;
 use crate::stop::{StopMatch, StopStrings};
 use crate::text::Stream;
 use crate::{
@@ -59,7 +60,10 @@ impl Follow {
     /// while the text is generated. Returns no notes for a schema that cannot be followed at all.
     #[must_use]
     pub fn notes(&self) -> Vec<SchemaNote> {
-        crate::constraint::notes(self)
+        match self {
+            Self::JsonSchema(schema) => constraint::notes_of_schema(schema),
+            Self::Grammar(grammar) => constraint::notes_of_grammar(grammar),
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 use std::io::{self, Read, Write};
 use std::time::Duration;
 
-use crate::{ConstraintProgram, Follow, GenerateError, SchemaNote, Tokenizer};
+use crate::{ConstraintProgram, GenerateError, SchemaNote, Tokenizer};
 
 /// Builds constraints for the tokens of one model, in builds with the cargo feature `grammar`.
 pub struct Constrainer(());
@@ -69,7 +69,12 @@ pub fn answer_constraints(_: impl Read, _: impl Write, _: bool) -> io::Result<()
 }
 
 /// Returns no notes, because no schema is followed in builds without the cargo feature `grammar`.
-pub(crate) fn notes(_: &Follow) -> Vec<SchemaNote> {
+pub(crate) fn notes_of_schema(_: &str) -> Vec<SchemaNote> {
+    Vec::new()
+}
+
+/// Returns no notes, for the same reason.
+pub(crate) fn notes_of_grammar(_: &str) -> Vec<SchemaNote> {
     Vec::new()
 }
 

@@ -267,7 +267,10 @@ fn s23_s24_baking_takes_large_steps_and_little_memory() {
     let file = folder.path().join("model.safetensors");
     {
         // One tensor is larger than the limit alone.
-        let data = noise(1 << 20).repeat(256);
+        let mut noise = noise(1 << 20);
+        // Without the highest bit of its exponent, an f32 is finite.
+        noise.iter_mut().skip(3).step_by(4).for_each(|byte| *byte &= 0xbf);
+        let data = noise.repeat(256);
         let small = TensorView::new(Dtype::F32, vec![1 << 20], &data[..4 << 20]).unwrap();
         let large = TensorView::new(Dtype::F32, vec![64, 1 << 20], &data).unwrap();
         let names = (0..16).map(|i| format!("layers.{i:02}"));

@@ -97,6 +97,11 @@ pub fn judged_by_transformers(folder: &Path) {
         let argument = |(name, ty): (&str, &TensorType)| match name {
             "tokens" => Value::new(ty.clone(), tokens.iter().copied()),
             "count" => Value::new(ty.clone(), [length as f64]),
+            // The entry point has this argument if longer sequences have another rotary embedding.
+            name if name.starts_with("above_") => {
+                let original: usize = name["above_".len()..].parse().unwrap();
+                Value::from_fn(ty.clone(), |_| f64::from(length > original))
+            }
             _ => Value::from_fn(ty.clone(), |_| 0.0),
         };
         let arguments = inputs.into_iter().map(argument).collect();

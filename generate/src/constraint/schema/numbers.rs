@@ -448,7 +448,9 @@ mod tests {
                 let places = if is_integer { 0 } else { places as usize };
                 let digits = format!("{:0>1$}{scale}", number.unsigned_abs(), places + 1);
                 let (integer, fraction) = digits.split_at(digits.len() - places);
-                let integer = integer[..integer.len() - 1].trim_start_matches('0').to_owned() + &integer[integer.len() - 1..];
+                // JSON numbers begin with a single zero at most.
+                let zeros = integer.bytes().take_while(|&digit| digit == b'0').count();
+                let integer = &integer[zeros.min(integer.len() - 1)..];
                 let sign = if number < 0 { "-" } else { "" };
                 let point = if fraction.is_empty() { "" } else { "." };
                 format!("{sign}{integer}{point}{fraction}")
