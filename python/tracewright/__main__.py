@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 from . import _compiler, _native
@@ -16,6 +17,9 @@ def main() -> int:
     compiler = _compiler.path()
     if compiler is not None:
         os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), str(compiler.parent)])
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # The command line handles Ctrl-C itself, and would also call Python's handler.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     return _native.run(["tracewright", *sys.argv[1:]], AGAIN)
 
 
