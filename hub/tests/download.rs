@@ -200,7 +200,10 @@ fn errors_name_the_cause() {
     assert!(told(&offline, "org/name").contains("HF_HUB_OFFLINE"));
     // Nobody listens there.
     let nowhere = Hub { endpoint: "http://127.0.0.1:9".into(), ..hub.clone() };
-    assert_eq!(told(&nowhere, "org/name"), "cannot ask the hub at http://127.0.0.1:9 for the model `org/name`");
+    assert_eq!(
+        told(&nowhere, "org/name"),
+        "cannot ask the hub at http://127.0.0.1:9 for the model `org/name`"
+    );
     server.set(Fault::Status(418));
     assert!(told(&hub, "org/name").ends_with("responded with the HTTP status 418, expected 200"));
     server.set(Fault::Description("[1]"));
