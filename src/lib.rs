@@ -52,10 +52,10 @@ pub use generate::{Follow, GenerateOptions, Sampling};
 #[cfg(feature = "iree")]
 pub use model::{Model, ModelError, OpenOptions, assistant, system, user};
 pub use ops::{Array, ArrayError, Number};
-pub use pipeline::{DevicePartition, Expanded, Footprint, Lowered, Memory, StagedTrace, primitives};
-pub use pipeline::{Plan, PlanError, footprint, partition, quant_map};
 #[cfg(feature = "iree")]
 pub use program::{CallError, Program};
+pub use program::{DevicePartition, Expanded, Footprint, Lowered, Memory, StagedTrace, primitives};
+pub use program::{Plan, PlanError, footprint, partition, quant_map};
 
 /// ```no_run
 /// use std::path::Path;

@@ -4,8 +4,8 @@
 use irpa::Checkpoint;
 use ops::{ElementType, TensorType};
 use safetensors::tensor::{Dtype, TensorView};
-use trace::{Function, FunctionId, NodeKind, Parameter, Provenance, Trace};
-use tracewright_bake::{Ignorable, check};
+use trace::{Function, FunctionId, Ignorable, NodeKind, Parameter, Provenance, Trace};
+use tracewright_bake::check;
 
 /// The messages of `check` for parameters and a checkpoint with these keys and shapes. One function reads all
 /// parameters, and `d3` is the axis with extent 3.

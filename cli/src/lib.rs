@@ -36,6 +36,7 @@ mod blocks;
 mod commands;
 #[cfg(feature = "iree")]
 mod limited;
+mod options;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -114,11 +115,11 @@ mod tests {
     use error_codes::Code;
     use options::error::Error;
     use tracewright::EntryPoint;
-    use tracewright::bake::Ignorable;
     use tracewright::dsl::{TraceError, Traced};
     use tracewright::models::config::ConfigError;
     use tracewright::models::{Architecture, DeclaredSize, ModelConfig};
     use tracewright::ops::ElementType;
+    use tracewright::trace::Ignorable;
 
     use super::*;
 

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use tracewright::Plan;
 use tracewright::export::xla::{XlaProgram, for_cuda, planned};
 use tracewright::footprint::Footprint;
-use tracewright::lower::{Module, Quantization, Weights};
+use tracewright::lower::{Module, Weights};
 use tracewright::models::presets::Preset;
 use tracewright::ops::ElementType;
+use tracewright::trace::Quantization;
 
 /// The modules of a preset for calls with one token of each of `batch` sequences.
 fn modules(preset: &Preset, batch: usize, context: usize, kernels: bool) -> Vec<Module> {

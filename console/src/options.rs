@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use tracewright::Plan;
 use tracewright::PlanError;
-use tracewright::lower::{Quantization, Weights};
+use tracewright::lower::Weights;
 use tracewright::models::{Architecture, check_generates};
 use tracewright::ops::ElementType;
 use tracewright::ops::format::ActivationBits;
 use tracewright::quant_map::{QuantMapError, read_quant_map};
 use tracewright::simplify::Rules;
-use tracewright::trace::KvFormat;
+use tracewright::trace::{KvFormat, Quantization};
 
 use crate::error::ConsoleError;
 

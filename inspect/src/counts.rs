@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use report::Stage;
+use crate::report::Stage;
 use tracewright::simplify::Report;
 use tracewright::trace::{Counts, Trace};
 use tracewright::{Plan, PlanError, StagedTrace, lower};

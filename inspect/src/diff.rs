@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use crate::report::{FunctionGraph, NetworkReport, NodeFacts, Stage, TypeFacts};
 use clap::Args;
 use console::{ModelArguments, print};
-use report::{FunctionGraph, NetworkReport, NodeFacts, Stage, TypeFacts};
 use similar::TextDiff;
 use tracewright::models::ReadModel;
 
@@ -50,7 +50,7 @@ fn diff(reports: [&NetworkReport; 2], stage: Stage) -> String {
         let (entry, kind) = place;
         let name = |graph: Option<&&FunctionGraph>| {
             let called = graph
-                .map(|graph| report::spans(&graph.layers))
+                .map(|graph| crate::report::spans(&graph.layers))
                 .filter(|layers| *kind > 0 && !layers.is_empty());
             called.map_or_else(|| entry.clone(), |layers| format!("{entry}, {layers}"))
         };

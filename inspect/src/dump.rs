@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use crate::report::{NetworkReport, Stage};
 use clap::{Args, ValueEnum};
 use console::{KernelUse, ModelArguments, NetworkArguments, kv_format, output, print, resolved, usage};
 use instruments::profile::Profile;
-use report::{NetworkReport, Stage};
 use tracewright::files::{FileKind, NewFile};
 use tracewright::models::ReadModel;
 use tracewright::output_guard::check_output;

@@ -9,13 +9,14 @@ mod lint;
 mod ops;
 mod presets;
 mod recorded;
+pub mod report;
 mod stats;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use crate::report::Stage;
 use clap::{CommandFactory as _, Parser, Subcommand};
-use report::Stage;
 use tracewright::models::ReadModel;
 
 /// Show how Tracewright records, simplifies and lowers a model. `trace-dump` needs the model's

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
+use crate::report::NetworkReport;
 use console::{
     KernelUse, LayoutChoice, ModelArguments, name_of, preset, read_network, read_source, resolved, warn,
 };
-use report::NetworkReport;
 use tracewright::Plan;
 use tracewright::errors::escaped;
 use tracewright::irpa::Checkpoint;

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use crate::report::{FunctionGraph, NetworkReport, NodeClass, Stage};
 use clap::Args;
 use console::{ModelArguments, print};
-use report::{FunctionGraph, NetworkReport, NodeClass, Stage};
 use serde_json::{Value, json};
 use tracewright::footprint::readable;
 use tracewright::models::ReadModel;

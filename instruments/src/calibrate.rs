@@ -10,14 +10,14 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::vec::IntoIter;
 
-use bake::{Ignorable, Moments};
+use bake::Moments;
 use files::Scratch;
 use irpa::{ArchiveError, Checkpoint};
-use lower::{Quantization, Weights};
+use lower::Weights;
 use ops::ops::{DotGeneral, Reshape};
 use ops::{Array, ElementType, WeightUse};
 use runtime::{Compiler, Runtime};
-use trace::{Builder, Function, FunctionId, NodeId, NodeKind, Output, Role, Trace};
+use trace::{Builder, Function, FunctionId, Ignorable, NodeId, NodeKind, Output, Quantization, Role, Trace};
 use tracewright::build::{Build, BuildTools};
 use tracewright::{Lowered, Plan, PlanError, Program};
 

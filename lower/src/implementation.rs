@@ -13,7 +13,7 @@ use trace::{Function, NodeId, NodeKind, Parameter, Trace};
 
 use crate::cuda::{CudaCalls, has_cuda_kernels};
 use crate::experts::Experts;
-use crate::layout::{DenseReason, Layouts, WeightLayout, Weights, assign_layouts};
+use crate::layout::{DenseReason, Layouts, WeightLayout, Weights, assign_layouts, resolved};
 use crate::quantized::QuantizedMatmul;
 use crate::{LowerError, idiom};
 
@@ -68,7 +68,7 @@ impl<'t> Implementations<'t> {
         if kernels.is_empty() && has(trace, |op| matches!(op, Op::Dequantize(_))) {
             return Err(LowerError::IntegersWithoutKernels);
         }
-        let layouts = assign_layouts(trace, &weights.quantize.resolved(trace)?, &kernels);
+        let layouts = assign_layouts(trace, &resolved(&weights.quantize, trace)?, &kernels);
         let has_rings = has(trace, |op| matches!(op, Op::Append(append) if append.ring));
         let program = idiom::Program { target, has_rings };
         let calls_cuda = weights.kernels && has_cuda_kernels(target);

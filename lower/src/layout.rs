@@ -3,40 +3,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::str::FromStr;
-use std::sync::Arc;
 
 use kernels::Kernels;
 use ops::format::{ActivationBits, PANEL};
-use ops::{TensorType, WeightFormat, WeightUse};
+use ops::{WeightFormat, WeightUse};
 use targets::Target;
-use trace::{Function, NodeId, NodeKind, Parameter, Trace, key_pattern};
+use trace::{Function, NodeId, NodeKind, Parameter, Quantization, Trace, key_pattern};
 
 use crate::experts::Experts;
 use crate::mixed::{Matrices, matrices, mixed};
-
-/// The storage formats of the weights that matmuls read. Norms, biases, and matrices with fewer
-/// outputs than the 16 rows of a panel always have the element type of the network.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Quantization {
-    /// The archive stores all weights in the element type of the network.
-    #[default]
-    Computed,
-    All(WeightFormat),
-    /// The archive stores matmul weights in the given format, but stores the output head and the
-    /// value matrices in 8 bits.
-    Mixed(WeightFormat),
-    /// Each tensor-name pattern selects the storage format of the matching weights, as in a
-    /// quantized checkpoint. Weights that match no pattern keep the element type of the network.
-    ByKey(Arc<BTreeMap<String, WeightFormat>>),
-    /// The map `formats` contains a storage format for each tensor-name pattern, where `None`
-    /// selects the element type of the network. The choice `base` selects the storage format of the
-    /// weights that match no pattern.
-    Mapped {
-        base: Box<Quantization>,
-        formats: Arc<BTreeMap<String, Option<WeightFormat>>>,
-    },
-}
 
 /// The reason why a tensor-name pattern in a map of storage formats does not match a network.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -45,94 +20,6 @@ pub enum PatternError {
     Unknown { pattern: String, nearest: Option<String> },
     #[error("the weight `{pattern}` has fewer than two axes, expected a matrix; leave this weight out")]
     NoMatrix { pattern: String },
-}
-
-impl Quantization {
-    /// Selects the storage formats of weights by tensor-name patterns. An empty map selects the
-    /// element type of the network for all weights.
-    pub fn by_key(formats: BTreeMap<String, WeightFormat>) -> Self {
-        if formats.is_empty() { Self::Computed } else { Self::ByKey(Arc::new(formats)) }
-    }
-
-    /// Selects the storage formats of `base`, except for the weights that match a pattern.
-    pub fn mapped(base: Self, formats: BTreeMap<String, Option<WeightFormat>>) -> Self {
-        Self::Mapped { base: Box::new(base), formats: Arc::new(formats) }
-    }
-
-    /// Selects the same storage format for all matrices, including the output head. With a mixed
-    /// format, a network that consists of a single matmul would store its matrix in 8 bits, because
-    /// the matrix is the output head.
-    #[must_use]
-    pub fn pure(&self) -> Self {
-        match self {
-            Self::Mixed(format) => Self::All(*format),
-            _ => self.clone(),
-        }
-    }
-
-    /// Whether any weights of the program are rounded. Either Tracewright rounds the weights, or
-    /// the checkpoint contains rounded weights.
-    pub fn rounds(&self) -> bool {
-        *self != Self::Computed
-    }
-
-    /// If the storage formats depend on the network, the function returns a storage format for each
-    /// matrix of the recorded network. If the storage formats do not depend on the network, the
-    /// function returns the choice of storage formats without changes.
-    ///
-    /// # Errors
-    /// Returns an error if a tensor-name pattern matches no matrix of the network.
-    pub fn resolved(&self, trace: &Trace) -> Result<Self, PatternError> {
-        let (base, changes) = match self {
-            Self::Computed | Self::All(_) | Self::ByKey(_) => return Ok(self.clone()),
-            Self::Mixed(format) => return Ok(Self::by_key(mixed(trace, *format))),
-            Self::Mapped { base, formats } => (base.resolved(trace)?, formats),
-        };
-        let known = matrices(trace);
-        let mut formats = match base {
-            Self::All(format) => known.keys().map(|pattern| (pattern.clone(), format)).collect(),
-            Self::ByKey(formats) => BTreeMap::clone(&formats),
-            _ => BTreeMap::new(),
-        };
-        for (pattern, format) in &**changes {
-            if !known.contains_key(pattern) {
-                return Err(PatternError::of(pattern, trace, &known));
-            }
-            match format {
-                Some(format) => formats.insert(pattern.clone(), *format),
-                None => formats.remove(pattern),
-            };
-        }
-        Ok(Self::by_key(formats))
-    }
-
-    /// Returns the storage format for each tensor-name pattern. The map is empty if you did not
-    /// select storage formats by tensor-name pattern.
-    pub fn formats(&self) -> Arc<BTreeMap<String, WeightFormat>> {
-        match self {
-            Self::ByKey(formats) => formats.clone(),
-            _ => Arc::default(),
-        }
-    }
-
-    /// Returns the storage format of a parameter; `None` if the archive stores the parameter in the
-    /// element type of the network.
-    fn format(&self, parameter: &Parameter) -> Option<WeightFormat> {
-        match self {
-            Self::Computed => None,
-            Self::All(format) => Some(*format),
-            Self::ByKey(formats) => {
-                let of = |(key, _): (&str, &TensorType)| formats.get(&key_pattern(key)).copied();
-                let formats = parameter.sources().into_iter().map(of).collect::<Option<Vec<_>>>()?;
-                let (first, others) = formats.split_first()?;
-                // If the sources of a parameter have different formats, the archive stores the
-                // parameter in 8 bits, because 8 bits lose the least precision.
-                let one = others.iter().all(|other| other == first);
-                Some(if one { *first } else { WeightFormat::Q8 })
-            }
-            Self::Mixed(_) | Self::Mapped { .. } => unreachable!("formats are resolved before they are read"),
-        }
-    }
 }
 
 impl PatternError {
@@ -148,52 +35,36 @@ impl PatternError {
     }
 }
 
-impl From<Option<WeightFormat>> for Quantization {
-    fn from(format: Option<WeightFormat>) -> Self {
-        format.map_or(Self::Computed, Self::All)
-    }
-}
-
-/// Prints the name of the storage format as you write it for the flag `--quant`. `q4` is a mixed
-/// storage format, and `q4:pure` stores every matrix in q4.
-impl fmt::Display for Quantization {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Computed => f.write_str("none"),
-            Self::All(format) if format.in_a_byte() == Some(2) => write!(f, "{}:pure", format.word()),
-            Self::All(format) | Self::Mixed(format) => f.write_str(format.word()),
-            Self::ByKey(_) => f.write_str("stored"),
-            Self::Mapped { base, formats } => {
-                base.fmt(f)?;
-                formats.iter().try_for_each(|(pattern, format)| {
-                    write!(f, ",{pattern}={}", format.map_or("none", WeightFormat::word))
-                })
-            }
+/// If the storage formats depend on the network, the function returns a storage format for each
+/// matrix of the recorded network. If the storage formats do not depend on the network, the
+/// function returns the choice of storage formats without changes.
+///
+/// # Errors
+/// Returns an error if a tensor-name pattern matches no matrix of the network.
+pub fn resolved(quantize: &Quantization, trace: &Trace) -> Result<Quantization, PatternError> {
+    let (base, changes) = match quantize {
+        Quantization::Computed | Quantization::All(_) | Quantization::ByKey(_) => {
+            return Ok(quantize.clone());
         }
+        Quantization::Mixed(format) => return Ok(Quantization::by_key(mixed(trace, *format))),
+        Quantization::Mapped { base, formats } => (resolved(base, trace)?, formats),
+    };
+    let known = matrices(trace);
+    let mut formats = match base {
+        Quantization::All(format) => known.keys().map(|pattern| (pattern.clone(), format)).collect(),
+        Quantization::ByKey(formats) => BTreeMap::clone(&formats),
+        _ => BTreeMap::new(),
+    };
+    for (pattern, format) in &**changes {
+        if !known.contains_key(pattern) {
+            return Err(PatternError::of(pattern, trace, &known));
+        }
+        match format {
+            Some(format) => formats.insert(pattern.clone(), *format),
+            None => formats.remove(pattern),
+        };
     }
-}
-
-/// The error for a word that is not the name of a storage format.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a weight format, expected none, q8, q4, q4_k, mxfp4, q4:pure, q4_k:pure or mxfp4:pure")]
-pub struct UnknownQuantization(pub String);
-
-impl FromStr for Quantization {
-    type Err = UnknownQuantization;
-
-    fn from_str(text: &str) -> Result<Self, UnknownQuantization> {
-        Ok(match text {
-            "none" => Self::Computed,
-            "q8" => Self::All(WeightFormat::Q8),
-            "q4" => Self::Mixed(WeightFormat::Q4),
-            "q4_k" => Self::Mixed(WeightFormat::Q4K),
-            "mxfp4" => Self::Mixed(WeightFormat::Mxfp4),
-            "q4:pure" => Self::All(WeightFormat::Q4),
-            "q4_k:pure" => Self::All(WeightFormat::Q4K),
-            "mxfp4:pure" => Self::All(WeightFormat::Mxfp4),
-            _ => return Err(UnknownQuantization(text.to_owned())),
-        })
-    }
+    Ok(Quantization::by_key(formats))
 }
 
 /// How the archive stores weights, and whether Tracewright's kernels compute the matmuls.
@@ -228,12 +99,12 @@ impl Default for Weights {
 
 impl Weights {
     /// Returns a copy of the options with the storage [formats for a
-    /// network](Quantization::resolved).
+    /// network](resolved).
     ///
     /// # Errors
     /// Returns an error if a tensor-name pattern matches no matrix of the network.
     pub fn resolved(self, trace: &Trace) -> Result<Self, PatternError> {
-        Ok(Self { quantize: self.quantize.resolved(trace)?, ..self })
+        Ok(Self { quantize: resolved(&self.quantize, trace)?, ..self })
     }
 
     /// Whether a module for this target calls Tracewright's kernels.

@@ -33,7 +33,7 @@ use trace::Provenance;
 pub use collectives::{Collective, CollectiveKind, Collectives};
 pub use expand::expand;
 pub use implementation::Implementations;
-pub use layout::{DenseReason, PatternError, Quantization, UnknownQuantization, Weights};
+pub use layout::{DenseReason, PatternError, Weights, resolved};
 pub use module::{Module, Statement, location, lower, namespace, write};
 pub use shard::{EntryShards, ShardError, ShardNote, Sharding, Shards, divisible_axes, leaves_experts_whole};
 pub use tunable::{FusedAttention, FusedExperts, FusedMatmul, Tunable, tunable};

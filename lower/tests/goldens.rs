@@ -10,11 +10,10 @@ use ops::{Attribute as _, InferError};
 use support::*;
 use targets::{ShardRule, Target};
 use trace::{
-    Builder, Function, FunctionId, NodeId, NodeKind, Output, Parameter, Provenance, Trace, functions,
+    Builder, Function, FunctionId, NodeId, NodeKind, Output, Parameter, Provenance, Quantization, Trace,
+    functions,
 };
-use tracewright_lower::{
-    EntryShards, Implementations, Quantization, Shards, Weights, expand, leaves_experts_whole, xla,
-};
+use tracewright_lower::{EntryShards, Implementations, Shards, Weights, expand, leaves_experts_whole, xla};
 
 fn check_op(op: &str, operands: &[&str], expected: Expect) {
     expected.assert_eq(&body(&of_op(op, operands)));

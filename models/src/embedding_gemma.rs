@@ -6,7 +6,6 @@
 
 use std::path::Path;
 
-use bake::Ignorable;
 use dsl::nn::{Attend, Kv, Mask, Position, Slots};
 use dsl::{
     Axis, Bool, EntryInput, EntryPoint, F32, Float, I32, LogitsMode, Tensor, TraceError, TraceErrorKind,
@@ -14,7 +13,7 @@ use dsl::{
 };
 use ops::ops::Sdpa;
 use ops::{Literal, TensorType};
-use trace::{Provenance, Role};
+use trace::{Ignorable, Provenance, Role};
 
 use crate::config::{ConfigError, IGNORED, Keys, read_base};
 use crate::decoder::LlamaConfig;

@@ -1,8 +1,8 @@
 //! [`Family`] contains the names and published sizes of a model family. The module of each family
 //! contains the network and the configuration of the family.
 
-use bake::Ignorable;
 use dsl::EntryPoint;
+use trace::Ignorable;
 
 use crate::config::Keys;
 pub(crate) use crate::gguf::{GgufFamily, Metadata, interleaved, joined};

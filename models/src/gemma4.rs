@@ -1,8 +1,8 @@
 //! The text network of Gemma 4: Google DeepMind, "Gemma 4" (2026). Field names follow the names in the
 //! Hugging Face checkpoint (`modeling_gemma4.py`).
 
-use bake::Ignorable;
 use serde_json::{Value, json};
+use trace::Ignorable;
 
 use crate::config::Keys;
 use crate::family::{Family, GgufFamily, Metadata, TOWER_PREFIXES, presets};

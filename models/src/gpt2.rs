@@ -3,12 +3,12 @@
 //! learned position embeddings and layer norms. The first axis of the stored matrices is the axis
 //! of the inputs (`Conv1D`).
 
-use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position, attend, gelu, gelu_tanh, positions_within, relu, silu};
 use dsl::{Float, model};
 use irpa::StoredOrder;
 use ops::ElementType;
 use serde_json::json;
+use trace::Ignorable;
 
 use crate::config::Keys;
 use crate::family::{Family, GgufFamily, presets};

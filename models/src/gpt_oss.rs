@@ -7,9 +7,9 @@ use std::mem;
 use dsl::nn::{Attend, Kv, attend, dot};
 use dsl::{Axis, F32, Float, Tensor, model};
 use irpa::StoredOrder;
-use lower::Quantization;
 use ops::WeightFormat;
 use serde_json::{Value, json};
+use trace::Quantization;
 
 use crate::config::{Keys, is_mxfp4};
 use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, Defaults, FeedForward, LlamaConfig};

@@ -148,13 +148,12 @@ pub mod ungated;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use bake::Ignorable;
 use config::{ConfigError, IGNORED, Keys, check_storage, read_base};
 use dsl::{AnyFloat, CausalLm, EntryPoint, TraceError, Traced, in_element};
 use irpa::{ArchiveError, Checkpoint, Gguf};
-use lower::Quantization;
 use ops::ElementType;
 use quantized::QuantizedModel;
+use trace::{Ignorable, Quantization};
 
 pub use decoder::LlamaConfig;
 pub use embedding_gemma::EmbeddingGemmaConfig;

@@ -2,11 +2,11 @@
 //! (`modeling_nemotron_h.py`). Each layer has a norm and one block. The block is a Mamba-2 block,
 //! attention without a rotary embedding, a feed-forward network, or a mixture of experts.
 
-use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position, Recurrent};
 use dsl::{F32, Float, model};
 use files::limits;
 use serde_json::{Value, json};
+use trace::Ignorable;
 
 use crate::config::Keys;
 use crate::decoder::{Defaults, LlamaConfig};

@@ -4,12 +4,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use bake::Ignorable;
 use dsl::{EntryPoint, TraceError, Traced};
 use irpa::{ArchiveError, BlockFormat, Checkpoint};
-use lower::Quantization;
 use ops::{ElementType, WeightFormat};
-use trace::key_pattern;
+use trace::{Ignorable, Quantization, key_pattern};
 
 use crate::config::ConfigError;
 use crate::gguf::{self, Renaming};

@@ -3,10 +3,10 @@
 //! Delta Networks", 2024) instead of attention. Layers without a DeltaNet have attention with an
 //! output gate.
 
-use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position, Recurrent, attend, silu};
 use dsl::{Block, F32, Float, Tensor, model};
 use serde_json::json;
+use trace::Ignorable;
 
 use crate::config::Keys;
 use crate::decoder::{Defaults, FeedForward, LlamaConfig};

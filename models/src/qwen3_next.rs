@@ -2,10 +2,10 @@
 //! (`modeling_qwen3_next.py`). The network differs from Qwen3.5 in the experts, and in the order of
 //! the projections of a DeltaNet.
 
-use bake::Ignorable;
 use dsl::nn::{Position, Recurrent, silu};
 use dsl::{F32, Float, Tensor, model};
 use serde_json::json;
+use trace::Ignorable;
 
 use crate::config::Keys;
 use crate::decoder::{Defaults, FeedForward, LlamaConfig};

@@ -10,11 +10,12 @@ use std::path::{Path, PathBuf};
 use dsl::EntryPoint;
 use expect_test::{Expect, expect, expect_file};
 use irpa::{Checkpoint, Gguf};
-use lower::{Implementations, Quantization, Weights, expand, lower};
+use lower::{Implementations, Weights, expand, lower};
 use ops::{ElementType, WeightFormat};
 use serde_json::{Value, json};
 use support::*;
 use targets::Target;
+use trace::Quantization;
 use tracewright_models::presets::Preset;
 use tracewright_models::{
     Architecture as _, FAMILIES, ModelConfig, OtherSizes, RopeScaling, architectures, check_sizes,
@@ -143,7 +144,7 @@ fn gpt_oss_is_read_as_it_is_published() {
     assert_eq!(formats.values().collect::<Vec<_>>(), [&WeightFormat::Mxfp4; 2]);
     // Every pattern is the key of a matrix.
     let formats = formats.iter().map(|(pattern, format)| (pattern.clone(), Some(*format))).collect();
-    assert!(Quantization::mapped(Quantization::Computed, formats).resolved(&trace).is_ok());
+    assert!(lower::resolved(&Quantization::mapped(Quantization::Computed, formats), &trace).is_ok());
     // Another quantization method is an error.
     let mut other = keys;
     other["quantization_config"]["quant_method"] = json!("gptq");

@@ -10,24 +10,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
-use bake::{BakeError, BakeOptions, Baked, Checked, Ignorable};
+use bake::{BakeError, BakeOptions, Baked, Checked};
 use dsl::Traced;
 use errors::{FileError, WithPath as _};
 use irpa::{Archive, Checkpoint, EntryData};
 use lower::{LowerError, Module, Weights};
 use ops::format::ROUNDING;
 use ops::{ElementType, TensorType};
-use pipeline::footprint::TooLarge;
-use pipeline::{Expanded, Footprint, Lowered, Memory};
 use runtime::{
     CompileError, CompileOptions, Compiled, Compiler, Device, ModuleCache, ParameterData, Parameters,
     Runtime, VmModule,
 };
 use simplify::Rules;
 use targets::{DeviceKind, Target};
-use trace::{Parameter, Trace};
+use trace::{Ignorable, Parameter, Trace};
 
-use crate::Program;
+use crate::footprint::TooLarge;
+use crate::{Expanded, Footprint, Lowered, Memory, Program};
 
 /// The compiler and the cache folder of a build, and a function that receives each step of the
 /// build.

@@ -1,9 +1,9 @@
 //! Computes embeddings of texts by calling a loaded program with token ids.
 
 use ops::{Array, ArrayError};
-use pipeline::rounded_up;
 use trace::{Role, Signature};
 
+use crate::plan::rounded_up;
 use crate::{CallError, Program};
 
 /// Returns the padded length for texts that have at most `tokens` tokens. The padded length is a

@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use super::manifest::dir::{self, ExportFolder, FolderError, names};
+use super::manifest::{IreeEntry, IreeManifest, ManifestError, ManifestValue, read_module};
 use bake::Baked;
 use errors::FileError;
 use irpa::{Archive, Checkpoint, Gguf, Verified, Watch};
 use lower::Module;
-use manifest::dir::{self, ExportFolder, FolderError, names};
-use manifest::{IreeEntry, IreeManifest, ManifestError, ManifestValue, read_module};
 use runtime::{CompileOptions, Compiled, Compiler, Runtime, VmModule};
 use targets::{DeviceKind, Tuning};
 use trace::{Argument, Parameter, Signature};

@@ -7,11 +7,12 @@
 
 #[cfg(feature = "iree")]
 mod iree;
+pub mod manifest;
 pub mod xla;
 
-pub use ::manifest::{self, IreeManifest, Manifest, ManifestError};
 #[cfg(feature = "iree")]
 pub use iree::{ExportError, Exported, check_cpu, export, open, put_model_files, verify};
 pub use manifest::dir::{FolderError, names};
+pub use manifest::{IreeManifest, Manifest, ManifestError};
 #[cfg(feature = "iree")]
 pub use program::commands;

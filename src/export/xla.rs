@@ -7,18 +7,18 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use super::manifest::dir::names::{MADE, MANIFEST};
+use super::manifest::dir::{self, ExportFolder, FolderError};
+use super::manifest::{
+    ENGINE, FORMAT, Manifest, ManifestAxis, ManifestError, ManifestValue, XlaEntry, XlaManifest, XlaWeight,
+    is_xla, read_module, refused,
+};
 use bake::{BakeError, BakeOptions};
 use dsl::{EntryPoint, ExpertsMode, Traced};
 use errors::FileError;
 use files::limits;
 use irpa::{Archive, ArchiveError, Checkpoint, EntryData, Gguf, Verified, Watch};
 use lower::{EntryShards, Module, ShardError, ShardNote, Sharding, Shards};
-use manifest::dir::names::{MADE, MANIFEST};
-use manifest::dir::{self, ExportFolder, FolderError};
-use manifest::{
-    ENGINE, FORMAT, Manifest, ManifestAxis, ManifestError, ManifestValue, XlaEntry, XlaManifest, XlaWeight,
-    is_xla, read_module, refused,
-};
 use targets::{DeviceKind, Mesh, MeshRules, ShardRule, Target};
 use trace::{Argument, Parameter};
 

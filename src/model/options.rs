@@ -9,14 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use etcetera::BaseStrategy as _;
 use generate::{ConstraintProgram, GenerateError, GenerateOptions, TokenOptions};
 use hub::{Hub, HubError};
-use lower::Quantization;
 use models::ReadModel;
 use ops::ElementType;
 use ops::format::ActivationBits;
 use runtime::Compiler;
 use simplify::Rules;
 use targets::{DeviceName, Mesh, Numerics, ShardRule, Target};
-use trace::KvFormat;
+use trace::{KvFormat, Quantization};
 
 use super::{ModelError, TemplateProgram};
 use crate::build::BuildStep;

@@ -7,17 +7,17 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use bake::{Baked, Ignorable};
+use bake::Baked;
 use dsl::{EntryPoint, Traced};
 use errors::WithPath as _;
 use hub::near_path;
 use irpa::{Archive, ArchiveError, Checkpoint, Gguf};
-use lower::{Module, Quantization, Shards, Weights};
+use lower::{Module, Shards, Weights};
 use models::fit::{self, OpenWarning};
 use models::{Architecture, SentenceConfig};
 use runtime::{CompileOptions, Device, Runtime, device};
 use targets::{DeviceKind, DeviceName, Mesh, MeshRules, Numerics, Target};
-use trace::{Parameter, Signature};
+use trace::{Ignorable, Parameter, Quantization, Signature};
 
 use super::{ModelError, OpenOptions, Speculation};
 use crate::build::{BuildStep, BuildTools, LoadError, ProgramOptions, build_program};

@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use bake::{BakeOptions, Ignorable};
+use bake::BakeOptions;
 use files::ModuleCache;
 use generate::{Xla, XlaFunction};
 use irpa::{Archive, Checkpoint, StoredOrder};
 use lower::{Sharding, Shards};
 use pjrt::{Client, PjrtBuffer, Placement, Plugin, XlaOptions};
 use targets::{DeviceKind, DeviceName, Mesh};
-use trace::{Parameter, Signature, Trace};
+use trace::{Ignorable, Parameter, Signature, Trace};
 
 use crate::build::{BuildStep, LoadError, WatchSteps, cached_archive};
 use crate::export::xla::{XlaError, XlaProgram, for_cuda};

@@ -4,13 +4,13 @@
 use tracewright::Plan;
 use tracewright::dsl::{EntryPoint, LogitsMode};
 use tracewright::irpa::Checkpoint;
-use tracewright::lower::{Quantization, Weights};
+use tracewright::lower::Weights;
 use tracewright::models;
 use tracewright::ops::format::ActivationBits;
 use tracewright::ops::{ElementType, TensorType, WeightFormat};
 use tracewright::runtime::{Buffer, Device, VmValue};
 use tracewright::targets::{Numerics, Target};
-use tracewright::trace::{Argument, KvFormat, Role};
+use tracewright::trace::{Argument, KvFormat, Quantization, Role};
 
 use crate::built::{Built, Result, compiler, repository};
 use crate::level;

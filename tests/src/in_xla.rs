@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use tracewright::lower::Quantization;
 use tracewright::ops::ElementType;
 use tracewright::targets::DeviceName;
+use tracewright::trace::Quantization;
 use tracewright::{Model, OpenOptions};
 
 use crate::built::repository;

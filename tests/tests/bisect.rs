@@ -10,13 +10,13 @@ use instruments::bisect::{
     Form, TokenCall, Tolerance,
 };
 use tracewright::irpa::Checkpoint;
-use tracewright::lower::{Quantization, Weights};
+use tracewright::lower::Weights;
 use tracewright::models::ModelConfig;
 use tracewright::ops::ops::{Binary, BinaryKind, Constant, ReducePrecision, Sdpa};
 use tracewright::ops::{ElementType, Literal, Op, Real, Value, WeightFormat};
 use tracewright::runtime::{Device, Runtime};
 use tracewright::simplify::Rules;
-use tracewright::trace::{Builder, NodeId, Trace};
+use tracewright::trace::{Builder, NodeId, Quantization, Trace};
 use tracewright::{EntryPoint, Plan};
 use tracewright_tests::built::{compiler, repository};
 use tracewright_tests::faults::{Replaced, another_rope_base, causal_mask_off_by_one, order_of_heads};

@@ -4,13 +4,13 @@
 
 mod support;
 
-use lower::{Quantization, Weights};
+use lower::Weights;
 use ops::ops::{BoundedSdpa, MaskTerm, Sdpa, SlicedAppend};
 use ops::{ElementType, Op, TensorType, Value};
 use runtime::CompileOptions;
 use support::{Built, compile};
 use targets::Target;
-use trace::{NodeKind, Trace};
+use trace::{NodeKind, Quantization, Trace};
 use tracewright_tests::calls::{Calls, entry, examples_of, op, random, ty};
 use tracewright_tests::{level, long};
 

@@ -6,10 +6,10 @@ use std::io::Write as _;
 
 use tracewright::generate::{Evaluator, Network, Session};
 use tracewright::irpa::Checkpoint;
-use tracewright::lower::{Quantization, Weights};
+use tracewright::lower::Weights;
 use tracewright::models::ModelConfig;
 use tracewright::ops::{ElementType, TensorType, Value};
-use tracewright::trace::{KvFormat, Trace};
+use tracewright::trace::{KvFormat, Quantization, Trace};
 use tracewright::{Footprint, Plan};
 use tracewright_tests::built::Result;
 use tracewright_tests::golden::{BuildOptions, Golden, STEPS, Subject, build, greedy, max_error, mean};

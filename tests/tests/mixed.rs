@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tracewright::lower::{LowerError, PatternError, Quantization, Weights};
+use tracewright::lower::{LowerError, PatternError, Weights};
 use tracewright::models::presets::Preset;
 use tracewright::ops::WeightFormat;
+use tracewright::trace::Quantization;
 use tracewright::{Footprint, Plan, PlanError};
 
 type Patterns = BTreeMap<WeightFormat, BTreeSet<String>>;

@@ -4,14 +4,14 @@
 
 mod support;
 
-use lower::{Quantization, Weights as Stored};
+use lower::Weights as Stored;
 use ops::format::{ActivationBits, GroupPart};
 use ops::ops::{GroupedLinear, GroupedRows, Pack, PackedLinear, PackedRows, Quantize};
 use ops::{ElementType, Op, TensorType, Value, WeightFormat};
 use runtime::CompileOptions;
 use support::{Built, compile, compiler};
 use targets::{Target, host_features};
-use trace::NodeKind;
+use trace::{NodeKind, Quantization};
 use tracewright_tests::calls::{Calls, CheckedCall, entry, examples_of, op, random, ty, with_outliers};
 use tracewright_tests::leeway::Leeway;
 use tracewright_tests::long;

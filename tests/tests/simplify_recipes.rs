@@ -6,10 +6,11 @@ mod support;
 
 use support::{built, stored};
 use trace::Trace;
-use tracewright::bake::{Ignorable, unread};
+use tracewright::bake::unread;
 use tracewright::errors::WithCauses;
 use tracewright::primitives;
 use tracewright::simplify::{Check, Options, Rules, explain};
+use tracewright::trace::Ignorable;
 use tracewright_tests::calls::{WeightValues, evaluate, random, ty};
 
 /// A function from its header, its nodes in order, and its results.

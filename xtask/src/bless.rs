@@ -15,7 +15,14 @@ use crate::step::{start_error, step};
 /// `cargo test` for one test. The outer list omits tests whose expected results come from other
 /// programs.
 const GOLDENS: &[&[&str]] = &[
-    &["--package", "tracewright-lower", "--package", "tracewright-models", "--package", "tracewright-report"],
+    &[
+        "--package",
+        "tracewright-lower",
+        "--package",
+        "tracewright-models",
+        "--package",
+        "tracewright-inspect",
+    ],
     &["--package", "tracewright-dsl", "--package", "tracewright-console"],
     &["--package", "tracewright-cli", "--test", "plain"],
     &["--package", "tracewright-cli", "--test", "cli", "documents::"],

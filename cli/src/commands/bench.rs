@@ -5,11 +5,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use console::{KernelUse, activation_bits, kv_format};
-use tracewright::lower::Quantization;
 use tracewright::ops::ElementType;
 use tracewright::ops::format::ActivationBits;
 use tracewright::simplify::Rules;
-use tracewright::trace::KvFormat;
+use tracewright::trace::{KvFormat, Quantization};
 
 use crate::arguments::{
     CompileArguments, DeviceArguments, EngineArguments, MeshArguments, TuningOption, batch,

@@ -28,10 +28,10 @@ mod verify;
 use std::path::PathBuf;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
-use options::VARIABLES;
 
 use crate::Invocation;
 use crate::error::Error;
+use crate::options::VARIABLES;
 
 /// Declare a language model in Rust, lower it to StableHLO, and run it with IREE.
 #[derive(Parser)]

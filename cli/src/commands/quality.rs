@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use tracewright::lower::Quantization;
+use tracewright::trace::Quantization;
 
 use crate::arguments::RunArguments;
 
@@ -62,9 +62,8 @@ mod run {
     use tracewright::Model;
     use tracewright::bake::format;
     use tracewright::export::IreeManifest;
-    use tracewright::lower::Quantization;
     use tracewright::ops::{ElementType, WeightFormat};
-    use tracewright::trace::{Parameter, key_pattern};
+    use tracewright::trace::{Parameter, Quantization, key_pattern};
 
     use super::{Arguments, RunArguments};
     use crate::Invocation;

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::Args;
-use tracewright::lower::Quantization;
+use tracewright::trace::Quantization;
 
 use crate::arguments::CompileArguments;
 
@@ -57,12 +57,13 @@ mod run {
     use tracewright::export::put_model_files;
     use tracewright::footprint::{Footprint, readable};
     use tracewright::generate::Tokenizer;
-    use tracewright::lower::{Quantization, Weights};
+    use tracewright::lower::Weights;
     use tracewright::models::gguf::read_imatrix;
     use tracewright::ops::{ElementType, WeightFormat};
     use tracewright::output_guard::check_output_folder;
     use tracewright::quant_map::read_quant_map;
     use tracewright::runtime::{Device, Runtime};
+    use tracewright::trace::Quantization;
     use tracewright::{Plan, PlanError};
 
     use super::Arguments;

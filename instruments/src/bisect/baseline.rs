@@ -4,12 +4,12 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use irpa::Checkpoint;
-use lower::{LowerError, Quantization, Weights};
+use lower::{LowerError, Weights};
 use ops::WeightFormat;
 use runtime::{Compiler, Runtime};
 use simplify::Rules;
 use targets::{DeviceName, MeshRules, Target};
-use trace::Trace;
+use trace::{Quantization, Trace};
 use tracewright::Plan;
 use tracewright::xla::XlaPlugin;
 

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use bake::Ignorable;
 use files::Scratch;
 use irpa::Checkpoint;
 use lower::Weights;
@@ -11,7 +10,7 @@ use ops::{TensorType, Value};
 use runtime::{Compiler, Runtime};
 use simplify::Rules;
 use targets::Target;
-use trace::{Evaluation, ParameterConflict, Trace};
+use trace::{Evaluation, Ignorable, ParameterConflict, Trace};
 
 use super::BisectError;
 use tracewright::build::{Build, BuildTools};

@@ -1,14 +1,13 @@
 //! Runs a trace with XLA. `bisect` compares the results of XLA with the results of another variant
 //! of the network.
 
-use bake::Ignorable;
 use files::Scratch;
 use irpa::Checkpoint;
 use lower::{Shards, Weights, divisible_axes};
 use ops::Value;
 use simplify::Rules;
 use targets::{DeviceName, MeshRules, ShardRule, Target};
-use trace::Trace;
+use trace::{Ignorable, Trace};
 use tracewright::xla::{XlaBuild, XlaPlugin, XlaTools};
 use tracewright::{Array, Expanded};
 

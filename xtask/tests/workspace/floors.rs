@@ -26,20 +26,15 @@ const FLOORS: &[(&str, u32)] = &[
     ("tracewright-bake", 3),
     ("tracewright-lower", 2),
     ("tracewright-dsl", 2),
-    ("tracewright-tuning", 2),
-    ("tracewright-manifest", 2),
-    ("tracewright-pipeline", 5),
     ("tracewright-program", 6),
     ("tracewright-models", 4),
     ("tracewright-template", 2),
     ("tracewright-generate", 4),
     ("tracewright", 7),
     ("tracewright-instruments", 8),
-    ("tracewright-report", 9),
     ("tracewright-error-codes", 9),
     ("tracewright-serve", 8),
     ("tracewright-console", 10),
-    ("tracewright-options", 11),
     ("tracewright-inspect", 11),
     ("tracewright-cli", 12),
     ("tracewright-tests", 9),
@@ -72,7 +67,7 @@ const UNSAFE: &[(&str, usize)] =
 
 /// Crates that are programs, or tests of programs. All others are libraries.
 const PROGRAMS: &[&str] =
-    &["cli/", "console/", "examples/", "fuzz/", "inspect/", "options/", "python/", "tests/", "xtask/"];
+    &["cli/", "console/", "examples/", "fuzz/", "inspect/", "python/", "tests/", "xtask/"];
 
 /// A member of the workspace, with the facts about its floor.
 struct Member {

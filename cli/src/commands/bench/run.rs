@@ -15,13 +15,14 @@ use tracewright::errors::WithPath as _;
 use tracewright::export::xla::planned;
 use tracewright::files::NewFile;
 use tracewright::irpa::Checkpoint;
-use tracewright::lower::{Quantization, Weights};
+use tracewright::lower::Weights;
 use tracewright::models::fit::fit_beside;
 use tracewright::models::{ReadModel, check_generates};
 use tracewright::ops::format::ActivationBits;
 use tracewright::output_guard::check_output;
 use tracewright::runtime::{Compiler, Device};
 use tracewright::targets::{MeshRules, Target};
+use tracewright::trace::Quantization;
 use tracewright::xla::{XlaPlugin, XlaTools};
 
 use super::{

@@ -1,12 +1,12 @@
 use std::{error::Error, ops::ControlFlow, path::Path};
 
-use tracewright::bake::Ignorable;
 use tracewright::build::{ProgramOptions, build_program};
 use tracewright::dsl::nn::{Attend, Cache, Kv, Position, attend, gelu_tanh, positions_within};
 use tracewright::generate::{Session, TokenOptions};
 use tracewright::irpa::Checkpoint;
 use tracewright::models::config::{ConfigError, IGNORED, Keys};
 use tracewright::runtime::Compiler;
+use tracewright::trace::Ignorable;
 use tracewright::{CausalLm, EntryPoint, F32, Float, model};
 
 model! {

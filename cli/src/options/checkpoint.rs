@@ -1,0 +1,36 @@
+//! Opens the weights of a network.
+
+use std::path::Path;
+
+use console::warn;
+use tracewright::bake::Baked;
+use tracewright::irpa::Checkpoint;
+use tracewright::models::fit::{self, Fitted};
+use tracewright::models::{Architecture, ReadModel};
+
+use super::error::Error;
+
+/// Opens a model folder or a GGUF file. The returned weights have the names that the network
+/// declares.
+pub fn open(
+    read: ReadModel,
+    model: &Path,
+    allowed_keys: &[String],
+) -> Result<(Box<dyn Architecture>, Checkpoint), Error> {
+    let Fitted { network, checkpoint, warnings } = fit::open(read, model, allowed_keys)?;
+    warn(&warnings);
+    Ok((network, checkpoint))
+}
+
+/// Reports which tensors `bake` converted, and which tensors `bake` ignored.
+pub fn report_baked(baked: &Baked) {
+    if let Some((_, from, to)) = baked.converted.first() {
+        say!("converted {} tensors from {from} to {to}", baked.converted.len());
+    }
+    for (what, count) in &baked.blocks {
+        say!("{count} tensors in {what}");
+    }
+    if !baked.ignored.is_empty() {
+        say!("left out {}: {}", baked.ignored.len(), baked.ignored.join(", "));
+    }
+}

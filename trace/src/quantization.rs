@@ -1,0 +1,142 @@
+//! The formats in which an archive stores weights, chosen for a whole network or by tensor name.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use ops::{TensorType, WeightFormat};
+
+use crate::{Parameter, key_pattern};
+
+/// The storage formats of the weights that matmuls read. Norms, biases, and matrices with fewer
+/// outputs than the 16 rows of a panel always have the element type of the network.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Quantization {
+    /// The archive stores all weights in the element type of the network.
+    #[default]
+    Computed,
+    All(WeightFormat),
+    /// The archive stores matmul weights in the given format, but stores the output head and the
+    /// value matrices in 8 bits.
+    Mixed(WeightFormat),
+    /// Each tensor-name pattern selects the storage format of the matching weights, as in a
+    /// quantized checkpoint. Weights that match no pattern keep the element type of the network.
+    ByKey(Arc<BTreeMap<String, WeightFormat>>),
+    /// The map `formats` contains a storage format for each tensor-name pattern, where `None`
+    /// selects the element type of the network. The choice `base` selects the storage format of the
+    /// weights that match no pattern.
+    Mapped {
+        base: Box<Quantization>,
+        formats: Arc<BTreeMap<String, Option<WeightFormat>>>,
+    },
+}
+
+impl Quantization {
+    /// Selects the storage formats of weights by tensor-name patterns. An empty map selects the
+    /// element type of the network for all weights.
+    pub fn by_key(formats: BTreeMap<String, WeightFormat>) -> Self {
+        if formats.is_empty() { Self::Computed } else { Self::ByKey(Arc::new(formats)) }
+    }
+
+    /// Selects the storage formats of `base`, except for the weights that match a pattern.
+    pub fn mapped(base: Self, formats: BTreeMap<String, Option<WeightFormat>>) -> Self {
+        Self::Mapped { base: Box::new(base), formats: Arc::new(formats) }
+    }
+
+    /// Selects the same storage format for all matrices, including the output head. With a mixed
+    /// format, a network that consists of a single matmul would store its matrix in 8 bits, because
+    /// the matrix is the output head.
+    #[must_use]
+    pub fn pure(&self) -> Self {
+        match self {
+            Self::Mixed(format) => Self::All(*format),
+            _ => self.clone(),
+        }
+    }
+
+    /// Whether any weights of the program are rounded. Either Tracewright rounds the weights, or
+    /// the checkpoint contains rounded weights.
+    pub fn rounds(&self) -> bool {
+        *self != Self::Computed
+    }
+
+    /// Returns the storage format for each tensor-name pattern. The map is empty if you did not
+    /// select storage formats by tensor-name pattern.
+    pub fn formats(&self) -> Arc<BTreeMap<String, WeightFormat>> {
+        match self {
+            Self::ByKey(formats) => formats.clone(),
+            _ => Arc::default(),
+        }
+    }
+
+    /// Returns the storage format of a parameter; `None` if the archive stores the parameter in the
+    /// element type of the network.
+    ///
+    /// # Panics
+    /// Panics if the choice depends on the network, and was not resolved.
+    pub fn format(&self, parameter: &Parameter) -> Option<WeightFormat> {
+        match self {
+            Self::Computed => None,
+            Self::All(format) => Some(*format),
+            Self::ByKey(formats) => {
+                let of = |(key, _): (&str, &TensorType)| formats.get(&key_pattern(key)).copied();
+                let formats = parameter.sources().into_iter().map(of).collect::<Option<Vec<_>>>()?;
+                let (first, others) = formats.split_first()?;
+                // If the sources of a parameter have different formats, the archive stores the
+                // parameter in 8 bits, because 8 bits lose the least precision.
+                let one = others.iter().all(|other| other == first);
+                Some(if one { *first } else { WeightFormat::Q8 })
+            }
+            Self::Mixed(_) | Self::Mapped { .. } => unreachable!("formats are resolved before they are read"),
+        }
+    }
+}
+
+impl From<Option<WeightFormat>> for Quantization {
+    fn from(format: Option<WeightFormat>) -> Self {
+        format.map_or(Self::Computed, Self::All)
+    }
+}
+
+/// Prints the name of the storage format as you write it for the flag `--quant`. `q4` is a mixed
+/// storage format, and `q4:pure` stores every matrix in q4.
+impl fmt::Display for Quantization {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Computed => f.write_str("none"),
+            Self::All(format) if format.in_a_byte() == Some(2) => write!(f, "{}:pure", format.word()),
+            Self::All(format) | Self::Mixed(format) => f.write_str(format.word()),
+            Self::ByKey(_) => f.write_str("stored"),
+            Self::Mapped { base, formats } => {
+                base.fmt(f)?;
+                formats.iter().try_for_each(|(pattern, format)| {
+                    write!(f, ",{pattern}={}", format.map_or("none", WeightFormat::word))
+                })
+            }
+        }
+    }
+}
+
+/// The error for a word that is not the name of a storage format.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a weight format, expected none, q8, q4, q4_k, mxfp4, q4:pure, q4_k:pure or mxfp4:pure")]
+pub struct UnknownQuantization(pub String);
+
+impl FromStr for Quantization {
+    type Err = UnknownQuantization;
+
+    fn from_str(text: &str) -> Result<Self, UnknownQuantization> {
+        Ok(match text {
+            "none" => Self::Computed,
+            "q8" => Self::All(WeightFormat::Q8),
+            "q4" => Self::Mixed(WeightFormat::Q4),
+            "q4_k" => Self::Mixed(WeightFormat::Q4K),
+            "mxfp4" => Self::Mixed(WeightFormat::Mxfp4),
+            "q4:pure" => Self::All(WeightFormat::Q4),
+            "q4_k:pure" => Self::All(WeightFormat::Q4K),
+            "mxfp4:pure" => Self::All(WeightFormat::Mxfp4),
+            _ => return Err(UnknownQuantization(text.to_owned())),
+        })
+    }
+}
