@@ -152,7 +152,9 @@ fn a_misspelled_path_is_no_name_on_the_hub() {
             refused(&mut online(command), 1, &["error[TW0006]", &words]);
         }
     }
-    let words = ["`hf://models/bsae` names a model on the Hugging Face hub"];
+    let words = [
+        "  help: did you mean `models/base`?\n  help: `hf://models/bsae` names a model on the Hugging Face hub",
+    ];
     refused(&mut online(bare(&["plan", "models/bsae"])), 1, &words);
     assert_eq!(server.requests(), 0);
     // Nothing is near, or the address is one of the hub.

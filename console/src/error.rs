@@ -126,8 +126,8 @@ pub fn help(error: &AnyCoded) -> Vec<String> {
             Some(ConsoleError::NoModel(_)) => "`trace-dump presets` lists the names of published models",
             Some(ConsoleError::Misspelled { path, near }) => {
                 let name = ModelName::parse(&path.to_string_lossy());
-                let hub = name.map(|name| format!("; `hf://{name}` names a model on the Hugging Face hub"));
-                return vec![format!("did you mean `{}`?{}", near.display(), hub.unwrap_or_default())];
+                let hub = name.map(|name| format!("`hf://{name}` names a model on the Hugging Face hub"));
+                return [format!("did you mean `{}`?", near.display())].into_iter().chain(hub).collect();
             }
             Some(ConsoleError::Usage { .. }) => return variables_help(),
             Some(ConsoleError::NotDownloaded { name }) => {
