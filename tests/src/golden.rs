@@ -276,6 +276,13 @@ pub fn best(row: &[f32]) -> usize {
     (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap_or_default()
 }
 
+/// Whether a token can be the best where each logit is at most `bound` from its value in `row`, in units of the row's
+/// largest magnitude. Two programs can choose different tokens if two logits are that near to each other.
+pub fn is_best_within(bound: f64, row: &[f32], token: u32) -> bool {
+    let behind = f64::from(row[best(row)]) - f64::from(row[token as usize]);
+    behind <= 2.0 * bound * largest(row)
+}
+
 /// By how much the largest leads.
 pub(crate) fn lead(row: &[f32]) -> f32 {
     let best = best(row);

@@ -19,7 +19,7 @@ use tracewright::random::write_random;
 use tracewright::runtime::{Compiler, Device};
 use tracewright::{CausalLm, EntryPoint, F32};
 use tracewright_tests::built::repository;
-use tracewright_tests::golden::{BOUND, Golden, relative_error};
+use tracewright_tests::golden::{BOUND, Golden, is_best_within, relative_error};
 use tracewright_tests::tensors::{floats, tokens};
 
 use blocks::{CodeBlock, own_network};
@@ -120,14 +120,25 @@ fn the_logits_of_its_decoder_are_those_of_numpy_and_it_generates_what_is_shown()
         );
     }
 
+    // Each shown token is the best after the ones before, as far as any machine's logits tell.
+    let best = |shown: &[u32]| {
+        let text = [&[5, 17, 3], &shown[..shown.len() - 1]].concat();
+        let rows = Session::new(&loaded.program.network().unwrap()).score(&text).unwrap();
+        for (row, &token) in rows[2..].iter().zip(shown) {
+            assert!(is_best_within(BOUND, row, token), "{token} of {shown:?}");
+        }
+        rows
+    };
+    let shown = tokens_of(&shown()[0]);
+    assert_eq!(shown.len(), 20);
+    best(&shown);
+
     // Token by token, with what is kept of the earlier ones, as all at once.
     let options = TokenOptions { max_tokens: 20, keep_logits: true, ..TokenOptions::default() };
     let go_on = |_| ControlFlow::Continue(());
     let generated =
         Session::new(&loaded.program.network().unwrap()).generate(&[5, 17, 3], &options, go_on).unwrap();
-    assert_eq!(tokens_of(&shown()[0]), generated.tokens);
-    let text = [&[5, 17, 3], &generated.tokens[..19]].concat();
-    let rows = Session::new(&loaded.program.network().unwrap()).score(&text).unwrap();
+    let rows = best(&generated.tokens);
     for (at_once, step) in rows[2..].iter().zip(&generated.logits) {
         assert!(relative_error(step, at_once) <= BOUND);
     }

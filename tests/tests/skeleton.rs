@@ -5,6 +5,7 @@
 mod support;
 
 use tracewright_tests::calls::{WeightValues, evaluate, operand, random, ty};
+use tracewright_tests::golden::is_best_within;
 
 use std::any::TypeId;
 use std::rc::Rc;
@@ -223,10 +224,12 @@ fn s20_a_small_transformer_compiles_and_runs_on_this_machine() {
         let expected = evaluate(&trace, name, &arguments(&state[0]), &weights);
         let found = program.call(name, &arguments(&state[1]));
         let bound = ops::Bound::UlpsOfLargest(64.0);
-        for (i, (expected, found)) in expected.iter().zip(&found).enumerate() {
+        for (i, (expected, found)) in expected.iter().zip(&found).enumerate().filter(|(i, _)| *i != 1) {
             assert_eq!(bound.first_violation(expected, found), None, "result {i} of {name} at {start}");
         }
-        assert_eq!(expected[1], found[1], "the token");
+        let logits: Vec<f32> = expected[0].data.iter().map(|&x| x as f32).collect();
+        let ulps = 64.0 * f64::from(f32::EPSILON);
+        assert!(is_best_within(ulps, &logits, found[1].data[0] as u32), "the token {:?}", found[1].data);
         start += tokens.len();
         tokens = expected[1].data.clone();
         state = [expected, found].map(|results| results[2..].to_vec());

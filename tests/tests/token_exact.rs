@@ -18,7 +18,8 @@ use tracewright::simplify::Rules;
 use tracewright::targets::Target;
 use tracewright::trace::{KvFormat, Parameter};
 use tracewright_tests::golden::{
-    ALL, BOUND, BuildOptions, Golden, Subject, build, check, check_evaluated, greedy, max_error, mean,
+    ALL, BOUND, BuildOptions, Golden, Subject, build, check, check_evaluated, greedy, is_best_within,
+    max_error, mean,
 };
 use tracewright_tests::long;
 
@@ -381,6 +382,7 @@ fn a_report_is_red_for_each_difference() {
     let row = reference.row(3).unwrap().to_vec();
     assert_eq!((reference.error(3, &row), max_error(&row, &row)), (0.0, 0.0));
     assert!(reference.error(4, &row) > BOUND, "another position");
+    assert!(is_best_within(1e-3, &[1.0, 0.999], 1) && !is_best_within(1e-4, &[1.0, 0.999], 1));
     for wrong in [f32::NAN, f32::INFINITY, row[5] + 1e-3] {
         let mut row = row.clone();
         row[5] = wrong;
