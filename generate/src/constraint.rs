@@ -11,16 +11,18 @@ use std::time::Duration;
 
 use crate::{GenerateError, SchemaNote, Tokenizer};
 
+pub(crate) mod crash;
 mod grammars;
 mod matching;
 pub(crate) mod process;
+mod refusal;
 mod schema;
 mod slots;
 mod vocabulary;
 
-use matching::{GrammarCompiler, Matching, Source};
+use matching::{CompiledSource, GrammarCompiler, Matching, Source};
 use process::{ConstraintProcesses, Fault, Remote};
-use schema::PrepareError;
+use refusal::brief;
 use vocabulary::encoder;
 
 /// Stack size in bytes of a thread that compiles a schema, because llguidance recurses for nested
@@ -71,16 +73,7 @@ impl Constrainer {
     /// # Errors
     /// Returns an error if the schema is not JSON, or uses an unsupported feature.
     pub fn json_schema(&self, schema: &str) -> Result<Constraint, GenerateError> {
-        let source = Source::Schema { text: schema.to_owned(), is_flexible: self.whitespace_flexible };
-        self.constraint(source).map_err(|fault| {
-            not_compiled(fault, |why| {
-                match with_room(|| Ok(schema::prepare(schema, self.whitespace_flexible, 0).err())) {
-                    Ok(Some(PrepareError::Syntax(source))) => GenerateError::SchemaSyntax { source },
-                    Ok(Some(PrepareError::Schema(why))) => GenerateError::SchemaKeyword(why),
-                    Ok(None) | Err(_) => GenerateError::Schema { why },
-                }
-            })
-        })
+        self.constraint(Source::Schema { text: schema.to_owned(), is_flexible: self.whitespace_flexible })
     }
 
     /// Creates a constraint for texts that a grammar describes. The grammar is in llguidance's
@@ -97,69 +90,46 @@ impl Constrainer {
                 "`::=` is of another notation (GBNF, BNF); expected Lark's, as `start: \"yes\" | \"no\"`";
             return Err(GenerateError::Grammar { at: Some((index + 1, column)), why: why.into() });
         }
-        let source = Source::Grammar { text: grammar.to_owned(), is_flexible: self.whitespace_flexible };
-        self.constraint(source).map_err(|fault| {
-            not_compiled(fault, |why| {
-                let (at, why) = located(&why);
-                let is_flexible = self.whitespace_flexible;
-                let refused =
-                    || Ok(grammars::schemas(grammar).and_then(|found| found.prepared(is_flexible).err()));
-                match with_room(refused) {
-                    Ok(Some(refused)) if at.is_none() => refused,
-                    _ => GenerateError::Grammar { at, why: why.to_owned() },
-                }
-            })
-        })
+        self.constraint(Source::Grammar { text: grammar.to_owned(), is_flexible: self.whitespace_flexible })
     }
 
-    fn constraint(&self, source: Source) -> Result<Constraint, Fault> {
-        Ok(match &self.backend {
+    fn constraint(&self, source: Source) -> Result<Constraint, GenerateError> {
+        let (followed, notes) = match &self.backend {
             Backend::Here(compiler) => {
-                let matching = with_room(|| compiler.compile(&source)).map_err(Fault::Refused)?;
-                Constraint(Followed::Here(Box::new(matching)))
+                let compiled = with_room(|| compiler.compile(&source));
+                let CompiledSource { matching, notes } =
+                    compiled.unwrap_or_else(|why| Err(source.refused(&why)))?;
+                (Followed::Here(Box::new(matching)), notes)
             }
             Backend::There(processes, stop_tokens) => {
-                processes.check(&source, stop_tokens)?;
-                Constraint(Followed::There(processes.clone(), Arc::new((source, stop_tokens.clone()))))
+                let checked = processes.check(&source, stop_tokens).map_err(|fault| match fault {
+                    Fault::Refused(why) => source.refused(&why).into(),
+                    Fault::Limit(limit) => GenerateError::ConstraintLimit { step: None, limit },
+                    Fault::Program(source) => GenerateError::ConstraintProgram { source },
+                });
+                let notes = checked??;
+                (Followed::There(processes.clone(), Arc::new((source, stop_tokens.clone()))), notes)
             }
-        })
+        };
+        Ok(Constraint { followed, notes: notes.into() })
     }
 }
 
 /// Runs `work` on a thread with a large stack.
-fn with_room<T: Send>(work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+fn with_room<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
     thread::scope(|scope| {
-        let worker = thread::Builder::new().stack_size(STACK).spawn_scoped(scope, || matching::caught(work));
+        let worker = thread::Builder::new().stack_size(STACK).spawn_scoped(scope, work);
         let done = worker.map_err(|error| error.to_string())?.join();
-        done.unwrap_or_else(|_| Err("panic".into()))
+        done.map_err(|_| "panic".into())
     })
-}
-
-/// Creates the error for a schema or a grammar that could not be compiled.
-fn not_compiled(fault: Fault, refused: impl Fn(String) -> GenerateError) -> GenerateError {
-    match fault {
-        Fault::Refused(why) => refused(brief(&why)),
-        Fault::Limit(limit) => GenerateError::ConstraintLimit { step: None, limit },
-        Fault::Program(source) => GenerateError::ConstraintProgram { source },
-    }
-}
-
-/// Returns the parts of a schema that an answer can violate. A schema that cannot be prepared has no
-/// notes, and is refused with its reason when it is followed.
-pub(crate) fn notes_of_schema(text: &str) -> Vec<SchemaNote> {
-    with_room(|| Ok(schema::prepare(text, false, 0).map_or(Vec::new(), |found| found.notes)))
-        .unwrap_or_default()
-}
-
-/// Returns the parts of the schemas in a grammar that an answer can violate.
-pub(crate) fn notes_of_grammar(text: &str) -> Vec<SchemaNote> {
-    with_room(|| Ok(grammars::schemas(text).map_or(Vec::new(), |schemas| schemas.notes())))
-        .unwrap_or_default()
 }
 
 /// A schema or grammar that a text must follow from its first token. [`Constrainer`] builds constraints.
 #[derive(Clone)]
-pub struct Constraint(Followed);
+pub struct Constraint {
+    followed: Followed,
+    notes: Arc<[SchemaNote]>,
+}
 
 #[derive(Clone)]
 enum Followed {
@@ -174,6 +144,12 @@ impl fmt::Debug for Constraint {
 }
 
 impl Constraint {
+    /// Returns the parts of the schemas that an answer can violate, because they cannot be enforced while
+    /// the text is generated.
+    pub fn notes(&self) -> &[SchemaNote] {
+        &self.notes
+    }
+
     /// Returns how many of these tokens the constraint allows one after another, and whether no
     /// further token can follow them.
     ///
@@ -196,7 +172,7 @@ impl Constraint {
 
     /// Creates the state of the constraint at the beginning of a text.
     pub(crate) fn begin(&self) -> Guide {
-        let state = match &self.0 {
+        let state = match &self.followed {
             Followed::Here(matching) => State::Here(Box::new(matching.copied())),
             Followed::There(processes, begin) => State::There(processes.begin(&begin.0, &begin.1)),
         };
@@ -322,27 +298,4 @@ impl Allowed {
     pub fn has(&self, token: u32) -> bool {
         self.mask.get((token / u32::BITS) as usize).is_some_and(|word| word >> (token % u32::BITS) & 1 == 1)
     }
-}
-
-/// Returns the beginning of an error message of llguidance, which describes the error. The function
-/// omits the rest of llguidance's message, which contains internals of llguidance or lines of the
-/// grammar.
-fn brief(why: &str) -> String {
-    let is_shown = |line: &&str| {
-        let number =
-            line.trim_start().split_once(" | ").is_some_and(|(number, _)| number.parse::<u32>().is_ok());
-        !number && !line.starts_with('<')
-    };
-    why.lines().take_while(is_shown).map(str::trim).collect::<Vec<_>>().join(" ").trim().to_owned()
-}
-
-/// Removes a prefix such as `at 3(14): ` from a message. Returns the line and the column from an
-/// error message, counted from 1, and the remaining text of the message.
-fn located(why: &str) -> (Option<(usize, usize)>, &str) {
-    let parsed = || {
-        let (place, rest) = why.strip_prefix("at ").unwrap_or(why).split_once("): ")?;
-        let (line, column) = place.split_once('(')?;
-        Some(((line.parse().ok()?, column.parse().ok()?), rest))
-    };
-    parsed().map_or((None, why), |(at, rest)| (Some(at), rest))
 }

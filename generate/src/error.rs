@@ -209,7 +209,7 @@ pub enum GenerateError {
     SchemaSyntax {
         /// The reason why the schema is not valid JSON, and the position of the error in the
         /// schema.
-        source: serde_json::Error,
+        source: crate::SchemaSyntaxError,
     },
     /// A JSON schema is invalid, or uses an unsupported feature.
     #[error("Tracewright cannot follow the schema: {why}")]

@@ -45,6 +45,7 @@ mod xla;
 pub use any_executor::{AnyBuffer, AnyExecutor};
 pub use batch::Batch;
 pub use chat_template::chat_template;
+pub use constraint::crash::allow_crashes;
 #[cfg(feature = "grammar")]
 pub use constraint::process::{ConstraintProcesses, answer_constraints};
 pub use constraint::{Constrainer, Constraint};
@@ -63,7 +64,7 @@ pub use sample::{
 };
 pub use saved::SavedSequence;
 pub use schedule::{Budgeted, RowWork, Schedule, Together};
-pub use schema_error::{SchemaError, SchemaNote};
+pub use schema_error::{SchemaError, SchemaNote, SchemaSyntaxError};
 pub use sequence_input::{EncoderInput, InputPart, SequenceInput};
 pub use session::Session;
 pub use speculate::{Certainty, DraftModel, Drafter, Lookup, MtpDrafter};
@@ -73,5 +74,5 @@ pub use text::{Stream, Tokenizer, catches_panics};
 #[cfg(not(feature = "grammar"))]
 use without_grammar as constraint;
 #[cfg(not(feature = "grammar"))]
-pub use without_grammar::{ConstraintProcesses, answer_constraints};
+pub use without_grammar::{ConstraintProcesses, allow_crashes, answer_constraints};
 pub use xla::{Xla, XlaFunction};

@@ -1,11 +1,10 @@
 //! Converts the tokens of one answer to text, piece by piece, and defines the options of an answer.
 
-use crate::constraint;
 use crate::stop::{StopMatch, StopStrings};
 use crate::text::Stream;
 use crate::{
     Breakers, Constrainer, Constraint, ConstraintProcesses, Finish, GenerateError, Generated, Sampler,
-    Sampling, SchemaNote, TokenOptions, Tokenizer,
+    Sampling, TokenOptions, Tokenizer,
 };
 
 /// Options for continuing a text, in which stop strings and constraints are strings.
@@ -53,18 +52,6 @@ pub enum Follow {
     JsonSchema(String),
     /// The text must follow a grammar in llguidance's variant of Lark's notation.
     Grammar(String),
-}
-
-impl Follow {
-    /// Returns the parts of a schema that an answer can violate, because they cannot be enforced
-    /// while the text is generated. Returns no notes for a schema that cannot be followed at all.
-    #[must_use]
-    pub fn notes(&self) -> Vec<SchemaNote> {
-        match self {
-            Self::JsonSchema(schema) => constraint::notes_of_schema(schema),
-            Self::Grammar(grammar) => constraint::notes_of_grammar(grammar),
-        }
-    }
 }
 
 impl Default for GenerateOptions {

@@ -1,5 +1,9 @@
 //! Errors and notes about the keywords of a JSON schema.
 
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
 /// The most levels of nesting, which no generator's schema reaches, and on which llguidance recurses.
 pub(crate) const DEEPEST: usize = 100;
 
@@ -7,8 +11,26 @@ pub(crate) const DEEPEST: usize = 100;
 /// most 2,000 states.
 pub(crate) const OPTIONAL: usize = 490;
 
+/// The reason why a schema is not JSON.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[error("{message}")]
+pub struct SchemaSyntaxError {
+    /// The line of the error in the schema, counted from 1.
+    pub line: usize,
+    /// The column of the error in its line, counted from 1 in bytes.
+    pub column: usize,
+    /// A description of the error, with its position.
+    message: String,
+}
+
+impl From<serde_json::Error> for SchemaSyntaxError {
+    fn from(error: serde_json::Error) -> Self {
+        Self { line: error.line(), column: error.column(), message: error.to_string() }
+    }
+}
+
 /// The reason why Tracewright cannot follow a schema, with the place in the schema.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum SchemaError {
     /// A keyword has a value of the wrong kind.
     #[error("`{at}` is {found}, expected {expected}")]
@@ -18,7 +40,7 @@ pub enum SchemaError {
         /// The value in the schema, shortened.
         found: String,
         /// A description of the values that the keyword may have.
-        expected: &'static str,
+        expected: Cow<'static, str>,
     },
     /// A keyword of JSON Schema cannot be enforced while the text is generated.
     #[error("the keyword `{keyword}` at `{at}` cannot be enforced during generation; {help}")]
@@ -26,9 +48,9 @@ pub enum SchemaError {
         /// The JSON pointer to the keyword.
         at: String,
         /// The keyword of JSON Schema.
-        keyword: &'static str,
+        keyword: Cow<'static, str>,
         /// A sentence that describes another way to write the schema.
-        help: &'static str,
+        help: Cow<'static, str>,
     },
     /// A reference does not lead to a schema in the same document.
     #[error(
@@ -68,12 +90,12 @@ pub enum SchemaError {
         /// The part of the pattern that is not supported.
         found: String,
         /// A sentence that describes another way to write the pattern.
-        help: &'static str,
+        help: Cow<'static, str>,
     },
 }
 
 /// A part of a schema that an answer can violate, although Tracewright follows the schema.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum SchemaNote {
     /// The items of an array are not from a short list of values, so equal items are not excluded.
     #[error("`uniqueItems` at `{at}` is not enforced, because the items are not from a list of values")]

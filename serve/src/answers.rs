@@ -8,6 +8,7 @@ use generate::Finish;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tracewright::GenerateOptions;
+use tracewright::generate::SchemaNote;
 use tracewright::model::{Completion, Running, TextEvent};
 
 use crate::failure::Failure;
@@ -48,7 +49,7 @@ pub struct Answers {
     metrics: Arc<Metrics>,
     start: Instant,
     is_first: bool,
-    _running: Vec<Running>,
+    running: Vec<Running>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -87,9 +88,14 @@ impl Answers {
             metrics,
             start: Instant::now(),
             is_first: true,
-            _running: running,
+            running,
             _permit: permit,
         })
+    }
+
+    /// Returns the parts of the schema that the answers can violate.
+    pub fn notes(&self) -> &[SchemaNote] {
+        self.running.first().map_or(&[], Running::notes)
     }
 
     /// Returns the total number of tokens of all prompts.

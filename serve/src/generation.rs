@@ -58,15 +58,40 @@ impl ChatRequest {
         app.blocking(move || {
             let text = self.render(&loaded)?;
             let prompts = vec![tokens(&loaded, &text)?];
-            let options = self.options(&defaults(loaded.model.defaults()), &loaded)?;
+            let schema = self.whole_schema();
+            let has_schema = schema.is_some();
+            let options = self.options(&defaults(loaded.model.defaults()), &loaded, schema)?;
             let reading = self.reading(&text, options.follow.is_some());
             let (count, reuse) = (self.sampling.count()?, self.sampling.reuses());
-            Answers::begin(Ask { loaded, prompts, options, count, reuse, reading }, metrics, permit)
+            let ask = Ask { loaded, prompts, options, count, reuse, reading };
+            let answers = Answers::begin(ask, metrics, permit)?;
+            for note in answers.notes().iter().filter(|_| has_schema) {
+                tracing::warn!("the schema of a request: {note}");
+            }
+            Ok(answers)
         })
         .await
     }
 
-    fn options(&self, defaults: &GenerateOptions, loaded: &Loaded) -> Result<GenerateOptions, Failure> {
+    /// Returns the schema of the whole answer, which can be a function call.
+    fn whole_schema(&self) -> Option<Value> {
+        match (&self.schema, self.tools.is_forced, self.tools.offered.is_empty()) {
+            (_, true, _) => Some(self.tools.schema()),
+            (Some(schema), false, true) => Some(schema.clone()),
+            // The model chooses between a function call and an answer that follows the schema.
+            (Some(schema), false, false) => {
+                Some(json!({ "anyOf": [self.tools.schema(), embedded(schema.clone(), "response_format")] }))
+            }
+            (None, false, _) => None,
+        }
+    }
+
+    fn options(
+        &self,
+        defaults: &GenerateOptions,
+        loaded: &Loaded,
+        schema: Option<Value>,
+    ) -> Result<GenerateOptions, Failure> {
         let mut options = self.sampling.options(defaults)?;
         let (param, most) = self.max_tokens;
         let context = loaded.model.info().context;
@@ -76,21 +101,8 @@ impl ChatRequest {
         options.max_tokens = max_tokens(param, most, context)?;
         options.logprobs = self.logprobs;
         options.stop.extend(self.stop.iter().cloned());
-        let schema = match (&self.schema, self.tools.is_forced, self.tools.offered.is_empty()) {
-            (_, true, _) => Some(self.tools.schema()),
-            (Some(schema), false, true) => Some(schema.clone()),
-            // The model chooses between a function call and an answer that follows the schema.
-            (Some(schema), false, false) => {
-                Some(json!({ "anyOf": [self.tools.schema(), embedded(schema.clone(), "response_format")] }))
-            }
-            (None, false, _) => None,
-        };
         if let Some(schema) = schema {
-            let follow = Follow::JsonSchema(files::exact_json(&schema));
-            for note in follow.notes() {
-                tracing::warn!("the schema of a request: {note}");
-            }
-            options.follow = Some(follow);
+            options.follow = Some(Follow::JsonSchema(files::exact_json(&schema)));
         }
         Ok(options)
     }

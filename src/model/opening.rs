@@ -6,7 +6,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use generate::{Chat, GenerateError, GenerateOptions, GenerationDefaults, Tokenizer};
+use generate::{Chat, GenerateError, GenerateOptions, GenerationDefaults, SchemaNote, Tokenizer};
 use hub::{Fetched, ModelName};
 use irpa::{Checkpoint, HubFolder};
 use models::fit::OpenWarning;
@@ -131,13 +131,15 @@ impl Opening {
         self.source.sentence()
     }
 
-    /// Checks that the model supports the given options for generating text.
+    /// Checks that the model supports the given options for generating text. Returns the parts of the
+    /// options' schema that an answer can violate.
     ///
     /// # Errors
     /// Returns an error if a setting is out of range, a schema or a grammar is not supported, or an
     /// option needs a tokenizer that the model lacks.
-    pub fn check_options(&self, options: &GenerateOptions) -> Result<(), GenerateError> {
-        self.text.token_options(options).map(drop)
+    pub fn check_options(&self, options: &GenerateOptions) -> Result<Vec<SchemaNote>, GenerateError> {
+        let constraint = self.text.token_options(options)?.constraint;
+        Ok(constraint.map_or(Vec::new(), |constraint| constraint.notes().to_vec()))
     }
 
     /// Renders a conversation with the chat template; see [`Model::render`].

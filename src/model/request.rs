@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::task::Poll;
 use std::time::Duration;
 
-use generate::{Follow, GenerateOptions};
+use generate::{Follow, GenerateOptions, SchemaNote};
 
 use super::engine::{Completion, GenerateJob, Job, Listener, TextEvent};
 use super::{Inner, ModelError};
@@ -111,12 +111,13 @@ impl Request {
         let Self { model, prompt, options, continues, shown } = self;
         let stop = options.stop.clone();
         let options = model.text.token_options(&options)?;
+        let notes = options.constraint.as_ref().map_or(Vec::new(), |constraint| constraint.notes().to_vec());
         let listener: Listener = Box::new(listener);
         let cancelled = Arc::new(AtomicBool::new(false));
         let job =
             GenerateJob { prompt, options, stop, continues, cancelled: cancelled.clone(), shown, listener };
         model.ask(Job::Generate(Box::new(job)))?;
-        Ok(Running { cancelled, _model: model })
+        Ok(Running { cancelled, notes, _model: model })
     }
 
     /// Waits for the whole text.
@@ -151,7 +152,7 @@ impl IntoIterator for Request {
             let (send, events) = channel();
             // This function owns the receiver, so sending cannot fail.
             let _ = send.send(TextEvent::Failed(error));
-            let running = Running { cancelled: Arc::default(), _model: model };
+            let running = Running { cancelled: Arc::default(), notes: Vec::new(), _model: model };
             Pieces { events: Some(events), completion: None, running }
         })
     }
@@ -170,6 +171,7 @@ pub struct Pieces {
 /// value stops the generation.
 pub struct Running {
     cancelled: Arc<AtomicBool>,
+    notes: Vec<SchemaNote>,
     /// Keeps the engine alive while the text is generated.
     _model: Arc<Inner>,
 }
@@ -178,6 +180,11 @@ impl Running {
     /// Ends the generation after the next token.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns the parts of the request's schema that the text can violate.
+    pub fn notes(&self) -> &[SchemaNote] {
+        &self.notes
     }
 }
 
@@ -193,6 +200,11 @@ impl Pieces {
     /// [`Finish::Cancelled`](generate::Finish::Cancelled).
     pub fn cancel(&self) {
         self.running.cancel();
+    }
+
+    /// Returns the parts of the request's schema that the text can violate.
+    pub fn notes(&self) -> &[SchemaNote] {
+        self.running.notes()
     }
 
     /// Returns the next item of the iterator, or `Pending` if no item arrives within `time`. If the

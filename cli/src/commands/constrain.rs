@@ -15,7 +15,7 @@ pub struct Arguments {
 #[cfg(feature = "iree")]
 mod run {
     use tracewright::files::limits;
-    use tracewright::generate::answer_constraints;
+    use tracewright::generate::{allow_crashes, answer_constraints};
 
     use super::Arguments;
     use crate::Invocation;
@@ -25,7 +25,10 @@ mod run {
     impl Arguments {
         pub fn run(&self, _: &Invocation) -> Result<(), Error> {
             limit_memory(limits::GRAMMAR_MEMORY);
-            answer_constraints(std::io::stdin(), std::io::stdout(), self.crashes).map_err(Error::Program)
+            if self.crashes {
+                allow_crashes();
+            }
+            answer_constraints(std::io::stdin(), std::io::stdout()).map_err(Error::Program)
         }
     }
 }

@@ -218,8 +218,12 @@ pub fn template_program() -> Result<TemplateProgram, Error> {
 
 /// Returns the command that runs Tracewright's command line in another process, which follows JSON
 /// schemas and grammars. The process has limits on memory, and gets none of Tracewright's environment
-/// variables except the one of tests for faults.
+/// variables except the one of tests for faults. With this variable, a schema that this process reads can
+/// end it, so that tests notice.
 pub fn constraint_program() -> Result<ConstraintProgram, Error> {
+    if std::env::var_os(CRASHES).is_some() {
+        tracewright::generate::allow_crashes();
+    }
     let (program, arguments) = again(&["constrain"])?;
     let without = own_variables().filter(|name| name != CRASHES).collect();
     Ok(ConstraintProgram { program, arguments, without })

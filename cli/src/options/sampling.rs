@@ -294,11 +294,7 @@ mod wanted {
                 let what = format!("`--{flag}` needs text, and `{}` has no tokenizer.json", model.display());
                 return Err(usage(what).into());
             }
-            let follow = follow(read_text_within(path, limits::GRAMMAR)?);
-            for note in follow.notes() {
-                console::say(&format!("`{}`: {note}", path.display()));
-            }
-            Ok(Some(follow))
+            Ok(Some(follow(read_text_within(path, limits::GRAMMAR)?)))
         }
 
         /// Returns the generation options that the model and the flags set.
@@ -330,14 +326,19 @@ mod wanted {
             }
         }
 
-        /// Checks whether a model supports the generation options. An error about a schema or a
-        /// grammar contains the path of the file with the schema or grammar.
+        /// Checks whether a model supports the generation options, and prints the parts of a schema that
+        /// an answer can violate. An error or a note about a schema or a grammar contains the path of the
+        /// file.
         pub fn check(&self, opening: &Opening, options: &GenerateOptions) -> Result<(), Error> {
             let path = self.json_schema.as_ref().or(self.grammar.as_ref());
-            opening.check_options(options).map_err(|source| match path {
+            let notes = opening.check_options(options).map_err(|source| match path {
                 Some(path) => Error::Followed { path: path.clone(), source: AnyCoded::new(source) },
                 None => source.into(),
-            })
+            })?;
+            for (note, path) in notes.iter().zip(path.into_iter().cycle()) {
+                console::say(&format!("`{}`: {note}", path.display()));
+            }
+            Ok(())
         }
     }
 }

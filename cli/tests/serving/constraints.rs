@@ -96,7 +96,7 @@ fn a_fault_ends_one_request_only() {
     let serving = faulty();
     beside_others(&serving, || {
         for fault in ["stack", "abort", "panic", "memory", "loop"] {
-            for (time, at) in [("compile", ""), ("step", "step 0: ")] {
+            for (time, at) in [("prepare", ""), ("compile", ""), ("step", "step 0: ")] {
                 let schema =
                     json!({ "$comment": format!("crash {fault} {time}"), "type": "string", "minLength": 9 });
                 let asked = Instant::now();
@@ -115,6 +115,38 @@ fn a_fault_ends_one_request_only() {
     });
     serving.signal("-TERM");
     assert_eq!(serving.end(), Some(0));
+}
+
+/// The command line reads no schema itself, either.
+#[test]
+fn a_fault_is_an_error_of_the_command_line() {
+    let folder = folder();
+    let schema = json!({ "$comment": "crash stack prepare", "type": "string" });
+    for (flag, content) in
+        [("--json-schema", schema.to_string()), ("--grammar", format!("start: %json {schema}"))]
+    {
+        let path = folder.path().join("followed");
+        fs::write(&path, content).unwrap();
+        let mut command = bare(&["generate", text(&demo()), "-p", "x", flag, text(&path)]);
+        let words = ["TW0818", "the process that follows the schema or the grammar ended"];
+        refused(command.env("TRACEWRIGHT_CRASHES", "true"), 1, &words);
+    }
+}
+
+/// A part of a schema that an answer can violate is in the log of the server.
+#[test]
+fn a_note_is_logged_for_the_schema_of_a_request() {
+    let serving = Serving::of(&[text(&demo()), "--log", "warn"]);
+    let schema = json!({ "oneOf": [{ "type": "number" }, { "type": "integer" }] });
+    let mut body = following(&schema);
+    body["n"] = json!(2);
+    serving.good(PATH, &body);
+    serving.good(PATH, &following(&json!({ "type": "integer" })));
+    let note = "the schema of a request: `oneOf` at `/oneOf` is read as `anyOf`";
+    let times = || serving.err.lock().unwrap().matches(note).count();
+    wait_until("the server logs the note", || times() > 0);
+    serving.signal("-TERM");
+    assert_eq!(times(), 1);
 }
 
 /// Random schemas go to a server, and random grammars to a process like the server's. This runs for a short time,

@@ -1,7 +1,8 @@
 //! Finds the JSON schemas in a grammar, and prepares them for llguidance.
 
+use super::refusal::Refusal;
 use super::schema::{self, Slot};
-use crate::{GenerateError, SchemaNote};
+use crate::SchemaNote;
 
 /// A grammar, cut into the texts between its schemas and the texts of its schemas.
 pub struct Schemas<'g> {
@@ -9,6 +10,14 @@ pub struct Schemas<'g> {
     parts: Vec<(&'g str, &'g str)>,
     /// The text behind the last schema.
     rest: &'g str,
+}
+
+/// A grammar with prepared schemas, and the slots and notes of all schemas.
+#[derive(Default)]
+pub struct PreparedGrammar {
+    pub text: String,
+    pub slots: Vec<Slot>,
+    pub notes: Vec<SchemaNote>,
 }
 
 /// Returns the schemas of a grammar, or `None` if the grammar has none, or is not well-formed.
@@ -54,30 +63,26 @@ impl Schemas<'_> {
         parts.collect::<String>() + self.rest
     }
 
-    /// Returns the grammar with prepared schemas, and the slots of all schemas.
+    /// Prepares all schemas.
     ///
     /// # Errors
     /// Returns an error with the position of a schema that cannot be followed.
-    pub fn prepared(&self, is_flexible: bool) -> Result<(String, Vec<Slot>), GenerateError> {
-        let (mut written, mut slots, mut before) = (String::new(), Vec::new(), String::new());
+    pub fn prepared(&self, is_flexible: bool) -> Result<PreparedGrammar, Refusal> {
+        let (mut all, mut before) = (PreparedGrammar::default(), String::new());
         for (serial, &(text, schema)) in self.parts.iter().enumerate() {
             before.push_str(text);
             let prepared = schema::prepare(schema, is_flexible, serial).map_err(|why| {
                 let line = before.lines().count().max(1);
                 let column = before.lines().last().map_or(0, |line| line.chars().count()) + 1;
-                GenerateError::Grammar { at: Some((line, column)), why: why.to_string() }
+                Refusal::Grammar { at: Some((line, column)), why: why.to_string() }
             })?;
             before.push_str(schema);
-            written.extend([text, " ", &prepared.schema.to_string()]);
-            slots.extend(prepared.slots);
+            all.text.extend([text, " ", &prepared.schema.to_string()]);
+            all.slots.extend(prepared.slots);
+            all.notes.extend(prepared.notes);
         }
-        Ok((written + self.rest, slots))
-    }
-
-    /// Returns the notes about all schemas.
-    pub fn notes(&self) -> Vec<SchemaNote> {
-        let prepared = self.parts.iter().filter_map(|(_, schema)| schema::prepare(schema, false, 0).ok());
-        prepared.flat_map(|prepared| prepared.notes).collect()
+        all.text.push_str(self.rest);
+        Ok(all)
     }
 }
 
@@ -109,7 +114,7 @@ mod tests {
 
     #[test]
     fn schemas_in_a_grammar_are_found_and_all_else_is_as_it_was() {
-        let compact = |grammar: &str| schemas(grammar).map(|found| found.prepared(false).unwrap().0);
+        let compact = |grammar: &str| schemas(grammar).map(|found| found.prepared(false).unwrap().text);
         for (grammar, expected) in [
             (
                 "start: \"a\" %json { \"type\": \"null\" } b // %json {}\nb: /%json {}\\//",

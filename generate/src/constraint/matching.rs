@@ -8,9 +8,12 @@ use llguidance::toktrie::{TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 use serde::{Deserialize, Serialize};
 
+use super::grammars::{self, PreparedGrammar};
+use super::refusal::{Refusal, brief, located};
 use super::schema::{self, Prepared, Slot};
+use super::slots;
 use super::vocabulary::{Encode, Vocabulary};
-use super::{grammars, located, slots};
+use crate::SchemaNote;
 
 /// The text of a schema or a grammar. `is_flexible` permits whitespace in JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +29,24 @@ impl Source {
         let (Self::Schema { text, .. } | Self::Grammar { text, .. }) = self;
         text
     }
+
+    /// Converts a message of llguidance, or of a panic, about this source.
+    pub fn refused(&self, why: &str) -> Refusal {
+        let why = brief(why);
+        match self {
+            Self::Schema { .. } => Refusal::Schema(why),
+            Self::Grammar { .. } => {
+                let (at, why) = located(&why);
+                Refusal::Grammar { at, why: why.to_owned() }
+            }
+        }
+    }
+}
+
+/// A compiled schema or grammar, and the parts of its schemas that a text can violate.
+pub struct CompiledSource {
+    pub matching: Matching,
+    pub notes: Vec<SchemaNote>,
 }
 
 /// Compiles schemas and grammars for the tokens of one model.
@@ -53,23 +74,30 @@ impl GrammarCompiler {
         Ok(Self { factory, end })
     }
 
-    pub fn compile(&self, source: &Source) -> Result<Matching, String> {
+    pub fn compile(&self, source: &Source) -> Result<CompiledSource, Refusal> {
+        caught(|| Ok(self.compiled(source))).unwrap_or_else(|why| Err(source.refused(&why)))
+    }
+
+    fn compiled(&self, source: &Source) -> Result<CompiledSource, Refusal> {
+        let refused = |why: String| source.refused(&why);
         match source {
             Source::Schema { text, is_flexible } => {
-                let Prepared { schema, slots, .. } =
-                    schema::prepare(text, *is_flexible, 0).map_err(|why| why.to_string())?;
-                self.matching(TopLevelGrammar::from_json_schema(schema), slots)
+                let Prepared { schema, slots, notes } = schema::prepare(text, *is_flexible, 0)?;
+                let matching = self.matching(TopLevelGrammar::from_json_schema(schema), slots);
+                Ok(CompiledSource { matching: matching.map_err(refused)?, notes })
             }
             Source::Grammar { text, is_flexible } => {
                 let Some(schemas) = grammars::schemas(text) else {
-                    return self.matching(TopLevelGrammar::from_lark(text.clone()), Vec::new());
+                    let matching = self.matching(TopLevelGrammar::from_lark(text.clone()), Vec::new());
+                    return Ok(CompiledSource { matching: matching.map_err(refused)?, notes: Vec::new() });
                 };
                 // Compiles the grammar without its schemas first, so that errors refer to positions
                 // in your text.
-                self.matching(TopLevelGrammar::from_lark(schemas.blank()), Vec::new())?;
-                let (grammar, slots) = schemas.prepared(*is_flexible).map_err(|why| why.to_string())?;
-                let matching = self.matching(TopLevelGrammar::from_lark(grammar), slots);
-                matching.map_err(|why| located(&why).1.to_owned())
+                self.matching(TopLevelGrammar::from_lark(schemas.blank()), Vec::new()).map_err(refused)?;
+                let PreparedGrammar { text, slots, notes } = schemas.prepared(*is_flexible)?;
+                let matching = self.matching(TopLevelGrammar::from_lark(text), slots);
+                let matching = matching.map_err(|why| source.refused(located(&why).1))?;
+                Ok(CompiledSource { matching, notes })
             }
         }
     }

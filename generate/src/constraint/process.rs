@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use files::limits;
 
 use super::matching::Source;
+use super::refusal::Refusal;
 use super::vocabulary::{Encode, encoder};
-use crate::{ConstraintLimit, ConstraintProgram, GenerateError, Tokenizer};
+use crate::{ConstraintLimit, ConstraintProgram, GenerateError, SchemaNote, Tokenizer};
 
 mod answers;
-mod crash;
 mod messages;
 
 pub use answers::answer_constraints;
@@ -81,8 +81,12 @@ impl ConstraintProcesses {
         Ok(Self(Arc::new(Pool { program, words, encode, idle, checked })))
     }
 
-    /// Compiles a schema or a grammar, and drops the result.
-    pub fn check(&self, source: &Source, stop_tokens: &[u32]) -> Result<(), Fault> {
+    /// Compiles a schema or a grammar, and returns the parts that a text can violate.
+    pub fn check(
+        &self,
+        source: &Source,
+        stop_tokens: &[u32],
+    ) -> Result<Result<Vec<SchemaNote>, Refusal>, Fault> {
         let _place = Place::wait(&self.0);
         let mut lease = Lease::of(&self.0, source)?;
         let process = lease.process()?;
@@ -91,7 +95,7 @@ impl ConstraintProcesses {
         let late = Instant::now() + Duration::from_secs(2 * limits::GRAMMAR_SECONDS);
         process.is_ready(late, limits::GRAMMAR_SECONDS, &self.0.encode);
         match process.ready.take().unwrap_or_else(|| Err(strange()))? {
-            ConstraintReply::Checked => Ok(()),
+            ConstraintReply::Checked(checked) => Ok(checked.map_err(|refusal| *refusal)),
             _ => Err(strange()),
         }
     }

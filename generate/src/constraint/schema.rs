@@ -9,9 +9,11 @@ use std::cell::Cell;
 use std::collections::HashMap;
 
 use llguidance::derivre::RegexAst;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::schema_error::{DEEPEST, SchemaError, SchemaNote};
+use super::crash;
+use crate::schema_error::{DEEPEST, SchemaError, SchemaNote, SchemaSyntaxError};
 
 mod arrays;
 mod disjoint;
@@ -38,7 +40,8 @@ pub struct Slot {
 /// Parses and rewrites a schema. `is_flexible` permits whitespace unless the schema's own options
 /// set the whitespace. `serial` is the number of schemas that were prepared for the same grammar.
 pub fn prepare(text: &str, is_flexible: bool, serial: usize) -> Result<Prepared, PrepareError> {
-    let (document, mark) = numbers::parse(text)?;
+    crash::as_told(text, "prepare");
+    let (document, mark) = numbers::parse(text).map_err(SchemaSyntaxError::from)?;
     let depth = depth(&document);
     if depth > DEEPEST {
         return Err(SchemaError::Depth { found: depth }.into());
@@ -92,10 +95,10 @@ pub fn prepare(text: &str, is_flexible: bool, serial: usize) -> Result<Prepared,
 const OPTIONS: &str = "x-guidance";
 
 /// The reason why a text is not a schema that Tracewright follows.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum PrepareError {
     #[error(transparent)]
-    Syntax(#[from] serde_json::Error),
+    Syntax(#[from] SchemaSyntaxError),
     #[error(transparent)]
     Schema(#[from] SchemaError),
 }
@@ -139,6 +142,11 @@ impl Place<'_> {
     fn to(&self, key: &str) -> Self {
         let key = key.replace('~', "~0").replace('/', "~1");
         Self { base: self.base, at: format!("{}/{key}", self.at) }
+    }
+
+    /// Creates the error for a keyword at this place that has no equivalent in a grammar.
+    fn unsupported(&self, keyword: &'static str, help: &'static str) -> SchemaError {
+        SchemaError::Unsupported { at: self.at.clone(), keyword: keyword.into(), help: help.into() }
     }
 }
 
@@ -196,6 +204,6 @@ impl Preparer<'_> {
 
     fn wrong(&self, value: &Value, place: &Place<'_>, expected: &'static str) -> SchemaError {
         let at = if place.at.is_empty() { "/".to_owned() } else { place.at.clone() };
-        SchemaError::Kind { at, found: self.shown(value), expected }
+        SchemaError::Kind { at, found: self.shown(value), expected: expected.into() }
     }
 }

@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 
 use files::limits;
 
-use super::crash;
 use super::messages::{ConstraintReply, ConstraintRequest, read_frame, words_of, write_frame};
-use crate::constraint::matching::{GrammarCompiler, Matching, Source, caught};
+use crate::constraint::crash;
+use crate::constraint::matching::{CompiledSource, GrammarCompiler, Matching, Source, caught};
+use crate::constraint::refusal::Refusal;
 use crate::constraint::vocabulary::Encode;
 
 /// Stack size in bytes of the thread that calls llguidance, which recurses for nested schemas.
 const STACK: usize = 256 << 20;
 
 /// Answers the requests of [`ConstraintProcesses`](crate::ConstraintProcesses) until the input ends.
-/// With `crashes`, texts such as `crash loop compile` in a schema cause the named fault, for tests.
 ///
 /// # Errors
 /// Returns an error if the input is not as [`ConstraintProcesses`](crate::ConstraintProcesses)
@@ -27,7 +27,6 @@ const STACK: usize = 256 << 20;
 pub fn answer_constraints(
     input: impl Read + Send + 'static,
     output: impl Write + Send + 'static,
-    crashes: bool,
 ) -> io::Result<()> {
     let (input, output) = (Box::new(BufReader::new(input)), Box::new(output));
     let pipes = Pipes(Arc::new(Mutex::new(Ends { input, output, early: VecDeque::new() })));
@@ -51,7 +50,6 @@ pub fn answer_constraints(
             compiler: None,
             compiled: None,
             text: Err(String::new()),
-            crashes,
         };
         while let Some(request) = pipes.request()? {
             since.store(now(), Ordering::Relaxed);
@@ -142,10 +140,9 @@ struct Worker {
     /// The compiler for these stop tokens.
     compiler: Option<(Vec<u32>, GrammarCompiler)>,
     /// The result of the last compilation for the stop tokens of `compiler`.
-    compiled: Option<(Source, Result<Matching, String>)>,
+    compiled: Option<(Source, Result<CompiledSource, Refusal>)>,
     /// The state of the current text.
     text: Result<Matching, String>,
-    crashes: bool,
 }
 
 impl Worker {
@@ -155,19 +152,23 @@ impl Worker {
     }
 
     fn done(&mut self, request: ConstraintRequest) -> Result<Option<ConstraintReply>, String> {
-        let at_step = self.crashes && matches!(request, ConstraintRequest::Advance { .. });
-        if let Some((source, _)) = self.compiled.as_ref().filter(|_| at_step) {
+        let is_step = matches!(request, ConstraintRequest::Advance { .. });
+        if let Some((source, _)) = self.compiled.as_ref().filter(|_| is_step) {
             crash::as_told(source.text(), "step");
         }
         let text = self.text.as_mut().map_err(|why| why.clone());
         match request {
             ConstraintRequest::Check { source, stop_tokens } => {
-                self.compile(source, stop_tokens)?;
-                Ok(Some(ConstraintReply::Checked))
+                let checked = self.compile(source, stop_tokens)?;
+                let checked = checked.map(|compiled| compiled.notes.clone());
+                Ok(Some(ConstraintReply::Checked(checked.map_err(|refusal| Box::new(refusal.clone())))))
             }
             ConstraintRequest::Begin { source, stop_tokens } => {
                 self.text = Err("panic: the text did not begin".into());
-                self.text = caught(|| self.compile(source, stop_tokens).map(Matching::copied));
+                self.text = caught(|| match self.compile(source, stop_tokens)? {
+                    Ok(compiled) => Ok(compiled.matching.copied()),
+                    Err(refusal) => Err(refusal.to_string()),
+                });
                 Ok(None)
             }
             ConstraintRequest::Mask => text?.mask().map(|mask| Some(ConstraintReply::Mask(mask))),
@@ -181,7 +182,11 @@ impl Worker {
         }
     }
 
-    fn compile(&mut self, source: Source, stop_tokens: Vec<u32>) -> Result<&Matching, String> {
+    fn compile(
+        &mut self,
+        source: Source,
+        stop_tokens: Vec<u32>,
+    ) -> Result<Result<&CompiledSource, &Refusal>, String> {
         let compiler = match self.compiler.take().filter(|(known, _)| *known == stop_tokens) {
             Some(known) => &self.compiler.insert(known).1,
             None => {
@@ -192,16 +197,11 @@ impl Worker {
         };
         if !self.compiled.as_ref().is_some_and(|(known, _)| *known == source) {
             self.compiled = None;
-            if self.crashes {
-                crash::as_told(source.text(), "compile");
-            }
+            crash::as_told(source.text(), "compile");
             let compiled = compiler.compile(&source);
             self.compiled = Some((source, compiled));
         }
-        match &self.compiled {
-            Some((_, Ok(compiled))) => Ok(compiled),
-            Some((_, Err(why))) => Err(why.clone()),
-            None => Err("panic: nothing was compiled".into()),
-        }
+        let compiled = self.compiled.as_ref().ok_or("panic: nothing was compiled")?;
+        Ok(compiled.1.as_ref())
     }
 }

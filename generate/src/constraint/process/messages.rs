@@ -5,7 +5,9 @@ use std::io::{self, Read, Write};
 
 use serde::{Deserialize, Serialize};
 
+use crate::SchemaNote;
 use crate::constraint::matching::Source;
+use crate::constraint::refusal::Refusal;
 
 /// The largest length of a frame in bytes.
 const LONGEST: u32 = 1 << 30;
@@ -28,7 +30,7 @@ pub enum ConstraintRequest {
 pub enum ConstraintReply {
     /// The process has read the tokens.
     Ready,
-    Checked,
+    Checked(Result<Vec<SchemaNote>, Box<Refusal>>),
     Moved {
         tokens: Vec<u32>,
         is_complete: bool,
@@ -112,6 +114,26 @@ pub fn words_of(mut frame: &[u8]) -> Option<Vec<Vec<u8>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The errors and notes of the process reach the server as they are.
+    #[test]
+    fn refusals_and_notes_arrive_as_they_were_sent() {
+        let prepared = |schema| crate::constraint::schema::prepare(schema, false, 0);
+        let syntax = prepared("{\n\"type\" 1}").err().unwrap();
+        let kind = prepared(r#"{"type":1}"#).err().unwrap();
+        let unsupported = prepared(r#"{"contains":{}}"#).err().unwrap();
+        let pattern = prepared(r#"{"pattern":"(a)\\1"}"#).err().unwrap();
+        let reference = prepared(r##"{"$ref":"#/x"}"##).err().unwrap();
+        let grammar = Refusal::Grammar { at: Some((1, 2)), why: "x".into() };
+        let prepared = [syntax, kind, unsupported, pattern, reference].map(Refusal::Prepare);
+        let notes = vec![SchemaNote::OneOf { at: "/oneOf".into() }, SchemaNote::Anything];
+        let refusals = prepared.into_iter().chain([Refusal::Schema("y".into()), grammar]);
+        for checked in refusals.map(|refusal| Err(Box::new(refusal))).chain([Ok(notes)]) {
+            let frame = ConstraintReply::Checked(checked.clone()).frame().unwrap();
+            let Ok(ConstraintReply::Checked(found)) = ConstraintReply::of(&frame) else { panic!() };
+            assert_eq!(found, checked);
+        }
+    }
 
     #[test]
     fn messages_arrive_as_they_were_sent() {

@@ -22,7 +22,7 @@ impl<'a> Preparer<'a> {
         let Some(value) = from.get(key).filter(|value| !self.is_any(value)) else { return Ok(()) };
         if ["allOf", "anyOf", "oneOf", "$ref", "if"].iter().any(|key| from.contains_key(*key)) {
             let help = "set `items` in the schemas that are combined";
-            return Err(SchemaError::Unsupported { at: place.to(key).at, keyword: key, help });
+            return Err(place.to(key).unsupported(key, help));
         }
         if !draft.out.contains_key("items") {
             let rest = self.schema(value, &place.to(key))?;

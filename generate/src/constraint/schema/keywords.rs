@@ -279,9 +279,7 @@ impl<'a> Preparer<'a> {
 
     /// Refuses the keywords that have no equivalent in a grammar.
     fn refuse(&self, from: &Map<String, Value>, place: &Place<'_>) -> Result<(), SchemaError> {
-        let unsupported = |keyword: &'static str, help| {
-            Err(SchemaError::Unsupported { at: place.to(keyword).at, keyword, help })
-        };
+        let unsupported = |keyword, help| Err(place.to(keyword).unsupported(keyword, help));
         if from.contains_key("if") && (from.contains_key("then") || from.contains_key("else")) {
             return unsupported("if", "list the cases in `anyOf`, each with a `const` that distinguishes it");
         }
@@ -339,7 +337,7 @@ impl<'a> Preparer<'a> {
             options.push(schema);
         } else if COMBINING.iter().any(|key| from.contains_key(*key)) {
             let help = "move the number into the schemas that are combined with it";
-            return Err(SchemaError::Unsupported { at: place.to("const").at, keyword: "const", help });
+            return Err(place.to("const").unsupported("const", help));
         }
         for value in special {
             options.push(self.constant(value, types, place)?);
@@ -469,11 +467,7 @@ impl<'a> Preparer<'a> {
         let is_integer = !types.contains(&"number");
         let Some(digits) = self.digits.checked_sub(range.cost()) else {
             let place = place.to(BOUNDS.into_iter().find(|key| from.contains_key(*key)).unwrap_or("type"));
-            return Err(SchemaError::Unsupported {
-                at: place.at,
-                keyword: "minimum",
-                help: "use fewer bounds with many digits",
-            });
+            return Err(place.unsupported("minimum", "use fewer bounds with many digits"));
         };
         self.digits = digits;
         let mut texts = vec![range.regex(is_integer)];
@@ -507,7 +501,7 @@ impl<'a> Preparer<'a> {
         if COMBINING.iter().any(|key| from.contains_key(*key)) {
             let help =
                 "move the keyword into the schemas that `allOf`, `anyOf`, `oneOf` or `$ref` combine with it";
-            return Err(SchemaError::Unsupported { at: place.to(keyword).at, keyword, help });
+            return Err(place.to(keyword).unsupported(keyword, help));
         }
         let rest: Vec<&&str> = types.iter().filter(|name| !replaced.contains(name)).collect();
         if rest.is_empty() {
@@ -538,7 +532,7 @@ impl<'a> Preparer<'a> {
         let excluded = excluded.filter(|excluded| !excluded.contains(&"integer"));
         let Some(excluded) = excluded else {
             let help = "list the allowed values with `enum`, `pattern` or `anyOf`";
-            return Err(SchemaError::Unsupported { at: place.to("not").at, keyword: "not", help });
+            return Err(place.to("not").unsupported("not", help));
         };
         let is_left =
             |name: &&&str| !(excluded.contains(*name) || **name == "integer" && excluded.contains(&"number"));

@@ -43,7 +43,7 @@ impl<'a> Preparer<'a> {
             conditions += object.len();
             if conditions > CONDITIONS {
                 let help = "list the allowed combinations of properties in `anyOf`";
-                return Err(SchemaError::Unsupported { at: place.to(key).at, keyword: key, help });
+                return Err(place.to(key).unsupported(key, help));
             }
             for (name, then) in object {
                 let place = place.to(key).to(name);
@@ -86,7 +86,7 @@ impl<'a> Preparer<'a> {
         }
         let keyword = if from.contains_key("minProperties") { "minProperties" } else { "maxProperties" };
         let help = "list the properties that the answer must have in `required`";
-        Err(SchemaError::Unsupported { at: place.to(keyword).at, keyword, help })
+        Err(place.to(keyword).unsupported(keyword, help))
     }
 
     fn property_names(
@@ -95,11 +95,10 @@ impl<'a> Preparer<'a> {
         place: &Place<'a>,
         depth: usize,
     ) -> Result<Names, SchemaError> {
-        let unsupported = || SchemaError::Unsupported {
-            at: place.at.clone(),
-            keyword: "propertyNames",
-            help: "describe the names with `pattern`, `enum`, `minLength` and `maxLength`, or use \
-                `patternProperties`",
+        let unsupported = || {
+            let help = "describe the names with `pattern`, `enum`, `minLength` and `maxLength`, or use \
+                `patternProperties`";
+            place.unsupported("propertyNames", help)
         };
         let object = match value {
             Value::Object(object) => object,
@@ -158,10 +157,10 @@ impl<'a> Preparer<'a> {
         let others = out.get("additionalProperties").cloned().unwrap_or(Value::Bool(true));
         let has_patterns = out.get("patternProperties").and_then(Value::as_object);
         let has_patterns = has_patterns.is_some_and(|patterns| !patterns.is_empty());
-        let unsupported = || SchemaError::Unsupported {
-            at: place.at.clone(),
-            keyword: "propertyNames",
-            help: "repeat the pattern of the names in `patternProperties`, and leave `propertyNames` out",
+        let unsupported = || {
+            let help =
+                "repeat the pattern of the names in `patternProperties`, and leave `propertyNames` out";
+            place.unsupported("propertyNames", help)
         };
         match names {
             Names::All => return Ok(()),
@@ -208,7 +207,7 @@ impl<'a> Preparer<'a> {
         let mut names = Evaluated::default();
         if !self.evaluated(from, place, &mut names, 0)? {
             let help = "set `additionalProperties` in the schemas that are combined";
-            return Err(SchemaError::Unsupported { at: place.to(key).at, keyword: key, help });
+            return Err(place.to(key).unsupported(key, help));
         }
         if !names.is_everything {
             let any = |names: Vec<&'a str>| -> Value {

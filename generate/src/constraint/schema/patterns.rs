@@ -313,7 +313,9 @@ impl<'a> Preparer<'a> {
         let refused = |found: &str| SchemaError::Pattern {
             at: here.at.clone(),
             found: found.to_owned(),
-            help: "describe the text with classes, groups, quantifiers, and look-ahead outside repeated groups",
+            help:
+                "describe the text with classes, groups, quantifiers, and look-ahead outside repeated groups"
+                    .into(),
         };
         let alternatives = parsed(pattern).map_err(|found| refused(found.0))?;
         if let (Some(simple), Value::Object(object)) = (simple(&alternatives), &mut schema) {
@@ -332,13 +334,13 @@ impl<'a> Preparer<'a> {
         if let Some(name) = kept {
             let help = "leave `format` out beside this pattern";
             let Some(regex) = format(name) else {
-                return Err(SchemaError::Unsupported { at: place.to("format").at, keyword: "format", help });
+                return Err(place.to("format").unsupported("format", help));
             };
             texts.push(RegexAst::Regex(regex.to_owned()));
         }
         if from.contains_key("enum") || from.contains_key("const") {
             let help = "list only the values that match the pattern, and leave `pattern` out";
-            return Err(SchemaError::Unsupported { at: here.at, keyword: "pattern", help });
+            return Err(here.unsupported("pattern", help));
         }
         // No text contains a byte that is not UTF-8, although `Not` would allow it.
         texts.push(anything());
