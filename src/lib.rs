@@ -67,7 +67,7 @@ pub use program::{Plan, PlanError, footprint, partition, quant_map};
 /// use tracewright::Plan;
 ///
 /// let folder = Path::new("demo");
-/// let plan = Plan::new(Box::new(ModelConfig::read(folder, &[])?), None, None, None)?;
+/// let plan = Plan::new(ModelConfig::read(folder, &[])?, None, None, None)?;
 /// let compiler = Compiler::new("iree-compile"); // the one on PATH
 /// let options = ProgramOptions { device: Device::LocalSync, ..ProgramOptions::new(&compiler, Path::new("cache")) };
 /// let built = build_program(&plan.trace()?, &plan.named(Checkpoint::open(folder)?), options)?;
@@ -90,7 +90,7 @@ pub use program::build;
 /// # fn main() -> Result<(), Box<dyn Error>> {
 /// let folder = Path::new("embeddinggemma-300m");
 /// let fitted = fit::open(models::read, folder, &[])?;
-/// let sentence = check_embeds(&*fitted.network, folder)?;
+/// let sentence = check_embeds(&fitted.network.kind, folder)?;
 /// let text = format!("{}Why is the sky blue?", sentence.prompt(Some("query"))?);
 /// let tokenizer = Tokenizer::load(folder)?.ok_or("there is no tokenizer.json")?;
 /// let (tokens, _) = tokenizer.encode_within(&text, sentence.max_tokens)?;
@@ -98,7 +98,7 @@ pub use program::build;
 /// let plan = Plan::new(fitted.network, None, Some(128), None)?;
 /// let compiler = Compiler::new("iree-compile"); // the one on PATH
 /// let options = ProgramOptions::new(&compiler, Path::new("cache"));
-/// let options = ProgramOptions { ignorable: plan.model.ignorable(), ..options };
+/// let options = ProgramOptions { ignorable: plan.model.ignorable.clone(), ..options };
 /// let loaded = build_program(&plan.trace()?, &fitted.checkpoint, options)?;
 /// let vectors = Embedder::new(&loaded.program, plan.model.vocabulary())?.embed(&[tokens])?;
 /// # Ok(())

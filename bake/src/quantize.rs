@@ -54,12 +54,12 @@ struct Source {
 }
 
 /// Checks that the folder of a new checkpoint contains no file that the checkpoint or its tokenizer
-/// would replace. The check comes before the slow calibration.
+/// would replace, and none of the files `more`. The check comes before the slow calibration.
 ///
 /// # Errors
 /// Returns [`QuantizeError::Exists`] if `folder` is a file, or contains one of the files.
-pub fn check_new_checkpoint(folder: &Path) -> Result<(), QuantizeError> {
-    let files = [FILE].into_iter().chain(files::TOKENIZER_FILES.iter().copied());
+pub fn check_new_checkpoint(folder: &Path, more: &[&str]) -> Result<(), QuantizeError> {
+    let files = [FILE].iter().chain(files::TOKENIZER_FILES).chain(more).copied();
     let mut files = files.map(|name| folder.join(name));
     let taken = match is_there(folder) && !folder.is_dir() {
         true => Some(folder.to_owned()),

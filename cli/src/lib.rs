@@ -117,7 +117,7 @@ mod tests {
     use tracewright::EntryPoint;
     use tracewright::dsl::{TraceError, Traced};
     use tracewright::models::config::ConfigError;
-    use tracewright::models::{Architecture, DeclaredSize, ModelConfig};
+    use tracewright::models::{Architecture, DeclaredSize, ModelConfig, MtpError, Opened};
     use tracewright::ops::ElementType;
     use tracewright::trace::Ignorable;
 
@@ -145,8 +145,12 @@ mod tests {
             self.0.vocabulary()
         }
 
-        fn ignorable(&self) -> Vec<Ignorable> {
-            self.0.ignorable()
+        fn element(&self) -> Option<ElementType> {
+            None
+        }
+
+        fn check_mtp(&self) -> Result<(), MtpError> {
+            self.0.check_mtp()
         }
 
         fn sizes(&self) -> Vec<DeclaredSize> {
@@ -154,8 +158,9 @@ mod tests {
         }
     }
 
-    fn read(model: &Path, allowed: &[String]) -> Result<Box<dyn Architecture>, ConfigError> {
-        Ok(Box::new(Counted(ModelConfig::read(model, allowed)?)))
+    fn read(model: &Path, allowed: &[String]) -> Result<Opened, ConfigError> {
+        let config = ModelConfig::read(model, allowed)?;
+        Ok(Opened { ignorable: config.ignorable(), ..Opened::text(Counted(config)) })
     }
 
     fn invocation() -> Invocation {

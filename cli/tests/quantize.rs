@@ -118,6 +118,32 @@ fn a_quantized_gguf_file_is_the_same_model() {
     }
 }
 
+/// A model of sentence-transformers has a configuration for each module, and weights in two more folders.
+#[test]
+fn a_quantized_embedding_model_computes_embeddings() {
+    let folder = folder();
+    for name in ["embeddinggemma", "embeddinggemma-saved"] {
+        let (model, out) = (fixture(name), folder.path().join(name));
+        succeed(&mut tracewright(&["quantize", text(&model), "-o", text(&out), "--quant", "q8"]));
+        let embed = |model: &Path, more: &[&str]| {
+            let words = ["embed", text(model), "--dtype", "f32", "-p", "a small dog", "--json"];
+            let said = succeed(tracewright(&words).args(more)).out;
+            serde_json::from_str::<Value>(&said).unwrap()["texts"][0]["embedding"].clone()
+        };
+        let expected = embed(&model, &["--quant", "q8"]);
+        assert_eq!(embed(&out, &[]), expected, "{name}");
+        assert_ne!(embed(&model, &[]), expected, "{name}");
+        refused(&mut tracewright(&["generate", text(&out), "-p", "a"]), 1, &["error[TW0105]", "embeddings"]);
+        let again = ["quantize", text(&model), "-o", text(&out)];
+        refused(&mut tracewright(&again), 1, &["exists"]);
+    }
+    let (model, out) = (fixture("embeddinggemma"), folder.path().join("calibrated"));
+    let file = folder.path().join("text");
+    fs::write(&file, STORY).unwrap();
+    let words = ["quantize", text(&model), "-o", text(&out), "--calibrate", text(&file), "--window", "8"];
+    refused(&mut tracewright(&words), 1, &["error[TW0516]", "computes embeddings"]);
+}
+
 #[test]
 fn what_is_not_quantized() {
     let folder = folder();

@@ -16,7 +16,7 @@ use tracewright::targets::{Mesh, MeshRules, NamedMachine, ShardRule};
 use crate::support::root;
 
 fn plan(model: ModelConfig, context: usize, batch: usize) -> Plan {
-    let plan = Plan::new(Box::new(model), Some(ElementType::Bf16), Some(context), Some(16)).unwrap();
+    let plan = Plan::new(model, Some(ElementType::Bf16), Some(context), Some(16)).unwrap();
     planned(Plan { batch, ..plan })
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use tracewright::models::config::ConfigError;
 use tracewright::models::fit::OpenWarning;
 use tracewright::models::presets::Preset;
-use tracewright::models::{Architecture, ReadModel};
+use tracewright::models::{Opened, ReadModel};
 
 use crate::error::ConsoleError;
 
@@ -16,8 +16,7 @@ pub fn preset(model: &Path) -> Option<&'static Preset> {
     if model.exists() { None } else { model.to_str().and_then(Preset::named) }
 }
 
-/// Reads the network at a path, or the network of the preset with the given name. The function
-/// reads only the configuration, and no weights.
+/// Opens the network at a path, or the network of the preset with the given name.
 ///
 /// # Errors
 /// Returns an error if the configuration is invalid.
@@ -25,9 +24,9 @@ pub fn read_network(
     read: ReadModel,
     model: &Path,
     allowed_keys: &[String],
-) -> Result<Box<dyn Architecture>, ConsoleError> {
+) -> Result<Opened, ConsoleError> {
     if let Some(preset) = preset(model) {
-        return Ok(Box::new(preset.read()?));
+        return Ok(preset.read()?.into());
     }
     read(model, allowed_keys).map_err(|error| match error {
         ConfigError::File(missing) if missing.source.kind() == ErrorKind::NotFound => {

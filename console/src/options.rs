@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use tracewright::Plan;
 use tracewright::PlanError;
 use tracewright::lower::Weights;
-use tracewright::models::{Architecture, check_generates};
+use tracewright::models::{Opened, check_generates};
 use tracewright::ops::ElementType;
 use tracewright::ops::format::ActivationBits;
 use tracewright::quant_map::{QuantMapError, read_quant_map};
@@ -107,14 +107,14 @@ impl ModelArguments {
     /// of range.
     pub fn plan(
         &self,
-        model: Box<dyn Architecture>,
+        model: Opened,
         path: &Path,
         context: Option<usize>,
     ) -> Result<Plan, ConsoleError> {
-        check_generates(&*model, path)?;
+        check_generates(&model.kind, path)?;
         let plan = Plan::new(model, self.network.dtype, context, self.chunk)?;
         let rules = self.network.simplify.unwrap_or_default();
-        let weights = self.network.weights(plan.model.stored()).map_err(PlanError::from)?;
+        let weights = self.network.weights(plan.model.stored.clone()).map_err(PlanError::from)?;
         Ok(Plan { rules, weights, kv: self.kv.unwrap_or_default(), ..plan })
     }
 }

@@ -33,7 +33,7 @@ mod running {
         }
 
         CalibrateError: Part Plan Archive {
-            TW0516: Between;
+            TW0516: Between Embeds;
             TW1010: Short;
             TW0812: NotFinite;
             TW0005: Interrupted;

@@ -13,7 +13,7 @@ pub fn read(folder: &Path, bytes: &[u8]) {
     if let Some(config) = said(ModelConfig::read(&path, &[])) {
         let context = config.max_context().min(64);
         said(config.trace(ElementType::Bf16, &EntryPoint::steps(1, 8, context)));
-        said(config.trace(ElementType::F32, &config.entry_points(1, 8, context)));
+        said(config.trace(ElementType::F32, &config.kind().entry_points(1, 8, context)));
     }
     said(SentenceConfig::read(folder, 64, &[]));
     said(tracewright::generate::stop_tokens(folder));

@@ -8,10 +8,9 @@ use console::{
 };
 use tracewright::Plan;
 use tracewright::errors::escaped;
-use tracewright::irpa::Checkpoint;
 use tracewright::lower::Weights;
 use tracewright::models::fit::OpenWarning;
-use tracewright::models::{Architecture, ReadModel};
+use tracewright::models::{Opened, ReadModel};
 use tracewright::targets::Target;
 use tracewright::trace::Trace;
 
@@ -52,20 +51,15 @@ pub fn named(
     model: &Path,
     allowed_keys: &[String],
     read: ReadModel,
-) -> Result<(Box<dyn Architecture>, String), InspectError> {
+) -> Result<(Opened, String), InspectError> {
     let name = match preset(model) {
         Some(preset) => preset.name.to_owned(),
         // Of whatever characters.
         None => escaped(&name_of(model)),
     };
     let model = resolved(model)?;
-    let mut network = read_network(read, &model, allowed_keys)?;
     // Other commands refuse weights that do not fit; here the configuration is enough.
-    if model.is_dir()
-        && let Ok(checkpoint) = Checkpoint::open(&model)
-    {
-        let named = network.named(checkpoint);
-        warn(network.settle_head(&named).map(OpenWarning::UntiedHead).as_slice());
-    }
+    let network = read_network(read, &model, allowed_keys)?;
+    warn(network.untied_head.clone().map(OpenWarning::UntiedHead).as_slice());
     Ok((network, name))
 }

@@ -23,7 +23,7 @@ fn source(file: &str) -> Option<String> {
 }
 
 fn plan(model: ModelConfig, context: usize, chunk: usize) -> Plan {
-    let plan = Plan::new(Box::new(model), None, Some(context), Some(chunk)).unwrap();
+    let plan = Plan::new(model, None, Some(context), Some(chunk)).unwrap();
     let weights = lower::Weights { kernels: false, ..plan.weights.clone() };
     Plan { target: Target::processor("generic"), weights, ..plan }
 }

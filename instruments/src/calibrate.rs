@@ -19,6 +19,7 @@ use ops::{Array, ElementType, WeightUse};
 use runtime::{Compiler, Runtime};
 use trace::{Builder, Function, FunctionId, Ignorable, NodeId, NodeKind, Output, Quantization, Role, Trace};
 use tracewright::build::{Build, BuildTools};
+use tracewright::models::ModelKind;
 use tracewright::{Lowered, Plan, PlanError, Program};
 
 use crate::bisect::region::Region;
@@ -53,6 +54,11 @@ pub enum CalibrateError {
         consecutive layers; quantize without a calibration text"
     )]
     Between { path: String },
+    /// A network that computes embeddings has no prefill calls, in which the layers could be observed.
+    #[error(
+        "the network computes embeddings, expected a network that predicts tokens; quantize without a calibration text"
+    )]
+    Embeds,
     /// The calibration text is shorter than one window.
     #[error("the text has {found} tokens, expected at least the {window} tokens of one window")]
     Short { found: usize, window: usize },
@@ -94,6 +100,9 @@ impl Calibration<'_> {
         mut each: impl FnMut(LayerMoments) -> Result<(), CalibrateError>,
         mut watch: impl FnMut(usize, usize) -> ControlFlow<()>,
     ) -> Result<(), CalibrateError> {
+        if self.plan.model.kind != ModelKind::Text {
+            return Err(CalibrateError::Embeds);
+        }
         let trace = self.plan.record(&self.plan.steps())?.trace;
         let entry = Region::of_entry(&trace, ENTRY, Vec::new());
         let layers = Layers::of(&entry)?;

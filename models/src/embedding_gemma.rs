@@ -39,10 +39,6 @@ pub(crate) const FAMILY: Family = Family {
     // A causal Gemma 3 network without an output head has the same class name. This key
     // distinguishes the two networks.
     is: |keys| keys.flag("use_bidirectional_attention", false),
-    // The network computes a whole text in one call.
-    entry_points: |batch, _, context| {
-        vec![EntryPoint::new("embed", batch, context, context, LogitsMode::None)]
-    },
     folders: &FOLDERS,
     // Checkpoints of language models have this prefix, and also a head.
     prefixes: &[("model.", "")],

@@ -1,7 +1,6 @@
 //! [`Family`] contains the names and published sizes of a model family. The module of each family
 //! contains the network and the configuration of the family.
 
-use dsl::EntryPoint;
 use trace::Ignorable;
 
 use crate::config::Keys;
@@ -48,9 +47,6 @@ pub struct Family {
     /// Decides whether a `config.json` belongs to this family. Tracewright needs this function only
     /// if several families share an architecture name.
     pub is: fn(&Keys) -> bool,
-    /// Returns the entry points of a compiled program with the given batch size, chunk length and
-    /// context length.
-    pub entry_points: fn(usize, usize, usize) -> Vec<EntryPoint>,
     /// Lists the folders next to the checkpoint that contain further tensors of the network.
     pub folders: &'static [&'static str],
     /// The description of the family's GGUF files, if llama.cpp supports the family.
@@ -108,7 +104,6 @@ impl Family {
             quantized: &[],
             stacks: &[],
             is: |_| true,
-            entry_points: EntryPoint::all,
             folders: &[],
             gguf: None,
             presets: &[],

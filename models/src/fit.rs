@@ -8,12 +8,12 @@ use std::path::Path;
 use irpa::{ArchiveError, Checkpoint, Gguf, PassedOver};
 
 use crate::config::ConfigError;
-use crate::{Architecture, OtherSizes, ReadModel, UntiedHead, check_sizes};
+use crate::{Opened, OtherSizes, ReadModel, UntiedHead, check_sizes};
 
 /// A network with weights whose shapes match the network's configuration.
 pub struct Fitted {
-    /// The configuration of the network.
-    pub network: Box<dyn Architecture>,
+    /// The network.
+    pub network: Opened,
     /// The weights under the names that the network declares.
     pub checkpoint: Checkpoint,
     /// Warnings about the model's files.
@@ -78,9 +78,9 @@ pub fn open(read: ReadModel, path: &Path, allowed_keys: &[String]) -> Result<Fit
             Err(ConfigError::File(missing).into())
         }
         network => {
-            let (mut network, checkpoint) = (network?, Checkpoint::open(path)?);
-            let warnings = fit(&mut *network, checkpoint.clone())?;
-            let checkpoint = network.weights(checkpoint)?;
+            let (network, checkpoint) = (network?, Checkpoint::open(path)?);
+            let warnings = fit(&network, checkpoint.clone())?;
+            let checkpoint = network.naming.weights(checkpoint)?;
             Ok(Fitted { network, checkpoint, warnings })
         }
     }
@@ -92,7 +92,7 @@ pub fn open(read: ReadModel, path: &Path, allowed_keys: &[String]) -> Result<Fit
 /// # Errors
 /// Returns an error if the weights are damaged, or if the weights' shapes differ from the
 /// configuration.
-pub fn fit_beside(network: &mut dyn Architecture, path: &Path) -> Result<Vec<OpenWarning>, FitError> {
+pub fn fit_beside(network: &Opened, path: &Path) -> Result<Vec<OpenWarning>, FitError> {
     if !path.is_dir() && !Gguf::is_at(path) {
         return Ok(Vec::new());
     }
@@ -106,13 +106,11 @@ pub fn fit_beside(network: &mut dyn Architecture, path: &Path) -> Result<Vec<Ope
     }
 }
 
-/// Compares the sizes of a network with the tensor shapes of a checkpoint. If the checkpoint
-/// contains an output head that differs from the embedding, the function unties the head.
-fn fit(network: &mut dyn Architecture, checkpoint: Checkpoint) -> Result<Vec<OpenWarning>, FitError> {
-    let mut warnings: Vec<_> =
-        checkpoint.passed_over().cloned().map(OpenWarning::PassedOver).into_iter().collect();
-    let named = network.named(checkpoint);
-    check_sizes(&network.sizes(), &named)?;
-    warnings.extend(network.settle_head(&named).map(OpenWarning::UntiedHead));
-    Ok(warnings)
+/// Compares the sizes of a network with the tensor shapes of a checkpoint. Returns all warnings about
+/// the model's files.
+fn fit(network: &Opened, checkpoint: Checkpoint) -> Result<Vec<OpenWarning>, FitError> {
+    let passed_over = checkpoint.passed_over().cloned().map(OpenWarning::PassedOver);
+    check_sizes(&network.sizes(), &network.named(checkpoint))?;
+    let untied_head = network.untied_head.clone().map(OpenWarning::UntiedHead);
+    Ok(passed_over.into_iter().chain(untied_head).collect())
 }

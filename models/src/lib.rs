@@ -38,10 +38,11 @@ macro_rules! descends {
 
 /// Declares all model families. Each line contains the module of a family, the network, and the
 /// type of the configuration. The function `read` of the module creates the configuration from a
-/// `config.json`. With `beside`, the function also reads the files next to the `config.json`. The
-/// constant `FAMILY` of the module contains all other facts about the family.
+/// `config.json`. With `embeds`, the network computes embeddings, and the function also reads the
+/// files next to the `config.json`. The constant `FAMILY` of the module contains all other facts
+/// about the family.
 macro_rules! families {
-    ($($module:ident::$family:ident($config:ty) $($beside:ident)?;)+) => {
+    ($($module:ident::$family:ident($config:ty) $($embeds:ident)?;)+) => {
         $(
             pub mod $module;
             pub use $module::$family;
@@ -66,7 +67,7 @@ macro_rules! families {
                 $(
                     if $module::FAMILY.is_named(found) && ($module::FAMILY.is)(keys) {
                         let read: ReadKeys =
-                            |keys, allowed| Ok(Self::$family(read!($module keys allowed $($beside)?)));
+                            |keys, allowed| Ok(Self::$family(read!($module keys allowed $($embeds)?)));
                         return Some((&$module::FAMILY, read));
                     }
                 )+
@@ -84,6 +85,13 @@ macro_rules! families {
                         layers: config.num_hidden_layers,
                         sizes: config.sizes(),
                     },)+
+                }
+            }
+
+            /// What the network computes.
+            pub fn kind(&self) -> ModelKind {
+                match self {
+                    $(Self::$family(config) => kind!(config $($embeds)?),)+
                 }
             }
 
@@ -111,8 +119,19 @@ macro_rules! read {
         $keys.finish(IGNORED, $allowed)?;
         config
     }};
-    ($module:ident $keys:ident $allowed:ident beside) => {
+    ($module:ident $keys:ident $allowed:ident embeds) => {
         $module::read($keys, $allowed)?
+    };
+}
+
+/// The kind of a network with the configuration `config`.
+macro_rules! kind {
+    ($config:ident) => {{
+        let _ = $config;
+        ModelKind::Text
+    }};
+    ($config:ident embeds) => {
+        ModelKind::Embedding($config.sentence.clone())
     };
 }
 
@@ -136,6 +155,7 @@ mod hybrid;
 pub mod latent;
 pub mod mamba2;
 mod mtp;
+mod opened;
 pub mod per_layer;
 pub mod presets;
 mod quantized;
@@ -150,9 +170,8 @@ use std::path::{Path, PathBuf};
 
 use config::{ConfigError, IGNORED, Keys, check_storage, read_base};
 use dsl::{AnyFloat, CausalLm, EntryPoint, TraceError, Traced, in_element};
-use irpa::{ArchiveError, Checkpoint, Gguf};
+use irpa::Gguf;
 use ops::ElementType;
-use quantized::QuantizedModel;
 use trace::{Ignorable, Quantization};
 
 pub use decoder::LlamaConfig;
@@ -164,6 +183,7 @@ pub use gguf::GgufFamily;
 pub use gpt2::Gpt2Config;
 pub use head::UntiedHead;
 pub use mtp::{MtpError, check_mtp};
+pub use opened::{ModelKind, Naming, Opened};
 pub use rope::{RopeDefaults, RopeParameters, RopeScaling};
 pub use sentence::{SentenceConfig, UnknownPrompt};
 pub use shape_check::{DeclaredSize, Evidence, OtherSize, OtherSizes, check_sizes};
@@ -174,7 +194,7 @@ families! {
     apertus::Apertus(LlamaConfig);
     cohere2::Cohere2(cohere2::Cohere2Config);
     deepseek_v3::DeepseekV3(latent::LatentConfig);
-    embedding_gemma::EmbeddingGemma(EmbeddingGemmaConfig) beside;
+    embedding_gemma::EmbeddingGemma(EmbeddingGemmaConfig) embeds;
     ernie4_5::Ernie45(LlamaConfig);
     ernie4_5_moe::Ernie45Moe(ExpertsConfig);
     exaone4::Exaone4(smollm3::SmolLm3Config);
@@ -264,23 +284,9 @@ impl ModelConfig {
     }
 }
 
-impl Architecture for ModelConfig {
-    fn trace(&self, element: ElementType, entry_points: &[EntryPoint]) -> Result<Traced, TraceError> {
-        in_element(element, || self.recorded(entry_points))
-    }
-
-    fn entry_points(&self, batch: usize, chunk: usize, context: usize) -> Vec<EntryPoint> {
-        (self.family().entry_points)(batch, chunk, context)
-    }
-
-    fn sentence(&self) -> Option<&SentenceConfig> {
-        match self {
-            Self::EmbeddingGemma(config) => Some(&config.sentence),
-            _ => None,
-        }
-    }
-
-    fn ignorable(&self) -> Vec<Ignorable> {
+impl ModelConfig {
+    /// Tensors that a checkpoint may contain in addition to the network's parameters.
+    pub fn ignorable(&self) -> Vec<Ignorable> {
         let Facts { family, tied, layers, .. } = self.facts();
         let head = || Ignorable::EqualTo { key: head::HEAD.into(), other: family.embedding.into() };
         let further = || Ignorable::LayersFrom { prefix: "model.layers.", from: layers };
@@ -293,25 +299,30 @@ impl Architecture for ModelConfig {
         family.ignorable.iter().cloned().chain(head).chain(further).chain(unread).collect()
     }
 
-    fn named(&self, checkpoint: Checkpoint) -> Checkpoint {
+    /// The names of the network's weights in a checkpoint of the family.
+    pub fn naming(&self) -> Naming {
         let Facts { family, tied, .. } = self.facts();
-        let named = checkpoint.renamed(family.prefixes).with_scales().apart(family.stacks);
-        // If two weights are tied, a checkpoint can contain only one of the two tensors, under
-        // either name.
-        if tied { named.renamed(&[(head::HEAD, family.embedding)]) } else { named }
+        Naming::of(family, tied)
     }
 
-    fn weights(&self, checkpoint: Checkpoint) -> Result<Checkpoint, ArchiveError> {
-        self.family().folders.iter().copied().try_fold(self.named(checkpoint), Checkpoint::with_folder)
+    /// The key of the embedding table, if the output head is tied to it.
+    fn tied(&self) -> Option<&'static str> {
+        let Facts { family, tied, .. } = self.facts();
+        tied.then_some(family.embedding)
     }
 
-    fn settle_head(&mut self, checkpoint: &Checkpoint) -> Option<UntiedHead> {
-        let Facts { family, tied, .. } = self.facts();
-        let untied = tied.then(|| head::own_head(checkpoint, family.embedding)).flatten();
-        if untied.is_some() {
-            self.untie();
+    /// The storage format of the weights of matmuls that the configuration declares.
+    pub fn stored(&self) -> Quantization {
+        match self {
+            Self::GptOss(config) => config.stored(),
+            _ => Quantization::Computed,
         }
-        untied
+    }
+}
+
+impl Architecture for ModelConfig {
+    fn trace(&self, element: ElementType, entry_points: &[EntryPoint]) -> Result<Traced, TraceError> {
+        in_element(element, || self.recorded(entry_points))
     }
 
     fn check_mtp(&self) -> Result<(), MtpError> {
@@ -323,13 +334,6 @@ impl Architecture for ModelConfig {
 
     fn element(&self) -> Option<ElementType> {
         self.facts().element
-    }
-
-    fn stored(&self) -> Quantization {
-        match self {
-            Self::GptOss(config) => config.stored(),
-            _ => Quantization::Computed,
-        }
     }
 
     fn max_context(&self) -> usize {
@@ -345,13 +349,13 @@ impl Architecture for ModelConfig {
     }
 }
 
-/// A function that reads the configuration of a model from a Hugging Face folder, a `config.json`
-/// or a GGUF file. Unknown configuration keys in the second argument cause no error.
-pub type ReadModel = fn(&Path, &[String]) -> Result<Box<dyn Architecture>, ConfigError>;
+/// A function that opens the network of a Hugging Face folder, a `config.json` or a GGUF file. Unknown
+/// configuration keys in the second argument cause no error.
+pub type ReadModel = fn(&Path, &[String]) -> Result<Opened, ConfigError>;
 
-/// Reads the configuration of the model at `path`. The path can be a GGUF file, a directory with a
-/// `config.json`, or a `config.json`. Unknown configuration keys in the list `allowed` cause no
-/// error.
+/// Opens the network at `path`. The path can be a GGUF file, a directory with a `config.json`, or a
+/// `config.json`. If the directory contains weights, the function also reads their formats. Unknown
+/// configuration keys in the list `allowed` cause no error.
 ///
 /// # Errors
 /// Returns the same errors as [`ModelConfig::read`]. Returns an error if a GGUF file is invalid or
@@ -363,33 +367,22 @@ pub type ReadModel = fn(&Path, &[String]) -> Result<Box<dyn Architecture>, Confi
 /// println!("{} token ids, {} positions", model.vocabulary(), model.max_context());
 /// # Ok::<(), tracewright_models::config::ConfigError>(())
 /// ```
-pub fn read(path: &Path, allowed: &[String]) -> Result<Box<dyn Architecture>, ConfigError> {
-    Ok(match Gguf::is_at(path) {
-        true => Box::new(QuantizedModel::of_gguf(path, allowed)?),
-        false => QuantizedModel::of_folder(ModelConfig::read(path, allowed)?, path),
-    })
+pub fn read(path: &Path, allowed: &[String]) -> Result<Opened, ConfigError> {
+    if Gguf::is_at(path) {
+        return Opened::of_gguf(path, allowed);
+    }
+    Ok(Opened::of_folder(ModelConfig::read(path, allowed)?, path))
 }
 
-/// A network with known sizes. The trait contains all information about a network that Tracewright
-/// needs to build a program. Implement this trait for your own networks.
+/// A network with known sizes. The trait contains the questions that only the network itself can
+/// answer; [`Opened`] contains everything else. No method has a default, because a network that
+/// wraps another one could forget to forward such a method.
 pub trait Architecture: Send {
     /// Records the given entry points, with weights and activations of type `element` (f32, f16 or bf16).
     ///
     /// # Errors
     /// Returns an error if a value in the configuration is invalid.
     fn trace(&self, element: ElementType, entry_points: &[EntryPoint]) -> Result<Traced, TraceError>;
-
-    /// Returns the entry points of a compiled program with the given batch size, chunk length and
-    /// context length. By default, the method returns the entry points of a language model.
-    fn entry_points(&self, batch: usize, chunk: usize, context: usize) -> Vec<EntryPoint> {
-        EntryPoint::all(batch, chunk, context)
-    }
-
-    /// The settings for preparing a text before the network computes the text's embedding. The
-    /// value is `None` for a network that predicts tokens.
-    fn sentence(&self) -> Option<&SentenceConfig> {
-        None
-    }
 
     /// The largest number of tokens in a sequence that the network supports.
     fn max_context(&self) -> usize;
@@ -398,85 +391,47 @@ pub trait Architecture: Send {
     fn vocabulary(&self) -> usize;
 
     /// The element type of the checkpoint's weights, or `None` if the type is unknown.
-    fn element(&self) -> Option<ElementType> {
-        None
-    }
+    fn element(&self) -> Option<ElementType>;
 
     /// Checks that the network has a module for multi-token prediction, for which
-    /// [`trace`](Self::trace) records [`EntryPoint::drafts`]. By default, the method returns
-    /// [`MtpError::Family`].
+    /// [`trace`](Self::trace) records [`EntryPoint::drafts`].
     ///
     /// # Errors
-    /// Returns an error if Tracewright supports no module for multi-token prediction in this network.
-    fn check_mtp(&self) -> Result<(), MtpError> {
-        Err(MtpError::Family)
-    }
+    /// Returns [`MtpError::Family`] for a network without such a module.
+    fn check_mtp(&self) -> Result<(), MtpError>;
 
-    /// Tensors that a checkpoint may contain in addition to the network's parameters. By default,
-    /// the list is empty.
-    fn ignorable(&self) -> Vec<Ignorable> {
-        Vec::new()
-    }
-
-    /// Renames the tensors of a checkpoint to the names that the network declares.
-    fn named(&self, checkpoint: Checkpoint) -> Checkpoint {
-        checkpoint
-    }
-
-    /// Returns the [renamed](Self::named) checkpoint, together with the network's tensors in
-    /// folders next to the checkpoint.
-    ///
-    /// # Errors
-    /// Returns an error if one of the folders contains no weights.
-    fn weights(&self, checkpoint: Checkpoint) -> Result<Checkpoint, ArchiveError> {
-        Ok(self.named(checkpoint))
-    }
-
-    /// Unties the output head from the embedding table, as HF transformers does, if the
-    /// [renamed](Self::named) checkpoint contains a different output head. Call this function
-    /// before [`trace`](Self::trace), because Tracewright otherwise rejects a checkpoint with a
-    /// different output head. If the method unties the head, it returns a warning for the user.
-    fn settle_head(&mut self, _checkpoint: &Checkpoint) -> Option<UntiedHead> {
-        None
-    }
-
-    /// The best storage format for the weights of the network's matmuls. The format differs from
-    /// the network's element type only if the checkpoint stores matmul weights with fewer bits.
-    fn stored(&self) -> Quantization {
-        Quantization::Computed
-    }
-
-    /// Returns the configured sizes that [`check_sizes`] compares with the tensor shapes in the
-    /// checkpoint. By default, the list is empty.
-    fn sizes(&self) -> Vec<DeclaredSize> {
-        Vec::new()
-    }
+    /// The configured sizes that [`check_sizes`] compares with the tensor shapes in the checkpoint.
+    /// With an empty list, only the recorded parameters are compared.
+    fn sizes(&self) -> Vec<DeclaredSize>;
 }
 
-/// Checks that a network predicts tokens and does not compute embeddings.
+/// Checks that a network predicts tokens. `path` is the path of the model.
 ///
 /// # Errors
 /// Returns [`ConfigError::Embeds`] for a network that computes embeddings.
-pub fn check_generates(network: &dyn Architecture, path: &Path) -> Result<(), ConfigError> {
-    let Some(_) = network.sentence() else { return Ok(()) };
-    let (found, path) = declared(path)?;
-    Err(ConfigError::Embeds { found, path })
+pub fn check_generates(kind: &ModelKind, path: &Path) -> Result<(), ConfigError> {
+    match kind {
+        ModelKind::Text => Ok(()),
+        ModelKind::Embedding(_) => {
+            let (found, path) = declared(path)?;
+            Err(ConfigError::Embeds { found, path })
+        }
+    }
 }
 
-/// Checks that a network computes embeddings and does not predict tokens. Returns the settings for
-/// the preparation of texts.
+/// Checks that a network computes embeddings, and returns the settings for the preparation of texts.
+/// `path` is the path of the model.
 ///
 /// # Errors
 /// Returns [`ConfigError::Generates`] for a network that predicts tokens.
-pub fn check_embeds<'a>(
-    network: &'a dyn Architecture,
-    path: &Path,
-) -> Result<&'a SentenceConfig, ConfigError> {
-    if let Some(sentence) = network.sentence() {
-        return Ok(sentence);
+pub fn check_embeds<'a>(kind: &'a ModelKind, path: &Path) -> Result<&'a SentenceConfig, ConfigError> {
+    match kind {
+        ModelKind::Embedding(sentence) => Ok(sentence),
+        ModelKind::Text => {
+            let (found, path) = declared(path)?;
+            Err(ConfigError::Generates { found, path })
+        }
     }
-    let (found, path) = declared(path)?;
-    Err(ConfigError::Generates { found, path })
 }
 
 /// Returns the architecture that a `config.json` or a GGUF file declares, and the path of this file.

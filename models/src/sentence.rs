@@ -9,6 +9,17 @@ use dsl::{Float, Tensor};
 
 use crate::config::{ConfigError, Keys};
 
+/// The files of a sentence-transformers model besides its `config.json` and its tokenizer: the list
+/// of its modules, the configurations of the modules, and the settings for texts.
+pub(crate) const FILES: [&str; 6] = [
+    "modules.json",
+    "1_Pooling/config.json",
+    "2_Dense/config.json",
+    "3_Dense/config.json",
+    "config_sentence_transformers.json",
+    "sentence_bert_config.json",
+];
+
 /// The settings that control the preparation of texts for an embedding model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SentenceConfig {

@@ -76,7 +76,7 @@ impl DeclaredSize {
 
 /// Compares the [sizes in a configuration](crate::Architecture::sizes) with the header of the
 /// configuration's checkpoint. The tensors must have [the network's
-/// names](crate::Architecture::named). The prefix `model.` of a name can be missing, as in models
+/// names](crate::Opened::weights). The prefix `model.` of a name can be missing, as in models
 /// that compute embeddings. If the checkpoint lacks the tensors for a size, the function skips this
 /// size, because a later check reports all missing tensors.
 ///

@@ -7,16 +7,17 @@ mod support;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use bake::Quantizer;
 use dsl::{Bf16, EntryPoint, F32};
 use expect_test::{Expect, expect};
 use irpa::Checkpoint;
-use ops::{ElementType, TensorType, Value};
+use ops::{ElementType, TensorType, Value, WeightFormat};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use serde_json::json;
 use support::*;
 use trace::{Evaluation, Trace, evaluate};
 use tracewright_models::embedding_gemma::EmbeddingGemma;
-use tracewright_models::{Architecture, EmbeddingGemmaConfig, ModelConfig, check_embeds};
+use tracewright_models::{EmbeddingGemmaConfig, ModelConfig, Opened, check_embeds};
 
 const FIXTURES: [&str; 2] = ["embeddinggemma", "embeddinggemma-saved"];
 /// The folders of the linear layers after the transformer.
@@ -149,7 +150,7 @@ fn check(file: &str, spoil: impl FnOnce(&mut serde_json::Value), expected: Expec
     let folder = copied(&[&NEEDED[..], &OF_TEXTS].concat());
     edit(folder.path(), file, spoil);
     let config = ModelConfig::read(folder.path(), &[]);
-    let embeds = config.and_then(|config| check_embeds(&config, folder.path()).map(drop));
+    let embeds = config.and_then(|config| check_embeds(&config.kind(), folder.path()).map(drop));
     let error = embeds.expect_err("an error").to_string();
     expected.assert_eq(&error.replace(folder.path().to_str().unwrap(), "."));
 }
@@ -309,10 +310,28 @@ fn the_head_of_a_language_model_is_left_out() {
         std::fs::create_dir(folder.path().join(name)).unwrap();
         std::fs::copy(source.join(&dense), folder.path().join(&dense)).unwrap();
     }
-    let checkpoint = config.weights(Checkpoint::open(folder.path()).unwrap()).unwrap();
+    let checkpoint = config.naming().weights(Checkpoint::open(folder.path()).unwrap()).unwrap();
     let parameters = recorded(&source, 1).parameters().unwrap();
     let checked = bake::check(&checkpoint, &parameters, &config.ignorable()).unwrap();
     assert_eq!(checked.planned().ignored, ["lm_head.weight"]);
+}
+
+/// Quantized blocks change the storage format of a network, and not what the network computes.
+#[test]
+fn a_network_with_quantized_blocks_still_computes_embeddings() {
+    let (source, folder) = (fixture(FIXTURES[0]), copied(&[&NEEDED[..], &OF_TEXTS].concat()));
+    let config = ModelConfig::read(folder.path(), &[]).unwrap();
+    let checkpoint = config.naming().weights(Checkpoint::open(&source).unwrap()).unwrap();
+    let parameters = recorded(&source, 1).parameters().unwrap();
+    let formats = BTreeMap::from([("layers.*.mlp.down_proj.weight".to_owned(), WeightFormat::Q8)]);
+    Quantizer::new(&checkpoint, &parameters, &formats).write(folder.path()).unwrap();
+    let opened = tracewright_models::read(folder.path(), &[]).unwrap();
+    assert_eq!(opened.stored.formats().len(), 1);
+    assert_eq!(opened.kind, config.kind());
+    assert_eq!(opened.entry_points(2, 8, 8), Opened::from(config).entry_points(2, 8, 8));
+    // The quantized file contains the tensors of all folders.
+    let weights = opened.naming.weights(Checkpoint::open(folder.path()).unwrap()).unwrap();
+    bake::check(&weights, &parameters, &opened.ignorable).unwrap();
 }
 
 /// A network that computes embeddings implements `Architecture`. Its entry point has a name and a
@@ -320,7 +339,7 @@ fn the_head_of_a_language_model_is_left_out() {
 #[test]
 fn an_architecture_with_one_entry_point() {
     let config = ModelConfig::read(&fixture(FIXTURES[0]), &[]).unwrap();
-    let model: &dyn Architecture = &config;
+    let model = Opened::from(config.clone());
     assert_eq!(
         (config.family().folders, model.sentence().map(|sentence| sentence.max_tokens)),
         (&FOLDERS[..], Some(40))

@@ -181,7 +181,7 @@ fn m6_s19_every_family_lowers_whole_and_to_what_may_be() {
             continue;
         }
         for element in [ElementType::F32, ElementType::F16, ElementType::Bf16] {
-            let entries = config(&folder).entry_points(1, 4, 16);
+            let entries = config(&folder).kind().entry_points(1, 4, 16);
             let trace = config(&folder).trace(element, &entries).unwrap().trace;
             for kernels in [false, true] {
                 let weights = Weights { kernels, ..Weights::default() };

@@ -9,7 +9,7 @@ use dsl::{EntryInput, EntryPoint, ExpertsMode, LogitsMode};
 use irpa::{Checkpoint, Gguf};
 use ops::{ElementType, TensorType, Value};
 use trace::{Evaluation, Parameter, Trace, evaluate};
-use tracewright_models::Architecture;
+use tracewright_models::Opened;
 use tracewright_models::gguf::{ImatrixError, config_json, read_imatrix};
 
 #[path = "../../irpa/tests/support/gguf_parts.rs"]
@@ -28,7 +28,7 @@ fn parts(name: &str) -> GgufParts {
 /// A model in a temporary folder, with its trace for five tokens.
 struct Model {
     _folder: tempfile::TempDir,
-    model: Box<dyn Architecture>,
+    model: Opened,
     checkpoint: Checkpoint,
     trace: Trace,
 }
@@ -58,7 +58,7 @@ impl Model {
     /// Checks that the file contains all weights of the network, and no others.
     fn check(&self) {
         let parameters = self.trace.parameters().unwrap();
-        bake::check(&self.checkpoint, &parameters, &self.model.ignorable()).unwrap_or_else(|e| panic!("{e}"));
+        bake::check(&self.checkpoint, &parameters, &self.model.ignorable).unwrap_or_else(|e| panic!("{e}"));
     }
 
     fn logits(&self) -> Vec<f64> {
@@ -163,7 +163,7 @@ fn attention_can_lack_the_bias_of_its_output_and_have_no_other() {
     parts(&["attn_q"], false).write(&path);
     let model = Model::of(&parts(&["attn_q"], false));
     let parameters = model.trace.parameters().unwrap();
-    let error = bake::check(&model.checkpoint, &parameters, &model.model.ignorable()).unwrap_err();
+    let error = bake::check(&model.checkpoint, &parameters, &model.model.ignorable).unwrap_err();
     assert!(error.to_string().contains("missing `model.layers.*.self_attn.k_proj.bias`"), "{error}");
 }
 

@@ -30,7 +30,7 @@ fn close(what: &str, found: &Value, expected: &Value) {
 fn hidden_states_and_the_logits_of_the_module_are_those_of_transformers() {
     let folder = fixture("mtp");
     let config = config(&folder);
-    let checkpoint = config.named(Checkpoint::open(&folder).unwrap());
+    let checkpoint = config.naming().apply(Checkpoint::open(&folder).unwrap());
     check_mtp(&config, &checkpoint).unwrap();
     let golden = tensors(&folder.join("mtp.safetensors"));
     let text = &golden["text"].data;
@@ -81,7 +81,7 @@ fn only_the_draft_entry_points_take_the_state_of_the_module() {
 fn models_without_a_supported_module_are_refused_by_name() {
     let folder = fixture("mtp");
     let own = config(&folder);
-    let checkpoint = own.named(Checkpoint::open(&folder).unwrap());
+    let checkpoint = own.naming().apply(Checkpoint::open(&folder).unwrap());
     let changed = |key: &str, value: Json| {
         let scratch = tempfile::tempdir().unwrap();
         let mut keys: Json = serde_json::from_slice(&fs::read(folder.join("config.json")).unwrap()).unwrap();
@@ -94,6 +94,6 @@ fn models_without_a_supported_module_are_refused_by_name() {
     assert_eq!(changed("mtp_use_dedicated_embeddings", json!(true)), MtpError::DedicatedEmbeddings);
     let other = config(&fixture("qwen3"));
     assert_eq!(check_mtp(&other, &checkpoint), Err(MtpError::Family));
-    let without = own.named(Checkpoint::open(fixture("qwen3_5")).unwrap());
+    let without = own.naming().apply(Checkpoint::open(fixture("qwen3_5")).unwrap());
     assert_eq!(check_mtp(&own, &without), Err(MtpError::Weights));
 }

@@ -3,7 +3,7 @@
 use dsl::{EntryPoint, ExpertsMode, LogitsMode, TraceError, Traced};
 use irpa::Checkpoint;
 use lower::{LowerError, Weights};
-use models::Architecture;
+use models::{ModelKind, Opened};
 use ops::ElementType;
 use simplify::{Options, Rules};
 use targets::{Target, Tuning};
@@ -22,14 +22,14 @@ use crate::{Expanded, Lowered, StagedTrace};
 ///
 /// // No weight is read for this.
 /// let model = ModelConfig::read(Path::new("../demo"), &[])?;
-/// let plan = Plan::new(Box::new(model), None, Some(64), Some(8))?;
+/// let plan = Plan::new(model, None, Some(64), Some(8))?;
 /// let lowered = plan.lower(&plan.trace()?.trace)?;
 /// assert!(lowered.module.text.contains("@decode"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Plan {
-    /// The configuration of the model's network.
-    pub model: Box<dyn Architecture>,
+    /// The model's network.
+    pub model: Opened,
     /// The type of weights and activations: f32, f16 or bf16.
     pub element: ElementType,
     /// The largest number of tokens in a sequence.
@@ -116,17 +116,18 @@ impl Plan {
     /// Returns an error if the context is longer than the model's limit, the chunk is longer than the
     /// context, or the element type is not f32, f16 or bf16.
     pub fn new(
-        model: Box<dyn Architecture>,
+        model: impl Into<Opened>,
         element: Option<ElementType>,
         context: Option<usize>,
         chunk: Option<usize>,
     ) -> Result<Self, PlanError> {
+        let model = model.into();
         let longest = model.max_context();
         let context = context.unwrap_or_else(|| longest.min(2048));
         if !(1..=longest).contains(&context) {
-            return Err(match model.sentence() {
-                Some(_) => PlanError::Length { found: context, longest },
-                None => PlanError::Context { found: context, longest },
+            return Err(match model.kind {
+                ModelKind::Embedding(_) => PlanError::Length { found: context, longest },
+                ModelKind::Text => PlanError::Context { found: context, longest },
             });
         }
         let chunk = chunk.unwrap_or(CHUNK.min(context));
@@ -134,7 +135,7 @@ impl Plan {
             return Err(PlanError::Chunk { found: chunk, context });
         }
         let element = computed_in(element.or(model.element()))?;
-        let weights = Weights { quantize: model.stored(), ..Weights::default() };
+        let weights = Weights { quantize: model.stored.clone(), ..Weights::default() };
         let (target, rules) = (Target::host(), Rules::default());
         let kv = KvFormat::default();
         Ok(Self { model, element, context, chunk, batch: 1, kv, target, rules, weights })
@@ -147,7 +148,7 @@ impl Plan {
         rounded_up(tokens, 512, longest)
     }
 
-    /// Returns the entry points of the model; see [`Architecture::entry_points`].
+    /// Returns the entry points of the model; see [`ModelKind::entry_points`].
     pub fn entry_points(&self) -> Vec<EntryPoint> {
         self.remembering(self.model.entry_points(self.batch, self.chunk, self.context))
     }
@@ -274,7 +275,7 @@ impl Plan {
     /// # Errors
     /// Returns an error if the trace cannot be lowered.
     pub fn lower(&self, trace: &Trace) -> Result<Lowered, PlanError> {
-        Ok(self.expand(trace)?.lower(self.model.ignorable())?)
+        Ok(self.expand(trace)?.lower(self.model.ignorable.clone())?)
     }
 }
 

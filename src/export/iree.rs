@@ -12,6 +12,7 @@ use bake::Baked;
 use errors::FileError;
 use irpa::{Archive, Checkpoint, Gguf, Verified, Watch};
 use lower::Module;
+use models::ModelKind;
 use runtime::{CompileOptions, Compiled, Compiler, Runtime, VmModule};
 use targets::{DeviceKind, Tuning};
 use trace::{Argument, Parameter, Signature};
@@ -227,15 +228,20 @@ fn made_of(model: &Path) -> Result<Option<BTreeMap<&'static str, String>>, Expor
     Ok(Some(made))
 }
 
-/// Copies the configuration, the tokenizer and the chat template of a model into a folder. If the
-/// model is a GGUF file, the function creates the tokenizer files from the metadata.
+/// Copies the configuration, the tokenizer and the chat template of a model into a folder, and the
+/// [files that its kind needs](ModelKind::files). If the model is a GGUF file, the function creates
+/// the tokenizer files from the metadata.
 ///
 /// # Errors
 /// Returns an error if a file of the model cannot be read, or a copy cannot be written.
-pub fn put_model_files(model: &Path, out: &Path) -> Result<(), ExportError> {
+pub fn put_model_files(model: &Path, kind: &ModelKind, out: &Path) -> Result<(), ExportError> {
     match made_of(model)? {
         Some(made) => made.iter().try_for_each(|(name, text)| dir::put(out, name, text.as_bytes()))?,
-        None => dir::copy(model, out)?,
+        None => {
+            dir::copy(model, out)?;
+            let more = kind.files().iter().filter(|name| files::is_there(&model.join(name)));
+            more.copied().try_for_each(|name| dir::copy_file(model, out, name))?;
+        }
     }
     Ok(())
 }

@@ -205,7 +205,7 @@ pub fn record(
 /// use tracewright::targets::MeshRules;
 ///
 /// let model = Preset::named("llama-3.1-405b").ok_or("it has this name")?.read()?;
-/// let plan = planned(Plan::new(Box::new(model), Some(ElementType::Bf16), Some(512), None)?);
+/// let plan = planned(Plan::new(model, Some(ElementType::Bf16), Some(512), None)?);
 /// let mesh = MeshRules { mesh: "model=8".parse()?, rules: Vec::new() };
 /// let share = partition(&plan, Some(&mesh))?;
 /// println!("{} bytes of weights on each of {} devices", share.weights, share.devices);
@@ -336,7 +336,7 @@ pub fn export(
         record(plan, &plan.entry_points(), mesh)?;
     let program = XlaProgram::new(&plan.expand(&recorded)?, shards)?;
     let parameters = &program.parameters;
-    let mut ignorable = plan.model.ignorable();
+    let mut ignorable = plan.model.ignorable.clone();
     ignorable.extend(bake::unread(&recorded.parameters().map_err(PlanError::from)?, parameters));
     bake::check(checkpoint, parameters, &ignorable).map_err(|refused| refused.declared_in(&recorded))?;
     let mut manifest = program.manifest(plan, mesh.map(|mesh| &mesh.mesh), model);

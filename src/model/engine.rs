@@ -15,7 +15,7 @@ use generate::{
     Network, Reply, SavedSequence, Session, TokenLogprobs, TokenOptions, Tokenizer, check_tokens,
 };
 use irpa::{Archive, Checkpoint};
-use models::Architecture;
+use models::{ModelKind, Opened};
 use models::fit::OpenWarning;
 use runtime::Transfers;
 
@@ -144,7 +144,7 @@ pub(super) fn run(network: Unbuilt, tell: &Sender<Result<ModelInfo, ModelError>>
     let opened = || tell.send(Ok(engine.info())).is_ok();
     match &engine {
         Engine::Embedding(model) if opened() => {
-            Embeddings::new(&path, &options, &**model, plugins).serve(jobs)
+            Embeddings::new(&path, &options, model, plugins).serve(jobs)
         }
         Engine::Embedding(_) => {}
         Engine::Text(build, network) => {
@@ -197,7 +197,7 @@ enum Engine {
     Text(Box<BuildInfo>, Box<AnyNetwork>),
     /// An embedding network. Tracewright builds a separate embedding program for each padded length
     /// of texts.
-    Embedding(Box<dyn Architecture>),
+    Embedding(Box<Opened>),
 }
 
 impl Engine {
@@ -209,10 +209,12 @@ impl Engine {
     ) -> Result<Self, ModelError> {
         let (network, build) = match source {
             Source::Export(manifest, _) => as_network(open_export(path, &manifest, options)?)?,
-            Source::Checkpoint(model) if model.sentence().is_some() => return Ok(Self::Embedding(model)),
-            Source::Checkpoint(model) => {
-                as_network(build_checkpoint(path, model, options, options.score, plugins)?)?
-            }
+            Source::Checkpoint(model) => match model.kind {
+                ModelKind::Embedding(_) => return Ok(Self::Embedding(model)),
+                ModelKind::Text => {
+                    as_network(build_checkpoint(path, *model, options, options.score, plugins)?)?
+                }
+            },
         };
         Ok(Self::Text(Box::new(build), Box::new(network)))
     }
@@ -421,7 +423,7 @@ impl<'a> Texts<'a> {
             Some(scorer) => scorer,
             None => match Source::read(self.path, self.options)?.0 {
                 Source::Checkpoint(model) => {
-                    let ready = build_checkpoint(self.path, model, self.options, true, self.plugins)?;
+                    let ready = build_checkpoint(self.path, *model, self.options, true, self.plugins)?;
                     ready.program.into_network()?
                 }
                 // An export contains a fixed list of entry points, so the function cannot build an
@@ -501,7 +503,7 @@ impl Running<'_> {
 struct Embeddings<'a> {
     path: PathBuf,
     options: &'a OpenOptions,
-    model: &'a dyn Architecture,
+    model: &'a Opened,
     plugins: StartedPlugins,
     /// The programs that were built so far. Each key of the map is the largest number of tokens per
     /// text that the program can process.
@@ -512,7 +514,7 @@ impl<'a> Embeddings<'a> {
     fn new(
         path: &Path,
         options: &'a OpenOptions,
-        model: &'a dyn Architecture,
+        model: &'a Opened,
         plugins: StartedPlugins,
     ) -> Self {
         Self { path: path.into(), options, model, plugins, programs: BTreeMap::new() }
@@ -542,7 +544,7 @@ impl<'a> Embeddings<'a> {
         {
             let options = OpenOptions { context: Some(length), ..self.options.clone() };
             self.programs
-                .insert(length, build_checkpoint(&self.path, model, &options, false, &self.plugins)?);
+                .insert(length, build_checkpoint(&self.path, *model, &options, false, &self.plugins)?);
         }
         let ready = self.programs.get(&length).ok_or_else(|| continues_text(&self.path))?;
         let embedder = Embedder::new(&ready.program, vocabulary)?;

@@ -10,7 +10,7 @@ use generate::{Chat, GenerateError, GenerateOptions, GenerationDefaults, SchemaN
 use hub::{Fetched, ModelName};
 use irpa::{Checkpoint, HubFolder};
 use models::fit::OpenWarning;
-use models::{Architecture, SentenceConfig};
+use models::{Opened, SentenceConfig};
 
 use super::engine::{self, DraftSource, Unbuilt};
 use super::source::{CONTEXT, Source};
@@ -117,11 +117,11 @@ impl Opening {
         }
     }
 
-    /// Returns the architecture of the network, or `None` for an export.
-    pub fn network(&self) -> Option<&dyn Architecture> {
+    /// Returns the network with the facts that its files add, or `None` for an export.
+    pub fn network(&self) -> Option<&Opened> {
         match &self.source {
             Source::Export(..) => None,
-            Source::Checkpoint(model) => Some(&**model),
+            Source::Checkpoint(model) => Some(model),
         }
     }
 
@@ -169,7 +169,7 @@ impl Opening {
         let path = &self.text.path;
         let checkpoint = model.named(Checkpoint::open(path)?);
         let refuse = |source| ModelError::Mtp { path: path.clone(), source };
-        models::check_mtp(&**model, &checkpoint).map_err(refuse)
+        models::check_mtp(&*model.network, &checkpoint).map_err(refuse)
     }
 
     /// Opens the draft model, if the options set a draft model.

@@ -14,7 +14,7 @@ use hub::near_path;
 use irpa::{Archive, ArchiveError, Checkpoint, Gguf};
 use lower::{Module, Shards, Weights};
 use models::fit::{self, OpenWarning};
-use models::{Architecture, SentenceConfig};
+use models::{Opened, SentenceConfig};
 use runtime::{CompileOptions, Device, Runtime, device};
 use targets::{DeviceKind, DeviceName, Mesh, MeshRules, Numerics, Target};
 use trace::{Ignorable, Parameter, Quantization, Signature};
@@ -36,7 +36,7 @@ pub(super) enum Source {
     /// configuration.
     Export(Box<IreeManifest>, Option<usize>),
     /// A checkpoint.
-    Checkpoint(Box<dyn Architecture>),
+    Checkpoint(Box<Opened>),
 }
 
 /// A loaded program, and information about its build.
@@ -88,7 +88,7 @@ impl Source {
             return Ok((Self::Export(Box::new(manifest), longest), Vec::new()));
         }
         let fitted = fit::open(options.read, path, &options.allow_config_keys)?;
-        Ok((Self::Checkpoint(fitted.network), fitted.warnings))
+        Ok((Self::Checkpoint(Box::new(fitted.network)), fitted.warnings))
     }
 
     /// Returns the settings with which an embedding model prepares texts. The result is `None` for
@@ -163,7 +163,7 @@ pub(super) fn open_export(
 /// options request scores, the program contains the entry point for scores.
 pub(super) fn build_checkpoint(
     path: &Path,
-    model: Box<dyn Architecture>,
+    model: Opened,
     options: &OpenOptions,
     score: bool,
     plugins: &StartedPlugins,
@@ -181,8 +181,8 @@ pub(super) fn build_checkpoint(
     let plan = Plan { target, ..plan };
     let entries = entries(&plan, options, score).into_iter().flat_map(EntryPoint::in_parts);
     let traced = plan.record(&entries.collect::<Vec<_>>())?;
-    let checkpoint = plan.model.weights(Checkpoint::open(path)?)?;
-    let ignorable = plan.model.ignorable();
+    let checkpoint = plan.model.naming.weights(Checkpoint::open(path)?)?;
+    let ignorable = plan.model.ignorable.clone();
     let ready = build(options, &traced, &checkpoint, plan.target, plan.weights, ignorable)?;
     Ok(Ready { build: BuildInfo { damaged, ..ready.build }, ..ready })
 }
@@ -191,7 +191,7 @@ pub(super) fn build_checkpoint(
 /// devices.
 fn build_in_xla(
     path: &Path,
-    model: Box<dyn Architecture>,
+    model: Opened,
     options: &OpenOptions,
     score: bool,
     (plugin, plugins): (&Path, &StartedPlugins),
@@ -206,13 +206,13 @@ fn build_in_xla(
     }
     // Tracewright checks the mesh before the plugin starts.
     let RecordedPlan { traced, shards, .. } = xla::record(&plan, &entries, mesh.as_ref())?;
-    let checkpoint = plan.model.weights(Checkpoint::open(path)?)?;
+    let checkpoint = plan.model.naming.weights(Checkpoint::open(path)?)?;
     let (cache, mut watch) = (options.cache_folder()?, options.watch_steps());
     let mesh = options.mesh.as_ref();
     let plugin = plugins.get(plugin, mesh.map_or(1, Mesh::devices), &options.xla_flags)?;
     let plan = plugin.plan(plan, mesh);
     let expanded = plan.expand(&traced.trace)?;
-    let build = XlaBuild::new(&expanded, &traced.trace, shards, &checkpoint, plan.model.ignorable())?;
+    let build = XlaBuild::new(&expanded, &traced.trace, shards, &checkpoint, plan.model.ignorable.clone())?;
     let tools = XlaTools { plugin: &plugin, device: options.device, cache: &cache, watch: Some(&mut watch) };
     let built = build.build(tools)?;
     let build = BuildInfo {
@@ -233,7 +233,7 @@ fn build_in_xla(
 /// Creates the plan of a network from a model and the options. `quantize` is the format in which
 /// Tracewright stores the weights.
 pub(super) fn planned(
-    model: Box<dyn Architecture>,
+    model: Opened,
     options: &OpenOptions,
     quantize: Option<Quantization>,
 ) -> Result<Plan, ModelError> {

@@ -64,10 +64,8 @@ impl Variant {
         const CONTEXT: usize = 40;
         let fixture = repository().join("tests/fixtures").join(self.model);
         let folder = if fixture.is_dir() { fixture } else { repository().join(self.model) };
-        let mut network = models::read(&folder, &[])?;
+        let network = models::read(&folder, &[])?;
         let vocabulary = network.vocabulary();
-        let checkpoint = network.named(Checkpoint::open(&folder)?);
-        network.settle_head(&checkpoint);
         let plan = Plan::new(network, Some(self.element), Some(CONTEXT), None)?;
         let quantize = self.format.map_or(Quantization::Computed, Quantization::All);
         let weights = Weights { quantize, activations: self.activations, ..Weights::default() };

@@ -411,9 +411,7 @@ fn recorded(
     entries: &[&str],
     edit: impl FnOnce(Trace) -> Result<Trace>,
 ) -> Result<(Plan, Trace)> {
-    let mut network = models::read(model, &sizes.allowed_keys)?;
-    let checkpoint = network.named(Checkpoint::open(model)?);
-    network.settle_head(&checkpoint);
+    let network = models::read(model, &sizes.allowed_keys)?;
     let plan = Plan::new(network, Some(sizes.element), Some(sizes.context), Some(sizes.chunk))?;
     let plan = Plan {
         batch: sizes.batch,

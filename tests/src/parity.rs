@@ -9,7 +9,7 @@ use serde::Serialize;
 use tracewright::Plan;
 use tracewright::generate::Tokenizer;
 use tracewright::irpa::Checkpoint;
-use tracewright::models::{Architecture as _, ModelConfig};
+use tracewright::models;
 use tracewright::ops::ElementType::{self, F32};
 use tracewright::runtime::{Device, Runtime};
 
@@ -255,9 +255,8 @@ fn part(golden: &Golden, tokens: &[u32], element: ElementType, file: &Path) -> R
     if known.tokens().as_deref() != Some(tokens) {
         return Err(format!("`{}` is not about the tokens {tokens:?}", file.display()).into());
     }
-    let mut config = Box::new(ModelConfig::read(&golden.model, &golden.allowed_keys)?);
+    let config = models::read(&golden.model, &golden.allowed_keys)?;
     let checkpoint = config.named(Checkpoint::open(&golden.model)?);
-    config.settle_head(&checkpoint);
     let plan = Plan::new(config, Some(element), Some(golden.context), Some(tokens.len()))?;
     let trace = plan.trace()?.trace;
     let (compiler, cache) = (compiler()?, repository().join(".tracewright/cache"));

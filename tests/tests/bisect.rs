@@ -57,7 +57,7 @@ impl Subject {
     /// The finding if IREE's form is changed by `form`.
     fn compare(&self, form: impl Fn(&CompiledForm<'_>, &Trace, &[Value]) -> Results) -> Vec<Bisected> {
         let folder = repository().join("tests/fixtures").join(self.model);
-        let config = Box::new(ModelConfig::read(&folder, &[]).unwrap());
+        let config = ModelConfig::read(&folder, &[]).unwrap();
         let plan = Plan::new(config, self.element, Some(24), Some(CHUNK)).unwrap();
         let entries: Vec<EntryPoint> = plan.steps();
         let trace = plan.record(&entries).unwrap().trace;
@@ -320,7 +320,7 @@ fn beside_transformers(model: &str, fault: Fault) -> Bisected {
     let known = fixtures.join("activations").join(model).with_extension("safetensors");
     let known = Activations::open(&known).unwrap();
     let tokens = known.tokens().unwrap();
-    let config = Box::new(ModelConfig::read(&folder, &[]).unwrap());
+    let config = ModelConfig::read(&folder, &[]).unwrap();
     let plan = Plan::new(config, Some(ElementType::F32), Some(24), Some(tokens.len())).unwrap();
     let trace = plan.trace().unwrap().trace;
     let checkpoint = plan.named(Checkpoint::open(&folder).unwrap());

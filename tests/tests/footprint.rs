@@ -25,7 +25,7 @@ fn model(name: &str) -> std::path::PathBuf {
 }
 
 fn plan(model: &Path, element: ElementType, batch: usize, weights: Weights) -> Plan {
-    let config = Box::new(ModelConfig::read(model, &[]).unwrap());
+    let config = ModelConfig::read(model, &[]).unwrap();
     let plan = Plan::new(config, Some(element), Some(CONTEXT), Some(CHUNK)).unwrap();
     let target = compiler().unwrap().resolve(&level::target()).unwrap();
     Plan { batch, weights, target, ..plan }
@@ -58,7 +58,7 @@ fn k4_weights_and_state_are_planned_to_the_byte() {
         let entries = if long::is_wanted() { &["prefill", "decode"][..] } else { &["decode"] };
         let expanded = expanded(&plan, entries);
         let planned = Footprint::of(&expanded).unwrap();
-        let lowered = expanded.lower(plan.model.ignorable()).unwrap();
+        let lowered = expanded.lower(plan.model.ignorable.clone()).unwrap();
         let checkpoint = plan.named(Checkpoint::open(&path).unwrap());
         let built =
             Built::new(lowered, &plan.trace().unwrap().trace, &checkpoint, Device::LocalSync).unwrap();
@@ -81,7 +81,7 @@ fn k4_weights_and_state_are_planned_to_the_byte() {
 
 /// The compiler's own account of a call.
 fn execution(plan: &Plan, entry: &str) -> serde_json::Value {
-    let lowered = expanded(plan, &[entry]).lower(plan.model.ignorable()).unwrap();
+    let lowered = expanded(plan, &[entry]).lower(plan.model.ignorable.clone()).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let statistics = folder.path().join("statistics.json");
     // Weights as they are, so that packing them at load is no part of it.

@@ -92,7 +92,7 @@ fn options(element: ElementType, weights: Weights, chunk: usize, context: usize)
 
 /// A network's plan: a chunk that is less than the prompts here, and a context that is more.
 fn plan(config: &Path, element: ElementType) -> Plan {
-    Plan::new(Box::new(ModelConfig::read(config, &[]).unwrap()), Some(element), Some(1024), Some(8)).unwrap()
+    Plan::new(ModelConfig::read(config, &[]).unwrap(), Some(element), Some(1024), Some(8)).unwrap()
 }
 
 /// Random weights of this type, always the same.
@@ -303,7 +303,7 @@ fn a_layer_of_8b_computes_what_torch_does() {
     let fixtures = repository().join("tests/fixtures");
     fs::copy(fixtures.join("layer.json"), folder.path().join("config.json")).unwrap();
     let options = options(ElementType::F32, Weights::default(), 16, 32);
-    let config = Box::new(ModelConfig::read(folder.path(), &[]).unwrap());
+    let config = ModelConfig::read(folder.path(), &[]).unwrap();
     let plan = Plan::new(config, Some(options.element), Some(options.context), Some(options.chunk)).unwrap();
     let parameters = plan.trace().unwrap().trace.parameters().unwrap();
     assert_eq!(parameters.iter().map(|p| p.ty.count()).sum::<usize>(), 226_504_704);

@@ -87,7 +87,7 @@ fn judge_in_iree(name: &str, bound: f64) {
 fn judge_stored(name: &str) {
     let golden = golden(name);
     let weights =
-        Weights { quantize: models::read(&golden.model, &[]).unwrap().stored(), ..Weights::default() };
+        Weights { quantize: models::read(&golden.model, &[]).unwrap().stored, ..Weights::default() };
     assert!(weights.quantize.rounds(), "{name}");
     let sizes = BuildOptions { weights, ..BuildOptions::of(&golden) };
     let subject = build(&golden.model, &sizes, STEPS, Ok).unwrap();

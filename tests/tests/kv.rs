@@ -90,7 +90,7 @@ fn the_evaluator_says_the_same() {
     for name in SHIPPED {
         let golden = Golden::shipped(name).unwrap();
         let network = subject(&golden, Ok).network;
-        let config = Box::new(ModelConfig::read(&golden.model, &[]).unwrap());
+        let config = ModelConfig::read(&golden.model, &[]).unwrap();
         let plan =
             Plan::new(config, Some(ElementType::F32), Some(golden.context), Some(golden.chunk)).unwrap();
         let plan = Plan { kv: KvFormat::Q8, ..plan };
@@ -130,7 +130,7 @@ fn without_kernels_it_is_refused() {
 fn state_takes_half_the_room() {
     let golden = Golden::shipped("demo").unwrap();
     let state = |kv| {
-        let config = Box::new(ModelConfig::read(&golden.model, &[]).unwrap());
+        let config = ModelConfig::read(&golden.model, &[]).unwrap();
         let plan = Plan { kv, ..Plan::new(config, Some(ElementType::Bf16), Some(512), None).unwrap() };
         let trace = plan.trace().unwrap().trace.with_entries(&["decode"]);
         Footprint::of(&plan.expand(&trace).unwrap()).unwrap().state

@@ -67,7 +67,7 @@ const LEFT: f64 = 2048.0;
 /// Loads a model again and again, as a program does that serves one after the other.
 fn loads(let_go: impl Fn(Session<'_>), rounds: usize) -> Held {
     let golden = Golden::fixture("gemma3-a").unwrap();
-    let config = Box::new(ModelConfig::read(&golden.model, &[]).unwrap());
+    let config = ModelConfig::read(&golden.model, &[]).unwrap();
     let plan = Plan::new(config, Some(F32), Some(golden.context), Some(golden.chunk)).unwrap();
     let trace = plan.record(&plan.steps()).unwrap().trace;
     let (compiler, cache) = (compiler().unwrap(), repository().join(".tracewright/cache"));

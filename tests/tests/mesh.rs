@@ -117,9 +117,8 @@ include!(concat!(env!("OUT_DIR"), "/families.rs"));
 
 /// The plan for XLA of a fixture with unquantized weights in f32, and the fixture's checkpoint.
 fn planned(golden: &Golden) -> (Plan, Checkpoint) {
-    let mut network = models::read(&golden.model, &golden.allowed_keys).unwrap();
+    let network = models::read(&golden.model, &golden.allowed_keys).unwrap();
     let checkpoint = network.named(Checkpoint::open(&golden.model).unwrap());
-    network.settle_head(&checkpoint);
     let plan = Plan::new(network, Some(F32), Some(golden.context), Some(golden.chunk)).unwrap();
     let weights = Weights { quantize: Quantization::Computed, ..plan.weights.clone() };
     (xla::planned(Plan { weights, ..plan }), checkpoint)
@@ -164,7 +163,7 @@ fn check_experts(fixture: &str, mesh: &str, shard: &[&str], parts: usize) {
     let planned = xla::partition(&plan, Some(&mesh)).unwrap();
     let RecordedPlan { traced, shards, .. } = xla::record(&plan, &plan.steps(), Some(&mesh)).unwrap();
     let expanded = plan.expand(&traced.trace).unwrap();
-    let ignorable = plan.model.ignorable();
+    let ignorable = plan.model.ignorable.clone();
     let build = XlaBuild::new(&expanded, &traced.trace, shards, &checkpoint, ignorable).unwrap();
     let plugin = XlaPlugin::start(&plugin, mesh.mesh.devices(), "").unwrap();
     let cache = repository().join(".tracewright/cache");

@@ -13,7 +13,7 @@ type Patterns = BTreeMap<WeightFormat, BTreeSet<String>>;
 
 fn plan(preset: &str, quantize: Quantization) -> Plan {
     let model = Preset::named(preset).unwrap().read().unwrap();
-    let plan = Plan::new(Box::new(model), None, Some(64), Some(8)).unwrap();
+    let plan = Plan::new(model, None, Some(64), Some(8)).unwrap();
     Plan { weights: Weights { quantize, kernels: true, ..Weights::default() }, ..plan }
 }
 

@@ -48,7 +48,7 @@ fn published_floats_are_stored_bit_for_bit() {
     let plan = Plan::new(models::read(&golden.model, &[]).unwrap(), None, Some(32), Some(8)).unwrap();
     let features = ["avx2", "f16c", "fma"].map(str::to_owned).to_vec();
     let target = Target { features: Some(features), ..Target::processor("x86-64-v3") };
-    let weights = Weights { quantize: plan.model.stored(), ..Weights::default() };
+    let weights = Weights { quantize: plan.model.stored.clone(), ..Weights::default() };
     let plan = Plan { target, weights, ..plan };
     let lowered = plan.lower(&plan.trace().unwrap().trace).unwrap();
     let checkpoint = plan.named(Checkpoint::open(&golden.model).unwrap());
@@ -101,7 +101,7 @@ fn published_floats_are_stored_bit_for_bit() {
 #[test]
 fn logits_are_those_of_transformers() {
     let golden = Golden::fixture(FIXTURE).unwrap();
-    let stored = models::read(&golden.model, &[]).unwrap().stored();
+    let stored = models::read(&golden.model, &[]).unwrap().stored;
     let formats = stored.formats();
     assert!(
         formats.values().all(|format| *format == WeightFormat::Mxfp4) && formats.len() == 2,

@@ -14,7 +14,7 @@ use ops::{ElementType, Op, TensorType, Value};
 use support::stored;
 use trace::{NodeKind, Trace};
 use tracewright::lower::Weights;
-use tracewright::models::{Architecture as _, ModelConfig};
+use tracewright::models::{Architecture as _, ModelConfig, ModelKind};
 use tracewright::simplify::{Check, Options, Rules, explain, simplify};
 use tracewright::{Plan, primitives};
 use tracewright_tests::built::repository;
@@ -26,7 +26,7 @@ use tracewright_tests::long;
 fn toys() -> Vec<(String, PathBuf)> {
     let of_a_family = |path: &Path| {
         path.join("config.json").exists()
-            && ModelConfig::read(path, &[]).is_ok_and(|config| config.sentence().is_none())
+            && ModelConfig::read(path, &[]).is_ok_and(|config| config.kind() == ModelKind::Text)
     };
     let mut toys: Vec<(String, PathBuf)> = fs::read_dir(repository().join("tests/fixtures"))
         .unwrap()
@@ -46,7 +46,7 @@ fn merged_already(name: &str) -> bool {
 
 /// A toy with a context and a chunk that the evaluator bears.
 fn plan(model: &Path, element: ElementType) -> Plan {
-    let config = Box::new(ModelConfig::read(model, &[]).unwrap());
+    let config = ModelConfig::read(model, &[]).unwrap();
     Plan::new(config, Some(element), Some(12), Some(5)).unwrap()
 }
 
@@ -190,7 +190,7 @@ fn full_size_networks_simplify_as_toys_do() {
         let path = folder.path().join("config.json");
         fs::write(&path, config.to_string()).unwrap();
         let text = |path: &Path| {
-            let config = Box::new(ModelConfig::read(path, &[]).unwrap());
+            let config = ModelConfig::read(path, &[]).unwrap();
             let plan = Plan::new(config, Some(ElementType::Bf16), Some(512), Some(128)).unwrap();
             primitives(&plan.trace().unwrap().trace, &Options::default()).unwrap().0.to_string()
         };

@@ -156,10 +156,10 @@ fn text_follows_the_tuning() {
 fn a_network_that_answers_otherwise_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let model = repository().join("tests/fixtures/llama-untied");
-    let config = |text: String| -> Box<ModelConfig> {
+    let config = |text: String| -> ModelConfig {
         let path = folder.path().join("config.json");
         std::fs::write(&path, text).unwrap();
-        Box::new(ModelConfig::read(&path, &[]).unwrap())
+        ModelConfig::read(&path, &[]).unwrap()
     };
     let text = std::fs::read_to_string(model.join("config.json")).unwrap();
     let mut spoiled: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -168,7 +168,7 @@ fn a_network_that_answers_otherwise_is_rejected() {
         .find(|place| spoiled.pointer(place).is_some())
         .unwrap();
     *spoiled.pointer_mut(theta).unwrap() = 5000.0.into();
-    let plan = |config| Plan::new(config, None, Some(64), Some(16)).unwrap();
+    let plan = |config: ModelConfig| Plan::new(config, None, Some(64), Some(16)).unwrap();
     let (sound, spoiled) = (plan(config(text.clone())), plan(config(spoiled.to_string())));
     assert_ne!(network_name(&sound).unwrap(), network_name(&spoiled).unwrap());
     let longer = Plan { context: 48, chunk: 8, ..plan(config(text)) };

@@ -63,7 +63,7 @@ impl Arguments {
         let traced = plan.trace()?;
         let expanded = plan.expand(&traced.trace)?;
         let footprint = Footprint::of(&expanded).map_err(PlanError::from)?;
-        let lowered = expanded.lower(plan.model.ignorable()).map_err(PlanError::from)?;
+        let lowered = expanded.lower(plan.model.ignorable.clone()).map_err(PlanError::from)?;
         let options = BakeOptions { metadata: !no_metadata, watch: Some(&mut watch) };
         let baked = lowered.bake(&checkpoint, out, options);
         let baked = baked.map_err(|refused| refused.declared_in(&traced.trace))?;

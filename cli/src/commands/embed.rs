@@ -142,7 +142,7 @@ mod run {
             let path = arguments.model.clone();
             return Err(ModelError::Kind { path, does: "continues text", asked: "embed it" }.into());
         };
-        let sentence = check_embeds(network, &arguments.model)?;
+        let sentence = check_embeds(&network.kind, &arguments.model)?;
         Ok((Texts::read(arguments, opening.tokenizer(), sentence)?, sentence.max_tokens))
     }
 

@@ -40,8 +40,8 @@ impl Arguments {
     pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
         let read = invocation.read;
         let model = &self.model_arguments;
-        let mut network = read_network(read, &self.model, &model.network.allow_config_key)?;
-        warn(&fit_beside(&mut *network, &self.model)?);
+        let network = read_network(read, &self.model, &model.network.allow_config_key)?;
+        warn(&fit_beside(&network, &self.model)?);
         let plan = model.plan(network, &self.model, model.context)?;
         let plan = Plan { batch: self.batch.get(), ..plan };
         if self.mesh.is_said() || self.machine.is_some() {

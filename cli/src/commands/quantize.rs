@@ -76,9 +76,10 @@ mod run {
         pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
             let &Invocation { read, ref interrupt } = invocation;
             check_output_folder(&self.model, &self.out)?;
-            check_new_checkpoint(&self.out)?;
             let out = std::path::absolute(&self.out).unwrap_or_else(|_| self.out.clone());
             let (network, checkpoint) = open(read, &self.model, &self.allow_config_key)?;
+            let kind = network.kind.clone();
+            check_new_checkpoint(&self.out, kind.files())?;
             let window = self.window.get().min(network.max_context());
             let plan = Plan::new(network, Some(ElementType::F32), Some(window), Some(window))?;
             let quantize = match &self.quant_map {
@@ -132,7 +133,7 @@ mod run {
             let bytes = quantizer.write(&out);
             bar.finish_and_clear();
             let bytes = bytes?;
-            put_model_files(&self.model, &out)?;
+            put_model_files(&self.model, &kind, &out)?;
             say!("wrote `{}`: {} of weights", self.out.display(), readable(bytes));
             Ok(())
         }

@@ -40,7 +40,7 @@ impl Arguments {
             return Err(usage(what).into());
         }
         let network = read(config, allow_config_key)?;
-        check_generates(&*network, config)?;
+        check_generates(&network.kind, config)?;
         let said = network.element();
         let plan = Plan::new(network, self.dtype, None, None)?;
         let parameters = plan.trace()?.trace.parameters().map_err(PlanError::from)?;

@@ -57,8 +57,8 @@ mod run {
         pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
             let &Invocation { read, ref interrupt } = invocation;
             let model = &self.model_arguments;
-            let mut network = read(&self.model, &model.network.allow_config_key)?;
-            warn(&fit_beside(&mut *network, &self.model)?);
+            let network = read(&self.model, &model.network.allow_config_key)?;
+            warn(&fit_beside(&network, &self.model)?);
             let plan = model.plan(network, &self.model, model.context)?;
             let compiler = build::compiler(&self.compile, interrupt)?;
             let plan = Plan { target: compiler.resolve(&plan.target)?, ..plan };

@@ -6,7 +6,7 @@ use console::warn;
 use tracewright::bake::Baked;
 use tracewright::irpa::Checkpoint;
 use tracewright::models::fit::{self, Fitted};
-use tracewright::models::{Architecture, ReadModel};
+use tracewright::models::{Opened, ReadModel};
 
 use super::error::Error;
 
@@ -16,7 +16,7 @@ pub fn open(
     read: ReadModel,
     model: &Path,
     allowed_keys: &[String],
-) -> Result<(Box<dyn Architecture>, Checkpoint), Error> {
+) -> Result<(Opened, Checkpoint), Error> {
     let Fitted { network, checkpoint, warnings } = fit::open(read, model, allowed_keys)?;
     warn(&warnings);
     Ok((network, checkpoint))

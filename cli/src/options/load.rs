@@ -35,7 +35,7 @@ pub fn read(
 ) -> Result<Opening, Error> {
     let program = Some(template_program()?);
     let opening = read_any(model, arguments, read, interrupt, program)?;
-    opening.network().map_or(Ok(()), |network| check_generates(network, model))?;
+    opening.network().map_or(Ok(()), |network| check_generates(&network.kind, model))?;
     Ok(opening)
 }
 

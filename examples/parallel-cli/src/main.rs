@@ -10,7 +10,7 @@ use parallel::{Config, Parallel};
 use std::process::ExitCode;
 
 use tracewright::dsl::{TraceError, Traced};
-use tracewright::models::Architecture;
+use tracewright::models::{Architecture, DeclaredSize, MtpError, Opened};
 use tracewright::ops::ElementType;
 use tracewright::{Bf16, CausalLm, EntryPoint, F16, F32};
 
@@ -30,8 +30,20 @@ impl Architecture for Config {
     fn vocabulary(&self) -> usize {
         self.vocabulary
     }
+
+    fn element(&self) -> Option<ElementType> {
+        None
+    }
+
+    fn check_mtp(&self) -> Result<(), MtpError> {
+        Err(MtpError::Family)
+    }
+
+    fn sizes(&self) -> Vec<DeclaredSize> {
+        Vec::new()
+    }
 }
 
 fn main() -> ExitCode {
-    tracewright_cli::main(|model, _allowed_keys| Ok(Box::new(Config::read(model)?)))
+    tracewright_cli::main(|model, _allowed_keys| Ok(Opened::text(Config::read(model)?)))
 }

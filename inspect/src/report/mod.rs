@@ -17,7 +17,7 @@
 //! use tracewright_inspect::report::NetworkReport;
 //!
 //! let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo");
-//! let plan = Plan::new(Box::new(ModelConfig::read(&config, &[])?), None, Some(64), None)?;
+//! let plan = Plan::new(ModelConfig::read(&config, &[])?, None, Some(64), None)?;
 //! let report = NetworkReport::new("demo", &plan, &plan.trace()?.trace, &|_| None)?;
 //! assert!(report.html(None).starts_with("<!doctype html>"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())

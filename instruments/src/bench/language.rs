@@ -56,7 +56,7 @@ impl Language {
         let expanded = plan.expand(&traced.trace)?;
         let footprint = Footprint::of(&expanded).map_err(PlanError::from)?;
         let compiler = options.tools.compiler;
-        let (target, ignorable) = (plan.target.clone(), plan.model.ignorable());
+        let (target, ignorable) = (plan.target.clone(), plan.model.ignorable.clone());
         let options =
             ProgramOptions { target, rules: plan.rules, weights: plan.weights.clone(), ignorable, ..options };
         let again = watched(options.device).map(|device| ProgramOptions {
@@ -108,7 +108,7 @@ impl Language {
         let expanded = plan.expand(&traced.trace)?;
         let footprint = Footprint::of(&expanded).map_err(PlanError::from)?;
         let platform = tools.plugin.client().platform().to_owned();
-        let ignorable = plan.model.ignorable();
+        let ignorable = plan.model.ignorable.clone();
         let build = XlaBuild::new(&expanded, &traced.trace, shards, checkpoint, ignorable)?;
         let mut placed = vec![("device", platform), ("engine", "xla".to_owned())];
         placed.extend(mesh.map(|mesh| ("mesh", mesh.mesh.to_string())));

@@ -29,7 +29,7 @@ impl Stages {
     pub fn new(plan: Plan) -> Result<Self, BenchError> {
         let recorded = plan.record(&plan.steps())?.trace;
         let expanded = plan.expand(&recorded)?;
-        let lowered = expanded.lower(plan.model.ignorable()).map_err(PlanError::from)?;
+        let lowered = expanded.lower(plan.model.ignorable.clone()).map_err(PlanError::from)?;
         Ok(Self { plan, recorded, expanded, lowered })
     }
 
@@ -48,7 +48,7 @@ impl Stages {
                 Ok(())
             }),
             self.case("lower", Workload::default(), || {
-                let lowered = self.expanded.lower(self.plan.model.ignorable());
+                let lowered = self.expanded.lower(self.plan.model.ignorable.clone());
                 lowered.map_err(PlanError::from)?;
                 Ok(())
             }),

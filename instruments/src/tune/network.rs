@@ -121,7 +121,7 @@ impl Maker<'_> {
             target: Target { tuning, ..plan.target.clone() },
             rules: plan.rules,
             weights: plan.weights.clone(),
-            ignorable: plan.model.ignorable(),
+            ignorable: plan.model.ignorable.clone(),
             device: Device::LocalTask { workers: 0 },
             ..(self.options)()
         };

@@ -69,7 +69,7 @@ pub fn parameters(trace: &Trace) -> BTreeMap<String, TensorType> {
 pub fn judged_by_transformers(folder: &Path) {
     let name = folder.file_name().unwrap().to_str().unwrap();
     let config = config(folder);
-    let checkpoint = config.named(Checkpoint::open(folder).unwrap());
+    let checkpoint = config.naming().apply(Checkpoint::open(folder).unwrap());
     let golden = std::fs::read(folder.join("golden.json")).unwrap();
     let golden: serde_json::Value = serde_json::from_slice(&golden).unwrap();
     let expected = &tensors(&folder.join("golden.safetensors"))["prompts.0.logits"];

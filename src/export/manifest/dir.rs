@@ -195,7 +195,14 @@ pub fn copied(model: &Path) -> impl Iterator<Item = &'static str> {
 /// Copies files of the model into the folder of the export. The function [`copied`] selects the
 /// files that are copied.
 pub fn copy(model: &Path, out: &Path) -> Result<(), FileError> {
-    copied(model).try_for_each(|name| put(out, name, &files::read(&model.join(name), limits::TOKENIZER)?))
+    copied(model).try_for_each(|name| copy_file(model, out, name))
+}
+
+/// Copies a file of the model, whose `name` may begin with a folder.
+pub fn copy_file(model: &Path, out: &Path, name: &str) -> Result<(), FileError> {
+    let folder = out.join(name).parent().map_or_else(|| out.to_owned(), Path::to_owned);
+    fs::create_dir_all(&folder).with_path("create", &folder)?;
+    put(out, name, &files::read(&model.join(name), limits::TOKENIZER)?)
 }
 
 pub fn put(out: &Path, name: &str, bytes: &[u8]) -> Result<(), FileError> {

@@ -12,7 +12,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [model, out] = arguments.as_slice() else { return Err("usage: dump MODEL_DIR OUT.irpa".into()) };
     let (model, out) = (Path::new(model), Path::new(out));
-    let plan = Plan::new(Box::new(ModelConfig::read(model, &[])?), None, Some(32), Some(8))?;
+    let plan = Plan::new(ModelConfig::read(model, &[])?, None, Some(32), Some(8))?;
     let trace = plan.trace()?.trace;
     let simplified = primitives(&trace, &plan.simplification(&trace)?)?.0;
     let lowered = plan.lower(&trace)?;

@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     ];
     for preset in Preset::all() {
         let plan = || {
-            Plan::new(Box::new(preset.read()?), None, Some(CONTEXT), Some(CHUNK))
+            Plan::new(preset.read()?, None, Some(CONTEXT), Some(CHUNK))
                 .map_err(Box::<dyn Error>::from)
         };
         for (name, target) in &targets {

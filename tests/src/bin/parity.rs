@@ -14,7 +14,7 @@ use tracewright::Plan;
 use tracewright::errors::{WithCauses, WithPath as _};
 use tracewright::irpa::Checkpoint;
 use tracewright::lower::Weights;
-use tracewright::models::{Architecture as _, ModelConfig};
+use tracewright::models;
 use tracewright::ops::ElementType;
 use tracewright_tests::built::Result;
 use tracewright_tests::embedding;
@@ -79,9 +79,8 @@ fn main() -> ExitCode {
 
 /// Before anything large is installed or run.
 fn read(model: &Path, keys: &[&str]) -> Result<bool> {
-    let mut config = Box::new(ModelConfig::read(model, &owned(keys))?);
+    let config = models::read(model, &owned(keys))?;
     let checkpoint = config.named(Checkpoint::open(model)?);
-    config.settle_head(&checkpoint);
     let plan = Plan::new(config, None, None, None)?;
     let trace = plan.trace()?.trace;
     plan.lower(&trace)?.check(&checkpoint, &trace)?;

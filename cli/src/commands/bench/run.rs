@@ -273,9 +273,9 @@ impl<'a> Bench<'a> {
             &variants.simplify,
             &variants.kv
         ) {
-            let mut network = (self.read)(model, &variants.allow_config_key)?;
-            check_generates(&*network, model)?;
-            let warnings = fit_beside(&mut *network, model)?;
+            let network = (self.read)(model, &variants.allow_config_key)?;
+            check_generates(&network.kind, model)?;
+            let warnings = fit_beside(&network, model)?;
             if plans.is_empty() {
                 warn(&warnings);
             }

@@ -81,9 +81,9 @@ fn load(model: &Path, quantize: &str, batch: usize) -> Result<BuiltProgram> {
     let weights = Weights { quantize: quantize.parse()?, ..Weights::default() };
     let plan = Plan { batch, weights: weights.clone(), target: compiler.resolve(&plan.target)?, ..plan };
     let entries = [plan.steps(), plan.verifier()].concat().into_iter().flat_map(EntryPoint::in_parts);
-    let checkpoint = plan.model.weights(Checkpoint::open(model)?)?;
+    let checkpoint = plan.model.naming.weights(Checkpoint::open(model)?)?;
     let traced = plan.record(&entries.collect::<Vec<_>>())?;
-    let (target, ignorable) = (plan.target.clone(), plan.model.ignorable());
+    let (target, ignorable) = (plan.target.clone(), plan.model.ignorable.clone());
     let options = ProgramOptions::new(&compiler, Path::new("cache"));
     Ok(build_program(&traced, &checkpoint, ProgramOptions { weights, target, ignorable, ..options })?)
 }

@@ -1,0 +1,217 @@
+//! [`Opened`] is a network together with the facts that its files add.
+
+use std::ops::Deref;
+use std::path::Path;
+
+
+use dsl::{EntryPoint, LogitsMode};
+use irpa::{ArchiveError, Checkpoint};
+use trace::{Ignorable, Quantization};
+
+use crate::config::ConfigError;
+use crate::family::{Family, Stacks};
+use crate::gguf::{self, Renaming};
+use crate::quantized::stored_in;
+use crate::sentence::{self, SentenceConfig};
+use crate::shape_check::DeclaredSize;
+use crate::{Architecture, ModelConfig, UntiedHead, head};
+
+/// A network with all facts about its checkpoint. The facts are data, so a network that wraps
+/// another one cannot forget any of them.
+pub struct Opened {
+    /// The network itself. `Opened` dereferences to it.
+    pub network: Box<dyn Architecture>,
+    /// The names of the network's weights in the checkpoint.
+    pub naming: Naming,
+    /// Tensors that a checkpoint may contain in addition to the network's parameters.
+    pub ignorable: Vec<Ignorable>,
+    /// The best storage format for the weights of the network's matmuls. It differs from the
+    /// network's element type only if the checkpoint stores matmul weights with fewer bits.
+    pub stored: Quantization,
+    /// What the network computes.
+    pub kind: ModelKind,
+    /// A warning for the user: the checkpoint contains an output head of its own, although the
+    /// configuration ties the head. `network` reads the head of the checkpoint.
+    pub untied_head: Option<UntiedHead>,
+}
+
+/// What a network computes, which determines its entry points.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ModelKind {
+    /// The network predicts the next token of a text.
+    Text,
+    /// The network computes an embedding of a whole text in one call. The settings tell how to
+    /// prepare a text.
+    Embedding(SentenceConfig),
+}
+
+/// Converts the names of a checkpoint's tensors to the names that a network declares.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Naming(Names);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Names {
+    /// The checkpoint has the names that the network declares.
+    Own,
+    Family {
+        prefixes: &'static [(&'static str, &'static str)],
+        stacks: Stacks,
+        /// The key of the embedding table, if the output head is tied to it.
+        tied: Option<&'static str>,
+        folders: &'static [&'static str],
+    },
+    Gguf(Renaming),
+}
+
+impl Deref for Opened {
+    type Target = dyn Architecture;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.network
+    }
+}
+
+impl From<ModelConfig> for Opened {
+    fn from(config: ModelConfig) -> Self {
+        Self {
+            naming: config.naming(),
+            ignorable: config.ignorable(),
+            stored: config.stored(),
+            kind: config.kind(),
+            untied_head: None,
+            network: Box::new(config),
+        }
+    }
+}
+
+impl Opened {
+    /// A network of your own that predicts tokens. Its checkpoint contains exactly the parameters
+    /// that the network declares, under the same names and without quantization.
+    pub fn text(network: impl Architecture + 'static) -> Self {
+        Self {
+            network: Box::new(network),
+            naming: Naming(Names::Own),
+            ignorable: Vec::new(),
+            stored: Quantization::Computed,
+            kind: ModelKind::Text,
+            untied_head: None,
+        }
+    }
+
+    /// Adds the facts of the checkpoint in a folder to a configuration: the storage formats, and
+    /// whether the output head is tied, as HF transformers does.
+    pub(crate) fn of_folder(mut config: ModelConfig, path: &Path) -> Self {
+        // If the checkpoint is damaged or missing, the function that reads the weights reports the error.
+        let checkpoint = path.is_dir().then(|| Checkpoint::open(path).ok()).flatten();
+        let Some(checkpoint) = checkpoint else { return config.into() };
+        let named = config.naming().apply(checkpoint);
+        let untied_head = config.tied().and_then(|embedding| head::own_head(&named, embedding));
+        if untied_head.is_some() {
+            config.untie();
+        }
+        Self { stored: stored_in(&named), untied_head, ..config.into() }
+    }
+
+    /// The model that a GGUF file contains. The tensors of the file determine whether the output
+    /// head is tied.
+    pub(crate) fn of_gguf(path: &Path, allowed: &[String]) -> Result<Self, ConfigError> {
+        let (config, renaming, named) = gguf::read(path, allowed)?;
+        Ok(Self { stored: stored_in(&named), naming: Naming(Names::Gguf(renaming)), ..config.into() })
+    }
+
+    /// Renames the tensors of a checkpoint to the names that the network declares.
+    pub fn named(&self, checkpoint: Checkpoint) -> Checkpoint {
+        self.naming.apply(checkpoint)
+    }
+
+    /// The entry points of a compiled program with the given batch size, chunk length and context
+    /// length.
+    pub fn entry_points(&self, batch: usize, chunk: usize, context: usize) -> Vec<EntryPoint> {
+        self.kind.entry_points(batch, chunk, context)
+    }
+
+    /// The settings with which an embedding model prepares texts; see [`ModelKind::sentence`].
+    pub fn sentence(&self) -> Option<&SentenceConfig> {
+        self.kind.sentence()
+    }
+
+    /// The [sizes of the network](Architecture::sizes), with the keys of the model's own file.
+    pub fn sizes(&self) -> Vec<DeclaredSize> {
+        let mut sizes = self.network.sizes();
+        if let Names::Gguf(renaming) = &self.naming.0 {
+            sizes.iter_mut().for_each(|size| size.key = renaming.key(&size.key));
+        }
+        sizes
+    }
+}
+
+impl ModelKind {
+    /// The entry points of a compiled program with the given batch size, chunk length and context
+    /// length.
+    pub fn entry_points(&self, batch: usize, chunk: usize, context: usize) -> Vec<EntryPoint> {
+        match self {
+            Self::Text => EntryPoint::all(batch, chunk, context),
+            Self::Embedding(_) => {
+                vec![EntryPoint::new("embed", batch, context, context, LogitsMode::None)]
+            },
+        }
+    }
+
+    /// The settings with which an embedding model prepares texts, or `None` for another model.
+    pub fn sentence(&self) -> Option<&SentenceConfig> {
+        match self {
+            Self::Text => None,
+            Self::Embedding(sentence) => Some(sentence),
+        }
+    }
+
+    /// The files next to a `config.json` that a model of this kind needs, besides its tokenizer and
+    /// its weights. Some of them may be missing.
+    pub fn files(&self) -> &'static [&'static str] {
+        match self {
+            Self::Text => &[],
+            Self::Embedding(_) => &sentence::FILES,
+        }
+    }
+}
+
+impl Naming {
+    /// The names of a family. `tied` is true if the output head is tied to the embedding table.
+    pub(crate) fn of(family: &'static Family, tied: bool) -> Self {
+        let &Family { prefixes, stacks, embedding, folders, .. } = family;
+        Self(Names::Family { prefixes, stacks, tied: tied.then_some(embedding), folders })
+    }
+
+    /// Renames the tensors of a checkpoint. A tensor that the network does not declare keeps its
+    /// name.
+    #[must_use]
+    pub fn apply(&self, checkpoint: Checkpoint) -> Checkpoint {
+        match &self.0 {
+            Names::Own => checkpoint,
+            Names::Gguf(renaming) => renaming.apply(checkpoint),
+            Names::Family { prefixes, stacks, tied, .. } => {
+                let named = checkpoint.renamed(prefixes).with_scales().apart(stacks);
+                // If two weights are tied, a checkpoint can contain only one of the two tensors, under
+                // either name.
+                match tied {
+                    Some(embedding) => named.renamed(&[(head::HEAD, embedding)]),
+                    None => named,
+                }
+            }
+        }
+    }
+
+    /// [Renames](Self::apply) the tensors of a checkpoint, and adds the network's tensors in folders
+    /// next to the checkpoint. `tracewright quantize` writes the tensors of all folders into one file.
+    ///
+    /// # Errors
+    /// Returns an error if one of the folders contains no weights.
+    pub fn weights(&self, checkpoint: Checkpoint) -> Result<Checkpoint, ArchiveError> {
+        let named = self.apply(checkpoint);
+        let Names::Family { folders, .. } = &self.0 else { return Ok(named) };
+        folders.iter().try_fold(named, |all, folder| {
+            let is_inside = |name: &str| name.strip_prefix(folder).is_some_and(|rest| rest.starts_with('.'));
+            if all.tensors().any(|tensor| is_inside(&tensor.name)) { Ok(all) } else { all.with_folder(folder) }
+        })
+    }
+}
