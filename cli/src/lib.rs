@@ -116,6 +116,9 @@ mod tests {
     use options::error::Error;
     use tracewright::EntryPoint;
     use tracewright::dsl::{TraceError, Traced};
+    use tracewright::irpa::ModelFiles;
+    #[cfg(all(feature = "iree", feature = "instruments"))]
+    use tracewright::irpa::counts;
     use tracewright::models::config::ConfigError;
     use tracewright::models::{Architecture, DeclaredSize, ModelConfig, MtpError, Opened};
     use tracewright::ops::ElementType;
@@ -158,8 +161,8 @@ mod tests {
         }
     }
 
-    fn read(model: &Path, allowed: &[String]) -> Result<Opened, ConfigError> {
-        let config = ModelConfig::read(model, allowed)?;
+    fn read(model: ModelFiles, allowed: &[String]) -> Result<Opened, ConfigError> {
+        let config = ModelConfig::read(model.path(), allowed)?;
         Ok(Opened { ignorable: config.ignorable(), ..Opened::text(Counted(config)) })
     }
 
@@ -219,6 +222,44 @@ mod tests {
                 let said = error.to_string();
                 assert!(said.contains(key) && said.contains("the checkpoint has"), "{said}");
             }
+        }
+    }
+
+    /// Everything that a command reads from a GGUF file comes from one parsed file.
+    #[cfg(all(feature = "iree", feature = "instruments"))]
+    #[test]
+    fn a_gguf_file_is_parsed_once_and_its_tensors_are_renamed_once() {
+        let _counting = COUNTING.lock().unwrap();
+        let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let [tokens, model] = ["tokens-spm.gguf", "llama.gguf"]
+            .map(|name| checkout.join("tests/fixtures/gguf").join(name).display().to_string());
+        let folder = tempfile::tempdir().unwrap();
+        let [archive, rounded, export, cache] = ["a.irpa", "rounded", "export", "cache"]
+            .map(|name| folder.path().join(name).display().to_string());
+        let mut commands = vec![
+            (0, vec!["tokenize", &tokens, "a"]),
+            (1, vec!["plan", &model]),
+            (1, vec!["bake", &model, "-o", &archive]),
+            (1, vec!["quantize", &model, "-o", &rounded]),
+        ];
+        let folders = ["bin", "Scripts"].map(|folder| checkout.join(".tracewright/venv").join(folder));
+        let compiler = tracewright::runtime::Compiler::find(None, &folders).unwrap();
+        let compiler = compiler.path.display().to_string();
+        for mut words in [
+            vec!["generate", &model, "--tokens", "5,17", "-n", "2"],
+            vec!["export", &model, "-o", &export, "--context", "40"],
+        ] {
+            words.extend(["--iree-compile", &compiler, "--cache", &cache]);
+            commands.push((1, words));
+        }
+        for (renamings, words) in commands {
+            let read = |counter: &AtomicUsize| counter.swap(0, Ordering::SeqCst);
+            _ = (read(&counts::GGUF_PARSES), read(&counts::GGUF_RENAMINGS));
+            let arguments = Arguments::try_parse_from([&["tracewright"], &words[..]].concat()).unwrap();
+            let invocation = Invocation { read: tracewright::models::read, interrupt: Interrupt::default() };
+            arguments.command.run(&invocation).unwrap();
+            let found = (read(&counts::GGUF_PARSES), read(&counts::GGUF_RENAMINGS));
+            assert_eq!(found, (1, renamings), "{words:?}");
         }
     }
 

@@ -83,7 +83,7 @@ fn afresh_with(model: &str, messages: &[Value], options: &[&str]) -> String {
     let file = folder.path().join("messages.json");
     fs::write(&file, Value::from(messages.to_vec()).to_string()).unwrap();
     let prompt = succeed(bare(&["prompt", model, "--messages", text(&file)]).args(options)).out;
-    let tokens = Tokenizer::load(&demo()).unwrap().unwrap().encode_plain(&prompt).unwrap();
+    let tokens = Tokenizer::load(demo()).unwrap().unwrap().encode_plain(&prompt).unwrap();
     let tokens: Vec<String> = tokens.iter().map(u32::to_string).collect();
     let mut command = tracewright(&["generate", model, "--tokens", &tokens.join(","), "-n", "60", "--json"]);
     let answer: Value = serde_json::from_str(&succeed(command.args(SIZES)).out).unwrap();

@@ -8,7 +8,7 @@ use etcetera::BaseStrategy as _;
 use hub::{Hub, HubError, ModelName, near_path};
 use tracewright::errors::FileError;
 use tracewright::files::{BrokenLink, is_there};
-use tracewright::irpa::{ArchiveError, Gguf, GgufPart, HubFolder, UnsupportedFormat};
+use tracewright::irpa::{ArchiveError, Gguf, HubFolder, UnsupportedFormat};
 
 use crate::error::ConsoleError;
 use crate::network::preset;
@@ -38,11 +38,8 @@ pub fn resolved(model: &Path) -> Result<PathBuf, ConsoleError> {
         return Ok(hub.snapshot()?.to_owned());
     }
     let foreign = match model.is_dir() {
-        false if Gguf::is_at(model) => {
-            // The reader of the model reports a file that cannot be read.
-            let part = Gguf::open_keys(model).ok().and_then(|file| GgufPart::of_keys(&file));
-            part.map(UnsupportedFormat::GgufPart)
-        }
+        // `ModelFiles` parses the file, and rejects a file that is only a part of a model.
+        false if Gguf::is_at(model) => None,
         true if ["config.json", "manifest.json"].iter().any(|name| is_there(&model.join(name))) => None,
         true => UnsupportedFormat::of_folder(model)?,
         false => UnsupportedFormat::of_file(model, &head(model)),

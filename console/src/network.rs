@@ -20,15 +20,11 @@ pub fn preset(model: &Path) -> Option<&'static Preset> {
 ///
 /// # Errors
 /// Returns an error if the configuration is invalid.
-pub fn read_network(
-    read: ReadModel,
-    model: &Path,
-    allowed_keys: &[String],
-) -> Result<Opened, ConsoleError> {
+pub fn read_network(read: ReadModel, model: &Path, allowed_keys: &[String]) -> Result<Opened, ConsoleError> {
     if let Some(preset) = preset(model) {
         return Ok(preset.read()?.into());
     }
-    read(model, allowed_keys).map_err(|error| match error {
+    read(model.into(), allowed_keys).map_err(|error| match error {
         ConfigError::File(missing) if missing.source.kind() == ErrorKind::NotFound => {
             ConsoleError::NoModel(missing)
         }

@@ -105,12 +105,7 @@ impl ModelArguments {
     /// # Errors
     /// Returns an error if the model is not a language model, or if the context or the chunk is out
     /// of range.
-    pub fn plan(
-        &self,
-        model: Opened,
-        path: &Path,
-        context: Option<usize>,
-    ) -> Result<Plan, ConsoleError> {
+    pub fn plan(&self, model: Opened, path: &Path, context: Option<usize>) -> Result<Plan, ConsoleError> {
         check_generates(&model.kind, path)?;
         let plan = Plan::new(model, self.network.dtype, context, self.chunk)?;
         let rules = self.network.simplify.unwrap_or_default();

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use errors::{escaped, shortened};
 use files::limits;
-use irpa::Gguf;
+use irpa::ModelFiles;
 use serde_json::{Map, Value as Json};
 use template::ChatTemplate;
 
@@ -21,25 +21,27 @@ const SHOWN: usize = 300;
 /// # Errors
 /// Returns an error if there is no chat template, or if a file has a structure that Hugging Face
 /// transformers does not write.
-pub fn chat_template(model: &Path) -> Result<ChatTemplate, GenerateError> {
+pub fn chat_template(model: impl Into<ModelFiles>) -> Result<ChatTemplate, GenerateError> {
     const FILE: &str = "chat_template.jinja";
     const CONFIG: &str = "tokenizer_config.json";
     const MAP: &str = "special_tokens_map.json";
+    let files = model.into();
+    let model = files.path();
     let config_path = model.join(CONFIG);
     let wanted = |key: &str| key == "chat_template" || key.ends_with("_token");
-    let config = Json::Object(read_keys(model, CONFIG, wanted)?.unwrap_or_default());
-    let (name, templates) = match read_text(model, FILE, limits::TEMPLATE)? {
+    let config = Json::Object(read_keys(&files, CONFIG, wanted)?.unwrap_or_default());
+    let (name, templates) = match read_text(&files, FILE, limits::TEMPLATE)? {
         Some(source) => (FILE, vec![(ChatTemplate::DEFAULT.into(), source)]),
         None => (CONFIG, named_templates(&config_path, config.get("chat_template"))?),
     };
     if templates.is_empty() {
         return Err(GenerateError::NoTemplate { dir: model.to_path_buf() });
     }
-    let map = read_json(model, MAP)?.unwrap_or_default();
+    let map = read_json(&files, MAP)?.unwrap_or_default();
     let mut tokens = special_tokens(&model.join(MAP), &map)?;
     tokens.extend(special_tokens(&config_path, &config)?);
     // The metadata of a GGUF file contain the templates and the tokens.
-    let path = if Gguf::is_at(model) { model.to_path_buf() } else { model.join(name) };
+    let path = if files.is_gguf() { model.to_path_buf() } else { model.join(name) };
     Ok(ChatTemplate::from_file(path, templates, tokens)?)
 }
 

@@ -3,10 +3,11 @@
 //! The names, defaults and conditions are those of `GenerationConfig` and
 //! `GenerationMixin._get_logits_processor` in Hugging Face transformers 5.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use errors::{escaped, shortened};
 use files::limits;
+use irpa::ModelFiles;
 use serde_json::{Map, Value};
 
 use crate::model_file::read_json;
@@ -88,9 +89,10 @@ const UNAPPLIED: &[(&str, f64)] = &[
 ///
 /// # Errors
 /// Returns an error if a key has a value of another type.
-pub fn generation_defaults(model: &Path) -> Result<GenerationDefaults, GenerateError> {
-    let path = model.join(FILE);
-    let mut keys = match read_json(model, FILE)? {
+pub fn generation_defaults(model: impl Into<ModelFiles>) -> Result<GenerationDefaults, GenerateError> {
+    let files = model.into();
+    let path = files.path().join(FILE);
+    let mut keys = match read_json(&files, FILE)? {
         None => return Ok(GenerationDefaults::default()),
         Some(Value::Object(keys)) => Keys { path, keys },
         Some(found) => return Err(Keys { path, keys: Map::new() }.wrong("keys", &found, "an object")),

@@ -8,19 +8,27 @@
 mod special;
 
 use std::collections::HashMap;
-use std::path::Path;
 
 use files::limits;
-use irpa::{Gguf, GgufArray, GgufValue};
+use irpa::{Gguf, GgufArray, GgufValue, ModelFiles};
 use serde_json::{Map, Value, json};
 
 use crate::GenerateError;
 
 /// Creates the content of the Hugging Face file `name` from the metadata of a GGUF file. The result
-/// is `None` if the metadata do not contain the content of the file `name`.
-pub fn gguf_text(path: &Path, name: &str) -> Result<Option<String>, GenerateError> {
-    let file = Gguf::open(path)?;
-    let vocabulary = Vocabulary::read(&file)?;
+/// is `None` if the metadata do not contain the content of the file `name`, or if the model is no
+/// GGUF file.
+pub fn gguf_text(files: impl Into<ModelFiles>, name: &str) -> Result<Option<String>, GenerateError> {
+    files.into().gguf()?.map_or(Ok(None), |file| text_of(file, name))
+}
+
+/// Creates the content of the file `name` from the metadata of a parsed file.
+pub(crate) fn text_of(file: &Gguf, name: &str) -> Result<Option<String>, GenerateError> {
+    const MADE: [&str; 3] = ["tokenizer.json", "tokenizer_config.json", "generation_config.json"];
+    if !MADE.contains(&name) {
+        return Ok(None);
+    }
+    let vocabulary = Vocabulary::read(file)?;
     let made = match name {
         "tokenizer.json" => vocabulary.map(|vocabulary| vocabulary.tokenizer()).transpose()?,
         "tokenizer_config.json" => vocabulary.map(|vocabulary| vocabulary.config()),

@@ -6,20 +6,20 @@ use std::{fmt, io};
 
 use errors::{FileError, WithPath as _};
 use files::{StandIn, limits};
-use irpa::Gguf;
+use irpa::ModelFiles;
 use serde::Deserializer;
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::GenerateError;
-use crate::gguf::gguf_text;
+use crate::gguf::text_of;
 
 /// Reads a JSON file of a model. The result is `None` if the model has no file with the given name.
-pub(crate) fn read_json(model: &Path, name: &str) -> Result<Option<Value>, GenerateError> {
+pub(crate) fn read_json(model: &ModelFiles, name: &str) -> Result<Option<Value>, GenerateError> {
     let Some(text) = read_file(model, name, files::read_json)? else { return Ok(None) };
-    let value =
-        files::parse_json(&text).map_err(|source| GenerateError::Json { path: model.join(name), source })?;
+    let value = files::parse_json(&text)
+        .map_err(|source| GenerateError::Json { path: model.path().join(name), source })?;
     Ok(Some(value))
 }
 
@@ -27,12 +27,12 @@ pub(crate) fn read_json(model: &Path, name: &str) -> Result<Option<Value>, Gener
 /// with the given name. The function skips keys that are not selected, because a
 /// `tokenizer_config.json` can list tens of thousands of tokens.
 pub(crate) fn read_keys(
-    model: &Path,
+    model: &ModelFiles,
     name: &str,
     wanted: fn(&str) -> bool,
 ) -> Result<Option<Map<String, Value>>, GenerateError> {
     let Some(text) = read_text(model, name, limits::CONFIG)? else { return Ok(None) };
-    let bad = |source| GenerateError::Json { path: model.join(name), source };
+    let bad = |source| GenerateError::Json { path: model.path().join(name), source };
     let found = files::with_json(&text, |text| {
         let mut json = serde_json::Deserializer::from_str(text);
         let found = Wanted(wanted).deserialize(&mut json)?;
@@ -41,7 +41,7 @@ pub(crate) fn read_keys(
     });
     let found = found.map_err(bad)?;
     let all: String = found.iter().flat_map(|(_, value)| [",", value]).collect();
-    files::check_json(&all).with_path("read", &model.join(name))?;
+    files::check_json(&all).with_path("read", &model.path().join(name))?;
     let value = |(key, value): (String, String)| Ok((key, serde_json::from_str(&value)?));
     Ok(Some(found.into_iter().map(value).collect::<Result<_, _>>().map_err(bad)?))
 }
@@ -79,19 +79,19 @@ impl<'de> Visitor<'de> for Wanted {
 
 /// Reads a text file of a model with at most `limit` bytes. The result is `None` if the model has
 /// no file with the given name.
-pub(crate) fn read_text(model: &Path, name: &str, limit: u64) -> Result<Option<String>, GenerateError> {
+pub(crate) fn read_text(model: &ModelFiles, name: &str, limit: u64) -> Result<Option<String>, GenerateError> {
     read_file(model, name, |path| files::read_text(path, limit))
 }
 
 fn read_file(
-    model: &Path,
+    model: &ModelFiles,
     name: &str,
     read: impl FnOnce(&Path) -> Result<String, FileError>,
 ) -> Result<Option<String>, GenerateError> {
-    if Gguf::is_at(model) {
-        return gguf_text(model, name);
+    if let Some(file) = model.gguf()? {
+        return text_of(file, name);
     }
-    match read(&model.join(name)) {
+    match read(&model.path().join(name)) {
         Err(error) if error.source.kind() == io::ErrorKind::NotFound => Ok(None),
         read => {
             let is_json = name.ends_with(".json");
@@ -99,7 +99,9 @@ fn read_file(
             let text = if is_json { files::without_mark(read?) } else { read? };
             // A template may be empty.
             if text.is_empty() && is_json {
-                return Err(StandIn::Empty.error()).with_path("read", &model.join(name)).map_err(Into::into);
+                return Err(StandIn::Empty.error())
+                    .with_path("read", &model.path().join(name))
+                    .map_err(Into::into);
             }
             Ok(Some(text))
         }
@@ -132,10 +134,10 @@ mod tests {
 
         let wanted = |key: &str| key == "bos_token";
         write("tokenizer_config.json", r#"{"model_max_length": Infinity, "bos_token": "Infinity"}"#);
-        let found = read_keys(folder.path(), "tokenizer_config.json", wanted).unwrap().unwrap();
+        let found = read_keys(&folder.path().into(), "tokenizer_config.json", wanted).unwrap().unwrap();
         assert_eq!(Value::Object(found), json!({ "bos_token": "Infinity" }));
         write("special_tokens_map.json", r#"{"a": NaN, "bos_token": "NaN"}"#);
-        let found = read_json(folder.path(), "special_tokens_map.json").unwrap().unwrap();
+        let found = read_json(&folder.path().into(), "special_tokens_map.json").unwrap().unwrap();
         assert_eq!(found["bos_token"], "NaN");
     }
 }

@@ -1,9 +1,8 @@
 //! Finds the end of a text: the model chooses a stop token, or the text contains a stop string that
 //! the caller has set.
 
-use std::path::Path;
-
 use files::limits;
+use irpa::ModelFiles;
 use serde_json::Value;
 
 use crate::GenerateError;
@@ -13,11 +12,14 @@ use crate::model_file::read_keys;
 /// of the stop tokens. If `generation_config.json` lacks `eos_token_id`, the function reads
 /// `eos_token_id` in `config.json` or in its `text_config`. For a GGUF file, the metadata contain
 /// the ids of the stop tokens.
-pub fn stop_tokens(dir: &Path) -> Result<Vec<u32>, GenerateError> {
+pub fn stop_tokens(model: impl Into<ModelFiles>) -> Result<Vec<u32>, GenerateError> {
+    let files = model.into();
     const KEY: &str = "eos_token_id";
     for name in ["generation_config.json", "config.json"] {
-        let path = dir.join(name);
-        let Some(config) = read_keys(dir, name, |key| [KEY, "text_config"].contains(&key))? else { continue };
+        let path = files.path().join(name);
+        let Some(config) = read_keys(&files, name, |key| [KEY, "text_config"].contains(&key))? else {
+            continue;
+        };
         let within = config.get("text_config").and_then(|within| within.get(KEY));
         let found = [config.get(KEY), within].into_iter().flatten().find(|value| !value.is_null());
         let Some(found) = found else { continue };

@@ -7,10 +7,10 @@ mod token_bytes;
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;
-use std::path::Path;
 use std::sync::Arc;
 
 use files::limits;
+use irpa::ModelFiles;
 use tokenizers::{ModelWrapper, PostProcessor as _, TruncationDirection};
 
 use crate::GenerateError;
@@ -39,12 +39,14 @@ pub struct Tokenizer {
 impl Tokenizer {
     /// Reads the `tokenizer.json` of a model's folder and the tokens that the files beside it
     /// declare, or the tokenizer of a GGUF file. The result is `None` if the model has no tokenizer.
-    pub fn load(dir: &Path) -> Result<Option<Self>, GenerateError> {
+    pub fn load(model: impl Into<ModelFiles>) -> Result<Option<Self>, GenerateError> {
         const NAME: &str = "tokenizer.json";
-        let Some(text) = read_text(dir, NAME, limits::TOKENIZER)? else { return Ok(None) };
+        let files = model.into();
+        let Some(text) = read_text(&files, NAME, limits::TOKENIZER)? else { return Ok(None) };
+        let dir = files.path();
         let path = if dir.is_file() { dir.to_path_buf() } else { dir.join(NAME) };
         let bad = |source| GenerateError::Tokenizer { path: path.clone(), source };
-        let declared = Declared::read(dir)?;
+        let declared = Declared::read(&files)?;
         let mut inner = unpanicked(|| {
             bounds::check(&text)?;
             let mut tokenizer = text.parse::<tokenizers::Tokenizer>()?;

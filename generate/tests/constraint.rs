@@ -108,18 +108,18 @@ fn demo() -> PathBuf {
 }
 
 fn tokenizer() -> Tokenizer {
-    Tokenizer::load(&demo()).unwrap().unwrap()
+    Tokenizer::load(demo()).unwrap().unwrap()
 }
 
 fn constrainer(tokenizer: &Tokenizer) -> Constrainer {
-    Constrainer::new(tokenizer, &stop_tokens(&demo()).unwrap()).unwrap()
+    Constrainer::new(tokenizer, &stop_tokens(demo()).unwrap()).unwrap()
 }
 
 fn options(constraint: Constraint, temperature: f32, seed: u64) -> TokenOptions {
     TokenOptions {
         max_tokens: 500,
         sampling: Sampling { temperature, seed, ..Sampling::default() },
-        stop_tokens: stop_tokens(&demo()).unwrap(),
+        stop_tokens: stop_tokens(demo()).unwrap(),
         constraint: Some(constraint),
         ..TokenOptions::default()
     }
@@ -238,7 +238,7 @@ fn a_grammar_with_choices_gives_them_all_and_nothing_else() {
 #[test]
 fn where_an_answer_may_end_the_model_says_whether_it_does() {
     let tokenizer = tokenizer();
-    let stops = stop_tokens(&demo()).unwrap();
+    let stops = stop_tokens(demo()).unwrap();
     let constraint = constrainer(&tokenizer).grammar("start: /a{0,400}/").unwrap();
     let lengths: Vec<usize> = (0..40)
         .map(|seed| {

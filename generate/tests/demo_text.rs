@@ -14,7 +14,7 @@ fn root() -> PathBuf {
 }
 
 fn tokenizer() -> Tokenizer {
-    Tokenizer::load(&root().join("demo")).unwrap().unwrap()
+    Tokenizer::load(root().join("demo")).unwrap().unwrap()
 }
 
 fn goldens() -> Vec<Value> {
@@ -33,7 +33,7 @@ fn prompts_encode_as_transformers_encodes_them() {
     for golden in goldens() {
         let ours = match golden["messages"].as_array() {
             Some(messages) => {
-                let template = chat_template(&root().join("demo")).unwrap();
+                let template = chat_template(root().join("demo")).unwrap();
                 let chat =
                     Chat { messages: messages.clone(), add_generation_prompt: true, ..Chat::default() };
                 tokenizer.encode_plain(&template.render(&chat).unwrap()).unwrap()
@@ -58,7 +58,7 @@ fn continuations_decode_as_transformers_decodes_them_whole_and_in_pieces() {
 
 #[test]
 fn the_demo_says_where_its_texts_end() {
-    let stop = stop_tokens(&root().join("demo")).unwrap();
+    let stop = stop_tokens(root().join("demo")).unwrap();
     assert!(!stop.is_empty());
     let vocab_size = tokenizer().vocab_size();
     assert!(stop.iter().all(|&token| (token as usize) < vocab_size), "{stop:?}");

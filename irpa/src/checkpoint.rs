@@ -1,5 +1,6 @@
 //! Reads checkpoints: safetensors files, indexes with shards, and GGUF files.
 
+use crate::counts::{GGUF_RENAMINGS, count};
 use crate::error::{ArchiveError, RowsProblem};
 use crate::gguf::{BlockFormat, Gguf, StoredNumbers};
 use crate::index::PassedOver;
@@ -216,6 +217,7 @@ impl Checkpoint {
     /// the name that `revise` returns.
     #[must_use]
     pub fn revised(mut self, revise: impl Fn(CheckpointTensor) -> Option<CheckpointTensor>) -> Self {
+        count(&GGUF_RENAMINGS);
         let mut tensors = BTreeMap::new();
         for (name, tensor) in self.tensors {
             let Some(revised) = revise(tensor.clone()) else { continue };

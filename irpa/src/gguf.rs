@@ -18,6 +18,7 @@ pub use ops::format::BlockFormat;
 use safetensors::Dtype;
 
 use crate::ArchiveError;
+use crate::counts::{GGUF_PARSES, count};
 use crate::error::GgufProblem;
 use crate::mapped::MappedFile;
 use crate::weight_files::refuse_stand_in;
@@ -204,7 +205,7 @@ impl Gguf {
         let map = MappedFile::open(path)?;
         refuse_stand_in(path, &map)?;
         let refuse = |problems| ArchiveError::Gguf { path: path.into(), problems };
-        let mut reader = Reader { bytes: &map, at: 0, problems: Vec::new() };
+        let mut reader = Reader::new(&map);
         let read = reader.read();
         let Reader { mut problems, .. } = reader;
         match read {
@@ -226,7 +227,7 @@ impl Gguf {
         let path = path.as_ref();
         let map = MappedFile::open(path)?;
         refuse_stand_in(path, &map)?;
-        let mut reader = Reader { bytes: &map, at: 0, problems: Vec::new() };
+        let mut reader = Reader::new(&map);
         match reader.head() {
             Ok((_, keys)) => Ok(Self { path: path.into(), map, keys, tensors: Vec::new() }),
             Err(problem) => Err(ArchiveError::Gguf { path: path.into(), problems: vec![problem] }),
@@ -338,6 +339,11 @@ struct Reader<'a> {
 type Table = (BTreeMap<String, ValuePlace>, Vec<GgufTensor>);
 
 impl<'a> Reader<'a> {
+    fn new(bytes: &'a [u8]) -> Self {
+        count(&GGUF_PARSES);
+        Self { bytes, at: 0, problems: Vec::new() }
+    }
+
     fn read(&mut self) -> Result<Table, GgufProblem> {
         let (tensors, keys) = self.head()?;
         let alignment = self.alignment(&keys);

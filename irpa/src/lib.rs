@@ -29,6 +29,8 @@ mod archive;
 mod checkpoint;
 mod convert;
 mod convert_checkpoint;
+#[doc(hidden)]
+pub mod counts;
 mod error;
 mod finite;
 mod gguf;
@@ -37,6 +39,7 @@ mod gguf_part;
 mod hub;
 mod index;
 mod mapped;
+mod model_files;
 mod not_finite;
 mod progress;
 mod rows;
@@ -54,6 +57,7 @@ pub use gguf::{BlockFormat, Gguf, GgufArray, GgufTensor, GgufValue, StoredNumber
 pub use gguf_part::GgufPart;
 pub use hub::HubFolder;
 pub use index::{PassedOver, ShardDifference};
+pub use model_files::ModelFiles;
 pub use not_finite::{NotFinite, NumberPlace};
 pub use progress::{Progress, Watch};
 pub use rows::{BLOCKS, BlockRows};

@@ -3,9 +3,8 @@
 
 use std::fmt;
 use std::io::ErrorKind;
-use std::path::Path;
 
-use irpa::{ArchiveError, Checkpoint, Gguf, PassedOver};
+use irpa::{ArchiveError, Checkpoint, ModelFiles, PassedOver};
 
 use crate::config::ConfigError;
 use crate::{Opened, OtherSizes, ReadModel, UntiedHead, check_sizes};
@@ -69,18 +68,25 @@ pub enum FitError {
 /// # Errors
 /// Returns an error if the configuration is invalid, if the weights cannot be read, or if the
 /// weights' shapes differ from the configuration.
-pub fn open(read: ReadModel, path: &Path, allowed_keys: &[String]) -> Result<Fitted, FitError> {
-    match read(path, allowed_keys) {
+pub fn open(
+    read: ReadModel,
+    files: impl Into<ModelFiles>,
+    allowed_keys: &[String],
+) -> Result<Fitted, FitError> {
+    let files = files.into();
+    match read(files.clone(), allowed_keys) {
         // Weights in an unsupported format often have no configuration. If the configuration is
         // missing, the function returns the error about the format of the weights.
         Err(ConfigError::File(missing)) if missing.source.kind() == ErrorKind::NotFound => {
-            Checkpoint::open(path)?;
+            files.checkpoint()?;
             Err(ConfigError::File(missing).into())
         }
         network => {
-            let (network, checkpoint) = (network?, Checkpoint::open(path)?);
-            let warnings = fit(&network, checkpoint.clone())?;
-            let checkpoint = network.naming.weights(checkpoint)?;
+            let mut network = network?;
+            let named = network.without_folders(&files)?;
+            let warnings = fit(&network, &named)?;
+            network.named = Some(named);
+            let checkpoint = network.weights(&files)?;
             Ok(Fitted { network, checkpoint, warnings })
         }
     }
@@ -92,12 +98,14 @@ pub fn open(read: ReadModel, path: &Path, allowed_keys: &[String]) -> Result<Fit
 /// # Errors
 /// Returns an error if the weights are damaged, or if the weights' shapes differ from the
 /// configuration.
-pub fn fit_beside(network: &Opened, path: &Path) -> Result<Vec<OpenWarning>, FitError> {
-    if !path.is_dir() && !Gguf::is_at(path) {
+pub fn fit_beside(network: &Opened, files: impl Into<ModelFiles>) -> Result<Vec<OpenWarning>, FitError> {
+    let files = files.into();
+    let path = files.path();
+    if !path.is_dir() && !files.is_gguf() {
         return Ok(Vec::new());
     }
-    match Checkpoint::open(path) {
-        Ok(checkpoint) => fit(network, checkpoint),
+    match network.without_folders(&files) {
+        Ok(named) => fit(network, &named),
         Err(ArchiveError::NoCheckpoint { .. }) => Ok(Vec::new()),
         // A configuration without weights is valid, so unsupported files next to the configuration
         // are no error.
@@ -108,9 +116,9 @@ pub fn fit_beside(network: &Opened, path: &Path) -> Result<Vec<OpenWarning>, Fit
 
 /// Compares the sizes of a network with the tensor shapes of a checkpoint. Returns all warnings about
 /// the model's files.
-fn fit(network: &Opened, checkpoint: Checkpoint) -> Result<Vec<OpenWarning>, FitError> {
-    let passed_over = checkpoint.passed_over().cloned().map(OpenWarning::PassedOver);
-    check_sizes(&network.sizes(), &network.named(checkpoint))?;
+fn fit(network: &Opened, named: &Checkpoint) -> Result<Vec<OpenWarning>, FitError> {
+    let passed_over = named.passed_over().cloned().map(OpenWarning::PassedOver);
+    check_sizes(&network.sizes(), named)?;
     let untied_head = network.untied_head.clone().map(OpenWarning::UntiedHead);
     Ok(passed_over.into_iter().chain(untied_head).collect())
 }

@@ -13,7 +13,9 @@ mod settings;
 
 use std::path::Path;
 
-use irpa::{ArchiveError, Checkpoint, CheckpointTensor, Gguf, GgufPart, StoredOrder, UnsupportedFormat};
+use irpa::{
+    ArchiveError, CheckpointTensor, Gguf, GgufPart, GgufProblem, ModelFiles, StoredOrder, UnsupportedFormat,
+};
 use serde_json::{Value, json};
 
 use crate::config::{ConfigError, Keys};
@@ -114,24 +116,18 @@ pub fn architectures() -> Vec<&'static str> {
     names
 }
 
-/// Reads the metadata, the table of tensors and the rotary factors of a GGUF file. Returns the
-/// configuration, the names of the file's tensors, and the tensors under the names of the network.
-/// Unknown configuration keys in the list `allowed` cause no error.
+/// Reads the metadata and the rotary factors of a GGUF file. Returns the configuration, and the names
+/// of the file's tensors. Unknown configuration keys in the list `allowed` cause no error.
 ///
 /// # Errors
-/// Returns an error if the file is not a GGUF file, if Tracewright does not support the
-/// architecture, or if keys are missing or invalid. The error lists all missing and invalid keys.
-pub(crate) fn read(
-    path: &Path,
-    allowed: &[String],
-) -> Result<(ModelConfig, Renaming, Checkpoint), ConfigError> {
-    let file = open(path)?;
-    let metadata = Metadata::new(&file)?;
+/// Returns an error if Tracewright does not support the architecture, or if keys are missing or
+/// invalid. The error lists all missing and invalid keys.
+pub(crate) fn read(file: &Gguf, allowed: &[String]) -> Result<(ModelConfig, Renaming), ConfigError> {
+    let metadata = Metadata::new(file)?;
     let renaming = Renaming::new(&metadata);
-    let keys = Keys::of(path, metadata.config()?);
+    let keys = Keys::of(file.path(), metadata.config()?);
     let config = ModelConfig::of(keys, allowed).map_err(|error| error.named(|key| renaming.key(key)))?;
-    let checkpoint = renaming.apply(Checkpoint::of_gguf(&file));
-    Ok((config, renaming, checkpoint))
+    Ok((config, renaming))
 }
 
 /// Returns the value of `general.architecture` in a GGUF file.
@@ -148,29 +144,31 @@ pub(crate) fn architecture(path: &Path) -> Result<String, ConfigError> {
 /// # Errors
 /// Returns an error if the file is not a GGUF file, if Tracewright does not support the
 /// architecture, or if keys are missing or invalid. The error lists all missing and invalid keys.
-pub fn config_json(path: &Path) -> Result<String, ConfigError> {
-    let file = open(path)?;
-    let config = Metadata::new(&file)?.config()?;
+pub fn config_json(files: impl Into<ModelFiles>) -> Result<String, ConfigError> {
+    let files = files.into();
+    let config = Metadata::new(open(&files)?)?.config()?;
     Ok(serde_json::Value::Object(config).to_string())
 }
 
-/// Opens the file at `path`. If Tracewright supports neither the architecture nor a tensor's
-/// encoding, the error reports the architecture. Another encoding of the tensors would not help a
-/// user whose architecture is unsupported, or whose file is no language model.
-fn open(path: &Path) -> Result<Gguf, ConfigError> {
-    let refuse = |part| {
-        let format = UnsupportedFormat::GgufPart(part);
-        ConfigError::from(ArchiveError::Foreign { path: path.to_owned(), format })
-    };
-    let error = match Gguf::open(path) {
-        Ok(file) => return GgufPart::of(&file).map_or(Ok(file), |part| Err(refuse(part))),
+/// Parses a GGUF file. If Tracewright supports neither the architecture nor a tensor's encoding, the
+/// error reports the architecture. Another encoding of the tensors would not help a user whose
+/// architecture is unsupported, or whose file is no language model.
+pub(crate) fn open(files: &ModelFiles) -> Result<&Gguf, ConfigError> {
+    let path = files.path();
+    let error = match files.gguf() {
+        Ok(Some(file)) => {
+            // A file with only a vocabulary is enough for a tokenizer, but not for a network.
+            let foreign = |part| ArchiveError::Foreign {
+                path: path.to_owned(),
+                format: UnsupportedFormat::GgufPart(part),
+            };
+            return GgufPart::of(file).map_or(Ok(file), |part| Err(foreign(part).into()));
+        }
+        Ok(None) => ArchiveError::Gguf { path: path.into(), problems: vec![GgufProblem::Magic] },
+        Err(error @ ArchiveError::Foreign { .. }) => return Err(error.into()),
         Err(error) => error,
     };
-    let Ok(keys) = Gguf::open_keys(path) else { return Err(error.into()) };
-    if let Some(part) = GgufPart::of_keys(&keys) {
-        return Err(refuse(part));
-    }
-    let named = Some(keys).filter(|file| file.text("general.architecture").is_some());
+    let named = Gguf::open_keys(path).ok().filter(|file| file.text("general.architecture").is_some());
     let unknown = named.and_then(|file| Metadata::new(&file).err());
     Err(unknown.unwrap_or_else(|| error.into()))
 }

@@ -170,7 +170,7 @@ use std::path::{Path, PathBuf};
 
 use config::{ConfigError, IGNORED, Keys, check_storage, read_base};
 use dsl::{AnyFloat, CausalLm, EntryPoint, TraceError, Traced, in_element};
-use irpa::Gguf;
+use irpa::{Gguf, ModelFiles};
 use ops::ElementType;
 use trace::{Ignorable, Quantization};
 
@@ -351,10 +351,9 @@ impl Architecture for ModelConfig {
 
 /// A function that opens the network of a Hugging Face folder, a `config.json` or a GGUF file. Unknown
 /// configuration keys in the second argument cause no error.
-pub type ReadModel = fn(&Path, &[String]) -> Result<Opened, ConfigError>;
+pub type ReadModel = fn(ModelFiles, &[String]) -> Result<Opened, ConfigError>;
 
-/// Opens the network at `path`. The path can be a GGUF file, a directory with a `config.json`, or a
-/// `config.json`. If the directory contains weights, the function also reads their formats. Unknown
+/// Opens the network of a model: a GGUF file, a directory with a `config.json`, or a `config.json`. If the directory contains weights, the function also reads their formats. Unknown
 /// configuration keys in the list `allowed` cause no error.
 ///
 /// # Errors
@@ -367,11 +366,12 @@ pub type ReadModel = fn(&Path, &[String]) -> Result<Opened, ConfigError>;
 /// println!("{} token ids, {} positions", model.vocabulary(), model.max_context());
 /// # Ok::<(), tracewright_models::config::ConfigError>(())
 /// ```
-pub fn read(path: &Path, allowed: &[String]) -> Result<Opened, ConfigError> {
-    if Gguf::is_at(path) {
-        return Opened::of_gguf(path, allowed);
+pub fn read(files: impl Into<ModelFiles>, allowed: &[String]) -> Result<Opened, ConfigError> {
+    let files = files.into();
+    if files.is_gguf() {
+        return Opened::of_gguf(&files, allowed);
     }
-    Ok(Opened::of_folder(ModelConfig::read(path, allowed)?, path))
+    Ok(Opened::of_folder(ModelConfig::read(files.path(), allowed)?, &files))
 }
 
 /// A network with known sizes. The trait contains the questions that only the network itself can

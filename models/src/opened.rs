@@ -1,11 +1,9 @@
 //! [`Opened`] is a network together with the facts that its files add.
 
 use std::ops::Deref;
-use std::path::Path;
-
 
 use dsl::{EntryPoint, LogitsMode};
-use irpa::{ArchiveError, Checkpoint};
+use irpa::{ArchiveError, Checkpoint, ModelFiles};
 use trace::{Ignorable, Quantization};
 
 use crate::config::ConfigError;
@@ -33,6 +31,9 @@ pub struct Opened {
     /// A warning for the user: the checkpoint contains an output head of its own, although the
     /// configuration ties the head. `network` reads the head of the checkpoint.
     pub untied_head: Option<UntiedHead>,
+    /// The weights under the names that the network declares. The value is `None` until
+    /// [`weights`](Self::weights) renames them, or if the model has no weights.
+    pub named: Option<Checkpoint>,
 }
 
 /// What a network computes, which determines its entry points.
@@ -79,6 +80,7 @@ impl From<ModelConfig> for Opened {
             stored: config.stored(),
             kind: config.kind(),
             untied_head: None,
+            named: None,
             network: Box::new(config),
         }
     }
@@ -95,31 +97,51 @@ impl Opened {
             stored: Quantization::Computed,
             kind: ModelKind::Text,
             untied_head: None,
+            named: None,
         }
     }
 
     /// Adds the facts of the checkpoint in a folder to a configuration: the storage formats, and
     /// whether the output head is tied, as HF transformers does.
-    pub(crate) fn of_folder(mut config: ModelConfig, path: &Path) -> Self {
+    pub(crate) fn of_folder(mut config: ModelConfig, files: &ModelFiles) -> Self {
         // If the checkpoint is damaged or missing, the function that reads the weights reports the error.
-        let checkpoint = path.is_dir().then(|| Checkpoint::open(path).ok()).flatten();
+        let checkpoint = files.path().is_dir().then(|| files.checkpoint().ok()).flatten();
         let Some(checkpoint) = checkpoint else { return config.into() };
-        let named = config.naming().apply(checkpoint);
+        let named = config.naming().apply(checkpoint.clone());
         let untied_head = config.tied().and_then(|embedding| head::own_head(&named, embedding));
         if untied_head.is_some() {
             config.untie();
         }
-        Self { stored: stored_in(&named), untied_head, ..config.into() }
+        Self { stored: stored_in(&named), untied_head, named: Some(named), ..config.into() }
     }
 
     /// The model that a GGUF file contains. The tensors of the file determine whether the output
     /// head is tied.
-    pub(crate) fn of_gguf(path: &Path, allowed: &[String]) -> Result<Self, ConfigError> {
-        let (config, renaming, named) = gguf::read(path, allowed)?;
-        Ok(Self { stored: stored_in(&named), naming: Naming(Names::Gguf(renaming)), ..config.into() })
+    pub(crate) fn of_gguf(files: &ModelFiles, allowed: &[String]) -> Result<Self, ConfigError> {
+        let (config, renaming) = gguf::read(gguf::open(files)?, allowed)?;
+        let named = renaming.apply(files.checkpoint()?.clone());
+        let naming = Naming(Names::Gguf(renaming));
+        Ok(Self { stored: stored_in(&named), naming, named: Some(named), ..config.into() })
     }
 
-    /// Renames the tensors of a checkpoint to the names that the network declares.
+    /// Returns the weights in the files of the model, under the names that the network declares. The
+    /// function renames them only if [`named`](Self::named) does not contain them yet.
+    ///
+    /// # Errors
+    /// Returns an error if the weights cannot be read.
+    pub fn weights(&self, files: &ModelFiles) -> Result<Checkpoint, ArchiveError> {
+        self.naming.with_folders(self.without_folders(files)?)
+    }
+
+    /// The [weights](Self::weights) without those in folders next to the checkpoint.
+    pub(crate) fn without_folders(&self, files: &ModelFiles) -> Result<Checkpoint, ArchiveError> {
+        match &self.named {
+            Some(named) => Ok(named.clone()),
+            None => Ok(self.naming.apply(files.checkpoint()?.clone())),
+        }
+    }
+
+    /// Renames the tensors of another checkpoint to the names that the network declares.
     pub fn named(&self, checkpoint: Checkpoint) -> Checkpoint {
         self.naming.apply(checkpoint)
     }
@@ -153,7 +175,7 @@ impl ModelKind {
             Self::Text => EntryPoint::all(batch, chunk, context),
             Self::Embedding(_) => {
                 vec![EntryPoint::new("embed", batch, context, context, LogitsMode::None)]
-            },
+            }
         }
     }
 
@@ -207,11 +229,18 @@ impl Naming {
     /// # Errors
     /// Returns an error if one of the folders contains no weights.
     pub fn weights(&self, checkpoint: Checkpoint) -> Result<Checkpoint, ArchiveError> {
-        let named = self.apply(checkpoint);
+        self.with_folders(self.apply(checkpoint))
+    }
+
+    fn with_folders(&self, named: Checkpoint) -> Result<Checkpoint, ArchiveError> {
         let Names::Family { folders, .. } = &self.0 else { return Ok(named) };
         folders.iter().try_fold(named, |all, folder| {
             let is_inside = |name: &str| name.strip_prefix(folder).is_some_and(|rest| rest.starts_with('.'));
-            if all.tensors().any(|tensor| is_inside(&tensor.name)) { Ok(all) } else { all.with_folder(folder) }
+            if all.tensors().any(|tensor| is_inside(&tensor.name)) {
+                Ok(all)
+            } else {
+                all.with_folder(folder)
+            }
         })
     }
 }

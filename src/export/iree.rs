@@ -10,7 +10,8 @@ use super::manifest::dir::{self, ExportFolder, FolderError, names};
 use super::manifest::{IreeEntry, IreeManifest, ManifestError, ManifestValue, read_module};
 use bake::Baked;
 use errors::FileError;
-use irpa::{Archive, Checkpoint, Gguf, Verified, Watch};
+use files::is_there;
+use irpa::{Archive, Checkpoint, ModelFiles, Verified, Watch};
 use lower::Module;
 use models::ModelKind;
 use runtime::{CompileOptions, Compiled, Compiler, Runtime, VmModule};
@@ -165,7 +166,7 @@ pub struct Exported {
 }
 
 /// Lowers `plan`, compiles the module, converts the weights, and writes the export folder `out`.
-/// The function copies the tokenizer files of `model`, which is a folder or a GGUF file. The
+/// The function copies the tokenizer files of the model, which is a folder or a GGUF file. The
 /// tensors of `checkpoint` must have [the model's names](Plan::named).
 ///
 /// The function does not change the folder `out` before the module is compiled. If a step after the
@@ -179,17 +180,19 @@ pub struct Exported {
 /// error lists all differences between the checkpoint and the parameters.
 pub fn export(
     plan: Plan,
-    model: &Path,
+    files: impl Into<ModelFiles>,
     checkpoint: &Checkpoint,
     out: &Path,
     tools: BuildTools<'_>,
 ) -> Result<Exported, ExportError> {
+    let files = files.into();
+    let model = files.path();
     let folder = ExportFolder::new(model, out, [names::TEXT, names::MODULE, names::ARCHIVE])?;
     let compiler = tools.compiler;
     let plan = Plan { target: compiler.resolve(&plan.target)?, ..plan };
     let recorded = plan.record(&plan.exported())?.trace;
     let mut build = Build::new(plan.lower(&recorded)?, &recorded, checkpoint, tools)?;
-    let made = made_of(model)?;
+    let made = made_of(&files)?;
     let copied: Vec<&str> = match &made {
         Some(made) => made.keys().copied().collect(),
         None => dir::copied(model).collect(),
@@ -215,8 +218,8 @@ pub fn export(
 
 /// Creates the tokenizer files of an export from the metadata of a GGUF file. Returns a map from
 /// file names to texts, or `None` if the model is a folder.
-fn made_of(model: &Path) -> Result<Option<BTreeMap<&'static str, String>>, ExportError> {
-    if !Gguf::is_at(model) {
+fn made_of(model: &ModelFiles) -> Result<Option<BTreeMap<&'static str, String>>, ExportError> {
+    if !model.is_gguf() {
         return Ok(None);
     }
     let mut made = BTreeMap::from([("config.json", models::gguf::config_json(model)?)]);
@@ -234,12 +237,13 @@ fn made_of(model: &Path) -> Result<Option<BTreeMap<&'static str, String>>, Expor
 ///
 /// # Errors
 /// Returns an error if a file of the model cannot be read, or a copy cannot be written.
-pub fn put_model_files(model: &Path, kind: &ModelKind, out: &Path) -> Result<(), ExportError> {
-    match made_of(model)? {
+pub fn put_model_files(files: &ModelFiles, kind: &ModelKind, out: &Path) -> Result<(), ExportError> {
+    let model = files.path();
+    match made_of(files)? {
         Some(made) => made.iter().try_for_each(|(name, text)| dir::put(out, name, text.as_bytes()))?,
         None => {
             dir::copy(model, out)?;
-            let more = kind.files().iter().filter(|name| files::is_there(&model.join(name)));
+            let more = kind.files().iter().filter(|name| is_there(&model.join(name)));
             more.copied().try_for_each(|name| dir::copy_file(model, out, name))?;
         }
     }

@@ -14,9 +14,9 @@ use generate::{
     AnyExecutor, Batch, Budgeted, DraftModel, Executor, Finish, GenerateError, Generated, Lookup, MtpDrafter,
     Network, Reply, SavedSequence, Session, TokenLogprobs, TokenOptions, Tokenizer, check_tokens,
 };
-use irpa::{Archive, Checkpoint};
-use models::{ModelKind, Opened};
+use irpa::{Archive, Checkpoint, ModelFiles};
 use models::fit::OpenWarning;
+use models::{ModelKind, Opened};
 use runtime::Transfers;
 
 use super::source::{BuildInfo, Ready, Source, build_checkpoint, open_export};
@@ -116,7 +116,7 @@ pub struct ModelInfo {
 
 /// The inputs for building a network.
 pub(super) struct Unbuilt {
-    pub path: PathBuf,
+    pub files: ModelFiles,
     pub source: Source,
     pub tokenizer: Option<Arc<Tokenizer>>,
     pub options: OpenOptions,
@@ -125,7 +125,7 @@ pub(super) struct Unbuilt {
 
 /// The inputs for building a draft model.
 pub(super) struct DraftSource {
-    pub path: PathBuf,
+    pub files: ModelFiles,
     pub source: Source,
     pub options: OpenOptions,
 }
@@ -133,9 +133,10 @@ pub(super) struct DraftSource {
 /// Builds the network, sends the result to `tell`, and then processes jobs until all handles of the
 /// model are dropped.
 pub(super) fn run(network: Unbuilt, tell: &Sender<Result<ModelInfo, ModelError>>, jobs: &Receiver<Job>) {
-    let Unbuilt { path, source, tokenizer, options, draft } = network;
+    let Unbuilt { files, source, tokenizer, options, draft } = network;
     let plugins = StartedPlugins::default();
-    let built = Engine::build(&path, source, &options, &plugins);
+    let path = files.path().to_owned();
+    let built = Engine::build(files, source, &options, &plugins);
     let built = built.and_then(|engine| Ok((engine, draft.map(|draft| draft.build(&plugins)).transpose()?)));
     let (engine, draft) = match built {
         Ok(built) => built,
@@ -143,9 +144,7 @@ pub(super) fn run(network: Unbuilt, tell: &Sender<Result<ModelInfo, ModelError>>
     };
     let opened = || tell.send(Ok(engine.info())).is_ok();
     match &engine {
-        Engine::Embedding(model) if opened() => {
-            Embeddings::new(&path, &options, model, plugins).serve(jobs)
-        }
+        Engine::Embedding(model) if opened() => Embeddings::new(&path, &options, model, plugins).serve(jobs),
         Engine::Embedding(_) => {}
         Engine::Text(build, network) => {
             let batch = match batch(network, &options, draft.as_ref()) {
@@ -181,10 +180,11 @@ fn batch<'a>(
 
 impl DraftSource {
     fn build(self, plugins: &StartedPlugins) -> Result<AnyNetwork, ModelError> {
-        match Engine::build(&self.path, self.source, &self.options, plugins)? {
+        let path = self.files.path().to_owned();
+        match Engine::build(self.files, self.source, &self.options, plugins)? {
             Engine::Text(_, network) => Ok(*network),
             Engine::Embedding(_) => {
-                Err(ModelError::Kind { path: self.path, does: "makes embeddings of texts", asked: "draft" })
+                Err(ModelError::Kind { path, does: "makes embeddings of texts", asked: "draft" })
             }
         }
     }
@@ -201,18 +201,21 @@ enum Engine {
 }
 
 impl Engine {
+    /// The files are closed at the end, because the network needs only its archive.
     fn build(
-        path: &Path,
+        files: ModelFiles,
         source: Source,
         options: &OpenOptions,
         plugins: &StartedPlugins,
     ) -> Result<Self, ModelError> {
         let (network, build) = match source {
-            Source::Export(manifest, _) => as_network(open_export(path, &manifest, options)?)?,
+            Source::Export(manifest, _) => as_network(open_export(files.path(), &manifest, options)?)?,
             Source::Checkpoint(model) => match model.kind {
-                ModelKind::Embedding(_) => return Ok(Self::Embedding(model)),
+                ModelKind::Embedding(_) => {
+                    return Ok(Self::Embedding(Box::new(Opened { named: None, ..*model })));
+                }
                 ModelKind::Text => {
-                    as_network(build_checkpoint(path, *model, options, options.score, plugins)?)?
+                    as_network(build_checkpoint(&files, *model, options, options.score, plugins)?)?
                 }
             },
         };
@@ -421,15 +424,18 @@ impl<'a> Texts<'a> {
         }
         let scorer = match self.scorer.take() {
             Some(scorer) => scorer,
-            None => match Source::read(self.path, self.options)?.0 {
-                Source::Checkpoint(model) => {
-                    let ready = build_checkpoint(self.path, *model, self.options, true, self.plugins)?;
-                    ready.program.into_network()?
+            None => {
+                let files = ModelFiles::at(self.path);
+                match Source::read(&files, self.options)?.0 {
+                    Source::Checkpoint(model) => {
+                        let ready = build_checkpoint(&files, *model, self.options, true, self.plugins)?;
+                        ready.program.into_network()?
+                    }
+                    // An export contains a fixed list of entry points, so the function cannot build an
+                    // additional entry point.
+                    _ => return Ok(Session::new(network).score(tokens)?),
                 }
-                // An export contains a fixed list of entry points, so the function cannot build an
-                // additional entry point.
-                _ => return Ok(Session::new(network).score(tokens)?),
-            },
+            }
         };
         let scored = Session::new(&scorer).score(tokens);
         self.scorer = Some(scorer);
@@ -511,12 +517,7 @@ struct Embeddings<'a> {
 }
 
 impl<'a> Embeddings<'a> {
-    fn new(
-        path: &Path,
-        options: &'a OpenOptions,
-        model: &'a Opened,
-        plugins: StartedPlugins,
-    ) -> Self {
+    fn new(path: &Path, options: &'a OpenOptions, model: &'a Opened, plugins: StartedPlugins) -> Self {
         Self { path: path.into(), options, model, plugins, programs: BTreeMap::new() }
     }
 
@@ -540,11 +541,11 @@ impl<'a> Embeddings<'a> {
         let length = self.options.context.unwrap_or_else(|| length_for(longest, most));
         check_texts(texts, length, vocabulary)?;
         if !self.programs.contains_key(&length)
-            && let Source::Checkpoint(model) = Source::read(&self.path, self.options)?.0
+            && let files = ModelFiles::at(&self.path)
+            && let Source::Checkpoint(model) = Source::read(&files, self.options)?.0
         {
             let options = OpenOptions { context: Some(length), ..self.options.clone() };
-            self.programs
-                .insert(length, build_checkpoint(&self.path, *model, &options, false, &self.plugins)?);
+            self.programs.insert(length, build_checkpoint(&files, *model, &options, false, &self.plugins)?);
         }
         let ready = self.programs.get(&length).ok_or_else(|| continues_text(&self.path))?;
         let embedder = Embedder::new(&ready.program, vocabulary)?;

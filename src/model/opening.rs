@@ -8,7 +8,7 @@ use std::thread;
 
 use generate::{Chat, GenerateError, GenerateOptions, GenerationDefaults, SchemaNote, Tokenizer};
 use hub::{Fetched, ModelName};
-use irpa::{Checkpoint, HubFolder};
+use irpa::{HubFolder, ModelFiles};
 use models::fit::OpenWarning;
 use models::{Opened, SentenceConfig};
 
@@ -30,6 +30,7 @@ pub struct Opening {
     /// The options with which [`build`](Self::build) builds the network. You can change the options
     /// for the model before you build the network.
     pub options: OpenOptions,
+    files: ModelFiles,
     source: Source,
     text: ModelText,
     warnings: Vec<OpenWarning>,
@@ -48,10 +49,11 @@ impl Opening {
     pub fn read(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self, ModelError> {
         options.check_mesh()?;
         let path = located(path.as_ref(), &options)?;
-        let (source, mut warnings) = Source::read(&path, &options)?;
-        let text = ModelText::read(&path, &source, &options)?;
+        let files = ModelFiles::at(path);
+        let (source, mut warnings) = Source::read(&files, &options)?;
+        let text = ModelText::read(&files, &source, &options)?;
         warnings.extend(text.warnings());
-        Ok(Self { options, source, text, warnings })
+        Ok(Self { options, files, source, text, warnings })
     }
 
     /// Returns the model's tokenizer, or `None` if the model has no tokenizer.
@@ -166,30 +168,32 @@ impl Opening {
         let (Speculation::Mtp, Source::Checkpoint(model)) = (&self.options.speculate, &self.source) else {
             return Ok(());
         };
-        let path = &self.text.path;
-        let checkpoint = model.named(Checkpoint::open(path)?);
-        let refuse = |source| ModelError::Mtp { path: path.clone(), source };
+        let checkpoint = model.weights(&self.files)?;
+        let refuse = |source| ModelError::Mtp { path: self.text.path.clone(), source };
         models::check_mtp(&*model.network, &checkpoint).map_err(refuse)
     }
 
     /// Opens the draft model, if the options set a draft model.
     fn draft(&self) -> Result<Option<DraftSource>, ModelError> {
         let Speculation::Draft(draft) = &self.options.speculate else { return Ok(None) };
-        let draft = located(draft, &self.options)?;
+        let files = ModelFiles::at(located(draft, &self.options)?);
         let mut options = self.options.of_draft();
-        let (source, _) = Source::read(&draft, &options)?;
+        let (source, _) = Source::read(&files, &options)?;
         if let Source::Checkpoint(model) = &source {
             options.context = Some(self.context().min(model.max_context()));
         }
-        let tokenizer = with_room(|| Tokenizer::load(&draft))??;
+        let tokenizer = with_room(|| Tokenizer::load(&files))??;
         let is_same = match (&tokenizer, self.tokenizer()) {
             (Some(draft), Some(own)) => own.has_tokens_of(draft),
             (None, None) => true,
             _ => false,
         };
         match is_same {
-            true => Ok(Some(DraftSource { path: draft, source, options })),
-            false => Err(ModelError::DraftTokenizer { draft, path: self.text.path.clone() }),
+            true => Ok(Some(DraftSource { files, source, options })),
+            false => Err(ModelError::DraftTokenizer {
+                draft: files.path().to_owned(),
+                path: self.text.path.clone(),
+            }),
         }
     }
 
@@ -201,9 +205,9 @@ impl Opening {
     pub fn build(self) -> Result<Model, ModelError> {
         self.check_mtp()?;
         let draft = self.draft()?;
-        let Self { options, source, text, warnings } = self;
-        let (path, tokenizer) = (text.path.clone(), text.tokenizer.clone());
-        let unbuilt = Unbuilt { path, source, tokenizer, options, draft };
+        let Self { options, files, source, text, warnings } = self;
+        let tokenizer = text.tokenizer.clone();
+        let unbuilt = Unbuilt { files, source, tokenizer, options, draft };
         let (jobs, asked) = channel();
         let (tell, built) = channel();
         let thread = thread::Builder::new().name("engine".into()).stack_size(STACK);

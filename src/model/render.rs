@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, OnceLock};
 
 use generate::{Chat, ChatTemplate, GenerateError, chat_template};
+use irpa::ModelFiles;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -50,42 +51,52 @@ impl TemplateRequest {
     }
 }
 
+#[derive(Clone)]
+enum TemplateFrom {
+    Files(ModelFiles),
+    Program(TemplateProgram, PathBuf),
+}
+
 /// Renders the chat template of one model.
 #[derive(Clone)]
 pub(super) struct Renderer {
-    path: PathBuf,
-    program: Option<TemplateProgram>,
+    /// The model's files, or only its path if another program reads them.
+    from: TemplateFrom,
     template: Arc<OnceLock<ChatTemplate>>,
 }
 
 impl Renderer {
-    pub fn new(path: &Path, program: Option<TemplateProgram>) -> Self {
-        Self { path: path.into(), program, template: Arc::default() }
+    pub fn new(files: &ModelFiles, program: Option<TemplateProgram>) -> Self {
+        let from = match program {
+            Some(program) => TemplateFrom::Program(program, files.path().to_owned()),
+            None => TemplateFrom::Files(files.clone()),
+        };
+        Self { from, template: Arc::default() }
     }
 
     pub fn render(&self, chat: &Chat) -> Result<String, ModelError> {
-        if let Some(program) = &self.program {
-            return program.render(&self.path, chat);
+        match &self.from {
+            TemplateFrom::Program(program, path) => program.render(path, chat),
+            TemplateFrom::Files(files) => {
+                let template = self.template(files)?;
+                Ok(with_room(|| template.render(chat).map_err(GenerateError::from))??)
+            }
         }
-        let template = self.template()?;
-        Ok(with_room(|| template.render(chat).map_err(GenerateError::from))??)
     }
 
     /// Lists the inputs of a conversation that the chat template does not read. The returned list
     /// is empty if a separate program renders the template.
     pub fn unread(&self, chat: &Chat) -> Result<Vec<String>, ModelError> {
-        if self.program.is_some() {
-            return Ok(Vec::new());
-        }
-        let unread = self.template()?.unread(chat).map_err(GenerateError::from)?;
+        let TemplateFrom::Files(files) = &self.from else { return Ok(Vec::new()) };
+        let unread = self.template(files)?.unread(chat).map_err(GenerateError::from)?;
         Ok(unread.into_iter().map(str::to_owned).collect())
     }
 
-    fn template(&self) -> Result<&ChatTemplate, ModelError> {
+    fn template(&self, files: &ModelFiles) -> Result<&ChatTemplate, ModelError> {
         Ok(match self.template.get() {
             Some(template) => template,
             None => {
-                let template = with_room(|| chat_template(&self.path))??;
+                let template = with_room(|| chat_template(files))??;
                 self.template.get_or_init(|| template)
             }
         })

@@ -11,7 +11,7 @@ use bake::Baked;
 use dsl::{EntryPoint, Traced};
 use errors::WithPath as _;
 use hub::near_path;
-use irpa::{Archive, ArchiveError, Checkpoint, Gguf};
+use irpa::{Archive, ArchiveError, Checkpoint, ModelFiles};
 use lower::{Module, Shards, Weights};
 use models::fit::{self, OpenWarning};
 use models::{Opened, SentenceConfig};
@@ -76,18 +76,19 @@ pub struct BuildInfo {
 }
 
 impl Source {
-    /// Determines the kind of model at a path. The returned list contains warnings about the
+    /// Determines the kind of a model. The returned list contains warnings about the
     /// model's files.
-    pub fn read(path: &Path, options: &OpenOptions) -> Result<(Self, Vec<OpenWarning>), ModelError> {
-        if !Gguf::is_at(path) {
+    pub fn read(files: &ModelFiles, options: &OpenOptions) -> Result<(Self, Vec<OpenWarning>), ModelError> {
+        let path = files.path();
+        if !files.is_gguf() {
             is_folder(path).with_path("open the model directory", path)?;
         }
         if let Some(manifest) = IreeManifest::read(path)? {
             check_as_exported(&manifest, options)?;
-            let longest = (options.read)(path, &[]).ok().map(|model| model.max_context());
+            let longest = (options.read)(files.clone(), &[]).ok().map(|model| model.max_context());
             return Ok((Self::Export(Box::new(manifest), longest), Vec::new()));
         }
-        let fitted = fit::open(options.read, path, &options.allow_config_keys)?;
+        let fitted = fit::open(options.read, files, &options.allow_config_keys)?;
         Ok((Self::Checkpoint(Box::new(fitted.network)), fitted.warnings))
     }
 
@@ -162,14 +163,14 @@ pub(super) fn open_export(
 /// Converts the weights of a checkpoint, and compiles and loads the checkpoint's network. If the
 /// options request scores, the program contains the entry point for scores.
 pub(super) fn build_checkpoint(
-    path: &Path,
+    files: &ModelFiles,
     model: Opened,
     options: &OpenOptions,
     score: bool,
     plugins: &StartedPlugins,
 ) -> Result<Ready, ModelError> {
     if let Some(plugin) = &options.plugin {
-        return build_in_xla(path, model, options, score, (plugin, plugins));
+        return build_in_xla(files, model, options, score, (plugin, plugins));
     }
     let target = options.chosen_target()?;
     let plan = Plan { target, ..planned(model, options, options.quantize.clone())? };
@@ -181,7 +182,7 @@ pub(super) fn build_checkpoint(
     let plan = Plan { target, ..plan };
     let entries = entries(&plan, options, score).into_iter().flat_map(EntryPoint::in_parts);
     let traced = plan.record(&entries.collect::<Vec<_>>())?;
-    let checkpoint = plan.model.naming.weights(Checkpoint::open(path)?)?;
+    let checkpoint = plan.model.weights(files)?;
     let ignorable = plan.model.ignorable.clone();
     let ready = build(options, &traced, &checkpoint, plan.target, plan.weights, ignorable)?;
     Ok(Ready { build: BuildInfo { damaged, ..ready.build }, ..ready })
@@ -190,7 +191,7 @@ pub(super) fn build_checkpoint(
 /// Compiles a checkpoint's network with a PJRT plugin, and copies the weights to the plugin's
 /// devices.
 fn build_in_xla(
-    path: &Path,
+    files: &ModelFiles,
     model: Opened,
     options: &OpenOptions,
     score: bool,
@@ -206,7 +207,7 @@ fn build_in_xla(
     }
     // Tracewright checks the mesh before the plugin starts.
     let RecordedPlan { traced, shards, .. } = xla::record(&plan, &entries, mesh.as_ref())?;
-    let checkpoint = plan.model.naming.weights(Checkpoint::open(path)?)?;
+    let checkpoint = plan.model.weights(files)?;
     let (cache, mut watch) = (options.cache_folder()?, options.watch_steps());
     let mesh = options.mesh.as_ref();
     let plugin = plugins.get(plugin, mesh.map_or(1, Mesh::devices), &options.xla_flags)?;
@@ -221,7 +222,7 @@ fn build_in_xla(
         module: None,
         options: None,
         parameters: built.parameters,
-        archive: built.archive.map_or_else(|| path.to_owned(), |archive| archive.path().to_owned()),
+        archive: built.archive.map_or_else(|| files.path().to_owned(), |archive| archive.path().to_owned()),
         baked: None,
         shards: built.shards,
         signatures: built.program.signatures().to_vec(),

@@ -1,13 +1,14 @@
 //! Loads the parts of a model that handle text: the tokenizer, the chat template and the stop
 //! tokens.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use generate::{
     ConstraintProcesses, ConstraintProgram, GenerateError, GenerateOptions, GenerationDefaults, TokenOptions,
     Tokenizer, generation_defaults, stop_tokens,
 };
+use irpa::ModelFiles;
 use models::SentenceConfig;
 use models::fit::OpenWarning;
 
@@ -32,14 +33,14 @@ pub(super) struct ModelText {
 }
 
 impl ModelText {
-    pub fn read(path: &Path, source: &Source, options: &OpenOptions) -> Result<Self, ModelError> {
-        let tokenizer = with_room(|| Tokenizer::load(path))??.map(Arc::new);
+    pub fn read(files: &ModelFiles, source: &Source, options: &OpenOptions) -> Result<Self, ModelError> {
+        let tokenizer = with_room(|| Tokenizer::load(files))??.map(Arc::new);
         let sentence = source.sentence().cloned();
-        let stop_tokens = if sentence.is_some() { Vec::new() } else { stop_tokens(path)? };
+        let stop_tokens = if sentence.is_some() { Vec::new() } else { stop_tokens(files)? };
         let defaults =
-            if sentence.is_some() { GenerationDefaults::default() } else { generation_defaults(path)? };
-        let renderer = Renderer::new(path, options.template_program.clone());
-        let (path, token_options) = (path.to_owned(), TokenOptionsCache::default());
+            if sentence.is_some() { GenerationDefaults::default() } else { generation_defaults(files)? };
+        let renderer = Renderer::new(files, options.template_program.clone());
+        let (path, token_options) = (files.path().to_owned(), TokenOptionsCache::default());
         let (constraint_program, processes) = (options.constraint_program.clone(), OnceLock::new());
         Ok(Self {
             path,

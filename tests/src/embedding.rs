@@ -82,7 +82,8 @@ pub fn build(
     let plan = Plan::new(fitted.network, Some(element), Some(golden.max_length), None)?;
     let plan = Plan { batch, ..plan };
     let (trace, target) = (edit(plan.trace()?.trace)?, compiler()?.resolve(&level::target())?);
-    let lowered = Lowered::new(&trace, Rules::default(), target, Weights::default(), plan.model.ignorable.clone())?;
+    let lowered =
+        Lowered::new(&trace, Rules::default(), target, Weights::default(), plan.model.ignorable.clone())?;
     Built::new(lowered, &trace, &fitted.checkpoint, Device::LocalSync)
 }
 

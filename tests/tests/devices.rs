@@ -142,7 +142,7 @@ fn every_family_is_token_exact_on_vulkan() {
     let mut families = 0;
     for name in names {
         // What gives vectors of texts has goldens of its own kind.
-        let model = tracewright::models::read(&fixtures.join(&name), &[]);
+        let model = tracewright::models::read(fixtures.join(&name), &[]);
         if model.is_err() || name.starts_with("long-") || name.starts_with("embeddinggemma") {
             continue;
         }

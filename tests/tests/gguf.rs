@@ -187,7 +187,7 @@ struct Stored {
 }
 
 fn stored(name: &str) -> Stored {
-    let plan = Plan::new(models::read(&model(name), &[]).unwrap(), None, Some(32), Some(8)).unwrap();
+    let plan = Plan::new(models::read(model(name), &[]).unwrap(), None, Some(32), Some(8)).unwrap();
     let features = ["avx2", "f16c", "fma"].map(str::to_owned).to_vec();
     let plan = Plan { target: Target { features: Some(features), ..Target::processor("x86-64-v3") }, ..plan };
     let lowered = plan.lower(&plan.trace().unwrap().trace).unwrap();
@@ -271,7 +271,7 @@ fn tokens_are_those_of_llama_cpp() {
         golden["texts"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();
     let mut wrong = Vec::new();
     for (name, tokens) in golden["tokens"].as_object().unwrap() {
-        let tokenizer = Tokenizer::load(&model(name)).unwrap().unwrap();
+        let tokenizer = Tokenizer::load(model(name)).unwrap().unwrap();
         for (text, tokens) in texts.iter().zip(tokens.as_array().unwrap()) {
             let expected: Vec<u32> =
                 tokens.as_array().unwrap().iter().map(|t| t.as_u64().unwrap() as u32).collect();
@@ -310,7 +310,7 @@ fn what_a_file_says_of_chats_and_ends_is_heeded() {
     let ends = stop_tokens(&path).unwrap();
     let turn = tokenizer.encode_plain("<|im_start|>").unwrap();
     assert_eq!((ends.len(), ends[0], turn.len()), (2, 2, 1));
-    assert_eq!(stop_tokens(&model("tokens-qwen2")).unwrap().len(), 2);
+    assert_eq!(stop_tokens(model("tokens-qwen2")).unwrap().len(), 2);
     let text = "Hello, world! naïve 你好 👍";
     assert_eq!(tokenizer.decode(&tokenizer.encode(text).unwrap()).unwrap(), text);
 }

@@ -57,6 +57,7 @@ mod run {
     use tracewright::export::put_model_files;
     use tracewright::footprint::{Footprint, readable};
     use tracewright::generate::Tokenizer;
+    use tracewright::irpa::ModelFiles;
     use tracewright::lower::Weights;
     use tracewright::models::gguf::read_imatrix;
     use tracewright::ops::{ElementType, WeightFormat};
@@ -77,7 +78,8 @@ mod run {
             let &Invocation { read, ref interrupt } = invocation;
             check_output_folder(&self.model, &self.out)?;
             let out = std::path::absolute(&self.out).unwrap_or_else(|_| self.out.clone());
-            let (network, checkpoint) = open(read, &self.model, &self.allow_config_key)?;
+            let files = ModelFiles::at(&self.model);
+            let (network, checkpoint) = open(read, &files, &self.allow_config_key)?;
             let kind = network.kind.clone();
             check_new_checkpoint(&self.out, kind.files())?;
             let window = self.window.get().min(network.max_context());
@@ -96,7 +98,7 @@ mod run {
             let parameters = trace.parameters().map_err(PlanError::from)?;
             let mut quantizer = Quantizer::new(&checkpoint, &parameters, &formats(&plan)?);
             if let Some(text) = &self.calibrate {
-                let windows = self.windows(text, window)?;
+                let windows = self.windows(&files, text, window)?;
                 let compiler = build::compiler(&self.compile, interrupt)?;
                 let cache = build::cache_folder(&self.compile)?;
                 let target = compiler.resolve(&plan.target)?;
@@ -123,7 +125,7 @@ mod run {
                 ran?;
             }
             if let Some(path) = &self.imatrix {
-                let squares = read_imatrix(path, &self.model, &self.allow_config_key)?;
+                let squares = read_imatrix(path, &files, &self.allow_config_key)?;
                 for (key, squares) in squares {
                     interrupt.check()?;
                     quantizer.round(&key, &Importance::Squares(squares))?;
@@ -133,14 +135,14 @@ mod run {
             let bytes = quantizer.write(&out);
             bar.finish_and_clear();
             let bytes = bytes?;
-            put_model_files(&self.model, &kind, &out)?;
+            put_model_files(&files, &kind, &out)?;
             say!("wrote `{}`: {} of weights", self.out.display(), readable(bytes));
             Ok(())
         }
 
         /// Splits a text into windows of tokens.
-        fn windows(&self, text: &Path, length: usize) -> Result<Vec<Vec<u32>>, Error> {
-            let tokenizer = Tokenizer::load(&self.model)?
+        fn windows(&self, files: &ModelFiles, text: &Path, length: usize) -> Result<Vec<Vec<u32>>, Error> {
+            let tokenizer = Tokenizer::load(files)?
                 .ok_or_else(|| usage(format!("`{}` has no tokenizer.json", self.model.display())))?;
             let tokens = tokenizer.encode_plain(&read_text(text)?)?;
             let windows = Windows { length, most: Some(self.windows.get()), first: None }.of(&tokens);

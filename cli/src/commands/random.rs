@@ -39,7 +39,7 @@ impl Arguments {
             let what = "`random` makes weights for a config.json, and a GGUF file has weights already; name a config.json";
             return Err(usage(what).into());
         }
-        let network = read(config, allow_config_key)?;
+        let network = read(config.into(), allow_config_key)?;
         check_generates(&network.kind, config)?;
         let said = network.element();
         let plan = Plan::new(network, self.dtype, None, None)?;

@@ -57,7 +57,7 @@ mod run {
         pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
             let &Invocation { read, ref interrupt } = invocation;
             let model = &self.model_arguments;
-            let network = read(&self.model, &model.network.allow_config_key)?;
+            let network = read((&self.model).into(), &model.network.allow_config_key)?;
             warn(&fit_beside(&network, &self.model)?);
             let plan = model.plan(network, &self.model, model.context)?;
             let compiler = build::compiler(&self.compile, interrupt)?;

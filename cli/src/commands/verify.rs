@@ -9,7 +9,7 @@ use error_codes::AnyCoded;
 use serde_json::{Value, json};
 use tracewright::errors::WithCauses;
 use tracewright::export::xla;
-use tracewright::irpa::{Archive, ArchiveError, Damage, Gguf, Verified, Watch};
+use tracewright::irpa::{Archive, ArchiveError, Damage, Gguf, ModelFiles, Verified, Watch};
 
 use crate::error::Error;
 use crate::interrupt::Interrupt;
@@ -57,7 +57,7 @@ fn compare(arguments: &Arguments, interrupt: &Interrupt) -> Result<Verified, Err
         true if xla::is_export(path) => shown(interrupt, |watch| xla::verify(path, Some(watch)))?,
         true => export(arguments, interrupt)?,
         // Whether it is whole is all that it can say of itself.
-        false if Gguf::is_at(path) => Gguf::open(path).map(|_| Verified::default())?,
+        false if Gguf::is_at(path) => ModelFiles::from(path).gguf().map(|_| Verified::default())?,
         false => content(&Archive::open(path)?, interrupt)?,
     })
 }

@@ -78,7 +78,7 @@ pub fn checkpoint(
     interrupt: &Interrupt,
 ) -> Result<Checkpoint, Error> {
     if model.is_dir() || Gguf::is_at(model) {
-        return Ok(plan.model.naming.weights(Checkpoint::open(model)?)?);
+        return Ok(plan.model.weights(&model.into())?);
     }
     let parameters = plan.trace()?.trace.parameters().map_err(PlanError::from)?;
     let total: usize = parameters.iter().map(|p| p.ty.bytes()).sum();

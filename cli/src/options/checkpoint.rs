@@ -1,10 +1,8 @@
 //! Opens the weights of a network.
 
-use std::path::Path;
-
 use console::warn;
 use tracewright::bake::Baked;
-use tracewright::irpa::Checkpoint;
+use tracewright::irpa::{Checkpoint, ModelFiles};
 use tracewright::models::fit::{self, Fitted};
 use tracewright::models::{Opened, ReadModel};
 
@@ -14,7 +12,7 @@ use super::error::Error;
 /// declares.
 pub fn open(
     read: ReadModel,
-    model: &Path,
+    model: impl Into<ModelFiles>,
     allowed_keys: &[String],
 ) -> Result<(Opened, Checkpoint), Error> {
     let Fitted { network, checkpoint, warnings } = fit::open(read, model, allowed_keys)?;

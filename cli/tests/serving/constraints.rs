@@ -160,9 +160,9 @@ fn random_schemas_end_no_server() {
         arguments: vec!["constrain".into()],
         without: Vec::new(),
     };
-    let tokenizer = Tokenizer::load(&demo()).unwrap().unwrap();
+    let tokenizer = Tokenizer::load(demo()).unwrap().unwrap();
     let processes = ConstraintProcesses::new(program, &tokenizer).unwrap();
-    let constrainer = Constrainer::within(&processes, &stop_tokens(&demo()).unwrap());
+    let constrainer = Constrainer::within(&processes, &stop_tokens(demo()).unwrap());
     let mut dice = Dice(seconds);
     let [mut followed, mut refused, mut limited, mut grammars] = [0; 4];
     beside_others(&serving, || {

@@ -45,5 +45,5 @@ impl Architecture for Config {
 }
 
 fn main() -> ExitCode {
-    tracewright_cli::main(|model, _allowed_keys| Ok(Opened::text(Config::read(model)?)))
+    tracewright_cli::main(|model, _allowed_keys| Ok(Opened::text(Config::read(model.path())?)))
 }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use errors::{escaped, shortened};
-use irpa::Gguf;
+use irpa::ModelFiles;
 use serde_json::{Map, Value};
 use tokenizers::{AddedToken, Tokenizer};
 
@@ -47,14 +47,14 @@ pub(super) struct Declared {
 impl Declared {
     /// Reads the declared tokens of a model folder. The metadata of a GGUF file mark the special
     /// tokens in the vocabulary itself, so the result is empty for a GGUF file.
-    pub fn read(model: &Path) -> Result<Self, GenerateError> {
-        if Gguf::is_at(model) {
+    pub fn read(model: &ModelFiles) -> Result<Self, GenerateError> {
+        if model.is_gguf() {
             return Ok(Self::default());
         }
         let wanted =
             |key: &str| [DECODER, EXTRA, ADDITIONAL, NAMED, SPLIT].contains(&key) || key.ends_with("_token");
         let config = read_keys(model, CONFIG, wanted)?.unwrap_or_default();
-        let mut files = Files::new(model, config)?;
+        let mut files = Files::new(model.path(), config)?;
         let decoder = files.config.remove(DECODER);
         let yields = decoder.is_none();
         let numbered = match decoder {

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use irpa::{ArchiveError, Dtype, Gguf, GgufTensor, StoredNumbers};
+use irpa::{ArchiveError, Dtype, Gguf, GgufTensor, ModelFiles, StoredNumbers};
 
 use super::names::Renaming;
 use crate::ModelConfig;
@@ -63,15 +63,15 @@ const LEAST: f32 = 1e-6;
 /// number that is not finite.
 pub fn read_imatrix(
     path: &Path,
-    model: &Path,
+    model: impl Into<ModelFiles>,
     allowed: &[String],
 ) -> Result<BTreeMap<String, Vec<f32>>, ImatrixError> {
-    let renaming = match Gguf::is_at(model) {
-        true => super::read(model, allowed)?.1,
-        false => {
-            let gguf = &ModelConfig::read(model, allowed)?.family().gguf;
-            Renaming::of(gguf.as_ref().ok_or_else(|| ImatrixError::NoNames(model.to_owned()))?)
-        }
+    let files = model.into();
+    let renaming = if files.is_gguf() {
+        super::read(super::open(&files)?, allowed)?.1
+    } else {
+        let gguf = &ModelConfig::read(files.path(), allowed)?.family().gguf;
+        Renaming::of(gguf.as_ref().ok_or_else(|| ImatrixError::NoNames(files.path().to_owned()))?)
     };
     if is_old(path) {
         return Err(ImatrixError::Old(path.to_owned()));

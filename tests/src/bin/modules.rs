@@ -47,10 +47,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         ("cuda", "cuda:sm_86".parse()?),
     ];
     for preset in Preset::all() {
-        let plan = || {
-            Plan::new(preset.read()?, None, Some(CONTEXT), Some(CHUNK))
-                .map_err(Box::<dyn Error>::from)
-        };
+        let plan =
+            || Plan::new(preset.read()?, None, Some(CONTEXT), Some(CHUNK)).map_err(Box::<dyn Error>::from);
         for (name, target) in &targets {
             let plan = Plan { target: target.clone(), ..plan()? };
             let trace = plan.trace()?.trace;

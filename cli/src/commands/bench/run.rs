@@ -14,7 +14,7 @@ use tracewright::build::ProgramOptions;
 use tracewright::errors::WithPath as _;
 use tracewright::export::xla::planned;
 use tracewright::files::NewFile;
-use tracewright::irpa::Checkpoint;
+use tracewright::irpa::{Checkpoint, ModelFiles};
 use tracewright::lower::Weights;
 use tracewright::models::fit::fit_beside;
 use tracewright::models::{ReadModel, check_generates};
@@ -260,7 +260,7 @@ impl<'a> Bench<'a> {
         let tools = (&self.compiler, &*self.cache);
         let tunings = sources.iter().map(|source| source.read(&target, tools));
         let tunings = tunings.collect::<Result<Vec<_>, _>>()?;
-        let mut plans = Vec::new();
+        let (files, mut plans) = (ModelFiles::at(model), Vec::new());
         for (&kernels, quant, &bits, element, context, &batch, tunings, chunk, &rules, &kv) in iproduct!(
             &variants.kernels,
             formats(&variants.quant),
@@ -273,7 +273,7 @@ impl<'a> Bench<'a> {
             &variants.simplify,
             &variants.kv
         ) {
-            let network = (self.read)(model, &variants.allow_config_key)?;
+            let network = (self.read)(files.clone(), &variants.allow_config_key)?;
             check_generates(&network.kind, model)?;
             let warnings = fit_beside(&network, model)?;
             if plans.is_empty() {

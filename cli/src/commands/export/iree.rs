@@ -3,6 +3,7 @@
 use console::{print, usage};
 use tracewright::Plan;
 use tracewright::export::{commands, export, names};
+use tracewright::irpa::ModelFiles;
 use tracewright::targets::Target;
 
 use super::{Arguments, BuildArguments};
@@ -20,14 +21,15 @@ pub fn run(arguments: &Arguments, invocation: &Invocation) -> Result<(), Error> 
     let &Invocation { read, ref interrupt } = invocation;
     let Arguments { model: folder, out, target, json, print_commands, .. } = arguments;
     let BuildArguments { model_arguments: model, tuning, compile } = &arguments.build;
-    let (network, checkpoint) = open(read, folder, &model.network.allow_config_key)?;
+    let files = ModelFiles::at(folder);
+    let (network, checkpoint) = open(read, &files, &model.network.allow_config_key)?;
     let plan = model.plan(network, folder, model.context)?;
     let (exported, compiler) = build::with_tools(compile, interrupt, |tools| {
         let numerics = arguments.numerics.numerics.unwrap_or_default();
         let plan = Plan { target: Target { numerics, ..target.clone() }, ..plan };
         let compiler = tools.compiler.clone();
         let tuning = tuning.read(&plan.target, (tools.compiler, tools.cache))?.of(&plan)?;
-        Ok((export(plan.tuned(tuning, model.chunk), folder, &checkpoint, out, tools)?, compiler))
+        Ok((export(plan.tuned(tuning, model.chunk), &files, &checkpoint, out, tools)?, compiler))
     })?;
     if *print_commands {
         let [text, vmfb, archive] = [names::TEXT, names::MODULE, names::ARCHIVE].map(|name| out.join(name));

@@ -13,7 +13,6 @@ use tracewright::dsl::EntryPoint;
 use tracewright::generate::{
     Batch, Budgeted, Certainty, Drafter, GenerateError, Network, Session, TokenOptions,
 };
-use tracewright::irpa::Checkpoint;
 use tracewright::lower::Weights;
 use tracewright::runtime::Compiler;
 
@@ -81,7 +80,7 @@ fn load(model: &Path, quantize: &str, batch: usize) -> Result<BuiltProgram> {
     let weights = Weights { quantize: quantize.parse()?, ..Weights::default() };
     let plan = Plan { batch, weights: weights.clone(), target: compiler.resolve(&plan.target)?, ..plan };
     let entries = [plan.steps(), plan.verifier()].concat().into_iter().flat_map(EntryPoint::in_parts);
-    let checkpoint = plan.model.naming.weights(Checkpoint::open(model)?)?;
+    let checkpoint = plan.model.weights(&model.into())?;
     let traced = plan.record(&entries.collect::<Vec<_>>())?;
     let (target, ignorable) = (plan.target.clone(), plan.model.ignorable.clone());
     let options = ProgramOptions::new(&compiler, Path::new("cache"));

@@ -1,0 +1,110 @@
+//! [`ModelFiles`] shares the parsed files of a model between all their readers.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use crate::{ArchiveError, Checkpoint, Gguf, GgufPart, UnsupportedFormat};
+
+/// The files of a model: a folder, a `config.json`, a GGUF file or an export. Clones share everything
+/// that was parsed, so a GGUF file is parsed only once. A file that cannot be read is an error of the
+/// function that needs the file.
+#[derive(Clone, Debug)]
+pub struct ModelFiles(Arc<Parsed>);
+
+#[derive(Debug)]
+struct Parsed {
+    path: PathBuf,
+    is_gguf: bool,
+    gguf: OnceLock<Gguf>,
+    checkpoint: OnceLock<Checkpoint>,
+}
+
+impl ModelFiles {
+    /// The files of the model at `path`. The function parses nothing yet.
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        let path = path.into();
+        let is_gguf = Gguf::is_at(&path);
+        Self(Arc::new(Parsed { path, is_gguf, gguf: OnceLock::new(), checkpoint: OnceLock::new() }))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0.path
+    }
+
+    pub fn is_gguf(&self) -> bool {
+        self.0.is_gguf
+    }
+
+    /// Returns the parsed GGUF file, or `None` if the model is no GGUF file.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`Gguf::open`]. If the file is only a [part of a model](GgufPart),
+    /// the function returns [`ArchiveError::Foreign`].
+    pub fn gguf(&self) -> Result<Option<&Gguf>, ArchiveError> {
+        if !self.is_gguf() {
+            return Ok(None);
+        }
+        let parsed = &self.0;
+        Ok(Some(match parsed.gguf.get() {
+            Some(file) => file,
+            None => {
+                let file = open(&parsed.path)?;
+                parsed.gguf.get_or_init(|| file)
+            }
+        }))
+    }
+
+    /// Returns the weights, under the names that the files contain.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`Checkpoint::open`].
+    pub fn checkpoint(&self) -> Result<&Checkpoint, ArchiveError> {
+        let parsed = &self.0;
+        Ok(match parsed.checkpoint.get() {
+            Some(checkpoint) => checkpoint,
+            None => {
+                let checkpoint = match self.gguf()? {
+                    Some(file) => Checkpoint::of_gguf(file),
+                    None => Checkpoint::open(&parsed.path)?,
+                };
+                parsed.checkpoint.get_or_init(|| checkpoint)
+            }
+        })
+    }
+}
+
+/// Parses a GGUF file. The error about a part matters more than a tensor whose encoding is unknown.
+fn open(path: &Path) -> Result<Gguf, ArchiveError> {
+    let opened = Gguf::open(path);
+    let part = match &opened {
+        Ok(file) => GgufPart::of_keys(file),
+        Err(_) => Gguf::open_keys(path).ok().and_then(|keys| GgufPart::of_keys(&keys)),
+    };
+    let foreign =
+        |part| ArchiveError::Foreign { path: path.to_owned(), format: UnsupportedFormat::GgufPart(part) };
+    part.map_or(opened, |part| Err(foreign(part)))
+}
+
+impl From<&Path> for ModelFiles {
+    fn from(path: &Path) -> Self {
+        Self::at(path)
+    }
+}
+
+impl From<&PathBuf> for ModelFiles {
+    fn from(path: &PathBuf) -> Self {
+        Self::at(path)
+    }
+}
+
+impl From<PathBuf> for ModelFiles {
+    fn from(path: PathBuf) -> Self {
+        Self::at(path)
+    }
+}
+
+impl From<&Self> for ModelFiles {
+    fn from(files: &Self) -> Self {
+        files.clone()
+    }
+}
