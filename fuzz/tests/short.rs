@@ -10,19 +10,20 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
 use tracewright_fuzz::TARGETS;
 
-/// Variations that each target reads.
-const VARIATIONS: usize = 400;
+/// Variations that each target reads, and those that it reads in the long form (`cargo xtask test --long`).
+const VARIATIONS: [usize; 2] = [150, 400];
 
 #[test]
 fn no_bytes_do_more_than_give_an_error() {
     let mut failures = Vec::new();
+    let count = VARIATIONS[usize::from(std::env::var_os("TRACEWRIGHT_TEST_LONG").is_some())];
     for target in TARGETS {
         let corpus = corpus(target.name);
         assert!(corpus.len() >= 3, "`{}` has {} files", target.name, corpus.len());
         let run = target.start();
         let mut dice = Dice(ChaCha8Rng::seed_from_u64(0));
         let large = if target.name == "config" { large_json() } else { Vec::new() };
-        let variations = (0..VARIATIONS).map(|_| dice.variation(&corpus));
+        let variations = (0..count).map(|_| dice.variation(&corpus));
         for (number, bytes) in corpus.iter().cloned().chain(variations).chain(large).enumerate() {
             if let Err(failure) = run.check(&bytes) {
                 let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{number}", target.name));
