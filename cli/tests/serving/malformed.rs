@@ -94,14 +94,16 @@ fn check(response: &Response, what: &str) {
     }
 }
 
-/// Each field of each path with each value: thousands of bodies.
+/// Each field of each path with each value: thousands of bodies. The short form takes a third of them, with each value for each
+/// path, for each field, and at the latest in the third path for each pair of them.
 #[test]
 fn no_value_of_a_field_is_an_error_of_the_server() {
     let mut count = 0;
     let serving = Serving::of(&[text(&demo())]);
-    for path in PATHS {
-        for field in FIELDS {
-            for value in odd_values() {
+    for (row, path) in PATHS.into_iter().enumerate() {
+        for (column, field) in FIELDS.into_iter().enumerate() {
+            let is_wanted = |number: usize| is_long() || (row + column + number).is_multiple_of(3);
+            for (_, value) in odd_values().into_iter().enumerate().filter(|(number, _)| is_wanted(*number)) {
                 let mut body = good();
                 body[field] = value;
                 check(&serving.post(path, &body), &format!("{path} {body}"));
@@ -109,7 +111,7 @@ fn no_value_of_a_field_is_an_error_of_the_server() {
             }
         }
     }
-    assert!(count > 3000, "{count}");
+    assert!(count > if is_long() { 3000 } else { 1000 }, "{count}");
     // The server still answers as before.
     let answer = serving.good("/v1/completions", &json!({ "prompt": "Once", "max_tokens": 1 }));
     assert_eq!(answer["usage"]["completion_tokens"], 1);

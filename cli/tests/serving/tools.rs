@@ -331,7 +331,7 @@ fn seeds_and_several_answers() {
 
 #[test]
 fn a_prompt_that_begins_as_an_earlier_one_is_cached() {
-    let serving = Serving::of(&[text(&demo()), "--slots", "2"]);
+    let serving = Serving::of(&[text(&demo())]);
     let mut messages = vec![json!({ "role": "user", "content": "Tell me a story about a brave owl." })];
     let body = |messages: &[Value]| json!({ "messages": messages, "max_tokens": 12 });
     let first = serving.good(PATH, &body(&messages));
