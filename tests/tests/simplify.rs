@@ -9,6 +9,7 @@ use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use ops::{ElementType, Op, TensorType, Value};
 use support::stored;
@@ -50,6 +51,35 @@ fn plan(model: &Path, element: ElementType) -> Plan {
     Plan::new(config, Some(element), Some(12), Some(5)).unwrap()
 }
 
+/// A toy as it is recorded, and as it is lowered.
+struct Toy {
+    name: String,
+    element: ElementType,
+    vocabulary: usize,
+    trace: Trace,
+    lowered: Trace,
+}
+
+/// All toys, which the tests share: in both types in the long form, and in one in turn in the short form.
+fn all() -> &'static [Toy] {
+    static ALL: OnceLock<Vec<Toy>> = OnceLock::new();
+    let toy = |name: &str, model: &Path, element| {
+        let plan = plan(model, element);
+        let trace = plan.trace().unwrap().trace;
+        let (lowered, _) = primitives(&trace, &Options::default()).unwrap();
+        Toy { name: name.to_owned(), element, vocabulary: plan.model.vocabulary(), trace, lowered }
+    };
+    ALL.get_or_init(|| {
+        let mut all = Vec::new();
+        for (place, (name, model)) in toys().into_iter().enumerate() {
+            let mut elements = [ElementType::F32, ElementType::Bf16];
+            elements.rotate_left(place % 2);
+            all.extend(long::first(elements, 1).map(|element| toy(&name, &model, element)));
+        }
+        all
+    })
+}
+
 /// The tensors that a trace wants of a checkpoint.
 fn checkpoint(trace: &Trace) -> BTreeMap<String, TensorType> {
     let parameters = trace.parameters().unwrap();
@@ -77,30 +107,20 @@ fn bits(values: &[Value]) -> Vec<Vec<u8>> {
 /// entry point.
 #[test]
 fn k15_every_family_evaluates_to_the_same_bits() {
-    for (name, model) in toys() {
-        for element in [ElementType::F32, ElementType::Bf16] {
-            let plan = plan(&model, element);
-            let trace = plan.trace().unwrap().trace;
-            let weights: BTreeMap<String, Value> = checkpoint(&trace)
-                .into_iter()
-                .zip(100..)
-                .map(|((key, ty), i)| (key, random(ty, i)))
-                .collect();
-            let options = Options::default();
-            let (composites, report) = simplify(&trace, &options);
-            let expanded = tracewright::lower::expand(&trace).unwrap();
-            let (lowered, _) = primitives(&trace, &options).unwrap();
-            for simplified in [&composites, &lowered] {
-                simplified.verify().unwrap_or_else(|error| panic!("{name}: {error}"));
-            }
-            assert!(report.fired.contains_key("linears of one input") || merged_already(&name), "{name}");
-            for entry in plan.entry_points() {
-                let entry = &*entry.name;
-                let arguments = arguments(&trace, entry, plan.model.vocabulary());
-                let of = |trace: &Trace| bits(&evaluate(trace, entry, &arguments, &weights));
-                assert!(of(&trace) == of(&composites), "{name} {entry} {element}: composites");
-                assert!(of(&expanded) == of(&lowered), "{name} {entry} {element}: primitives");
-            }
+    for Toy { name, element, vocabulary, trace, lowered } in all() {
+        let weights: BTreeMap<String, Value> =
+            checkpoint(trace).into_iter().zip(100..).map(|((key, ty), i)| (key, random(ty, i))).collect();
+        let (composites, report) = simplify(trace, &Options::default());
+        let expanded = tracewright::lower::expand(trace).unwrap();
+        for simplified in [&composites, lowered] {
+            simplified.verify().unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+        assert!(report.fired.contains_key("linears of one input") || merged_already(name), "{name}");
+        for entry in trace.entries.iter().map(|&id| &*trace.function(id).name) {
+            let arguments = arguments(trace, entry, *vocabulary);
+            let of = |trace: &Trace| bits(&evaluate(trace, entry, &arguments, &weights));
+            assert!(of(trace) == of(&composites), "{name} {entry} {element}: composites");
+            assert!(of(&expanded) == of(lowered), "{name} {entry} {element}: primitives");
         }
     }
 }
@@ -218,12 +238,10 @@ fn full_size_networks_simplify_as_toys_do() {
 /// The archive holds every weight once, whatever is merged, and grows by at most one per cent.
 #[test]
 fn a_recipe_stores_no_weight_twice() {
-    for (name, model) in toys() {
-        let trace = plan(&model, ElementType::Bf16).trace().unwrap().trace;
-        let (simplified, _) = primitives(&trace, &Options::default()).unwrap();
+    for Toy { name, trace, lowered, .. } in all() {
         let before: BTreeMap<String, usize> =
-            checkpoint(&trace).into_iter().map(|(key, ty)| (key, ty.bytes())).collect();
-        let (stored, bytes) = stored(&simplified);
+            checkpoint(trace).into_iter().map(|(key, ty)| (key, ty.bytes())).collect();
+        let (stored, bytes) = stored(lowered);
         assert!(stored.keys().eq(before.keys()), "{name}: every weight is read");
         assert!(stored.values().all(|&times| times == 1), "{name}: {stored:?}");
         assert!(bytes as f64 <= 1.01 * before.values().sum::<usize>() as f64, "{name}: {bytes}");
@@ -233,24 +251,20 @@ fn a_recipe_stores_no_weight_twice() {
 /// The text of a simplified trace, with its recipes, reads back.
 #[test]
 fn a_simplified_trace_reads_back() {
-    for (name, model) in toys() {
-        let trace = plan(&model, ElementType::F32).trace().unwrap().trace;
-        let (simplified, _) = primitives(&trace, &Options::default()).unwrap();
-        let text = simplified.to_string();
-        assert!(text.contains("\" = concatenate axis=0 (\"") || merged_already(&name), "{name}");
-        assert_eq!(text.parse::<Trace>().unwrap(), simplified, "{name}");
+    for Toy { name, lowered, .. } in all() {
+        let text = lowered.to_string();
+        assert!(text.contains("\" = concatenate axis=0 (\"") || merged_already(name), "{name}");
+        assert_eq!(&text.parse::<Trace>().unwrap(), lowered, "{name}");
     }
 }
 
 /// A second pass finds next to nothing that the first left: the search is local, and starts from elsewhere.
 #[test]
 fn simplifying_twice_changes_next_to_nothing() {
-    for (name, model) in toys() {
-        let trace = plan(&model, ElementType::F32).trace().unwrap().trace;
-        let (once, _) = primitives(&trace, &Options::default()).unwrap();
-        let (twice, _) = simplify(&once, &Options::default());
+    for Toy { name, lowered, .. } in all() {
+        let (twice, _) = simplify(lowered, &Options::default());
         let count = |trace: &Trace| trace.functions.iter().map(|f| f.len()).sum::<usize>();
-        let (once, twice) = (count(&once), count(&twice));
+        let (once, twice) = (count(lowered), count(&twice));
         assert!(twice <= once && twice as f64 >= 0.99 * once as f64, "{name}: {once}, then {twice}");
     }
 }
@@ -263,7 +277,9 @@ fn unsimplified_networks_are_token_exact() {
         let golden = Golden::fixture(fixture).unwrap();
         let weights = Weights { kernels: false, ..Weights::default() };
         let sizes = BuildOptions { rules: Rules::Off, weights, ..BuildOptions::of(&golden) };
-        let subject = build(&golden.model, &sizes, STEPS, Ok).unwrap();
+        // Without kernels, chunks compile slowly.
+        let entries = if long::is_wanted() { STEPS } else { &["decode"] };
+        let subject = build(&golden.model, &sizes, entries, Ok).unwrap();
         assert!(subject.module.parameters.iter().all(|p| p.recipe.is_none()));
         let report = check(&golden, &subject).unwrap();
         assert!(report.passes(), "{fixture}: {report}");
@@ -334,13 +350,13 @@ fn explanations_evaluate_every_step() {
     assert!(error.contains("`decode` has no node %9999"), "{error}");
 }
 
-/// The same bytes from twenty processes that differ in all that must not matter.
+/// The same bytes from processes that differ in all that must not matter: six in the short form, twenty in the long one.
 #[test]
-fn twenty_processes_write_the_same_bytes() {
+fn processes_write_the_same_bytes() {
     let binary = env!("CARGO_BIN_EXE_dump");
     let model = repository().join("tests/fixtures/gemma3-a");
     let mut found = std::collections::BTreeSet::new();
-    for process in 0..20 {
+    for process in 0..if long::is_wanted() { 20 } else { 6 } {
         let folder = tempfile::tempdir().unwrap();
         // Another path to the same checkpoint.
         let copy = folder.path().join(format!("model{process}"));
