@@ -18,6 +18,28 @@ use crate::step::{Step, check, human, start_error};
 /// share the cores of the machine.
 pub const AT_ONCE: usize = 2;
 
+/// The programs that take longest, measured on two cores, the longest first. They start first, so that no
+/// long program runs alone at the end.
+const LONGEST: [&str; 17] = [
+    "cli",
+    "serving",
+    "kernels",
+    "same_bits",
+    "precision",
+    "bisect",
+    "mesh",
+    "token_exact",
+    "composites",
+    "xla_quantized",
+    "families",
+    "xla",
+    "short",
+    "planted_faults",
+    "simplify",
+    "devices",
+    "constraint",
+];
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct TestProgram {
     /// The name of the test that you pass to `--test`, or the name of the package.
@@ -69,6 +91,13 @@ impl TestProgram {
         listed.map_or(0, |output| output.stdout.split(|&byte| byte == b'\n').count())
     }
 
+    /// Returns the place in the order in which programs start, the last of which starts first: those of
+    /// [`LONGEST`], then those with most tests.
+    fn order(&self, start: &dyn Fn(&Path) -> Command) -> (usize, usize) {
+        let place = LONGEST.iter().position(|name| *name == self.name);
+        (place.map_or(0, |place| LONGEST.len() - place), self.tests(start))
+    }
+
     /// Runs the test program, and returns whether all its tests passed.
     fn run(&self, start: &dyn Fn(&Path) -> Command, threads: usize) -> Result<bool, Error> {
         let mut command = self.command(start);
@@ -97,8 +126,7 @@ pub fn build(name: &str, cargo: &mut Command) -> Result<Vec<TestProgram>, Error>
     Ok(String::from_utf8_lossy(&output.stdout).lines().filter_map(TestProgram::named).collect())
 }
 
-/// Runs all test programs, `at_once` programs in parallel. The programs with the most tests run
-/// first. The function reports the end of each program, and prints the whole output of a failed
+/// Runs all test programs, `at_once` programs in parallel. The longest programs run first. The function reports the end of each program, and prints the whole output of a failed
 /// program. The callback `start` returns the command that starts a program.
 pub fn run(
     name: &str,
@@ -111,7 +139,7 @@ pub fn run(
     }
     eprintln!("==> {name}: {} programs, {at_once} at once", programs.len());
     let begun = Instant::now();
-    programs.sort_by_cached_key(|program| program.tests(start));
+    programs.sort_by_cached_key(|program| program.order(start));
     let threads = thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(at_once));
     let left = Mutex::new(programs);
     let next = || left.lock().ok()?.pop();
@@ -191,7 +219,13 @@ mod tests {
             run_of("b", "exit 101"),
             run_of("c", "exit 0"),
             run_of("d", "kill -9 $$"),
+            run_of(LONGEST[1], "exit 0"),
+            run_of(LONGEST[0], "exit 0"),
         ];
+        let mut sorted = all.clone();
+        sorted.sort_by_cached_key(|program| program.order(&shell));
+        let last: Vec<&str> = sorted[4..].iter().map(|program| &*program.name).collect();
+        assert_eq!(last, [LONGEST[1], LONGEST[0]], "the longest starts first");
         let error = run("tests", AT_ONCE, all, &shell).unwrap_err();
         let Error::Tests { mut failed, .. } = error else { panic!("{error}") };
         failed.sort();
@@ -199,7 +233,7 @@ mod tests {
         let log = std::fs::read_to_string(folder.path().join("log")).unwrap();
         let mut names: Vec<&str> = log.lines().filter_map(|line| line.split(' ').next()).collect();
         names.sort();
-        assert_eq!(names, ["a", "b", "c", "d"]);
+        assert_eq!(names, ["a", "b", "c", LONGEST[0], "d", LONGEST[1]]);
         assert!(log.lines().all(|line| line.contains(" --test-threads=")), "{log}");
         assert!(run("tests", AT_ONCE, vec![run_of("e", "exit 0")], &shell).is_ok());
         assert!(matches!(
