@@ -1,19 +1,21 @@
 //! Goldens of embeddings: what sentence-transformers answered (`tests/oracle/README.md`), and whether we answer the same.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use safetensors::SafeTensors;
 use serde::Deserialize;
+use tracewright::bake;
 use tracewright::embed::Embedder;
 use tracewright::errors::WithPath as _;
 use tracewright::lower::Weights;
 use tracewright::models::{self, fit};
-use tracewright::ops::ElementType;
+use tracewright::ops::{ElementType, Value};
 use tracewright::runtime::Device;
 use tracewright::simplify::Rules;
-use tracewright::trace::Trace;
+use tracewright::trace::{self, Argument, Evaluation, Parameter, Role, Trace};
 use tracewright::{Lowered, Plan, Program};
 
 use crate::built::{Built, Result, compiler, repository};
@@ -118,7 +120,54 @@ pub fn program(built: &Built) -> Program {
 pub fn check(golden: &Golden, built: &Built) -> Result<Comparison> {
     let program = program(built);
     let tokens: Vec<Vec<u32>> = golden.texts.iter().map(|text| text.tokens.clone()).collect();
-    let vectors = Embedder::new(&program, golden.vocab_size)?.embed(&tokens)?;
+    compare(golden, &Embedder::new(&program, golden.vocab_size)?.embed(&tokens)?)
+}
+
+/// The same for the evaluator's vectors, for `batch` texts per call. The last call may begin with texts of the one before.
+pub fn check_evaluated(
+    golden: &Golden,
+    batch: usize,
+    edit: impl FnOnce(Trace) -> Result<Trace>,
+) -> Result<Comparison> {
+    let fitted = fit::open(models::read, &golden.model, &[])?;
+    let plan = Plan::new(fitted.network, Some(ElementType::F32), Some(golden.max_length), None)?;
+    let trace = edit(Plan { batch, ..plan }.trace()?.trace)?;
+    let parameters = trace.parameters()?;
+    let sources = parameters.iter().flat_map(Parameter::sources);
+    let values: HashMap<&str, Option<Value>> =
+        sources.map(|(key, ty)| (key, bake::value(&fitted.checkpoint, key, ty))).collect();
+    let entry = trace.function(trace.entries[0]);
+    let signature = entry.signature();
+    let result = signature.results.iter().position(|result| result.role == Role::Embedding);
+    let result = result.ok_or("the entry point returns no embedding")?;
+    let mut vectors = Vec::new();
+    for start in (0..golden.texts.len()).step_by(batch) {
+        let first = start.min(golden.texts.len() - batch);
+        let texts = &golden.texts[first..first + batch];
+        let argument = |argument: &Argument| {
+            let numbers: Vec<f64> = match argument.role {
+                Role::Tokens => {
+                    let padded = |text: &Text| {
+                        let padding = std::iter::repeat_n(0, argument.ty.shape[1] - text.tokens.len());
+                        text.tokens.iter().copied().chain(padding).map(f64::from).collect::<Vec<_>>()
+                    };
+                    texts.iter().flat_map(padded).collect()
+                }
+                _ => texts.iter().map(|text| text.tokens.len() as f64).collect(),
+            };
+            Value::new(argument.ty.clone(), numbers)
+        };
+        let arguments = signature.arguments.iter().map(argument).collect();
+        let evaluation = Evaluation { parameters: &|key| values.get(key)?.clone(), watch: None };
+        let found = trace::evaluate(&trace, &entry.name, arguments, evaluation)?.swap_remove(result);
+        let features = found.ty.shape[1];
+        vectors.truncate(first);
+        vectors.extend(found.data.chunks(features).map(|row| row.iter().map(|x| *x as f32).collect()));
+    }
+    compare(golden, &vectors)
+}
+
+fn compare(golden: &Golden, vectors: &[Vec<f32>]) -> Result<Comparison> {
     let mut report = Comparison { texts: vectors.len(), ..Comparison::default() };
     for (text, found) in vectors.iter().enumerate() {
         let expected = golden.vector(text)?;

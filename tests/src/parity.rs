@@ -156,7 +156,7 @@ pub fn compare(
             say(&format!("error and divergence in {element}"));
             let sizes = BuildOptions { element, ..BuildOptions::of(golden) };
             let subject = golden::build(&golden.model, &sizes, &["decode", "score"], Ok)?;
-            Some(NarrowParity::new(element, &precision::measure(golden, &subject)?))
+            Some(NarrowParity::new(element, &precision::measure(golden, &subject.network)?))
         }
         false => None,
     };

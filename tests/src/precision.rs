@@ -4,10 +4,10 @@
 use std::fmt;
 
 use serde::Serialize;
-use tracewright::generate::Session;
+use tracewright::generate::{Executor, Network, Session};
 
 use crate::built::Result;
-use crate::golden::{self, Golden, Subject, best, lead, max_error};
+use crate::golden::{self, Golden, best, lead, max_error};
 
 /// How many times transformers' own error ours may be.
 pub const FACTOR: f64 = 1.1;
@@ -243,7 +243,7 @@ fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
 /// Compares the logits at all positions of a golden's sequences, and its greedy continuations, which the
 /// module itself chooses. Prompts without all logits are left out. If no entry point scores, both comparisons
 /// run token by token.
-pub fn measure(golden: &Golden, subject: &Subject) -> Result<Precision> {
+pub fn measure<E: Executor>(golden: &Golden, network: &Network<E>) -> Result<Precision> {
     let full = golden.prompts.iter().enumerate().filter(|(_, prompt)| prompt.full);
     let full: Vec<_> =
         full.map(|(i, prompt)| Ok((i, prompt, golden.reference(i)?))).collect::<Result<_>>()?;
@@ -266,11 +266,11 @@ pub fn measure(golden: &Golden, subject: &Subject) -> Result<Precision> {
         }
     }
     let decided = |exact: &[f32]| f64::from(lead(exact)) > 2.0 * largest;
-    let scores = subject.module.signatures.iter().any(|signature| signature.name == "score");
+    let scores = network.has_scorer();
     for &(i, prompt, ref reference) in &full {
         let fed = prompt.fed();
-        let at_once = scores.then(|| Session::new(&subject.network).score(&fed)).transpose()?;
-        let mut session = Session::new(&subject.network);
+        let at_once = scores.then(|| Session::new(network).score(&fed)).transpose()?;
+        let mut session = Session::new(network);
         let start = found.decoded.squares.len();
         for (position, token) in fed.iter().enumerate() {
             let (exact, own) = reference.both(position)?;
@@ -293,8 +293,7 @@ pub fn measure(golden: &Golden, subject: &Subject) -> Result<Precision> {
                 }
             }
         }
-        let chosen =
-            golden::greedy(&subject.network, &prompt.prompt_tokens, prompt.tokens.len(), false)?.tokens;
+        let chosen = golden::greedy(network, &prompt.prompt_tokens, prompt.tokens.len(), false)?.tokens;
         let same = chosen.iter().zip(&prompt.tokens).take_while(|(a, b)| a == b).count();
         let position = prompt.prompt_tokens.len() - 1 + same;
         if same < prompt.tokens.len()

@@ -278,8 +278,14 @@ fn factor_in_bf16(name: &str, replace: impl Fn(&mut Builder<'_>, &Op, &[NodeId])
         Ok(faulty)
     };
     let sizes = BuildOptions { element: ElementType::Bf16, ..BuildOptions::of(&golden) };
-    let subject = build(&golden.model, &sizes, &["decode", "score"], edit).unwrap();
-    let found = precision::measure(&golden, &subject).unwrap();
+    let entries = ["decode", "score"];
+    let found = match long::is_wanted() {
+        true => precision::measure(&golden, &build(&golden.model, &sizes, &entries, edit).unwrap().network),
+        false => {
+            evaluated(&golden.model, &sizes, &entries, edit, |network| precision::measure(&golden, network))
+        }
+    };
+    let found = found.unwrap();
     println!("{name}: {found}");
     found.factor()
 }
@@ -329,7 +335,8 @@ fn the_factor_of_embeddings_not_rounded() {
     assert!((factor - 1.0).abs() > COMMON, "{factor}");
 }
 
-/// How an embedding compares with sentence-transformers after `replace` went over its trace; texts stand two by two.
+/// How an embedding compares with sentence-transformers after `replace` went over its trace; texts stand two by two. The
+/// evaluator computes it, unless the long form is wanted; `embedding` computes it in IREE.
 fn embedded(replace: impl Fn(&mut Builder<'_>, &Op, &[NodeId]) -> Replaced) -> embedding::Comparison {
     let golden = embedding::Golden::fixture("embeddinggemma").unwrap();
     let edit = |trace| {
@@ -337,7 +344,11 @@ fn embedded(replace: impl Fn(&mut Builder<'_>, &Op, &[NodeId]) -> Replaced) -> e
         faulty.verify()?;
         Ok(faulty)
     };
-    embedding::check(&golden, &embedding::build(&golden, ElementType::F32, 2, edit).unwrap()).unwrap()
+    match long::is_wanted() {
+        true => embedding::check(&golden, &embedding::build(&golden, ElementType::F32, 2, edit).unwrap()),
+        false => embedding::check_evaluated(&golden, 2, edit),
+    }
+    .unwrap()
 }
 
 /// Asserts that a fault is found in an embedding.

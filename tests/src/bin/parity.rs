@@ -196,8 +196,10 @@ fn case(folder: &Path, summary: &mut Summary) -> Result<(String, bool)> {
         for (kernels, how) in [(true, "with kernels"), (false, "without")] {
             let weights = Weights { kernels, ..sizes.weights.clone() };
             let sizes = BuildOptions { element: golden.storage, weights, ..BuildOptions::of(&golden) };
-            let found =
-                precision::measure(&golden, &golden::build(folder, &sizes, &["decode", "score"], Ok)?)?;
+            let found = precision::measure(
+                &golden,
+                &golden::build(folder, &sizes, &["decode", "score"], Ok)?.network,
+            )?;
             lines.push(format!("{how} {found}"));
             passes &= found.wrong.is_empty();
             summary.narrow.entry((family.to_owned(), how)).or_default().add(found);
