@@ -1,7 +1,7 @@
 //! A lowered network made ready to be called, with what tests want to know about it.
 
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
 use tracewright::Lowered;
 use tracewright::bake::Baked;
@@ -47,12 +47,18 @@ impl Built {
     }
 }
 
-/// The compiler that `cargo xtask setup` installs, or else the one on PATH.
+/// The compiler that `cargo xtask setup` installs, or else the one on PATH. It is asked for its version once.
 pub fn compiler() -> Result<Compiler> {
+    static FOUND: OnceLock<Compiler> = OnceLock::new();
+    if let Some(compiler) = FOUND.get() {
+        return Ok(compiler.clone());
+    }
     let environment = repository().join(".tracewright/venv");
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = ["bin", "Scripts"].map(|folder| environment.join(folder)).into_iter();
-    Ok(Compiler::find(None, &folders.chain(std::env::split_paths(&path)).collect::<Vec<_>>())?)
+    let compiler = Compiler::find(None, &folders.chain(std::env::split_paths(&path)).collect::<Vec<_>>())?;
+    compiler.version()?;
+    Ok(FOUND.get_or_init(|| compiler).clone())
 }
 
 pub fn repository() -> PathBuf {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tracewright::lower;
 use tracewright::ops::Value;
@@ -17,11 +17,17 @@ use tracewright::trace::{Argument, Trace};
 use crate::calls::{Calls, CheckedCall, WeightValues};
 use crate::level;
 
-/// The compiler that `cargo xtask setup` installs; a test without it fails and says so.
+/// The compiler that `cargo xtask setup` installs; a test without it fails and says so. It is asked for its version once.
 pub fn compiler() -> Compiler {
-    let environment = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.tracewright/venv");
-    let folders = [environment.join("bin"), environment.join("Scripts")];
-    Compiler::find(None, &folders).unwrap_or_else(|error| panic!("{error}"))
+    static FOUND: OnceLock<Compiler> = OnceLock::new();
+    let find = || {
+        let environment = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.tracewright/venv");
+        let folders = [environment.join("bin"), environment.join("Scripts")];
+        let compiler = Compiler::find(None, &folders).unwrap_or_else(|error| panic!("{error}"));
+        compiler.version().unwrap_or_else(|error| panic!("{error}"));
+        compiler
+    };
+    FOUND.get_or_init(find).clone()
 }
 
 /// Compiles a module as these options say.
