@@ -6,7 +6,7 @@
 //         --iree-opt-aggressively-propagate-transposes -o OUT.vmfb
 //     iree-run-module --device=vulkan --module=OUT.vmfb --function=main --input=@w.npy --input=@x.npy
 //
-// Way round: none; such programs are refused (targets/src/device/vulkan.rs).
+// Way round: none; such programs are refused (lower/targets/src/device/vulkan.rs).
 func.func @main(%w: tensor<64x5x16xi8>, %x: tensor<8x5x16xi8>) -> tensor<5x8x64xi32> {
   %c = stablehlo.constant dense<16> : tensor<64x5x16xi8>
   %m = stablehlo.multiply %w, %c : tensor<64x5x16xi8>

@@ -63,7 +63,7 @@ pub fn xla(
 
 /// If the program computes the maximum of a result of the entry point, the function replaces NaN by
 /// infinity in the operand of the maximum. On CPUs, XLA's maximum and its all-reduce of a maximum
-/// ignore NaN (the test `a_maximum_ignores_nan` in `pjrt/tests/plugin.rs`). With infinity instead
+/// ignore NaN (the test `a_maximum_ignores_nan` in `run/pjrt/tests/plugin.rs`). With infinity instead
 /// of NaN, every device selects the token with the NaN as the most likely token. The logit of the
 /// selected token is then NaN, so you notice the error.
 fn with_nan_as_infinity(trace: &Trace, entry: usize) -> Result<Trace, LowerError> {

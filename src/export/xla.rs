@@ -1,6 +1,6 @@
 //! Writes exports for XLA. An export is a folder with a module for each entry point, and a
 //! manifest. The manifest describes each argument, how devices partition the argument, and the file
-//! and offset of each weight. The Python package in `python/tracewright_xla` runs an export for
+//! and offset of each weight. The Python package in `tools/python/tracewright_xla` runs an export for
 //! XLA.
 
 use std::collections::BTreeSet;

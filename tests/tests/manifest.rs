@@ -10,5 +10,5 @@ fn the_schema_is_that_of_the_types() {
     let text = serde_json::to_string_pretty(&schema).unwrap() + "\n";
     expect_test::expect_file!["../../docs/manifest.schema.json"].assert_eq(&text);
     // The Python package validates manifests by this copy.
-    expect_test::expect_file!["../../python/tracewright_xla/manifest.schema.json"].assert_eq(&text);
+    expect_test::expect_file!["../../tools/python/tracewright_xla/manifest.schema.json"].assert_eq(&text);
 }

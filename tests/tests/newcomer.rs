@@ -11,7 +11,7 @@ use std::time::Instant;
 use blocks::{CodeBlock, own_network};
 use tracewright_tests::built::repository;
 
-#[path = "../../cli/tests/blocks.rs"]
+#[path = "../../tools/cli/tests/blocks.rs"]
 mod blocks;
 
 /// The commands of the chapter as one script, so that each block finds the exports and the folder of the

@@ -24,7 +24,7 @@ use tracewright_tests::tensors::{floats, tokens};
 
 use blocks::{CodeBlock, own_network};
 
-#[path = "../../cli/tests/blocks.rs"]
+#[path = "../../tools/cli/tests/blocks.rs"]
 mod blocks;
 #[path = "../../examples/parallel/src/main.rs"]
 #[allow(dead_code, reason = "it is no program here")]

@@ -169,7 +169,7 @@ fn m1_cargo_and_iree_compile_are_enough() {
     for never in ["melior", "mlir-sys", "llvm-sys", "inkwell", "tblgen", "bindgen", "clang-sys"] {
         assert!(!packages.contains(never), "`{never}` is in Cargo.lock");
     }
-    let pinned = read("xtask/requirements.txt");
+    let pinned = read("tools/xtask/requirements.txt");
     assert!(pinned.contains("iree-base-compiler==3.13.0"), "{pinned}");
 }
 
@@ -183,7 +183,7 @@ fn m10_no_checkout_of_iree() {
 #[test]
 fn k13_continuous_integration_runs_format_lints_and_tests() {
     assert!(read(".ci/run").contains("cargo xtask test"));
-    let chores = read("xtask/src/chores.rs");
+    let chores = read("tools/xtask/src/chores.rs");
     for step in ["\"fmt\", \"--all\", \"--check\"", "\"clippy\"", "\"-D\", \"warnings\"", "\"test\""] {
         assert!(chores.contains(step), "`{step}` is no step of `cargo xtask test`");
     }

@@ -28,8 +28,8 @@ fn constants(source: &str) -> Vec<(String, String)> {
 fn the_table_has_the_limits_of_the_code() {
     let read = |path: &str| fs::read_to_string(repository().join(path)).unwrap();
     let table = read("docs/reference/limits.md");
-    let mut limits = constants(&read("files/src/limits.rs"));
-    limits.extend(constants(&read("errors/src/lib.rs")));
+    let mut limits = constants(&read("irpa/files/src/limits.rs"));
+    limits.extend(constants(&read("irpa/errors/src/lib.rs")));
     assert!(limits.len() > 10, "{limits:?}");
     for (name, value) in &limits {
         let row = table.lines().find(|line| line.contains(&format!("| `{name}`")));

@@ -15,7 +15,7 @@ use ops::{ElementType, Op, TensorType, Value};
 use support::stored;
 use trace::{NodeKind, Trace};
 use tracewright::lower::Weights;
-use tracewright::models::{Architecture as _, ModelConfig, ModelKind};
+use tracewright::models::{ModelConfig, ModelKind};
 use tracewright::simplify::{Check, Options, Rules, explain, simplify};
 use tracewright::{Plan, primitives};
 use tracewright_tests::built::repository;

@@ -1,7 +1,8 @@
 //! Tests that the verification accepts valid traces, and reports the errors of invalid traces.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
-use errors::WithCauses;
+use std::error::Error as _;
+
 use ops::ops::{Binary, BinaryKind};
 use ops::{ElementType, TensorType, Value};
 use tracewright_trace::*;
@@ -127,7 +128,11 @@ fn every_kind_of_broken_trace_is_refused() {
     ];
     for (nodes, expected) in broken {
         let error = main_of(nodes).verify().unwrap_err();
-        let error = WithCauses(&error).to_string();
+        let (mut cause, mut error) = (error.source(), error.to_string());
+        while let Some(inner) = cause {
+            error += &format!(": {inner}");
+            cause = inner.source();
+        }
         assert!(error.contains(expected), "`{error}` lacks `{expected}`");
     }
 

@@ -1,0 +1,92 @@
+//! Clients of the registries, unchanged. `cargo xtask test` installs them.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::LazyLock;
+
+use crate::client::*;
+use crate::support::*;
+
+/// A server with a model for chats and one for embeddings.
+static BOTH: LazyLock<Serving> = LazyLock::new(|| {
+    let embedder = format!("embedder={}", text(&fixture("embeddinggemma")));
+    Serving::until_the_end(&[text(&demo()), &embedder])
+});
+
+/// The Python packages, if they are installed.
+fn packages() -> Option<PathBuf> {
+    let lib = fs::read_dir(root().join(".tracewright/clients/lib")).into_iter().flatten().flatten();
+    lib.map(|python| python.path().join("site-packages")).find(|path| path.join("openai").is_dir())
+}
+
+#[track_caller]
+fn python(client: &str) {
+    let Some(packages) = packages() else {
+        eprintln!("clients are left out: `cargo xtask setup --clients` installs them");
+        return;
+    };
+    let script = root().join("tools/cli/tests/serving/clients.py");
+    let mut command = Command::new("python3");
+    command.arg(script).arg(client).arg(BOTH.port.to_string()).env("PYTHONPATH", packages);
+    // No client asks another server.
+    command.env("LANGSMITH_TRACING", "false").env("NO_PROXY", "*");
+    assert_eq!(succeed(&mut command).out, "good\n");
+}
+
+#[test]
+fn openai_python_chats() {
+    python("openai_chat");
+}
+
+#[test]
+fn openai_python_embeds() {
+    python("openai_embeddings");
+}
+
+#[test]
+fn openai_python_uses_responses() {
+    python("openai_responses");
+}
+
+#[test]
+fn anthropic_python() {
+    python("anthropic");
+}
+
+#[test]
+fn langchain() {
+    python("langchain");
+}
+
+/// The folder of npm's packages, if `node` exists and the package is installed.
+fn node_package(name: &str) -> Option<PathBuf> {
+    let folder = root().join(".tracewright/clients-js");
+    let has_node = Command::new("node").arg("--version").output().is_ok_and(|output| output.status.success());
+    if has_node && folder.join("node_modules").join(name).is_dir() {
+        return Some(folder);
+    }
+    eprintln!("{name} is left out: `cargo xtask setup --clients` installs it if node exists");
+    None
+}
+
+#[test]
+fn openai_javascript() {
+    let Some(folder) = node_package("openai") else { return };
+    let mut command = Command::new("node");
+    command.arg(root().join("tools/cli/tests/serving/clients.mjs")).arg(folder.join("node_modules/openai"));
+    assert_eq!(succeed(command.arg(BOTH.port.to_string())).out, "good\n");
+}
+
+/// The chat page in a browser: `page.mjs` lists the checks.
+#[test]
+fn the_page_chats_in_a_browser() {
+    let Some(folder) = node_package("@sparticuz/chromium") else { return };
+    let serving = Serving::of(&[text(&demo())]);
+    let mut command = Command::new("node");
+    command.arg(root().join("tools/cli/tests/serving/page.mjs")).arg(&folder).arg(serving.port.to_string());
+    // The package unpacks the browser into the temporary folder once.
+    let browser = folder.join("browser");
+    fs::create_dir_all(&browser).unwrap();
+    assert_eq!(succeed(command.env("TMPDIR", browser)).out, "good\n");
+}

