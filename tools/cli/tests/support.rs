@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::LazyLock;
 
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde_json::{Map, Value};
@@ -51,8 +52,33 @@ pub fn in_packages(program: &str) -> PathBuf {
     found.unwrap_or_else(|| panic!("no `{program}` in {}: run `cargo xtask setup`", lib.display()))
 }
 
+/// The compiler. On Linux, it is behind a script that compiles no module a second time.
 pub fn iree_compile() -> PathBuf {
-    in_packages("iree/compiler/_mlir_libs/iree-compile")
+    static COMPILER: LazyLock<PathBuf> = LazyLock::new(|| {
+        let compiler = in_packages("iree/compiler/_mlir_libs/iree-compile");
+        if cfg!(target_os = "linux") { remembering(&compiler) } else { compiler }
+    });
+    COMPILER.clone()
+}
+
+/// The script in front of this compiler. Another compiler or another processor has another folder for results.
+fn remembering(compiler: &Path) -> PathBuf {
+    let installed = fs::metadata(compiler).unwrap().modified().unwrap();
+    let features = tracewright::targets::Target::host().features;
+    let script = include_str!("iree-compile.sh");
+    let key = blake3::hash(format!("{compiler:?} {installed:?} {features:?} {script}").as_bytes()).to_hex();
+    let results = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("compiled-{}", &key[..16]));
+    let place = results.join("iree-compile");
+    if !place.exists() {
+        fs::create_dir_all(&results).unwrap();
+        let paths = format!("\ncompiler='{}'\nresults='{}'\n", compiler.display(), results.display());
+        let mut file = tempfile::NamedTempFile::new_in(&results).unwrap();
+        file.write_all(script.replacen('\n', &paths, 1).as_bytes()).unwrap();
+        #[cfg(unix)]
+        fs::set_permissions(file.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        file.into_temp_path().persist(&place).unwrap();
+    }
+    place
 }
 
 /// XLA's plugin for the CPU, if `cargo xtask setup --xla` has installed it.
