@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
+use crate::schemas::SIZES;
 use crate::support::*;
 
 /// Gives a command this text on stdin.
@@ -138,8 +139,8 @@ fn the_exit_code_names_the_signal() {
     let folder = folder();
     for (signal, code) in [("-INT", 130), ("-TERM", 143), ("-HUP", 129)] {
         let logits = folder.path().join("logits.safetensors");
-        let mut command = tracewright(&["generate", text(&demo()), "-p", "Once", "--context", "512"]);
-        command.args(["--chunk", "16", "-n", "-1", "--ignore-eos", "--save-logits", text(&logits)]);
+        let mut command = tracewright(&["generate", text(&demo()), "-p", "Once"]);
+        command.args(SIZES).args(["-n", "-1", "--ignore-eos", "--save-logits", text(&logits)]);
         let mut child = spawn(&mut command);
         child.stdout.as_mut().unwrap().read_exact(&mut [0; 20]).unwrap();
         let (found, said) = signalled(child, signal);
@@ -148,8 +149,8 @@ fn the_exit_code_names_the_signal() {
         assert!(listing(folder.path()).is_empty(), "{:?}", listing(folder.path()));
 
         // In a chat, Ctrl-C ends an answer, and the others end the chat.
-        let mut chat = tracewright(&["chat", text(&demo()), "--context", "512", "--chunk", "16", "-n", "-1"]);
-        let mut child = spawn(chat.stdin(Stdio::piped()));
+        let mut chat = tracewright(&["chat", text(&demo()), "-n", "-1"]);
+        let mut child = spawn(chat.args(SIZES).stdin(Stdio::piped()));
         let mut typed = child.stdin.take().unwrap();
         writeln!(typed, "Hello").unwrap();
         child.stdout.as_mut().unwrap().read_exact(&mut [0; 10]).unwrap();
@@ -166,11 +167,9 @@ fn the_exit_code_names_the_signal() {
 #[test]
 fn the_plugin_of_the_checkout_is_found() {
     let Some(plugin) = cpu_plugin() else { return };
-    let mut command = bare(&["generate", text(&demo()), "--engine", "xla", "-p", "Once", "-n", "2"]);
-    command
-        .args(["--context", "64", "--chunk", "16"])
-        .env("TRACEWRIGHT_CACHE", root().join(".tracewright/cache"));
-    succeed(&mut command);
+    let model = fixture("llama-tied");
+    let mut command = bare(&["generate", text(&model), "--engine", "xla", "--tokens", "5", "-n", "2"]);
+    succeed(command.args(SMALL).env("TRACEWRIGHT_CACHE", root().join(".tracewright/cache")));
     let listed = succeed(&mut tracewright(&["devices", "--json"])).out;
     let listed: Value = serde_json::from_str(&listed).unwrap();
     let found =

@@ -216,13 +216,12 @@ fn afresh_prefix(model: &str, messages: &[Value], out: &str) -> String {
 #[test]
 fn a_full_context_is_said_and_the_chat_goes_on() {
     let model = demo();
-    let mut command =
-        tracewright(&["chat", text(&model), "--dtype", "f32", "--context", "128", "--chunk", "64"]);
+    let mut command = tracewright(&["chat", text(&model), "--context", "64", "--chunk", "16"]);
     let long = "a brave owl and a fox ".repeat(60);
     let ran = said(command.stdin(Stdio::piped()), &format!("{long}\n{FIRST}\n"));
-    assert!(ran.err.contains("expected at most 128, the `--context`; /reset begins a new chat; `--context N` takes more, up to 1024"), "{}", ran.err);
+    assert!(ran.err.contains("expected at most 64, the `--context`; /reset begins a new chat; `--context N` takes more, up to 1024"), "{}", ran.err);
     assert_eq!(read(&ran.err).len(), 1, "{}", ran.err);
-    assert!(ran.err.contains("the context of 128 tokens is full: /reset") && ran.out.len() > 50, "{ran:?}");
+    assert!(ran.err.contains("the context of 64 tokens is full: /reset") && ran.out.len() > 50, "{ran:?}");
 }
 
 #[test]

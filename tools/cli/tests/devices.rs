@@ -53,16 +53,17 @@ fn a_device_that_cannot_be_used_is_named() {
 
 #[test]
 fn an_export_runs_on_the_kind_of_device_that_it_was_made_for() {
-    let (folder, demo) = (folder(), demo());
+    let (folder, model) = (folder(), fixture("llama-tied"));
     let out = folder.path().join("out");
     let out = out.to_str().unwrap();
-    let sizes = ["--target", "cuda", "--context", "64", "--chunk", "8"];
-    succeed(&mut tracewright(&[&["export", demo.to_str().unwrap(), "-o", out][..], &sizes].concat()));
+    // The least to compile: one token at a time.
+    let sizes = ["--target", "cuda", "--context", "40", "--chunk", "1"];
+    succeed(&mut tracewright(&[&["export", text(&model), "-o", out][..], &sizes].concat()));
     let manifest = std::fs::read(folder.path().join("out/manifest.json")).unwrap();
     let manifest: Value = serde_json::from_slice(&manifest).unwrap();
     assert_eq!((&manifest["device"], &manifest["target_cpu"]), (&"cuda".into(), &"sm_80".into()));
     assert!(manifest["cpu_features"].as_array().unwrap().contains(&"b16".into()), "{manifest}");
-    let ran = run(&mut tracewright(&["generate", out, "-p", "Once", "-n", "1", "--device", "cpu"]));
+    let ran = run(&mut tracewright(&["generate", out, "--tokens", "5", "-n", "1", "--device", "cpu"]));
     assert_eq!(ran.code, Some(2), "{}", ran.err);
     assert!(ran.err.contains("`--device` is cpu, but the model was exported for cuda"), "{}", ran.err);
 }

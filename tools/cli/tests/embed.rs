@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 use crate::support::*;
 
 const FIXTURES: [&str; 2] = ["embeddinggemma", "embeddinggemma-saved"];
+/// The element type of the goldens, and sizes that these tests share.
+const SIZES: [&str; 6] = ["--dtype", "f32", "--length", "40", "--batch", "4"];
 
 /// The texts of a golden.
 fn golden(fixture_name: &str) -> Vec<Value> {
@@ -39,8 +41,8 @@ fn numbers(vector: &Value) -> Vec<f32> {
 /// The command for a fixture, in the element type of its golden.
 fn embed(fixture_name: &str, arguments: &[&str]) -> std::process::Command {
     let folder = fixture(fixture_name);
-    let mut command = tracewright(&["embed", text(&folder), "--dtype", "f32"]);
-    command.args(arguments);
+    let mut command = tracewright(&["embed", text(&folder)]);
+    command.args(SIZES).args(arguments);
     command
 }
 
@@ -52,7 +54,7 @@ fn texts_give_the_tokens_and_vectors_of_the_golden() {
         for prompt in [None, Some("query"), Some("document")] {
             let chosen: Vec<usize> =
                 (0..golden.len()).filter(|&i| golden[i]["prompt"].as_str() == prompt).collect();
-            let mut arguments = vec!["--json", "--length", "40", "--batch", "4"];
+            let mut arguments = vec!["--json"];
             for &i in &chosen {
                 arguments.extend(["-p", golden[i]["text"].as_str().unwrap()]);
             }
@@ -112,7 +114,9 @@ fn token_ids_are_taken_as_they_are() {
 /// A shorter length cuts more, and keeps the token that ends a text.
 #[test]
 fn a_length_cuts_texts() {
-    let ran = succeed(&mut embed(FIXTURES[0], &["-p", "Once upon a time", "--length", "4", "--json"]));
+    let model = fixture(FIXTURES[0]);
+    let shorter = ["--dtype", "f32", "--length", "4", "--json"];
+    let ran = succeed(tracewright(&["embed", text(&model), "-p", "Once upon a time"]).args(shorter));
     let object: Value = serde_json::from_str(&ran.out).unwrap();
     assert_eq!(object["texts"][0]["tokens"], json!([2, 452, 565, 1]));
     assert_eq!(object["texts"][0]["cut_from"], json!(6));
@@ -161,7 +165,7 @@ fn a_default_prompt_stands_in_front_unless_another_is_named() {
     let of = |prompt: &str| golden.iter().find(|text| text["prompt"] == prompt).unwrap();
     for (prompt, more) in [("query", &[][..]), ("document", &["--prompt-name", "document"])] {
         let given = ["embed", text(model.path()), "--json", "-p", of(prompt)["text"].as_str().unwrap()];
-        let ran = succeed(tracewright(&given).args(more));
+        let ran = succeed(tracewright(&given).args(SIZES).args(more));
         let object: Value = serde_json::from_str(&ran.out).unwrap();
         assert_eq!(object["texts"][0]["tokens"], of(prompt)["tokens"]);
     }
@@ -178,9 +182,9 @@ fn a_vector_that_is_none_is_an_error() {
         edit_tensors(model, norm);
     });
     for more in [&[][..], &["--json"]] {
-        let mut command = tracewright(&["embed", text(model.path()), "--dtype", "f32", "-p", "Once"]);
-        let ran =
-            refused(command.args(more), 1, &["in the embedding of text 0 is NaN, expected a finite number"]);
+        let mut command = tracewright(&["embed", text(model.path()), "-p", "Once"]);
+        command.args(SIZES).args(more);
+        let ran = refused(&mut command, 1, &["in the embedding of text 0 is NaN, expected a finite number"]);
         assert!(ran.out.is_empty(), "{}", ran.out);
     }
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::schemas::SIZES;
 use crate::support::*;
 
 /// Kills of each command in every run.
@@ -508,7 +509,7 @@ fn a_file_that_is_cut_off_while_it_is_mapped() {
 
     const SIGBUS: i32 = 7;
     let out = folder();
-    succeed(tracewright(&["export", text(&demo()), "-o", text(out.path())]).args(["--context", "512"]));
+    succeed(tracewright(&["export", text(&demo()), "-o", text(out.path())]).args(SIZES));
     let archive = out.path().join("model.irpa");
     let bytes = fs::read(&archive).unwrap();
     let cut = |length: usize| {

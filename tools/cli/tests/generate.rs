@@ -371,7 +371,7 @@ fn what_is_longer_than_the_context_is_told_its_limit() {
     // It was made for 64.
     let exported = |context: &str| {
         let export = out.path().join(context);
-        let mut command = tracewright(&["export", text(&model), "-o", text(&export), "--kernels", "off"]);
+        let mut command = tracewright(&["export", text(&model), "-o", text(&export)]);
         succeed(command.args(["--context", context, "--chunk", "8"]));
         export
     };

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use console::output::{self, OUTPUTS};
 
+use crate::schemas::SIZES;
 use crate::support::*;
 
 /// A kind of file, the name that the file gets, and the command that writes it.
@@ -21,7 +22,7 @@ fn dump(out: &Path, more: &[&str]) -> Command {
 
 fn bench(option: &str, out: &Path) -> Command {
     let mut command = tracewright(&["bench", "decode", text(&demo()), "--rounds", "1", "--tokens", "1"]);
-    command.args(["--context", "64", option, text(out)]);
+    command.args(["--context", "64", "--chunk", "8", option, text(out)]);
     command
 }
 
@@ -47,7 +48,8 @@ const WRITERS: &[Output] = &[
     (output::MESSAGES.name, FILE, |out| {
         // `/save` is typed, and a chat goes on behind an error.
         let mut command = Command::new("/bin/sh");
-        let chat = tracewright(&["chat", text(&demo()), "--context", "512", "--chunk", "64", "-n", "4"]);
+        let mut chat = tracewright(&["chat", text(&demo()), "-n", "4"]);
+        chat.args(SIZES);
         let script = "said=$(printf 'Hello\\n/save %s\\n' \"$0\" | \"$@\" 2>&1); echo \"$said\" | grep -A9 '^error' >&2 && exit 1 || exit 0";
         command.args(["-c", script, text(out)]).arg(chat.get_program()).args(chat.get_args()).env_clear();
         command.env("PATH", "/usr/bin:/bin");
@@ -145,7 +147,7 @@ fn a_folder_that_is_written_leaves_what_links_lead_to() {
         |out| export_xla(&fixture("llama-untied"), out),
         |out| {
             let mut command = tracewright(&["export", text(&fixture("llama-untied")), "-o", text(out)]);
-            command.args(SMALL).args(["--kernels", "off"]);
+            command.args(SMALL);
             command
         },
     ];

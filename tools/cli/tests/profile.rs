@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use crate::support::*;
 
 /// Those of the benchmarks too, so that each network is compiled once.
 const SIZES: [&str; 4] = ["--context", "64", "--chunk", "8"];
-const DECODE: [&str; 3] = ["decode", "--tokens", "4"];
 
 fn json_of(path: &Path) -> Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
@@ -36,6 +37,13 @@ fn measured(folder: &Path, case: &[&str]) -> (Value, Value) {
     (json_of(&trace), json_of(&report))
 }
 
+/// The profile of a step, its folder, and the report of the benchmark.
+static DECODED: LazyLock<(TempDir, Value, Value)> = LazyLock::new(|| {
+    let folder = folder();
+    let (trace, report) = measured(folder.path(), &[&["decode", "--tokens", "4"], &SIZES[..]].concat());
+    (folder, trace, report)
+});
+
 fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
 }
@@ -53,8 +61,7 @@ fn near(a: f64, b: f64) {
 /// other on a single track, with the layers in order. They cover everything that the benchmark measured.
 #[test]
 fn k5_a_trace_has_every_dispatch_of_a_step_in_order() {
-    let folder = folder();
-    let (trace, report) = measured(folder.path(), &[DECODE.as_slice(), &SIZES].concat());
+    let (_, trace, report) = &*DECODED;
     let events = trace["traceEvents"].as_array().unwrap();
     let (said, complete): (Vec<_>, Vec<_>) = events.iter().partition(|event| event["ph"] == "M");
     assert_eq!(said.iter().map(|event| &event["name"]).collect::<Vec<_>>(), ["process_name", "thread_name"]);
@@ -105,8 +112,7 @@ fn took(graphs: &BTreeMap<&str, &Value>, id: &str) -> f64 {
 /// Nothing of what was measured is lost on the way to the nodes, at any stage; the sizes are those of the profile.
 #[test]
 fn the_page_shows_what_was_measured() {
-    let folder = folder();
-    measured(folder.path(), &[DECODE.as_slice(), &SIZES].concat());
+    let (folder, ..) = &*DECODED;
     let profile = folder.path().join("trace.json");
     let dump = |more: &[&str]| trace_dump(&[&[text(&demo()), "--profile", text(&profile)], more].concat());
     let report: Value = serde_json::from_str(&succeed(&mut dump(&["--emit", "json"])).out).unwrap();

@@ -21,7 +21,7 @@ fn bake(model: &Path, archive: &Path) -> Command {
 }
 
 fn export(model: &Path, out: &Path) -> Command {
-    let mut command = tracewright(&["export", text(model), "-o", text(out), "--kernels", "off"]);
+    let mut command = tracewright(&["export", text(model), "-o", text(out)]);
     command.args(SMALL);
     command
 }

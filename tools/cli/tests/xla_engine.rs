@@ -23,8 +23,8 @@ const TWO_DEVICES: [&str; 4] = ["--mesh", "model=2", "--shard", "V=none"];
 #[test]
 fn a_second_start_compiles_nothing() {
     let Some(plugin) = cpu_plugin() else { return };
-    let (folder, demo) = (folder(), demo());
-    let generate = ["generate", text(&demo), "-p", "Once upon a time", "-n", "8", "--dtype", "f32"];
+    let (folder, model) = (folder(), fixture("llama-tied"));
+    let generate = [&["generate", text(&model), "--tokens", "5,17,3", "-n", "8"], SMALL].concat();
     let [cold, warm] = [(); 2].map(|()| json(&plugin, folder.path(), &generate));
     let engine = ["--engine", "xla", "--plugin", text(&plugin)];
     let mut quiet = bare(&[&generate[..], &engine].concat());
