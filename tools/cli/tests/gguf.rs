@@ -28,12 +28,12 @@ fn k18_a_gguf_file_generates_and_is_exported_and_baked() {
         let steps = expected.as_array().unwrap().len().to_string();
         let mut command =
             tracewright(&["generate", text(model), "--tokens", &prompt, "-n", &steps, "--json"]);
-        let ran = succeed(command.args(["--context", "40"]));
+        let ran = succeed(command.args(SMALL));
         serde_json::from_str::<Value>(&ran.out).unwrap()["tokens"].clone()
     };
     assert_eq!(tokens(&model), expected);
     let export = out.path().join("export");
-    succeed(tracewright(&["export", text(&model), "-o", text(&export)]).args(["--context", "40"]));
+    succeed(tracewright(&["export", text(&model), "-o", text(&export)]).args(SMALL));
     assert_eq!(tokens(&export), expected);
     succeed(&mut bare(&["verify", text(&export)]));
     // The configuration went along, under the names of Hugging Face.
