@@ -42,6 +42,7 @@ fn a_quantized_model_is_a_model() {
     let generate = |model: &str, more: &[&str]| {
         succeed(
             tracewright(&["generate", model, "-p", "Once upon a time", "-n", "12", "--temperature", "0"])
+                .args(["--chunk", "16"])
                 .args(more),
         )
         .out
@@ -109,7 +110,7 @@ fn a_quantized_gguf_file_is_the_same_model() {
         succeed(&mut tracewright(&["quantize", text(&gguf), "-o", text(&out), "--quant", "q8"]));
         let generate = |model: &str, more: &[&str]| {
             let words = ["generate", model, "--tokens", "3,1,4,1,5", "-n", "12", "--ignore-eos", "--json"];
-            let said = succeed(tracewright(&words).args(more)).out;
+            let said = succeed(tracewright(&words).args(["--chunk", "1"]).args(more)).out;
             serde_json::from_str::<Value>(&said).unwrap()["tokens"].clone()
         };
         let expected = generate(text(&gguf), &["--quant", "q8"]);
