@@ -1,5 +1,6 @@
 //! Helper functions for the tests of this crate.
 #![allow(dead_code, reason = "each test file uses a part")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Every command that takes a model takes a `.gguf` file. `tests/tests/gguf.rs` judges the results.
+//! Every command that takes a model takes a `.gguf` file. `tests/tests/networks/gguf.rs` judges the results.
 
 use std::fs;
 use std::path::PathBuf;

@@ -26,7 +26,7 @@ const GOLDENS: &[&[&str]] = &[
     &["--package", "tracewright-dsl", "--package", "tracewright-console"],
     &["--package", "tracewright-cli", "--test", "plain"],
     &["--package", "tracewright-cli", "--test", "cli", "documents::"],
-    &["--package", "tracewright-tests", "--test", "manifest"],
+    &["--package", "tracewright-tests", "--test", "graphs", "manifest::"],
 ];
 
 /// Runs each test in a mode in which the test overwrites the expected text with its result.

@@ -14,6 +14,7 @@ use errors::{WithCauses, WithPath as _};
 use files::Scratch;
 
 use crate::error::Error;
+use crate::programs::TestProgram;
 use crate::python::Python;
 use crate::step::{human, start_error, starts, step};
 use crate::{Fuzz, Parity, clients, programs, python, vulkan};
@@ -55,6 +56,9 @@ const NEED_IREE: [&str; 7] = [
     "parallel-cli",
     "programs",
 ];
+
+/// Test programs whose modules run as programs of their own. The modules share a program to be linked once.
+const SHARED: [&str; 4] = ["generation", "graphs", "networks", "plugins"];
 
 /// Returns a processor with fewer features than this machine, for which the compiler generates
 /// other code than for this machine. If the processor has no bf16 instructions, weights are not
@@ -313,7 +317,14 @@ pub fn test(root: &Path, long: bool) -> Result<(), Error> {
     // With examples, of which there are none, what it depends on has the features that it was linted with, and is there.
     let documented = ["--no-deps", "--lib", "--bins", "--examples"];
     step("documentation", cargo(&["doc"]).args(documented).args(all).env("RUSTDOCFLAGS", "-D warnings"))?;
-    let mut programs = programs::build("tests' programs", cargo(&["test"]).args(all))?;
+    let programs = programs::build("tests' programs", cargo(&["test"]).args(all))?;
+    let mut programs: Vec<_> = programs
+        .into_iter()
+        .flat_map(|program| match SHARED.contains(&&*program.name) {
+            true => program.by_module(&|path| Command::new(path)),
+            false => vec![program],
+        })
+        .collect();
     // What needs no IREE of the command line is tested without, below.
     programs.retain(|program| program.name != "plain");
     match lower_level() {
@@ -328,7 +339,7 @@ pub fn test(root: &Path, long: bool) -> Result<(), Error> {
     }
     match address_sanitizer() {
         Some(library) => {
-            let calling = |program: &&programs::TestProgram| {
+            let calling = |program: &&TestProgram| {
                 program.folder == root.join("run/runtime") && CALLING_C.contains(&&*program.name)
             };
             let calling = programs.iter().filter(calling);

@@ -2,6 +2,7 @@
 //! so many cores are idle while a single long test runs. The tool cargo-nextest would also use idle
 //! cores, but building cargo-nextest takes longer than the time that it saves.
 
+use std::collections::BTreeSet;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -66,11 +67,32 @@ impl TestProgram {
     /// Returns a copy of the test program that runs with an environment variable and skips some
     /// tests.
     pub fn with(&self, (variable, value): (&'static str, &str), skipped: &[&str]) -> Self {
+        let skipped = skipped.iter().flat_map(|test| ["--skip", test]);
         Self {
             name: format!("{} on {value}", self.name),
-            arguments: skipped.iter().flat_map(|test| ["--skip", test]).map(str::to_owned).collect(),
+            arguments: self.arguments.iter().cloned().chain(skipped.map(str::to_owned)).collect(),
             envs: vec![(variable, value.to_owned())],
             ..self.clone()
+        }
+    }
+
+    /// Splits a test program into its modules, if all its tests are in modules. Each module runs in its own
+    /// process, with its own name, as if it were a test program.
+    pub fn by_module(self, start: &dyn Fn(&Path) -> Command) -> Vec<Self> {
+        let output = self.command(start).args(["--list", "--format=terse"]).output();
+        let listed =
+            output.map_or(String::new(), |output| String::from_utf8_lossy(&output.stdout).into_owned());
+        let modules = listed.lines().map(|test| Some(test.split_once("::")?.0));
+        match modules.collect::<Option<BTreeSet<&str>>>() {
+            Some(modules) if !modules.is_empty() => {
+                let module = |name: &str| Self {
+                    name: name.to_owned(),
+                    arguments: vec![format!("{name}::")],
+                    ..self.clone()
+                };
+                modules.into_iter().map(module).collect()
+            }
+            _ => vec![self],
         }
     }
 
@@ -203,6 +225,19 @@ mod tests {
             "".into(),
         ] {
             assert_eq!(TestProgram::named(&other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn modules_run_alone() {
+        let list = |tests: &str| script("all", &format!("printf '{tests}'")).by_module(&shell);
+        let names = |all: &[TestProgram]| all.iter().map(|program| program.name.clone()).collect::<Vec<_>>();
+        let modules = list("b::one: test\\na::b::two: test\\nb::three: test\\n");
+        assert_eq!(names(&modules), ["a", "b"]);
+        assert_eq!(modules[1].arguments, ["b::"]);
+        assert_eq!(modules[1].with(("LEVEL", "low"), &["slow"]).arguments, ["b::", "--skip", "slow"]);
+        for other in ["b::one: test\\ntwo: test\\n", ""] {
+            assert_eq!(names(&list(other)), ["all"], "{other}");
         }
     }
 

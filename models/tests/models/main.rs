@@ -1,0 +1,16 @@
+//! Tests of the families. They are one program, because linking takes longer than compiling most of them.
+
+mod base;
+mod config;
+mod declared;
+mod embedding_gemma;
+mod families;
+mod gemma3;
+mod gguf;
+mod goldens;
+mod keys;
+mod llama;
+mod mtp;
+mod rope;
+#[path = "../support/mod.rs"]
+mod support;

@@ -1,0 +1,35 @@
+//! Tests of whole networks. They are one program, because each program links Tracewright and IREE.
+//! `cargo xtask test` runs each module in its own process.
+
+mod batch;
+mod bounded;
+mod crossing;
+mod embedding;
+mod encoder_decoder;
+mod encoders;
+mod families;
+mod footprint;
+mod gguf;
+mod gguf_keys;
+mod kv;
+mod long;
+mod mixed;
+mod model;
+mod mtp;
+mod mxfp4;
+mod own_architecture;
+mod parity;
+mod precision;
+mod quantized;
+mod roles;
+mod rows;
+mod same_bits;
+mod schedules;
+mod skeleton;
+mod smollm2;
+mod state;
+#[path = "../support/mod.rs"]
+mod support;
+mod token_exact;
+mod tuning;
+mod windows;
