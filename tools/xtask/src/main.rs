@@ -15,6 +15,7 @@ mod error;
 mod programs;
 mod python;
 mod step;
+mod suite;
 mod vulkan;
 
 use std::path::{Path, PathBuf};
@@ -179,9 +180,9 @@ fn main() -> ExitCode {
         Chore::Setup { vulkan: false, .. } => chores::setup(&cli.root).map(drop),
         Chore::Setup { vulkan: true, .. } => chores::setup_vulkan(&cli.root),
         Chore::Demo { args } => chores::demo(&cli.root, args),
-        Chore::Test { fast: true, .. } => chores::test_fast(&cli.root),
+        Chore::Test { fast: true, .. } => suite::test_fast(&cli.root),
         Chore::Test { vulkan: true, .. } => chores::test_vulkan(&cli.root),
-        Chore::Test { long, .. } => chores::test(&cli.root, *long),
+        Chore::Test { long, .. } => suite::test(&cli.root, *long),
         Chore::Bless => bless::bless(&cli.root),
         Chore::Newcomer => chores::newcomer(&cli.root),
         Chore::Parity(parity) => match &parity.model {
@@ -192,7 +193,7 @@ fn main() -> ExitCode {
         Chore::Xla { name } => chores::xla(&cli.root, name.as_deref()),
         Chore::Wheel { test: true, .. } => chores::test_wheel(&cli.root),
         Chore::Wheel { out, profile, .. } => {
-            chores::wheel(&cli.root, out, profile).map(|wheel| println!("{}", wheel.display()))
+            chores::wheel(&cli.root, out, profile, &[]).map(|wheel| println!("{}", wheel.display()))
         }
         Chore::Sanitize => chores::sanitize(&cli.root),
         Chore::Fuzz(fuzz) => chores::fuzz(&cli.root, fuzz),

@@ -1,0 +1,327 @@
+//! Runs the test suite, in the order format, lint, documentation, tests. Cargo builds each crate once for as many
+//! steps as possible.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::panic::resume_unwind;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::Instant;
+
+use errors::{WithCauses, WithPath as _};
+
+use crate::chores::{
+    ASAN_OPTIONS, Tools, added, cargo, jax, printed_by_rustc, setup, smollm2, test_wheel, xla_cpu,
+};
+use crate::error::Error;
+use crate::programs::{self, TestProgram};
+use crate::step::{human, starts, step};
+use crate::{clients, python, vulkan};
+
+/// The test files that run a second time, for the processor in `TRACEWRIGHT_TEST_TARGET`. The
+/// listed test files check the text of modules, and whole networks. The list omits `ops_iree`,
+/// `batch`, `embedding` and `precision`, because a second run of these tests would take too long.
+const COMPILING: &[&str] = &["lowered_iree", "token_exact"];
+
+/// Test files that run a second time only with `--long`. The listed files test every composite
+/// operation.
+const COMPILING_LONG: &[&str] = &["composites"];
+
+/// Tests that `cargo xtask test` skips for processors without kernels. Without kernels, the
+/// compiler needs a minute for each model in the skipped tests. Tests with smaller models cover the
+/// same operations as the skipped tests.
+const SLOW_WITHOUT_KERNELS: &[&str] =
+    &["the_shipped", "quantized_weights", "prompts_of_any_length", "converted_and_reported"];
+
+/// The test files that mostly call C code, which is the shim and IREE's runtime. The list omits
+/// test files whose tests kill the compiler.
+const CALLING_C: &[&str] = &["call", "load", "parameters"];
+
+/// The packages in which IREE is a feature, built without IREE. The other packages and features are here so that
+/// everything else has the same features as in a build of the whole workspace, and is not built again.
+const WITHOUT_IREE: [&str; 9] = [
+    "--package=tracewright",
+    "--package=tracewright-cli",
+    "--package=tracewright-hub",
+    "--package=tracewright-irpa",
+    "--package=tracewright-targets",
+    "--package=xtask",
+    "--features=tracewright/schema",
+    "--features=tracewright-targets/schema",
+    "--features=xtask/whole",
+];
+
+/// The command line with IREE and without any other feature. As in [`WITHOUT_IREE`], the other packages are here for
+/// their features.
+const IREE_ALONE: [&str; 8] = [
+    "--package=tracewright-cli",
+    "--package=tracewright-irpa",
+    "--package=xtask",
+    "--no-default-features",
+    "--features=tracewright-cli/iree",
+    "--features=xtask/whole",
+    "--lib",
+    "--examples",
+];
+
+/// The arguments that clippy passes to its compiler.
+const LINTS: [&str; 2] = ["-D", "warnings"];
+
+/// Returns environment variables with which `cargo doc` compiles as `cargo clippy` does. Without the variables,
+/// `cargo doc` checks all crates of the workspace again.
+fn as_linted() -> Result<[(&'static str, OsString); 2], Error> {
+    let driver = Path::new(&printed_by_rustc("sysroot")?).join("bin/clippy-driver");
+    // The separator of cargo-clippy.
+    let arguments = LINTS.map(|argument| format!("{argument}__CLIPPY_HACKERY__")).concat();
+    Ok([("RUSTC_WORKSPACE_WRAPPER", driver.into()), ("CLIPPY_ARGS", arguments.into())])
+}
+
+/// Test programs whose modules run as programs of their own. The modules share a program to be linked once.
+const SHARED: [&str; 4] = ["generation", "graphs", "networks", "plugins"];
+
+/// Returns a processor with fewer features than this machine, for which the compiler generates
+/// other code than for this machine. If the processor has no bf16 instructions, weights are not
+/// packed. If the processor has no AVX2, the compiler does not fuse multiplications with additions.
+/// The function also returns the tests that should be skipped for the returned processor.
+fn lower_level() -> Option<(&'static str, &'static [&'static str])> {
+    #[cfg(target_arch = "x86_64")]
+    return match () {
+        () if is_x86_feature_detected!("avx512f") => Some(("x86-64-v3", &[])),
+        () if is_x86_feature_detected!("avx2") => Some(("x86-64-v2", SLOW_WITHOUT_KERNELS)),
+        () => None,
+    };
+    #[cfg(target_arch = "aarch64")]
+    return std::arch::is_aarch64_feature_detected!("bf16").then_some(("generic", &[]));
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    None
+}
+
+/// Drivers, a model and clients, which only the tests use.
+struct Peers {
+    /// Environment variables with which programs find a Vulkan driver.
+    driver: vulkan::Variables,
+    has_plugin: bool,
+    has_jax: bool,
+    /// The parts of the suite that do not run, each with the reason.
+    left_out: Vec<String>,
+}
+
+impl Peers {
+    /// Installs what can be installed.
+    fn install(root: &Path) -> Result<Self, Error> {
+        emulated(root)?;
+        let mut left_out = vec![];
+        let mut found = |what: &str, result: Result<(), Error>| {
+            result.inspect_err(|error| left_out.push(format!("{what}: {}", WithCauses(error)))).is_ok()
+        };
+        let driver = vulkan::install(root);
+        let (driver, result) =
+            driver.map_or_else(|error| (Vec::new(), Err(error)), |driver| (driver, Ok(())));
+        found("Vulkan", result);
+        found("SmolLM2, a real model in a GGUF file", smollm2(root).map(drop));
+        found("clients of `serve`", clients::install(root));
+        let has_plugin = found("XLA from Rust", xla_cpu(root).map(drop));
+        let has_jax = found("XLA", jax(root).map(drop));
+        Ok(Self { driver, has_plugin, has_jax, left_out })
+    }
+}
+
+/// The packages and features of most steps.
+const ALL: [&str; 2] = ["--workspace", "--all-features"];
+
+/// Runs the whole test suite. If `long` is set, some tests cover more configurations and longer
+/// sequences.
+pub fn test(root: &Path, long: bool) -> Result<(), Error> {
+    let start = Instant::now();
+    let tools = setup(root)?;
+    // What only the tests use is downloaded while cargo builds.
+    let (built, peers) = thread::scope(|scope| {
+        let peers = scope.spawn(|| Peers::install(root));
+        let built = check_and_build(root, &tools);
+        (built, peers.join().unwrap_or_else(|panic| resume_unwind(panic)))
+    });
+    let (mut programs, mut peers) = (built?, peers?);
+    programs.extend(on_older_processor(&programs, long));
+    match address_sanitizer() {
+        Some(library) => programs.extend(watched(root, &programs, &library)),
+        None => {
+            peers.left_out.push("memory of the runtime: the C compiler has no `libasan` of its own".into());
+        }
+    }
+    let (variable, libraries) = libraries_of_rustc(&peers.driver)?;
+    programs::run("tests", programs::AT_ONCE, programs, &|program: &Path| {
+        let mut command = Command::new(program);
+        command.envs(peers.driver.iter().cloned()).env("PATH", &tools.path).env(variable, &libraries);
+        command.envs(peers.has_plugin.then_some(("TRACEWRIGHT_TEST_XLA", "needed")));
+        command.envs(long.then_some(("TRACEWRIGHT_TEST_LONG", "1"))).env(ASAN_OPTIONS.0, ASAN_OPTIONS.1);
+        command
+    })?;
+    let cargo = |words: &[&str]| {
+        let mut command = cargo(root, words);
+        command.env("PATH", &tools.path).envs(peers.driver.iter().cloned());
+        command
+    };
+    step("examples in documentation", cargo(&["test", "--doc"]).args(ALL))?;
+    let mut without_iree = cargo(&["test", "--lib", "--test", "plain"]);
+    let mut programs = programs::build("programs without IREE", without_iree.args(WITHOUT_IREE))?;
+    // The packages in which IREE is a feature; one program of them has nearly all tests.
+    programs.retain(|program| [root, &root.join("tools/cli")].contains(&&*program.folder));
+    programs::run("tests without IREE", 1, programs, &|program: &Path| Command::new(program))?;
+    step("examples in documentation without IREE", cargo(&["test", "--doc"]).args(WITHOUT_IREE))?;
+    if let Err(error) = test_wheel(root) {
+        match error {
+            Error::Failed { .. } | Error::Interrupted => return Err(error),
+            error => peers.left_out.push(format!("the Python wheel: {}", WithCauses(&error))),
+        }
+    }
+    peers.left_out.push("Vulkan beyond a prompt of a shipped model: `cargo xtask test --vulkan`".into());
+    if peers.has_jax {
+        let what = "XLA beyond a prompt of each shipped model on two devices: `cargo xtask xla`";
+        peers.left_out.push(what.into());
+    }
+    peers.left_out.iter().for_each(|what| eprintln!("left out: {what}"));
+    eprintln!("everything passed in {}", human(start.elapsed()));
+    Ok(())
+}
+
+/// Checks the format, lints, checks the documentation, and builds the test programs.
+fn check_and_build(root: &Path, tools: &Tools) -> Result<Vec<TestProgram>, Error> {
+    let cargo = |words: &[&str]| {
+        let mut command = cargo(root, words);
+        command.env("PATH", &tools.path);
+        command
+    };
+    check_format(root)?;
+    step("lint", cargo(&["clippy"]).args(ALL).args(["--all-targets", "--"]).args(LINTS))?;
+    step("lint of IREE alone", cargo(&["clippy"]).args(IREE_ALONE).arg("--").args(LINTS))?;
+    // With examples, of which there are none, what it depends on has the features that it was linted with, and is there.
+    let documented = ["--no-deps", "--lib", "--bins", "--examples"];
+    let mut documentation = cargo(&["doc"]);
+    documentation.args(documented).args(ALL).env("RUSTDOCFLAGS", "-D warnings").envs(as_linted()?);
+    step("documentation", &mut documentation)?;
+    let programs = programs::build("tests' programs", cargo(&["test"]).args(ALL))?;
+    let programs = programs.into_iter().flat_map(|program| match SHARED.contains(&&*program.name) {
+        true => program.by_module(&|path| Command::new(path)),
+        false => vec![program],
+    });
+    // What needs no IREE of the command line is tested without.
+    Ok(programs.filter(|program| program.name != "plain").collect())
+}
+
+/// Returns the environment variable that lists folders of libraries, with the libraries of rustc. Tests of the code that
+/// rustc runs are linked with these libraries.
+fn libraries_of_rustc(driver: &[(&'static str, PathBuf)]) -> Result<(&'static str, OsString), Error> {
+    let variable = if env::consts::OS == "macos" { "DYLD_FALLBACK_LIBRARY_PATH" } else { "LD_LIBRARY_PATH" };
+    let given = driver.iter().find(|(name, _)| *name == variable).map(|(_, folders)| folders.clone());
+    let libraries = [Some(printed_by_rustc("target-libdir")?.into()), given];
+    Ok((variable, added(variable, libraries.into_iter().flatten())))
+}
+
+/// Returns the programs that run a second time, for an older processor.
+fn on_older_processor(programs: &[TestProgram], long: bool) -> Vec<TestProgram> {
+    let Some((level, skipped)) = lower_level() else {
+        eprintln!("tests for an older processor: this machine has the oldest that the tests know");
+        return vec![];
+    };
+    let wanted = [COMPILING, if long { COMPILING_LONG } else { &[] }].concat();
+    let compiling = programs.iter().filter(|program| wanted.contains(&&*program.name));
+    compiling.map(|program| program.with(("TRACEWRIGHT_TEST_TARGET", level), skipped)).collect()
+}
+
+/// Returns the programs that run a second time, with AddressSanitizer.
+fn watched(root: &Path, programs: &[TestProgram], library: &str) -> Vec<TestProgram> {
+    let folder = root.join("run/runtime");
+    let is_calling = |program: &&TestProgram| program.folder == folder && CALLING_C.contains(&&*program.name);
+    let calling = programs.iter().filter(is_calling);
+    calling.map(|program| program.with(("LD_PRELOAD", library), &[])).collect()
+}
+
+/// Builds IREE's runtime for AArch64, and runs the runtime in QEMU. QEMU also runs the AArch64
+/// kernels; without QEMU, tests on x86-64 only compile these kernels.
+fn emulated(root: &Path) -> Result<(), Error> {
+    let emulator = ["qemu-aarch64", "qemu-aarch64-static"].into_iter().any(|name| starts(name).is_ok());
+    if emulator {
+        let requirements = root.join("tests/oracle/aarch64.txt");
+        let dir = root.join(".tracewright/aarch64");
+        python::install_for(Some("manylinux_2_28_aarch64"), &dir, &requirements, "16 MB")?;
+    }
+    Ok(())
+}
+
+/// Checks the formatting of the code. The function also checks the modules that `families!`
+/// declares, because `cargo fmt` does not find these modules.
+fn check_format(root: &Path) -> Result<(), Error> {
+    step("format", &mut cargo(root, &["fmt", "--all", "--check"]))?;
+    let folder = root.join("models/src");
+    let files = fs::read_dir(&folder).with_path("read", &folder)?.flatten().map(|file| file.path());
+    let families = files.filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
+    step("format of families", Command::new("rustfmt").args(["--check", "--edition", "2024"]).args(families))
+}
+
+/// Runs the tests of all packages that need no tools except cargo.
+pub fn test_fast(root: &Path) -> Result<(), Error> {
+    let start = Instant::now();
+    check_format(root)?;
+    let programs = programs::build("tests' programs", &mut cargo(root, &["test"]))?;
+    let (variable, libraries) = libraries_of_rustc(&[])?;
+    programs::run("tests", programs::AT_ONCE, programs, &|program: &Path| {
+        let mut command = Command::new(program);
+        command.env(variable, &libraries);
+        command
+    })?;
+    step("examples in documentation", &mut cargo(root, &["test", "--doc"]))?;
+    eprintln!("the fast part passed in {}", human(start.elapsed()));
+    Ok(())
+}
+
+/// Returns the library of gcc's AddressSanitizer, which finds double frees and leaks. On some
+/// systems, the file `libasan.so` is a linker script and not a library.
+fn address_sanitizer() -> Option<String> {
+    let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let output = Command::new(compiler).arg("-print-file-name=libasan.so").output().ok()?;
+    let library = String::from_utf8(output.stdout).ok()?.trim_end().to_owned();
+    fs::read(&library).is_ok_and(|bytes| bytes.starts_with(b"\x7fELF")).then_some(library)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// Returns all dependencies with their features, as `cargo test` with these arguments builds them.
+    fn dependencies(folder: &Path, arguments: &[&str]) -> BTreeSet<String> {
+        let mut tree = cargo(folder, &["tree", "--locked", "--prefix=none", "--format={p} {f}"]);
+        let output = tree.args(arguments).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let lines = String::from_utf8(output.stdout).unwrap();
+        let lines = lines.lines().map(|line| line.trim_end_matches(" (*)").trim_end());
+        // The packages of the workspace have their paths in the list.
+        lines.filter(|line| !line.is_empty() && !line.contains("(/")).map(str::to_owned).collect()
+    }
+
+    /// With other features, cargo would build a package and all that depends on it once more, for minutes.
+    #[test]
+    fn dependencies_are_built_once_for_all_steps() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let edges = "--edges=normal,build,dev";
+        let all = dependencies(&root, &[&ALL[..], &[edges]].concat());
+        let alone: Vec<&str> =
+            IREE_ALONE.into_iter().filter(|word| !["--lib", "--examples"].contains(word)).collect();
+        for (folder, arguments) in [
+            (root.clone(), [&WITHOUT_IREE[..], &[edges]].concat()),
+            (root.clone(), [&alone[..], &[edges]].concat()),
+            (root.join("tools/python"), vec!["--features=tested", "--edges=normal,build"]),
+        ] {
+            let dependencies = dependencies(&folder, &arguments);
+            let others: Vec<_> = dependencies.difference(&all).collect();
+            assert!(
+                dependencies.len() > 100 && others.is_empty(),
+                "{arguments:?}: add the missing features to `tools/xtask/Cargo.toml` or `tools/python/Cargo.toml`: {others:?}"
+            );
+        }
+    }
+}
