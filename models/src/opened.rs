@@ -36,7 +36,7 @@ pub struct Opened {
     pub named: Option<Checkpoint>,
 }
 
-/// What a network computes, which determines its entry points.
+/// The purpose of a network, which determines its entry points.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ModelKind {
     /// The network predicts the next token of a text.
