@@ -6,6 +6,14 @@ use serde_json::{Map, Value, json};
 
 use super::{Completion, Model, ModelError, Pieces, assistant, user};
 
+impl Model {
+    /// Starts a conversation with several turns. In each turn of the conversation, the network
+    /// computes only the new tokens.
+    pub fn conversation(&self) -> Conversation {
+        Conversation::new(self.clone())
+    }
+}
+
 /// A conversation with a model. The clone of a conversation is an independent conversation that
 /// begins with the same messages.
 ///

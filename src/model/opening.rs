@@ -13,12 +13,39 @@ use models::fit::OpenWarning;
 use models::{Opened, SentenceConfig};
 
 use super::engine::{self, DraftSource, Unbuilt};
+use super::handle::{Inner, Model};
+use super::room::{STACK, with_room};
 use super::source::{CONTEXT, Source};
 use super::text::ModelText;
-use super::{Inner, Model, ModelError, ModelInfo, OpenOptions, STACK, Speculation, with_room};
+use super::{ModelError, ModelInfo, OpenOptions, Speculation};
 use crate::Plan;
 use crate::build::BuildStep;
 use crate::export::IreeManifest;
+
+impl Model {
+    /// Opens a model with default options. `path` is a Hugging Face folder, a GGUF file, a folder
+    /// of `tracewright export`, or a name on the Hugging Face hub such as
+    /// `HuggingFaceTB/SmolLM2-135M-Instruct`.
+    ///
+    /// The first call converts the weights and compiles the modules, which takes seconds to
+    /// minutes. The cache keeps the converted weights and the modules for later calls. You need
+    /// `iree-compile` for all models except exports.
+    ///
+    /// # Errors
+    /// Returns an error if a file is missing or damaged, or the model is not supported.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, ModelError> {
+        Self::open_with(path, OpenOptions::default())
+    }
+
+    /// Opens a model like [`open`](Self::open), with the given options.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`open`](Self::open). For an exported model, the function returns
+    /// an error if an option differs from the value in the export.
+    pub fn open_with(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self, ModelError> {
+        Opening::read(path, options)?.build()
+    }
+}
 
 /// A model whose configuration, tokenizer and stop tokens are loaded, but whose network is not
 /// built yet. [`read`](Self::read) reports errors in the model's files before the slow compilation

@@ -12,7 +12,8 @@ use irpa::ModelFiles;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{ModelError, with_room};
+use super::ModelError;
+use super::room::with_room;
 
 /// A program that renders a model's chat template. The last argument of the program is the model's
 /// path. The program reads a [`TemplateRequest`] as JSON from stdin, and prints the rendered text

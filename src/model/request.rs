@@ -6,10 +6,42 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::task::Poll;
 use std::time::Duration;
 
-use generate::{Follow, GenerateOptions, SchemaNote};
+use generate::{Chat, Follow, GenerateOptions, SchemaNote};
+use serde_json::Value;
 
+use super::ModelError;
 use super::engine::{Completion, GenerateJob, Job, Listener, TextEvent};
-use super::{Inner, ModelError};
+use super::handle::{Inner, Model};
+
+impl Model {
+    /// Creates a request that answers a conversation with the model's chat template. Messages are
+    /// JSON objects with the keys `role` and `content`. You can build messages with [`user`](super::user),
+    /// [`system`](super::system) and [`assistant`](super::assistant).
+    ///
+    /// # Errors
+    /// Returns an error if the model has no tokenizer or no chat template, or if the template rejects the
+    /// conversation.
+    pub fn chat(&self, messages: impl IntoIterator<Item = Value>) -> Result<Request, ModelError> {
+        let chat =
+            Chat { messages: messages.into_iter().collect(), add_generation_prompt: true, ..Chat::default() };
+        let text = self.render(&chat)?;
+        Ok(self.continue_tokens(self.inner.text.tokenizer()?.encode_plain(&text)?))
+    }
+
+    /// Creates a request that continues the text `prompt`, without a chat template.
+    ///
+    /// # Errors
+    /// Returns an error if the model has no tokenizer.
+    pub fn generate(&self, prompt: &str) -> Result<Request, ModelError> {
+        Ok(self.continue_tokens(self.inner.text.tokenizer()?.encode(prompt)?))
+    }
+
+    /// Creates a request that continues a sequence of token ids.
+    pub fn continue_tokens(&self, prompt: impl Into<Vec<u32>>) -> Request {
+        let (model, options) = (self.inner.clone(), self.defaults().options.clone());
+        Request { model, prompt: prompt.into(), options, continues: false, shown: Vec::new() }
+    }
+}
 
 /// A request to generate a text, with options. [`into_iter`](IntoIterator::into_iter) starts the
 /// generation and returns an iterator over pieces of text. [`text`](Self::text) and

@@ -14,8 +14,9 @@ use models::fit::OpenWarning;
 
 use super::options::TokenOptionsCache;
 use super::render::Renderer;
+use super::room::with_room;
 use super::source::Source;
-use super::{ModelError, OpenOptions, with_room};
+use super::{ModelError, OpenOptions};
 
 /// The tokenizer, the chat template and the stop tokens of a model.
 pub(super) struct ModelText {

@@ -10,7 +10,7 @@ use lower::Module;
 use pjrt::{Client, Executable, PjrtError, XlaOptions};
 use targets::host_features;
 
-use super::XlaPlugin;
+use super::plugin::XlaPlugin;
 use crate::build::LoadError;
 use crate::model::ModelError;
 

@@ -1,11 +1,11 @@
 //! Builds programs that XLA runs. A PJRT plugin contains XLA.
 
 mod executables;
+mod plugin;
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ops::{ControlFlow, Range};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -14,77 +14,24 @@ use files::ModuleCache;
 use generate::{Xla, XlaFunction};
 use irpa::{Archive, Checkpoint, StoredOrder};
 use lower::{Sharding, Shards};
-use pjrt::{Client, PjrtBuffer, Placement, Plugin, XlaOptions};
-use targets::{DeviceKind, DeviceName, Mesh};
+use pjrt::{Client, PjrtBuffer, Placement, XlaOptions};
+use targets::{DeviceKind, DeviceName};
 use trace::{Ignorable, Parameter, Signature, Trace};
 
 use crate::build::{BuildStep, LoadError, WatchSteps, cached_archive};
-use crate::export::xla::{XlaError, XlaProgram, for_cuda};
+use crate::export::xla::{XlaError, XlaProgram};
 use crate::model::ModelError;
-use crate::{DevicePartition, Expanded, Footprint, Memory, Plan, PlanError, Program};
+use crate::{DevicePartition, Expanded, Footprint, Memory, PlanError, Program};
 use executables::Executables;
+
+pub(crate) use plugin::StartedPlugins;
+pub use plugin::XlaPlugin;
 
 /// XLA's CPU backend converts bf16 weights to f32 before a matmul. XLA's default scheduler, which
 /// optimizes for many cores, converts the weights of all layers before the first matmul. Converting
 /// all bf16 weights at once needs twice the memory of the weights. `CPU_SETTINGS` selects a
 /// scheduler that converts each weight shortly before the matmul.
 const CPU_SETTINGS: [(&str, &str); 1] = [("xla_cpu_scheduler_type", "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED")];
-
-/// A PJRT plugin that runs in this process, and the devices of the plugin. A clone of an
-/// `XlaPlugin` refers to the same devices.
-#[derive(Clone)]
-pub struct XlaPlugin {
-    plugin: Plugin,
-    client: Client,
-    flags: String,
-}
-
-impl XlaPlugin {
-    /// Loads the PJRT plugin at a path, and starts the plugin's platform with at least `devices`
-    /// devices. The plugin's code runs in this process. `flags` is the value of the environment
-    /// variable `XLA_FLAGS`. The cache key of an executable contains the XLA flags.
-    ///
-    /// # Errors
-    /// Returns an error if the file is not a plugin, or the platform does not start.
-    pub fn start(path: &Path, devices: usize, flags: &str) -> Result<Self, ModelError> {
-        let plugin = Plugin::load(path)?;
-        let client = plugin.client_with(devices)?;
-        Ok(Self { plugin, client, flags: flags.to_owned() })
-    }
-
-    /// Returns the PJRT client, which owns the devices.
-    pub fn client(&self) -> &Client {
-        &self.client
-    }
-
-    /// Adapts a plan [for XLA](crate::export::xla::planned) to the platform of this plugin. If a
-    /// mesh is given, the plan uses no kernels, because only modules for a single device can call
-    /// kernels.
-    pub fn plan(&self, plan: Plan, mesh: Option<&Mesh>) -> Plan {
-        let is_cuda = self.client.platform() == "cuda" && mesh.is_none();
-        if is_cuda { for_cuda(plan) } else { plan }
-    }
-}
-
-/// The running plugins, which all networks of one thread share. Networks share a plugin's client,
-/// because the first client of a GPU occupies the GPU's memory.
-#[derive(Default)]
-pub(crate) struct StartedPlugins(RefCell<Vec<(PathBuf, XlaPlugin)>>);
-
-impl StartedPlugins {
-    /// Returns the plugin at a path with at least `devices` devices. If the plugin is not running,
-    /// the function starts the plugin.
-    pub fn get(&self, path: &Path, devices: usize, flags: &str) -> Result<XlaPlugin, ModelError> {
-        let has = |plugin: &XlaPlugin| plugin.client.devices().count() >= devices;
-        let known = self.0.borrow().iter().find(|(known, plugin)| known == path && has(plugin)).cloned();
-        if let Some((_, plugin)) = known {
-            return Ok(plugin);
-        }
-        let plugin = XlaPlugin::start(path, devices, flags)?;
-        self.0.borrow_mut().push((path.to_owned(), plugin.clone()));
-        Ok(plugin)
-    }
-}
 
 /// The devices and the cache folder of a build for XLA, and a function that receives each step of
 /// the build.

@@ -1,0 +1,183 @@
+//! [`Model`] is a handle to an open model and its engine thread.
+
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use generate::{Chat, GenerationDefaults, SavedSequence, Tokenizer};
+
+use super::engine::{Embedded, Job, ModelInfo, continues_text};
+use super::error::ModelError;
+use super::text::ModelText;
+
+/// An open model.
+///
+/// A clone of a `Model` is another handle to the same model. Several threads can use handles of the
+/// same model at the same time. An engine thread runs the network and continues up to
+/// [`OpenOptions::slots`](super::OpenOptions::slots) texts in parallel. Additional texts wait until a slot of the batch is
+/// free. The engine thread ends after the last handle and the last [`Pieces`](super::Pieces) were dropped.
+///
+/// ```no_run
+/// use tracewright::{Model, user};
+///
+/// let model = Model::open("SmolLM2-135M-Instruct.gguf")?;
+/// for piece in model.chat([user("Why is the sky blue?")])?.max_tokens(64) {
+///     print!("{}", piece?);
+/// }
+/// # Ok::<(), tracewright::ModelError>(())
+/// ```
+#[derive(Clone)]
+pub struct Model {
+    pub(super) inner: Arc<Inner>,
+}
+
+/// The data that all handles of a model share.
+pub(super) struct Inner {
+    pub text: ModelText,
+    pub info: ModelInfo,
+    /// The channel to the engine thread, or `None` after the last handle was dropped.
+    pub jobs: Mutex<Option<Sender<Job>>>,
+    pub engine: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Model {
+    /// Returns the properties of the model: the context length, the vocabulary size, the number of
+    /// slots, and information about the build.
+    pub fn info(&self) -> &ModelInfo {
+        &self.inner.info
+    }
+
+    /// Returns the model's tokenizer, or `None` if the model has no tokenizer.
+    pub fn tokenizer(&self) -> Option<&Tokenizer> {
+        self.inner.text.tokenizer.as_deref()
+    }
+
+    /// Returns the ids of the tokens that end a generated text.
+    pub fn stop_tokens(&self) -> &[u32] {
+        &self.inner.text.stop_tokens
+    }
+
+    /// Returns the options that the model's `generation_config.json` sets for its texts. Requests
+    /// and conversations begin with these options.
+    pub fn defaults(&self) -> &GenerationDefaults {
+        &self.inner.text.defaults
+    }
+
+    /// Renders a conversation with the model's chat template, and returns the text.
+    ///
+    /// A chat template is an untrusted program that comes with the model. Tracewright renders the
+    /// template under limits, in this process or with the program that
+    /// [`OpenOptions::template_program`](super::OpenOptions::template_program) sets.
+    ///
+    /// # Errors
+    /// Returns an error if there is no chat template, or if the template fails or rejects the conversation.
+    pub fn render(&self, chat: &Chat) -> Result<String, ModelError> {
+        self.inner.text.renderer.render(chat)
+    }
+
+    /// Lists the inputs of a conversation that the chat template does not read: `tools`, or names
+    /// of variables. The returned list is empty if [`OpenOptions::template_program`](super::OpenOptions::template_program) renders the
+    /// template.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`render`](Self::render).
+    pub fn unread_by_template(&self, chat: &Chat) -> Result<Vec<String>, ModelError> {
+        self.inner.text.renderer.unread(chat)
+    }
+
+    /// Computes the logits after each token of `tokens`, as f32 [tokens, vocabulary].
+    ///
+    /// The first call of `score` builds the entry point for scores, unless you set
+    /// [`OpenOptions::score`](super::OpenOptions::score).
+    ///
+    /// # Errors
+    /// Returns an error if `tokens` is longer than the context, or if the call fails.
+    pub fn score(&self, tokens: &[u32]) -> Result<Vec<Vec<f32>>, ModelError> {
+        let (answer, scored) = channel();
+        self.inner.ask(Job::Score(tokens.to_vec(), answer))?;
+        scored.recv().map_err(|_| ModelError::Gone)?
+    }
+
+    /// Copies the longest prefix of `tokens` that the model has already computed, together with the
+    /// state (such as the KV cache) after this prefix.
+    ///
+    /// # Errors
+    /// Returns an error if the device fails, or the model does not continue text.
+    pub fn save(&self, tokens: &[u32]) -> Result<SavedSequence, ModelError> {
+        let (answer, saved) = channel();
+        self.inner.ask(Job::Save(tokens.to_vec(), answer))?;
+        saved.recv().map_err(|_| ModelError::Gone)?
+    }
+
+    /// Puts a saved sequence into a free slot of the batch. If a later request [reuses
+    /// state](super::Request::reuse) and begins with the saved tokens, the network does not compute these
+    /// tokens again.
+    ///
+    /// # Errors
+    /// Returns an error if the sequence belongs to another model or to weights in another format,
+    /// or if all slots are occupied.
+    pub fn load(&self, saved: SavedSequence) -> Result<(), ModelError> {
+        let (answer, loaded) = channel();
+        self.inner.ask(Job::Load(Box::new(saved), answer))?;
+        loaded.recv().map_err(|_| ModelError::Gone)?
+    }
+
+    /// Computes embeddings of texts, as f32 [texts, features]. `prompt_name` selects one of the
+    /// model's prompts, such as `query`. If `prompt_name` is `None`, the function uses the model's
+    /// default prompt.
+    ///
+    /// # Errors
+    /// Returns an error if the model does not compute embeddings or has no prompt with the name
+    /// `prompt_name`, or if a text is too long.
+    pub fn embed(&self, texts: &[&str], prompt_name: Option<&str>) -> Result<Vec<Vec<f32>>, ModelError> {
+        Ok(self.embed_tokens(self.embedding_prompts(texts, prompt_name)?)?.embeddings)
+    }
+
+    /// Returns the tokens from which [`embed`](Self::embed) computes the embeddings of texts. The
+    /// returned tokens include the tokens of the model's prompt and the special tokens.
+    ///
+    /// # Errors
+    /// Returns an error if the model does not compute embeddings, or has no prompt with the name
+    /// `prompt_name`.
+    pub fn embedding_prompts(
+        &self,
+        texts: &[&str],
+        prompt_name: Option<&str>,
+    ) -> Result<Vec<Vec<u32>>, ModelError> {
+        let tokenizer = self.inner.text.tokenizer()?;
+        let prompt = match &self.inner.text.sentence {
+            Some(sentence) => sentence.prompt(prompt_name)?,
+            None => return Err(continues_text(&self.inner.text.path)),
+        };
+        let tokens = texts.iter().map(|text| tokenizer.encode(&format!("{prompt}{text}")));
+        Ok(tokens.collect::<Result<Vec<_>, _>>()?)
+    }
+
+    /// Computes embeddings of texts. Each text is a list of token ids, including special tokens.
+    ///
+    /// # Errors
+    /// Returns an error if the model does not compute embeddings, or a text is empty or too long.
+    pub fn embed_tokens(&self, texts: Vec<Vec<u32>>) -> Result<Embedded, ModelError> {
+        let (answer, embedded) = channel();
+        self.inner.ask(Job::Embed(texts, answer))?;
+        embedded.recv().map_err(|_| ModelError::Gone)?
+    }
+}
+
+impl Inner {
+    pub fn ask(&self, job: Job) -> Result<(), ModelError> {
+        let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        jobs.as_ref().and_then(|jobs| jobs.send(job).ok()).ok_or(ModelError::Gone)
+    }
+}
+
+impl Drop for Inner {
+    /// Ends the engine thread, and waits until the thread has released the device.
+    fn drop(&mut self) {
+        drop(self.jobs.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        if let Some(engine) = self.engine.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+            // The panic hook has already reported a panic of the engine thread.
+            let _ = engine.join();
+        }
+    }
+}
