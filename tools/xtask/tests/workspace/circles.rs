@@ -13,6 +13,26 @@ use syn::{Item, ItemMod, ItemUse, UseTree, Visibility};
 
 use crate::repository;
 
+/// Modules that declare an interface and list its implementations, each in a file of the module's folder. Such a list
+/// is no circle, although the implementations use the interface.
+const LISTS: &[&str] = &[
+    "attention",
+    "bench",
+    "bisect",
+    "commands::export",
+    "constraint::schema",
+    "device",
+    "format",
+    "gguf",
+    "idiom",
+    "isa",
+    "legalize",
+    "matmul",
+    "rules",
+    "sample",
+    "text",
+];
+
 /// The path of a module within its crate: `["nn", "state"]`.
 type Module = Vec<String>;
 
@@ -21,6 +41,8 @@ struct Uses {
     module: Module,
     /// Paths from the crate's root that the file names.
     paths: Vec<Module>,
+    /// Paths that begin with a name of the file's own scope, which can be one of its modules.
+    relative: Vec<Module>,
     /// Names that the file re-exports, with their paths.
     offers: HashMap<String, Module>,
 }
@@ -40,6 +62,15 @@ impl Uses {
         Some(base)
     }
 
+    fn name(&mut self, path: Vec<String>) {
+        match self.absolute(&path) {
+            Some(path) => self.paths.push(path),
+            // A single name in code is rather a variable.
+            None if path.len() > 1 => self.relative.push([&self.module[..], &path[..]].concat()),
+            None => {}
+        }
+    }
+
     fn tree(&mut self, tree: &UseTree, before: &[String], offers: bool) {
         let mut joined = before.to_vec();
         match tree {
@@ -48,7 +79,7 @@ impl Uses {
                 self.tree(&path.tree, &joined, offers);
             }
             UseTree::Group(group) => group.items.iter().for_each(|item| self.tree(item, before, offers)),
-            UseTree::Glob(_) => self.paths.extend(self.absolute(&joined)),
+            UseTree::Glob(_) => self.name(joined),
             UseTree::Name(_) | UseTree::Rename(_) => {
                 let (name, known_as) = match tree {
                     UseTree::Rename(rename) => (rename.ident.to_string(), rename.rename.to_string()),
@@ -64,7 +95,7 @@ impl Uses {
                     true => {
                         _ = self.absolute(&joined).or_else(own).map(|path| self.offers.insert(known_as, path))
                     }
-                    false => self.paths.extend(self.absolute(&joined)),
+                    false => self.name(joined),
                 }
             }
         }
@@ -81,9 +112,11 @@ impl Visit<'_> for Uses {
     fn visit_item_use(&mut self, item: &ItemUse) {
         self.tree(&item.tree, &[], !matches!(item.vis, Visibility::Inherited));
     }
+    /// `pub(super)` uses nothing.
+    fn visit_vis_restricted(&mut self, _: &syn::VisRestricted) {}
     fn visit_path(&mut self, path: &syn::Path) {
         let words: Vec<String> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
-        self.paths.extend(self.absolute(&words));
+        self.name(words);
         visit::visit_path(self, path);
     }
 }
@@ -125,7 +158,10 @@ fn declared(files: &BTreeMap<Module, Uses>, path: &[String], steps: usize) -> Op
 fn circle(files: &BTreeMap<Module, Uses>) -> Option<Vec<String>> {
     let mut uses: BTreeMap<&Module, BTreeSet<Module>> = BTreeMap::new();
     for (module, found) in files {
-        let leads = found.paths.iter().filter_map(|path| declared(files, path, 8));
+        let lists = LISTS.contains(&&*module.join("::"));
+        let is_module = |path: &&Module| !lists && files.contains_key(&path[..=module.len()]);
+        let paths = found.paths.iter().chain(found.relative.iter().filter(is_module));
+        let leads = paths.filter_map(|path| declared(files, path, 8));
         uses.insert(
             module,
             leads.filter(|to| to != module && !to.is_empty() && !module.is_empty()).collect(),
@@ -188,4 +224,8 @@ fn a_circle_is_found() {
     assert_eq!(circle_of(&[lib, ("a.rs", "use crate::Two; pub struct One(Two);"), straight]), None);
     let bent = ("b.rs", "pub struct Two; fn f() { let _ = crate::One(Two); }");
     assert_eq!(circle_of(&[bent]), Some(vec!["a".into(), "b".into()]));
+    let folder_of = ("c/mod.rs", "mod d; pub struct C; pub fn f() { d::f(C) }");
+    fs::create_dir(folder.path().join("c")).unwrap();
+    let inside = ("c/d.rs", "use super::C; pub fn f(_: C) {}");
+    assert_eq!(circle_of(&[straight, folder_of, inside]), Some(vec!["c".into(), "c::d".into()]));
 }
