@@ -45,6 +45,7 @@ mod xla;
 pub use any_executor::{AnyBuffer, AnyExecutor};
 pub use batch::Batch;
 pub use chat_template::chat_template;
+#[cfg(feature = "grammar")]
 pub use constraint::crash::allow_crashes;
 #[cfg(feature = "grammar")]
 pub use constraint::process::{ConstraintProcesses, answer_constraints};
