@@ -140,7 +140,7 @@ fn links_lead_somewhere() {
     let docs = root().join("docs");
     let pages = pages(root());
     let others =
-        ["README", "ARCHITECTURE", "SECURITY", "CHANGELOG", "STYLE", "CONTRIBUTING", "python/README"]
+        ["README", "ARCHITECTURE", "SECURITY", "CHANGELOG", "STYLE", "CONTRIBUTING", "tools/python/README"]
             .map(|name| root().join(name).with_extension("md"));
     let mut count = 0;
     for document in pages.iter().chain(&others) {
