@@ -56,7 +56,7 @@ impl Scratch {
 
 /// Removes temporary files of killed runs in `folder`. The function keeps temporary files that
 /// cannot be removed.
-fn sweep(folder: &Path) {
+pub(crate) fn sweep(folder: &Path) {
     let entries = if cfg!(unix) { fs::read_dir(folder).ok() } else { None };
     for entry in entries.into_iter().flatten().flatten() {
         let (name, path) = (entry.file_name(), entry.path());

@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
+use crate::leftovers::sweep;
 use crate::{FileKind, NewFile};
 use errors::{FileError, WithPath as _};
 
@@ -36,7 +37,9 @@ impl ModuleCache {
         self.dir.join(key).with_extension(extension)
     }
 
-    /// Returns the module with the given key, or `None` if the cache entry is missing or damaged.
+    /// Returns the module with the given key, or `None` if the cache entry is missing or damaged. If the
+    /// module is found, the function removes the temporary files of killed runs, because nothing is
+    /// compiled that would remove them.
     ///
     /// # Errors
     /// Returns an error if a file of the cache cannot be read.
@@ -47,7 +50,11 @@ impl ModuleCache {
             read => read.with_path("read", &path)?,
         };
         let Some((hash, module)) = bytes.split_at_checked(blake3::OUT_LEN) else { return Ok(None) };
-        Ok((blake3::hash(module).as_bytes() == hash).then(|| module.to_vec()))
+        if blake3::hash(module).as_bytes() != hash {
+            return Ok(None);
+        }
+        sweep(&self.dir);
+        Ok(Some(module.to_vec()))
     }
 
     /// Stores a compiled module in the cache under a key.
@@ -57,5 +64,26 @@ impl ModuleCache {
     pub fn store(&self, key: &str, module: &[u8]) -> Result<(), FileError> {
         let entry = [blake3::hash(module).as_bytes(), module].concat();
         NewFile::write(&self.path(key, "module"), FileKind::CACHED, &entry)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg(unix)]
+    fn a_module_that_is_found_removes_what_killed_runs_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = ModuleCache::new(folder.path());
+        cache.store("key", b"module").unwrap();
+        let left = folder.path().join(".tracewright-old.partial");
+        fs::create_dir(&left).unwrap();
+        fs::write(left.join("module.mlir"), "text").unwrap();
+        assert_eq!(cache.load("other").unwrap(), None);
+        assert!(left.exists());
+        assert_eq!(cache.load("key").unwrap().unwrap(), b"module");
+        assert!(!left.exists());
     }
 }
