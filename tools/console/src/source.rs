@@ -12,15 +12,16 @@ const SHOWN: usize = 3;
 
 /// Reads a Rust source file that declares a part of the network. A node of a network refers to its
 /// source file by a path such as `models/src/llama.rs`. The current folder must be the folder of
-/// the file's crate, or a parent of that folder. The function returns `None` if the file cannot be
+/// the file's crate or room, or a parent of them. The function returns `None` if the file cannot be
 /// read.
 pub fn read(file: &str) -> Option<String> {
     let path = Path::new(file);
     if path.is_absolute() {
         return None;
     }
-    let beside = Path::new("..").join(path);
-    [path, &beside].into_iter().find_map(|path| files::read_text(path, limits::SOURCE).ok())
+    ["", "..", "../.."]
+        .into_iter()
+        .find_map(|up| files::read_text(&Path::new(up).join(path), limits::SOURCE).ok())
 }
 
 /// Prints the source lines at `places` on stderr, in the format of rustc. The function prints each
