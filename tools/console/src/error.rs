@@ -90,7 +90,13 @@ pub trait CommandError: Error + 'static {
 /// Returns help texts for an error, which name only options that `tracewright` and `trace-dump`
 /// share.
 pub fn help(error: &AnyCoded) -> Vec<String> {
-    let help = if let Some(error) = error.find() {
+    let help = if let Some(ArchiveError::Foreign {
+        format: UnsupportedFormat::GgufPart(GgufPart::Imatrix),
+        ..
+    }) = error.find()
+    {
+        "`tracewright quantize MODEL --imatrix FILE -o DIR` quantizes a model with an importance matrix"
+    } else if let Some(error) = error.find() {
         match error {
             ConfigError::Keys { problems, .. } => {
                 let unknown = problems.iter().filter_map(|problem| match problem {
@@ -116,11 +122,6 @@ pub fn help(error: &AnyCoded) -> Vec<String> {
         }
     } else if let Some(error) = error.find::<HubError>() {
         return error.help().into_iter().collect();
-    } else if let Some(ArchiveError::Foreign {
-        format: UnsupportedFormat::GgufPart(GgufPart::Imatrix), ..
-    }) = error.find()
-    {
-        "`tracewright quantize MODEL --imatrix FILE -o DIR` quantizes a model with an importance matrix"
     } else {
         match error.find() {
             Some(ConsoleError::NoModel(_)) => "`trace-dump presets` lists the names of published models",
