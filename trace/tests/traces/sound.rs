@@ -130,7 +130,7 @@ fn every_kind_of_broken_trace_is_refused() {
         let error = main_of(nodes).verify().unwrap_err();
         let (mut cause, mut error) = (error.source(), error.to_string());
         while let Some(inner) = cause {
-            error += &format!(": {inner}");
+            error += &format!("\n  because: {inner}");
             cause = inner.source();
         }
         assert!(error.contains(expected), "`{error}` lacks `{expected}`");
