@@ -24,15 +24,12 @@ pub fn gguf_text(files: impl Into<ModelFiles>, name: &str) -> Result<Option<Stri
 
 /// Creates the content of the file `name` from the metadata of a parsed file.
 pub(crate) fn text_of(file: &Gguf, name: &str) -> Result<Option<String>, GenerateError> {
-    const MADE: [&str; 3] = ["tokenizer.json", "tokenizer_config.json", "generation_config.json"];
-    if !MADE.contains(&name) {
-        return Ok(None);
-    }
-    let vocabulary = Vocabulary::read(file)?;
     let made = match name {
-        "tokenizer.json" => vocabulary.map(|vocabulary| vocabulary.tokenizer()).transpose()?,
-        "tokenizer_config.json" => vocabulary.map(|vocabulary| vocabulary.config()),
-        "generation_config.json" => vocabulary.map(|vocabulary| vocabulary.generation()).transpose()?,
+        "tokenizer.json" => Vocabulary::read(file)?.map(|vocabulary| vocabulary.tokenizer()).transpose()?,
+        "tokenizer_config.json" => Vocabulary::read(file)?.map(|vocabulary| vocabulary.config()),
+        "generation_config.json" => {
+            Vocabulary::read(file)?.map(|vocabulary| vocabulary.generation()).transpose()?
+        }
         _ => None,
     };
     Ok(made.map(|json| json.to_string()))
