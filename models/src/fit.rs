@@ -85,7 +85,7 @@ pub fn open(
             let mut network = network?;
             let named = network.without_folders(&files)?;
             let warnings = fit(&network, &named)?;
-            network.named = Some(named);
+            network.renamed = Some(named);
             let checkpoint = network.weights(&files)?;
             Ok(Fitted { network, checkpoint, warnings })
         }

@@ -88,7 +88,7 @@ macro_rules! families {
                 }
             }
 
-            /// What the network computes.
+            /// The purpose of the network.
             pub fn kind(&self) -> ModelKind {
                 match self {
                     $(Self::$family(config) => kind!(config $($embeds)?),)+
@@ -353,8 +353,9 @@ impl Architecture for ModelConfig {
 /// configuration keys in the second argument cause no error.
 pub type ReadModel = fn(ModelFiles, &[String]) -> Result<Opened, ConfigError>;
 
-/// Opens the network of a model: a GGUF file, a directory with a `config.json`, or a `config.json`. If the directory contains weights, the function also reads their formats. Unknown
-/// configuration keys in the list `allowed` cause no error.
+/// Opens the network of a model: a GGUF file, a directory with a `config.json`, or a `config.json`.
+/// If the directory contains weights, the function also reads their formats. Unknown configuration
+/// keys in the list `allowed` cause no error.
 ///
 /// # Errors
 /// Returns the same errors as [`ModelConfig::read`]. Returns an error if a GGUF file is invalid or

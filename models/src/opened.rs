@@ -26,14 +26,14 @@ pub struct Opened {
     /// The best storage format for the weights of the network's matmuls. It differs from the
     /// network's element type only if the checkpoint stores matmul weights with fewer bits.
     pub stored: Quantization,
-    /// What the network computes.
+    /// The purpose of the network.
     pub kind: ModelKind,
     /// A warning for the user: the checkpoint contains an output head of its own, although the
     /// configuration ties the head. `network` reads the head of the checkpoint.
     pub untied_head: Option<UntiedHead>,
     /// The weights under the names that the network declares. The value is `None` until
     /// [`weights`](Self::weights) renames them, or if the model has no weights.
-    pub named: Option<Checkpoint>,
+    pub renamed: Option<Checkpoint>,
 }
 
 /// The purpose of a network, which determines its entry points.
@@ -80,7 +80,7 @@ impl From<ModelConfig> for Opened {
             stored: config.stored(),
             kind: config.kind(),
             untied_head: None,
-            named: None,
+            renamed: None,
             network: Box::new(config),
         }
     }
@@ -97,7 +97,7 @@ impl Opened {
             stored: Quantization::Computed,
             kind: ModelKind::Text,
             untied_head: None,
-            named: None,
+            renamed: None,
         }
     }
 
@@ -112,7 +112,7 @@ impl Opened {
         if untied_head.is_some() {
             config.untie();
         }
-        Self { stored: stored_in(&named), untied_head, named: Some(named), ..config.into() }
+        Self { stored: stored_in(&named), untied_head, renamed: Some(named), ..config.into() }
     }
 
     /// The model that a GGUF file contains. The tensors of the file determine whether the output
@@ -121,11 +121,11 @@ impl Opened {
         let (config, renaming) = gguf::read(gguf::open(files)?, allowed)?;
         let named = renaming.apply(files.checkpoint()?.clone());
         let naming = Naming(Names::Gguf(renaming));
-        Ok(Self { stored: stored_in(&named), naming, named: Some(named), ..config.into() })
+        Ok(Self { stored: stored_in(&named), naming, renamed: Some(named), ..config.into() })
     }
 
     /// Returns the weights in the files of the model, under the names that the network declares. The
-    /// function renames them only if [`named`](Self::named) does not contain them yet.
+    /// function renames them only if [`renamed`](Self::renamed) does not contain them yet.
     ///
     /// # Errors
     /// Returns an error if the weights cannot be read.
@@ -135,8 +135,8 @@ impl Opened {
 
     /// The [weights](Self::weights) without those in folders next to the checkpoint.
     pub(crate) fn without_folders(&self, files: &ModelFiles) -> Result<Checkpoint, ArchiveError> {
-        match &self.named {
-            Some(named) => Ok(named.clone()),
+        match &self.renamed {
+            Some(renamed) => Ok(renamed.clone()),
             None => Ok(self.naming.apply(files.checkpoint()?.clone())),
         }
     }
@@ -223,15 +223,8 @@ impl Naming {
         }
     }
 
-    /// [Renames](Self::apply) the tensors of a checkpoint, and adds the network's tensors in folders
-    /// next to the checkpoint. `tracewright quantize` writes the tensors of all folders into one file.
-    ///
-    /// # Errors
-    /// Returns an error if one of the folders contains no weights.
-    pub fn weights(&self, checkpoint: Checkpoint) -> Result<Checkpoint, ArchiveError> {
-        self.with_folders(self.apply(checkpoint))
-    }
-
+    /// Adds the network's tensors in folders next to the checkpoint. `tracewright quantize` writes the
+    /// tensors of all folders into one file.
     fn with_folders(&self, named: Checkpoint) -> Result<Checkpoint, ArchiveError> {
         let Names::Family { folders, .. } = &self.0 else { return Ok(named) };
         folders.iter().try_fold(named, |all, folder| {

@@ -6,8 +6,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::manifest::dir::{self, ExportFolder, FolderError, names};
-use super::manifest::{IreeEntry, IreeManifest, ManifestError, ManifestValue, read_module};
 use bake::Baked;
 use errors::FileError;
 use files::is_there;
@@ -18,6 +16,8 @@ use runtime::{CompileOptions, Compiled, Compiler, Runtime, VmModule};
 use targets::{DeviceKind, Tuning};
 use trace::{Argument, Parameter, Signature};
 
+use super::manifest::dir::{self, ExportFolder, FolderError, names};
+use super::manifest::{IreeEntry, IreeManifest, ManifestError, ManifestValue, read_module};
 use crate::build::{Build, BuildTools, LoadError, map_parameters};
 use crate::{Plan, PlanError};
 

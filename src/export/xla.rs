@@ -7,12 +7,6 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use super::manifest::dir::names::{MADE, MANIFEST};
-use super::manifest::dir::{self, ExportFolder, FolderError};
-use super::manifest::{
-    ENGINE, FORMAT, Manifest, ManifestAxis, ManifestError, ManifestValue, XlaEntry, XlaManifest, XlaWeight,
-    is_xla, read_module, refused,
-};
 use bake::{BakeError, BakeOptions};
 use dsl::{EntryPoint, ExpertsMode, Traced};
 use errors::FileError;
@@ -22,6 +16,12 @@ use lower::{EntryShards, Module, ShardError, ShardNote, Sharding, Shards};
 use targets::{DeviceKind, Mesh, MeshRules, ShardRule, Target};
 use trace::{Argument, Parameter};
 
+use super::manifest::dir::names::{MADE, MANIFEST};
+use super::manifest::dir::{self, ExportFolder, FolderError};
+use super::manifest::{
+    ENGINE, FORMAT, Manifest, ManifestAxis, ManifestError, ManifestValue, XlaEntry, XlaManifest, XlaWeight,
+    is_xla, read_module, refused,
+};
 use crate::{DevicePartition, Expanded, Plan, PlanError};
 
 /// Contains the text of the modules of a program for XLA, and the partitioning of arguments and

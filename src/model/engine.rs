@@ -212,7 +212,7 @@ impl Engine {
             Source::Export(manifest, _) => as_network(open_export(files.path(), &manifest, options)?)?,
             Source::Checkpoint(model) => match model.kind {
                 ModelKind::Embedding(_) => {
-                    return Ok(Self::Embedding(Box::new(Opened { named: None, ..*model })));
+                    return Ok(Self::Embedding(Box::new(Opened { renamed: None, ..*model })));
                 }
                 ModelKind::Text => {
                     as_network(build_checkpoint(&files, *model, options, options.score, plugins)?)?

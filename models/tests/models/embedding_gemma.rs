@@ -10,7 +10,6 @@ use std::path::Path;
 use bake::Quantizer;
 use dsl::{Bf16, EntryPoint, F32};
 use expect_test::{Expect, expect};
-use irpa::Checkpoint;
 use ops::{ElementType, TensorType, Value, WeightFormat};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use serde_json::json;
@@ -310,7 +309,7 @@ fn the_head_of_a_language_model_is_left_out() {
         std::fs::create_dir(folder.path().join(name)).unwrap();
         std::fs::copy(source.join(&dense), folder.path().join(&dense)).unwrap();
     }
-    let checkpoint = config.naming().weights(Checkpoint::open(folder.path()).unwrap()).unwrap();
+    let checkpoint = Opened::from(config.clone()).weights(&folder.path().into()).unwrap();
     let parameters = recorded(&source, 1).parameters().unwrap();
     let checked = bake::check(&checkpoint, &parameters, &config.ignorable()).unwrap();
     assert_eq!(checked.planned().ignored, ["lm_head.weight"]);
@@ -321,7 +320,7 @@ fn the_head_of_a_language_model_is_left_out() {
 fn a_network_with_quantized_blocks_still_computes_embeddings() {
     let (source, folder) = (fixture(FIXTURES[0]), copied(&[&NEEDED[..], &OF_TEXTS].concat()));
     let config = ModelConfig::read(folder.path(), &[]).unwrap();
-    let checkpoint = config.naming().weights(Checkpoint::open(&source).unwrap()).unwrap();
+    let checkpoint = Opened::from(config.clone()).weights(&(&source).into()).unwrap();
     let parameters = recorded(&source, 1).parameters().unwrap();
     let formats = BTreeMap::from([("layers.*.mlp.down_proj.weight".to_owned(), WeightFormat::Q8)]);
     Quantizer::new(&checkpoint, &parameters, &formats).write(folder.path()).unwrap();
@@ -330,7 +329,7 @@ fn a_network_with_quantized_blocks_still_computes_embeddings() {
     assert_eq!(opened.kind, config.kind());
     assert_eq!(opened.entry_points(2, 8, 8), Opened::from(config).entry_points(2, 8, 8));
     // The quantized file contains the tensors of all folders.
-    let weights = opened.naming.weights(Checkpoint::open(folder.path()).unwrap()).unwrap();
+    let weights = opened.weights(&folder.path().into()).unwrap();
     bake::check(&weights, &parameters, &opened.ignorable).unwrap();
 }
 
