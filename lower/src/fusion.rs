@@ -50,7 +50,7 @@ impl<'f> Fusions<'f> {
             }
         }
         for (&id, fusion) in &fusions.written {
-            if let Op::LinearAttention(_) = fusion.work.op
+            if let Op::LinearAttention(_) = fusion.work.main
                 && let Some(parts) = uses.parts(id)
             {
                 fusions.parts.insert(id, parts);
@@ -92,48 +92,49 @@ impl<'f> Fusions<'f> {
         self.within[id.index()]
     }
 
+    /// Fuses the operations around a main operation, as many as a kernel can compute with it.
     fn add(&mut self, uses: &NodeUses<'f>, id: NodeId, work: FusedOp<'f>, kernels: &Kernels) {
-        let Prologue { mut work, mut within, mut operands } = uses.before(id, work, kernels);
-        let mut written = id;
-        let turned = uses.turned(id).map(|turned| (FusedOp { by_token: true, ..work.clone() }, turned));
-        let turned = turned.filter(|(work, _)| kernels.can_do(work));
-        if let Some((with, turned)) = turned {
-            work = with;
-            within.push(id);
-            written = turned;
-        }
-        if let Some((kept, narrowed)) = uses.kept(id, written)
-            && let with = (FusedOp { kept: Some(kept), ..work.clone() })
-            && kernels.can_do(&with)
-        {
-            work = with;
-            within.push(written);
-            written = narrowed;
-        }
-        let ending = |work: &FusedOp<'f>| {
-            uses.endings(id).into_iter().find_map(|ending| {
-                let work = FusedOp { tail: ending.tail.clone(), ..work.clone() };
-                kernels.can_do(&work).then_some((work, ending))
-            })
-        };
-        if written == id
-            && let Some((with, ending)) = ending(&work)
-        {
-            work = with;
-            operands.extend(ending.operands);
-            within.extend(ending.within);
-            written = ending.written;
-        }
+        let operands = uses.function.operands(id);
+        let mut kernel = Growing { kernels, main: id, work, within: Vec::new(), operands, written: id };
+        uses.prologue(&mut kernel);
+        uses.quantized(&mut kernel);
+        uses.by_token(&mut kernel);
+        uses.kept(&mut kernel);
+        uses.epilogue(&mut kernel);
+        let Growing { work, within, operands, written, .. } = kernel;
         within.into_iter().for_each(|id| self.within[id.index()] = true);
         self.written.insert(written, Fusion { work, named: id, operands });
     }
 }
 
-/// A fused operation whose kernel also computes the prologue of the first operand.
-struct Prologue<'f> {
+/// A fused operation, to which each fusion adds operations.
+struct Growing<'f, 'k> {
+    kernels: &'k Kernels,
+    main: NodeId,
     work: FusedOp<'f>,
+    /// The nodes that the kernel computes, except `written`.
     within: Vec<NodeId>,
     operands: Vec<NodeId>,
+    /// The node whose value the kernel writes.
+    written: NodeId,
+}
+
+impl<'f> Growing<'f, '_> {
+    /// Changes the fused operation, if a kernel can compute the changed operation.
+    fn change(&mut self, change: impl FnOnce(&mut FusedOp<'f>)) -> bool {
+        let mut with = self.work.clone();
+        change(&mut with);
+        let possible = self.kernels.can_do(&with);
+        if possible {
+            self.work = with;
+        }
+        possible
+    }
+
+    fn write(&mut self, node: NodeId) {
+        self.within.push(self.written);
+        self.written = node;
+    }
 }
 
 /// A function, together with a list of the users of each node.
@@ -202,24 +203,22 @@ impl<'f> NodeUses<'f> {
     }
 
     /// Fuses the rotary embedding and the norm that compute the first operand of the main
-    /// operation. For an append, the function fuses the norm and the rotary embedding that compute
-    /// the appended vectors. The function fuses operations only if the kernel supports the
-    /// operations, and if no other node uses their results. The function also fuses the permutation
-    /// that moves the token axis of the operand behind the head axis.
-    fn before(&self, id: NodeId, mut work: FusedOp<'f>, kernels: &Kernels) -> Prologue<'f> {
-        let mut operands = self.function.operands(id);
-        let writes = matches!(work.op, Op::Append(_));
-        let by_rows = writes || matches!(work.op, Op::Sdpa(_));
+    /// operation, or the vectors that an append appends. The function also fuses the permutation
+    /// that moves the token axis of the operand behind the head axis. No other node may use the
+    /// result of a fused operation.
+    fn prologue(&self, kernel: &mut Growing<'f, '_>) {
+        let id = kernel.main;
+        let writes = matches!(kernel.work.main, Op::Append(_));
+        let by_rows = writes || matches!(kernel.work.main, Op::Sdpa(_));
         let mut is_part = false;
         let prepared = usize::from(writes);
-        let (mut user, mut first) = (id, operands[prepared]);
-        let mut within = Vec::new();
+        let (mut user, mut first) = (id, kernel.operands[prepared]);
         let (mut weight, mut tables) = (Vec::new(), Vec::new());
         // Operations before a slice of a larger row are not fused.
         while !is_part && self.alone_uses(first, user) {
             let Some(op) = self.op(first) else { break };
             let inputs = self.function.operands(first);
-            let mut with = work.clone();
+            let FusedOp { mut prologue, mut layout, .. } = kernel.work;
             match op {
                 // The function looks through a reshape that keeps the rows.
                 Op::Reshape(Reshape { .. }) if by_rows => {}
@@ -227,94 +226,107 @@ impl<'f> NodeUses<'f> {
                     if by_rows && user == id && permute.order == tokens_last(permute.order.len()) =>
                 {
                     let stride = self.types(first)[0].shape[2..].iter().product();
-                    with.tokens = Some(Tokens { stride, from: 0 });
+                    layout.tokens = Some(Tokens { stride, from: 0 });
                 }
                 Op::Narrow(narrow) if by_rows => {
-                    let shape = &work.types[prepared].shape;
+                    let shape = &kernel.work.types[prepared].shape;
                     let (sequences, each) = (shape[0], shape[shape.len() - 2]);
                     let part = part(narrow, self.types(first)[0], sequences * each);
                     // The head axis comes before the token axis here, unless there is one token.
-                    if part.is_none() || work.tokens.is_none() && each != 1 {
+                    if part.is_none() || layout.tokens.is_none() && each != 1 {
                         break;
                     }
-                    with.tokens = part;
+                    layout.tokens = part;
                     is_part = true;
                 }
-                Op::Rope(rope) if with.rope.is_none() && with.norm.is_none() => {
+                Op::Rope(rope) if prologue.rope.is_none() && prologue.norm.is_none() => {
                     let types = self.types(first);
-                    with.rope = Some((rope, [types[0], types[1]]));
+                    prologue.rope = Some((rope, [types[0], types[1]]));
                     tables = inputs[1..].to_vec();
                 }
-                Op::RmsNorm(norm) if with.norm.is_none() => {
-                    with.norm = Some((norm, self.types(first)[0]));
+                Op::RmsNorm(norm) if prologue.norm.is_none() => {
+                    prologue.norm = Some((norm, self.types(first)[0]));
                     weight = inputs[1..].to_vec();
                 }
                 _ => break,
             }
-            if !kernels.can_do(&with) {
+            if !kernel.change(|work| (work.prologue, work.layout) = (prologue, layout)) {
                 break;
             }
-            work = with;
-            within.push(first);
+            kernel.within.push(first);
             (user, first) = (first, inputs[0]);
         }
         // A reshape is not fused if no norm, slice or rotary embedding precedes the reshape.
-        while let Some(&last) = within.last()
+        while let Some(&last) = kernel.within.last()
             && matches!(self.op(last), Some(Op::Reshape(_)))
         {
-            within.pop();
+            kernel.within.pop();
             first = last;
         }
-        operands[prepared] = first;
-        if work.norm.is_some() {
-            operands.extend(weight);
+        kernel.operands[prepared] = first;
+        if kernel.work.prologue.norm.is_some() {
+            kernel.operands.extend(weight);
         }
-        if work.rope.is_some() {
-            operands.extend(tables);
+        if kernel.work.prologue.rope.is_some() {
+            kernel.operands.extend(tables);
         }
-        if let Some([keys, values]) = self.dequantized(id) {
-            let with = FusedOp { quantized: true, ..work.clone() };
-            if kernels.can_do(&with) {
-                work = with;
-                within.extend([operands[1], operands[2]]);
-                (operands[1], operands[2]) = (keys[0], values[0]);
-                operands.extend([keys[1], values[1]]);
-            }
-        }
-        Prologue { work, within, operands }
     }
 
-    /// Returns the node that moves the token axis of attention's result before the head axis, if no
-    /// other node uses the result of attention.
-    fn turned(&self, id: NodeId) -> Option<NodeId> {
-        let &[user] = &self.users[id.index()][..] else { return None };
-        let rank = self.function.node(id).ty().rank();
-        let turns =
-            matches!(self.op(user), Some(Op::Permute(permute)) if permute.order == tokens_first(rank));
-        let wanted = matches!(self.op(id), Some(Op::Sdpa(_))) && turns && !self.returned[id.index()];
-        wanted.then_some(user)
-    }
-
-    /// Returns the node that selects the first features of each result of the attention `id`, and the
-    /// number of features. The node `last` has the results, and no other node reads them.
-    fn kept(&self, id: NodeId, last: NodeId) -> Option<(usize, NodeId)> {
-        let &[user] = &self.users[last.index()][..] else { return None };
-        let Some(Op::Narrow(Narrow { axis, start: 0, length })) = self.op(user) else { return None };
-        let of_features = *axis + 1 == self.function.node(last).ty().rank();
-        let wanted = matches!(self.op(id), Some(Op::Sdpa(_))) && of_features && !self.returned[last.index()];
-        wanted.then_some((*length, user))
-    }
-
-    /// Returns the integers and the scales of the keys and values that attention reads. Returns
-    /// `None` if any operation other than attention reads the dequantized keys and values.
-    fn dequantized(&self, id: NodeId) -> Option<[Vec<NodeId>; 2]> {
-        let operands = self.function.operands(id);
-        let (Some(Op::Sdpa(_)), [_, k, v, ..]) = (self.op(id), &operands[..]) else { return None };
-        let stored = |&of: &NodeId| {
-            let swallowed = matches!(self.op(of), Some(Op::Dequantize(_))) && self.alone_uses(of, id);
+    /// Lets attention read the integers and scales of keys and values that no other node reads.
+    fn quantized(&self, kernel: &mut Growing<'f, '_>) {
+        let (Op::Sdpa(_), &[_, k, v, ..]) = (kernel.work.main, &kernel.operands[..]) else { return };
+        let stored = |of: NodeId| {
+            let swallowed =
+                matches!(self.op(of), Some(Op::Dequantize(_))) && self.alone_uses(of, kernel.main);
             swallowed.then(|| self.function.operands(of))
         };
-        Some([stored(k)?, stored(v)?])
+        if let (Some(keys), Some(values)) = (stored(k), stored(v))
+            && kernel.change(|work| work.layout.quantized = true)
+        {
+            kernel.within.extend([k, v]);
+            (kernel.operands[1], kernel.operands[2]) = (keys[0], values[0]);
+            kernel.operands.extend([keys[1], values[1]]);
+        }
+    }
+
+    /// Lets attention write its result in the order of tokens, if only the permutation to this
+    /// order reads the result.
+    fn by_token(&self, kernel: &mut Growing<'f, '_>) {
+        let (id, rank) = (kernel.main, self.function.node(kernel.main).ty().rank());
+        if let (Op::Sdpa(_), &[user]) = (kernel.work.main, &self.users[id.index()][..])
+            && matches!(self.op(user), Some(Op::Permute(permute)) if permute.order == tokens_first(rank))
+            && !self.returned[id.index()]
+            && kernel.change(|work| work.layout.by_token = true)
+        {
+            kernel.write(user);
+        }
+    }
+
+    /// Lets attention compute only the first features of each result, if only they are read.
+    fn kept(&self, kernel: &mut Growing<'f, '_>) {
+        let last = kernel.written;
+        if let (Op::Sdpa(_), &[user]) = (kernel.work.main, &self.users[last.index()][..])
+            && let Some(Op::Narrow(Narrow { axis, start: 0, length })) = self.op(user)
+            && *axis + 1 == self.function.node(last).ty().rank()
+            && !self.returned[last.index()]
+            && kernel.change(|work| work.layout.kept = Some(*length))
+        {
+            kernel.write(user);
+        }
+    }
+
+    /// Fuses the longest sequence of elementwise operations on the result.
+    fn epilogue(&self, kernel: &mut Growing<'f, '_>) {
+        if kernel.written != kernel.main {
+            return;
+        }
+        let mut endings = self.endings(kernel.main).into_iter();
+        if let Some(ending) = endings.find(|ending| kernel.change(|work| work.epilogue = ending.tail.clone()))
+        {
+            kernel.operands.extend(ending.operands);
+            kernel.within.extend(ending.within);
+            kernel.written = ending.written;
+        }
     }
 
     /// Returns the sequences of elementwise operations that could become the epilogue of a node.

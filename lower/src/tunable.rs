@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use kernels::{Epilogue, FusedOp, Kernels, Tilings};
+use kernels::{Epilogue, FusedLayout, FusedOp, FusedPrologue, Kernels, Tilings};
 use ops::ops::{MaskTerm, PackedExperts, PackedLinear, RmsNorm, Sdpa};
 use ops::{Op, TensorType};
 use targets::Target;
@@ -58,15 +58,15 @@ pub struct FusedAttention {
 
 impl Tunable {
     fn of(work: &FusedOp<'_>) -> Option<Self> {
-        Some(match work.op {
+        Some(match work.main {
             Op::PackedLinear(op) => {
                 let x = work.types[0];
                 let inputs = x.shape[x.rank() - 1];
                 Self::Matmul(FusedMatmul {
                     op: op.clone(),
                     x: TensorType::new(x.element, [x.count() / inputs, inputs]),
-                    norm: work.norm.map(|(norm, _)| norm.clone()),
-                    halves: work.tail.halves,
+                    norm: work.prologue.norm.map(|(norm, _)| norm.clone()),
+                    halves: work.epilogue.halves,
                 })
             }
             Op::PackedExperts(op) => Self::Experts(FusedExperts {
@@ -84,7 +84,7 @@ impl Tunable {
                 Self::Attention(FusedAttention {
                     op: Sdpa { mask, ..op.clone() },
                     types: types.map(|(_, &ty)| ty.clone()).collect(),
-                    quantized: work.quantized,
+                    quantized: work.layout.quantized,
                 })
             }
             _ => return None,
@@ -99,8 +99,8 @@ impl Tunable {
                 let weight = op.format.packed(op.outputs, x.shape[1]);
                 let op = Op::from(op.clone());
                 let work = FusedOp {
-                    norm: norm.as_ref().map(|norm| (norm, x)),
-                    tail: Epilogue { halves: *halves, ..Epilogue::default() },
+                    prologue: FusedPrologue { norm: norm.as_ref().map(|norm| (norm, x)), rope: None },
+                    epilogue: Epilogue { halves: *halves, ..Epilogue::default() },
                     ..FusedOp::alone(&op, vec![x, &weight])
                 };
                 kernels.tilings(&work)
@@ -113,8 +113,8 @@ impl Tunable {
             }
             Self::Attention(FusedAttention { op, types, quantized }) => {
                 let op = Op::from(op.clone());
-                let work = FusedOp { quantized: *quantized, ..FusedOp::alone(&op, types.iter().collect()) };
-                kernels.tilings(&work)
+                let layout = FusedLayout { quantized: *quantized, ..FusedLayout::default() };
+                kernels.tilings(&FusedOp { layout, ..FusedOp::alone(&op, types.iter().collect()) })
             }
         }
     }

@@ -47,16 +47,16 @@ impl Appending {
             starts: start.count(),
             ring: op.ring,
             heads: cache.shape[..axis].iter().skip(1).product(),
-            by_token: work.tokens,
-            prologue: Prologue::of(work)?,
+            by_token: work.layout.tokens,
+            prologue: Prologue::of(work.prologue)?,
         };
         let Self { prologue, tokens, after, .. } = appending;
         let served = !matches!(cache.element, ElementType::I1 | ElementType::I4)
             && cache.count() > 0
             && new.count() > 0
             // With a single token, head order and token order are the same.
-            && (prologue.is_nothing() || work.tokens.is_some() || tokens == 1)
-            && (work.tokens.is_none() || axis > 0 && axis + 2 == cache.rank())
+            && (prologue.is_nothing() || work.layout.tokens.is_some() || tokens == 1)
+            && (work.layout.tokens.is_none() || axis > 0 && axis + 2 == cache.rank())
             && prologue.takes(after);
         served.then_some(appending)
     }

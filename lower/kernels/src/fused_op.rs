@@ -7,35 +7,45 @@ use ops::{ElementType, Op, Real, TensorType};
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::{lane, math};
 
-/// An operation together with its prologue and epilogue.
+/// A main operation, and the operations around it that the same kernel computes.
 ///
 /// In the list of operands, the operands of the main operation come first. The operands of the
 /// fused operations follow in this order: the norm's weight, the cosine and sine tables, the scales
-/// of quantized keys and values, and the epilogue's operands. The prologue (`norm` and `rope`)
-/// changes the operation's first operand, or the vectors that the operation appends to a KV cache.
+/// of quantized keys and values, and the epilogue's operands.
 #[derive(Clone, Debug)]
 pub struct FusedOp<'a> {
-    pub op: &'a Op,
+    pub main: &'a Op,
     /// The types of the main operation's operands.
     pub types: Vec<&'a TensorType>,
-    /// Describes where the numbers of each token are in the operand to which the prologue applies,
-    /// if the token axis comes before the head axis. `None` means that the operand has the axis
-    /// order that the operation declares.
-    pub tokens: Option<Tokens>,
-    /// The norm of the prologue, and the type of the norm's input.
+    pub prologue: FusedPrologue<'a>,
+    pub layout: FusedLayout,
+    pub epilogue: Epilogue,
+}
+
+/// The operations before a main operation: first the norm, then the rotary embedding. They compute
+/// the main operation's first operand, or the vectors that it appends to a KV cache.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FusedPrologue<'a> {
+    /// The norm, and the type of the norm's input.
     pub norm: Option<(&'a RmsNorm, &'a TensorType)>,
-    /// The rotary embedding of the prologue, which follows the norm, and the types of its two
-    /// tables.
+    /// The rotary embedding, and the types of its two tables.
     pub rope: Option<(&'a Rope, [&'a TensorType; 2])>,
-    /// Whether the attention of the fused operation reads quantized keys and values.
+}
+
+/// How the operands and the result of a kernel lie in memory, where this differs from the main
+/// operation's own operands and result.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FusedLayout {
+    /// The place of each token in the operand that the prologue computes, if the token axis comes
+    /// before the head axis.
+    pub tokens: Option<Tokens>,
+    /// Whether attention reads quantized keys and values.
     pub quantized: bool,
     /// Whether the token axis of the attention result comes before the head axis.
     pub by_token: bool,
     /// The number of features that the kernel computes of each attention result, if later operations
     /// read only the first features. `None` means all features.
     pub kept: Option<usize>,
-    /// The epilogue, which the kernel applies to each number of the main operation's result.
-    pub tail: Epilogue,
 }
 
 /// Describes an operand that is a slice of a matrix `[tokens, stride]`, with one matrix row per
@@ -62,18 +72,15 @@ impl Tokens {
 
 impl<'a> FusedOp<'a> {
     /// Creates a fused operation without a prologue and without an epilogue.
-    pub fn alone(op: &'a Op, types: Vec<&'a TensorType>) -> Self {
-        Self {
-            op,
-            types,
-            tokens: None,
-            norm: None,
-            rope: None,
-            quantized: false,
-            by_token: false,
-            kept: None,
-            tail: Epilogue::default(),
-        }
+    pub fn alone(main: &'a Op, types: Vec<&'a TensorType>) -> Self {
+        let (prologue, layout) = (FusedPrologue::default(), FusedLayout::default());
+        Self { main, types, prologue, layout, epilogue: Epilogue::default() }
+    }
+}
+
+impl FusedPrologue<'_> {
+    pub(crate) fn is_nothing(self) -> bool {
+        self.norm.is_none() && self.rope.is_none()
     }
 }
 

@@ -45,7 +45,7 @@ use packing::Packing;
 use rope::Rotation;
 
 pub use cuda::{CUDA_VECTORS, CudaAttention, CudaKernel, CudaProduct};
-pub use fused_op::{Broadcast, Epilogue, EpilogueOp, FusedOp, TailStep, Tokens};
+pub use fused_op::{Broadcast, Epilogue, EpilogueOp, FusedLayout, FusedOp, FusedPrologue, TailStep, Tokens};
 pub use tilings::Tilings;
 
 /// The kernel that computes one fused operation.
@@ -108,25 +108,26 @@ impl Kernels {
     /// operation.
     fn serving<'w>(&self, work: &'w FusedOp<'_>) -> Option<Serving<'w>> {
         let isa = self.isa?;
-        let (plain, ends) = (work.norm.is_none() && work.rope.is_none(), work.tail.steps.is_empty());
-        let (whole, some) = (!work.tail.halves, work.types.first().is_some_and(|ty| ty.count() > 0));
-        if !work.tail.steps.iter().all(|step| step.kind.is_known()) {
+        let (FusedPrologue { norm, rope }, epilogue) = (work.prologue, &work.epilogue);
+        let (plain, ends) = (work.prologue.is_nothing(), epilogue.steps.is_empty());
+        let (whole, some) = (!epilogue.halves, work.types.first().is_some_and(|ty| ty.count() > 0));
+        if !epilogue.steps.iter().all(|step| step.kind.is_known()) {
             return None;
         }
-        Some(match work.op {
+        Some(match work.main {
             Op::Sdpa(op) if ends => Serving::Attention(Attention::of(isa, op, work)?),
             Op::LinearAttention(op) if plain && ends && whole && work.types[5].count() > 0 => {
                 Serving::LinearAttention(op)
             }
             Op::Append(op) if ends => Serving::Append(Appending::of(op, work)?),
-            _ if work.tokens.is_some() => return None,
-            Op::PackedLinear(op) if work.rope.is_none() => Serving::Matmul(linear(isa, op, work)?),
+            _ if work.layout.tokens.is_some() => return None,
+            Op::PackedLinear(op) if rope.is_none() => Serving::Matmul(linear(isa, op, work)?),
             Op::PackedExperts(op) if plain && whole => Serving::Matmul(experts(isa, op, work)?),
             Op::PackedRows(op) if plain && ends => Serving::Rows(op),
             Op::Dequantize(op) if plain && ends && some => Serving::Dequantize(op),
-            Op::Rope(op) if work.rope.is_none() && ends => {
+            Op::Rope(op) if rope.is_none() && ends => {
                 let rotation = Rotation::of(op, [work.types[0], work.types[1]])?;
-                Serving::Rope(rotation, work.norm.map(|(op, x)| Norm::of(op, x)))
+                Serving::Rope(rotation, norm.map(|(op, x)| Norm::of(op, x)))
             }
             Op::RmsNorm(op) if plain && whole && some => Serving::Norm(op),
             _ => return None,
@@ -151,7 +152,7 @@ impl Kernels {
                 let packed = self.packed(statements, packings.into_iter().flatten(), &operands);
                 packed.iter().for_each(|(index, name, ty)| operands[*index] = (name, ty.clone()));
                 let kernel = product.kernel(element, self.tiling(product.key(), product.usual()));
-                let name = self.ending(product.name(), &work.tail);
+                let name = self.ending(product.name(), &work.epilogue);
                 self.dispatch(name, kernel, &operands, &result)
             }
             Serving::Rows(op) => {
@@ -183,8 +184,8 @@ impl Kernels {
                 self.dispatch(name, kernel, &operands, &result)
             }
             Serving::Norm(op) => {
-                let (name, kernel) = norm::kernel(op, work.types[0], &work.tail, element);
-                let name = self.ending(name, &work.tail);
+                let (name, kernel) = norm::kernel(op, work.types[0], &work.epilogue, element);
+                let name = self.ending(name, &work.epilogue);
                 self.dispatch(name, kernel, &operands, &result)
             }
         })
@@ -361,8 +362,8 @@ fn product<'a>(
         inputs,
         outputs,
         stack,
-        norm: work.norm.map(|(op, x)| Norm::of(op, x)),
-        tail: &work.tail,
+        norm: work.prologue.norm.map(|(op, x)| Norm::of(op, x)),
+        tail: &work.epilogue,
         isa,
     };
     product.serves().then_some(product)

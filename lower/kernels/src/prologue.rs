@@ -2,7 +2,7 @@
 //! to the rows of an operand.
 
 use crate::code::{Buffer, Code, Value};
-use crate::fused_op::FusedOp;
+use crate::fused_op::FusedPrologue;
 use crate::norm::Norm;
 use crate::rope::Rotation;
 
@@ -14,9 +14,9 @@ pub(crate) struct Prologue {
 
 impl Prologue {
     /// Returns the prologue of a fused operation; `None` if kernels do not support the prologue.
-    pub(crate) fn of(work: &FusedOp<'_>) -> Option<Self> {
-        let norm = work.norm.map(|(op, x)| Norm::of(op, x));
-        let rotation = match work.rope {
+    pub(crate) fn of(fused: FusedPrologue<'_>) -> Option<Self> {
+        let norm = fused.norm.map(|(op, x)| Norm::of(op, x));
+        let rotation = match fused.rope {
             Some((op, types)) => Some(Rotation::of(op, types)?),
             None => None,
         };

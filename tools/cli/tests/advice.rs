@@ -4,6 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use tracewright::numeric::{NumericOption, NumericOptions};
+
 use crate::server::Server;
 use crate::support::*;
 
@@ -198,27 +200,50 @@ fn a_byte_order_mark_is_no_content() {
 #[test]
 fn an_error_names_the_variables_behind_it() {
     let model = fixture("llama-untied");
-    let plan = |more: &[&str], variables: &[(&str, &str)]| {
-        let mut command = bare(&["plan", text(&model)]);
+    let command = |command: &str, more: &[&str], variables: &[(&str, &str)]| {
+        let mut command = bare(&[command, text(&model)]);
         command.args(SMALL).args(more).envs(variables.iter().copied());
         command
     };
-    succeed(&mut plan(&["--layout", "plain"], &[("TRACEWRIGHT_KERNELS", "on")]));
-    succeed(&mut plan(&["--kernels", "off"], &[("TRACEWRIGHT_LAYOUT", "plain")]));
+    let plan = |more: &[&str], variables: &[(&str, &str)]| command("plan", more, variables);
+    let generate = |more: &[&str], variables: &[(&str, &str)]| {
+        command("generate", &[&["--tokens", "5"], more].concat(), variables)
+    };
+    succeed(&mut plan(&["--kernels", "off"], &[("TRACEWRIGHT_KERNELS", "f99")]));
+    let schema = ["--json-schema", "missing.json"];
+    let ran =
+        refused(&mut generate(&schema, &[("TRACEWRIGHT_GRAMMAR", "g.lark")]), 2, &["`--json-schema` needs"]);
+    assert!(!ran.err.contains("cannot be used with"), "{}", ran.err);
     let named = |name: &str, flag: &str| format!("  help: the environment variable `{name}` sets `{flag}`");
-    let [kernels, layout, map, dtype] = [
-        named("TRACEWRIGHT_KERNELS", "--kernels"),
-        named("TRACEWRIGHT_LAYOUT", "--layout"),
+    let [json, grammar, map, dtype] = [
+        named("TRACEWRIGHT_JSON_SCHEMA", "--json-schema"),
+        named("TRACEWRIGHT_GRAMMAR", "--grammar"),
         named("TRACEWRIGHT_QUANT_MAP", "--quant-map"),
         named("TRACEWRIGHT_DTYPE", "--dtype"),
     ];
-    let both = [("TRACEWRIGHT_KERNELS", "on"), ("TRACEWRIGHT_LAYOUT", "plain")];
-    refused(&mut plan(&[], &both), 2, &["cannot be used with", &kernels, &layout]);
+    let both = [("TRACEWRIGHT_JSON_SCHEMA", "s.json"), ("TRACEWRIGHT_GRAMMAR", "g.lark")];
+    refused(&mut generate(&[], &both), 2, &["cannot be used with", &json, &grammar]);
     refused(&mut plan(&[], &[("TRACEWRIGHT_QUANT_MAP", "m.json")]), 2, &["--quant ", &map]);
     refused(&mut plan(&[], &[("TRACEWRIGHT_DTYPE", "f99")]), 2, &["f99", &dtype]);
-    let ran =
-        refused(&mut plan(&["--kernels", "on", "--layout", "plain"], &both), 2, &["cannot be used with"]);
+    let said = ["--json-schema", "s.json", "--grammar", "g.lark"];
+    let ran = refused(&mut generate(&said, &both), 2, &["cannot be used with"]);
     assert!(!ran.err.contains("environment"), "{}", ran.err);
+}
+
+#[test]
+fn each_numeric_option_takes_the_values_that_its_help_names() {
+    for option in NumericOption::ALL.iter().filter(|option| option.values != "DTYPE") {
+        for word in option.values.split('|') {
+            let pure = word.strip_suffix("[:pure]").map(|word| format!("{word}:pure"));
+            for word in pure.into_iter().chain([word.replace("[:pure]", "")]) {
+                let mut options = NumericOptions::default();
+                option.set(&mut options, &word).unwrap();
+                assert_eq!(option.word(&options).as_deref(), Some(&*word), "{}", option.name);
+                assert_eq!(NumericOptions::default().or(&options), options);
+            }
+        }
+        assert!(option.set(&mut NumericOptions::default(), "x").is_err(), "{}", option.name);
+    }
 }
 
 /// A negative number is a value of the flag before it, which the flag can refuse.
