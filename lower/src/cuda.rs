@@ -7,9 +7,10 @@ use kernels::{CUDA_VECTORS, CudaAttention, CudaKernel, CudaProduct};
 use ops::ops::{BinaryKind, MaskTerm, RopeLayout, UnaryKind};
 use ops::{ElementType, Op, TensorType};
 use targets::{Backend, DeviceKind, Target};
-use trace::{Function, NodeId, NodeKind, Parameter};
+use trace::{Function, NodeId, NodeKind};
 
 use crate::fusion::NodeUses;
+use crate::layout::Layouts;
 
 /// Whether a module for this target can call Tracewright's kernels for NVIDIA GPUs.
 pub(crate) fn has_cuda_kernels(target: &Target) -> bool {
@@ -38,9 +39,9 @@ pub(crate) struct CudaCalls {
 
 impl CudaCalls {
     /// Finds the CUDA kernel calls for a function whose composite operations are not expanded. The
-    /// kernels read only the weights for which `is_dense` returns true, because they cannot read
-    /// quantized weights.
-    pub(crate) fn of(function: &Function, is_dense: impl Fn(&Parameter) -> bool) -> Self {
+    /// kernels read no weight with a layout of its own. In an expanded function no such weight is left,
+    /// so the function finds the calls that it found before the expansion.
+    pub(crate) fn of(function: &Function, layouts: &Layouts) -> Self {
         let uses = NodeUses::of(function);
         let mut calls = Self::default();
         for id in function.ids() {
@@ -49,7 +50,7 @@ impl CudaCalls {
             }
         }
         let linears: BTreeMap<NodeId, CudaProduct> =
-            function.ids().filter_map(|id| Some((id, product(&uses, id, &is_dense)?))).collect();
+            function.ids().filter_map(|id| Some((id, product(&uses, id, layouts)?))).collect();
         let inputs: BTreeSet<NodeId> = linears.keys().map(|&id| function.operands(id)[0]).collect();
         for input in inputs {
             let of_input: Vec<NodeId> =
@@ -137,10 +138,10 @@ fn is_parameter(uses: &NodeUses<'_>, id: NodeId) -> bool {
 /// Returns the sizes of a matmul that multiplies at most `CUDA_VECTORS` vectors. Returns `None` if
 /// the node is not a matmul, if the matmul multiplies more than `CUDA_VECTORS` vectors, if the
 /// weight is quantized, or if no kernel supports the sizes.
-fn product(uses: &NodeUses<'_>, id: NodeId, is_dense: &impl Fn(&Parameter) -> bool) -> Option<CudaProduct> {
+fn product(uses: &NodeUses<'_>, id: NodeId, layouts: &Layouts) -> Option<CudaProduct> {
     if let Some(&weight) = uses.function.operands(id).get(1)
         && let NodeKind::Parameter(parameter) = &uses.function.node(weight).kind
-        && !is_dense(parameter)
+        && matches!(layouts.get(&parameter.key), Some(Ok(_)))
     {
         return None;
     }

@@ -93,8 +93,7 @@ impl<'t> Implementations<'t> {
         };
         let nodes = trace.functions.iter();
         let of_function = |function: &Function| {
-            let is_dense = |weight: &Parameter| !matches!(layouts.get(&weight.key), Some(Ok(_)));
-            let cuda = calls_cuda.then(|| CudaCalls::of(function, is_dense));
+            let cuda = calls_cuda.then(|| CudaCalls::of(function, &layouts));
             function.ids().map(|id| node(function, cuda.as_ref(), id)).collect()
         };
         let nodes = nodes.map(of_function).collect();

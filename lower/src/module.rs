@@ -7,10 +7,13 @@ use std::fmt::Write as _;
 use kernels::Kernels;
 use ops::{ElementType, Form, Literal, Operand, Statements, TensorType};
 use targets::{Dialect, Target, Tiling, Unsupported};
-use trace::{Function, NodeId, NodeKind, Parameter, Provenance, Read, Reads, Signature, Trace, resolve_key};
+use trace::{
+    Function, FunctionId, NodeId, NodeKind, Parameter, Provenance, Read, Reads, Signature, Trace, resolve_key,
+};
 
 use crate::cuda::CudaCalls;
 use crate::fusion::{Fusion, Fusions};
+use crate::layout::Layouts;
 use crate::legalize::{Legalization, legalize};
 use crate::{LowerError, idiom};
 
@@ -291,26 +294,31 @@ pub fn namespace(path: &str) -> String {
     path.replace('.', "/").replace("/*", ".*")
 }
 
-/// The StableHLO statements of one node, with SSA names that are unique in the function.
-struct Fresh<'a> {
-    statements: &'a mut Vec<(String, Provenance)>,
-    provenance: &'a Provenance,
-    next: &'a mut usize,
+/// The StableHLO statements of a function, with SSA names that are unique in the function.
+struct Fresh<'f> {
+    statements: Vec<(String, Provenance)>,
+    /// The place that declares the node of the next statements.
+    provenance: &'f Provenance,
+    next: usize,
+}
+
+impl Fresh<'_> {
+    /// Adds a statement, and returns the SSA name of its value.
+    fn named(&mut self, results: &str, rhs: &str) -> String {
+        let name = format!("%{}", self.next);
+        self.next += 1;
+        self.statements.push((format!("{name}{results} = {rhs}"), self.provenance.clone()));
+        name
+    }
 }
 
 impl Statements for Fresh<'_> {
     fn statement(&mut self, rhs: String) -> String {
-        let name = format!("%{}", self.next);
-        *self.next += 1;
-        self.statements.push((format!("{name} = {rhs}"), self.provenance.clone()));
-        name
+        self.named("", &rhs)
     }
 
     fn group(&mut self, rhs: String, results: usize) -> String {
-        let name = format!("%{}", self.next);
-        *self.next += 1;
-        self.statements.push((format!("{name}:{results} = {rhs}"), self.provenance.clone()));
-        name
+        self.named(&format!(":{results}"), &rhs)
     }
 }
 
@@ -350,128 +358,29 @@ impl Writer<'_> {
         arguments
     }
 
-    /// Returns the right-hand side of the statement for an operation, as the operation's
-    /// implementation defines it. The list `names` contains the SSA names of earlier nodes.
-    fn operation(
-        &mut self,
-        fresh: &mut Fresh<'_>,
-        (function, id): (&Function, NodeId),
-        op: &ops::Op,
-        fusion: Option<&Fusion<'_>>,
-        names: &[String],
-    ) -> Result<String, LowerError> {
-        let ty = function.node(id).ty();
-        let operands = fusion.map_or_else(|| function.operands(id), |fusion| fusion.operands.clone());
-        let value = |o: &NodeId| Operand { name: &names[o.index()], ty: function.node(*o).ty() };
-        let values: Vec<Operand<'_>> = operands.iter().map(value).collect();
-        let rhs = match (fusion, op.form()) {
-            (Some(Fusion { work, .. }), _) => self.kernels.call(fresh, work, &values, ty),
-            (None, Form::Idiom(idiom)) if self.dialect == Dialect::IreeGlobals => {
-                Some(idiom::spell(fresh, idiom, &values, ty))
-            }
-            (None, _) => op.spell(fresh, &values, ty),
-        };
-        let rhs = rhs.ok_or_else(|| unspelled(function, id, op))?;
-        let f32s = values.iter().all(|value| value.ty.element == ElementType::F32);
-        Ok(match self.frame.exact && f32s && matches!(op, ops::Op::DotGeneral(_)) {
-            true => rhs.replacen(" : (", ", precision = [HIGHEST, HIGHEST] : (", 1),
-            false => rhs,
-        })
-    }
-
     fn function(&mut self, function: &Function, index: usize, entry: bool) -> Result<Body, LowerError> {
         let loads = entry && self.dialect == Dialect::IreeGlobals;
-        let mut statements = Vec::new();
-        let mut next = 0;
-        // The name of each value. For a call, this is the name of the whole group of results.
-        let mut names: Vec<String> = vec![String::new(); function.len()];
         let mut weight_names: HashMap<String, String> = HashMap::new();
         let signature = function.signature();
         let arguments = self.arguments(&signature, index, entry, &mut weight_names);
-        let fusions = Fusions::of(function, &self.kernels);
-        let cuda = if self.frame.cuda { CudaCalls::of(function, |_| true) } else { CudaCalls::default() };
-        // The text of a kernel call can precede the nodes of the weights that the kernel reads.
-        for id in function.ids().filter(|_| self.frame.cuda) {
-            if let NodeKind::Parameter(parameter) = &function.node(id).kind {
-                names[id.index()] = weight_names.get(&parameter.key).cloned().unwrap_or_default();
-            }
-        }
-        for id in function.ids() {
-            if let Some(call) = cuda.at(id) {
-                let provenance = &function.node(id).provenance;
-                let mut fresh = Fresh { statements: &mut statements, provenance, next: &mut next };
-                let value = |o: &NodeId| Operand { name: &names[o.index()], ty: function.node(*o).ty() };
-                let operands: Vec<Operand<'_>> = call.operands.iter().map(value).collect();
-                let types: Vec<&TensorType> = call.results.iter().map(|&id| function.node(id).ty()).collect();
-                let written = call.kernel.call(&mut fresh, &operands, &types);
-                for (result, name) in call.results.iter().zip(written) {
-                    names[result.index()] = name;
-                }
-            }
-            if fusions.within(id) || cuda.computes(id) {
-                continue;
-            }
-            let node = function.node(id);
-            let fusion = fusions.at(id);
-            let provenance = &function.node(fusion.map_or(id, |fusion| fusion.named)).provenance;
-            let mut fresh = Fresh { statements: &mut statements, provenance, next: &mut next };
-            if let (Some(fusion), Some(parts)) = (fusion, fusions.parts(id)) {
-                let value = |o: &NodeId| Operand { name: &names[o.index()], ty: function.node(*o).ty() };
-                let operands: Vec<Operand<'_>> = fusion.operands.iter().map(value).collect();
-                let written = self.kernels.call_in_parts(&mut fresh, &fusion.work, &operands);
-                for (nodes, name) in parts.iter().zip(written.into_iter().flatten()) {
-                    nodes.iter().for_each(|node| names[node.index()].clone_from(&name));
-                }
-                continue;
-            }
-            let operands: Vec<NodeId> = function.operands(id);
-            names[id.index()] = match &node.kind {
-                NodeKind::Input { index, .. } if loads && signature.arguments[*index].is_host_scalar() => {
-                    fresh.statement(format!("tensor.from_elements %arg{index} : tensor<i32>"))
-                }
-                NodeKind::Input { index, .. } => format!("%arg{index}"),
-                NodeKind::Parameter(parameter) => {
-                    load(&mut fresh, &mut weight_names, &parameter.key, &parameter.ty.mlir())
-                }
-                NodeKind::Op(ops::Op::Constant(op)) if self.is_global(&op.value) => {
-                    let global = *self.constants.entry(op.value.clone()).or_insert_with(|| {
-                        self.globals.push(op.value.clone());
-                        self.globals.len() - 1
-                    });
-                    fresh.statement(format!(
-                        "util.global.load immutable @constant{global} : {}",
-                        node.ty().mlir()
-                    ))
-                }
-                NodeKind::Op(op) => {
-                    let rhs = self.operation(&mut fresh, (function, id), op, fusion, &names)?;
-                    let value = fresh.statement(rhs);
-                    match fusion.is_none() && self.rounds {
-                        true => rounded(&mut fresh, value, op, node.ty()),
-                        false => value,
-                    }
-                }
-                NodeKind::Call { function: callee, prefix } => {
-                    let target = self.trace.function(*callee);
-                    let mut values: Vec<(String, String)> = operands
-                        .iter()
-                        .map(|o| (names[o.index()].clone(), function.node(*o).ty().mlir()))
-                        .collect();
-                    for Weight { key, ty } in &self.weights[callee.0 as usize] {
-                        let key = resolve_key(key, &target.prefix, prefix);
-                        values.push((load(&mut fresh, &mut weight_names, &key, ty), ty.clone()));
-                    }
-                    call(&mut fresh, &target.name, &values, &node.types)
-                }
-                NodeKind::Result { index } => {
-                    let call = operands[0];
-                    match function.node(call).types.len() {
-                        1 => names[call.index()].clone(),
-                        _ => format!("{}#{index}", names[call.index()]),
-                    }
-                }
-            };
-        }
+        let none = Provenance::new("", "", 0);
+        let mut text = FunctionText {
+            function,
+            signature: &signature,
+            loads,
+            fusions: Fusions::of(function, &self.kernels),
+            cuda: if self.frame.cuda {
+                CudaCalls::of(function, &Layouts::new())
+            } else {
+                CudaCalls::default()
+            },
+            fresh: Fresh { statements: Vec::new(), provenance: &none, next: 0 },
+            names: vec![String::new(); function.len()],
+            weight_names,
+            module: self,
+        };
+        text.nodes()?;
+        let FunctionText { fresh, names, .. } = text;
         let results: Vec<String> = function.output_types().iter().map(|ty| ty.mlir()).collect();
         let returned: Vec<&str> = function.outputs.iter().map(|o| names[o.node.index()].as_str()).collect();
         let declared = results.iter().enumerate().map(|(i, ty)| {
@@ -487,10 +396,164 @@ impl Writer<'_> {
                 arguments.join(", "),
                 declared
             ),
-            statements,
+            statements: fresh.statements,
             end: format!("    return {} : {}\n  }}\n", returned.join(", "), results.join(", ")),
         })
     }
+}
+
+/// The statements of one function, in the order of its nodes.
+struct FunctionText<'w, 't, 'f> {
+    module: &'w mut Writer<'t>,
+    function: &'f Function,
+    signature: &'f Signature,
+    /// Whether the function loads its weights, and takes host scalars as numbers.
+    loads: bool,
+    fusions: Fusions<'f>,
+    cuda: CudaCalls,
+    fresh: Fresh<'f>,
+    /// The name of each value. For a call, this is the name of the whole group of results.
+    names: Vec<String>,
+    weight_names: HashMap<String, String>,
+}
+
+impl<'f> FunctionText<'_, '_, 'f> {
+    fn nodes(&mut self) -> Result<(), LowerError> {
+        let function = self.function;
+        // The text of a kernel call can precede the nodes of the weights that the kernel reads.
+        for id in function.ids().filter(|_| self.module.frame.cuda) {
+            if let NodeKind::Parameter(parameter) = &function.node(id).kind {
+                self.names[id.index()] = self.weight_names.get(&parameter.key).cloned().unwrap_or_default();
+            }
+        }
+        for id in function.ids() {
+            self.fresh.provenance = &function.node(id).provenance;
+            self.cuda_call(id);
+            if self.fusions.within(id) || self.cuda.computes(id) {
+                continue;
+            }
+            if let Some(fusion) = self.fusions.at(id) {
+                self.fresh.provenance = &function.node(fusion.named).provenance;
+            }
+            if !self.in_parts(id) {
+                self.names[id.index()] = self.node(id)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn node(&mut self, id: NodeId) -> Result<String, LowerError> {
+        let node = self.function.node(id);
+        Ok(match &node.kind {
+            NodeKind::Input { index, .. } => self.input(*index),
+            NodeKind::Parameter(Parameter { key, ty, .. }) => self.load(key, &ty.mlir()),
+            NodeKind::Op(ops::Op::Constant(op)) if self.module.is_global(&op.value) => {
+                self.constant(&op.value, node.ty())
+            }
+            NodeKind::Op(op) => self.operation(id, op)?,
+            NodeKind::Call { function: callee, prefix } => self.call(id, *callee, prefix),
+            NodeKind::Result { index } => {
+                let call = self.function.operands(id)[0];
+                match self.function.node(call).types.len() {
+                    1 => self.names[call.index()].clone(),
+                    _ => format!("{}#{index}", self.names[call.index()]),
+                }
+            }
+        })
+    }
+
+    fn input(&mut self, index: usize) -> String {
+        if self.loads && self.signature.arguments[index].is_host_scalar() {
+            return self.fresh.statement(format!("tensor.from_elements %arg{index} : tensor<i32>"));
+        }
+        format!("%arg{index}")
+    }
+
+    /// Returns the SSA name of a weight. A function loads each weight only once.
+    fn load(&mut self, key: &str, ty: &str) -> String {
+        if let Some(name) = self.weight_names.get(key) {
+            return name.clone();
+        }
+        let name = self.fresh.statement(format!("util.global.load immutable @\"{key}\" : {ty}"));
+        self.weight_names.insert(key.to_owned(), name.clone());
+        name
+    }
+
+    fn constant(&mut self, value: &Literal, ty: &TensorType) -> String {
+        let Writer { constants, globals, .. } = &mut *self.module;
+        let global = *constants.entry(value.clone()).or_insert_with(|| {
+            globals.push(value.clone());
+            globals.len() - 1
+        });
+        self.fresh.statement(format!("util.global.load immutable @constant{global} : {}", ty.mlir()))
+    }
+
+    fn values(&self, nodes: &[NodeId]) -> Vec<(String, &'f TensorType)> {
+        nodes.iter().map(|o| (self.names[o.index()].clone(), self.function.node(*o).ty())).collect()
+    }
+
+    /// Writes the call of a kernel for NVIDIA GPUs that replaces a node.
+    fn cuda_call(&mut self, id: NodeId) {
+        let Some(call) = self.cuda.at(id) else { return };
+        let values = self.values(&call.operands);
+        let types: Vec<&TensorType> = call.results.iter().map(|&id| self.function.node(id).ty()).collect();
+        let written = call.kernel.call(&mut self.fresh, &operands(&values), &types);
+        for (result, name) in call.results.iter().zip(written) {
+            self.names[result.index()] = name;
+        }
+    }
+
+    /// Writes a linear attention whose new state and outputs are read separately. Returns false for
+    /// other nodes.
+    fn in_parts(&mut self, id: NodeId) -> bool {
+        let (Some(fusion), Some(parts)) = (self.fusions.at(id), self.fusions.parts(id)) else { return false };
+        let values = self.values(&fusion.operands);
+        let written = self.module.kernels.call_in_parts(&mut self.fresh, &fusion.work, &operands(&values));
+        for (nodes, name) in parts.iter().zip(written.into_iter().flatten()) {
+            nodes.iter().for_each(|node| self.names[node.index()].clone_from(&name));
+        }
+        true
+    }
+
+    /// Writes an operation as its implementation defines it.
+    fn operation(&mut self, id: NodeId, op: &ops::Op) -> Result<String, LowerError> {
+        let (ty, fusion) = (self.function.node(id).ty(), self.fusions.at(id));
+        let read = fusion.map_or_else(|| self.function.operands(id), |fusion| fusion.operands.clone());
+        let values = self.values(&read);
+        let (values, fresh) = (operands(&values), &mut self.fresh);
+        let rhs = match (fusion, op.form()) {
+            (Some(Fusion { work, .. }), _) => self.module.kernels.call(fresh, work, &values, ty),
+            (None, Form::Idiom(idiom)) if self.module.dialect == Dialect::IreeGlobals => {
+                Some(idiom::spell(fresh, idiom, &values, ty))
+            }
+            (None, _) => op.spell(fresh, &values, ty),
+        };
+        let mut rhs = rhs.ok_or_else(|| unspelled(self.function, id, op))?;
+        let f32s = values.iter().all(|value| value.ty.element == ElementType::F32);
+        if self.module.frame.exact && f32s && matches!(op, ops::Op::DotGeneral(_)) {
+            rhs = rhs.replacen(" : (", ", precision = [HIGHEST, HIGHEST] : (", 1);
+        }
+        let value = fresh.statement(rhs);
+        let rounds = fusion.is_none() && self.module.rounds;
+        Ok(if rounds { rounded(fresh, value, op, ty) } else { value })
+    }
+
+    fn call(&mut self, id: NodeId, callee: FunctionId, prefix: &str) -> String {
+        let target = self.module.trace.function(callee);
+        let values = self.values(&self.function.operands(id));
+        let mut values: Vec<(String, String)> =
+            values.into_iter().map(|(name, ty)| (name, ty.mlir())).collect();
+        for at in 0..self.module.weights[callee.0 as usize].len() {
+            let Weight { key, ty } = &self.module.weights[callee.0 as usize][at];
+            let (key, ty) = (resolve_key(key, &target.prefix, prefix), ty.clone());
+            values.push((self.load(&key, &ty), ty));
+        }
+        call(&mut self.fresh, &target.name, &values, &self.function.node(id).types)
+    }
+}
+
+fn operands<'a>(values: &'a [(String, &'a TensorType)]) -> Vec<Operand<'a>> {
+    values.iter().map(|(name, ty)| Operand { name, ty }).collect()
 }
 
 /// Whether a function contains an operation that only kernels can compute.
@@ -529,18 +592,6 @@ fn unspelled(function: &Function, id: NodeId, op: &ops::Op) -> LowerError {
     match op.form() {
         Form::Kernel => LowerError::Kernel { function, node, provenance, op: name },
         _ => LowerError::Composite { function, node, provenance, op: name },
-    }
-}
-
-/// Returns the SSA name of a weight in a function. A function loads each weight only once.
-fn load(fresh: &mut Fresh<'_>, names: &mut HashMap<String, String>, key: &str, ty: &str) -> String {
-    match names.get(key) {
-        Some(name) => name.clone(),
-        None => {
-            let name = fresh.statement(format!("util.global.load immutable @\"{key}\" : {ty}"));
-            names.insert(key.to_owned(), name.clone());
-            name
-        }
     }
 }
 
