@@ -123,7 +123,7 @@ impl Kernels {
             _ if work.layout.tokens.is_some() => return None,
             Op::PackedLinear(op) if rope.is_none() => Serving::Matmul(linear(isa, op, work)?),
             Op::PackedExperts(op) if plain && whole => Serving::Matmul(experts(isa, op, work)?),
-            Op::PackedRows(op) if plain && ends => Serving::Rows(op),
+            Op::PackedRows(op) if plain && whole && (ends || rows::takes_epilogue(op)) => Serving::Rows(op),
             Op::Dequantize(op) if plain && ends && some => Serving::Dequantize(op),
             Op::Rope(op) if rope.is_none() && ends => {
                 let rotation = Rotation::of(op, [work.types[0], work.types[1]])?;
@@ -156,7 +156,8 @@ impl Kernels {
                 self.dispatch(name, kernel, &operands, &result)
             }
             Serving::Rows(op) => {
-                let (name, kernel) = rows::kernel(op, ty.count() / op.inputs);
+                let (name, kernel) = rows::kernel(op, ty.count() / op.inputs, (&work.epilogue, element));
+                let name = self.ending(name, &work.epilogue);
                 self.dispatch(name, kernel, &operands, &result)
             }
             Serving::Append(appending) => {

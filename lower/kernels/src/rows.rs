@@ -7,31 +7,50 @@ use ops::ops::PackedRows;
 
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::counts::StepCounts;
+use crate::fused_op::Epilogue;
 use crate::isa::tiles::LINE;
 use crate::kernel::{self, Kernel};
 use crate::lane;
 use crate::matmul::half_scales;
 
-/// Returns the kernel that looks up `count` rows in the matrix that `op` reads.
-pub(crate) fn kernel(op: &PackedRows, count: usize) -> (String, impl FnOnce() -> Kernel) {
+/// The size in bytes of a worker's buffer on the stack, for the row that an epilogue reads.
+const ROOM: usize = 30 << 10;
+
+/// Whether the kernel has room for a row, which it stores before it computes an epilogue.
+pub(crate) fn takes_epilogue(op: &PackedRows) -> bool {
+    op.inputs * lane(op.element).bits() / 8 <= ROOM
+}
+
+/// Returns the kernel that looks up `count` rows in the matrix that `op` reads, and applies an
+/// epilogue to their numbers.
+pub(crate) fn kernel<'a>(
+    op: &PackedRows,
+    count: usize,
+    (tail, written): (&'a Epilogue, Element),
+) -> (String, impl FnOnce() -> Kernel + use<'a>) {
     let &PackedRows { format, outputs, inputs, element } = op;
     let name = format!("rows_{}_{outputs}x{inputs}_{count}_{}", format.word(), element.name());
     let panel = format.packed(PANEL, inputs).bytes();
     let workgroups = count.min(8);
     let kernel = move || {
-        kernel::new(3, workgroups, |code| {
+        kernel::new(2 + tail.bindings(), workgroups, |code| {
             let weight = code.binding(0, Element::I8, format.packed(outputs, inputs).bytes());
             let indices = code.binding(1, Element::I32, count);
-            let result = code.binding(2, lane(element), count * inputs);
+            let (to, end) = if tail.steps.is_empty() {
+                (code.binding(2, lane(element), count * inputs), None)
+            } else {
+                (code.scratch(lane(element), inputs), Some(tail.end(code, 2, (written, count, inputs))))
+            };
             let integer = Type::Scalar(Element::I32);
             code.repeat(kernel::share(code, count, workgroups), 1, |at| {
                 let index = indices.load(at, integer);
                 let last = code.constant(integer, (outputs - 1) as f64);
                 let row = index.max(code.constant(integer, 0.0)).min(last).place();
-                let (sixteen, start) = (code.index(PANEL), at * inputs);
+                let sixteen = code.index(PANEL);
+                let start = if end.is_some() { code.index(0) } else { at * inputs };
                 let line = Line { weight, base: row.divide(sixteen) * panel, lane: row.remainder(sixteen) };
                 let put = |column: Value<'_>, number: Value<'_>| {
-                    result.store(start + column, number.convert(lane(element)));
+                    to.store(start + column, number.convert(lane(element)));
                 };
                 match format {
                     WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16 => {
@@ -41,6 +60,12 @@ pub(crate) fn kernel(op: &PackedRows, count: usize) -> (String, impl FnOnce() ->
                         line.scaled(code, format, inputs, put);
                     }
                     WeightFormat::Q4K => line.in_steps(code, format, inputs, put),
+                }
+                if let Some(end) = &end {
+                    code.chunks(inputs, |column, left| {
+                        let numbers = to.load_floats(column, left);
+                        end.write(code, &[numbers], (at, column), code.mask(left));
+                    });
                 }
             });
         })

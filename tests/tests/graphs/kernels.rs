@@ -1031,6 +1031,44 @@ fn products_swallow_what_is_around_them() {
     }
 }
 
+/// The kernel of a lookup also computes what follows: a scale, as of Gemma's embeddings, and the endings of products.
+#[test]
+fn lookups_swallow_what_follows() {
+    let scale: Ending = |b, rows, _| b.with_scalar(BinaryKind::Multiply, rows, 33.75);
+    let scaled: (_, _, Operands) = ("a scale", scale, |_, _, _| vec![]);
+    for target in widths() {
+        let mut calls = Calls::default();
+        for (place, &format) in WeightFormat::ALL.iter().enumerate() {
+            let endings = endings().into_iter().filter(|(what, ..)| !what.contains("half")).skip(1);
+            for (case, (what, ending, operands)) in [scaled].into_iter().chain(endings).enumerate() {
+                let (count, outputs, inputs) = [(1, 37, 64), (3, 20, 67)][(place + case) % 2];
+                let elements = activations(format);
+                let element = elements[case % elements.len()];
+                let seed = 10 * (place * 8 + case) as u64;
+                let indices = random(TensorType::new(ElementType::I32, [count]), seed);
+                let types = operands(element, count, inputs).into_iter().zip(seed + 2..);
+                let mut arguments = vec![packed(format, outputs, inputs, seed + 1), indices];
+                arguments.extend(types.map(|(ty, seed)| random(ty, seed)));
+                let op = PackedRows { format, outputs, inputs, element };
+                // Units of the rows' type, whatever the result's is.
+                let wide = if what.contains("another") { ElementType::F32 } else { element };
+                let bound = Bound::UlpsOfLargest(4.0 * element.ulp(1.0) / wide.ulp(1.0));
+                calls.graph(format!("{op:?}, {what}"), arguments, bound, |b, ids| {
+                    let rows = b.op(op.clone(), &ids[..2])?;
+                    ending(b, rows, &ids[2..])
+                });
+            }
+        }
+        let built = built(&calls, &target, &as_it_is);
+        let left = ["stablehlo.add", "stablehlo.multiply", "stablehlo.subtract", "stablehlo.divide"];
+        let lines = built.module.text_without_locs.lines();
+        let elementwise = lines.filter(|line| left.iter().any(|op| line.contains(op)));
+        assert_eq!(elementwise.collect::<Vec<_>>(), Vec::<&str>::new());
+        let found = built.load(&calls.weights).violations(&calls);
+        assert!(found.is_empty(), "{target}: {}", found.join("\n"));
+    }
+}
+
 /// Queries, keys and norms on their way to attention and into caches: what kernels take together.
 fn ways_to_attention() -> Calls {
     let mut all = Calls::default();
