@@ -121,13 +121,13 @@ fn options_of_iree_are_errors_with_xla() {
         (&generate, &["--activations", "8"]),
         (&generate, &["--target", "cpu", "--device", "cpu"]),
         (&generate, &["--verify"]),
-        (&["serve", model], &["--layout", "plain"]),
+        (&["serve", model], &["--activations", "16"]),
         (&["embed", model, "--tokens", "5"], &["--threads", "2"]),
         (&["embed", model, "--tokens", "5"], &["--tuning", "off"]),
         (&["bench", "decode", model], &["--threads", "2"]),
         (&["bench", "prefill", model], &["--trace", "profile.json"]),
         (&["bench", "decode", model], &["--tuning", "off"]),
-        (&[&["bisect", model][..], &tokens].concat(), &["--layout", "plain"]),
+        (&[&["bisect", model][..], &tokens].concat(), &["--activations", "16"]),
     ] {
         let command = [command, &["--engine", "xla", "--plugin", "plugin.so"], option].concat();
         let ran = run(&mut bare(&command));

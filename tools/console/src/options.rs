@@ -47,10 +47,6 @@ pub struct NetworkArguments {
     /// generates from StableHLO (off) [default: on]
     #[arg(long, value_name = "on|off")]
     pub kernels: Option<KernelUse>,
-    /// Store weights in the order that Tracewright's kernels read (kernels), or in the order of the
-    /// checkpoint, which no kernel reads (plain) [default: kernels, if the target has kernels]
-    #[arg(long, value_name = "kernels|plain", conflicts_with = "kernels")]
-    pub layout: Option<LayoutChoice>,
     /// Ignore a key of config.json that Tracewright does not know; may be repeated
     #[arg(long, value_name = "KEY")]
     pub allow_config_key: Vec<String>,
@@ -63,7 +59,7 @@ impl NetworkArguments {
     /// # Errors
     /// Returns an error if the file of `--quant-map` cannot be read.
     pub fn weights(&self, stored: Quantization) -> Result<Weights, QuantMapError> {
-        let kernels = self.kernels != Some(KernelUse::Off) && self.layout != Some(LayoutChoice::Plain);
+        let kernels = self.kernels != Some(KernelUse::Off);
         let activations = self.activations.unwrap_or_default();
         Ok(Weights { quantize: self.quantization()?.unwrap_or(stored), kernels, activations })
     }
@@ -123,18 +119,6 @@ pub enum KernelUse {
 impl std::fmt::Display for KernelUse {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(if *self == Self::On { "on" } else { "off" })
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LayoutChoice {
-    Kernels,
-    Plain,
-}
-
-impl std::fmt::Display for LayoutChoice {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if *self == Self::Kernels { "kernels" } else { "plain" })
     }
 }
 

@@ -130,7 +130,7 @@ fn as_profiled(asked: &ModelArguments, profile: &Profile) -> ModelArguments {
             dtype: network.dtype.or_else(|| said("dtype").parse().ok()),
             simplify: network.simplify.or_else(|| said("simplify").parse().ok()),
             quant: network.quant.or_else(|| said("quant").parse().ok()),
-            kernels: network.kernels.or_else(|| kernels.filter(|_| network.layout.is_none())),
+            kernels: network.kernels.or(kernels),
             ..network
         },
         context: context.or_else(|| said("context").parse().ok()),

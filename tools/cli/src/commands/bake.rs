@@ -97,7 +97,6 @@ fn check(model: &ModelArguments) -> Result<(), Error> {
         () if network.activations.is_some() => "--activations",
         () if network.simplify.is_some() => "--simplify",
         () if network.kernels.is_some() => "--kernels",
-        () if network.layout.is_some() => "--layout",
         () => return Ok(()),
     };
     let what = format!("`{option}` is for a model; name its directory, not one file of its weights");

@@ -5,10 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use console::{KernelUse, LayoutChoice, ModelArguments, NetworkArguments, usage, warn};
+use console::{KernelUse, ModelArguments, NetworkArguments, usage, warn};
 use tracewright::build::LoadError;
 use tracewright::errors::WithPath as _;
-use tracewright::export::{self, IreeManifest, commands};
+use tracewright::export::{self, commands};
 use tracewright::files::{FileKind, NewFile};
 use tracewright::generate::{ConstraintProgram, GenerateError, Generated, SavedSequence, check_tokens};
 use tracewright::model::{BuildInfo, Opening, TemplateProgram, WatchOpen};
@@ -73,10 +73,8 @@ pub fn read_any(
     };
     let path = model.to_owned();
     let mut opening = interrupt.or(move || Opening::read(path, options))??;
-    match opening.manifest() {
-        Some(manifest) => check_layout(manifest, network.layout)?,
-        None if through_xla => {}
-        None => choose(&mut opening.options, network, &arguments.device)?,
+    if !opening.is_export() && !through_xla {
+        choose(&mut opening.options, network, &arguments.device)?;
     }
     warn(opening.warnings());
     Ok(opening)
@@ -188,10 +186,10 @@ pub fn choose(
 ) -> Result<(), Error> {
     let (name, target) = device.choose_target()?;
     (options.device, options.target) = (Some(name), Some(target));
-    let kernels = network.kernels != Some(KernelUse::Off) && network.layout != Some(LayoutChoice::Plain);
+    let kernels = network.kernels != Some(KernelUse::Off);
     if device.numerics.numerics == Some(Numerics::Invariant) && !kernels {
         let what = "`--numerics` is invariant, but without kernels the compiler chooses the order of sums; \
-                    leave out `--kernels off` and `--layout plain`";
+                    leave out `--kernels off`";
         return Err(usage(what).into());
     }
     options.kernels = Some(kernels);
@@ -295,18 +293,6 @@ pub fn print_commands(
         say!("{}", commands::call(&vmfb, &build.archive, entry, prompt));
     }
     Ok(())
-}
-
-/// Checks that the layout of weights that the options request equals the layout in an exported
-/// model. The library itself compares all options except the layout of weights with the options of
-/// the exported model.
-fn check_layout(manifest: &IreeManifest, asked: Option<LayoutChoice>) -> Result<(), ModelError> {
-    match asked.map(|layout| layout.to_string()).filter(|layout| *layout != manifest.layout) {
-        Some(asked) => {
-            Err(ModelError::AsExported { option: "layout", asked, exported: manifest.layout.clone() })
-        }
-        None => Ok(()),
-    }
 }
 
 /// Warns about stop tokens that the network's vocabulary does not contain.
