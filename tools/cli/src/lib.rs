@@ -56,6 +56,10 @@ use tracewright::models::ReadModel;
 struct Invocation {
     read: ReadModel,
     interrupt: Interrupt,
+    /// The words of the command that runs Tracewright's command line in another process. The list
+    /// is empty if the other process runs the current program.
+    #[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "commands that run networks use it"))]
+    again: Vec<OsString>,
 }
 
 /// Runs the command line `tracewright`, which supports the networks that `read` can read.
@@ -71,10 +75,6 @@ pub fn main(read: ReadModel) -> ExitCode {
 /// the command that starts the second process. If `again` is empty, the second process runs the
 /// current program.
 pub fn run(read: ReadModel, words: impl IntoIterator<Item = OsString>, again: Vec<OsString>) -> u8 {
-    #[cfg(feature = "iree")]
-    load::start_again_by(again);
-    #[cfg(not(feature = "iree"))]
-    drop(again);
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         if std::thread::current().name() != Some(CAUGHT) && !catches_panics() {
@@ -90,7 +90,7 @@ pub fn run(read: ReadModel, words: impl IntoIterator<Item = OsString>, again: Ve
             .log_internal_errors(false)
             .init();
     }
-    let invocation = Invocation { read, interrupt: Interrupt::default() };
+    let invocation = Invocation { read, interrupt: Interrupt::default(), again };
     invocation.interrupt.listen();
     let result = arguments.command.run(&invocation);
     console::exit(result, invocation.interrupt.exit_code())
@@ -166,7 +166,7 @@ mod tests {
     }
 
     fn invocation() -> Invocation {
-        Invocation { read, interrupt: Interrupt::default() }
+        Invocation { read, interrupt: Interrupt::default(), again: Vec::new() }
     }
 
     /// Runs a command, and returns how often the command records the trace of its model.
@@ -255,7 +255,7 @@ mod tests {
             let read = |counter: &AtomicUsize| counter.swap(0, Ordering::SeqCst);
             _ = (read(&counts::GGUF_PARSES), read(&counts::GGUF_RENAMINGS));
             let arguments = Arguments::try_parse_from([&["tracewright"], &words[..]].concat()).unwrap();
-            let invocation = Invocation { read: tracewright::models::read, interrupt: Interrupt::default() };
+            let invocation = Invocation { read: tracewright::models::read, ..invocation() };
             arguments.command.run(&invocation).unwrap();
             let found = (read(&counts::GGUF_PARSES), read(&counts::GGUF_RENAMINGS));
             assert_eq!(found, (1, renamings), "{words:?}");

@@ -35,7 +35,7 @@ pub struct Arguments {
 
 impl Arguments {
     pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
-        let &Invocation { read, ref interrupt } = invocation;
+        let &Invocation { read, ref interrupt, .. } = invocation;
         let Arguments { checkpoint: source, out, no_metadata, print_commands, model } = self;
         check_output(source, out)?;
         let bar = progress::bytes("baking", 0);

@@ -86,7 +86,7 @@ mod run {
 
     impl Arguments {
         pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
-            let &Invocation { read, ref interrupt } = invocation;
+            let &Invocation { read, ref interrupt, .. } = invocation;
             let Arguments { model: folder, tokens, against, .. } = self;
             let model = &self.build.model_arguments;
             let (network, checkpoint) = open(read, folder, &model.network.allow_config_key)?;

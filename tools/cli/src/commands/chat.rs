@@ -87,10 +87,10 @@ mod run {
 
     impl Arguments {
         pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
-            let &Invocation { read, ref interrupt } = invocation;
+            let interrupt = &invocation.interrupt;
             // The messages may come from stdin.
             take_stdin()?;
-            let opening = load::read(&self.model, &self.run, read, interrupt)?;
+            let opening = load::read(&self.model, &self.run, invocation)?;
             let (mut opening, (extras, options)) = load::prepared(opening, self, interrupt, prepare)?;
             opening.options.speculate = self.sampling.speculate.clone();
             let session = self.session.as_deref().map(|path| SequenceFile::open(&self.model, path));

@@ -148,7 +148,7 @@ mod run {
 
     /// Reads the files of the model, and selects the engine and the device.
     fn read(arguments: &Arguments, invocation: &Invocation) -> Result<Opening, Error> {
-        let &Invocation { read, ref interrupt } = invocation;
+        let &Invocation { read, ref interrupt, .. } = invocation;
         let Arguments { model, network, batch, threads, .. } = arguments;
         let mut options = load::network_options(network, &arguments.tuning)?;
         let unused =

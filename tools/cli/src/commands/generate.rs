@@ -107,7 +107,7 @@ mod run {
 
     impl Arguments {
         pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
-            let &Invocation { read, ref interrupt } = invocation;
+            let interrupt = &invocation.interrupt;
             if self.chat.is_none()
                 && let Some(option) = self.system.as_ref().map(|_| "--system").or(self.template.first())
             {
@@ -121,7 +121,7 @@ mod run {
                 .into());
             }
             // What is wrong with the model is said before what is wrong with the prompt.
-            let opening = load::read(&self.model, &self.run, read, interrupt)?;
+            let opening = load::read(&self.model, &self.run, invocation)?;
             let (mut opening, (prompt, options)) = load::prepared(opening, self, interrupt, prepare)?;
             let cache = self.prompt_cache.as_deref().map(|path| SequenceFile::open(&self.model, path));
             let mut cache = cache.transpose()?;

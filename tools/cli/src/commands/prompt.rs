@@ -53,7 +53,7 @@ mod run {
     use crate::load::template_program;
 
     impl Arguments {
-        pub fn run(&self, _: &Invocation) -> Result<(), Error> {
+        pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
             let Arguments { model, chat, system, messages, template, limited } = self;
             let text = match limited {
                 true => {
@@ -69,7 +69,7 @@ mod run {
                         (None, Some(chat)) => conversation(system.as_deref(), chat),
                         (None, None) => Vec::new(),
                     };
-                    template_program()?.render(model, &extras.chat(messages))?
+                    template_program(invocation)?.render(model, &extras.chat(messages))?
                 }
             };
             match text.len() as u64 > limits::PROMPT {

@@ -110,7 +110,7 @@ mod run {
         }
 
         fn open(&self, path: &Path, run: &RunArguments, invocation: &Invocation) -> Result<Model, Error> {
-            let mut opening = load::read(path, run, invocation.read, &invocation.interrupt)?;
+            let mut opening = load::read(path, run, invocation)?;
             opening.fit_context(self.window as usize);
             opening.options.score = true;
             load::open(opening, &run.build.compile, &invocation.interrupt)

@@ -75,7 +75,7 @@ mod run {
 
     impl Arguments {
         pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
-            let &Invocation { read, ref interrupt } = invocation;
+            let &Invocation { read, ref interrupt, .. } = invocation;
             check_output_folder(&self.model, &self.out)?;
             let out = std::path::absolute(&self.out).unwrap_or_else(|_| self.out.clone());
             let files = ModelFiles::at(&self.model);

@@ -33,7 +33,7 @@ pub struct Arguments {
 
 impl Arguments {
     pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
-        let &Invocation { read, ref interrupt } = invocation;
+        let &Invocation { read, ref interrupt, .. } = invocation;
         let Arguments { config, out, allow_config_key, .. } = self;
         if Gguf::is_at(config) {
             let what = "`random` makes weights for a config.json, and a GGUF file has weights already; name a config.json";

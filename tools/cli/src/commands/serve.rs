@@ -118,10 +118,9 @@ mod run {
 
         /// Reads the files of a model.
         fn read(&self, model: &NamedModel, invocation: &Invocation) -> Result<Opening, Error> {
-            let &Invocation { read, ref interrupt } = invocation;
-            let path = resolved(&model.path, interrupt)?;
-            let program = self.isolate_templates.then(load::template_program).transpose()?;
-            let mut opening = load::read_any(&path, &self.run, read, interrupt, program)?;
+            let path = resolved(&model.path, &invocation.interrupt)?;
+            let program = self.isolate_templates.then(|| load::template_program(invocation)).transpose()?;
+            let mut opening = load::read_any(&path, &self.run, invocation, program)?;
             if opening.sentence().is_some() {
                 // Both are for models that continue text. An embedding model has its own limit of a text.
                 (opening.options.context, opening.options.chunk) = (None, None);

@@ -55,7 +55,7 @@ mod run {
 
     impl Arguments {
         pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
-            let &Invocation { read, ref interrupt } = invocation;
+            let &Invocation { read, ref interrupt, .. } = invocation;
             let model = &self.model_arguments;
             let network = read((&self.model).into(), &model.network.allow_config_key)?;
             warn(&fit_beside(&network, &self.model)?);

@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 
 use console::{KernelUse, ModelArguments, NetworkArguments, usage, warn};
 use tracewright::build::LoadError;
@@ -12,7 +11,7 @@ use tracewright::export::{self, commands};
 use tracewright::files::{FileKind, NewFile};
 use tracewright::generate::{ConstraintProgram, GenerateError, Generated, SavedSequence, check_tokens};
 use tracewright::model::{BuildInfo, Opening, TemplateProgram, WatchOpen};
-use tracewright::models::{ReadModel, check_generates};
+use tracewright::models::check_generates;
 use tracewright::output_guard::check_output;
 use tracewright::runtime::Compiler;
 use tracewright::targets::Numerics;
@@ -24,17 +23,12 @@ use super::error::Error;
 use super::interrupt::Interrupt;
 use super::limit::{Limit, SetBy};
 use super::{VARIABLES, build, plugins, progress};
+use crate::Invocation;
 
 /// Reads the files of a model, but builds no network. Tracewright reports errors in the model's
 /// files before the slow compilation begins.
-pub fn read(
-    model: &Path,
-    arguments: &RunArguments,
-    read: ReadModel,
-    interrupt: &Interrupt,
-) -> Result<Opening, Error> {
-    let program = Some(template_program()?);
-    let opening = read_any(model, arguments, read, interrupt, program)?;
+pub fn read(model: &Path, arguments: &RunArguments, invocation: &Invocation) -> Result<Opening, Error> {
+    let opening = read_any(model, arguments, invocation, Some(template_program(invocation)?))?;
     opening.network().map_or(Ok(()), |network| check_generates(&network.kind, model))?;
     Ok(opening)
 }
@@ -44,10 +38,10 @@ pub fn read(
 pub fn read_any(
     model: &Path,
     arguments: &RunArguments,
-    read: ReadModel,
-    interrupt: &Interrupt,
+    invocation: &Invocation,
     program: Option<TemplateProgram>,
 ) -> Result<Opening, Error> {
+    let &Invocation { read, ref interrupt, .. } = invocation;
     let ModelArguments { network, context, chunk, kv } = &arguments.build.model_arguments;
     let plugin = plugins::selected(arguments)?;
     let through_xla = plugin.is_some();
@@ -67,7 +61,7 @@ pub fn read_any(
         verify: arguments.verify,
         read,
         template_program: program,
-        constraint_program: Some(constraint_program()?),
+        constraint_program: Some(constraint_program(invocation)?),
         watch: Some(watch(interrupt)),
         ..network_options(network, &arguments.build.tuning)?
     };
@@ -137,8 +131,10 @@ impl Tools {
                 Ok(Self { missing: None })
             }
             Err(error) => {
-                // No program has an empty name.
-                opening.options.compiler = Some(Compiler::new(""));
+                // The build cannot find this compiler either, but first reports the model's errors.
+                let asked = arguments.iree_compile.clone();
+                opening.options.compiler =
+                    Some(Compiler::new(asked.unwrap_or_else(|| "iree-compile".into())));
                 Ok(Self { missing: Some(error) })
             }
         }
@@ -196,21 +192,11 @@ pub fn choose(
     Ok(())
 }
 
-/// The words of the command that runs Tracewright's command line in another process. If the words
-/// of the command are not set, Tracewright starts the current program.
-static AGAIN: OnceLock<Vec<OsString>> = OnceLock::new();
-
-/// Sets the words of the command that runs Tracewright's command line in another process.
-pub fn start_again_by(words: Vec<OsString>) {
-    // If a process sets the words several times, only the first call has an effect.
-    let _ = AGAIN.set(words);
-}
-
 /// Returns the command that runs Tracewright's command line in a second process, which renders chat
 /// templates. The second process has limits on time and memory, and does not get Tracewright's
 /// environment variables.
-pub fn template_program() -> Result<TemplateProgram, Error> {
-    let (program, arguments) = again(&["prompt", "--limited", "--messages=-"])?;
+pub fn template_program(invocation: &Invocation) -> Result<TemplateProgram, Error> {
+    let (program, arguments) = again(invocation, &["prompt", "--limited", "--messages=-"])?;
     Ok(TemplateProgram { program, arguments, without: own_variables().collect() })
 }
 
@@ -218,11 +204,11 @@ pub fn template_program() -> Result<TemplateProgram, Error> {
 /// schemas and grammars. The process has limits on memory, and gets none of Tracewright's environment
 /// variables except the one of tests for faults. With this variable, a schema that this process reads can
 /// end it, so that tests notice.
-pub fn constraint_program() -> Result<ConstraintProgram, Error> {
+fn constraint_program(invocation: &Invocation) -> Result<ConstraintProgram, Error> {
     if std::env::var_os(CRASHES).is_some() {
         tracewright::generate::allow_crashes();
     }
-    let (program, arguments) = again(&["constrain"])?;
+    let (program, arguments) = again(invocation, &["constrain"])?;
     let without = own_variables().filter(|name| name != CRASHES).collect();
     Ok(ConstraintProgram { program, arguments, without })
 }
@@ -231,8 +217,8 @@ pub fn constraint_program() -> Result<ConstraintProgram, Error> {
 const CRASHES: &str = "TRACEWRIGHT_CRASHES";
 
 /// Returns the program and the arguments that run Tracewright's command line with these words.
-fn again(words: &[&str]) -> Result<(PathBuf, Vec<OsString>), Error> {
-    let (program, first) = match AGAIN.get().and_then(|words| words.split_first()) {
+fn again(invocation: &Invocation, words: &[&str]) -> Result<(PathBuf, Vec<OsString>), Error> {
+    let (program, first) = match invocation.again.split_first() {
         Some((program, rest)) => (program.into(), rest),
         None => (std::env::current_exe().map_err(Error::Program)?, &[][..]),
     };

@@ -18,7 +18,7 @@ pub fn run(arguments: &Arguments, invocation: &Invocation) -> Result<(), Error> 
         let what = "`--mesh`, `--shard` and `--batch` are for XLA; add `--engine xla`";
         return Err(usage(what).into());
     }
-    let &Invocation { read, ref interrupt } = invocation;
+    let &Invocation { read, ref interrupt, .. } = invocation;
     let Arguments { model: folder, out, target, json, print_commands, .. } = arguments;
     let BuildArguments { model_arguments: model, tuning, compile } = &arguments.build;
     let files = ModelFiles::at(folder);

@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::{Invocation, progress};
 
 pub fn run(arguments: &Arguments, invocation: &Invocation) -> Result<(), Error> {
-    let &Invocation { read, ref interrupt } = invocation;
+    let &Invocation { read, ref interrupt, .. } = invocation;
     check(arguments)?;
     let Arguments { model: folder, out, build: BuildArguments { model_arguments: model, .. }, .. } =
         arguments;
