@@ -55,7 +55,7 @@ pub use ops::{Array, ArrayError, Number};
 #[cfg(feature = "iree")]
 pub use program::{CallError, Program};
 pub use program::{DevicePartition, Expanded, Footprint, Lowered, Memory, StagedTrace, primitives};
-pub use program::{Plan, PlanError, footprint, partition, quant_map};
+pub use program::{NumericOptions, Plan, PlanError, footprint, numeric, partition, quant_map};
 
 /// ```no_run
 /// use std::path::Path;

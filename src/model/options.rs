@@ -10,12 +10,9 @@ use etcetera::BaseStrategy as _;
 use generate::{ConstraintProgram, GenerateError, GenerateOptions, TokenOptions};
 use hub::{Hub, HubError};
 use models::ReadModel;
-use ops::ElementType;
-use ops::format::ActivationBits;
+use program::NumericOptions;
 use runtime::Compiler;
-use simplify::Rules;
-use targets::{DeviceName, Mesh, Numerics, ShardRule, Target};
-use trace::{KvFormat, Quantization};
+use targets::{DeviceName, Mesh, ShardRule, Target};
 
 use super::{ModelError, TemplateProgram};
 use crate::build::BuildStep;
@@ -35,9 +32,8 @@ use crate::tuning::TuningSource;
 /// ```
 #[derive(Clone)]
 pub struct OpenOptions {
-    /// The type of weights and activations: f32, f16 or bf16. The default type is the type in the
-    /// checkpoint.
-    pub dtype: Option<ElementType>,
+    /// The options that change the numbers of the network, such as the formats of its weights.
+    pub numeric: NumericOptions,
     /// The largest number of tokens in a sequence, prompt and answer together. The default context
     /// is 4096 tokens, or the model's own limit if this limit is below 4096 tokens. For embedding
     /// models, the default context is the model's own limit.
@@ -48,32 +44,12 @@ pub struct OpenOptions {
     /// The number of texts that the model continues in parallel. Additional texts wait until one of
     /// the running texts ends. By default, the model continues one text at a time.
     pub slots: usize,
-    /// The storage format of the model's weights. The default format is the checkpoint's own
-    /// format.
-    pub quantize: Option<Quantization>,
-    /// The number of bits to which a matmul with quantized weights rounds its input. By default, a
-    /// matmul with quantized weights rounds groups with outliers to 16 bits, and all other groups to
-    /// 8 bits. More bits cause smaller errors, but make prefill slower. XLA never rounds the input
-    /// of a matmul.
-    pub activations: Option<ActivationBits>,
-    /// Whether Tracewright's kernels compute matmuls and attention. By default, Tracewright uses
-    /// kernels if the processor supports kernels.
-    pub kernels: Option<bool>,
-    /// The storage format of cached keys and values. By default, keys and values have the element
-    /// type of the network.
-    pub kv: Option<KvFormat>,
-    /// The rewrite rules with which Tracewright simplifies the network. By default, Tracewright
-    /// applies only rules that keep every bit of the results.
-    pub rules: Option<Rules>,
     /// The device that runs the network. The default device is the CPU. For an exported model, the
     /// default device is the device for which the network was compiled.
     pub device: Option<DeviceName>,
     /// The target for which the network is compiled. By default, the compiler builds the network
     /// for the selected device on this machine.
     pub target: Option<Target>,
-    /// Whether, on processors with AMX, the bits of logits may depend on the number of tokens per
-    /// call.
-    pub numerics: Numerics,
     /// The path of the PJRT plugin that runs the network. If you set a plugin, the plugin's XLA
     /// compiles and runs the network on the plugin's device. The plugin's code runs in this
     /// process. By default, IREE runs the network.
@@ -219,18 +195,12 @@ pub fn cache_folder() -> Option<PathBuf> {
 impl Default for OpenOptions {
     fn default() -> Self {
         Self {
-            dtype: None,
+            numeric: NumericOptions::default(),
             context: None,
             chunk: None,
             slots: 1,
-            quantize: None,
-            activations: None,
-            kernels: None,
-            kv: None,
-            rules: None,
             device: None,
             target: None,
-            numerics: Numerics::default(),
             plugin: None,
             xla_flags: String::new(),
             mesh: None,
@@ -295,7 +265,7 @@ impl OpenOptions {
         Self {
             device: self.device,
             target: self.target.clone(),
-            numerics: self.numerics,
+            numeric: NumericOptions { numerics: self.numeric.numerics, ..NumericOptions::default() },
             plugin: self.plugin.clone(),
             xla_flags: self.xla_flags.clone(),
             threads: self.threads,

@@ -15,9 +15,10 @@ use irpa::{Archive, ArchiveError, Checkpoint, ModelFiles};
 use lower::{Module, Shards, Weights};
 use models::fit::{self, OpenWarning};
 use models::{Opened, SentenceConfig};
+use program::numeric::NumericOption;
 use runtime::{CompileOptions, Device, Runtime, device};
-use targets::{DeviceKind, DeviceName, Mesh, MeshRules, Numerics, Target};
-use trace::{Ignorable, Parameter, Quantization, Signature};
+use targets::{DeviceKind, DeviceName, Mesh, MeshRules, Target};
+use trace::{Ignorable, Parameter, Signature};
 
 use super::{ModelError, OpenOptions, Speculation};
 use crate::build::{BuildStep, BuildTools, LoadError, ProgramOptions, build_program};
@@ -173,7 +174,7 @@ pub(super) fn build_checkpoint(
         return build_in_xla(files, model, options, score, (plugin, plugins));
     }
     let target = options.chosen_target()?;
-    let plan = Plan { target, ..planned(model, options, options.quantize.clone())? };
+    let plan = Plan { target, ..planned(model, options)? };
     let tunings = options.tunings(&plan.target)?;
     let (tuning, damaged) = (tunings.of(&plan)?, tunings.damaged().to_vec());
     let plan = plan.tuned(tuning, options.chunk);
@@ -197,7 +198,7 @@ fn build_in_xla(
     score: bool,
     (plugin, plugins): (&Path, &StartedPlugins),
 ) -> Result<Ready, ModelError> {
-    let plan = xla::planned(planned(model, options, options.quantize.clone())?);
+    let plan = xla::planned(planned(model, options)?);
     let mut entries = entries(&plan, options, score);
     // The devices of a mesh can store different sequences of the batch. So every call on a mesh
     // must compute all sequences.
@@ -231,27 +232,11 @@ fn build_in_xla(
     Ok(Ready { program: built.program, build })
 }
 
-/// Creates the plan of a network from a model and the options. `quantize` is the format in which
-/// Tracewright stores the weights.
-pub(super) fn planned(
-    model: Opened,
-    options: &OpenOptions,
-    quantize: Option<Quantization>,
-) -> Result<Plan, ModelError> {
+/// Creates the plan of a network from a model and the options.
+pub(super) fn planned(model: Opened, options: &OpenOptions) -> Result<Plan, ModelError> {
     let context = options.context.unwrap_or_else(|| model.max_context().min(CONTEXT));
-    let plan = Plan::new(model, options.dtype, Some(context), options.chunk)?;
-    let quantize = quantize.unwrap_or(plan.weights.quantize);
-    Ok(Plan {
-        batch: options.slots.max(1),
-        kv: options.kv.unwrap_or_default(),
-        rules: options.rules.unwrap_or_default(),
-        weights: Weights {
-            quantize,
-            kernels: options.kernels.unwrap_or(true),
-            activations: options.activations.unwrap_or_default(),
-        },
-        ..plan
-    })
+    let plan = Plan::new(model, options.numeric.dtype, Some(context), options.chunk)?;
+    Ok(options.numeric.plan(Plan { batch: options.slots.max(1), ..plan }))
 }
 
 /// Returns the entry points that the options require.
@@ -281,7 +266,7 @@ fn build(
     let asked = ProgramOptions {
         tools: BuildTools { watch: Some(&mut watch), ..BuildTools::new(&compiler, &cache) },
         target,
-        rules: options.rules.unwrap_or_default(),
+        rules: options.numeric.rules.unwrap_or_default(),
         weights,
         device: Device::of(options.device.unwrap_or(DeviceName::CPU), options.threads),
         ignorable,
@@ -332,7 +317,7 @@ pub fn choose_target(name: DeviceName, target: Option<&Target>) -> Result<Target
 impl OpenOptions {
     fn chosen_target(&self) -> Result<Target, ModelError> {
         let target = choose_target(self.device.unwrap_or(DeviceName::CPU), self.target.as_ref())?;
-        Ok(Target { numerics: self.numerics, ..target })
+        Ok(Target { numerics: self.numeric.numerics.unwrap_or(target.numerics), ..target })
     }
 
     /// Reads the tile sizes and other settings of kernels for a target.
@@ -346,9 +331,7 @@ impl OpenOptions {
 fn check_as_exported(manifest: &IreeManifest, asked: &OpenOptions) -> Result<(), ModelError> {
     let given = [
         ("target", asked.target.is_some()),
-        ("numerics", asked.numerics != Numerics::default()),
         ("tuning", asked.tuning.is_some()),
-        ("activations", asked.activations.is_some()),
         ("plugin", asked.plugin.is_some()),
         ("mesh", asked.mesh.is_some()),
     ];
@@ -357,20 +340,20 @@ fn check_as_exported(manifest: &IreeManifest, asked: &OpenOptions) -> Result<(),
             return Err(ModelError::Compiled { option });
         }
     }
-    let quantize = |exported: &Option<String>| exported.clone().unwrap_or_else(|| "no rounding".into());
-    let word = |quantize: Quantization| match quantize.rounds() {
-        true => quantize.to_string(),
-        false => "no rounding".to_owned(),
-    };
-    let switch = |on: bool| if on { "on" } else { "off" }.to_owned();
+    for option in NumericOption::ALL {
+        let Some(asked) = option.word(&asked.numeric) else { continue };
+        let option = option.name;
+        match manifest.numeric(option) {
+            None => return Err(ModelError::Compiled { option }),
+            Some(exported) if exported != asked => {
+                return Err(ModelError::AsExported { option, asked, exported });
+            }
+            Some(_) => {}
+        }
+    }
     let options = [
-        ("dtype", asked.dtype.map(|dtype| dtype.to_string()), manifest.dtype.clone()),
         ("context", asked.context.map(|n| n.to_string()), manifest.context.to_string()),
         ("chunk", asked.chunk.map(|n| n.to_string()), manifest.chunk.to_string()),
-        ("simplify", asked.rules.map(|rules| rules.to_string()), manifest.simplify.clone()),
-        ("quant", asked.quantize.clone().map(word), quantize(&manifest.quant)),
-        ("kernels", asked.kernels.map(switch), switch(manifest.kernels)),
-        ("kv", asked.kv.map(|kv| kv.word().to_owned()), manifest.kv.clone()),
     ];
     for (option, asked, exported) in options {
         if let Some(asked) = asked.filter(|asked| *asked != exported) {

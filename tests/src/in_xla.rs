@@ -5,7 +5,7 @@ use std::path::Path;
 use tracewright::ops::ElementType;
 use tracewright::targets::DeviceName;
 use tracewright::trace::Quantization;
-use tracewright::{Model, OpenOptions};
+use tracewright::{Model, NumericOptions, OpenOptions};
 
 use crate::built::repository;
 
@@ -14,8 +14,11 @@ pub fn options(plugin: &Path) -> OpenOptions {
     OpenOptions {
         plugin: Some(plugin.to_owned()),
         device: Some(DeviceName::CPU),
-        dtype: Some(ElementType::F32),
-        quantize: Some(Quantization::Computed),
+        numeric: NumericOptions {
+            dtype: Some(ElementType::F32),
+            quantize: Some(Quantization::Computed),
+            ..NumericOptions::default()
+        },
         cache: Some(repository().join(".tracewright/cache")),
         ..OpenOptions::default()
     }

@@ -181,6 +181,17 @@ pub enum Numerics {
     Invariant,
 }
 
+impl Numerics {
+    pub const ALL: [Self; 2] = [Self::Fast, Self::Invariant];
+
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Fast => "fast",
+            Self::Invariant => "invariant",
+        }
+    }
+}
+
 impl Default for Target {
     fn default() -> Self {
         Self::host()

@@ -17,6 +17,7 @@ pub mod commands;
 pub mod embed;
 pub mod footprint;
 mod lowered;
+pub mod numeric;
 pub mod partition;
 mod plan;
 #[cfg(feature = "iree")]
@@ -25,6 +26,7 @@ pub mod quant_map;
 
 pub use footprint::{Footprint, Memory};
 pub use lowered::{Expanded, Lowered, StagedTrace, primitives};
+pub use numeric::NumericOptions;
 pub use partition::DevicePartition;
 pub use plan::{Plan, PlanError};
 #[cfg(feature = "iree")]

@@ -192,6 +192,19 @@ pub struct IreeManifest {
 }
 
 impl IreeManifest {
+    /// Returns the value of a numeric option in the export. The result is `None` if the manifest does
+    /// not record the option.
+    pub fn numeric(&self, option: &str) -> Option<String> {
+        Some(match option {
+            "dtype" => self.dtype.clone(),
+            "simplify" => self.simplify.clone(),
+            "quant" => self.quant.clone().unwrap_or_else(|| "none".into()),
+            "kv" => self.kv.clone(),
+            "kernels" => if self.kernels { "on" } else { "off" }.into(),
+            _ => return None,
+        })
+    }
+
     /// Reads the manifest of an export folder. The result is `None` if the folder contains no
     /// manifest.
     ///

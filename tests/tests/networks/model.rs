@@ -11,7 +11,7 @@ use tracewright::hub::Hub;
 use tracewright::model::{TuningSource, WatchOpen};
 use tracewright::ops::ElementType::F32;
 use tracewright::targets::Tuning;
-use tracewright::{GenerateOptions, Model, ModelError, OpenOptions, PlanError, system, user};
+use tracewright::{GenerateOptions, Model, ModelError, NumericOptions, OpenOptions, PlanError, system, user};
 use tracewright_tests::built::{compiler, repository};
 use tracewright_tests::golden::{Golden, Prompt, max_error};
 use tracewright_tests::{embedding, level};
@@ -21,7 +21,7 @@ fn options() -> OpenOptions {
         compiler: Some(compiler().unwrap()),
         cache: Some(repository().join(".tracewright/cache")),
         target: Some(level::target()),
-        dtype: Some(F32),
+        numeric: NumericOptions { dtype: Some(F32), ..NumericOptions::default() },
         // Modules of shorter chunks take two thirds of the time to compile.
         chunk: Some(16),
         tuning: Some(TuningSource::Given(Tuning::default())),

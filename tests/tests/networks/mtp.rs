@@ -14,7 +14,7 @@ use tracewright::model::{Speculation, TuningSource};
 use tracewright::models::{self, MtpError};
 use tracewright::ops::ElementType::F32;
 use tracewright::targets::Tuning;
-use tracewright::{GenerateOptions, Model, ModelError, OpenOptions, Plan};
+use tracewright::{GenerateOptions, Model, ModelError, NumericOptions, OpenOptions, Plan};
 use tracewright_tests::built::{compiler, repository};
 use tracewright_tests::{level, tensors};
 
@@ -27,7 +27,7 @@ fn options(speculate: Speculation) -> OpenOptions {
         compiler: Some(compiler().unwrap()),
         cache: Some(repository().join(".tracewright/cache")),
         target: Some(level::target()),
-        dtype: Some(F32),
+        numeric: NumericOptions { dtype: Some(F32), ..NumericOptions::default() },
         tuning: Some(TuningSource::Given(Tuning::default())),
         context: Some(96),
         chunk: Some(4),

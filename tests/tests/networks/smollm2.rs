@@ -14,7 +14,7 @@ use tracewright::models;
 use tracewright::ops::{ElementType, WeightFormat};
 use tracewright::runtime::Device;
 use tracewright::trace::{KvFormat, Quantization};
-use tracewright::{GenerateOptions, Model, OpenOptions, user};
+use tracewright::{GenerateOptions, Model, NumericOptions, OpenOptions, user};
 use tracewright_tests::built::{compiler, repository};
 use tracewright_tests::golden::{ALL, BOUND, BuildOptions, Golden, best, build, greedy};
 
@@ -148,10 +148,13 @@ fn texts_and_chats_are_the_tokens_of_transformers() {
 fn answers(golden: &Golden, (quantize, kv): (Quantization, KvFormat), count: usize) -> Vec<String> {
     let cache = tempfile::tempdir().unwrap();
     let options = OpenOptions {
-        dtype: Some(ElementType::F32),
+        numeric: NumericOptions {
+            dtype: Some(ElementType::F32),
+            quantize: Some(quantize),
+            kv: Some(kv),
+            ..NumericOptions::default()
+        },
         context: Some(128),
-        quantize: Some(quantize),
-        kv: Some(kv),
         cache: Some(cache.path().into()),
         compiler: Some(compiler().unwrap()),
         ..OpenOptions::default()

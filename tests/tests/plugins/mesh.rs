@@ -353,7 +353,8 @@ fn logits_that_are_no_numbers_are_an_error() {
         fs::write(folder.path().join("model.safetensors"), file).unwrap();
         for mesh in &MESHES[..2] {
             // In their own type, weights are copied without a look at them.
-            let options = OpenOptions { context: Some(64), dtype: Some(Bf16), ..options(&plugin, *mesh) };
+            let mut options = OpenOptions { context: Some(64), ..options(&plugin, *mesh) };
+            options.numeric.dtype = Some(Bf16);
             let model = Model::open_with(folder.path(), options).unwrap();
             let request = model.continue_tokens([5, 17]).options(GenerateOptions::default());
             let what = format!("logit {token} is {bits:x} on {mesh:?}");

@@ -152,12 +152,8 @@ fn weights_of_the_checkpoints_type_are_not_written() {
     let cache = tempfile::tempdir().unwrap();
     let golden = Golden::shipped("demo").unwrap();
     assert_eq!(golden.storage, Bf16);
-    let options = OpenOptions {
-        dtype: Some(Bf16),
-        context: Some(64),
-        cache: Some(cache.path().into()),
-        ..options(&plugin)
-    };
+    let mut options = OpenOptions { context: Some(64), cache: Some(cache.path().into()), ..options(&plugin) };
+    options.numeric.dtype = Some(Bf16);
     let model = Model::open_with(&golden.model, options).unwrap();
     let completion = model.continue_tokens([5, 17, 3]).options(greedy()).complete().unwrap();
     assert_eq!(completion.generated.tokens.len(), 48);

@@ -131,11 +131,8 @@ fn check(name: &str, quant: &str, sharded: bool) {
     let prompts = golden.prompts.iter().filter(|prompt| prompt.prompt_tokens.len() < 200);
     let prompts: Vec<_> = prompts.step_by(16).map(|prompt| &prompt.prompt_tokens[..]).collect();
     // The cache is the one of all tests: with dequantized weights, a model has the same executables in every format.
-    let sizes = OpenOptions {
-        context: Some(256),
-        quantize: Some(quant.parse::<Quantization>().unwrap()),
-        ..options(&plugin)
-    };
+    let mut sizes = OpenOptions { context: Some(256), ..options(&plugin) };
+    sizes.numeric.quantize = Some(quant.parse::<Quantization>().unwrap());
     let one = Model::open_with(&golden.model, sizes.clone()).unwrap();
     let integers: usize = weights(&one).iter().filter(|p| p.ty.element == I8).map(|p| p.ty.bytes()).sum();
     let all: usize = weights(&one).iter().map(|p| p.ty.bytes()).sum();
@@ -144,7 +141,9 @@ fn check(name: &str, quant: &str, sharded: bool) {
     let dense = tempfile::tempdir().unwrap();
     let archive = Archive::open(&one.info().build.as_ref().unwrap().archive).unwrap();
     assert!(write_dequantized(&golden.model, &archive, dense.path()) > 10);
-    let dense = Model::open_with(dense.path(), OpenOptions { quantize: None, ..sizes.clone() }).unwrap();
+    let mut stored = sizes.clone();
+    stored.numeric.quantize = None;
+    let dense = Model::open_with(dense.path(), stored).unwrap();
     assert!(weights(&dense).iter().all(|p| p.ty.element != I8));
     let two = sharded.then(|| Model::open_with(&golden.model, on_two_devices(sizes)).unwrap());
     for prompt in prompts {
@@ -190,14 +189,9 @@ fn blocks_of_gguf_files_stay_integers() {
         let golden = Golden::open(&file, &folder.join(format!("{name}.json"))).unwrap();
         let cache = tempfile::tempdir().unwrap();
         let cache = Some(cache.path().to_owned());
-        let sizes = OpenOptions {
-            context: Some(64),
-            chunk: Some(8),
-            quantize: None,
-            score: true,
-            cache,
-            ..options(&plugin)
-        };
+        let mut sizes =
+            OpenOptions { context: Some(64), chunk: Some(8), score: true, cache, ..options(&plugin) };
+        sizes.numeric.quantize = None;
         // In the short form, the blocks whose bytes have two numbers are divided over two devices.
         let few = if name == "q4_0" { 2 } else { 1 };
         for options in long::first([sizes.clone(), on_two_devices(sizes)], few) {
@@ -222,18 +216,14 @@ fn smollm2_has_the_tokens_of_iree() {
     let formats = if long::is_wanted() { &["q8", "q4"][..] } else { &["q8"] };
     for quant in formats {
         let cache = tempfile::tempdir().unwrap();
-        let xla = OpenOptions {
+        let mut xla = OpenOptions {
             context: Some(golden.context),
-            quantize: Some(quant.parse().unwrap()),
             cache: Some(cache.path().into()),
             ..options(&plugin)
         };
-        let iree = OpenOptions {
-            plugin: None,
-            activations: Some(ActivationBits::Sixteen),
-            compiler: Some(compiler().unwrap()),
-            ..xla.clone()
-        };
+        xla.numeric.quantize = Some(quant.parse().unwrap());
+        let mut iree = OpenOptions { plugin: None, compiler: Some(compiler().unwrap()), ..xla.clone() };
+        iree.numeric.activations = Some(ActivationBits::Sixteen);
         let expected = Model::open_with(&golden.model, iree).unwrap();
         let found = Model::open_with(&golden.model, xla).unwrap();
         for prompt in &golden.prompts[..2] {

@@ -59,7 +59,8 @@ fn a_saved_sequence_continues_in_another_process() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("text.twseq");
     let open = |dtype| {
-        let sizes = OpenOptions { context: Some(256), dtype, ..options(&plugin) };
+        let mut sizes = OpenOptions { context: Some(256), ..options(&plugin) };
+        sizes.numeric.dtype = dtype;
         Model::open_with(&golden.model, sizes).unwrap()
     };
     for dtype in [None, Some(F32)] {

@@ -26,11 +26,14 @@ pub use error::{CommandError, ConsoleError, exit, help, tell, told, usage};
 pub use footprint::{FootprintReport, patterns};
 pub use model_path::{hub, resolved};
 pub use network::{name_of, preset, read_network, warn};
-pub use options::{KernelUse, ModelArguments, NetworkArguments, activation_bits, kv_format};
+pub use options::{
+    KernelUse, ModelArguments, NetworkArguments, NumericArguments, NumericsArguments, TextArguments,
+};
 pub use partition::PartitionReport;
 pub use source::read as read_source;
 use tracewright::errors::{WithPath as _, escaped};
 use tracewright::files::{limits, read_from, read_stream};
+pub use tracewright::numeric::{activation_bits, kv_format};
 pub use variables::parsed;
 
 /// Prints a line on stderr; see [`say!`].

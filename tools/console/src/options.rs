@@ -1,78 +1,119 @@
 //! Options that determine how a network is built.
 
-use std::path::Path;
+use std::ops::{Deref, DerefMut};
+use std::path::{Path, PathBuf};
 
-use std::path::PathBuf;
-
-use clap::{Args, ValueEnum};
-use tracewright::Plan;
-use tracewright::PlanError;
-use tracewright::lower::Weights;
+use clap::error::ErrorKind;
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, ValueEnum};
 use tracewright::models::{Opened, check_generates};
-use tracewright::ops::ElementType;
-use tracewright::ops::format::ActivationBits;
+use tracewright::numeric::{NumericOption, NumericScope};
 use tracewright::quant_map::{QuantMapError, read_quant_map};
-use tracewright::simplify::Rules;
-use tracewright::trace::{KvFormat, Quantization};
+use tracewright::trace::Quantization;
+use tracewright::{NumericOptions, Plan, PlanError};
 
 use crate::error::ConsoleError;
+
+/// Defines the flags of the numeric options in a scope.
+macro_rules! flags {
+    ($(#[$doc:meta])* $name:ident, $scope:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, Default)]
+        pub struct $name(NumericOptions);
+
+        impl $name {
+            fn flags() -> impl Iterator<Item = &'static NumericOption> {
+                NumericOption::ALL.iter().filter(|option| option.scope == NumericScope::$scope)
+            }
+        }
+
+        impl Deref for $name {
+            type Target = NumericOptions;
+
+            fn deref(&self) -> &NumericOptions {
+                &self.0
+            }
+        }
+
+        impl DerefMut for $name {
+            fn deref_mut(&mut self) -> &mut NumericOptions {
+                &mut self.0
+            }
+        }
+
+        impl Args for $name {
+            fn augment_args(command: Command) -> Command {
+                command.args(Self::flags().map(flag))
+            }
+
+            fn augment_args_for_update(command: Command) -> Command {
+                Self::augment_args(command)
+            }
+        }
+
+        impl FromArgMatches for $name {
+            fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+                let mut options = NumericOptions::default();
+                for option in Self::flags() {
+                    if let Some(word) = matches.get_one::<String>(option.name) {
+                        let invalid = |error| clap::Error::raw(ErrorKind::ValueValidation, error);
+                        option.set(&mut options, word).map_err(invalid)?;
+                    }
+                }
+                Ok(Self(options))
+            }
+
+            fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+                *self = Self::from_arg_matches(matches)?;
+                Ok(())
+            }
+        }
+    };
+}
+
+flags! {
+    /// The numeric options of networks.
+    NumericArguments, Network
+}
+flags! {
+    /// The numeric options of networks that generate text.
+    TextArguments, Text
+}
+flags! {
+    /// The numeric options of devices.
+    NumericsArguments, Device
+}
+
+fn flag(option: &'static NumericOption) -> Arg {
+    let check = |word: &str| option.set(&mut NumericOptions::default(), word).map(|()| word.to_owned());
+    Arg::new(option.name).long(option.name).value_name(option.values).help(option.help).value_parser(check)
+}
 
 /// Options for building a network of any kind.
 #[derive(Args, Clone)]
 pub struct NetworkArguments {
-    /// Element type of weights and activations: f32, f16, bf16 [default: the checkpoint's type]
-    #[arg(long)]
-    pub dtype: Option<ElementType>,
-    /// Rewrite rules that simplify the network: no rules (off), rules that change no bit of the
-    /// results (exact), or also rules that change roundings (approximate) [default: exact]
-    #[arg(long, value_name = "off|exact|approximate")]
-    pub simplify: Option<Rules>,
-    /// Store the weight matrices in 8 or 4 bits with one scale per group of weights (q8, q4, q4_k,
-    /// mxfp4), or without quantization (none). `q4`, `q4_k` and `mxfp4` store the output head and the
-    /// value matrices in `q8`; with `:pure`, they store all matrices in 4 bits [default: the format in
-    /// the checkpoint]
-    #[arg(long, value_name = "none|q8|q4[:pure]|q4_k[:pure]|mxfp4[:pure]")]
-    pub quant: Option<Quantization>,
+    #[command(flatten)]
+    pub numeric: NumericArguments,
     /// JSON file with the formats of some weight matrices, such as
     /// {"model.layers.*.mlp.down_proj.weight": "q8"}; `--quant` sets the format of all other
     /// matrices
     #[arg(long, value_name = "FILE.json", requires = "quant")]
     pub quant_map: Option<PathBuf>,
-    /// Number of bits to which activations are rounded if the weights are quantized: 8, 16, or 16
-    /// in groups with outliers and 8 in all others (mixed). More bits make results more precise and
-    /// prefill slower [default: mixed]
-    #[arg(long, value_name = "8|mixed|16", value_parser = activation_bits)]
-    pub activations: Option<ActivationBits>,
-    /// Compute matmuls with Tracewright's kernels for the processor (on), or with the code that the compiler
-    /// generates from StableHLO (off) [default: on]
-    #[arg(long, value_name = "on|off")]
-    pub kernels: Option<KernelUse>,
     /// Ignore a key of config.json that Tracewright does not know; may be repeated
     #[arg(long, value_name = "KEY")]
     pub allow_config_key: Vec<String>,
 }
 
 impl NetworkArguments {
-    /// Returns the weight formats that the options set, and whether they allow kernels. `stored` is
-    /// the weight format of the checkpoint.
+    /// Returns the numeric options, with the formats in the file of `--quant-map`.
     ///
     /// # Errors
     /// Returns an error if the file of `--quant-map` cannot be read.
-    pub fn weights(&self, stored: Quantization) -> Result<Weights, QuantMapError> {
-        let kernels = self.kernels != Some(KernelUse::Off);
-        let activations = self.activations.unwrap_or_default();
-        Ok(Weights { quantize: self.quantization()?.unwrap_or(stored), kernels, activations })
-    }
-
-    /// Returns the weight formats that the options set, or `None` if the options set no formats.
-    ///
-    /// # Errors
-    /// Returns an error if the file of `--quant-map` cannot be read.
-    pub fn quantization(&self) -> Result<Option<Quantization>, QuantMapError> {
-        Ok(match (&self.quant, &self.quant_map) {
-            (Some(base), Some(path)) => Some(Quantization::mapped(base.clone(), read_quant_map(path)?)),
-            (base, _) => base.clone(),
-        })
+    pub fn numeric(&self) -> Result<NumericOptions, QuantMapError> {
+        let mut numeric = NumericOptions::clone(&self.numeric);
+        if let (Some(base), Some(path)) = (&self.numeric.quantize, &self.quant_map) {
+            numeric.quantize = Some(Quantization::mapped(base.clone(), read_quant_map(path)?));
+        }
+        Ok(numeric)
     }
 }
 
@@ -89,10 +130,8 @@ pub struct ModelArguments {
     /// Number of prompt tokens that the model reads per call [default: 128]
     #[arg(long, value_name = "N")]
     pub chunk: Option<usize>,
-    /// Store the KV cache in the type of the activations (computed), or in 8 bits with one scale per head and
-    /// position (q8) [default: computed]
-    #[arg(long, value_name = "computed|q8", value_parser = kv_format)]
-    pub kv: Option<KvFormat>,
+    #[command(flatten)]
+    pub text: TextArguments,
 }
 
 impl ModelArguments {
@@ -103,10 +142,16 @@ impl ModelArguments {
     /// of range.
     pub fn plan(&self, model: Opened, path: &Path, context: Option<usize>) -> Result<Plan, ConsoleError> {
         check_generates(&model.kind, path)?;
-        let plan = Plan::new(model, self.network.dtype, context, self.chunk)?;
-        let rules = self.network.simplify.unwrap_or_default();
-        let weights = self.network.weights(plan.model.stored.clone()).map_err(PlanError::from)?;
-        Ok(Plan { rules, weights, kv: self.kv.unwrap_or_default(), ..plan })
+        let numeric = self.numeric().map_err(PlanError::from)?;
+        Ok(numeric.plan(Plan::new(model, numeric.dtype, context, self.chunk)?))
+    }
+
+    /// Returns the numeric options of the network and of its KV cache.
+    ///
+    /// # Errors
+    /// Returns an error if the file of `--quant-map` cannot be read.
+    pub fn numeric(&self) -> Result<NumericOptions, QuantMapError> {
+        Ok(self.network.numeric()?.or(&self.text))
     }
 }
 
@@ -119,20 +164,5 @@ pub enum KernelUse {
 impl std::fmt::Display for KernelUse {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(if *self == Self::On { "on" } else { "off" })
-    }
-}
-
-/// Parses the number of bits to which activations are rounded.
-pub fn activation_bits(text: &str) -> Result<ActivationBits, String> {
-    let known = ActivationBits::ALL.iter().find(|bits| bits.word() == text);
-    known.copied().ok_or_else(|| "expected 8, mixed or 16".into())
-}
-
-/// Parses the format of the KV cache.
-pub fn kv_format(text: &str) -> Result<KvFormat, String> {
-    match text {
-        "computed" => Ok(KvFormat::Computed),
-        "q8" => Ok(KvFormat::Q8),
-        _ => Err("expected computed or q8".into()),
     }
 }

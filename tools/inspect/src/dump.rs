@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 
 use crate::report::{NetworkReport, Stage};
 use clap::{Args, ValueEnum};
-use console::{KernelUse, ModelArguments, NetworkArguments, kv_format, output, print, resolved, usage};
+use console::{ModelArguments, output, print, resolved, usage};
 use instruments::profile::Profile;
 use tracewright::files::{FileKind, NewFile};
 use tracewright::models::ReadModel;
+use tracewright::numeric::{NumericOption, NumericOptions};
 use tracewright::output_guard::check_output;
 use tracewright::trace::{NodeKind, Trace};
 use tracewright::{Plan, PlanError, lower, simplify};
@@ -123,20 +124,17 @@ impl DumpArguments {
 /// reports these values.
 fn as_profiled(asked: &ModelArguments, profile: &Profile) -> ModelArguments {
     let said = |name: &str| profile.variant.get(name).map_or("", String::as_str);
-    let ModelArguments { network, context, chunk, kv } = asked.clone();
-    let kernels = KernelUse::from_str(said("kernels"), false).ok();
-    ModelArguments {
-        network: NetworkArguments {
-            dtype: network.dtype.or_else(|| said("dtype").parse().ok()),
-            simplify: network.simplify.or_else(|| said("simplify").parse().ok()),
-            quant: network.quant.or_else(|| said("quant").parse().ok()),
-            kernels: network.kernels.or(kernels),
-            ..network
-        },
-        context: context.or_else(|| said("context").parse().ok()),
-        chunk: chunk.or_else(|| said("chunk").parse().ok()),
-        kv: kv.or_else(|| kv_format(said("kv")).ok()),
+    let mut all = asked.clone();
+    let mut profiled = NumericOptions::default();
+    for option in NumericOption::ALL {
+        // A later comparison reports a value that is no value of the option.
+        let _ = option.set(&mut profiled, said(option.name));
     }
+    *all.network.numeric = NumericOptions::clone(&all.network.numeric).or(&profiled);
+    *all.text = NumericOptions::clone(&all.text).or(&profiled);
+    let context = all.context.or_else(|| said("context").parse().ok());
+    let chunk = all.chunk.or_else(|| said("chunk").parse().ok());
+    ModelArguments { context, chunk, ..all }
 }
 
 fn dump(arguments: &DumpArguments, read: ReadModel, model: &Path) -> Result<String, InspectError> {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::report::NetworkReport;
-use console::{KernelUse, ModelArguments, name_of, preset, read_network, read_source, resolved, warn};
+use console::{ModelArguments, name_of, preset, read_network, read_source, resolved, warn};
 use tracewright::Plan;
 use tracewright::errors::escaped;
 use tracewright::lower::Weights;
@@ -26,7 +26,7 @@ impl Recorded {
         let (network, name) = named(model, &asked.network.allow_config_key, read)?;
         let mut plan = asked.plan(network, &resolved(model)?, asked.context)?;
         // Kernels differ between machines: they are shown to who asks for them. To others all machines show the same.
-        let wants = asked.network.kernels == Some(KernelUse::On) || asked.network.quant.is_some();
+        let wants = asked.network.numeric.kernels == Some(true) || asked.network.numeric.quantize.is_some();
         let shown = plan.weights.kernels && wants;
         if !shown {
             plan.target = Target::processor("generic");

@@ -13,6 +13,7 @@ use pyo3::types::{PyDict, PyString};
 use serde_json::Value;
 use tracewright::generate::ConstraintProgram;
 use tracewright::model::WatchOpen;
+use tracewright::numeric::NumericOption;
 use tracewright::runtime::Compiler;
 use tracewright::{Follow, GenerateOptions, OpenOptions};
 
@@ -130,16 +131,9 @@ pub fn opening(
     for (name, argument) in given(arguments)? {
         let (name, argument) = (name.as_str(), &argument);
         match name {
-            "dtype" => options.dtype = Some(parsed(name, argument)?),
             "context" => options.context = Some(value(name, argument, COUNT)?),
             "chunk" => options.chunk = Some(value(name, argument, COUNT)?),
             "slots" => options.slots = value(name, argument, COUNT)?,
-            "quant" => options.quantize = Some(parsed(name, argument)?),
-            "kv" => {
-                let text: String = value(name, argument, "a string")?;
-                let format = console::kv_format(&text);
-                options.kv = Some(format.map_err(|error| PyValueError::new_err(format!("`kv`: {error}")))?);
-            }
             "device" => options.device = Some(parsed(name, argument)?),
             "threads" => options.threads = value(name, argument, COUNT)?,
             "speculate" => options.speculate = parsed(name, argument)?,
@@ -147,7 +141,12 @@ pub fn opening(
             "allow_config_keys" => options.allow_config_keys = texts(name, argument)?,
             "cache" => options.cache = Some(value(name, argument, PATH)?),
             "iree_compile" => compiler = Some(value::<PathBuf>(name, argument, PATH)?),
-            _ => return Err(unknown(name)),
+            _ => {
+                let option = NumericOption::named(name).ok_or_else(|| unknown(name))?;
+                let word: String = value(name, argument, "a string")?;
+                let invalid = |error| PyValueError::new_err(format!("`{name}`: {error}"));
+                option.set(&mut options.numeric, &word).map_err(invalid)?;
+            }
         }
     }
     if compiler.is_none() {

@@ -12,8 +12,12 @@ class OpenOptions(TypedDict, total=False):
     context: int | None
     chunk: int | None
     slots: int | None
+    simplify: Literal["off", "exact", "approximate"] | None
     quant: str | None
+    activations: Literal["8", "mixed", "16"] | None
+    kernels: Literal["on", "off"] | None
     kv: Literal["computed", "q8"] | None
+    numerics: Literal["fast", "invariant"] | None
     device: str | None
     threads: int | None
     speculate: str | None

@@ -8,6 +8,7 @@ use tracewright::PlanError;
 use tracewright::bake::BakeOptions;
 use tracewright::footprint::Footprint;
 use tracewright::irpa::{Checkpoint, ConvertOptions, Gguf, convert_checkpoint};
+use tracewright::numeric::{NumericOption, NumericOptions};
 use tracewright::output_guard::check_output;
 
 use crate::checkpoint::{open, report_baked};
@@ -44,7 +45,7 @@ impl Arguments {
             check(model)?;
             let checkpoint = Checkpoint::open(source)?;
             let options = ConvertOptions {
-                float: model.network.dtype,
+                float: model.network.numeric.dtype,
                 metadata: !no_metadata,
                 watch: Some(&mut watch),
             };
@@ -88,18 +89,17 @@ impl Arguments {
 /// Rejects options for a network if the checkpoint is a single file of tensors, which has no
 /// configuration.
 fn check(model: &ModelArguments) -> Result<(), Error> {
-    let ModelArguments { network, context, chunk, kv } = model;
+    let numeric = NumericOptions::clone(&model.network.numeric).or(&model.text);
+    let mut given = NumericOption::ALL.iter().filter(|option| option.word(&numeric).is_some());
     let option = match () {
-        () if context.is_some() => "--context",
-        () if chunk.is_some() => "--chunk",
-        () if kv.is_some() => "--kv",
-        () if network.quant.is_some() => "--quant",
-        () if network.activations.is_some() => "--activations",
-        () if network.simplify.is_some() => "--simplify",
-        () if network.kernels.is_some() => "--kernels",
-        () => return Ok(()),
+        () if model.context.is_some() => "context",
+        () if model.chunk.is_some() => "chunk",
+        () => match given.find(|option| option.name != "dtype") {
+            Some(option) => option.name,
+            None => return Ok(()),
+        },
     };
-    let what = format!("`{option}` is for a model; name its directory, not one file of its weights");
+    let what = format!("`--{option}` is for a model; name its directory, not one file of its weights");
     Err(usage(what).into())
 }
 

@@ -158,7 +158,7 @@ mod run {
         let plugin = plugins::plugin(&arguments.engine, &arguments.device, unused)?;
         match plugin {
             Some(_) => options.device = arguments.device.device,
-            None => load::choose(&mut options, network, &arguments.device)?,
+            None => load::choose(&mut options, &arguments.device)?,
         }
         let options = OpenOptions {
             plugin,

@@ -9,10 +9,11 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::Args;
+use console::NumericsArguments;
 use tracewright::targets::Target;
 
 use crate::Invocation;
-use crate::arguments::{BuildArguments, Engine, MeshArguments, NumericsArguments, batch};
+use crate::arguments::{BuildArguments, Engine, MeshArguments, batch};
 use crate::error::Error;
 
 #[derive(Args)]

@@ -83,8 +83,9 @@ mod run {
             let arguments = &mut reference.build.model_arguments;
             // An export is what it is.
             if !matches!(IreeManifest::read(&path), Ok(Some(_))) {
-                (arguments.network.quant, arguments.network.dtype) = (Some(format), Some(ElementType::F32));
-                (arguments.network.quant_map, arguments.kv) = (None, None);
+                let numeric = &mut arguments.network.numeric;
+                (numeric.quantize, numeric.dtype) = (Some(format), Some(ElementType::F32));
+                (arguments.network.quant_map, arguments.text.kv) = (None, None);
             }
             let reference = self.open(&path, &reference, invocation)?;
 
@@ -100,7 +101,7 @@ mod run {
                 let mut run = self.run.clone();
                 let one = BTreeMap::from([(pattern.clone(), Some(format))]);
                 let network = &mut run.build.model_arguments.network;
-                network.quant = Some(Quantization::mapped(Quantization::Computed, one));
+                network.numeric.quantize = Some(Quantization::mapped(Quantization::Computed, one));
                 network.quant_map = None;
                 let model = self.open(&self.model, &run, invocation)?;
                 let quality = measure(&model, &reference, &tokens, &windows, interrupt)?;

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
-use console::{ConsoleError, ModelArguments, usage};
+use console::{ConsoleError, ModelArguments, NumericsArguments, usage};
 use tracewright::files::limits;
-use tracewright::targets::{DeviceName, Mesh, MeshRules, Numerics, ShardRule, Target};
+use tracewright::targets::{DeviceName, Mesh, MeshRules, ShardRule, Target};
 
 /// Options that pass data to a chat template in addition to the messages.
 #[derive(Args, Clone)]
@@ -109,23 +109,6 @@ pub struct DeviceArguments {
     pub target: Option<Target>,
     #[command(flatten)]
     pub numerics: NumericsArguments,
-}
-
-/// Whether the number of tokens per call may change the bits of logits.
-#[derive(Args, Clone)]
-pub struct NumericsArguments {
-    /// With `invariant`, the logits have the same bits for any number of tokens per call; `invariant` makes
-    /// prefill slower on processors with AMX [default: fast]
-    #[arg(long, value_name = "fast|invariant", value_parser = numerics)]
-    pub numerics: Option<Numerics>,
-}
-
-fn numerics(word: &str) -> Result<Numerics, &'static str> {
-    match word {
-        "fast" => Ok(Numerics::Fast),
-        "invariant" => Ok(Numerics::Invariant),
-        _ => Err("expected fast or invariant"),
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -131,10 +131,11 @@ impl DeviceArguments {
             return Err(usage(what).into());
         }
         let numerics = self.numerics.numerics.unwrap_or_default();
-        if numerics == Numerics::Invariant && name.kind != DeviceKind::Cpu {
+        if numerics != Numerics::Fast && name.kind != DeviceKind::Cpu {
             let what = format!(
-                "`--numerics` is invariant and `--device` is {name}, but only kernels for processors compute the same \
-                 bits for any number of tokens per call; leave one of the options out"
+                "`--numerics` is {} and `--device` is {name}, but only kernels for processors compute the same \
+                 bits for any number of tokens per call; leave one of the options out",
+                numerics.word()
             );
             return Err(usage(what).into());
         }

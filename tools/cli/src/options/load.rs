@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use console::{KernelUse, ModelArguments, NetworkArguments, usage, warn};
+use console::{ModelArguments, NetworkArguments, usage, warn};
 use tracewright::build::LoadError;
 use tracewright::errors::WithPath as _;
 use tracewright::export::{self, commands};
@@ -42,7 +42,7 @@ pub fn read_any(
     program: Option<TemplateProgram>,
 ) -> Result<Opening, Error> {
     let &Invocation { read, ref interrupt, .. } = invocation;
-    let ModelArguments { network, context, chunk, kv } = &arguments.build.model_arguments;
+    let ModelArguments { network, context, chunk, text } = &arguments.build.model_arguments;
     let plugin = plugins::selected(arguments)?;
     let through_xla = plugin.is_some();
     let options = OpenOptions {
@@ -52,11 +52,8 @@ pub fn read_any(
         shard: arguments.mesh.sharding(),
         context: *context,
         chunk: *chunk,
-        kv: *kv,
-        kernels: network.kernels.map(|kernels| kernels == KernelUse::On),
         device: arguments.device.device,
         target: arguments.device.target.clone(),
-        numerics: arguments.device.numerics.numerics.unwrap_or_default(),
         threads: arguments.threads,
         verify: arguments.verify,
         read,
@@ -65,10 +62,13 @@ pub fn read_any(
         watch: Some(watch(interrupt)),
         ..network_options(network, &arguments.build.tuning)?
     };
+    // The numbers of an export are fixed, so opening one compares them.
+    let numeric = options.numeric.clone().or(text).or(&arguments.device.numerics);
+    let options = OpenOptions { numeric, ..options };
     let path = model.to_owned();
     let mut opening = interrupt.or(move || Opening::read(path, options))??;
     if !opening.is_export() && !through_xla {
-        choose(&mut opening.options, network, &arguments.device)?;
+        choose(&mut opening.options, &arguments.device)?;
     }
     warn(opening.warnings());
     Ok(opening)
@@ -160,35 +160,29 @@ pub fn report_build(build: Option<&BuildInfo>) {
     }
 }
 
-/// Converts all options that determine how a network is built, except the options for kernels and
-/// the device.
+/// Converts all options that determine how a network is built, except the options of the device.
 pub fn network_options(network: &NetworkArguments, tuning: &TuningArguments) -> Result<OpenOptions, Error> {
     Ok(OpenOptions {
-        dtype: network.dtype,
-        quantize: network.quantization().map_err(PlanError::from)?,
-        activations: network.activations,
-        rules: network.simplify,
+        numeric: network.numeric().map_err(PlanError::from)?,
         tuning: tuning.source.as_ref().map(TuningOption::resolved).transpose()?,
         allow_config_keys: network.allow_config_key.clone(),
         ..OpenOptions::default()
     })
 }
 
-/// Selects the kernels and the device for a model that this command compiles.
-pub fn choose(
-    options: &mut OpenOptions,
-    network: &NetworkArguments,
-    device: &DeviceArguments,
-) -> Result<(), Error> {
+/// Selects the device for a model that this command compiles.
+pub fn choose(options: &mut OpenOptions, device: &DeviceArguments) -> Result<(), Error> {
+    options.numeric = options.numeric.clone().or(&device.numerics);
     let (name, target) = device.choose_target()?;
-    (options.device, options.target) = (Some(name), Some(target));
-    let kernels = network.kernels != Some(KernelUse::Off);
-    if device.numerics.numerics == Some(Numerics::Invariant) && !kernels {
-        let what = "`--numerics` is invariant, but without kernels the compiler chooses the order of sums; \
-                    leave out `--kernels off`";
+    if target.numerics != Numerics::Fast && options.numeric.kernels == Some(false) {
+        let what = format!(
+            "`--numerics` is {}, but without kernels the compiler chooses the order of sums; \
+             leave out `--kernels off`",
+            target.numerics.word()
+        );
         return Err(usage(what).into());
     }
-    options.kernels = Some(kernels);
+    (options.device, options.target) = (Some(name), Some(target));
     Ok(())
 }
 

@@ -81,7 +81,7 @@ pub fn check_mesh(
 
 /// Lists the network options that only IREE supports, and whether each option is set.
 pub fn of_network(network: &NetworkArguments) -> [(&'static str, bool); 1] {
-    [("--activations", network.activations.is_some())]
+    [("--activations", network.numeric.activations.is_some())]
 }
 
 /// Returns the PJRT plugin that the options select, or `None` for IREE. `for_iree` lists the

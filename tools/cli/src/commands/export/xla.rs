@@ -1,6 +1,6 @@
 //! `tracewright export --engine xla` writes an export for XLA.
 
-use console::{KernelUse, print, usage};
+use console::{print, usage};
 use tracewright::Plan;
 use tracewright::export::manifest::XlaManifest;
 use tracewright::export::xla;
@@ -33,13 +33,13 @@ pub fn run(arguments: &Arguments, invocation: &Invocation) -> Result<(), Error> 
 
 /// Rejects options that only IREE supports.
 fn check(arguments: &Arguments) -> Result<(), Error> {
-    let network = &arguments.build.model_arguments.network;
+    let numeric = &arguments.build.model_arguments.network.numeric;
     let option = match () {
         () if arguments.target != Target::host() => "--target",
         () if arguments.numerics.numerics.is_some() => "--numerics",
         () if arguments.build.tuning.source.is_some() => "--tuning",
-        () if network.kernels == Some(KernelUse::On) => "--kernels",
-        () if network.activations.is_some() => "--activations",
+        () if numeric.kernels == Some(true) => "--kernels",
+        () if numeric.activations.is_some() => "--activations",
         () if arguments.print_commands => "--print-commands",
         () => return Ok(arguments.xla.mesh.rules().map(drop)?),
     };
