@@ -179,15 +179,19 @@ pub enum Numerics {
     /// The bits of logits depend only on the tokens of the sequence, because kernels do not use
     /// AMX.
     Invariant,
+    /// As `Invariant`, and kernels multiply and add bf16 weights as f32, so that processors with
+    /// bf16 instructions round as those without.
+    Portable,
 }
 
 impl Numerics {
-    pub const ALL: [Self; 2] = [Self::Fast, Self::Invariant];
+    pub const ALL: [Self; 3] = [Self::Fast, Self::Invariant, Self::Portable];
 
     pub fn word(self) -> &'static str {
         match self {
             Self::Fast => "fast",
             Self::Invariant => "invariant",
+            Self::Portable => "portable",
         }
     }
 }

@@ -100,9 +100,10 @@ numeric_options! {
     kv: KvFormat = Text "kv" "computed|q8" (kv_format, |kv| kv.word().into())
         "Store the KV cache in the type of the activations (computed), or in 8 bits with one scale per head and \
          position (q8) [default: computed]";
-    numerics: Numerics = Device "numerics" "fast|invariant" (numerics, |numerics| numerics.word().into())
+    numerics: Numerics = Device "numerics" "fast|invariant|portable" (numerics, |numerics| numerics.word().into())
         "With `invariant`, the logits have the same bits for any number of tokens per call; `invariant` makes \
-         prefill slower on processors with AMX [default: fast]";
+         prefill slower on processors with AMX. `portable` also computes matmuls with bf16 weights on \
+         processors with bf16 instructions as on those without [default: fast]";
 }
 
 impl NumericOption {

@@ -799,18 +799,32 @@ fn attention_by_tiles() {
     }
 }
 
-/// With [`Numerics::Invariant`], kernels for a processor with AMX are the kernels for the same processor without AMX.
+/// With [`Numerics::Invariant`], kernels for a processor with AMX are the kernels for the same processor without AMX;
+/// with [`Numerics::Portable`], those for the same processor without instructions for bf16.
 #[test]
-fn invariant_numerics_use_no_tiles() {
+fn numerics_use_no_tiles_and_no_bf16() {
     let (fast, _) = tiled_target();
-    let invariant = Target { numerics: Numerics::Invariant, ..fast.clone() };
-    let plain = Target { changes: Some("+avx512vnni,+avx512bf16".into()), ..Target::processor("x86-64-v4") };
-    let plain = compiler().resolve(&plain).unwrap();
+    let of = |numerics| Target { numerics, ..fast.clone() };
+    let plain = |changes: &str| {
+        let plain = Target { changes: Some(changes.into()), ..Target::processor("x86-64-v4") };
+        compiler().resolve(&plain).unwrap()
+    };
+    let with_bf16 = plain("+avx512vnni,+avx512bf16");
+    let targets = [
+        &fast,
+        &of(Numerics::Invariant),
+        &with_bf16,
+        &Target { numerics: Numerics::Portable, ..with_bf16.clone() },
+        &of(Numerics::Portable),
+        &plain("+avx512vnni"),
+    ];
     for format in [WeightFormat::Bf16, WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Q4K] {
         let calls = tiled(format, 1);
-        let [fast, invariant, plain] =
-            [&fast, &invariant, &plain].map(|target| lower::lower(&calls.trace, target).unwrap().text);
-        assert!(fast.contains("tmm1") && invariant == plain, "{format:?}");
+        let texts = targets.map(|target| lower::lower(&calls.trace, target).unwrap().text);
+        let [fast, invariant, with_bf16, portable_bf16, portable, without_bf16] = texts;
+        assert!(fast.contains("tmm1") && invariant == with_bf16, "{format:?}");
+        assert!(portable == without_bf16 && portable_bf16 == without_bf16, "{format:?}");
+        assert_eq!(with_bf16.contains("dpbf16ps"), format == WeightFormat::Bf16, "{format:?}");
     }
 }
 

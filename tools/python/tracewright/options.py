@@ -17,7 +17,7 @@ class OpenOptions(TypedDict, total=False):
     activations: Literal["8", "mixed", "16"] | None
     kernels: Literal["on", "off"] | None
     kv: Literal["computed", "q8"] | None
-    numerics: Literal["fast", "invariant"] | None
+    numerics: Literal["fast", "invariant", "portable"] | None
     device: str | None
     threads: int | None
     speculate: str | None

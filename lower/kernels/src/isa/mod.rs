@@ -21,10 +21,16 @@ pub(crate) enum Isa {
 const I32: Type = Type::lanes(16, Element::I32);
 const FLOATS: Type = Type::lanes(16, Element::F32);
 
+/// The features of instructions that multiply bf16, and round in their own way.
+const BF16: [&str; 3] = ["avx512bf16", "amx-bf16", "bf16"];
+
 impl Isa {
     pub(crate) fn of(target: &Target) -> Option<Self> {
         let features = target.features.as_ref()?;
-        let has = |names: &[&str]| names.iter().all(|name| features.iter().any(|feature| feature == name));
+        let hidden = if target.numerics == Numerics::Portable { &BF16[..] } else { &[] };
+        let has = |names: &[&str]| {
+            names.iter().all(|name| !hidden.contains(name) && features.iter().any(|feature| feature == name))
+        };
         match (target.backend, target.device, target.architecture()) {
             (Backend::Iree3_13, DeviceKind::Cpu, "x86_64") => {
                 X86::of(has, target.is_linux() && target.numerics == Numerics::Fast).map(Self::X86)
