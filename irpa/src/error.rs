@@ -2,6 +2,7 @@
 
 use crate::{NotFinite, UnsupportedFormat};
 use errors::{FileError, LISTED};
+use ops::WeightFormat;
 use ops::format::BlockFormat;
 use ops::{ElementType, TensorType};
 use safetensors::{Dtype, SafeTensorError};
@@ -14,7 +15,10 @@ pub enum RowsProblem {
     Json(serde_json::Error),
     #[error("the archive has no tensor `{0}`, but its metadata describe this tensor")]
     Missing(String),
-    #[error("the tensor `{name}` is quantized as `{format}`, expected q8, q4, q4_k or mxfp4")]
+    #[error(
+        "the tensor `{name}` is quantized as `{format}`, expected {}",
+        WeightFormat::list(WeightFormat::grouped_formats())
+    )]
     Format { name: String, format: String },
     #[error(
         "the tensor `{name}` has {found} bytes of {dtype:?}, expected {expected} bytes of U8 for its \
@@ -360,7 +364,7 @@ struct BlockTypes;
 
 impl fmt::Display for BlockTypes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [formats @ .., last] = &BlockFormat::ALL;
+        let [formats @ .., last] = BlockFormat::ALL else { unreachable!("there are block formats") };
         formats.iter().try_for_each(|format| write!(f, ", {format}"))?;
         write!(f, " or {last}")
     }

@@ -32,7 +32,7 @@ impl BlockRows {
     }
 
     pub(crate) fn blocks(&self) -> Option<BlockFormat> {
-        let format = WeightFormat::ALL.iter().find(|format| format.word() == self.format)?;
-        BlockFormat::of_ours(*format)
+        let format = WeightFormat::grouped_formats().find(|format| format.word() == self.format)?;
+        Some(format.groups()?.block)
     }
 }

@@ -10,8 +10,8 @@ use trace::{Quantization, key_pattern};
 /// Returns the storage formats of matmul weights that the checkpoint stores in quantized blocks.
 /// The result contains a weight format for each pattern of checkpoint keys.
 ///
-/// Tracewright keeps blocks in the formats q8, q4, q4_k and mxfp4. Tracewright converts all other
-/// blocks to q8, the format with the least loss. A weight has the same format in all layers.
+/// Tracewright keeps blocks for which it has a format ([`BlockFormat::ours`]), and converts all
+/// others to q8, the format with the least loss. A weight has the same format in all layers.
 pub(crate) fn stored_in(checkpoint: &Checkpoint) -> Quantization {
     let mut blocks: BTreeMap<String, Vec<Option<BlockFormat>>> = BTreeMap::new();
     for tensor in checkpoint.tensors().filter(|tensor| tensor.shape.len() > 1) {
@@ -19,12 +19,9 @@ pub(crate) fn stored_in(checkpoint: &Checkpoint) -> Quantization {
     }
     let format = |formats: &[Option<BlockFormat>]| match formats {
         _ if formats.contains(&None) => None,
-        [Some(first), others @ ..] if others.iter().all(|other| *other == Some(*first)) => match first {
-            BlockFormat::Q4_0 => Some(WeightFormat::Q4),
-            BlockFormat::Q4K => Some(WeightFormat::Q4K),
-            BlockFormat::Mxfp4 => Some(WeightFormat::Mxfp4),
-            _ => Some(WeightFormat::Q8),
-        },
+        [Some(first), others @ ..] if others.iter().all(|other| *other == Some(*first)) => {
+            Some(first.ours().unwrap_or(WeightFormat::Q8))
+        }
         _ => Some(WeightFormat::Q8),
     };
     let formats = blocks.into_iter().filter_map(|(key, formats)| Some((key, format(&formats)?)));

@@ -5,6 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use ops::format::Offered;
 use ops::{TensorType, WeightFormat};
 
 use crate::{Parameter, key_pattern};
@@ -105,7 +106,9 @@ impl fmt::Display for Quantization {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Computed => f.write_str("none"),
-            Self::All(format) if format.in_a_byte() == Some(2) => write!(f, "{}:pure", format.word()),
+            Self::All(format) if choice(*format) == Some(Offered::Mixed) => {
+                write!(f, "{}:pure", format.word())
+            }
             Self::All(format) | Self::Mixed(format) => f.write_str(format.word()),
             Self::ByKey(_) => f.write_str("stored"),
             Self::Mapped { base, formats } => {
@@ -118,25 +121,38 @@ impl fmt::Display for Quantization {
     }
 }
 
+fn choice(format: WeightFormat) -> Option<Offered> {
+    format.groups()?.choice
+}
+
+/// The names that [`Quantization::from_str`] reads: `none`, the formats, and mixed formats with `:pure`.
+fn names() -> String {
+    let mixed = WeightFormat::choices().filter(|(_, choice)| *choice == Offered::Mixed);
+    let pure: Vec<String> = mixed.map(|(format, _)| format!("{}:pure", format.word())).collect();
+    let formats = WeightFormat::choices().map(|(format, _)| format.word().to_owned());
+    let mut names: Vec<String> = ["none".to_owned()].into_iter().chain(formats).chain(pure).collect();
+    let last = names.pop().unwrap_or_default();
+    format!("{} or {last}", names.join(", "))
+}
+
 /// The error for a word that is not the name of a storage format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a weight format, expected none, q8, q4, q4_k, mxfp4, q4:pure, q4_k:pure or mxfp4:pure")]
+#[error("`{found}` is not a weight format, expected {}", names(), found = .0)]
 pub struct UnknownQuantization(pub String);
 
 impl FromStr for Quantization {
     type Err = UnknownQuantization;
 
     fn from_str(text: &str) -> Result<Self, UnknownQuantization> {
-        Ok(match text {
-            "none" => Self::Computed,
-            "q8" => Self::All(WeightFormat::Q8),
-            "q4" => Self::Mixed(WeightFormat::Q4),
-            "q4_k" => Self::Mixed(WeightFormat::Q4K),
-            "mxfp4" => Self::Mixed(WeightFormat::Mxfp4),
-            "q4:pure" => Self::All(WeightFormat::Q4),
-            "q4_k:pure" => Self::All(WeightFormat::Q4K),
-            "mxfp4:pure" => Self::All(WeightFormat::Mxfp4),
-            _ => return Err(UnknownQuantization(text.to_owned())),
-        })
+        if text == "none" {
+            return Ok(Self::Computed);
+        }
+        let (word, pure) = text.strip_suffix(":pure").map_or((text, false), |word| (word, true));
+        let found = WeightFormat::choices().find(|(format, _)| format.word() == word);
+        match found {
+            Some((format, Offered::Mixed)) if !pure => Ok(Self::Mixed(format)),
+            Some((format, choice)) if !pure || choice == Offered::Mixed => Ok(Self::All(format)),
+            _ => Err(UnknownQuantization(text.to_owned())),
+        }
     }
 }

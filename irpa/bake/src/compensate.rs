@@ -5,9 +5,8 @@
 //! method is GPTQ (Frantar et al., "Accurate Post-Training Quantization for Generative Pre-trained
 //! Transformers", 2023).
 
-use irpa::BlockFormat;
 use ops::WeightFormat;
-use ops::format::{GROUP, Group, Quantized};
+use ops::format::{Codes, GROUP, GROUPS, Groups};
 use rayon::prelude::*;
 
 /// The damping factor for the matrix of the inputs' second moments. [`Moments::new`] multiplies the
@@ -115,24 +114,24 @@ pub fn round(
     inputs: usize,
     importance: &Importance,
 ) -> Option<Vec<u8>> {
-    let Some(block) = BlockFormat::of_ours(format) else { unreachable!("only formats with blocks round") };
-    let row = inputs.div_ceil(block.numbers()) * block.bytes();
+    let Some(groups) = format.groups() else { unreachable!("only formats with blocks round") };
+    let row = inputs.div_ceil(groups.block.numbers()) * groups.block.bytes();
     let mut bytes = vec![0; matrix.len() / inputs.max(1) * row];
     let rows = matrix.par_chunks_mut(TOGETHER * inputs).zip(bytes.par_chunks_mut(TOGETHER * row));
-    let finite = rows.all(|(rows, bytes)| round_rows(format, rows, inputs, importance, bytes));
+    let finite = rows.all(|(rows, bytes)| round_rows((format, groups), rows, inputs, importance, bytes));
     finite.then_some(bytes)
 }
 
 /// Rounds some rows of the matrix. Returns whether the scales of all blocks are finite.
 fn round_rows(
-    format: WeightFormat,
+    (format, groups): (WeightFormat, &Groups),
     rows: &mut [f32],
     inputs: usize,
     importance: &Importance,
     bytes: &mut [u8],
 ) -> bool {
     let mut finite = true;
-    let together = format.together().unwrap_or(GROUP);
+    let together = groups.block.numbers();
     let each = bytes.len() / (rows.len() / inputs);
     let weights: &[f32] = match importance {
         Importance::Equal => &[],
@@ -142,58 +141,68 @@ fn round_rows(
     for start in (0..inputs).step_by(together) {
         let end = inputs.min(start + together);
         let weights = weights.get(start..end).unwrap_or_default();
-        let scaled = rows.chunks(inputs).map(|row| format.quantize_weighted(&row[start..end], weights));
-        let mut blocks: Vec<Quantized> = scaled.collect();
+        let scaled = rows
+            .chunks(inputs)
+            .map(|row| Block::new(groups, format.quantize_weighted(&row[start..end], weights).bytes));
+        let mut blocks: Vec<Block<'_>> = scaled.collect();
         if let Importance::Moments(moments) = importance {
             for column in start..end {
                 let factor = &moments.factor[column * inputs + column..(column + 1) * inputs];
                 for (row, block) in rows.chunks_mut(inputs).zip(&mut blocks) {
                     if (column - start) % GROUP == 0 && column > start {
                         let group = column..end.min(column + GROUP);
-                        refit(block, (column - start) / GROUP, &row[group.clone()], &moments.weights[group]);
+                        block.refit((column - start) / GROUP, &row[group.clone()], &moments.weights[group]);
                     }
-                    let rounded = set(format, block, column - start, row[column]);
+                    let rounded = block.set(column - start, row[column]);
                     let error = (row[column] - rounded) / factor[0];
                     let rest = row[column + 1..].iter_mut().zip(&factor[1..]);
                     rest.for_each(|(x, factor)| *x -= error * factor);
                 }
             }
         }
-        for (block, bytes) in blocks.iter().zip(bytes.chunks_mut(each)) {
-            finite &= block.is_finite();
-            let block = BlockFormat::encode(block, format == WeightFormat::Q8);
+        for (block, bytes) in blocks.into_iter().zip(bytes.chunks_mut(each)) {
+            finite &= groups.is_finite(&block.bytes);
+            let block = block.written();
             bytes[start / together * block.len()..][..block.len()].copy_from_slice(&block);
         }
     }
     finite
 }
 
-/// Recomputes the scale and the minimum of a group of numbers in a quantized block. The old scale
-/// and minimum no longer fit the group's numbers, because rounding earlier columns has changed
-/// these numbers.
-fn refit(block: &mut Quantized, group: usize, numbers: &[f32], weights: &[f32]) {
-    if let Quantized::SuperBlock(block) = block {
-        block.refit(group, numbers, weights);
-    }
+/// A quantized block whose codes change one by one.
+struct Block<'f> {
+    groups: &'f Groups,
+    bytes: Vec<u8>,
+    codes: Codes,
+    scales: [[f32; 2]; 2 * GROUPS],
 }
 
-/// Rounds the number `x` to an integer, and stores the integer at the index `place` of the block.
-/// Returns the value that the stored integer represents.
-fn set(format: WeightFormat, block: &mut Quantized, place: usize, x: f32) -> f32 {
-    match block {
-        Quantized::Group(Group { integers, scale }) => {
-            let (scale, limits) =
-                (scale.to_f32(), if format == WeightFormat::Q8 { (-127.0, 127.0) } else { (-8.0, 7.0) });
-            let units = if scale == 0.0 { 0.0 } else { (x / scale).round().clamp(limits.0, limits.1) };
-            integers[place] = units as i8;
-            units * scale
+impl<'f> Block<'f> {
+    fn new(groups: &'f Groups, bytes: Vec<u8>) -> Self {
+        let (codes, scales) = (groups.codes(&bytes), groups.scales_of(&bytes));
+        Self { groups, bytes, codes, scales }
+    }
+
+    /// Recomputes the scale and the minimum of a group of numbers. The old scale and minimum no
+    /// longer fit the group's numbers, because rounding earlier columns has changed these numbers.
+    fn refit(&mut self, group: usize, numbers: &[f32], weights: &[f32]) {
+        if let Some(refit) = self.groups.refit {
+            refit(&mut self.bytes, group, numbers, weights);
+            self.scales = self.groups.scales_of(&self.bytes);
         }
-        Quantized::SuperBlock(block) => {
-            let [scale, minimum] = block.scale_and_minimum(place / GROUP);
-            let units = if scale == 0.0 { 0.0 } else { ((x + minimum) / scale).round().clamp(0.0, 15.0) };
-            block.integers[place / GROUP][place % GROUP] = units as u8;
-            units * scale - minimum
-        }
-        Quantized::Floats(group) => group.set(place, x),
+    }
+
+    /// Rounds the number `x`, and stores its code at the index `place` of the block. Returns the
+    /// value that the code represents.
+    fn set(&mut self, place: usize, x: f32) -> f32 {
+        let Self { groups, codes, scales, .. } = self;
+        let [scale, minimum] = scales[place / groups.group];
+        codes[place] = if scale == 0.0 { groups.zero() } else { (groups.round)((x + minimum) / scale) };
+        f32::from(groups.integer(codes[place])) * scale - minimum
+    }
+
+    fn written(mut self) -> Vec<u8> {
+        (self.groups.write)(&self.codes, &mut self.bytes);
+        self.bytes
     }
 }

@@ -81,16 +81,10 @@ pub struct FromBlocks {
 impl FromBlocks {
     /// Whether the conversion keeps the exact value of every number.
     pub fn is_exact(&self) -> bool {
-        match (self.from, self.to) {
-            (BlockFormat::Q8_0 | BlockFormat::Q5_0 | BlockFormat::Q4_0, (Some(WeightFormat::Q8), _)) => true,
-            (BlockFormat::Q4_0, (Some(WeightFormat::Q4), _)) => true,
-            (BlockFormat::Q4K, (Some(WeightFormat::Q4K), _)) => true,
-            (BlockFormat::Mxfp4, (Some(WeightFormat::Mxfp4), _)) => true,
-            (_, (Some(WeightFormat::Q8 | WeightFormat::Q4 | WeightFormat::Q4K | WeightFormat::Mxfp4), _)) => {
-                false
-            }
-            (BlockFormat::Mxfp4, (_, ElementType::Bf16)) => true,
-            (_, (_, element)) => element == ElementType::F32,
+        match self.to {
+            (Some(format), _) if format.element().is_none() => self.from.is_kept_in(format),
+            (_, ElementType::Bf16) => self.from == BlockFormat::Mxfp4,
+            (_, element) => element == ElementType::F32,
         }
     }
 }
@@ -101,16 +95,8 @@ impl fmt::Display for FromBlocks {
             (Some(format), _) => write!(f, "{} as {}", self.from, format.word())?,
             (None, element) => write!(f, "{} as {element}", self.from)?,
         }
-        match (self.is_exact(), self.to.0) {
-            (true, _) => f.write_str(", exactly"),
-            (false, Some(WeightFormat::Q8)) => {
-                f.write_str(", each number off by at most 0.8 % of its group's largest")
-            }
-            (false, Some(WeightFormat::Q4)) => {
-                f.write_str(", each number off by at most 13 % of its group's largest")
-            }
-            (false, _) => f.write_str(", rounded"),
-        }
+        let loss = self.to.0.and_then(WeightFormat::groups).map_or("rounded", |groups| groups.loss);
+        write!(f, ", {}", if self.is_exact() { "exactly" } else { loss })
     }
 }
 

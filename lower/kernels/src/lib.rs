@@ -9,9 +9,9 @@
 mod append;
 mod attention;
 mod code;
-mod counts;
 mod cuda;
 mod dequantize;
+mod formats;
 mod fused_op;
 mod isa;
 mod kernel;

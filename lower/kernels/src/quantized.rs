@@ -20,6 +20,8 @@ pub(crate) enum Sums {
     /// bytes of a weight are its integers minus the factor, the kernel starts the sums of products
     /// from the multiplied sum.
     Times(i32),
+    /// The same sum for each half of the group, for weights with groups of 16.
+    Halves(i32),
     /// The sum of the dequantized activations, as f32. The kernel multiplies the sum of a group of
     /// activations by the minimum of the weight group.
     Numbers,
@@ -46,8 +48,13 @@ impl Sums {
     pub(crate) fn name(self) -> String {
         match self {
             Self::Times(added) => format!("less{}", -added),
+            Self::Halves(added) => format!("halves{}", -added),
             Self::Numbers => "sums".to_owned(),
         }
+    }
+
+    fn per_group(self) -> usize {
+        if matches!(self, Self::Halves(_)) { 2 } else { 1 }
     }
 }
 
@@ -124,7 +131,7 @@ impl Form {
     /// Returns the first byte of the list of the groups with residuals, in a row of mixed
     /// activations. The list begins with the number of groups.
     fn list(self) -> usize {
-        self.planes() * (self.values() + 8 * self.groups())
+        self.planes() * (self.values() + (4 + 4 * self.sums.per_group()) * self.groups())
     }
 
     /// Quantizes the row of the activations x that begins at the index `from`, and calls `write` for
@@ -357,8 +364,14 @@ impl<'k> Row<'k> {
 
     /// Returns the sum of a group of the quantized row, as a 32-bit number.
     pub(crate) fn sum(self, group: Value<'k>) -> Value<'k> {
+        self.half_sum(group, 0)
+    }
+
+    /// Returns the sum of one half of a group, if the layout has a sum for each half.
+    pub(crate) fn half_sum(self, group: Value<'k>, half: usize) -> Value<'k> {
         let element = if self.form.sums == Sums::Numbers { Element::F32 } else { Element::I32 };
-        self.words(self.sums(), group, 1).bits(Type::Scalar(element))
+        let at = group * self.form.sums.per_group() + half;
+        self.words(self.sums(), at, 1).bits(Type::Scalar(element))
     }
 
     fn scales(self) -> usize {
@@ -366,7 +379,13 @@ impl<'k> Row<'k> {
     }
 
     fn sums(self) -> usize {
-        self.scales() + 4 * self.form.groups() * self.form.planes()
+        let sums = 4 * self.form.groups() * (self.form.sums.per_group() - 1);
+        self.scales() + 4 * self.form.groups() * self.form.planes() + sums * self.plane
+    }
+
+    /// The place of the factors from which the residuals are computed: the last words of the sums.
+    fn factors(self) -> usize {
+        self.sums() + 4 * self.form.groups() * (self.form.sums.per_group() - 1)
     }
 
     fn words(self, part: usize, group: Value<'k>, count: usize) -> Value<'k> {
@@ -378,21 +397,24 @@ impl<'k> Row<'k> {
         self.buffer.store(self.at + (group * 4 + part), words.bits(bytes));
     }
 
-    /// Stores the integers of a group, and returns 16 numbers whose sum is the sum of the integers.
-    fn store(self, group: Value<'k>, integers: [Value<'k>; 2]) -> Value<'k> {
+    /// Stores the integers of a group, and returns 16 numbers for each sum of the group, whose sum
+    /// is the sum of the integers.
+    fn store(self, group: Value<'k>, integers: [Value<'k>; 2]) -> Vec<Value<'k>> {
         for (half, integers) in integers.into_iter().enumerate() {
             self.buffer.store(self.place(group * GROUP + 16 * half), integers.convert(Element::I8));
         }
-        integers[0] + integers[1]
+        if self.form.sums.per_group() == 2 { integers.to_vec() } else { vec![integers[0] + integers[1]] }
     }
 
     /// Stores the sums of groups with these sums of integers and scales.
     fn put_sums(self, first: Value<'k>, sums: Value<'k>, scales: Value<'k>) {
         let sums = match self.form.sums {
-            Sums::Times(added) => sums * sums.code().constant(sums.ty(), f64::from(added)),
+            Sums::Times(added) | Sums::Halves(added) => {
+                sums * sums.code().constant(sums.ty(), f64::from(added))
+            }
             Sums::Numbers => sums.convert(Element::F32) * scales,
         };
-        self.put(self.sums(), first, sums);
+        self.put(self.sums(), first * self.form.sums.per_group(), sums);
     }
 
     /// Quantizes a row of the activations x, and stores the quantized row in memory.
@@ -409,7 +431,7 @@ impl<'k> Row<'k> {
                 None => source.largest(first, block),
             };
             let [inverses, scales] = source.factors(largest);
-            let sums = (0..block.groups).map(|i| {
+            let sums = (0..block.groups).flat_map(|i| {
                 let (_, integers) = source.rounded(first + i, block, inverses.lane(i));
                 self.store(first + i, integers)
             });
@@ -419,7 +441,7 @@ impl<'k> Row<'k> {
             if let Some(row) = residuals {
                 row.put(row.scales(), first, source.residual_scales(limit, largest, scales));
                 // The place of the sums contains the factors until the kernel computes the residuals.
-                row.put(row.sums(), first, inverses);
+                row.put(row.factors(), first, inverses);
             }
         });
         if let Some(row) = residuals {
@@ -432,7 +454,8 @@ impl<'k> Row<'k> {
             for row in [Some(self), residuals].into_iter().flatten() {
                 row.store(group, [zeros; 2]);
                 row.put(row.scales(), group, zero);
-                row.put(row.sums(), group, zero);
+                let each = self.form.sums.per_group();
+                (0..each).for_each(|half| row.put(row.sums(), group * each + half, zero));
             }
         }
     }
@@ -450,9 +473,9 @@ impl<'k> Row<'k> {
         source.each(|first, block| {
             let one = |group: Value<'k>| {
                 let alone = Block { groups: 1, ..block };
-                let inverse = self.words(self.sums(), group, 1).bits(Type::Scalar(Element::F32));
+                let inverse = self.words(self.factors(), group, 1).bits(Type::Scalar(Element::F32));
                 let (units, _) = source.rounded(group, alone, inverse);
-                let sum = reduce_each(vec![self.store(group, residuals(units))], Value::add);
+                let sum = reduce_each(self.store(group, residuals(units)), Value::add);
                 let scale = self.words(self.scales(), group, 1).bits(Type::lanes(1, Element::F32));
                 self.put_sums(group, sum, scale);
                 if lists {
@@ -460,7 +483,9 @@ impl<'k> Row<'k> {
                 }
             };
             let none = |group, count| {
-                self.put(self.sums(), group, code.constant(Type::lanes(count, Element::I32), 0.0));
+                let each = self.form.sums.per_group();
+                let zeros = code.constant(Type::lanes(count * each, Element::I32), 0.0);
+                self.put(self.sums(), group * each, zeros);
             };
             let is_none = |group, count| self.scale_bits(group, count).bits_of_any_lane().equals(zero);
             let each = || match block.groups {

@@ -2,16 +2,15 @@
 //! output head.
 
 use ops::WeightFormat;
-use ops::format::{GROUP, PANEL};
+use ops::format::{GROUP, Groups, PANEL};
 use ops::ops::PackedRows;
 
-use crate::code::{Buffer, Code, Element, Type, Value};
-use crate::counts::StepCounts;
+use crate::code::{Code, Element, Type, Value};
+use crate::formats::{Line, RowScales, scales_of};
 use crate::fused_op::Epilogue;
 use crate::isa::tiles::LINE;
 use crate::kernel::{self, Kernel};
 use crate::lane;
-use crate::matmul::half_scales;
 
 /// The size in bytes of a worker's buffer on the stack, for the row that an epilogue reads.
 const ROOM: usize = 30 << 10;
@@ -52,14 +51,9 @@ pub(crate) fn kernel<'a>(
                 let put = |column: Value<'_>, number: Value<'_>| {
                     to.store(start + column, number.convert(lane(element)));
                 };
-                match format {
-                    WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16 => {
-                        line.dense(code, format, inputs, put)
-                    }
-                    WeightFormat::Q8 | WeightFormat::Q4 | WeightFormat::Mxfp4 => {
-                        line.scaled(code, format, inputs, put);
-                    }
-                    WeightFormat::Q4K => line.in_steps(code, format, inputs, put),
+                match format.groups() {
+                    None => line.dense(code, format, inputs, put),
+                    Some(groups) => line.scaled(code, (format, groups), inputs, put),
                 }
                 if let Some(end) = &end {
                     code.chunks(inputs, |column, left| {
@@ -73,21 +67,7 @@ pub(crate) fn kernel<'a>(
     (name, kernel)
 }
 
-/// One row of the matrix; a panel stores the row together with 15 other rows.
-#[derive(Clone, Copy)]
-struct Line<'k> {
-    weight: Buffer<'k>,
-    /// The index in the matrix of the first byte of the panel.
-    base: Value<'k>,
-    lane: Value<'k>,
-}
-
 impl<'k> Line<'k> {
-    fn number(self, at: Value<'k>, element: Element) -> Value<'k> {
-        let bytes = self.weight.load(self.base + at, Type::lanes(element.bits() / 8, Element::I8));
-        bytes.bits(Type::Scalar(element))
-    }
-
     fn dense(self, code: &'k Code, format: WeightFormat, inputs: usize, put: impl Fn(Value<'k>, Value<'k>)) {
         let element = lane(format.element().unwrap_or(ops::ElementType::F32));
         let (size, together) = (element.bits() / 8, if format == WeightFormat::Bf16 { 2 } else { 1 });
@@ -99,53 +79,47 @@ impl<'k> Line<'k> {
         });
     }
 
-    fn scaled(self, code: &'k Code, format: WeightFormat, inputs: usize, put: impl Fn(Value<'k>, Value<'k>)) {
-        let chunk = format.packed(PANEL, 1).bytes();
-        let groups = inputs.div_ceil(GROUP);
-        let group = |group: Value<'k>, count: usize| {
-            let groups = code.index(format.columns() / GROUP);
-            let of_chunk = group.remainder(groups);
-            let base = group.divide(groups) * chunk;
-            let scale = of_chunk * PANEL + self.lane;
-            let scale = match format {
-                WeightFormat::Mxfp4 => half_scales(self.number(base + scale, Element::I8).widen()),
-                _ => self.number(base + scale * 2, Element::F16).convert(Element::F32),
-            };
-            self.integers(code, format, (base, of_chunk), count, |column, stored| {
-                let integer = match format {
-                    WeightFormat::Mxfp4 => doubled(stored),
-                    _ => stored - code.constant(stored.ty(), f64::from(format.offset())),
-                };
-                put(group * GROUP + column, integer.convert(Element::F32) * scale);
-            });
-        };
-        code.repeat(code.index(0)..code.index(inputs / GROUP), 1, |at| group(at, GROUP));
-        if !inputs.is_multiple_of(GROUP) {
-            group(code.index(groups - 1), inputs % GROUP);
-        }
-    }
-
-    fn in_steps(
+    fn scaled(
         self,
         code: &'k Code,
-        format: WeightFormat,
+        (format, groups): (WeightFormat, &Groups),
         inputs: usize,
         put: impl Fn(Value<'k>, Value<'k>),
     ) {
         let (columns, bytes) = (format.columns(), format.packed(PANEL, 1).bytes());
+        let read = scales_of(format);
+        let of_chunk = match read.of_row() {
+            RowScales::ByGroup(scales) => {
+                let group = |group: Value<'k>, count: usize| {
+                    let of_chunk = code.index(columns / GROUP);
+                    let (at, start) = (group.remainder(of_chunk), group.divide(of_chunk) * bytes);
+                    let (first, second) = scales(self, start, at);
+                    self.codes(code, (format, groups), (start, at), count, |column, stored| {
+                        let integer = read.integer(groups, stored);
+                        let scale = second.map_or(first, |second| {
+                            let half = column.divide(code.index(groups.group));
+                            second.or_else(half.equals(code.index(1)), first)
+                        });
+                        put(group * GROUP + column, integer.convert(Element::F32) * scale);
+                    });
+                };
+                code.repeat(code.index(0)..code.index(inputs / GROUP), 1, |at| group(at, GROUP));
+                if !inputs.is_multiple_of(GROUP) {
+                    group(code.index(inputs / GROUP), inputs % GROUP);
+                }
+                return;
+            }
+            RowScales::ByChunk(of_chunk) => of_chunk,
+        };
         let chunk = |chunk: Value<'k>, count: usize| {
-            let base = chunk * bytes;
-            let steps = [0, 1].map(|which| {
-                self.number(base + (self.lane + which * PANEL) * 2, Element::F16).convert(Element::F32)
-            });
-            let words = [1, 2, 3].map(|line| self.number(base + (self.lane * 4 + line * LINE), Element::I32));
-            let counts = StepCounts::unpacked(words);
+            let start = chunk * bytes;
+            let scales = of_chunk(self, start);
             for group in 0..count.div_ceil(GROUP) {
-                let [scales, minima] = counts.of(group).map(|count| count.convert(Element::F32));
-                let (scale, minimum) = (scales * steps[0], minima * steps[1]);
+                let (scale, minimum) = scales(group);
                 let left = (count - group * GROUP).min(GROUP);
-                self.integers(code, format, (base, code.index(group)), left, |column, integer| {
-                    let number = integer.convert(Element::F32) * scale - minimum;
+                self.codes(code, (format, groups), (start, code.index(group)), left, |column, stored| {
+                    let number = read.integer(groups, stored).convert(Element::F32) * scale;
+                    let number = minimum.map_or(number, |minimum| number - minimum);
                     put(chunk * columns + group * GROUP + column, number);
                 });
             }
@@ -156,36 +130,37 @@ impl<'k> Line<'k> {
         }
     }
 
-    /// Returns the stored integers of a group in the row, and the column of each integer. The chunk
-    /// of the group begins at the given byte of the panel.
-    fn integers(
+    /// Returns the codes of a group in the row, and the column of each code. The chunk of the group
+    /// begins at the given byte of the panel.
+    fn codes(
         self,
         code: &'k Code,
-        format: WeightFormat,
+        (format, groups): (WeightFormat, &Groups),
         (chunk, group): (Value<'k>, Value<'k>),
         count: usize,
         each: impl Fn(Value<'k>, Value<'k>),
     ) {
-        // A line has four bytes for each of 16 rows. These bytes contain four columns of 8-bit
-        // integers, or eight columns of 4-bit integers.
-        let of_line = 4 * format.in_a_byte().unwrap_or(1);
-        let mask = if of_line == 4 { 255.0 } else { 15.0 };
-        let lines = chunk + format.scales() + self.lane * 4 + group * (GROUP / of_line * LINE);
-        code.runs(count, of_line, |first, count| {
+        // A line has four bytes for each of 16 rows. These bytes contain four columns of a plane of
+        // 8 bits, eight columns of a plane of 4 bits, or 16 columns of a plane of 2 bits.
+        let of_line = |width: usize| 32 / width;
+        let most = groups.planes.iter().map(|&width| of_line(width)).max().unwrap_or(1);
+        let lines = chunk + format.scales() + self.lane * 4 + group * (groups.bits() * LINE);
+        code.runs(count, most, |first, count| {
             for column in 0..count {
-                let at = lines + first * (LINE / of_line) + column % 4;
-                let byte = self.number(at, Element::I8).widen();
-                let integer = byte.shift_right(column / 4 * 4).and(code.constant(byte.ty(), mask));
-                each(first + column, integer);
+                let mut above = groups.bits();
+                let parts = groups.planes().map(|(shift, width)| {
+                    above -= width;
+                    let line = above * LINE + column / of_line(width) * LINE;
+                    let at = lines + first * (LINE / of_line(width)) + (line + column % 4);
+                    let byte = self.number(at, Element::I8).widen();
+                    let bits = byte.shift_right(column / 4 % (8 / width) * width);
+                    let bits = bits.and(code.constant(byte.ty(), f64::from(u8::MAX >> (8 - width))));
+                    if shift > 0 { bits.shift_left(shift) } else { bits }
+                });
+                if let Some(code) = parts.reduce(Value::or) {
+                    each(first + column, code);
+                }
             }
         });
     }
-}
-
-/// Returns twice the value of a four-bit float: see [`ops::format::DOUBLED_FLOATS`].
-fn doubled(float: Value<'_>) -> Value<'_> {
-    let number = |number: f64| float.code().constant(float.ty(), number);
-    let places = float.and(number(7.0));
-    let magnitude = places.max(places * number(2.0) - number(4.0)).max(places * number(4.0) - number(16.0));
-    (number(0.0) - magnitude).or_else(float.greater(number(7.0)), magnitude)
 }

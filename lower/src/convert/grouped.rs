@@ -1,7 +1,10 @@
 //! Converts `grouped_linear` and `grouped_rows` to primitive operations, for quantized weights
 //! without a kernel.
 
-use ops::format::{ActivationBits, GROUP, GROUPS, IGNORED_BITS, LARGEST_ACTIVATION, OUTLIER, RESIDUAL_STEPS};
+use ops::format::{
+    ActivationBits, GROUP, GROUPS, Groups, IGNORED_BITS, Integers, LARGEST_ACTIVATION, OUTLIER,
+    RESIDUAL_STEPS,
+};
 use ops::ops::{
     BinaryKind, BroadcastInDim, Compare, Concatenate, Constant, Direction, DotGeneral, Gather, GroupedLinear,
     GroupedRows, Iota, Narrow, OptimizationBarrier, Reduce, ReduceKind, Reshape, Select, UnaryKind,
@@ -30,14 +33,23 @@ struct Scales {
 
 impl Scales {
     /// Computes the scales from the tensors that store a weight: either scales, or steps `[…,
-    /// groups / 8, 2]` and counts `[…, groups, 2]`.
-    fn of(b: &mut Builder<'_>, parts: &[NodeId]) -> Result<Self, InferError> {
+    /// groups / 8, 2]` and counts `[…, groups, 2]`. Without minima, there is one step for all
+    /// sixteen counts, which belong to groups of 16.
+    fn of(b: &mut Builder<'_>, groups: &Groups, parts: &[NodeId]) -> Result<Self, InferError> {
         let scales = b.convert(parts[0], ElementType::F32)?;
         let Some(&counts) = parts.get(1) else { return Ok(Self { scales, minima: None }) };
         let counts = b.convert(counts, ElementType::F32)?;
         let shape = b.ty(counts).shape.clone();
         let mut blocks = b.ty(scales).shape.clone();
         let last = blocks.len() - 1;
+        if !groups.minima {
+            let scales = b.op(Reshape { shape: blocks[..last].to_vec() }, &[scales])?;
+            blocks[last] = 2 * GROUPS;
+            let counts = b.op(Reshape { shape: blocks }, &[counts])?;
+            let scales = scaled(b, counts, scales, (0..last).collect())?;
+            let shape = [&shape[..last - 1], &[2 * shape[last - 1]]].concat();
+            return Ok(Self { scales: b.op(Reshape { shape }, &[scales])?, minima: None });
+        }
         blocks.insert(last, GROUPS);
         let counts = b.op(Reshape { shape: blocks }, &[counts])?;
         let both = scaled(b, counts, scales, (0..last).chain([last + 1]).collect())?;
@@ -69,22 +81,23 @@ pub(crate) fn linear(
     let x = filled_up(b, x, groups * GROUP)?;
     let x = b.op(Reshape { shape: vec![rows, groups, GROUP] }, &[x])?;
     let planes = in_integers(b, x, op.activations)?;
-    let scales = Scales::of(b, &operands[2..])?;
+    let own = groups_of(op.format);
+    let scales = Scales::of(b, own, &operands[2..])?;
 
     let sums = match rows <= ROWS_OF_INTEGERS {
         true => {
-            let parts = planes.into_iter().map(|plane| of_integers(b, op.format, plane, (integers, scales)));
+            let parts = planes.into_iter().map(|plane| of_integers(b, own, plane, (integers, scales)));
             let parts = parts.collect::<Result<Vec<_>, _>>()?;
             total(b, &parts)?
         }
         false => {
             let parts = planes
                 .into_iter()
-                .map(|[x, x_scales]| numbers(b, vec![x], Scales { scales: x_scales, minima: None }));
+                .map(|[x, x_scales]| numbers(b, vec![x], Scales { scales: x_scales, minima: None }, GROUP));
             let parts = parts.collect::<Result<Vec<_>, _>>()?;
             let x = total(b, &parts)?;
-            let weight = unpacked(b, op.format, integers)?;
-            let weight = numbers(b, weight, scales)?;
+            let weight = unpacked(b, own, integers)?;
+            let weight = numbers(b, weight, scales, own.group)?;
             product(b, x, weight)?
         }
     };
@@ -108,7 +121,7 @@ pub(crate) fn linear_in_xla(
     let [outputs, groups, _] = b.ty(parts[0]).shape[..] else { unreachable!("inferred") };
     shape.push(outputs);
 
-    let weight = dequantized(b, format, parts)?;
+    let weight = dequantized(b, groups_of(format), parts)?;
     let x = b.op(Reshape { shape: vec![rows, inputs] }, &[x])?;
     let x = filled_up(b, x, groups * GROUP)?;
     let sums = if rows <= fused_rows {
@@ -143,26 +156,40 @@ fn sums_of_rows(b: &mut Builder<'_>, x: NodeId, weight: NodeId) -> Result<NodeId
     if let [sums] = sums[..] { Ok(sums) } else { b.op(Concatenate { axis: 0 }, &sums) }
 }
 
+fn groups_of(format: WeightFormat) -> &'static Groups {
+    let Some(groups) = format.groups() else { unreachable!("inferred") };
+    groups
+}
+
 /// Returns the numbers of a weight as f32 `[…, groups, 32]`, or `[…, groups, 2, 16]` for 4-bit
 /// integers, from the tensors that store the weight. All operations are elementwise. None is a
 /// division, because XLA does not fuse a division into several kernels.
-fn dequantized(b: &mut Builder<'_>, format: WeightFormat, parts: &[NodeId]) -> Result<NodeId, InferError> {
-    let Scales { scales, minima } = Scales::of(b, &parts[1..])?;
+fn dequantized(b: &mut Builder<'_>, groups: &Groups, parts: &[NodeId]) -> Result<NodeId, InferError> {
+    let Scales { scales, minima } = Scales::of(b, groups, &parts[1..])?;
     let axes: Vec<usize> = (0..b.ty(scales).rank()).collect();
-    let numbers = if format.in_a_byte() == Some(2) {
-        // As in [`unpacked`], the products and differences of bytes overflow.
-        let bytes = parts[0];
-        let sixteen_times = b.with_scalar(BinaryKind::Multiply, bytes, 16.0)?;
-        let first = b.convert(sixteen_times, ElementType::F32)?;
-        let first = b.with_scalar(BinaryKind::Multiply, first, 1.0 / 16.0)?;
-        let lower = b.convert(first, ElementType::I8)?;
-        let second = b.binary(BinaryKind::Subtract, bytes, lower)?;
-        let second = b.convert(second, ElementType::F32)?;
-        let second = b.with_scalar(BinaryKind::Multiply, second, 1.0 / 16.0)?;
-        let stored = side_by_side(b, first, second)?;
-        integers(b, format, stored)?
+    let mut planes = Vec::new();
+    for plane in planes_of(b, groups, parts[0])? {
+        let (width, bytes) = plane;
+        let fields = fields(b, width, bytes, true)?;
+        let stored = match fields[..] {
+            [one] => one,
+            [first, second] => side_by_side(b, first, second)?,
+            [first, second, third, fourth] => {
+                let even = side_by_side(b, first, third)?;
+                let odd = side_by_side(b, second, fourth)?;
+                side_by_side(b, even, odd)?
+            }
+            _ => unreachable!("a byte has up to four fields"),
+        };
+        planes.push(stored);
+    }
+    let numbers = if let [stored] = planes[..] {
+        integers(b, groups, stored)?
     } else {
-        b.convert(parts[0], ElementType::F32)?
+        let shape = [&b.ty(scales).shape[..], &[groups.group]].concat();
+        let planes = planes.into_iter().map(|plane| b.op(Reshape { shape: shape.clone() }, &[plane]));
+        let planes = planes.collect::<Result<Vec<_>, _>>()?;
+        combined(b, groups, planes)?
     };
     let numbers = scaled(b, numbers, scales, axes.clone())?;
     let Some(minima) = minima else { return Ok(numbers) };
@@ -193,7 +220,7 @@ pub(crate) fn rows_in_xla(
     operands: &[NodeId],
 ) -> Result<NodeId, InferError> {
     let parts = gathered(b, operands)?;
-    let numbers = dequantized(b, op.format, &parts)?;
+    let numbers = dequantized(b, groups_of(op.format), &parts)?;
     let mut shape = b.ty(parts[0]).shape.clone();
     let groups = shape[shape.len() - 2];
     shape.truncate(shape.len() - 2);
@@ -205,9 +232,10 @@ pub(crate) fn rows_in_xla(
 /// Multiplies the integers of the selected weight rows by their scales.
 pub(crate) fn rows(b: &mut Builder<'_>, op: &GroupedRows, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let parts = gathered(b, operands)?;
-    let scales = Scales::of(b, &parts[1..])?;
-    let parts = unpacked(b, op.format, parts[0])?;
-    let numbers = numbers(b, parts, scales)?;
+    let own = groups_of(op.format);
+    let scales = Scales::of(b, own, &parts[1..])?;
+    let parts = unpacked(b, own, parts[0])?;
+    let numbers = numbers(b, parts, scales, own.group)?;
     without_filling(b, op, numbers)
 }
 
@@ -318,29 +346,101 @@ fn total(b: &mut Builder<'_>, parts: &[NodeId]) -> Result<NodeId, InferError> {
     rest.iter().try_fold(*first, |sum, &part| b.binary(BinaryKind::Add, sum, part))
 }
 
-/// Extracts the 4-bit or 8-bit integers at each position within the bytes, for example the integers
-/// in the lower four bits and the integers in the upper four bits. A position within the bytes
-/// contains one weight column for each byte of the group.
-fn unpacked(b: &mut Builder<'_>, format: WeightFormat, bytes: NodeId) -> Result<Vec<NodeId>, InferError> {
-    if format.in_a_byte() != Some(2) {
-        return Ok(vec![bytes]);
+/// Returns the bytes of each plane of a weight, with the width of the plane.
+fn planes_of(
+    b: &mut Builder<'_>,
+    groups: &Groups,
+    bytes: NodeId,
+) -> Result<Vec<(usize, NodeId)>, InferError> {
+    let axis = b.ty(bytes).rank() - 1;
+    if let [width] = groups.planes[..] {
+        return Ok(vec![(width, bytes)]);
     }
-    // 16 · byte moves the lower four bits up, and the upper bits overflow. A division moves them down again.
-    let first = b.with_scalar(BinaryKind::Multiply, bytes, 16.0)?;
-    let first = b.with_scalar(BinaryKind::Divide, first, 16.0)?;
-    let second = b.binary(BinaryKind::Subtract, bytes, first)?;
-    let second = b.with_scalar(BinaryKind::Divide, second, 16.0)?;
-    [first, second].into_iter().map(|stored| integers(b, format, stored)).collect()
+    let planes = groups.planes().map(|(shift, width)| {
+        let columns = Narrow { axis, start: 4 * shift, length: 4 * width };
+        Ok((width, b.op(columns, &[bytes])?))
+    });
+    planes.collect()
 }
 
-/// Returns the weight's integers from the signed 4-bit integers that the archive stores.
-fn integers(b: &mut Builder<'_>, format: WeightFormat, stored: NodeId) -> Result<NodeId, InferError> {
-    match format {
-        // The archive stores each integer minus 8.
-        WeightFormat::Q4K => b.with_scalar(BinaryKind::Add, stored, 8.0),
+/// Extracts the signed integers at each position within the bytes, for example the integers in the
+/// lower four bits and the integers in the upper four bits. A position within the bytes contains one
+/// weight column for each byte of the group. For XLA, the integers are floats, and nothing is divided.
+fn fields(
+    b: &mut Builder<'_>,
+    width: usize,
+    bytes: NodeId,
+    for_xla: bool,
+) -> Result<Vec<NodeId>, InferError> {
+    let (mut left, mut fields) = (bytes, Vec::new());
+    if width == 8 {
+        return Ok(vec![if for_xla { b.convert(bytes, ElementType::F32)? } else { bytes }]);
+    }
+    let most = f64::from(1 << (8 - width));
+    for start in (0..8).step_by(width) {
+        let is_last = start + width == 8;
+        // A multiplication moves the field to the upper end, and the bits above it overflow.
+        let moved = match is_last {
+            true => left,
+            false => b.with_scalar(BinaryKind::Multiply, left, f64::from(1 << (8 - width - start)))?,
+        };
+        let field = if for_xla {
+            let moved = b.convert(moved, ElementType::F32)?;
+            b.with_scalar(BinaryKind::Multiply, moved, 1.0 / most)?
+        } else {
+            b.with_scalar(BinaryKind::Divide, moved, most)?
+        };
+        fields.push(field);
+        if !is_last {
+            let mut lower = if for_xla { b.convert(field, ElementType::I8)? } else { field };
+            if start > 0 {
+                lower = b.with_scalar(BinaryKind::Multiply, lower, f64::from(1 << start))?;
+            }
+            left = b.binary(BinaryKind::Subtract, left, lower)?;
+        }
+    }
+    Ok(fields)
+}
+
+/// Extracts the integers of a weight as i8. With one plane, the result has a tensor for each
+/// position within the bytes. With several planes, it is one tensor with all columns of a group.
+fn unpacked(b: &mut Builder<'_>, groups: &Groups, bytes: NodeId) -> Result<Vec<NodeId>, InferError> {
+    let planes = planes_of(b, groups, bytes)?;
+    if let [(width, bytes)] = planes[..] {
+        let fields = fields(b, width, bytes, false)?;
+        return fields.into_iter().map(|stored| integers(b, groups, stored)).collect();
+    }
+    let axis = b.ty(bytes).rank() - 1;
+    let mut all = b.ty(bytes).shape.clone();
+    (all[axis - 1], all[axis]) = (all[axis - 1] * GROUP / groups.group, groups.group);
+    let mut joined = Vec::new();
+    for (width, bytes) in planes {
+        let fields = fields(b, width, bytes, false)?;
+        let plane = b.op(Concatenate { axis }, &fields)?;
+        joined.push(b.op(Reshape { shape: all.clone() }, &[plane])?);
+    }
+    Ok(vec![combined(b, groups, joined)?])
+}
+
+/// Returns the integers of a weight from all planes of their codes.
+fn combined(b: &mut Builder<'_>, groups: &Groups, planes: Vec<NodeId>) -> Result<NodeId, InferError> {
+    let mut parts = groups.planes().zip(planes);
+    let Some((_, mut sum)) = parts.next() else { unreachable!("a format has a plane") };
+    for ((shift, _), plane) in parts {
+        let plane = b.with_scalar(BinaryKind::Multiply, plane, f64::from(1 << shift))?;
+        sum = b.binary(BinaryKind::Add, sum, plane)?;
+    }
+    integers(b, groups, sum)
+}
+
+/// Returns the weight's integers from the signed integers that the archive stores.
+fn integers(b: &mut Builder<'_>, groups: &Groups, stored: NodeId) -> Result<NodeId, InferError> {
+    match (groups.integers, groups.added_to_signed()) {
+        (Integers::Minus(_), 0) => Ok(stored),
+        (Integers::Minus(_), added) => b.with_scalar(BinaryKind::Add, stored, f64::from(added)),
         // Twice the values of four-bit floats: see [`ops::format::DOUBLED_FLOATS`]. A float without its sign
         // is a number n from 0 to 7, and its doubled value is the largest of n, 2 n − 4 and 4 n − 16.
-        WeightFormat::Mxfp4 => {
+        (Integers::Floats(_), _) => {
             let zero = b.splat(stored, 0.0)?;
             let negative = b.op(Compare { direction: Direction::Lt }, &[stored, zero])?;
             let places = b.with_scalar(BinaryKind::Add, stored, 8.0)?;
@@ -355,7 +455,6 @@ fn integers(b: &mut Builder<'_>, format: WeightFormat, stored: NodeId) -> Result
             let less = b.binary(BinaryKind::Subtract, zero, magnitude)?;
             b.op(Select {}, &[negative, less, magnitude])
         }
-        _ => Ok(stored),
     }
 }
 
@@ -365,11 +464,19 @@ fn integers(b: &mut Builder<'_>, format: WeightFormat, stored: NodeId) -> Result
 /// group times the sum of the corresponding group of x.
 fn of_integers(
     b: &mut Builder<'_>,
-    format: WeightFormat,
-    [x, x_scales]: [NodeId; 2],
+    groups: &Groups,
+    [mut x, mut x_scales]: [NodeId; 2],
     (weight, Scales { scales, minima }): (NodeId, Scales),
 ) -> Result<NodeId, InferError> {
     let of_x = x;
+    if groups.group < GROUP {
+        let [rows, count, _] = b.ty(x).shape[..] else { unreachable!("in groups") };
+        let more = GROUP / groups.group;
+        x = b.op(Reshape { shape: vec![rows, count * more, groups.group] }, &[x])?;
+        let each = BroadcastInDim { shape: vec![rows, count, more], axes: vec![0, 1] };
+        x_scales = b.op(each, &[x_scales])?;
+        x_scales = b.op(Reshape { shape: vec![rows, count * more] }, &[x_scales])?;
+    }
     let products = DotGeneral {
         left_batch: vec![1],
         right_batch: vec![1],
@@ -378,12 +485,12 @@ fn of_integers(
         element: ElementType::I32,
     };
     let x = b.convert(x, ElementType::I8)?;
-    let parts = unpacked(b, format, weight)?;
-    let length = GROUP / parts.len();
+    let parts = unpacked(b, groups, weight)?;
+    let length = groups.group / parts.len();
     let mut sums: Option<NodeId> = None; // groups × rows × outputs
     for (part, weight) in parts.into_iter().enumerate() {
         let columns = Narrow { axis: 2, start: part * length, length };
-        let x = if length == GROUP { x } else { b.op(columns, &[x])? };
+        let x = if length == groups.group { x } else { b.op(columns, &[x])? };
         let product = b.op(products.clone(), &[x, weight])?;
         sums = Some(match sums {
             Some(others) => b.binary(BinaryKind::Add, others, product)?,
@@ -407,6 +514,7 @@ fn numbers(
     b: &mut Builder<'_>,
     parts: Vec<NodeId>,
     Scales { scales, minima }: Scales,
+    group: usize,
 ) -> Result<NodeId, InferError> {
     let mut shape = b.ty(scales).shape.clone();
     let axis = shape.len();
@@ -418,7 +526,7 @@ fn numbers(
         numbers = b.binary(BinaryKind::Subtract, numbers, minima)?;
     }
     let groups = shape.pop().unwrap_or_default();
-    shape.push(groups * GROUP);
+    shape.push(groups * group);
     let numbers = b.op(Reshape { shape }, &[numbers])?;
     // Without this barrier, iree-compile 3.13 computes the numbers again inside their consumer, and runs out
     // of stack.

@@ -22,7 +22,7 @@ pub enum QuantMapError {
         source: serde_json::Error,
     },
     /// A value in the file is not the name of a storage format.
-    #[error("`{}`: the format of `{pattern}` is `{found}`, expected none, q8, q4, q4_k or mxfp4", .path.display())]
+    #[error("`{}`: the format of `{pattern}` is `{found}`, expected none, {}", .path.display(), WeightFormat::list(choices()))]
     Format {
         /// The path of the file that contains the invalid value.
         path: PathBuf,
@@ -31,6 +31,10 @@ pub enum QuantMapError {
         /// The value that is not the name of a storage format.
         found: String,
     },
+}
+
+fn choices() -> impl Iterator<Item = WeightFormat> {
+    WeightFormat::choices().map(|(format, _)| format)
 }
 
 /// Reads the storage formats of weight matrices from a file with a JSON object such as
@@ -44,10 +48,9 @@ pub fn read_quant_map(path: &Path) -> Result<BTreeMap<String, Option<WeightForma
     let words: BTreeMap<String, String> = serde_json::from_slice(files::unmarked(&bytes))
         .map_err(|source| QuantMapError::Json { path: path.to_owned(), source })?;
     let format = |(pattern, found): (String, String)| {
-        let mut quantized = WeightFormat::ALL.iter().copied().filter(|format| format.element().is_none());
         let format = match found.as_str() {
             "none" => None,
-            word => match quantized.find(|format| format.word() == word) {
+            word => match choices().find(|format| format.word() == word) {
                 Some(format) => Some(format),
                 None => return Err(QuantMapError::Format { path: path.to_owned(), pattern, found }),
             },

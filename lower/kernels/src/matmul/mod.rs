@@ -24,8 +24,6 @@ use crate::packing::Packing;
 use crate::quantized::{self, Form, Row};
 use crate::tilings::{Tilings, count};
 
-pub(crate) use scaled::half_scales;
-
 /// A matmul of `rows` activation rows with a weight. Each activation row has `inputs` numbers, and
 /// the weight has `outputs` rows.
 #[derive(Clone)]
@@ -141,7 +139,7 @@ const PARTS: usize = 64;
 const CARRIED: usize = 32;
 
 /// The sums of 16 outputs for one activation row.
-const SUMS: Type = Type::lanes(PANEL, Element::F32);
+pub(crate) const SUMS: Type = Type::lanes(PANEL, Element::F32);
 
 /// The activations of a matmul, in the layout that the matmul kernel reads.
 #[derive(Clone, Copy)]
@@ -172,9 +170,9 @@ impl<'k> Dense<'k> {
 
 /// A panel of the weight, which begins at the byte `at` of the weight.
 #[derive(Clone, Copy)]
-struct Panel<'k> {
-    weight: Buffer<'k>,
-    at: Value<'k>,
+pub(crate) struct Panel<'k> {
+    pub(crate) weight: Buffer<'k>,
+    pub(crate) at: Value<'k>,
     /// The distance in bytes between the bytes of the panel that the kernel reads and the bytes
     /// that the kernel prefetches. With the distance 0, the kernel does not prefetch.
     ahead: usize,
@@ -182,14 +180,8 @@ struct Panel<'k> {
 
 impl<'k> Panel<'k> {
     /// Returns a line of the panel. A line contains some columns of 16 rows of the weight.
-    fn line(self, at: Value<'k>) -> Value<'k> {
+    pub(crate) fn line(self, at: Value<'k>) -> Value<'k> {
         self.weight.load(self.at + at, Type::lanes(LINE, Element::I8))
-    }
-
-    /// Returns half of the scale of a group of four-bit floats, for each of 16 outputs. The
-    /// exponents of the group are at the position `at` of the panel.
-    fn half_scales(self, at: Value<'k>) -> Value<'k> {
-        half_scales(self.weight.load(self.at + at, Type::lanes(PANEL, Element::I8)).widen())
     }
 }
 

@@ -1,13 +1,10 @@
-//! Matmuls of integer activations with weights in the formats q8, q4, q4_k and mxfp4. The formats q8,
-//! q4, q4_k and mxfp4 have groups of integers or four-bit floats, with a scale per group.
+//! Matmuls of integer activations with weights in the formats that have groups, with a scale per group.
 
-use ops::WeightFormat;
-use ops::format::{ActivationBits, DOUBLED_FLOATS, GROUP, LARGEST_DOUBLED, LEAST_SCALE, PANEL};
+use ops::format::{ActivationBits, GROUP, Groups, Integers, PANEL};
 
 use super::{LINE, Matmul, Panel, Rows, SUMS, ask};
 use crate::code::{Buffer, Code, Element, Type, Value};
-use crate::counts::StepCounts;
-use crate::isa::Small;
+use crate::formats::{GroupScales, ReadScales, added, largest, scales_of, small, sums};
 use crate::quantized::{Row, Sums};
 
 const BYTES: Type = Type::lanes(LINE, Element::I8);
@@ -59,7 +56,7 @@ impl Matmul<'_> {
     pub(super) fn scales_of(&self, panels: usize) -> Option<usize> {
         let panels = if self.isa.has_short_vectors() { 1 } else { panels };
         let groups = self.format.columns() / GROUP;
-        (self.format == WeightFormat::Q4K).then_some(panels * groups * 2 * PANEL)
+        self.format.groups()?.in_steps.then_some(panels * groups * 2 * PANEL)
     }
 
     /// Multiplies a chunk of the weight, and adds the products to the sums.
@@ -74,15 +71,15 @@ impl Matmul<'_> {
         let (groups, lines) = (self.format.columns() / GROUP, 2 * self.lines_of_group());
         let start = chunk * self.format.packed(PANEL, 1).bytes();
         let before = self.format.scales() / LINE;
-        let scales = weights.iter().map(|&weights| self.scales(code, weights, start));
+        let scales = weights.iter().map(|&weights| self.scales().of_chunk(code, weights, start));
         let Some(ready) = ready else {
             ask(code, weights, start, before + lines);
-            let scales: Vec<Scales<'k>> = scales.collect();
+            let scales: Vec<_> = scales.collect();
             return (0..groups / 2).fold(sums.to_vec(), |sums, pair| {
                 if pair > 0 {
                     ask(code, weights, start + (before + pair * lines) * LINE, lines);
                 }
-                let of = |panel: usize, half: usize| scales[panel].of(2 * pair + half);
+                let of = |panel: usize, half: usize| scales[panel](2 * pair + half);
                 let places = [chunk * groups + 2 * pair, code.index(2 * pair)];
                 self.pair(code, rows, (weights, start), places, &of, &sums)
             });
@@ -92,8 +89,8 @@ impl Matmul<'_> {
         let place = |panel: usize, group: Value<'k>| (group + panel * groups) * (2 * PANEL);
         for (panel, scales) in scales.enumerate() {
             for group in 0..groups {
-                let (scales, minima) = scales.of(group);
-                for (which, numbers) in [Some(scales), minima].into_iter().flatten().enumerate() {
+                let (first, second) = scales(group);
+                for (which, numbers) in [Some(first), second].into_iter().flatten().enumerate() {
                     ready.store(place(panel, code.index(group)) + which * PANEL, numbers);
                 }
             }
@@ -118,7 +115,7 @@ impl Matmul<'_> {
         rows: &[Row<'k>],
         (weights, start): (&[Panel<'k>], Value<'k>),
         [of_row, of_chunk]: [Value<'k>; 2],
-        scales: &dyn Fn(usize, usize) -> (Value<'k>, Option<Value<'k>>),
+        scales: &dyn Fn(usize, usize) -> GroupScales<'k>,
         sums: &[Value<'k>],
     ) -> Vec<Value<'k>> {
         let add = |rows: &[Row<'k>], half: usize, sums: &[Value<'k>]| {
@@ -163,7 +160,7 @@ impl Matmul<'_> {
                 let start = group.divide(of_chunk) * self.format.packed(PANEL, 1).bytes();
                 let of_chunk = group.remainder(of_chunk);
                 let panels = sums.chunks(1).zip(weights).map(|(sums, &weights)| {
-                    let scales = self.scales_at(weights, start, of_chunk);
+                    let scales = self.scales().at(weights, start, of_chunk);
                     self.group(code, &residuals, (weights, start), [group, of_chunk], scales, sums)
                 });
                 panels.flatten().collect()
@@ -182,9 +179,12 @@ impl Matmul<'_> {
         rows: &[Row<'k>],
         (weights, start): (Panel<'k>, Value<'k>),
         [of_row, of_chunk]: [Value<'k>; 2],
-        (scales, minima): (Value<'k>, Option<Value<'k>>),
+        (scales, minima): GroupScales<'k>,
         sums: &[Value<'k>],
     ) -> Vec<Value<'k>> {
+        if let (true, Some(second)) = (self.groups().group < GROUP, minima) {
+            return self.halves_of_group(rows, (weights, start), [of_row, of_chunk], [scales, second], sums);
+        }
         let columns = self.columns_of(code, weights, start, of_chunk).enumerate();
         let columns = columns.map(|(i, bytes)| {
             (bytes, rows.iter().map(|row| row.four(of_row * GROUP + 4 * i)).collect::<Vec<_>>())
@@ -193,7 +193,7 @@ impl Matmul<'_> {
             None => row.sum(of_row).broadcast(PANEL),
             Some(_) => code.constant(Type::lanes(PANEL, Element::I32), 0.0),
         };
-        let integers = self.isa.add_bytes(rows.iter().map(begin).collect(), columns, self.small());
+        let integers = self.isa.add_bytes(rows.iter().map(begin).collect(), columns, small(self.groups()));
         let mut sums = sums.to_vec();
         for (i, (row, integers)) in rows.iter().zip(integers).enumerate() {
             let place = i % sums.len();
@@ -207,81 +207,57 @@ impl Matmul<'_> {
         sums
     }
 
+    /// Multiplies both halves of a group, which have a scale each.
+    fn halves_of_group<'k>(
+        &self,
+        rows: &[Row<'k>],
+        (weights, start): (Panel<'k>, Value<'k>),
+        [of_row, of_chunk]: [Value<'k>; 2],
+        scales: [Value<'k>; 2],
+        sums: &[Value<'k>],
+    ) -> Vec<Value<'k>> {
+        let mut all = self.columns_of(start.code(), weights, start, of_chunk);
+        let mut sums = sums.to_vec();
+        for (half, scales) in scales.into_iter().enumerate() {
+            let columns = all.by_ref().take(4).enumerate().map(|(i, bytes)| {
+                let column = of_row * GROUP + (16 * half + 4 * i);
+                (bytes, rows.iter().map(|row| row.four(column)).collect::<Vec<_>>())
+            });
+            let begin = rows.iter().map(|row| row.half_sum(of_row, half).broadcast(PANEL)).collect();
+            let integers = self.isa.add_bytes(begin, columns, small(self.groups()));
+            for (i, (row, integers)) in rows.iter().zip(integers).enumerate() {
+                let place = i % sums.len();
+                let scale = scales * row.scale(of_row).broadcast(PANEL);
+                sums[place] = integers.convert(Element::F32).multiply_add(scale, sums[place]);
+            }
+        }
+        sums
+    }
+
+    /// The facts of the weight's format, which has groups.
+    pub(super) fn groups(&self) -> &'static Groups {
+        let Some(groups) = self.format.groups() else { unreachable!("a format with groups") };
+        groups
+    }
+
     /// The number that the kernel adds to the bytes of [`columns_of`](Self::columns_of) to get the
     /// integers of the weight.
     pub(super) fn added(&self) -> i32 {
-        match self.format {
-            WeightFormat::Q8 | WeightFormat::Mxfp4 if self.takes_signs() => 0,
-            WeightFormat::Mxfp4 => -i32::from(LARGEST_DOUBLED),
-            format => -i32::from(format.offset()),
-        }
-    }
-
-    fn small(&self) -> Small {
-        match self.format {
-            WeightFormat::Q8 => Small::No,
-            WeightFormat::Mxfp4 => Small::Signed,
-            _ => Small::Unsigned,
-        }
-    }
-
-    /// Whether the kernel converts the bytes of the weight to signed bytes before the
-    /// multiplication.
-    fn takes_signs(&self) -> bool {
-        self.isa.is_signed()
+        added(self.groups(), self.isa.is_signed())
     }
 
     /// Returns the kind of sum that the layout of quantized activations stores for each group.
     pub(super) fn sums_of_x(&self) -> Sums {
-        match self.format {
-            WeightFormat::Q4K => Sums::Numbers,
-            _ => Sums::Times(self.added()),
-        }
+        self.format.groups().map_or(Sums::Times(0), |groups| sums(groups, self.isa.is_signed()))
     }
 
-    /// Returns the scales of a chunk that begins at the byte `start` of a panel.
-    pub(super) fn scales<'k>(&self, code: &'k Code, weights: Panel<'k>, start: Value<'k>) -> Scales<'k> {
-        if self.format == WeightFormat::Mxfp4 {
-            return Scales::Powers(weights, start);
-        }
-        let halves = weights.line(start).bits(Type::lanes(2 * PANEL, Element::F16));
-        let both = [0, 1].map(|half| halves.slice(half * PANEL..(half + 1) * PANEL).convert(Element::F32));
-        match self.format {
-            WeightFormat::Q4K => {
-                let words = [1, 2, 3].map(|line| weights.line(start + line * LINE));
-                let words = words.map(|line| line.bits(Type::lanes(PANEL, Element::I32)));
-                let minus = code.constant(SUMS, 0.0);
-                Scales::InSteps { steps: [both[0], minus - both[1]], counts: StepCounts::unpacked(words) }
-            }
-            _ => Scales::Each(both),
-        }
-    }
-
-    /// Returns the scale and, if the weight's format has minima, the minimum of a group whose index
-    /// in its chunk is known only at run time. The chunk begins at the byte `start` of the panel.
-    pub(super) fn scales_at<'k>(
-        &self,
-        weights: Panel<'k>,
-        start: Value<'k>,
-        group: Value<'k>,
-    ) -> (Value<'k>, Option<Value<'k>>) {
-        match self.format {
-            WeightFormat::Q4K => {
-                let (scales, minima) = self.scales(group.code(), weights, start).in_steps(group);
-                (scales, Some(minima))
-            }
-            WeightFormat::Mxfp4 => (weights.half_scales(start + group * PANEL), None),
-            _ => {
-                let at = weights.at + start + group * (LINE / 2);
-                let halves = weights.weight.load(at, Type::lanes(LINE / 2, Element::I8));
-                (halves.bits(Type::lanes(PANEL, Element::F16)).convert(Element::F32), None)
-            }
-        }
+    pub(super) fn scales(&self) -> &'static dyn ReadScales {
+        scales_of(self.format)
     }
 
     /// Returns the number of lines of a panel that a group occupies.
     pub(super) fn lines_of_group(&self) -> usize {
-        if self.format == WeightFormat::Q8 { 8 } else { 4 }
+        self.groups().bits()
     }
 
     /// Returns the columns of one group in a chunk, as bytes, with four columns per vector. The
@@ -293,17 +269,40 @@ impl Matmul<'_> {
         start: Value<'k>,
         group: Value<'k>,
     ) -> impl Iterator<Item = Value<'k>> + use<'k, '_> {
-        let lines = self.lines_of_group();
+        let (lines, groups) = (self.lines_of_group(), self.groups());
         let first = start + group * (lines * LINE) + self.format.scales();
-        (0..lines).flat_map(move |line| self.columns_of_line(code, weights.line(first + line * LINE)))
+        let lower = groups.planes[0];
+        let mut held: Vec<Option<Value<'k>>> = vec![None; groups.planes.len()];
+        (0..lower).flat_map(move |line| {
+            let mut columns = self.columns_of_line(code, weights.line(first + (lines - lower + line) * LINE));
+            // The lines of upper planes come before the lines of lower planes.
+            let mut before = lines - lower;
+            for ((shift, width), held) in groups.planes().zip(&mut held).skip(1) {
+                before -= width;
+                let fields = 8 / width;
+                for (i, column) in columns.iter_mut().enumerate() {
+                    let four = line * (8 / lower) + i;
+                    if four % fields == 0 {
+                        *held = Some(weights.line(first + (before + four / fields) * LINE));
+                    }
+                    if let Some(bytes) = *held {
+                        *column = column.or(upper_bits(bytes, (width, four % fields), shift));
+                    }
+                }
+            }
+            columns
+        })
     }
 
     /// Returns the weight columns of a line, as bytes, with four columns per vector.
     fn columns_of_line<'k>(&self, code: &'k Code, bytes: Value<'k>) -> Vec<Value<'k>> {
-        match self.format {
+        let groups = self.groups();
+        match groups.integers {
             // The archive stores each byte plus 128, and the byte wraps around.
-            WeightFormat::Q8 if self.takes_signs() => vec![bytes + code.constant(BYTES, -128.0)],
-            WeightFormat::Mxfp4 if self.takes_signs() => self.floats(bytes, 0),
+            Integers::Minus(less) if self.isa.is_signed() && groups.planes == [8] => {
+                vec![bytes + code.constant(BYTES, -f64::from(less))]
+            }
+            Integers::Floats(table) if self.isa.is_signed() => self.looked_up(table, 0, bytes),
             _ => self.stored_columns(bytes),
         }
     }
@@ -311,18 +310,31 @@ impl Matmul<'_> {
     /// Returns the columns of a line, as unsigned bytes, with four columns per vector. Each byte is the
     /// integer of the weight plus a constant of the format.
     pub(super) fn stored_columns<'k>(&self, bytes: Value<'k>) -> Vec<Value<'k>> {
-        match self.format {
-            WeightFormat::Q4 | WeightFormat::Q4K => nibbles(bytes).to_vec(),
-            WeightFormat::Mxfp4 => self.floats(bytes, LARGEST_DOUBLED),
-            _ => vec![bytes],
+        let groups = self.groups();
+        match groups.integers {
+            Integers::Floats(table) => self.looked_up(table, largest(table), bytes),
+            Integers::Minus(_) if groups.planes == [8] => vec![bytes],
+            Integers::Minus(_) => nibbles(bytes).to_vec(),
         }
     }
 
-    /// Returns twice the values of a line's four-bit floats, plus the number `plus`.
-    fn floats<'k>(&self, bytes: Value<'k>, plus: i8) -> Vec<Value<'k>> {
-        let table = DOUBLED_FLOATS.map(|doubled| doubled + plus);
+    /// Returns the integers of a table for the codes in a line, plus the number `plus`.
+    fn looked_up<'k>(&self, table: &[i8; 16], plus: i8, bytes: Value<'k>) -> Vec<Value<'k>> {
+        let table = table.map(|integer| integer + plus);
         nibbles(bytes).map(|codes| self.isa.look_up(&table, codes)).to_vec()
     }
+}
+
+/// Returns a field of each byte, moved to the bit `shift`.
+fn upper_bits(bytes: Value<'_>, (width, field): (usize, usize), shift: usize) -> Value<'_> {
+    let words = bytes.bits(Type::lanes(32, Element::I16));
+    let moved = match width * field {
+        from if from > shift => words.shift_right(from - shift),
+        from if from < shift => words.shift_left(shift - from),
+        _ => words,
+    };
+    let mask = f64::from((1u32 << width) - 1) * f64::from(1u32 << shift);
+    moved.bits(BYTES).and(bytes.code().constant(BYTES, mask))
 }
 
 /// Returns the lower four bits and the upper four bits of each byte.
@@ -330,49 +342,4 @@ fn nibbles(bytes: Value<'_>) -> [Value<'_>; 2] {
     let low = bytes.code().constant(BYTES, 15.0);
     let words = bytes.bits(Type::lanes(32, Element::I16));
     [bytes.and(low), words.shift_right(4).bits(BYTES).and(low)]
-}
-
-/// Returns half of the scale of each group of four-bit floats. The exponents are integers of 32
-/// bits: see [`ops::format::FloatGroup::half_scale`].
-pub(crate) fn half_scales(exponents: Value<'_>) -> Value<'_> {
-    let code = exponents.code();
-    let scales = exponents.shift_left(23).max(code.constant(exponents.ty(), f64::from(LEAST_SCALE)));
-    let scales = scales.bits(exponents.ty().with_element(Element::F32));
-    scales * code.constant(scales.ty(), 0.5)
-}
-
-/// The scales of a chunk's groups, for the 16 weight rows of a panel.
-pub(super) enum Scales<'k> {
-    Each([Value<'k>; 2]),
-    /// The panel, and the position of the exponents of four groups, which are bytes `[4, 16]`.
-    Powers(Panel<'k>, Value<'k>),
-    /// The step of the scales, the step of the negated minima, and the counts by which the kernel
-    /// multiplies the steps for each group.
-    InSteps {
-        steps: [Value<'k>; 2],
-        counts: StepCounts<'k>,
-    },
-}
-
-impl<'k> Scales<'k> {
-    /// Returns the scale of a group and, if the weight's format has minima, the minimum of the
-    /// group.
-    pub(super) fn of(&self, group: usize) -> (Value<'k>, Option<Value<'k>>) {
-        match self {
-            Self::Each(scales) => (scales[group], None),
-            Self::Powers(panel, start) => (panel.half_scales(*start + group * PANEL), None),
-            Self::InSteps { steps, counts } => {
-                let [scales, minima] = counts.of(group).map(|count| count.convert(Element::F32));
-                (scales * steps[0], Some(minima * steps[1]))
-            }
-        }
-    }
-
-    /// Returns the scale and the minimum of a group whose index is known only at run time, for
-    /// weight formats with minima.
-    pub(super) fn in_steps(&self, group: Value<'k>) -> (Value<'k>, Value<'k>) {
-        let Self::InSteps { steps, counts } = self else { unreachable!("a format with minima") };
-        let [scales, minima] = counts.at(group).map(|count| count.convert(Element::F32));
-        (scales * steps[0], minima * steps[1])
-    }
 }

@@ -4,10 +4,11 @@
 //! reads x directly.
 
 use ops::WeightFormat;
-use ops::format::{ActivationBits, GROUP, LARGEST_DOUBLED, PANEL};
+use ops::format::{ActivationBits, GROUP, PANEL};
 
 use super::{Matmul, Panel, SUMS, X, ask};
 use crate::code::{Buffer, Code, Element, Type, Value};
+use crate::formats::added;
 use crate::fused_op::End;
 use crate::isa::bf16_pairs;
 use crate::isa::tiles::{LINE, ROWS, Tiles, granted};
@@ -138,12 +139,13 @@ pub(super) fn rounding(
 impl Matmul<'_> {
     pub(super) fn is_tiled(&self) -> bool {
         let tiles = self.isa.tiles();
-        let multiplied = match self.format {
-            WeightFormat::Bf16 => tiles.bf16 && self.inputs.is_multiple_of(TILE),
-            WeightFormat::Q8 | WeightFormat::Q4 => tiles.bytes || self.is_narrow() && tiles.bf16,
+        let multiplied = match self.format.groups() {
             // Minima add a term that is not a product of bytes, and chunks of floats have four groups.
-            WeightFormat::Q4K | WeightFormat::Mxfp4 => self.is_narrow() && tiles.bf16,
-            WeightFormat::F32 | WeightFormat::F16 => false,
+            Some(groups) if groups.columns == 2 * GROUP => tiles.bytes || self.is_narrow() && tiles.bf16,
+            Some(groups) => {
+                groups.group == GROUP && groups.planes.len() == 1 && self.is_narrow() && tiles.bf16
+            }
+            None => self.format == WeightFormat::Bf16 && tiles.bf16 && self.inputs.is_multiple_of(TILE),
         };
         multiplied && self.stack.is_none() && self.rows >= FEWEST
     }
@@ -353,12 +355,9 @@ impl Matmul<'_> {
         let groups = code.index(self.format.columns() / GROUP);
         let chunk = group.divide(groups) * self.format.packed(PANEL, 1).bytes();
         let group = group.remainder(groups);
-        let (scales, minima) = self.scales_at(weight, chunk, group);
+        let (scales, minima) = self.scales().at(weight, chunk, group);
         let least = minima.unwrap_or_else(|| {
-            let least = match self.format {
-                WeightFormat::Mxfp4 => f64::from(LARGEST_DOUBLED),
-                format => f64::from(format.offset()),
-            };
+            let least = -f64::from(added(self.groups(), false));
             scales * code.constant(SUMS, -least)
         });
         let columns = GROUP / self.lines_of_group();

@@ -138,7 +138,7 @@ impl CompiledNetwork<'_> {
 
 /// Returns the relative difference that weight quantization can cause in the result of a matmul.
 fn rounding(formats: &Quantization) -> f64 {
-    let four_bits = |format: &WeightFormat| format.in_a_byte() == Some(2);
+    let four_bits = |format: &WeightFormat| format.groups().is_some_and(|groups| groups.bits() <= 4);
     let rounds_to_four = match formats {
         Quantization::All(format) => four_bits(format),
         formats => formats.formats().values().any(four_bits),

@@ -22,6 +22,7 @@ const LISTS: &[&str] = &[
     "constraint::schema",
     "device",
     "format",
+    "formats",
     "gguf",
     "idiom",
     "isa",

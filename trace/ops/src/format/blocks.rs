@@ -1,115 +1,17 @@
-//! Encodes and decodes the quantized blocks of GGUF. The file `ggml-common.h` of ggml defines the
+//! Decodes the quantized blocks of GGUF. The file `ggml-common.h` of ggml defines the
 //! layouts of the blocks. The tests compare all decoded numbers bit for bit with the results of the
 //! Python package `gguf`.
 
-use std::fmt;
-
-use half::f16;
-
-use super::{DOUBLED_FLOATS, FloatGroup, GROUP, Group, Quantized, SUPER_BLOCK, SuperBlock, WeightFormat};
+use super::block_types::{bits, half, nibbles, paired};
+use super::groups::Group;
+use super::mxfp4::FloatGroup;
+use super::q4_k::SuperBlock;
+use super::{BlockFormat, DOUBLED_FLOATS, GROUP, Quantized, SUPER_BLOCK, WeightFormat};
 
 /// The number of values per block in formats such as Q4_K, whose names end with K.
 const LONG: usize = SUPER_BLOCK;
 
-/// The format of a quantized block in a GGUF file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum BlockFormat {
-    /// A block contains a scale and 32 signed four-bit integers. The file stores each four-bit
-    /// integer increased by 8.
-    Q4_0,
-    /// A block contains a scale, a minimum and 32 unsigned four-bit integers.
-    Q4_1,
-    /// A block contains a scale and 32 signed five-bit integers. The file stores each five-bit
-    /// integer increased by 16.
-    Q5_0,
-    /// A block contains a scale, a minimum and 32 unsigned five-bit integers.
-    Q5_1,
-    /// A block contains a scale and 32 signed eight-bit integers.
-    Q8_0,
-    /// A block contains 8 groups of 32 unsigned four-bit integers. Each group of integers has a
-    /// scale and a minimum of six bits. The block has two scales that multiply the scales and the
-    /// minima of the groups.
-    Q4K,
-    /// A block contains 8 groups of 32 unsigned five-bit integers. Each group of integers has a
-    /// scale and a minimum of six bits. The block has two scales that multiply the scales and the
-    /// minima of the groups.
-    Q5K,
-    /// A block contains 16 groups of 16 signed six-bit integers. The file stores each six-bit
-    /// integer increased by 32. Each group of integers has a scale of eight bits. The block has one
-    /// scale that multiplies the scales of the groups.
-    Q6K,
-    /// A block contains 32 four-bit floats (e2m1) and a scale, which is a power of two (OCP
-    /// "Microscaling Formats (MX) Specification", 2023, §5.3).
-    Mxfp4,
-}
-
 impl BlockFormat {
-    pub const ALL: [Self; 9] = [
-        Self::Q4_0,
-        Self::Q4_1,
-        Self::Q5_0,
-        Self::Q5_1,
-        Self::Q8_0,
-        Self::Q4K,
-        Self::Q5K,
-        Self::Q6K,
-        Self::Mxfp4,
-    ];
-
-    /// Returns the block format that has the given number in ggml's list of types.
-    pub fn of(number: u32) -> Option<Self> {
-        Some(match number {
-            2 => Self::Q4_0,
-            3 => Self::Q4_1,
-            6 => Self::Q5_0,
-            7 => Self::Q5_1,
-            8 => Self::Q8_0,
-            12 => Self::Q4K,
-            13 => Self::Q5K,
-            14 => Self::Q6K,
-            39 => Self::Mxfp4,
-            _ => return None,
-        })
-    }
-
-    /// Returns the name of the format in GGUF.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Q4_0 => "Q4_0",
-            Self::Q4_1 => "Q4_1",
-            Self::Q5_0 => "Q5_0",
-            Self::Q5_1 => "Q5_1",
-            Self::Q8_0 => "Q8_0",
-            Self::Q4K => "Q4_K",
-            Self::Q5K => "Q5_K",
-            Self::Q6K => "Q6_K",
-            Self::Mxfp4 => "MXFP4",
-        }
-    }
-
-    /// Returns the number of values in a block.
-    pub fn numbers(self) -> usize {
-        match self {
-            Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 | Self::Mxfp4 => GROUP,
-            Self::Q4K | Self::Q5K | Self::Q6K => LONG,
-        }
-    }
-
-    /// Returns the size of a block in bytes.
-    pub fn bytes(self) -> usize {
-        match self {
-            Self::Q4_0 => 2 + 16,
-            Self::Q4_1 => 2 + 2 + 16,
-            Self::Q5_0 => 2 + 4 + 16,
-            Self::Q5_1 => 2 + 2 + 4 + 16,
-            Self::Q8_0 => 2 + 32,
-            Self::Q4K => 2 + 2 + 12 + 128,
-            Self::Q5K => 2 + 2 + 12 + 32 + 128,
-            Self::Q6K => 128 + 64 + 16 + 2,
-            Self::Mxfp4 => 1 + 16,
-        }
-    }
-
     /// Decodes the numbers of the blocks in `bytes` from the index `start` on. The function uses
     /// the same f32 arithmetic as ggml.
     ///
@@ -127,55 +29,32 @@ impl BlockFormat {
         }
     }
 
-    /// Returns the integers and scales of the block whose first number has the index `start`. The
-    /// result is `None` if none of Tracewright's formats can store the same block.
+    /// Returns the block whose first number has the index `start`. The result is `None` if no block
+    /// begins there.
     pub fn quantized(self, bytes: &[u8], start: usize) -> Option<Quantized> {
         if !start.is_multiple_of(self.numbers()) {
             return None;
         }
         let block = bytes.get(start / self.numbers() * self.bytes()..)?.get(..self.bytes())?;
+        Some(Quantized { block: self, bytes: block.to_vec() })
+    }
+
+    /// Returns the format that stores these blocks in their own size.
+    pub fn ours(self) -> Option<WeightFormat> {
+        WeightFormat::grouped_formats().find(|format| format.groups().is_some_and(|own| own.block == self))
+    }
+
+    /// Whether a format keeps the numbers of all blocks without loss.
+    pub fn is_kept_in(self, format: WeightFormat) -> bool {
+        format.groups().is_some_and(|groups| groups.block == self || groups.exact.contains(&self))
+    }
+
+    /// Returns the integers of a block with one f16 scale; `None` for other blocks.
+    pub(super) fn group(self, block: &[u8]) -> Option<Group> {
         match self {
-            Self::Q4_0 | Self::Q5_0 | Self::Q8_0 => Some(Quantized::Group(self.with_scale(block))),
-            Self::Q4K => Some(Quantized::SuperBlock(Box::new(with_minima(block)))),
-            Self::Mxfp4 => Some(Quantized::Floats(floats(block))),
-            Self::Q4_1 | Self::Q5_1 | Self::Q5K | Self::Q6K => None,
-        }
-    }
-
-    /// Returns the GGUF block format that stores the same integers and scales as a format of
-    /// Tracewright.
-    pub fn of_ours(format: WeightFormat) -> Option<Self> {
-        match format {
-            WeightFormat::Q8 => Some(Self::Q8_0),
-            WeightFormat::Q4 => Some(Self::Q4_0),
-            WeightFormat::Q4K => Some(Self::Q4K),
-            WeightFormat::Mxfp4 => Some(Self::Mxfp4),
-            WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16 => None,
-        }
-    }
-
-    /// Encodes a block with the given integers and scales, or with floats. If the block has
-    /// integers and no minima, `in_eight_bits` selects between eight bits and four bits.
-    pub fn encode(quantized: &Quantized, in_eight_bits: bool) -> Vec<u8> {
-        match quantized {
-            Quantized::Group(Group { integers, scale }) => {
-                let scale = scale.to_le_bytes().into_iter();
-                match in_eight_bits {
-                    true => scale.chain(integers.iter().map(|&integer| integer as u8)).collect(),
-                    false => scale.chain(paired(&integers.map(|integer| (integer + 8) as u8))).collect(),
-                }
-            }
-            Quantized::Floats(FloatGroup { codes, exponent }) => {
-                [*exponent].into_iter().chain(paired(codes)).collect()
-            }
-            Quantized::SuperBlock(block) => {
-                let mut bytes = block.steps.map(f16::to_le_bytes).as_flattened().to_vec();
-                bytes.extend(block.packed_counts());
-                for pair in block.integers.as_chunks::<2>().0 {
-                    bytes.extend(pair[0].iter().zip(pair[1]).map(|(low, high)| low | high << 4));
-                }
-                bytes
-            }
+            Self::Q4_0 | Self::Q5_0 | Self::Q8_0 => Some(self.with_scale(block)),
+            Self::Mxfp4 => FloatGroup::read(block).in_integers(),
+            Self::Q4_1 | Self::Q5_1 | Self::Q4K | Self::Q5K | Self::Q6K => None,
         }
     }
 
@@ -195,13 +74,10 @@ impl BlockFormat {
     }
 
     fn block(self, block: &[u8], out: &mut [f32; LONG]) {
+        if let Some(groups) = self.ours().and_then(WeightFormat::groups) {
+            return groups.numbers(&groups.codes(block)[..self.numbers()], &groups.scales_of(block), out);
+        }
         match self {
-            Self::Q4_0 | Self::Q5_0 | Self::Q8_0 => {
-                let Group { integers, scale } = self.with_scale(block);
-                out.iter_mut()
-                    .zip(integers)
-                    .for_each(|(x, integer)| *x = f32::from(integer) * scale.to_f32());
-            }
             Self::Q4_1 | Self::Q5_1 => {
                 let (scale, least) = (half(block).to_f32(), half(&block[2..]).to_f32());
                 let high = if self == Self::Q5_1 { bits(&block[4..]) } else { [0; GROUP] };
@@ -209,26 +85,13 @@ impl BlockFormat {
                 let integers = low.iter().zip(high).map(|(low, bit)| low + 16 * bit);
                 out.iter_mut().zip(integers).for_each(|(x, q)| *x = f32::from(q) * scale + least);
             }
-            Self::Q4K => *out = with_minima(block).numbers(),
             Self::Q5K => five_bits(block, out),
             Self::Q6K => six_bits(block, out),
-            Self::Mxfp4 => out[..GROUP].copy_from_slice(&floats(block).numbers()),
+            _ => {
+                let Group { integers, scale } = self.with_scale(block);
+                out.iter_mut().zip(integers).for_each(|(x, q)| *x = f32::from(q) * scale.to_f32());
+            }
         }
-    }
-}
-
-/// Decodes a block of Q4_K. For a block of Q5_K, the function ignores the fifth bit of each number.
-/// The lower four bits of 32 bytes contain one group of numbers, and the upper four bits of the
-/// same bytes contain the next group.
-fn with_minima(block: &[u8]) -> SuperBlock {
-    let mut packed = [0; 12];
-    packed.copy_from_slice(&block[4..16]);
-    let low = &block[block.len() - LONG / 2..];
-    let integer = |group: usize, place: usize| low[group / 2 * GROUP + place] >> (group % 2 * 4) & 15;
-    SuperBlock {
-        steps: [half(block), half(&block[2..])],
-        counts: SuperBlock::unpacked_counts(packed),
-        integers: std::array::from_fn(|group| std::array::from_fn(|place| integer(group, place))),
     }
 }
 
@@ -236,7 +99,7 @@ fn with_minima(block: &[u8]) -> SuperBlock {
 /// each of these bytes contains one bit for each of the eight groups. All bits in a byte of fifth
 /// bits belong to numbers at the same position in their groups.
 fn five_bits(block: &[u8], out: &mut [f32; LONG]) {
-    let (four, high) = (with_minima(block), &block[16..16 + GROUP]);
+    let (four, high) = (SuperBlock::read(block), &block[16..16 + GROUP]);
     for (index, group) in out.as_chunks_mut::<GROUP>().0.iter_mut().enumerate() {
         let [scale, minimum] = four.scale_and_minimum(index);
         for (place, x) in group.iter_mut().enumerate() {
@@ -260,10 +123,6 @@ fn six_bits(block: &[u8], out: &mut [f32; LONG]) {
         let integer = (nibble | upper << 4) as i8 - 32;
         *x = scale * f32::from(scales[place / 16] as i8) * f32::from(integer);
     }
-}
-
-fn floats(block: &[u8]) -> FloatGroup {
-    FloatGroup { codes: nibbles(&block[1..]), exponent: block[0] }
 }
 
 /// Four-bit floats whose scales are in another tensor. Each byte contains two floats, and the first
@@ -296,33 +155,11 @@ impl ScaledFloats<'_> {
     /// if the `count` numbers are not exactly one group.
     pub fn quantized(&self, start: usize, count: usize) -> Option<Quantized> {
         let whole = count == GROUP && start.is_multiple_of(GROUP);
-        let codes = || std::array::from_fn(|place| self.code(start + place));
-        whole.then(|| Quantized::Floats(FloatGroup { codes: codes(), exponent: self.scales[start / GROUP] }))
-    }
-}
-
-/// Packs two integers into each byte, in the order that [`nibbles`] expects.
-fn paired(integers: &[u8; GROUP]) -> impl Iterator<Item = u8> + '_ {
-    let (low, high) = integers.split_at(GROUP / 2);
-    low.iter().zip(high).map(|(low, high)| low | high << 4)
-}
-
-fn half(bytes: &[u8]) -> f16 {
-    f16::from_le_bytes([bytes[0], bytes[1]])
-}
-
-/// Returns the lower four bits of each of 16 bytes, followed by the upper four bits of each byte.
-fn nibbles(bytes: &[u8]) -> [u8; GROUP] {
-    std::array::from_fn(|place| bytes[place % 16] >> (place / 16 * 4) & 15)
-}
-
-fn bits(bytes: &[u8]) -> [u8; GROUP] {
-    std::array::from_fn(|place| bytes[place / 8] >> (place % 8) & 1)
-}
-
-impl fmt::Display for BlockFormat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+        whole.then(|| {
+            let codes: Vec<u8> = (start..start + GROUP).map(|place| self.code(place)).collect();
+            let bytes = [self.scales[start / GROUP]].into_iter().chain(paired(&codes)).collect();
+            Quantized { block: BlockFormat::Mxfp4, bytes }
+        })
     }
 }
 
@@ -367,12 +204,17 @@ mod tests {
     #[test]
     fn blocks_of_ours_come_back() {
         let numbers: Vec<f32> = (0..LONG).map(|i| ((i * 37 + i * i) % 101) as f32 / 7.0 - 6.0).collect();
-        for format in [WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Q4K, WeightFormat::Mxfp4] {
-            let block = BlockFormat::of_ours(format).unwrap();
+        for format in WeightFormat::grouped_formats() {
+            let groups = format.groups().unwrap();
+            let block = groups.block;
+            assert_eq!(block.ours(), Some(format));
             let quantized = format.quantize(&numbers[..block.numbers()]);
-            let bytes = BlockFormat::encode(&quantized, format == WeightFormat::Q8);
-            assert_eq!(bytes.len(), block.bytes());
-            assert_eq!(block.quantized(&bytes, 0), Some(quantized));
+            assert_eq!(quantized.bytes.len(), block.bytes());
+            let mut written = quantized.bytes.clone();
+            (groups.write)(&[0; LONG], &mut written);
+            assert_ne!(written, quantized.bytes);
+            (groups.write)(&groups.codes(&quantized.bytes), &mut written);
+            assert_eq!(block.quantized(&written, 0), Some(quantized));
         }
     }
 }

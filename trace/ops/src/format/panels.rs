@@ -3,7 +3,9 @@
 
 use half::{bf16, f16};
 
-use super::{DOUBLED_FLOATS, FloatGroup, GROUP, Group, LINE, PANEL, Quantized, SuperBlock, WeightFormat};
+use super::groups::GroupLine;
+use super::{GROUP, Groups, LINE, PANEL, Quantized, SUPER_BLOCK, WeightFormat};
+use crate::ElementType;
 
 impl WeightFormat {
     /// Packs at most 16 rows of a matrix into a panel. The slice `rows` contains `inputs` numbers
@@ -14,19 +16,19 @@ impl WeightFormat {
     pub fn pack_panel(self, rows: &[f32], inputs: usize, packed: &mut [u8]) {
         assert_eq!(packed.len(), self.packed(PANEL, inputs).bytes(), "the bytes of a panel");
         packed.fill(0);
-        match self {
-            Self::F32 => pack_kept::<1, 4>(rows, inputs, packed, |number| {
-                if number.is_nan() { f32::NAN } else { number }.to_le_bytes()
-            }),
-            Self::F16 => pack_kept::<1, 2>(rows, inputs, packed, |number| {
-                if number.is_nan() { f16::NAN } else { f16::from_f32(number) }.to_le_bytes()
-            }),
-            Self::Bf16 => pack_kept::<2, 2>(rows, inputs, packed, |number| {
-                if number.is_nan() { bf16::NAN } else { bf16::from_f32(number) }.to_le_bytes()
-            }),
-            Self::Q8 | Self::Q4 | Self::Q4K | Self::Mxfp4 => {
+        match self.element() {
+            None => {
                 self.pack_groups(rows, inputs, packed, |_, _| None);
             }
+            Some(ElementType::F16) => pack_kept::<1, 2>(rows, inputs, packed, |number| {
+                if number.is_nan() { f16::NAN } else { f16::from_f32(number) }.to_le_bytes()
+            }),
+            Some(ElementType::Bf16) => pack_kept::<2, 2>(rows, inputs, packed, |number| {
+                if number.is_nan() { bf16::NAN } else { bf16::from_f32(number) }.to_le_bytes()
+            }),
+            Some(_) => pack_kept::<1, 4>(rows, inputs, packed, |number| {
+                if number.is_nan() { f32::NAN } else { number }.to_le_bytes()
+            }),
         }
     }
 
@@ -44,79 +46,33 @@ impl WeightFormat {
         packed: &mut [u8],
         known: impl Fn(usize, usize) -> Option<Quantized>,
     ) -> bool {
+        let Some(groups) = self.groups() else { unreachable!("only formats with groups have scales") };
         let mut finite = true;
-        let (columns, together) = (self.columns(), self.together().unwrap_or(1));
-        let zero = self.offset() * if self.in_a_byte() == Some(2) { 0x11 } else { 1 };
+        let together = groups.block.numbers();
         for (index, chunk) in packed.chunks_exact_mut(self.chunk()).enumerate() {
-            let (scales, integers) = chunk.split_at_mut(self.scales());
+            let (scales, lines) = chunk.split_at_mut(self.scales());
             scales.fill(0);
-            integers.fill(zero);
+            for lines in lines.chunks_exact_mut(groups.group_bytes()) {
+                (0..PANEL).for_each(|row| groups.store(row, &[groups.zero(); GROUP], lines));
+            }
             for (row, numbers) in rows.chunks_exact(inputs).enumerate() {
-                let first = index * columns;
-                let columns = &numbers[first..inputs.min(first + columns)];
+                let first = index * self.columns();
+                let columns = &numbers[first..inputs.min(first + self.columns())];
                 for (run, numbers) in columns.chunks(together).enumerate() {
                     let known = known(row, first + run * together);
-                    let quantized = known.unwrap_or_else(|| self.quantize(numbers));
-                    finite &= quantized.is_finite();
-                    match quantized {
-                        Quantized::Group(Group { integers: own, scale }) => {
-                            scales[2 * (run * PANEL + row)..][..2].copy_from_slice(&scale.to_le_bytes());
-                            self.store_group(row, run, &own, integers);
-                        }
-                        Quantized::Floats(FloatGroup { codes, exponent }) => {
-                            scales[run * PANEL + row] = exponent;
-                            self.store_group(row, run, &codes.map(|code| code as i8), integers);
-                        }
-                        Quantized::SuperBlock(block) => {
-                            let steps = block.steps.iter().enumerate();
-                            steps.for_each(|(which, step)| {
-                                scales[2 * (which * PANEL + row)..][..2].copy_from_slice(&step.to_le_bytes());
-                            });
-                            let counts = block.packed_counts();
-                            for (line, counts) in scales[LINE..].chunks_exact_mut(LINE).zip(counts.chunks(4))
-                            {
-                                line[4 * row..][..4].copy_from_slice(counts);
-                            }
-                            for (group, own) in block.integers.iter().enumerate() {
-                                self.store_group(row, group, &own.map(|integer| integer as i8), integers);
-                            }
-                        }
-                    }
+                    let block = known.unwrap_or_else(|| self.quantize(numbers)).bytes;
+                    finite &= groups.is_finite(&block);
+                    groups.move_scales(row, run, |block_bytes, panel_bytes| {
+                        scales[panel_bytes].copy_from_slice(&block[block_bytes]);
+                    });
+                    let codes = groups.codes(&block);
+                    let lines = lines.chunks_exact_mut(groups.group_bytes()).skip(run * together / GROUP);
+                    let codes = codes[..together].as_chunks::<GROUP>().0.iter();
+                    lines.zip(codes).for_each(|(lines, codes)| groups.store(row, codes, lines));
                 }
             }
         }
         finite
-    }
-
-    /// Returns the index of a value in a panel, counted in elements.
-    fn place(self, row: usize, column: usize) -> usize {
-        match self {
-            Self::Bf16 => column / 2 * 2 * PANEL + row * 2 + column % 2,
-            _ => column * PANEL + row,
-        }
-    }
-
-    /// Stores the integers of a group of one row in the lines of the row's chunk.
-    fn store_group(self, row: usize, group: usize, integers: &[i8; GROUP], lines: &mut [u8]) {
-        let in_a_byte = self.in_a_byte().unwrap_or(1);
-        let (fours, _) = integers.as_chunks::<4>();
-        let lines = lines.chunks_exact_mut(LINE).skip(group * GROUP / (4 * in_a_byte));
-        for (line, fours) in lines.zip(fours.chunks_exact(in_a_byte)) {
-            let bytes = |four: &[i8; 4]| four.map(|integer| (integer as u8).wrapping_add(self.offset()));
-            let word = match fours {
-                [four] => u32::from_le_bytes(bytes(four)),
-                _ => u32::from_le_bytes(bytes(&fours[0])) | u32::from_le_bytes(bytes(&fours[1])) << 4,
-            };
-            line[4 * row..][..4].copy_from_slice(&word.to_le_bytes());
-        }
-    }
-
-    /// Returns two numbers for a value: the index of its byte in the chunk, and the number of bits
-    /// by which the value is shifted in the byte.
-    fn nibble(self, row: usize, column: usize) -> (usize, u32) {
-        let in_a_byte = self.in_a_byte().unwrap_or(1);
-        let line = column / (4 * in_a_byte) * LINE;
-        (self.scales() + line + 4 * row + column % 4, (column / 4 % in_a_byte * 4) as u32)
     }
 
     /// Unpacks the rows of a panel that [`pack_panel`](Self::pack_panel) wrote. The function
@@ -125,43 +81,88 @@ impl WeightFormat {
     /// # Panics
     /// Panics if `packed` is not a whole panel, or if `rows` has more than 16 rows.
     pub fn unpack_panel(self, packed: &[u8], inputs: usize, rows: &mut [f32]) {
-        let bytes = self.chunk();
         for (row, numbers) in rows.chunks_exact_mut(inputs).enumerate() {
-            for (column, number) in numbers.iter_mut().enumerate() {
-                *number = match self.element() {
-                    Some(element) => element.decode(element.load(packed, self.place(row, column))) as f32,
-                    None => {
-                        let chunk = &packed[column / self.columns() * bytes..][..bytes];
-                        let column = column % self.columns();
-                        let (byte, shift) = self.nibble(row, column);
-                        let bits = if self.in_a_byte() == Some(2) { 15 } else { 255 };
-                        let stored = chunk[byte] >> shift & bits;
-                        let integer = match self {
-                            Self::Mxfp4 => i32::from(DOUBLED_FLOATS[usize::from(stored)]),
-                            _ => i32::from(stored) - i32::from(self.offset()),
+            match (self.element(), self.groups()) {
+                (Some(element), _) => {
+                    for (column, number) in numbers.iter_mut().enumerate() {
+                        let place = match element {
+                            ElementType::Bf16 => column / 2 * 2 * PANEL + row * 2 + column % 2,
+                            _ => column * PANEL + row,
                         };
-                        let [scale, minimum] = self.scale_and_minimum(chunk, row, column / GROUP);
-                        integer as f32 * scale - minimum
+                        *number = element.decode(element.load(packed, place)) as f32;
                     }
-                };
+                }
+                (_, Some(groups)) => {
+                    let chunks = packed.chunks_exact(self.chunk());
+                    for (numbers, chunk) in numbers.chunks_mut(self.columns()).zip(chunks) {
+                        groups.unpack(row, chunk.split_at(self.scales()), numbers);
+                    }
+                }
+                (None, None) => unreachable!("a format has elements or groups"),
             }
         }
     }
+}
 
-    /// Returns the scale and the minimum for one group of a row in a chunk.
-    fn scale_and_minimum(self, chunk: &[u8], row: usize, group: usize) -> [f32; 2] {
-        let half = |which: usize| {
-            let at = 2 * (which * PANEL + row);
-            f16::from_le_bytes([chunk[at], chunk[at + 1]])
-        };
-        match self {
-            Self::Q4K => {
-                let packed = std::array::from_fn(|i| chunk[LINE * (1 + i / 4) + 4 * row + i % 4]);
-                let counts = SuperBlock::unpacked_counts(packed)[group].map(f32::from);
-                [0, 1].map(|which| half(which).to_f32() * counts[which])
+impl Groups {
+    /// Calls `each` with the range of each piece of scales in a block, and the range of the same
+    /// bytes among the scales of a chunk. The block is the block `run` of one row in the chunk.
+    fn move_scales(
+        &self,
+        row: usize,
+        run: usize,
+        mut each: impl FnMut(std::ops::Range<usize>, std::ops::Range<usize>),
+    ) {
+        let mut base = 0;
+        for piece in self.scales {
+            for i in 0..piece.count {
+                let from = piece.at + i * piece.width;
+                let to = base + ((run * piece.count + i) * PANEL + row) * piece.width;
+                each(from..from + piece.width, to..to + piece.width);
             }
-            Self::Mxfp4 => [FloatGroup::half_scale(chunk[group * PANEL + row]), 0.0],
-            _ => [half(group).to_f32(), 0.0],
+            base += self.columns / self.block.numbers() * piece.count * PANEL * piece.width;
+        }
+    }
+
+    /// Stores the codes of a group of one row in the lines of the group.
+    fn store(&self, row: usize, codes: &[u8; GROUP], lines: &mut [u8]) {
+        let (fours, _) = codes.as_chunks::<4>();
+        for (line, GroupLine { shift, width, four }) in lines.chunks_exact_mut(LINE).zip(self.lines()) {
+            let mask = u32::from(u8::MAX >> (8 - width)) * 0x0101_0101;
+            let fields = fours[four..four + 8 / width].iter().enumerate();
+            let word = fields.fold(0, |word, (field, four)| {
+                word | (u32::from_le_bytes(*four) >> shift & mask) << (width * field)
+            });
+            line[4 * row..][..4].copy_from_slice(&word.to_le_bytes());
+        }
+    }
+
+    fn load(&self, row: usize, lines: &[u8]) -> [u8; GROUP] {
+        let mut codes = [0; GROUP];
+        for (line, GroupLine { shift, width, four }) in lines.chunks_exact(LINE).zip(self.lines()) {
+            for (field, codes) in codes[4 * four..].chunks_mut(4).take(8 / width).enumerate() {
+                let bytes = line[4 * row..][..4].iter();
+                let bits = bytes.map(|byte| byte >> (width * field) & (u8::MAX >> (8 - width)));
+                codes.iter_mut().zip(bits).for_each(|(code, bits)| *code |= bits << shift);
+            }
+        }
+        codes
+    }
+
+    /// Unpacks the numbers of one row in a chunk.
+    fn unpack(&self, row: usize, (scales, lines): (&[u8], &[u8]), numbers: &mut [f32]) {
+        let together = self.block.numbers();
+        let mut lines = lines.chunks_exact(self.group_bytes());
+        for (run, numbers) in numbers.chunks_mut(together).enumerate() {
+            let mut block = vec![0; self.block.bytes()];
+            self.move_scales(row, run, |block_bytes, panel_bytes| {
+                block[block_bytes].copy_from_slice(&scales[panel_bytes]);
+            });
+            let mut codes = [0; SUPER_BLOCK];
+            for (codes, lines) in codes[..together].as_chunks_mut::<GROUP>().0.iter_mut().zip(&mut lines) {
+                *codes = self.load(row, lines);
+            }
+            self.numbers(&codes[..together], &self.scales_of(&block), numbers);
         }
     }
 }

@@ -1,10 +1,89 @@
-//! Finds the scale of a group that has the smallest weighted squared error.
+//! Rounds the numbers of a group, and finds the scale with the smallest weighted squared error.
 
 use std::array::from_fn;
+use std::cmp::Ordering;
 
 use half::f16;
 
-use super::{GROUP, INTEGERS, sums};
+use super::GROUP;
+use super::groups::Group;
+
+/// Between 2²³ and 2²⁴, neighbouring f32 numbers have a distance of 1. The sum of a small number
+/// and 12,582,912 therefore contains the small number, rounded to an integer, in its lowest bits.
+pub(super) const INTEGERS: f32 = 12_582_912.0;
+
+/// Whether no value is NaN or infinite. The function has no branches, so that the compiler uses
+/// vector instructions.
+pub fn all_finite(numbers: &[f32]) -> bool {
+    numbers.iter().fold(true, |all, x| all & x.is_finite())
+}
+
+/// Returns the error weights for the values of a group: the given `weights`, or 1 for each value if
+/// `weights` is empty.
+pub(super) fn group_weights(weights: &[f32]) -> [f32; GROUP] {
+    let mut all = [if weights.is_empty() { 1.0 } else { weights[0] }; GROUP];
+    all.iter_mut().zip(weights).for_each(|(all, weight)| *all = *weight);
+    all
+}
+
+/// Sums over a group in eight lanes, so that the compiler uses vector instructions for the whole
+/// sum.
+pub(super) fn sums<const N: usize>(of: impl Fn(usize) -> [f32; N]) -> [f32; N] {
+    let mut lanes = [[0.0f32; 8]; N];
+    for start in (0..GROUP).step_by(8) {
+        for lane in 0..8 {
+            let terms = of(start + lane);
+            lanes.iter_mut().zip(terms).for_each(|(lanes, term)| lanes[lane] += term);
+        }
+    }
+    lanes.map(|lanes| lanes.into_iter().sum())
+}
+
+/// Returns the first value of the list that has the largest magnitude, or 0 if all values are zero.
+pub(super) fn largest(numbers: &[f32; GROUP]) -> f32 {
+    // The code finds the largest magnitude on each side of zero, in eight lanes.
+    let larger = |a: f32, b: f32| if a > b { a } else { b };
+    let (mut above, mut below) = ([0.0; 8], [0.0; 8]);
+    for eight in numbers.as_chunks::<8>().0 {
+        for lane in 0..8 {
+            above[lane] = larger(eight[lane], above[lane]);
+            below[lane] = larger(-eight[lane], below[lane]);
+        }
+    }
+    let [above, below] = [above, below].map(|lanes| lanes.into_iter().fold(0.0, larger));
+    match above.total_cmp(&below) {
+        Ordering::Greater => above,
+        Ordering::Less => -below,
+        // Adding 0 turns −0 into 0.
+        Ordering::Equal => numbers.iter().copied().find(|x| x.abs() == above).unwrap_or(0.0) + 0.0,
+    }
+}
+
+/// Fills up a group with zeros, and rounds it. If a number is NaN or infinite, the scale is NaN.
+pub(super) fn group_of(group: &[f32], round: impl Fn(&[f32; GROUP]) -> Group) -> Group {
+    // The array has a fixed length and the code has no branches, so that the compiler uses
+    // vector instructions.
+    let mut numbers = [0.0; GROUP];
+    numbers.iter_mut().zip(group).for_each(|(number, x)| *number = *x);
+    if all_finite(&numbers) { round(&numbers) } else { Group { integers: [0; GROUP], scale: f16::NAN } }
+}
+
+/// Rounds numbers to integers in the given range, which are multiplied by the scale.
+pub(super) fn in_units(numbers: &[f32; GROUP], scale: f32, [least, most]: [f32; 2]) -> Group {
+    let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
+    let mut integers = [0; GROUP];
+    for (integer, x) in integers.iter_mut().zip(numbers) {
+        let units: f32 = x * inverse;
+        let units = if units < least { least } else { units };
+        let units = if units > most { most } else { units };
+        // The code rounds halves away from zero, and not to the even integer.
+        let nearest = (units + INTEGERS) - INTEGERS;
+        let half = 0.5f32.copysign(units);
+        let rounded = if units - nearest == half { nearest + 2.0 * half } else { nearest };
+        *integer = (rounded + INTEGERS).to_bits() as i8;
+    }
+    Group { integers, scale: f16::from_f32(scale) }
+}
 
 /// The starting points of the search for the best scale. Each starting point is the value farthest
 /// from zero, divided by the scale and not yet rounded.

@@ -1,5 +1,8 @@
 //! Tests of the storage formats, which compare each format with its definition.
 
+use half::{bf16, f16};
+
+use super::groups::Group;
 use super::*;
 
 fn numbers(count: usize) -> Vec<f32> {
@@ -61,7 +64,7 @@ fn rows_in_groups_come_back_as_panels_do() {
                 format.group_row(part, &row, &mut bytes, |_| None);
                 bytes
             });
-            let groups = integers.chunks(GROUP / format.in_a_byte().unwrap_or(1)).zip(scales.chunks(2));
+            let groups = integers.chunks(4 * format.groups().unwrap().bits()).zip(scales.chunks(2));
             let found: Vec<f32> = groups
                 .flat_map(|(bytes, scale)| {
                     let scale = [scale[0], scale[1]];
@@ -103,7 +106,7 @@ fn activations_lose_at_most_half_a_byte() {
 /// infinite. So every number of the group is NaN or infinite after quantization, and never 0.
 #[test]
 fn numbers_that_are_not_finite_stay_so() {
-    for format in [WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Q4K, WeightFormat::Mxfp4] {
+    for format in WeightFormat::grouped_formats() {
         let together = format.together().unwrap();
         for (inputs, rows) in [(together, 1), (2 * together + 7, 3)] {
             let sound = numbers(rows * inputs);
@@ -140,23 +143,27 @@ fn numbers_that_are_not_finite_stay_so() {
     }
 }
 
+fn is_finite(format: WeightFormat, numbers: &[f32]) -> bool {
+    format.groups().unwrap().is_finite(&format.quantize(numbers).bytes)
+}
+
 /// Numbers whose scale exceeds the largest f16 are finite, but their quantized values are not.
 #[test]
 fn numbers_beyond_the_scales_are_not_finite() {
     for (format, most) in [(WeightFormat::Q8, 8.0e6), (WeightFormat::Q4, 4.5e5), (WeightFormat::Q4K, 4.0e6)] {
-        assert!(format.quantize(&[1.0, -most]).is_finite(), "{format:?}");
-        assert!(!format.quantize(&[1.0, -most * 1e3]).is_finite(), "{format:?}");
+        assert!(is_finite(format, &[1.0, -most]), "{format:?}");
+        assert!(!is_finite(format, &[1.0, -most * 1e3]), "{format:?}");
     }
     for most in [f32::MAX, -1e38, f32::MIN_POSITIVE, 1e-45] {
-        assert!(WeightFormat::Mxfp4.quantize(&[1.0, most]).is_finite());
+        assert!(is_finite(WeightFormat::Mxfp4, &[1.0, most]));
     }
 }
 
 #[test]
 fn the_largest_of_four_bits_is_minus_eight() {
-    let Group { integers, scale } = WeightFormat::Q4.group(&[0.5, -1.0, 4.0, 2.0], &[]);
+    let Group { integers, scale } = q4::group(&[0.5, -1.0, 4.0, 2.0], &[]);
     assert_eq!((scale.to_f32(), &integers[..4]), (-0.5, &[-1, 2, -8, -4][..]));
-    let Group { integers, scale } = WeightFormat::Q8.group(&[0.0; 4], &[]);
+    let Group { integers, scale } = q8::group(&[0.0; 4], &[]);
     assert_eq!((scale.to_f32(), integers), (0.0, [0; GROUP]));
 }
 
@@ -175,7 +182,7 @@ fn eight_bits_are_as_they_are_number_by_number() {
     }
     for group in groups {
         let largest = group.iter().fold(0.0f32, |m, &x| m.max(x.abs()));
-        let Group { integers, scale: found } = WeightFormat::Q8.group(&group, &[]);
+        let Group { integers, scale: found } = q8::group(&group, &[]);
         let usual = f16::from_f32(largest / 127.0).to_f32();
         // Without a scale in the range of f16, the integers belong to the scale as f32.
         let scale = if usual.is_finite() && usual != 0.0 { found.to_f32() } else { largest / 127.0 };
@@ -212,7 +219,7 @@ fn eight_bits_find_the_steps_of_other_formats() {
         let (step, least) = (0.01 + 0.0001 * i as f32, -0.07 - 0.00013 * i as f32);
         let group: Vec<f32> = (0..GROUP).map(|_| sixteen() * step + least).collect();
         let largest = group.iter().fold(0.0f32, |m, &x| m.max(x.abs()));
-        found += lost(&group, WeightFormat::Q8.group(&group, &[]).scale.to_f32());
+        found += lost(&group, q8::group(&group, &[]).scale.to_f32());
         usual += lost(&group, largest / 127.0);
     }
     assert!(found < 0.3 * usual, "{found} and {usual}");
@@ -260,7 +267,7 @@ fn the_scale_of_four_bits_is_near_the_best() {
             let simple = error(f64::from(largest) / -8.0);
             let scales = (-1000..1000).filter(|&n| n != 0).map(|n| f64::from(n) / 1000.0 * 0.25);
             let best = scales.map(error).fold(f64::INFINITY, f64::min);
-            let found = error(WeightFormat::Q4.group(numbers, weights).scale.to_f64());
+            let found = error(q4::group(numbers, weights).scale.to_f64());
             assert!(found <= simple * 1.001, "{found} {simple}");
             (all, best_of_all, simple_of_all) = (all + found, best_of_all + best, simple_of_all + simple);
         }
@@ -273,7 +280,7 @@ fn the_scale_of_four_bits_is_near_the_best() {
 fn four_bits_keep_what_they_can_say() {
     for scale in [0.5f32, -0.25, 0.001_953_125] {
         let numbers: Vec<f32> = (0..32).map(|i| ((i * 5 % 16) as f32 - 8.0) * scale).collect();
-        let Group { integers, scale } = WeightFormat::Q4.group(&numbers, &[]);
+        let Group { integers, scale } = q4::group(&numbers, &[]);
         let found: Vec<f32> = integers.iter().map(|&q| f32::from(q) * scale.to_f32()).collect();
         assert_eq!(found, numbers);
     }

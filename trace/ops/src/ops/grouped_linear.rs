@@ -98,7 +98,7 @@ impl Operation for GroupedLinear {
         bad(
             "grouped_linear format=bf16 element=f32 activations=8",
             &["f32[3,70]", "i8[5,3,32]", "f16[5,3]"],
-            "expected q8, q4, q4_k or mxfp4",
+            "expected q8, q4",
         ),
         bad(
             "grouped_linear format=q4 element=f32 activations=8",

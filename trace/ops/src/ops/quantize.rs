@@ -1,5 +1,5 @@
 use super::prelude::*;
-use crate::format::{GROUPS, GroupPart, WeightFormat};
+use crate::format::{GroupPart, WeightFormat};
 
 operation! {
     /// Quantizes a matrix `[outputs, inputs]` in groups of 32, and returns one of the resulting tensors: see
@@ -50,11 +50,7 @@ impl Operation for Quantize {
             &["f32[1,18] -6,3,0,0,0,0,0,0,0,0,0,0,0,0,0,0,4,-0.5"],
             "i8[1,1,16] 95,-107,0,0,0,0,0,0,0,0,0,0,0,0,0,0",
         ),
-        bad(
-            "quantize format=f32 part=scales",
-            &["f32[4,4]"],
-            "format is f32, expected q8, q4, q4_k or mxfp4",
-        ),
+        bad("quantize format=f32 part=scales", &["f32[4,4]"], "format is f32, expected q8, q4"),
         bad("quantize format=q4 part=counts", &["f32[4,4]"], "part is counts, expected a part of q4"),
         bad("quantize format=q4 part=scales", &["f32[4]"], "must be a matrix"),
         bad("quantize format=q4 part=scales", &["i8[4,4]"], "needs elements of type float"),
@@ -100,7 +96,7 @@ fn grouped(
     inputs: usize,
 ) -> Result<TensorType, InferError> {
     let (what, found, expected) = match format.parts() {
-        [] => ("format", format.word(), "q8, q4, q4_k or mxfp4".to_owned()),
+        [] => ("format", format.word(), WeightFormat::list(WeightFormat::grouped_formats())),
         _ => ("part", part.word(), format!("a part of {}", format.word())),
     };
     let refused = InferError::Attribute { op, what, found: found.to_owned(), expected };
@@ -145,15 +141,15 @@ pub(super) fn ungrouped(format: WeightFormat, parts: &[&Value], inputs: usize) -
         let group = |group: usize| {
             let at = row * groups + group;
             let bytes: Vec<i8> = integers.data[at * bytes..][..bytes].iter().map(|&x| x as i8).collect();
-            let [scale, minimum] = match parts {
-                [_, scales, counts] => {
-                    let steps = at / GROUPS * 2;
-                    [0, 1].map(|which| scales.data[steps + which] * counts.data[2 * at + which])
-                }
-                _ => [parts[1].data[at], 0.0],
+            let number = move |(place, integer): (usize, i8)| {
+                let places = format.scale_places(at, place);
+                let of = |&(scale, count): &(usize, Option<usize>)| {
+                    parts[1].data[scale] * count.map_or(1.0, |count| parts[2].data[count])
+                };
+                let minimum = places.get(1).map_or(0.0, of);
+                f64::from((f64::from(integer) * of(&places[0]) - minimum) as f32)
             };
-            let number = move |integer| f64::from((f64::from(integer) * scale - minimum) as f32);
-            format.integers(&bytes).into_iter().map(number)
+            format.integers(&bytes).into_iter().enumerate().map(number)
         };
         rows.extend((0..groups).flat_map(group).take(inputs));
     }

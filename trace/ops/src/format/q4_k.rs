@@ -3,13 +3,45 @@
 
 use half::f16;
 
-use super::{GROUP, INTEGERS, all_finite, group_weights, sums};
+use super::block_types::half;
+use super::search::{INTEGERS, all_finite, group_weights, sums};
+use super::{
+    BlockFormat, BlockSteps, GROUP, GROUPS, Groups, Integers, Offered, SUPER_BLOCK, ScaleBytes, Scales,
+};
+use crate::ElementType;
 
-/// The number of groups whose scales and minima are multiples of the same two steps.
-pub const GROUPS: usize = 8;
-
-/// The number of values of a weight row whose groups use the same two steps.
-pub const SUPER_BLOCK: usize = GROUPS * GROUP;
+pub(super) const FORMAT: Groups = Groups {
+    block: BlockFormat::Q4K,
+    exact: &[],
+    group: GROUP,
+    planes: &[4],
+    integers: Integers::Minus(0),
+    columns: SUPER_BLOCK,
+    scales: &[ScaleBytes { at: 0, count: 2, width: 2 }, ScaleBytes { at: 4, count: 3, width: 4 }],
+    read_scales: |block| {
+        let SuperBlock { steps, counts, .. } = SuperBlock::read(block);
+        Scales::InSteps(BlockSteps { steps, counts: counts.map(|counts| counts.map(|count| count as i8)) })
+    },
+    element: ElementType::F16,
+    in_steps: true,
+    minima: true,
+    read: |block, codes| codes.copy_from_slice(SuperBlock::read(block).integers.as_flattened()),
+    write: |codes, block| {
+        let mut all = SuperBlock::read(block);
+        all.integers.as_flattened_mut().copy_from_slice(codes);
+        block.copy_from_slice(&all.bytes());
+    },
+    quantize: |numbers, weights| SuperBlock::nearest(numbers, weights).bytes(),
+    round: |units| units.round().clamp(0.0, MOST) as u8,
+    refit: Some(|block, group, numbers, weights| {
+        let mut all = SuperBlock::read(block);
+        all.refit(group, numbers, weights);
+        block.copy_from_slice(&all.bytes());
+    }),
+    keep: |_| None,
+    loss: "rounded",
+    choice: Some(Offered::Mixed),
+};
 
 /// The largest unsigned 4-bit integer, as an f32.
 const MOST: f32 = 15.0;
@@ -20,7 +52,7 @@ const MOST_STEPS: f32 = 63.0;
 /// the minima are multiples of another step. A [`SuperBlock`] has the same format as a block of
 /// GGUF's Q4_K.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SuperBlock {
+pub(super) struct SuperBlock {
     /// The step for the scales of the groups, and the step for the minima of the groups.
     pub steps: [f16; 2],
     /// The scale and the minimum of each group, each as a number of steps from 0 to 63.
@@ -30,21 +62,32 @@ pub struct SuperBlock {
 }
 
 impl SuperBlock {
-    pub fn scale_and_minimum(&self, group: usize) -> [f32; 2] {
-        [0, 1].map(|which| self.steps[which].to_f32() * f32::from(self.counts[group][which]))
+    /// Reads a block of Q4_K. For a block of Q5_K, the function ignores the fifth bit of each number.
+    /// The lower four bits of 32 bytes contain one group of numbers, and the upper four bits of the
+    /// same bytes contain the next group.
+    pub(super) fn read(block: &[u8]) -> Self {
+        let mut packed = [0; 12];
+        packed.copy_from_slice(&block[4..16]);
+        let low = &block[block.len() - SUPER_BLOCK / 2..];
+        let integer = |group: usize, place: usize| low[group / 2 * GROUP + place] >> (group % 2 * 4) & 15;
+        Self {
+            steps: [half(block), half(&block[2..])],
+            counts: Self::unpacked_counts(packed),
+            integers: std::array::from_fn(|group| std::array::from_fn(|place| integer(group, place))),
+        }
     }
 
-    pub fn numbers(&self) -> [f32; SUPER_BLOCK] {
-        let mut numbers = [0.0; SUPER_BLOCK];
-        for (group, numbers) in numbers.as_chunks_mut::<GROUP>().0.iter_mut().enumerate() {
-            let [scale, minimum] = self.scale_and_minimum(group);
-            let integers = self.integers[group];
-            numbers
-                .iter_mut()
-                .zip(integers)
-                .for_each(|(x, integer)| *x = f32::from(integer) * scale - minimum);
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = self.steps.map(f16::to_le_bytes).as_flattened().to_vec();
+        bytes.extend(self.packed_counts());
+        for pair in self.integers.as_chunks::<2>().0 {
+            bytes.extend(pair[0].iter().zip(pair[1]).map(|(low, high)| low | high << 4));
         }
-        numbers
+        bytes
+    }
+
+    pub fn scale_and_minimum(&self, group: usize) -> [f32; 2] {
+        [0, 1].map(|which| self.steps[which].to_f32() * f32::from(self.counts[group][which]))
     }
 
     /// Returns the counts (the numbers of steps for the scales and minima), packed into bytes as in
@@ -82,7 +125,7 @@ impl SuperBlock {
     /// minimum to multiples of their steps. If `weights` is empty, all values have the same weight.
     ///
     /// If a number is NaN or infinite, the steps are NaN.
-    pub(super) fn nearest(numbers: &[f32], weights: &[f32]) -> Self {
+    fn nearest(numbers: &[f32], weights: &[f32]) -> Self {
         if !all_finite(numbers) {
             return Self { steps: [f16::NAN; 2], counts: [[0; 2]; GROUPS], integers: [[0; GROUP]; GROUPS] };
         }
@@ -102,7 +145,7 @@ impl SuperBlock {
     }
 
     /// Quantizes new values for one group, but keeps the steps of the scales and minima.
-    pub fn refit(&mut self, group: usize, numbers: &[f32], weights: &[f32]) {
+    fn refit(&mut self, group: usize, numbers: &[f32], weights: &[f32]) {
         let numbers = Numbers::of(numbers, weights);
         (self.counts[group], self.integers[group]) =
             numbers.in_steps(numbers.fit(), self.steps.map(f16::to_f32));
@@ -119,7 +162,7 @@ struct Numbers {
 }
 
 /// The quantized integers of the group, stored as f32.
-type Integers = [f32; GROUP];
+type Rounded = [f32; GROUP];
 
 impl Numbers {
     /// Creates a group from the first 32 of the given values.
@@ -157,7 +200,7 @@ impl Numbers {
     }
 
     /// Returns the integers that are nearest to the values, for the given scale and minimum.
-    fn integers(&self, [scale, minimum]: [f32; 2]) -> Integers {
+    fn integers(&self, [scale, minimum]: [f32; 2]) -> Rounded {
         let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
         let mut integers = self.x;
         for integer in &mut integers {
@@ -170,7 +213,7 @@ impl Numbers {
     }
 
     /// Returns the scale and the minimum with the smallest error for the given integers.
-    fn fitted(&self, integers: &Integers) -> [f32; 2] {
+    fn fitted(&self, integers: &Rounded) -> [f32; 2] {
         let [n, q, qq, qx, x] = sums(|i| {
             let (w, q, x) = (self.weights[i], integers[i], self.x[i]);
             [w, w * q, w * (q * q), w * (q * x), w * x]
@@ -187,13 +230,13 @@ impl Numbers {
     }
 
     /// Returns the minimum with the smallest error for the given integers and scale.
-    fn minimum(&self, integers: &Integers, scale: f32) -> f32 {
+    fn minimum(&self, integers: &Rounded, scale: f32) -> f32 {
         let [n, off] = sums(|i| [self.weights[i], self.weights[i] * (integers[i] * scale - self.x[i])]);
         off / n
     }
 
     /// The weighted sum of the squared errors of all values.
-    fn error(&self, integers: &Integers, [scale, minimum]: [f32; 2]) -> f32 {
+    fn error(&self, integers: &Rounded, [scale, minimum]: [f32; 2]) -> f32 {
         let [error] = sums(|i| {
             let off = integers[i] * scale - minimum - self.x[i];
             [self.weights[i] * (off * off)]
@@ -243,6 +286,21 @@ const ROUNDS: usize = 3;
 mod tests {
     use super::*;
 
+    impl SuperBlock {
+        fn numbers(&self) -> [f32; SUPER_BLOCK] {
+            let mut numbers = [0.0; SUPER_BLOCK];
+            for (group, numbers) in numbers.as_chunks_mut::<GROUP>().0.iter_mut().enumerate() {
+                let [scale, minimum] = self.scale_and_minimum(group);
+                let integers = self.integers[group];
+                numbers
+                    .iter_mut()
+                    .zip(integers)
+                    .for_each(|(x, integer)| *x = f32::from(integer) * scale - minimum);
+            }
+            numbers
+        }
+    }
+
     /// Returns random numbers, each of which is the sum of four uniformly distributed numbers.
     fn numbers(count: usize) -> Vec<f32> {
         let even = |i: u32| {
@@ -290,8 +348,7 @@ mod tests {
             with_minima += lost(numbers, &SuperBlock::nearest(numbers, &[]));
             squares += numbers.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
             for group in numbers.chunks(GROUP) {
-                let super::super::Group { integers, scale } =
-                    super::super::WeightFormat::Q4.group(group, &[]);
+                let super::super::groups::Group { integers, scale } = super::super::q4::group(group, &[]);
                 let off =
                     group.iter().zip(integers).map(|(x, q)| f64::from(x - f32::from(q) * scale.to_f32()));
                 without += off.map(|off| off * off).sum::<f64>();

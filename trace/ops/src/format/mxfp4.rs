@@ -3,13 +3,39 @@
 
 use half::f16;
 
-use super::{GROUP, Group, all_finite, group_weights, sums};
+use super::block_types::{nibbles, paired};
+use super::groups::Group;
+use super::search::{all_finite, group_weights, sums};
+use super::{BlockFormat, GROUP, Groups, Integers, Offered, ScaleBytes, Scales};
+use crate::ElementType;
+
+pub(super) const FORMAT: Groups = Groups {
+    block: BlockFormat::Mxfp4,
+    exact: &[],
+    group: GROUP,
+    planes: &[4],
+    integers: Integers::Floats(&DOUBLED_FLOATS),
+    columns: 4 * GROUP,
+    scales: &[ScaleBytes { at: 0, count: 1, width: 1 }],
+    read_scales: |block| Scales::Each([FloatGroup::half_scale(block[0]), 0.0]),
+    element: ElementType::Bf16,
+    in_steps: false,
+    minima: false,
+    read: |block, codes| codes[..GROUP].copy_from_slice(&nibbles(&block[1..])),
+    write: |codes, block| block[1..].iter_mut().zip(paired(codes)).for_each(|(byte, pair)| *byte = pair),
+    quantize: |numbers, weights| {
+        let FloatGroup { codes, exponent } = FloatGroup::nearest(numbers, weights);
+        [exponent].into_iter().chain(paired(&codes)).collect()
+    },
+    round: nearest,
+    refit: None,
+    keep: |_| None,
+    loss: "rounded",
+    choice: Some(Offered::Mixed),
+};
 
 /// Twice the value of each four-bit float. A float has a sign, two exponent bits and one fraction bit (e2m1).
 pub const DOUBLED_FLOATS: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
-
-/// The largest of [`DOUBLED_FLOATS`].
-pub const LARGEST_DOUBLED: i8 = 12;
 
 /// The bits of 2⁻¹²⁷ as f32. The smallest scale of a group is smaller than all normal f32 numbers.
 pub const LEAST_SCALE: u32 = 0x0040_0000;
@@ -17,7 +43,7 @@ pub const LEAST_SCALE: u32 = 0x0040_0000;
 /// The numbers of a weight row that share one scale, which is a power of two. A group with fewer
 /// than [`GROUP`] numbers ends with zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FloatGroup {
+pub(super) struct FloatGroup {
     /// The four-bit floats, from 0 to 15.
     pub codes: [u8; GROUP],
     /// The scale is 2^(exponent − 127). The exponent 255 is not a number in the specification; in
@@ -26,6 +52,10 @@ pub struct FloatGroup {
 }
 
 impl FloatGroup {
+    pub(super) fn read(block: &[u8]) -> Self {
+        Self { codes: nibbles(&block[1..]), exponent: block[0] }
+    }
+
     /// Returns half of a group's scale, by which the integers of [`DOUBLED_FLOATS`] are multiplied.
     pub fn half_scale(exponent: u8) -> f32 {
         f32::from_bits((u32::from(exponent) << 23).max(LEAST_SCALE)) * 0.5
@@ -48,18 +78,11 @@ impl FloatGroup {
         (scale.to_f32() == half_scale).then(|| Group { integers: self.integers(), scale })
     }
 
-    /// Rounds `x` to a four-bit float, stores the float at the index `place`, and returns the
-    /// float's value.
-    pub fn set(&mut self, place: usize, x: f32) -> f32 {
-        self.codes[place] = nearest(x / Self::half_scale(self.exponent));
-        self.numbers()[place]
-    }
-
     /// Rounds at most 32 numbers to a group of four-bit floats, with one of two scales. With the
     /// smaller of the two scales, the largest value is at least 4 and may be clipped to 6. With the
     /// larger scale, no value is clipped. The function chooses the scale with the smaller weighted
     /// error.
-    pub(super) fn nearest(group: &[f32], weights: &[f32]) -> Self {
+    fn nearest(group: &[f32], weights: &[f32]) -> Self {
         let mut numbers = [0.0; GROUP];
         numbers.iter_mut().zip(group).for_each(|(number, x)| *number = *x);
         if !all_finite(&numbers) {

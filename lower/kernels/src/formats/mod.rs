@@ -1,0 +1,106 @@
+//! How kernels read the scales of packed weights: one file per format, and one line per format below.
+//! The planes and the meaning of the codes come from [`Groups`].
+
+mod mxfp4;
+mod q4_k;
+mod q8;
+
+use ops::WeightFormat;
+use ops::format::{GROUP, Groups, Integers};
+
+use crate::code::{Buffer, Code, Element, Type, Value};
+use crate::isa::Small;
+use crate::matmul::Panel;
+use crate::quantized::Sums;
+
+/// The scale of a group, for each of 16 weight rows. The second vector is the minimum of the group
+/// or, in formats with groups of 16, the scale of the second half of 32 columns.
+pub(crate) type GroupScales<'k> = (Value<'k>, Option<Value<'k>>);
+
+/// The scales of a chunk. The argument of the function is the index of a group in the chunk.
+pub(crate) type ChunkScales<'k> = Box<dyn Fn(usize) -> GroupScales<'k> + 'k>;
+
+/// Code that reads the scales of a format. A chunk begins at the byte `start` of the panel.
+pub(crate) trait ReadScales: Sync {
+    fn of_chunk<'k>(&self, code: &'k Code, panel: Panel<'k>, start: Value<'k>) -> ChunkScales<'k>;
+
+    /// Reads the scales of a group whose index in its chunk is known only at run time.
+    fn at<'k>(&self, panel: Panel<'k>, start: Value<'k>, group: Value<'k>) -> GroupScales<'k>;
+
+    fn of_row(&self) -> RowScales;
+
+    /// Computes the integer of a weight from its code, as i32.
+    fn integer<'k>(&self, groups: &Groups, stored: Value<'k>) -> Value<'k> {
+        if groups.zero() == 0 {
+            return stored;
+        }
+        stored - stored.code().constant(stored.ty(), f64::from(groups.zero()))
+    }
+}
+
+/// One row of the matrix; a panel stores the row together with 15 other rows.
+#[derive(Clone, Copy)]
+pub(crate) struct Line<'k> {
+    pub(crate) weight: Buffer<'k>,
+    /// The index in the matrix of the first byte of the panel.
+    pub(crate) base: Value<'k>,
+    pub(crate) lane: Value<'k>,
+}
+
+impl<'k> Line<'k> {
+    pub(crate) fn number(self, at: Value<'k>, element: Element) -> Value<'k> {
+        let bytes = self.weight.load(self.base + at, Type::lanes(element.bits() / 8, Element::I8));
+        bytes.bits(Type::Scalar(element))
+    }
+}
+
+/// Code that reads the scales of one row.
+pub(crate) enum RowScales {
+    /// The arguments are the first byte of the chunk, and the index of the group in the chunk.
+    ByGroup(for<'k> fn(Line<'k>, Value<'k>, Value<'k>) -> GroupScales<'k>),
+    /// For scales that share work. The argument is the first byte of the chunk.
+    ByChunk(for<'k> fn(Line<'k>, Value<'k>) -> ChunkScales<'k>),
+}
+
+/// Returns the code that reads the scales of a format with groups.
+pub(crate) fn scales_of(format: WeightFormat) -> &'static dyn ReadScales {
+    match format {
+        WeightFormat::Q8 | WeightFormat::Q4 => &q8::Halves,
+        WeightFormat::Q4K => &q4_k::Counted,
+        WeightFormat::Mxfp4 => &mxfp4::Powers,
+        WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16 => unreachable!("a format with groups"),
+    }
+}
+
+/// The largest integer of a table.
+pub(crate) fn largest(table: &[i8; 16]) -> i8 {
+    table.iter().copied().max().unwrap_or_default()
+}
+
+/// Returns the number that the kernel adds to the bytes of a weight to get its integers, if it
+/// reads all bytes as signed or unsigned integers.
+pub(crate) fn added(groups: &Groups, signed: bool) -> i32 {
+    match groups.integers {
+        Integers::Floats(_) if signed => 0,
+        Integers::Floats(table) => -i32::from(largest(table)),
+        Integers::Minus(_) if signed && groups.planes == [8] => 0,
+        Integers::Minus(less) => -i32::from(less),
+    }
+}
+
+pub(crate) fn small(groups: &Groups) -> Small {
+    match groups.integers {
+        Integers::Floats(_) => Small::Signed,
+        Integers::Minus(_) if groups.bits() <= 4 => Small::Unsigned,
+        Integers::Minus(_) => Small::No,
+    }
+}
+
+/// Returns the kind of sum that the layout of quantized activations stores for each group.
+pub(crate) fn sums(groups: &Groups, signed: bool) -> Sums {
+    match added(groups, signed) {
+        _ if groups.minima => Sums::Numbers,
+        added if groups.group < GROUP => Sums::Halves(added),
+        added => Sums::Times(added),
+    }
+}
