@@ -53,7 +53,7 @@ pub use generate::{Follow, GenerateOptions, Sampling};
 pub use model::{Model, ModelError, OpenOptions, assistant, system, user};
 pub use ops::{Array, ArrayError, Number};
 #[cfg(feature = "iree")]
-pub use program::{CallError, Program};
+pub use program::{CallError, LoadedNetwork, Program};
 pub use program::{DevicePartition, Expanded, Footprint, Lowered, Memory, StagedTrace, primitives};
 pub use program::{NumericOptions, Plan, PlanError, footprint, numeric, partition, quant_map};
 

@@ -135,7 +135,7 @@ impl Conversation {
     /// # Errors
     /// Returns an error if the model does not support an option.
     pub fn begin(&mut self, prepared: PreparedTurn) -> Result<Turn<'_>, ModelError> {
-        let request = self.model.continue_tokens(prepared.prompt.clone());
+        let request = self.model.continue_prompt(&prepared.prompt);
         let pieces = request.options(self.options.clone()).reuse().stream()?;
         Ok(Turn { conversation: self, pieces, prepared })
     }

@@ -11,12 +11,13 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use generate::{
-    AnyExecutor, Batch, Budgeted, DraftModel, Executor, Finish, GenerateError, Generated, Lookup, MtpDrafter,
-    Network, Reply, SavedSequence, Session, TokenLogprobs, TokenOptions, Tokenizer, check_tokens,
+    Batch, Budgeted, DraftModel, Drafter, Executor, Finish, GenerateError, Generated, Lookup, MtpDrafter,
+    Network, Prompt, Reply, SavedSequence, Session, TokenLogprobs, TokenOptions, Tokenizer, check_tokens,
 };
 use irpa::{Archive, Checkpoint, ModelFiles};
 use models::fit::OpenWarning;
 use models::{ModelKind, Opened};
+use program::LoadedNetwork;
 use runtime::Transfers;
 
 use super::source::{BuildInfo, Ready, Source, build_checkpoint, open_export};
@@ -33,15 +34,12 @@ pub(super) enum Job {
     Embed(Vec<Vec<u32>>, Sender<Result<Embedded, ModelError>>),
 }
 
-/// A text that the engine continues, and the listener that receives the pieces of the text.
+/// A sequence that the engine continues, and the listener that receives the pieces of its text.
 pub(super) struct GenerateJob {
-    pub prompt: Vec<u32>,
+    pub prompt: Prompt,
     pub options: TokenOptions,
     pub stop: Vec<String>,
-    /// Whether the text can reuse the state (such as the KV cache) of an earlier text that begins
-    /// with the same tokens.
-    pub continues: bool,
-    /// Another thread sets this flag to end the generation of the text.
+    /// Another thread sets this flag to end the sequence.
     pub cancelled: Arc<AtomicBool>,
     /// The special tokens whose names appear in the generated text.
     pub shown: Vec<String>,
@@ -74,13 +72,12 @@ pub struct Completion {
     /// Whether a stop string in the text ended the generation. If a stop string ended the text, the
     /// text of all tokens is longer than `text`.
     pub is_cut: bool,
-    /// The number of tokens in the prompt, including the tokens whose state was reused from an
-    /// earlier text.
+    /// The number of tokens in the prompt, including the tokens whose state was reused.
     pub prompt_tokens: usize,
-    /// The time until the first token, beginning when the text got a slot of the batch.
+    /// The time until the first token, beginning when the sequence joined the batch.
     pub first_token: Option<Duration>,
     /// The number of bytes copied between host and device during the generation. The number
-    /// includes bytes that were copied for other texts in the same period.
+    /// includes bytes that were copied for other sequences in the same period.
     pub transfers: Transfers,
 }
 
@@ -104,7 +101,7 @@ pub struct ModelInfo {
     pub context: usize,
     /// The number of token ids in the vocabulary.
     pub vocabulary: usize,
-    /// The number of texts that the model continues in parallel.
+    /// The number of sequences that the model continues in parallel.
     pub slots: usize,
     /// Information about building and loading the model's network. For an embedding model the field
     /// is `None`, because Tracewright builds an embedding network only when the length of the texts
@@ -142,33 +139,69 @@ pub(super) fn run(network: Unbuilt, tell: &Sender<Result<ModelInfo, ModelError>>
         Ok(built) => built,
         Err(error) => return drop(tell.send(Err(error))),
     };
-    let opened = || tell.send(Ok(engine.info())).is_ok();
     match &engine {
-        Engine::Embedding(model) if opened() => Embeddings::new(&path, &options, model, plugins).serve(jobs),
-        Engine::Embedding(_) => {}
-        Engine::Text(build, network) => {
-            let batch = match batch(network, &options, draft.as_ref()) {
-                Ok(batch) => batch,
-                Err(error) => return drop(tell.send(Err(error.into()))),
+        Engine::Embedding(model) => {
+            let info = ModelInfo {
+                context: model.max_context(),
+                vocabulary: model.vocabulary(),
+                slots: 1,
+                build: None,
+                warnings: Vec::new(),
             };
+            if tell.send(Ok(info)).is_ok() {
+                Embeddings::new(&path, &options, model, plugins).serve(jobs);
+            }
+        }
+        Engine::Text(build, network) => {
             let from = (&*path, &options, &plugins);
-            if opened() {
-                Texts::new(from, (build, network), tokenizer.as_deref(), batch).serve(jobs);
+            let (tokenizer, draft) = (tokenizer.as_deref(), draft.as_ref());
+            match &**network {
+                LoadedNetwork::Iree(network) => serve(from, (build, network), tokenizer, draft, (tell, jobs)),
+                LoadedNetwork::Xla(network) => serve(from, (build, network), tokenizer, draft, (tell, jobs)),
             }
         }
     }
 }
 
+/// Continues sequences with a network until all handles of the model are dropped.
+fn serve<'a, E: Executor>(
+    from: (&'a Path, &'a OpenOptions, &'a StartedPlugins),
+    (build, network): (&'a BuildInfo, &'a Network<E>),
+    tokenizer: Option<&'a Tokenizer>,
+    draft: Option<&'a LoadedNetwork>,
+    (tell, jobs): (&Sender<Result<ModelInfo, ModelError>>, &Receiver<Job>),
+) {
+    let batch = match batch(network, from.1, draft) {
+        Ok(batch) => batch,
+        Err(error) => return drop(tell.send(Err(error.into()))),
+    };
+    let info = ModelInfo {
+        context: network.context(),
+        vocabulary: network.vocabulary(),
+        slots: network.batch(),
+        build: Some(build.clone()),
+        warnings: Vec::new(),
+    };
+    if tell.send(Ok(info)).is_ok() {
+        Sequences::new(from, (build, network), tokenizer, batch).serve(jobs);
+    }
+}
+
 /// Creates the batch of a network, with a drafter that proposes draft tokens.
-fn batch<'a>(
-    network: &'a AnyNetwork,
+fn batch<'a, E: Executor>(
+    network: &'a Network<E>,
     options: &OpenOptions,
-    draft: Option<&'a AnyNetwork>,
-) -> Result<Batch<'a, AnyExecutor>, GenerateError> {
+    draft: Option<&'a LoadedNetwork>,
+) -> Result<Batch<'a, E>, GenerateError> {
     let batch = Batch::new(network).schedule(Budgeted::default());
     let batch = if network.executor().is_in_host_memory() { batch.keep_prefixes() } else { batch };
     Ok(match (&options.speculate, draft) {
-        (_, Some(draft)) => batch.speculate(|| Box::new(DraftModel::new(draft))),
+        (_, Some(draft)) => batch.speculate(|| -> Box<dyn Drafter + 'a> {
+            match draft {
+                LoadedNetwork::Iree(draft) => Box::new(DraftModel::new(draft)),
+                LoadedNetwork::Xla(draft) => Box::new(DraftModel::new(draft)),
+            }
+        }),
         (Speculation::Lookup, None) => batch.speculate(|| Box::new(Lookup::default())),
         (Speculation::Mtp, None) => {
             let module = network.mtp()?;
@@ -179,7 +212,7 @@ fn batch<'a>(
 }
 
 impl DraftSource {
-    fn build(self, plugins: &StartedPlugins) -> Result<AnyNetwork, ModelError> {
+    fn build(self, plugins: &StartedPlugins) -> Result<LoadedNetwork, ModelError> {
         let path = self.files.path().to_owned();
         match Engine::build(self.files, self.source, &self.options, plugins)? {
             Engine::Text(_, network) => Ok(*network),
@@ -190,11 +223,8 @@ impl DraftSource {
     }
 }
 
-/// A network that IREE or XLA runs.
-type AnyNetwork = Network<AnyExecutor>;
-
 enum Engine {
-    Text(Box<BuildInfo>, Box<AnyNetwork>),
+    Text(Box<BuildInfo>, Box<LoadedNetwork>),
     /// An embedding network. Tracewright builds a separate embedding program for each padded length
     /// of texts.
     Embedding(Box<Opened>),
@@ -208,62 +238,36 @@ impl Engine {
         options: &OpenOptions,
         plugins: &StartedPlugins,
     ) -> Result<Self, ModelError> {
-        let (network, build) = match source {
-            Source::Export(manifest, _) => as_network(open_export(files.path(), &manifest, options)?)?,
+        let Ready { program, build } = match source {
+            Source::Export(manifest, _) => open_export(files.path(), &manifest, options)?,
             Source::Checkpoint(model) => match model.kind {
                 ModelKind::Embedding(_) => {
                     return Ok(Self::Embedding(Box::new(Opened { renamed: None, ..*model })));
                 }
-                ModelKind::Text => {
-                    as_network(build_checkpoint(&files, *model, options, options.score, plugins)?)?
-                }
+                ModelKind::Text => build_checkpoint(&files, *model, options, options.score, plugins)?,
             },
         };
-        Ok(Self::Text(Box::new(build), Box::new(network)))
-    }
-
-    fn info(&self) -> ModelInfo {
-        match self {
-            Self::Text(build, network) => ModelInfo {
-                context: network.context(),
-                vocabulary: network.vocabulary(),
-                slots: network.batch(),
-                build: Some((**build).clone()),
-                warnings: Vec::new(),
-            },
-            Self::Embedding(model) => ModelInfo {
-                context: model.max_context(),
-                vocabulary: model.vocabulary(),
-                slots: 1,
-                build: None,
-                warnings: Vec::new(),
-            },
-        }
+        Ok(Self::Text(Box::new(build), Box::new(program.into_network()?)))
     }
 }
 
-/// Converts a program to a network that continues texts.
-fn as_network(Ready { program, build }: Ready) -> Result<(AnyNetwork, BuildInfo), ModelError> {
-    Ok((program.into_network()?, build))
-}
-
-/// Runs a network that continues texts.
-struct Texts<'a> {
+/// Runs a network that continues sequences.
+struct Sequences<'a, E: Executor> {
     path: &'a Path,
     options: &'a OpenOptions,
     plugins: &'a StartedPlugins,
     build: &'a BuildInfo,
-    network: &'a AnyNetwork,
+    network: &'a Network<E>,
     tokenizer: Option<&'a Tokenizer>,
-    batch: Batch<'a, AnyExecutor>,
-    /// For each slot of the batch, the text that the model is generating in the slot.
+    batch: Batch<'a, E>,
+    /// The sequences that the model is generating, by their index in the batch.
     running: Vec<Option<Running<'a>>>,
     waiting: VecDeque<Box<GenerateJob>>,
     /// A second network that computes scores, if the main network has no entry point for scores.
-    scorer: Option<AnyNetwork>,
+    scorer: Option<LoadedNetwork>,
 }
 
-/// A text that occupies a slot of the batch.
+/// A sequence of the batch.
 struct Running<'a> {
     reply: Reply<'a>,
     listener: Listener,
@@ -277,12 +281,12 @@ struct Running<'a> {
     failed: Option<GenerateError>,
 }
 
-impl<'a> Texts<'a> {
+impl<'a, E: Executor> Sequences<'a, E> {
     fn new(
         (path, options, plugins): (&'a Path, &'a OpenOptions, &'a StartedPlugins),
-        (build, network): (&'a BuildInfo, &'a AnyNetwork),
+        (build, network): (&'a BuildInfo, &'a Network<E>),
         tokenizer: Option<&'a Tokenizer>,
-        batch: Batch<'a, AnyExecutor>,
+        batch: Batch<'a, E>,
     ) -> Self {
         let running = (0..network.batch()).map(|_| None).collect();
         let waiting = VecDeque::new();
@@ -294,15 +298,15 @@ impl<'a> Texts<'a> {
             let is_idle = self.waiting.is_empty() && self.running.iter().all(Option::is_none);
             if is_idle {
                 match jobs.recv() {
-                    Ok(job) => self.take(job),
+                    Ok(job) => self.accept(job),
                     Err(_) => return,
                 }
             }
-            jobs.try_iter().for_each(|job| self.take(job));
+            jobs.try_iter().for_each(|job| self.accept(job));
             while self.batch.free() > 0
                 && let Some(job) = self.waiting.pop_front()
             {
-                self.begin(*job);
+                self.join(*job);
             }
             self.leave();
             if self.batch.free() < self.running.len() {
@@ -311,13 +315,13 @@ impl<'a> Texts<'a> {
         }
     }
 
-    fn take(&mut self, job: Job) {
+    fn accept(&mut self, job: Job) {
         match job {
             Job::Generate(job) => self.waiting.push_back(job),
             Job::Score(tokens, answer) => drop(answer.send(self.score(&tokens))),
             Job::Save(tokens, answer) => drop(answer.send(self.save(&tokens))),
             Job::Load(saved, answer) => drop(answer.send(self.load(*saved))),
-            Job::Embed(_, answer) => drop(answer.send(Err(continues_text(self.path)))),
+            Job::Embed(_, answer) => drop(answer.send(Err(generates_text(self.path)))),
         }
     }
 
@@ -347,21 +351,18 @@ impl<'a> Texts<'a> {
         Ok(hasher.finalize().to_string())
     }
 
-    fn begin(&mut self, job: GenerateJob) {
-        let GenerateJob { prompt, options, stop, continues, cancelled, shown, mut listener } = job;
-        let joined = match continues {
-            true => self.batch.join_seen(&prompt, &options),
-            false => self.batch.join(&prompt, &options),
-        };
-        match joined {
+    fn join(&mut self, job: GenerateJob) {
+        let GenerateJob { prompt, options, stop, cancelled, shown, mut listener } = job;
+        let prompt_tokens = prompt.tokens().len();
+        match self.batch.join(prompt, &options) {
             Err(error) => drop(listener(TextEvent::Failed(error.into()))),
-            Ok(slot) => {
-                self.running[slot] = Some(Running {
+            Ok(index) => {
+                self.running[index] = Some(Running {
                     reply: Reply::new(self.tokenizer, &stop).showing(&shown),
                     listener,
                     told: 0,
                     cancelled,
-                    prompt_tokens: prompt.len(),
+                    prompt_tokens,
                     start: Instant::now(),
                     first_token: None,
                     before: self.network.executor().transfers(),
@@ -371,45 +372,45 @@ impl<'a> Texts<'a> {
         }
     }
 
-    /// Ends the generation of texts that were cancelled before their first token. The generation of
-    /// a cancelled text that already has a token ends at its next token.
+    /// Ends the sequences that were cancelled before their first token. Another cancelled sequence ends
+    /// at its next token.
     fn leave(&mut self) {
-        for slot in 0..self.running.len() {
-            let leaves = |text: &Running| text.first_token.is_none() && text.is_cancelled();
-            if let Some(text) = self.running[slot].take_if(|text| leaves(text))
-                && let Some(generated) = self.batch.leave(slot)
+        for index in 0..self.running.len() {
+            let leaves = |one: &Running| one.first_token.is_none() && one.is_cancelled();
+            if let Some(one) = self.running[index].take_if(|one| leaves(one))
+                && let Some(generated) = self.batch.leave(index)
             {
-                text.end(generated, self.network.executor().transfers());
+                one.end(generated, self.network.executor().transfers());
             }
         }
     }
 
-    /// Runs one decode step for all texts in the batch.
+    /// Runs one decode step for all sequences.
     fn step(&mut self) {
         let running = &mut self.running;
-        let ended = self.batch.step_each(|slot, token| match &mut running[slot] {
-            Some(text) => text.push(token),
+        let ended = self.batch.step_each(|index, token| match &mut running[index] {
+            Some(one) => one.push(token),
             None => ControlFlow::Break(()),
         });
         match ended {
             Ok(ended) => {
-                for (slot, generated) in ended {
-                    let Some(mut text) = self.running[slot].take() else { continue };
+                for (index, generated) in ended {
+                    let Some(mut one) = self.running[index].take() else { continue };
                     match generated {
-                        Ok(generated) => text.end(generated, self.network.executor().transfers()),
-                        Err(error) => drop((text.listener)(TextEvent::Failed(error.into()))),
+                        Ok(generated) => one.end(generated, self.network.executor().transfers()),
+                        Err(error) => drop((one.listener)(TextEvent::Failed(error.into()))),
                     }
                 }
-                for (slot, text) in self.running.iter_mut().enumerate() {
-                    if let Some(text) = text {
-                        text.tell_logprobs(self.batch.logprobs(slot));
+                for (index, one) in self.running.iter_mut().enumerate() {
+                    if let Some(one) = one {
+                        one.tell_logprobs(self.batch.logprobs(index));
                     }
                 }
             }
             Err(error) => {
                 let error = Arc::new(error);
-                for mut text in self.running.iter_mut().filter_map(Option::take) {
-                    (text.listener)(TextEvent::Failed(ModelError::Failed(error.clone())));
+                for mut one in self.running.iter_mut().filter_map(Option::take) {
+                    (one.listener)(TextEvent::Failed(ModelError::Failed(error.clone())));
                 }
                 self.batch.clear();
             }
@@ -437,14 +438,17 @@ impl<'a> Texts<'a> {
                 }
             }
         };
-        let scored = Session::new(&scorer).score(tokens);
+        let scored = match &scorer {
+            LoadedNetwork::Iree(scorer) => Session::new(scorer).score(tokens),
+            LoadedNetwork::Xla(scorer) => Session::new(scorer).score(tokens),
+        };
         self.scorer = Some(scorer);
         Ok(scored?)
     }
 }
 
 /// Creates the error for a request for embeddings if the network generates text.
-pub(super) fn continues_text(path: &Path) -> ModelError {
+pub(super) fn generates_text(path: &Path) -> ModelError {
     ModelError::Kind { path: path.into(), does: "continues text", asked: "embed it" }
 }
 
@@ -547,7 +551,7 @@ impl<'a> Embeddings<'a> {
             let options = OpenOptions { context: Some(length), ..self.options.clone() };
             self.programs.insert(length, build_checkpoint(&files, *model, &options, false, &self.plugins)?);
         }
-        let ready = self.programs.get(&length).ok_or_else(|| continues_text(&self.path))?;
+        let ready = self.programs.get(&length).ok_or_else(|| generates_text(&self.path))?;
         let embedder = Embedder::new(&ready.program, vocabulary)?;
         let start = Instant::now();
         let embeddings = embedder.embed(texts)?;

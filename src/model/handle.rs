@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use generate::{Chat, GenerationDefaults, SavedSequence, Tokenizer};
 
-use super::engine::{Embedded, Job, ModelInfo, continues_text};
+use super::engine::{Embedded, Job, ModelInfo, generates_text};
 use super::error::ModelError;
 use super::text::ModelText;
 
@@ -14,7 +14,7 @@ use super::text::ModelText;
 ///
 /// A clone of a `Model` is another handle to the same model. Several threads can use handles of the
 /// same model at the same time. An engine thread runs the network and continues up to
-/// [`OpenOptions::slots`](super::OpenOptions::slots) texts in parallel. Additional texts wait until a slot of the batch is
+/// [`OpenOptions::slots`](super::OpenOptions::slots) sequences in parallel. Additional ones wait until a place in the batch is
 /// free. The engine thread ends after the last handle and the last [`Pieces`](super::Pieces) were dropped.
 ///
 /// ```no_run
@@ -109,13 +109,13 @@ impl Model {
         saved.recv().map_err(|_| ModelError::Gone)?
     }
 
-    /// Puts a saved sequence into a free slot of the batch. If a later request [reuses
+    /// Puts a saved sequence into a free place of the batch. If a later request [reuses
     /// state](super::Request::reuse) and begins with the saved tokens, the network does not compute these
     /// tokens again.
     ///
     /// # Errors
     /// Returns an error if the sequence belongs to another model or to weights in another format,
-    /// or if all slots are occupied.
+    /// or if the batch is full.
     pub fn load(&self, saved: SavedSequence) -> Result<(), ModelError> {
         let (answer, loaded) = channel();
         self.inner.ask(Job::Load(Box::new(saved), answer))?;
@@ -147,7 +147,7 @@ impl Model {
         let tokenizer = self.inner.text.tokenizer()?;
         let prompt = match &self.inner.text.sentence {
             Some(sentence) => sentence.prompt(prompt_name)?,
-            None => return Err(continues_text(&self.inner.text.path)),
+            None => return Err(generates_text(&self.inner.text.path)),
         };
         let tokens = texts.iter().map(|text| tokenizer.encode(&format!("{prompt}{text}")));
         Ok(tokens.collect::<Result<Vec<_>, _>>()?)

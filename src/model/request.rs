@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::task::Poll;
 use std::time::Duration;
 
-use generate::{Chat, Follow, GenerateOptions, SchemaNote};
+use generate::{Chat, Follow, GenerateOptions, Prompt, SchemaNote};
 use serde_json::Value;
 
 use super::ModelError;
@@ -25,7 +25,7 @@ impl Model {
         let chat =
             Chat { messages: messages.into_iter().collect(), add_generation_prompt: true, ..Chat::default() };
         let text = self.render(&chat)?;
-        Ok(self.continue_tokens(self.inner.text.tokenizer()?.encode_plain(&text)?))
+        Ok(self.continue_prompt(self.inner.text.tokenizer()?.encode_plain(&text)?))
     }
 
     /// Creates a request that continues the text `prompt`, without a chat template.
@@ -33,13 +33,27 @@ impl Model {
     /// # Errors
     /// Returns an error if the model has no tokenizer.
     pub fn generate(&self, prompt: &str) -> Result<Request, ModelError> {
-        Ok(self.continue_tokens(self.inner.text.tokenizer()?.encode(prompt)?))
+        Ok(self.continue_prompt(self.inner.text.tokenizer()?.encode(prompt)?))
     }
 
-    /// Creates a request that continues a sequence of token ids.
-    pub fn continue_tokens(&self, prompt: impl Into<Vec<u32>>) -> Request {
+    /// Creates a request that continues a prompt: a list of token ids, or a [`Prompt`] with features,
+    /// a source for the encoder, or an adapter. The request fails if the network does not take a part
+    /// of the prompt.
+    ///
+    /// ```no_run
+    /// use tracewright::generate::{EncoderInput, Prompt};
+    /// use tracewright::Model;
+    ///
+    /// let model = Model::open("model")?;
+    /// println!("{}", model.continue_prompt([5, 17, 3]).text()?);
+    /// // An encoder-decoder: the encoder reads the source, and the decoder begins with token 0.
+    /// let source = Some(EncoderInput::Tokens(vec![37, 423, 1]));
+    /// println!("{}", model.continue_prompt(Prompt { source, ..Prompt::from([0]) }).text()?);
+    /// # Ok::<(), tracewright::ModelError>(())
+    /// ```
+    pub fn continue_prompt(&self, prompt: impl Into<Prompt>) -> Request {
         let (model, options) = (self.inner.clone(), self.defaults().options.clone());
-        Request { model, prompt: prompt.into(), options, continues: false, shown: Vec::new() }
+        Request { model, prompt: prompt.into(), options, shown: Vec::new() }
     }
 }
 
@@ -50,11 +64,8 @@ impl Model {
 #[derive(Clone)]
 pub struct Request {
     pub(super) model: Arc<Inner>,
-    pub(super) prompt: Vec<u32>,
+    pub(super) prompt: Prompt,
     pub(super) options: GenerateOptions,
-    /// Whether the text can reuse the state (such as the KV cache) of an earlier text that begins
-    /// with the same tokens.
-    pub(super) continues: bool,
     pub(super) shown: Vec<String>,
 }
 
@@ -65,11 +76,11 @@ impl Request {
         self
     }
 
-    /// Allows the model to reuse the state of an earlier text that begins with the same tokens as
-    /// the prompt. If the state of an earlier text is reused, the network processes only the tokens
-    /// of the prompt that follow the reused tokens.
+    /// Allows the model to [reuse](Prompt::reuse) the state of an earlier sequence that begins with
+    /// the same tokens as the prompt. The network then processes only the tokens after the reused
+    /// ones.
     pub fn reuse(mut self) -> Self {
-        self.continues = true;
+        self.prompt.reuse = true;
         self
     }
 
@@ -113,8 +124,8 @@ impl Request {
         self
     }
 
-    /// Returns the token ids of the request's prompt.
-    pub fn prompt_tokens(&self) -> &[u32] {
+    /// Returns the request's prompt.
+    pub fn prompt(&self) -> &Prompt {
         &self.prompt
     }
 
@@ -140,14 +151,13 @@ impl Request {
         self,
         listener: impl FnMut(TextEvent) -> bool + Send + 'static,
     ) -> Result<Running, ModelError> {
-        let Self { model, prompt, options, continues, shown } = self;
+        let Self { model, prompt, options, shown } = self;
         let stop = options.stop.clone();
         let options = model.text.token_options(&options)?;
         let notes = options.constraint.as_ref().map_or(Vec::new(), |constraint| constraint.notes().to_vec());
         let listener: Listener = Box::new(listener);
         let cancelled = Arc::new(AtomicBool::new(false));
-        let job =
-            GenerateJob { prompt, options, stop, continues, cancelled: cancelled.clone(), shown, listener };
+        let job = GenerateJob { prompt, options, stop, cancelled: cancelled.clone(), shown, listener };
         model.ask(Job::Generate(Box::new(job)))?;
         Ok(Running { cancelled, notes, _model: model })
     }
@@ -199,8 +209,8 @@ pub struct Pieces {
     running: Running,
 }
 
-/// A text that the model is generating, or that waits for a slot of the batch. Dropping a `Running`
-/// value stops the generation.
+/// A sequence that the model is generating, or that waits for the batch. Dropping a `Running` value
+/// stops the generation.
 pub struct Running {
     cancelled: Arc<AtomicBool>,
     notes: Vec<SchemaNote>,
@@ -249,7 +259,7 @@ impl Pieces {
                 Err(RecvTimeoutError::Timeout) => return Poll::Pending,
                 event => event.ok(),
             };
-            if let Poll::Ready(item) = self.take(event) {
+            if let Poll::Ready(item) = self.item(event) {
                 return Poll::Ready(item);
             }
         }
@@ -257,7 +267,7 @@ impl Pieces {
 
     /// Converts an event of the engine to an item of the iterator, or to `Pending` if the event
     /// contains no item. If `event` is `None`, the engine has stopped.
-    fn take(&mut self, event: Option<TextEvent>) -> Poll<Option<Result<String, ModelError>>> {
+    fn item(&mut self, event: Option<TextEvent>) -> Poll<Option<Result<String, ModelError>>> {
         match event {
             // An event with probabilities contains no text.
             Some(TextEvent::Logprobs(_)) => Poll::Pending,
@@ -297,7 +307,7 @@ impl Iterator for Pieces {
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             let event = self.events.as_ref()?.recv().ok();
-            if let Poll::Ready(item) = self.take(event) {
+            if let Poll::Ready(item) = self.item(event) {
                 return item;
             }
         }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use tracewright::generate::Generated;
 
-use crate::golden::{Prompt, Reference, lead};
+use crate::golden::{GoldenPrompt, Reference, lead};
 
 /// How our answers compare with a golden's.
 #[derive(Debug, Default)]
@@ -40,7 +40,7 @@ impl Comparison {
         &mut self,
         reference: &Reference,
         i: usize,
-        prompt: &Prompt,
+        prompt: &GoldenPrompt,
         found: &Generated,
     ) {
         for step in 0..prompt.tokens.len().max(found.tokens.len()) {

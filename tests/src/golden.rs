@@ -49,7 +49,7 @@ pub struct Golden {
     #[serde(default)]
     pub rounding: f64,
     /// The prompts and what follows them.
-    pub prompts: Vec<Prompt>,
+    pub prompts: Vec<GoldenPrompt>,
     /// The directory of the model.
     #[serde(skip)]
     pub model: PathBuf,
@@ -65,7 +65,7 @@ pub struct Golden {
 
 /// A prompt and what follows it.
 #[derive(Debug, Deserialize)]
-pub struct Prompt {
+pub struct GoldenPrompt {
     /// The text, where there is one.
     pub prompt: Option<String>,
     /// The messages of a chat, where it is one.
@@ -83,7 +83,7 @@ pub struct Prompt {
     pub full: bool,
 }
 
-impl Prompt {
+impl GoldenPrompt {
     /// The tokens whose logits are known: those of the prompt and of what follows, but for the last, which was chosen only.
     pub fn fed(&self) -> Vec<u32> {
         let chosen = self.tokens.split_last().map_or(&[][..], |(_, before)| before);

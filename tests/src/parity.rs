@@ -218,7 +218,8 @@ fn tokenized(golden: &Golden) -> Result<Option<Tally>> {
 /// The tokens before the first one that is another.
 fn equal_tokens(golden: &Golden, found: &Comparison) -> Tally {
     let wrong = first_steps(found);
-    let equal = |(i, prompt): (usize, &golden::Prompt)| wrong.get(&i).copied().unwrap_or(prompt.tokens.len());
+    let equal =
+        |(i, prompt): (usize, &golden::GoldenPrompt)| wrong.get(&i).copied().unwrap_or(prompt.tokens.len());
     Tally {
         equal: golden.prompts.iter().enumerate().map(equal).sum(),
         of: golden.prompts.iter().map(|prompt| prompt.tokens.len()).sum(),

@@ -60,7 +60,10 @@ pub enum Role {
     Sequence,
     /// For each slot of the batch, the argument contains the index of the adapter, `i32[B]`. The
     /// index 0 selects no adapter.
-    Adapter,
+    Adapter {
+        /// The number of adapters, which is the largest index.
+        count: usize,
+    },
     /// The result contains the hidden states from which the network computes logits, as `f32[B,S,D]`.
     /// The hidden states are the output of the norm after the last layer.
     Hidden,
@@ -77,13 +80,12 @@ pub enum Role {
 }
 
 impl Role {
-    const WORDS: [(&str, Self); 10] = [
+    const WORDS: [(&str, Self); 9] = [
         ("plain", Self::Plain),
         ("tokens", Self::Tokens),
         ("features", Self::Features),
         ("count", Self::Count),
         ("sequence", Self::Sequence),
-        ("adapter", Self::Adapter),
         ("hidden", Self::Hidden),
         ("logits", Self::Logits),
         ("token", Self::Token),
@@ -100,6 +102,12 @@ impl Role {
             let context = usize::parse(reader)?;
             reader.expect(")")?;
             return Ok(Self::Start { context });
+        }
+        if reader.eat("adapter(") {
+            reader.expect("count")?;
+            let count = usize::parse(reader)?;
+            reader.expect(")")?;
+            return Ok(Self::Adapter { count });
         }
         if reader.eat("extended(") {
             reader.expect("original")?;
@@ -128,7 +136,7 @@ impl Role {
             Some((_, role)) => reader.word().map(|_| role),
             None => reader.error(
                 "a role: `plain`, `tokens`, `features`, `start(…)`, `count`, `extended(…)`, `state(…)`, `memory(…)`, `sequence`, \
-                 `adapter`, `hidden`, `logits`, `token` or `embedding`",
+                 `adapter(…)`, `hidden`, `logits`, `token` or `embedding`",
             ),
         }
     }
@@ -138,6 +146,7 @@ impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Start { context } => write!(f, "start(context {context})"),
+            Self::Adapter { count } => write!(f, "adapter(count {count})"),
             Self::Extended { original } => write!(f, "extended(original {original})"),
             Self::State { layer, part } => write!(f, "state({part}, layer {layer})"),
             Self::Memory { layer, name } => write!(f, "memory({name}, layer {layer})"),

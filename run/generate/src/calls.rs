@@ -17,8 +17,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         of_features: bool,
     ) -> Result<Vec<EntryCall<'a>>, GenerateError> {
         let network = self.network;
-        let has_draft = |row: usize| self.rows[row].drafted > 0;
-        let some: Vec<usize> = (0..planned.len()).filter(|&row| planned[row] > 0).collect();
+        let has_draft = |index: usize| self.all[index].draft.length > 0;
+        let some: Vec<usize> = (0..planned.len()).filter(|&index| planned[index] > 0).collect();
         let kind = match want {
             StepRequest::All => Some(EntryKind::Scorer),
             StepRequest::Each => Some(EntryKind::Each),
@@ -26,19 +26,19 @@ impl<'a, E: Executor> Sequences<'a, E> {
         };
         if let Some(kind) = kind {
             let entry = network.only(kind)?;
-            let alone = entry.rows == 1;
+            let alone = entry.sequences == 1;
             let groups = some.chunks(if alone { 1 } else { some.len().max(1) });
             let entry = if alone { entry } else { self.covering(kind, &some)? };
             return Ok(groups.map(|group| self.call_of(entry, group, planned)).collect());
         }
         let (mut calls, mut together) = (Vec::new(), some.clone());
         if network.serves_parts() {
-            let reads = |&row: &usize| planned[row] > 1 && !has_draft(row);
-            for row in some.into_iter().filter(|row| reads(row)) {
-                let entry = network.step(1, planned[row], of_features)?;
-                calls.push(self.call_of(entry, &[row], planned));
+            let reads = |&index: &usize| planned[index] > 1 && !has_draft(index);
+            for index in some.into_iter().filter(reads) {
+                let entry = network.step(1, planned[index], of_features)?;
+                calls.push(self.call_of(entry, &[index], planned));
             }
-            together.retain(|row| !reads(row));
+            together.retain(|index| !reads(index));
         }
         if !together.is_empty() {
             calls.extend(self.shared(&together, planned, of_features)?);
@@ -51,26 +51,26 @@ impl<'a, E: Executor> Sequences<'a, E> {
     /// sequences without a draft. The function chooses the calls with the lower total cost.
     fn shared(
         &self,
-        rows: &[usize],
+        indices: &[usize],
         planned: &[usize],
         of_features: bool,
     ) -> Result<Vec<EntryCall<'a>>, GenerateError> {
         let network = self.network;
-        let longest = rows.iter().map(|&row| planned[row]).max().unwrap_or_default();
-        let plain = |rows: &[usize]| -> Result<EntryCall<'a>, GenerateError> {
-            let entry = network.step(span(rows), longest, of_features)?;
-            Ok(self.call_of(entry, rows, planned))
+        let longest = indices.iter().map(|&index| planned[index]).max().unwrap_or_default();
+        let plain = |indices: &[usize]| -> Result<EntryCall<'a>, GenerateError> {
+            let entry = network.step(span(indices), longest, of_features)?;
+            Ok(self.call_of(entry, indices, planned))
         };
         let (drafts, others): (Vec<usize>, Vec<usize>) =
-            rows.iter().partition(|&&row| self.rows[row].drafted > 0);
+            indices.iter().partition(|&&index| self.all[index].draft.length > 0);
         if drafts.is_empty() {
-            return Ok(vec![plain(rows)?]);
+            return Ok(vec![plain(indices)?]);
         }
-        let verifies = |rows: &[usize]| -> Result<EntryCall<'a>, GenerateError> {
-            let entry = self.covering(EntryKind::Verifier, rows)?;
-            Ok(self.call_of(entry, rows, planned))
+        let verifies = |indices: &[usize]| -> Result<EntryCall<'a>, GenerateError> {
+            let entry = self.covering(EntryKind::Verifier, indices)?;
+            Ok(self.call_of(entry, indices, planned))
         };
-        let together = vec![verifies(rows)?];
+        let together = vec![verifies(indices)?];
         if !network.serves_parts() {
             return Ok(together);
         }
@@ -84,28 +84,28 @@ impl<'a, E: Executor> Sequences<'a, E> {
     }
 
     /// Returns an entry point of the given kind that processes all given sequences in one call.
-    fn covering(&self, kind: EntryKind, rows: &[usize]) -> Result<&'a EntryPoint, GenerateError> {
-        self.network.of_kind(kind, span(rows)).map_or_else(|| self.network.only(kind), Ok)
+    fn covering(&self, kind: EntryKind, indices: &[usize]) -> Result<&'a EntryPoint, GenerateError> {
+        self.network.of_kind(kind, span(indices)).map_or_else(|| self.network.only(kind), Ok)
     }
 
     /// Returns the network call that processes the tokens that are planned for the given sequences.
-    fn call_of(&self, entry: &'a EntryPoint, rows: &[usize], planned: &[usize]) -> EntryCall<'a> {
-        let lowest = rows.first().copied().unwrap_or_default();
-        let first = lowest.min(planned.len() - entry.rows);
-        let ranges = (first..first + entry.rows).map(|row| {
-            let start = self.rows[row].seen;
-            let count = if rows.contains(&row) { planned[row].min(entry.chunk) } else { 0 };
+    fn call_of(&self, entry: &'a EntryPoint, indices: &[usize], planned: &[usize]) -> EntryCall<'a> {
+        let lowest = indices.first().copied().unwrap_or_default();
+        let first = lowest.min(planned.len() - entry.sequences);
+        let ranges = (first..first + entry.sequences).map(|index| {
+            let start = self.all[index].prefix.length;
+            let count = if indices.contains(&index) { planned[index].min(entry.chunk) } else { 0 };
             start..start + count
         });
         EntryCall { entry, first, ranges: ranges.collect() }
     }
 }
 
-/// Returns the number of consecutive rows of the batch, from the first to the last given row. The
-/// given rows are in ascending order.
-fn span(rows: &[usize]) -> usize {
-    match rows {
+/// Returns the number of consecutive sequences from the first to the last given one. The given
+/// indices are in ascending order.
+fn span(indices: &[usize]) -> usize {
+    match indices {
         [first, .., last] => last - first + 1,
-        _ => rows.len(),
+        _ => indices.len(),
     }
 }

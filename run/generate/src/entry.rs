@@ -45,7 +45,7 @@ pub(crate) struct Shared {
 /// The purpose for which the host calls an entry point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryKind {
-    /// The entry point chooses the next token for each row of the batch.
+    /// The entry point chooses the next token for each sequence.
     Step,
     /// The entry point returns the logits after each token of the call.
     Scorer,
@@ -63,11 +63,10 @@ pub(crate) enum EntryKind {
 pub(crate) struct EntryPoint {
     pub name: String,
     pub kind: EntryKind,
-    /// The number of rows of the batch that a call of the entry point computes. A call of the entry
-    /// point computes the whole batch, or a few consecutive rows of the batch.
-    pub rows: usize,
-    /// The number of new positions that a call of the entry point computes for each row of the
-    /// batch.
+    /// The number of sequences that a call of the entry point computes: the whole batch, or a few
+    /// consecutive sequences of it.
+    pub sequences: usize,
+    /// The number of new positions that a call of the entry point computes for each sequence.
     pub chunk: usize,
     pub arguments: Vec<ArgBinding>,
     pub logits: Option<usize>,
@@ -80,13 +79,13 @@ pub(crate) struct EntryPoint {
     pub results: usize,
 }
 
-/// The rows of the batch and the positions that one call of an entry point processes.
+/// The sequences and the positions that one call of an entry point processes.
 pub(crate) struct EntryCall<'n> {
     pub entry: &'n EntryPoint,
-    /// The first row of the batch that the call computes.
+    /// The index of the first sequence that the call computes.
     pub first: usize,
-    /// The positions that the call processes in each row of the batch, beginning with the row
-    /// `first`. The range of positions is empty for a row that the call does not change.
+    /// The positions that the call processes of each sequence, beginning with the index `first`. The
+    /// range of positions is empty for a sequence that the call does not change.
     pub ranges: Vec<Range<usize>>,
 }
 
@@ -96,7 +95,7 @@ pub(crate) enum ArgBinding {
     Tokens(TensorType),
     Features(TensorType),
     /// The start positions. The value is an integer from the host, or a tensor with one integer per
-    /// row of the batch.
+    /// sequence.
     Start(Option<TensorType>),
     Count(Option<TensorType>),
     /// Whether the sequences have more tokens than this number.
@@ -104,7 +103,8 @@ pub(crate) enum ArgBinding {
     State(usize),
     Memory(usize),
     Sequence(TensorType),
-    Adapter(TensorType),
+    /// The index of each adapter, and the number of adapters.
+    Adapter(TensorType, usize),
 }
 
 /// Whether an entry point takes tokens or features.
@@ -166,12 +166,12 @@ impl EntryPoint {
         let is_input = |role| role == Role::Tokens || (role == Role::Features && !of_tokens);
         let (_, input) = only(signature, arguments, "tokens", is_input)?;
         let chunk = input.ty.shape.get(1).copied().unwrap_or(1);
-        let rows = input.ty.shape.first().copied().unwrap_or_default();
-        let of_rows = |all: &[KeptTensor]| -> Vec<KeptTensor> {
-            all.iter().map(|one| KeptTensor { role: one.role, ty: one.ty.with_rows(rows) }).collect()
+        let sequences = input.ty.shape.first().copied().unwrap_or_default();
+        let of_call = |all: &[KeptTensor]| -> Vec<KeptTensor> {
+            all.iter().map(|one| KeptTensor { role: one.role, ty: one.ty.with_rows(sequences) }).collect()
         };
-        let (state, memory) = (of_rows(&shared.state), of_rows(&shared.memory));
-        let shared = &Shared { batch: rows, state, memory, originals: Vec::new(), ..*shared };
+        let (state, memory) = (of_call(&shared.state), of_call(&shared.memory));
+        let shared = &Shared { batch: sequences, state, memory, originals: Vec::new(), ..*shared };
         only(signature, arguments, "count", |role| role == Role::Count)?;
         let kind = Self::kind(signature, shared, chunk)?;
         let kept = match kind {
@@ -190,15 +190,18 @@ impl EntryPoint {
         let place = |role| results.iter().position(|result| result.role == role);
         let hidden = place(Role::Hidden);
         if let Some(result) = hidden.map(|index| &results[index]) {
-            let is_shaped = matches!(result.ty.shape[..], [b, s, _] if (b, s) == (rows, chunk));
+            let is_shaped = matches!(result.ty.shape[..], [b, s, _] if (b, s) == (sequences, chunk));
             if !is_shaped || result.ty.element != ElementType::F32 {
-                return Err(refuse(signature, format!("gives `{result}`, expected `f32[{rows},{chunk},…]`")));
+                return Err(refuse(
+                    signature,
+                    format!("gives `{result}`, expected `f32[{sequences},{chunk},…]`"),
+                ));
             }
         }
         Ok(Self {
             name: name.clone(),
             kind,
-            rows,
+            sequences,
             chunk,
             arguments: bound,
             logits: place(Role::Logits),
@@ -241,7 +244,7 @@ impl EntryPoint {
     /// Returns the cost of a network call, in units of the cost of one token. Every network call
     /// has a fixed cost, because every network call reads all weights.
     pub fn cost(&self) -> usize {
-        CALL + self.rows * self.chunk
+        CALL + self.sequences * self.chunk
     }
 
     /// Returns the number of features per position, if the entry point takes features instead of
@@ -283,7 +286,7 @@ impl ArgBinding {
             true => Ok(expected),
             false => Err(refuse(signature, format!("takes `{argument}`, expected the type {expected}"))),
         };
-        let of_rows = || match argument.is_host_scalar() && batch == 1 {
+        let of_each = || match argument.is_host_scalar() && batch == 1 {
             true => Ok(None),
             false => expect(i32s(&[batch])).map(Some),
         };
@@ -294,7 +297,7 @@ impl ArgBinding {
         Ok(match argument.role {
             Role::Tokens => Self::Tokens(expect(i32s(&[batch, chunk]))?),
             Role::Features => match (argument.ty.shape.as_slice(), argument.ty.element.is_float()) {
-                (&[rows, positions, _], true) if (rows, positions) == (batch, chunk) => {
+                (&[sequences, positions, _], true) if (sequences, positions) == (batch, chunk) => {
                     Self::Features(argument.ty.clone())
                 }
                 _ => {
@@ -303,13 +306,13 @@ impl ArgBinding {
                     return Err(refuse(signature, why));
                 }
             },
-            Role::Start { .. } => Self::Start(of_rows()?),
-            Role::Count => Self::Count(of_rows()?),
-            Role::Extended { original } => Self::Extended(of_rows()?, original),
+            Role::Start { .. } => Self::Start(of_each()?),
+            Role::Count => Self::Count(of_each()?),
+            Role::Extended { original } => Self::Extended(of_each()?, original),
             Role::State { .. } => Self::State(index(&shared.state, "which other entry points do not")?),
             Role::Memory { .. } => Self::Memory(index(&shared.memory, "which no entry point fills")?),
             Role::Sequence => Self::Sequence(expect(i32s(&[batch]))?),
-            Role::Adapter => Self::Adapter(expect(i32s(&[batch]))?),
+            Role::Adapter { count } => Self::Adapter(expect(i32s(&[batch]))?, count),
             Role::Plain | Role::Hidden | Role::Logits | Role::Token | Role::Embedding => {
                 return Err(refuse(signature, format!("takes `{argument}`, whose role no session fills")));
             }

@@ -105,14 +105,14 @@ pub enum GenerateError {
         /// The number of token ids in the vocabulary.
         vocabulary: usize,
     },
-    /// A text cannot join a batch, because no row of the batch is free.
+    /// A sequence cannot join a batch, because the batch is full.
     #[error(
-        "all {rows} sequences of the batch are in use; wait until one of the sequences ends, or build \
+        "all {sequences} sequences of the batch are in use; wait until one of the sequences ends, or build \
         the program with a larger batch size"
     )]
     Full {
-        /// The number of rows in the batch, all of which are in use.
-        rows: usize,
+        /// The number of sequences of the batch.
+        sequences: usize,
     },
     /// A prompt has no tokens.
     #[error("the prompt has no tokens, expected at least one")]
@@ -148,19 +148,43 @@ pub enum GenerateError {
         /// point.
         why: String,
     },
-    /// A call of the decoder needs the encoder's output, but the encoder has not run yet.
+    /// The decoder needs the encoder's output, but there is no input for the encoder.
     #[error(
-        "the network reads the output of its encoder, but no call has run the encoder; call `Session::encode` \
-        first, or set the source in `SequenceInput`"
+        "the network reads the output of its encoder, but no call has run the encoder; set `source` in the \
+        prompt, or call `Session::encode` first"
     )]
     NoMemory,
-    /// The number of features does not match the features per position, or exceeds the encoder's limit.
-    #[error("the source for the encoder has {found} feature values, expected {expected}")]
+    /// There is an input for the encoder, but the network has no encoder.
+    #[error("the prompt has a source, but the network has no encoder; leave `source` out")]
+    NoEncoder,
+    /// The input for the encoder has the wrong kind.
+    #[error("the encoder takes {takes}, but the source of the prompt is {found}; pass {takes}", found = other(.takes))]
+    SourceKind {
+        /// The kind that the encoder takes, `tokens` or `features`.
+        takes: &'static str,
+    },
+    /// Features have the wrong shape.
+    #[error(
+        "{found} feature values with a width of {width} are no features for the network, expected 1 to {most} \
+        vectors with a width of {expected}"
+    )]
     Features {
-        /// The number of feature values that the caller passed.
+        /// The number of values that the caller passed.
         found: usize,
-        /// A description of the numbers of feature values that the network accepts.
-        expected: String,
+        /// The width that the caller passed.
+        width: usize,
+        /// The width that the network takes.
+        expected: usize,
+        /// The largest number of vectors.
+        most: usize,
+    },
+    /// The index of an adapter is out of range.
+    #[error("the adapter is {adapter}, expected 0 to {count}; index 0 selects no adapter")]
+    Adapter {
+        /// The index of the adapter.
+        adapter: u32,
+        /// The number of adapters that the network has.
+        count: usize,
     },
     /// The program lacks an entry point that the request needs.
     #[error("the program has no entry point {}", for_what(.role))]
@@ -177,8 +201,8 @@ pub enum GenerateError {
     /// XLA or the PJRT plugin that contains XLA failed.
     #[error(transparent)]
     Pjrt(#[from] pjrt::PjrtError),
-    /// A tensor and the executor belong to different engines.
-    #[error("a tensor and the program belong to different engines; pass tensors of the program's engine")]
+    /// The program belongs to XLA, but the caller asked for a network of IREE.
+    #[error("the program runs on XLA, expected a program for IREE; call `Program::into_network` instead")]
     OtherEngine,
     /// The bytes of the tokenizer's tokens cannot be determined.
     #[error(
@@ -337,10 +361,15 @@ fn place(at: &Option<(usize, usize)>) -> String {
     at.map_or(String::new(), |(line, column)| format!(" at line {line}, column {column}"))
 }
 
+fn other(takes: &str) -> &'static str {
+    if takes == "tokens" { "features" } else { "tokens" }
+}
+
 fn for_what(role: &Role) -> String {
     match role {
         Role::Tokens => "that takes an argument with the role `tokens`".into(),
-        Role::Adapter => "that takes an argument with the role `adapter`".into(),
+        Role::Features => "that takes an argument with the role `features`".into(),
+        Role::Adapter { .. } => "that takes an argument with the role `adapter`".into(),
         role => format!("that takes a single token and gives a result with the role `{role}`"),
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use ops::{ElementType, TensorType, Value};
-use runtime::{Buffer, Runtime, VmFunction, VmModule};
+use runtime::{Buffer, Runtime, Transfers, VmFunction, VmModule};
 use trace::{Evaluation, Trace, evaluate};
 
 use crate::GenerateError;
@@ -126,8 +126,13 @@ pub trait Executor {
         self.write_range(ty, buffer, ty.with_rows(first).bytes(), &self.read(&rows)?)
     }
 
+    /// Returns how many bytes were copied between host and device so far.
+    fn transfers(&self) -> Transfers {
+        Transfers::default()
+    }
+
     /// Whether the host can access tensors on the device as fast as host memory. If the host cannot
-    /// access tensors fast, Tracewright copies the state of a text only on the device.
+    /// access tensors fast, Tracewright copies the state of a sequence only on the device.
     fn is_in_host_memory(&self) -> bool {
         true
     }
@@ -217,6 +222,10 @@ impl Executor for Iree {
     ) -> Result<Buffer, GenerateError> {
         buffer.put_rows(first, rows)?;
         Ok(buffer)
+    }
+
+    fn transfers(&self) -> Transfers {
+        self.runtime.transfers()
     }
 
     fn call(&self, entry: &str, arguments: Vec<CallArgument<Buffer>>) -> Result<Vec<Buffer>, GenerateError> {

@@ -1,5 +1,4 @@
-//! Continues one text: [`TokenOptions`] contains the options for generating a text, and
-//! [`Generated`] contains the generated text.
+//! Continues one sequence: [`TokenOptions`] contains the options, and [`Generated`] the new tokens.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -8,7 +7,7 @@ use std::time::Duration;
 use crate::constraint::Guide;
 use crate::{Constraint, GenerateError, Sampler, Sampling, TextBounds, TokenLogprobs};
 
-/// Options for continuing a text, with token ids. [`GenerateOptions`](crate::GenerateOptions)
+/// Options for continuing a sequence, with token ids. [`GenerateOptions`](crate::GenerateOptions)
 /// contains the options of `TokenOptions` with text instead of token ids.
 ///
 /// ```
@@ -23,7 +22,7 @@ pub struct TokenOptions {
     /// The largest number of tokens that the model generates.
     pub max_tokens: usize,
     /// The largest number of tokens of prompt and answer. With `None`, only
-    /// [`max_tokens`](Self::max_tokens) and the context limit the text.
+    /// [`max_tokens`](Self::max_tokens) and the context limit the sequence.
     pub max_length: Option<usize>,
     /// The settings of the sampler.
     pub sampling: Sampling,
@@ -54,12 +53,12 @@ impl Default for TokenOptions {
     }
 }
 
-/// The reason why a text ended.
+/// The reason why a sequence ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
     /// The model chose a stop token, or the constraint allows no further token.
     Stop,
-    /// The text has the requested number of tokens.
+    /// The sequence has the requested number of tokens.
     Length,
     /// The context is full, so there is no room for another token.
     Context,
@@ -70,9 +69,9 @@ pub enum Finish {
 /// The result of [`Session::generate`](crate::Session::generate).
 #[derive(Clone, Debug)]
 pub struct Generated {
-    /// The new tokens of the text, without the stop token.
+    /// The new tokens of the sequence, without the stop token.
     pub tokens: Vec<u32>,
-    /// The reason why the text ended.
+    /// The reason why the sequence ended.
     pub finish: Finish,
     /// For each new token, the logits over the vocabulary; the list is empty unless
     /// [`TokenOptions::keep_logits`] is set.
@@ -96,8 +95,8 @@ pub struct Generated {
     pub accepted: usize,
 }
 
-/// The row of a text that ended, and the text, or the error that ended the text.
-pub type EndedText = (usize, Result<Generated, GenerateError>);
+/// The index of a sequence that ended, and its tokens, or the error that ended it.
+pub type EndedSequence = (usize, Result<Generated, GenerateError>);
 
 impl Generated {
     /// Returns the number of processed prompt tokens per second, or 0 if the network processed no
@@ -117,7 +116,7 @@ fn rate(count: usize, time: Duration) -> f64 {
     if count == 0 { 0.0 } else { count as f64 / time.as_secs_f64().max(1e-9) }
 }
 
-/// The outputs that a text needs from the next network call.
+/// The outputs that a sequence needs from the next network call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum StepRequest {
     Nothing,
@@ -129,16 +128,16 @@ pub(crate) enum StepRequest {
     Each,
 }
 
-/// The output of a network call for one row of the batch.
+/// The output of a network call for one sequence.
 pub(crate) enum StepOutput {
-    /// The network call returns no output for a row of the batch. Either the network has not
-    /// processed all tokens of the row yet, or the row has no tokens.
+    /// The network call returns no output. Either the network has not processed all tokens of the
+    /// sequence yet, or the sequence has no tokens.
     Nothing,
-    /// The most likely token after the last token of the row.
+    /// The most likely token after the last token.
     Token(u32),
     /// The most likely next token after each token of the call.
     Tokens(Vec<u32>),
-    /// The logits after the last token of the row. With [`StepRequest::All`], the list contains the
+    /// The logits after the last token. With [`StepRequest::All`], the list contains the
     /// logits after each token of the call.
     Logits(Vec<Vec<f32>>),
     /// The first output follows the last token before a draft, and each further output follows a
@@ -146,17 +145,17 @@ pub(crate) enum StepOutput {
     Verified(Vec<StepOutput>),
 }
 
-/// The state of one text that the model is continuing.
+/// The generation of one sequence.
 pub(crate) struct Generation {
     options: TokenOptions,
     sampler: Sampler,
     guide: Option<Guide>,
     generated: Generated,
-    /// The tokens that the grammar requires as the continuation of the text. The network processes
+    /// The tokens that the grammar requires as the continuation of the sequence. The network processes
     /// the required tokens one by one, because the caller needs the logits.
     forced: VecDeque<u32>,
     /// Whether the network has processed the whole prompt.
-    begun: bool,
+    has_prompt: bool,
     /// The output of the network, while the constraint computes the allowed tokens.
     waiting: Option<StepOutput>,
     /// The chosen token, while the constraint computes the required tokens after it.
@@ -164,7 +163,7 @@ pub(crate) struct Generation {
 }
 
 impl Generation {
-    /// Starts to generate a text that continues a prompt.
+    /// Starts to continue a prompt.
     ///
     /// # Errors
     /// Returns an error if the prompt is empty or leaves no room for a token, or a setting is out of
@@ -185,8 +184,8 @@ impl Generation {
         };
         let guide = options.constraint.as_ref().map(Constraint::begin);
         let forced = VecDeque::new();
-        let (begun, waiting, chosen) = (false, None, None);
-        Ok(Self { options: options.clone(), sampler, guide, generated, forced, begun, waiting, chosen })
+        let (has_prompt, waiting, chosen) = (false, None, None);
+        Ok(Self { options: options.clone(), sampler, guide, generated, forced, has_prompt, waiting, chosen })
     }
 
     /// Returns the errors of [`new`](Self::new), but starts nothing.
@@ -201,7 +200,7 @@ impl Generation {
         Sampler::new(&options.sampling)
     }
 
-    /// Returns the outputs that the text needs from the next network call. Without sampling, the
+    /// Returns the outputs that the sequence needs from the next network call. Without sampling, the
     /// compiled module computes the argmax. If the module computes the argmax, the call copies only
     /// eight bytes to the host: the token and the token's logit.
     pub fn want(&self) -> StepRequest {
@@ -217,9 +216,9 @@ impl Generation {
         self.options.keep_logits || self.options.logprobs.is_some()
     }
 
-    /// Adds the duration of a network call to the statistics of the text.
+    /// Adds the duration of a network call to the statistics of the sequence.
     pub fn spend(&mut self, time: Duration) {
-        match self.begun {
+        match self.has_prompt {
             false => self.generated.prefill += time,
             true => {
                 self.generated.decode += time;
@@ -229,15 +228,15 @@ impl Generation {
     }
 
     /// Whether the network has processed the whole prompt.
-    pub fn has_begun(&self) -> bool {
-        self.begun
+    pub fn has_prompt(&self) -> bool {
+        self.has_prompt
     }
 
-    /// Returns the largest number of draft tokens for which the text has room. A call that verifies
+    /// Returns the largest number of draft tokens for which the sequence has room. A call that verifies
     /// a draft chooses one token in addition to the accepted draft tokens. While the network
-    /// processes the prompt, the text has no room for draft tokens.
+    /// processes the prompt, the sequence has no room for draft tokens.
     pub fn room_for_draft(&self) -> usize {
-        match self.begun {
+        match self.has_prompt {
             true => self.options.max_tokens.saturating_sub(self.generated.tokens.len() + 1),
             false => 0,
         }
@@ -249,9 +248,9 @@ impl Generation {
         self.generated.accepted += accepted;
     }
 
-    /// Takes the network's output after the tokens in `seen`, and chooses the next token. Returns
+    /// Takes the network's output after the tokens in `before`, and chooses the next token. Returns
     /// the chosen token, followed by the tokens that the grammar then requires. At the end of the
-    /// text, the returned list is empty. If the constraint is not ready after `patience`, the result
+    /// sequence, the returned list is empty. If the constraint is not ready after `patience`, the result
     /// is `None`, and the next call continues with [`StepOutput::Nothing`]. Without `patience`, the
     /// function waits for the constraint.
     ///
@@ -260,12 +259,12 @@ impl Generation {
     pub fn next(
         &mut self,
         answer: StepOutput,
-        (seen, context): (&[u32], usize),
+        (before, context): (&[u32], usize),
         patience: Option<Duration>,
         mut on_token: impl FnMut(u32) -> ControlFlow<()>,
     ) -> Result<Option<Vec<u32>>, GenerateError> {
-        if !self.begun {
-            self.begin(seen.len());
+        if !self.has_prompt {
+            self.end_prompt(before.len());
         }
         if self.generated.tokens.len() == self.options.max_tokens {
             return Ok(Some(Vec::new()));
@@ -278,7 +277,7 @@ impl Generation {
                     self.waiting = Some(answer);
                     return Ok(None);
                 }
-                match self.answered(answer, seen)? {
+                match self.answered(answer, before)? {
                     Some(token) => token,
                     None => {
                         self.generated.finish = Finish::Stop;
@@ -297,8 +296,8 @@ impl Generation {
         }
         let last = new.len() - 1;
         for (i, &token) in new.iter().enumerate() {
-            let is_full = seen.len() + i == context;
-            if let Some(finish) = self.take(token, i == last, is_full, &mut on_token) {
+            let is_full = before.len() + i == context;
+            if let Some(finish) = self.append(token, i == last, is_full, &mut on_token) {
                 self.generated.finish = finish;
                 return Ok(Some(Vec::new()));
             }
@@ -306,7 +305,7 @@ impl Generation {
         Ok(Some(new))
     }
 
-    /// Whether the text waits for its constraint, and needs no call of the network.
+    /// Whether the sequence waits for its constraint, and needs no call of the network.
     pub fn is_waiting(&self) -> bool {
         self.waiting.is_some() || self.chosen.is_some()
     }
@@ -319,17 +318,17 @@ impl Generation {
     }
 
     /// Notes that the network has processed the prompt, which has `prompt` tokens.
-    fn begin(&mut self, prompt: usize) {
-        self.begun = true;
+    fn end_prompt(&mut self, prompt: usize) {
+        self.has_prompt = true;
         let room = self.options.max_length.map_or(usize::MAX, |length| length.saturating_sub(prompt));
         self.options.max_tokens = self.options.max_tokens.min(room);
         let end = prompt.checked_add(self.options.max_tokens);
         self.sampler.begin(TextBounds { prompt, end, stop_tokens: self.options.stop_tokens.clone() });
     }
 
-    /// Chooses the next token from an output of the network. The result is `None` if the text is
+    /// Chooses the next token from an output of the network. The result is `None` if the sequence is
     /// complete.
-    fn answered(&mut self, answer: StepOutput, seen: &[u32]) -> Result<Option<u32>, GenerateError> {
+    fn answered(&mut self, answer: StepOutput, before: &[u32]) -> Result<Option<u32>, GenerateError> {
         let mut rows = match answer {
             StepOutput::Token(token) => {
                 self.sampler.pass();
@@ -343,7 +342,7 @@ impl Generation {
         let logits = rows.pop().unwrap_or_default();
         let token = match self.forced.pop_front() {
             Some(token) => token,
-            None => match self.choose(seen, &logits)? {
+            None => match self.choose(before, &logits)? {
                 Some(token) => token,
                 None => return Ok(None),
             },
@@ -372,8 +371,8 @@ impl Generation {
         })
     }
 
-    /// Adds a token to the text. If the text ends, the function returns the reason.
-    fn take(
+    /// Adds a token to the sequence. If the sequence ends, the function returns the reason.
+    fn append(
         &mut self,
         token: u32,
         is_last: bool,
@@ -399,11 +398,11 @@ impl Generation {
         }
     }
 
-    /// Chooses the next token from the given logits. The result is `None` if the text is complete.
-    fn choose(&mut self, seen: &[u32], logits: &[f32]) -> Result<Option<u32>, GenerateError> {
-        let Some(guide) = &mut self.guide else { return self.sampler.choose(seen, logits).map(Some) };
+    /// Chooses the next token from the given logits. The result is `None` if the sequence is complete.
+    fn choose(&mut self, before: &[u32], logits: &[f32]) -> Result<Option<u32>, GenerateError> {
+        let Some(guide) = &mut self.guide else { return self.sampler.choose(before, logits).map(Some) };
         let Some(allowed) = guide.allowed()? else { return Ok(None) };
-        let token = self.sampler.choose_among(seen, logits, |token| allowed.has(token))?;
+        let token = self.sampler.choose_among(before, logits, |token| allowed.has(token))?;
         if !self.options.stop_tokens.contains(&token) {
             guide.advance(token, self.options.max_tokens - self.generated.tokens.len() - 1)?;
         }
@@ -414,12 +413,12 @@ impl Generation {
         &self.generated.logprobs
     }
 
-    /// Returns the tokens of the text so far, and the reason why the text ended.
+    /// Returns the tokens of the sequence so far, and the reason why the sequence ended.
     pub fn into_generated(self) -> Generated {
         self.generated
     }
 
-    /// Returns the tokens of the text so far, with [`Finish::Cancelled`] as the reason why the text
+    /// Returns the tokens of the sequence so far, with [`Finish::Cancelled`] as the reason why the sequence
     /// ended.
     pub fn cancelled(self) -> Generated {
         Generated { finish: Finish::Cancelled, ..self.generated }

@@ -8,7 +8,6 @@
 #![warn(missing_docs)]
 
 mod ahead;
-mod any_executor;
 mod batch;
 mod calls;
 mod chat_template;
@@ -25,13 +24,13 @@ mod gguf;
 mod model_file;
 mod network;
 mod prefix;
+mod prompt;
 mod reply;
-mod row;
 mod sample;
 mod saved;
 mod schedule;
 mod schema_error;
-mod sequence_input;
+mod sequence;
 mod sequences;
 mod session;
 mod snapshot;
@@ -42,7 +41,6 @@ mod text;
 mod without_grammar;
 mod xla;
 
-pub use any_executor::{AnyBuffer, AnyExecutor};
 pub use batch::Batch;
 pub use chat_template::chat_template;
 #[cfg(feature = "grammar")]
@@ -55,18 +53,18 @@ pub use defaults::{GenerationDefaults, generation_defaults};
 pub use device_tensor::{DeviceTensor, XlaBuffer};
 pub use error::{GenerateError, SavedFault};
 pub use executor::{CallArgument, Evaluator, Executor, Iree};
-pub use generation::{EndedText, Finish, Generated, TokenOptions};
+pub use generation::{EndedSequence, Finish, Generated, TokenOptions};
 pub use gguf::gguf_text;
 pub use network::{MtpModule, Network, check_tokens};
+pub use prompt::{EncoderInput, Features, Prompt, PromptPart};
 pub use reply::{Follow, GenerateOptions, Reply};
 pub use sample::{
     Breakers, Dry, LogitRules, Logprob, Mirostat, MirostatVersion, Penalties, Sampler, Sampling,
     SamplingStep, TextBounds, TokenLogprobs, Xtc,
 };
 pub use saved::SavedSequence;
-pub use schedule::{Budgeted, RowWork, Schedule, Together};
+pub use schedule::{Budgeted, Schedule, SequenceWork, Together};
 pub use schema_error::{SchemaError, SchemaNote, SchemaSyntaxError};
-pub use sequence_input::{EncoderInput, InputPart, SequenceInput};
 pub use session::Session;
 pub use speculate::{Certainty, DraftModel, Drafter, Lookup, MtpDrafter};
 pub use stop::{StopMatch, StopStrings, stop_tokens};

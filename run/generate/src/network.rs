@@ -21,8 +21,8 @@ pub struct Network<E: Executor = Iree> {
     /// The entry points that take features instead of tokens, but otherwise equal the entry points
     /// in `steps`.
     feature_steps: Vec<EntryPoint>,
-    /// Entry points that are not in `steps` or `feature_steps`, sorted by the number of rows of the
-    /// batch that each entry point computes. For each number of rows of the batch, the list
+    /// Entry points that are not in `steps` or `feature_steps`, sorted by the number of sequences
+    /// that each entry point computes. For each number of sequences, the list
     /// contains at most one entry point of each kind.
     others: Vec<EntryPoint>,
     shared: Shared,
@@ -40,7 +40,7 @@ pub(crate) struct MtpEntries {
     pub width: usize,
 }
 
-/// The new tokens for a row of the batch, and the position of the first new token.
+/// The new tokens of a sequence, and the position of the first new token.
 #[derive(Clone, Default)]
 pub(crate) struct Feed<'a> {
     pub tokens: &'a [u32],
@@ -109,8 +109,14 @@ impl<E: Executor> Network<E> {
             match (entry.kind, entry.features()) {
                 (EntryKind::Step, None) => steps.push(entry),
                 (EntryKind::Step, Some(_)) => feature_steps.push(entry),
+                (EntryKind::Encoder, _) if entry.sequences != shared.batch => {
+                    let why =
+                        format!("computes {}, expected the whole batch of {}", entry.sequences, shared.batch);
+                    return Err(refuse(signature, why));
+                }
                 (kind, _) => {
-                    let is_same = |other: &&EntryPoint| other.kind == kind && other.rows == entry.rows;
+                    let is_same =
+                        |other: &&EntryPoint| other.kind == kind && other.sequences == entry.sequences;
                     if let Some(first) = others.iter().find(is_same) {
                         return Err(refuse(signature, twice(kind, &first.name)));
                     }
@@ -120,9 +126,9 @@ impl<E: Executor> Network<E> {
         }
         steps.sort_by_key(|entry| entry.chunk);
         feature_steps.sort_by_key(|entry| entry.chunk);
-        others.sort_by_key(|entry| entry.rows);
-        // Every row of the batch needs an entry point that can compute this row.
-        let serves_all = |entry: &EntryPoint| entry.chunk == 1 && entry.rows == shared.batch;
+        others.sort_by_key(|entry| entry.sequences);
+        // Every sequence needs an entry point that can compute it.
+        let serves_all = |entry: &EntryPoint| entry.chunk == 1 && entry.sequences == shared.batch;
         match steps.iter().any(serves_all) {
             true => Ok(Self { executor, steps, feature_steps, others, shared, mtp }),
             false => Err(GenerateError::NoEntryPoint { role: Role::Token }),
@@ -155,9 +161,9 @@ impl<E: Executor> Network<E> {
         self.shared.batch
     }
 
-    /// Checks that `tokens` can follow a sequence of `seen` tokens.
-    pub(crate) fn check(&self, tokens: &[u32], seen: usize) -> Result<(), GenerateError> {
-        check_tokens(tokens, seen, self.shared.context, self.shared.vocabulary)
+    /// Checks that `tokens` can follow a sequence of `before` tokens.
+    pub(crate) fn check(&self, tokens: &[u32], before: usize) -> Result<(), GenerateError> {
+        check_tokens(tokens, before, self.shared.context, self.shared.vocabulary)
     }
 
     /// The largest number of tokens that a sequence of `length` tokens can grow to without a change
@@ -171,14 +177,13 @@ impl<E: Executor> Network<E> {
         self.shared.originals.first().is_some_and(|&original| length > original)
     }
 
-    /// Whether a network call can compute a few rows of the batch without the other rows. If a
-    /// network call computes only a few rows of the batch, the other rows take no time.
+    /// Whether a network call can compute a few sequences without the others, which then take no time.
     pub(crate) fn serves_parts(&self) -> bool {
-        self.steps.iter().any(|entry| entry.rows < self.shared.batch)
+        self.steps.iter().any(|entry| entry.sequences < self.shared.batch)
     }
 
-    /// Chooses the entry point that computes `positions` new positions for `span` consecutive rows
-    /// of the batch. If `positions` is at least the largest chunk, the function chooses an entry
+    /// Chooses the entry point that computes `positions` new positions for `span` consecutive
+    /// sequences. If `positions` is at least the largest chunk, the function chooses an entry
     /// point with the largest chunk. If `positions` is below the largest chunk, the function
     /// chooses the entry point with the lowest cost.
     pub(crate) fn step(
@@ -210,19 +215,13 @@ impl<E: Executor> Network<E> {
         !self.shared.memory.is_empty()
     }
 
-    /// Whether the entry points take the index of an adapter.
-    pub(crate) fn adapts(&self) -> bool {
-        let mut arguments = self.steps.iter().flat_map(|entry| &entry.arguments);
-        arguments.any(|bound| matches!(bound, ArgBinding::Adapter(_)))
-    }
-
-    /// Returns an entry point of the given kind that computes at least `span` consecutive rows of
-    /// the batch, if such an entry point exists.
+    /// Returns an entry point of the given kind that computes at least `span` consecutive
+    /// sequences, if such an entry point exists.
     pub(crate) fn of_kind(&self, kind: EntryKind, span: usize) -> Option<&EntryPoint> {
-        self.others.iter().find(|entry| entry.kind == kind && entry.rows >= span)
+        self.others.iter().find(|entry| entry.kind == kind && entry.sequences >= span)
     }
 
-    /// Returns the entry point of the given kind that computes the fewest rows of the batch.
+    /// Returns the entry point of the given kind that computes the fewest sequences.
     pub(crate) fn only(&self, kind: EntryKind) -> Result<&EntryPoint, GenerateError> {
         let name = match kind {
             EntryKind::Step => "decode",
@@ -247,7 +246,7 @@ impl<E: Executor> Network<E> {
         &self.shared.state
     }
 
-    /// Whether a row of the batch can be rewound to the position `to`, after network calls have
+    /// Whether a sequence can be rewound to the position `to`, after network calls have
     /// written all positions below `written`.
     pub(crate) fn rewinds(&self, written: usize, to: usize) -> bool {
         let mut parts = self.shared.state.iter().filter_map(KeptTensor::part);
@@ -259,18 +258,18 @@ impl<E: Executor> Network<E> {
         self.shared.state.iter().map(|slot| self.executor.zeros(&slot.ty)).collect()
     }
 
-    /// Calls an entry point with new positions for consecutive rows of the batch, beginning with
-    /// the row `first`. The call consumes the state and returns the new state. After an error, the
+    /// Calls an entry point with new positions for consecutive sequences, beginning with
+    /// the index `first`. The call consumes the state and returns the new state. After an error, the
     /// state of the batch is lost. The call does not change the output of the encoder.
     pub(crate) fn call(
         &self,
         entry: &EntryPoint,
         first: usize,
-        rows: &[Feed<'_>],
+        feeds: &[Feed<'_>],
         state: &mut Vec<E::Buffer>,
         memory: &[E::Buffer],
     ) -> Result<StepResults<E::Buffer>, GenerateError> {
-        self.call_with(&self.shared, entry, first, rows, state, memory)
+        self.call_with(&self.shared, entry, first, feeds, state, memory)
     }
 
     /// Calls an entry point of the network, or an entry point of the module for multi-token
@@ -280,17 +279,17 @@ impl<E: Executor> Network<E> {
         shared: &Shared,
         entry: &EntryPoint,
         first: usize,
-        rows: &[Feed<'_>],
+        feeds: &[Feed<'_>],
         state: &mut Vec<E::Buffer>,
         memory: &[E::Buffer],
     ) -> Result<StepResults<E::Buffer>, GenerateError> {
         let mut whole: Vec<E::Buffer> = std::mem::take(state);
         let mut held = Vec::with_capacity(whole.len());
-        if entry.rows == shared.batch {
+        if entry.sequences == shared.batch {
             held.extend(whole.drain(..).map(Some));
         } else {
             for (tensor, buffer) in shared.state.iter().zip(&mut whole) {
-                held.push(Some(self.executor.rows(buffer, &tensor.ty.with_rows(entry.rows), first)?));
+                held.push(Some(self.executor.rows(buffer, &tensor.ty.with_rows(entry.sequences), first)?));
             }
         }
         let mut arguments = Vec::with_capacity(entry.arguments.len());
@@ -304,7 +303,7 @@ impl<E: Executor> Network<E> {
                     let filled = memory.get(*slot).ok_or(GenerateError::NoMemory)?;
                     CallArgument::Buffer(self.copied(&shared.memory[*slot].ty, filled, entry, first)?)
                 }
-                bound => self.input(bound, entry.chunk, first, rows)?,
+                bound => self.input(bound, entry.chunk, first, feeds)?,
             });
         }
         let results = self.executor.call(&entry.name, arguments)?;
@@ -340,51 +339,53 @@ impl<E: Executor> Network<E> {
         entry: &EntryPoint,
         first: usize,
     ) -> Result<E::Buffer, GenerateError> {
-        if entry.rows == self.shared.batch {
+        if entry.sequences == self.shared.batch {
             return self.executor.copy(ty, filled);
         }
-        self.executor.copied_rows(filled, &ty.with_rows(entry.rows), first)
+        self.executor.copied_rows(filled, &ty.with_rows(entry.sequences), first)
     }
 
-    /// Creates an argument of a network call that contains one or several numbers for each row of
-    /// the batch.
+    /// Creates an argument of a network call that contains one or several numbers for each
+    /// sequence.
     fn input(
         &self,
         bound: &ArgBinding,
         chunk: usize,
         first: usize,
-        rows: &[Feed<'_>],
+        feeds: &[Feed<'_>],
     ) -> Result<CallArgument<E::Buffer>, GenerateError> {
         let upload = |ty: &TensorType, numbers: &mut dyn Iterator<Item = u32>| {
             let bytes: Vec<u8> = numbers.flat_map(u32::to_le_bytes).collect();
             self.executor.upload(ty, &bytes).map(CallArgument::Buffer)
         };
-        let of_rows = |ty: &Option<TensorType>, number: &dyn Fn(&Feed<'_>) -> usize| match ty {
-            None => Ok(CallArgument::Scalar(rows.first().map_or(0, number) as i32)),
-            Some(ty) => upload(ty, &mut rows.iter().map(|row| number(row) as u32)),
+        let of_each = |ty: &Option<TensorType>, number: &dyn Fn(&Feed<'_>) -> usize| match ty {
+            None => Ok(CallArgument::Scalar(feeds.first().map_or(0, number) as i32)),
+            Some(ty) => upload(ty, &mut feeds.iter().map(|feed| number(feed) as u32)),
         };
         match bound {
             ArgBinding::Tokens(ty) => {
-                let padded = |row: &Feed<'_>| {
-                    let padding = std::iter::repeat_n(0, chunk - row.tokens.len());
-                    row.tokens.iter().copied().chain(padding).collect::<Vec<u32>>()
+                let padded = |feed: &Feed<'_>| {
+                    let padding = std::iter::repeat_n(0, chunk - feed.tokens.len());
+                    feed.tokens.iter().copied().chain(padding).collect::<Vec<u32>>()
                 };
-                upload(ty, &mut rows.iter().flat_map(padded))
+                upload(ty, &mut feeds.iter().flat_map(padded))
             }
             ArgBinding::Features(ty) => {
-                let of_row = ty.count() / rows.len().max(1);
-                let padded = rows.iter().flat_map(|row| {
-                    let padding = std::iter::repeat_n(0.0, of_row - row.features.len());
-                    row.features.iter().map(|&number| f64::from(number)).chain(padding)
+                let of_each = ty.count() / feeds.len().max(1);
+                let padded = feeds.iter().flat_map(|feed| {
+                    let padding = std::iter::repeat_n(0.0, of_each - feed.features.len());
+                    feed.features.iter().map(|&number| f64::from(number)).chain(padding)
                 });
                 let value = Value::new(ty.clone(), padded);
                 self.executor.upload(ty, &value.to_bytes()).map(CallArgument::Buffer)
             }
-            ArgBinding::Start(ty) => of_rows(ty, &|row| row.start),
-            ArgBinding::Count(ty) => of_rows(ty, &|row| row.tokens.len()),
-            ArgBinding::Extended(ty, original) => of_rows(ty, &|row| (row.length > *original).into()),
-            ArgBinding::Sequence(ty) => upload(ty, &mut (first..first + rows.len()).map(|row| row as u32)),
-            ArgBinding::Adapter(ty) => upload(ty, &mut rows.iter().map(|row| row.adapter)),
+            ArgBinding::Start(ty) => of_each(ty, &|feed| feed.start),
+            ArgBinding::Count(ty) => of_each(ty, &|feed| feed.tokens.len()),
+            ArgBinding::Extended(ty, original) => of_each(ty, &|feed| (feed.length > *original).into()),
+            ArgBinding::Sequence(ty) => {
+                upload(ty, &mut (first..first + feeds.len()).map(|index| index as u32))
+            }
+            ArgBinding::Adapter(ty, _) => upload(ty, &mut feeds.iter().map(|feed| feed.adapter)),
             ArgBinding::State(_) | ArgBinding::Memory(_) => unreachable!("kept on the device"),
         }
     }
@@ -399,7 +400,7 @@ impl MtpEntries {
             let entry = EntryPoint::new(signature, &shared)?;
             width = entry.features().unwrap_or_default();
             let hidden = entry.hidden.and_then(|index| signature.results[index].ty.shape.last().copied());
-            if entry.kind != EntryKind::Step || entry.rows != 1 || hidden != Some(width) {
+            if entry.kind != EntryKind::Step || entry.sequences != 1 || hidden != Some(width) {
                 let why =
                     format!("is no step of one sequence that returns hidden states of {width} features");
                 return Err(refuse(signature, why));
@@ -462,10 +463,10 @@ impl<E: Executor> MtpModule<'_, E> {
     }
 }
 
-/// Chooses the entry point that computes `positions` new positions for `span` consecutive rows of
-/// the batch, with the lowest cost.
+/// Chooses the entry point that computes `positions` new positions for `span` consecutive
+/// sequences, with the lowest cost.
 fn cheapest(steps: &[EntryPoint], span: usize, positions: usize) -> Result<&EntryPoint, GenerateError> {
-    let fits = || steps.iter().filter(|entry| entry.rows >= span);
+    let fits = || steps.iter().filter(|entry| entry.sequences >= span);
     let longest = fits().map(|entry| entry.chunk).max();
     let longest = longest.ok_or(GenerateError::NoEntryPoint { role: Role::Features })?;
     let cost = |entry: &&EntryPoint| positions.div_ceil(entry.chunk) * entry.cost();
@@ -479,12 +480,12 @@ fn shared(signatures: &[Signature]) -> Result<Shared, GenerateError> {
         takes_positions(s) && !encodes(s) && s.results.iter().any(|result| result.role == Role::Logits)
     };
     let tokens = |s: &&Signature| s.arguments.iter().any(|argument| argument.role == Role::Tokens);
-    // The first axis of the token argument is the number of rows that the entry point computes.
-    let rows = |s: &&Signature| {
+    // The first axis of the token argument is the number of sequences that the entry point computes.
+    let sequences = |s: &&Signature| {
         s.arguments.iter().find(|a| a.role == Role::Tokens).and_then(|a| a.ty.shape.first().copied())
     };
     let all = signatures.iter().filter(tokens).filter(steps).rev();
-    let Some(first) = all.max_by_key(rows) else {
+    let Some(first) = all.max_by_key(sequences) else {
         return Err(GenerateError::NoEntryPoint { role: Role::Tokens });
     };
     let tokens = only(first, &first.arguments, "tokens", |role| role == Role::Tokens)?.1;
@@ -532,18 +533,18 @@ fn twice(kind: EntryKind, first: &str) -> String {
     format!("{what}, as `{first}` does; expected one such")
 }
 
-/// Checks that `tokens` can follow a sequence of `seen` tokens. All tokens must fit into the
+/// Checks that `tokens` can follow a sequence of `before` tokens. All tokens must fit into the
 /// context, and the vocabulary must contain each token.
 ///
 /// # Errors
 /// Returns an error about the first token outside the vocabulary, or about a context that is too short.
 pub fn check_tokens(
     tokens: &[u32],
-    seen: usize,
+    before: usize,
     context: usize,
     vocabulary: usize,
 ) -> Result<(), GenerateError> {
-    let length = seen + tokens.len();
+    let length = before + tokens.len();
     if length > context {
         return Err(GenerateError::TooLong { length, context });
     }

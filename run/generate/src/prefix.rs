@@ -1,88 +1,95 @@
-//! Reuses the state (such as the KV cache) of a prefix that two texts have in common. If two texts
-//! begin with the same tokens, Tracewright copies the state of these tokens instead of computing
-//! this state again.
+//! Reuses the state (such as the KV cache) of a prefix that two sequences have in common: it is copied
+//! instead of computed again.
 
 use std::ops::Range;
 
 use crate::entry::KeptTensor;
 use crate::executor::Executor;
-use crate::row::Row;
+use crate::sequence::{Sequence, SequenceInput};
 use crate::sequences::Sequences;
 use crate::snapshot::{KeptRow, Snapshot, keeps_all};
 use crate::{GenerateError, Network, SavedSequence};
 
-/// The largest number of snapshots that Tracewright keeps for a row of the batch.
+/// The largest number of snapshots that Tracewright keeps for a sequence.
 const SNAPSHOTS: usize = 8;
 
-/// The largest number of snapshots that Tracewright keeps for a row of the batch, if a snapshot is
-/// small.
+/// The largest number of snapshots that Tracewright keeps for a sequence, if a snapshot is small.
 const SMALL_SNAPSHOTS: usize = 2 * SNAPSHOTS;
 
-/// If two texts have at least this many tokens in common, Tracewright ends a network call at the
-/// first position at which the two texts differ.
+/// If two sequences have at least this many tokens in common, Tracewright ends a network call at the
+/// first position at which they differ.
 const WORTH_A_CALL: usize = 8;
 
-/// The row of the batch that Tracewright chose for a new text.
-pub(crate) struct Adopted {
-    pub row: usize,
-    /// The number of the text's first tokens that the state of the row already contains.
-    pub seen: usize,
-    /// The number of tokens that the text has in common with another text. The field is `None` if
+/// The place in the batch that Tracewright chose for a new sequence.
+pub(crate) struct Reused {
+    pub index: usize,
+    /// The number of the sequence's first tokens whose state exists already.
+    pub length: usize,
+    /// The number of tokens that the sequence has in common with another one. The field is `None` if
     /// an additional snapshot after the common tokens would not save enough work.
     pub parts_at: Option<usize>,
 }
 
-/// A row of the batch that contains the state after a prefix of a new text.
-struct Prefix {
-    row: usize,
+/// A sequence of the batch whose state a new sequence can reuse.
+struct Reusable {
+    index: usize,
     length: usize,
-    /// The number of tokens that the row and the new text have in common, even if no state for all
-    /// these tokens exists.
+    /// The number of tokens that the two sequences have in common, even if no state for all these
+    /// tokens exists.
     shared: usize,
     /// The index of the snapshot with copies of the state tensors that later network calls have
-    /// overwritten. The field is `None` if the current state tensors of the row are still valid.
+    /// overwritten. The field is `None` if the current state of the sequence is still valid.
     snapshot: Option<usize>,
 }
 
-impl<B> Row<B> {
-    /// Returns the longest prefix of `prompt` for which the row of the batch contains the state, or
-    /// to which the row can be rewound.
-    fn prefix(&self, row: usize, prompt: &[u32], rewinds: impl Fn(usize, usize) -> bool) -> Prefix {
-        let same = self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
+impl<B> Sequence<B> {
+    /// Returns the longest prefix of `tokens` for which the sequence, which has the given index, has
+    /// the state, or to which it can be rewound.
+    fn reusable(&self, index: usize, tokens: &[u32], rewinds: impl Fn(usize, usize) -> bool) -> Reusable {
+        let prefix = &self.prefix;
+        let same = self.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count();
         // Two positions with the same placeholder token can have different features.
-        let features = self.features.first_key_value().map_or(same, |(&first, _)| first);
-        let shared = same.min(features);
-        let to = shared.min(self.seen);
-        let own = if to == self.seen || rewinds(self.written, to) { to } else { 0 };
-        let mut best = Prefix { row, length: own, shared, snapshot: None };
-        for (i, snapshot) in self.snapshots.iter().enumerate().filter(|(_, one)| one.length <= self.seen) {
+        let shared = same.min(self.input.first_features());
+        let to = shared.min(prefix.length);
+        let own = if to == prefix.length || rewinds(prefix.written, to) { to } else { 0 };
+        let mut best = Reusable { index, length: own, shared, snapshot: None };
+        for (i, snapshot) in
+            prefix.snapshots.iter().enumerate().filter(|(_, one)| one.length <= prefix.length)
+        {
             let length = match snapshot.length <= shared {
                 true => snapshot.length,
                 false if rewinds(snapshot.written, shared) => shared,
                 false => 0,
             };
             if length > best.length {
-                best = Prefix { length, snapshot: Some(i), ..best };
+                best = Reusable { length, snapshot: Some(i), ..best };
             }
         }
         best
     }
 
-    /// Adds a snapshot to the row. If the row has more than `most` snapshots after the addition,
-    /// the function removes the snapshot whose position is closest to the positions of its
-    /// neighbours. If snapshots are small, the function removes a snapshot from the older half of
+    /// Adds a snapshot. If the sequence then has more than `most` snapshots, the function removes the
+    /// snapshot whose position is closest to the positions of its neighbours. If snapshots are small, the function removes a snapshot from the older half of
     /// the snapshots. If snapshots are large, the function can remove any snapshot except the
     /// latest.
     fn keep(&mut self, snapshot: Snapshot<KeptRow<B>>, most: usize) {
-        self.snapshots.retain(|one| one.length < snapshot.length);
-        self.snapshots.push(snapshot);
-        if self.snapshots.len() > most {
-            let length = |i: usize| self.snapshots.get(i).map_or(0, |one| one.length);
+        let snapshots = &mut self.prefix.snapshots;
+        snapshots.retain(|one| one.length < snapshot.length);
+        snapshots.push(snapshot);
+        if snapshots.len() > most {
+            let length = |i: usize| snapshots.get(i).map_or(0, |one| one.length);
             let gap = |&i: &usize| length(i + 1) - if i == 0 { 0 } else { length(i - 1) };
             if let Some(nearest) = (0..SNAPSHOTS).min_by_key(gap) {
-                self.snapshots.remove(nearest);
+                snapshots.remove(nearest);
             }
         }
+    }
+}
+
+impl SequenceInput {
+    /// The first position with features.
+    fn first_features(&self) -> usize {
+        self.features.first_key_value().map_or(usize::MAX, |(&first, _)| first)
     }
 }
 
@@ -93,8 +100,8 @@ impl<E: Executor> Network<E> {
         self.state().iter().filter_map(|tensor| tensor.part()).all(keeps_all)
     }
 
-    /// Returns the largest number of snapshots that a row of the batch keeps. A snapshot is small if it takes
-    /// at most half of the memory of a row's state.
+    /// Returns the largest number of snapshots that a sequence keeps. A snapshot is small if it takes
+    /// at most half of the memory of a sequence's state.
     fn snapshots(&self) -> usize {
         let is_copied = |tensor: &&KeptTensor| tensor.part().is_some_and(|part| !keeps_all(part));
         let bytes = |tensor: &KeptTensor| tensor.ty.bytes();
@@ -106,7 +113,7 @@ impl<E: Executor> Network<E> {
     /// Returns the positions at which network calls must end while the network processes a prompt
     /// of `length` tokens. One of the returned positions is `parts_at`. If a recurrent layer has a
     /// small state, some network calls end at positions near the end of a long prompt. Otherwise, a
-    /// text that shares most of the prompt would compute up to a chunk of tokens again.
+    /// sequence that shares most of the prompt would compute up to a chunk of tokens again.
     pub(crate) fn ends(&self, length: usize, parts_at: Option<usize>) -> Vec<usize> {
         let chunk = self.chunk();
         let step = chunk / (SNAPSHOTS / 2);
@@ -121,7 +128,7 @@ impl<E: Executor> Network<E> {
 }
 
 impl<E: Executor> Sequences<'_, E> {
-    /// Keeps a snapshot after each chunk of a prompt, if other texts may begin with this prompt.
+    /// Keeps a snapshot after each chunk of a prompt, if other sequences may begin with this prompt.
     /// The snapshot contains the state tensors that later network calls overwrite.
     pub(crate) fn keep_snapshots(
         &mut self,
@@ -131,66 +138,71 @@ impl<E: Executor> Sequences<'_, E> {
         if !self.keeps_prefixes || self.network.keeps_all() {
             return Ok(());
         }
-        for ((number, row), range) in self.rows.iter_mut().enumerate().skip(first).zip(ranges) {
-            if row.is_kept && range.len() > 1 && row.drafted == 0 {
-                let at = (row.seen, row.written);
-                let snapshot = self.network.save(&self.state, number, at, |part| !keeps_all(part))?;
-                row.keep(snapshot, self.network.snapshots());
+        for ((index, one), range) in self.all.iter_mut().enumerate().skip(first).zip(ranges) {
+            if one.input.reuse && range.len() > 1 && one.draft.length == 0 {
+                let at = (one.prefix.length, one.prefix.written);
+                let snapshot = self.network.save(&self.state, index, at, |part| !keeps_all(part))?;
+                one.keep(snapshot, self.network.snapshots());
             }
         }
         Ok(())
     }
 
-    /// Chooses one of the `free` rows of the batch for `prompt`, and copies a state into this row.
-    /// The state belongs to the longest prefix of `prompt` for which any row contains the state.
-    /// The prefix never contains the prompt's last token, because the next token is chosen from the
-    /// logits after this token. Returns `None` if no row is free.
+    /// Chooses one of the `free` places of the batch for a new sequence, and copies a state there.
+    /// The state belongs to the longest prefix of `tokens` for which any sequence has the state. The
+    /// prefix never contains the last token, because the next token is chosen from the logits after
+    /// this token. Returns `None` if no place is free.
     ///
     /// # Errors
     /// Returns an error if the state cannot be read.
-    pub(crate) fn adopt(&mut self, free: &[usize], prompt: &[u32]) -> Result<Option<Adopted>, GenerateError> {
-        // Reuse the free row of the batch that has been unused for the longest time.
-        let Some(&oldest) = free.iter().min_by_key(|&&row| self.rows[row].used) else { return Ok(None) };
-        let wanted = &prompt[..prompt.len().saturating_sub(1)];
-        let original = self.network.original(prompt.len());
-        let prefixes = || self.prefixes(wanted).filter(|prefix| self.rows[prefix.row].original == original);
-        let shared = prefixes().map(|prefix| prefix.shared).max().unwrap_or_default();
-        let best = prefixes().max_by_key(|prefix| (prefix.length, free.contains(&prefix.row)));
+    pub(crate) fn reuse(
+        &mut self,
+        free: &[usize],
+        tokens: &[u32],
+        input: &SequenceInput,
+    ) -> Result<Option<Reused>, GenerateError> {
+        // Take the free place that has been unused for the longest time.
+        let Some(&oldest) = free.iter().min_by_key(|&&index| self.all[index].prefix.used) else {
+            return Ok(None);
+        };
+        let wanted = &tokens[..tokens.len().saturating_sub(1).min(input.first_features())];
+        let (original, adapter) = (self.network.original(tokens.len()), input.adapter);
+        let is_valid = |one: &Reusable| self.all[one.index].prefix.original == original;
+        let found = || self.reusable(wanted, adapter).filter(is_valid);
+        let shared = found().map(|one| one.shared).max().unwrap_or_default();
+        let best = found().max_by_key(|one| (one.length, free.contains(&one.index)));
         let Some(best) = best.filter(|best| best.length > 0) else {
             let parts_at = Some(shared).filter(|&shared| shared >= WORTH_A_CALL);
-            return Ok(Some(Adopted { row: oldest, seen: 0, parts_at }));
+            return Ok(Some(Reused { index: oldest, length: 0, parts_at }));
         };
         let parts_at = Some(shared).filter(|&shared| shared >= best.length + WORTH_A_CALL);
-        let is_over = best.length == self.rows[best.row].tokens.len() && free.contains(&best.row);
+        let source = &self.all[best.index];
+        let is_over = best.length == source.tokens.len() && free.contains(&best.index);
         // `restore` can contain a copy that no call has read yet. A snapshot must not replace this copy.
-        let is_read = self.rows[best.row].restore.is_none() || best.snapshot.is_none();
-        if (is_over || best.row == oldest) && is_read {
+        let is_read = source.prefix.restore.is_none() || best.snapshot.is_none();
+        if (is_over || best.index == oldest) && is_read {
             self.go_back(&best);
-            return Ok(Some(Adopted { row: best.row, seen: best.length, parts_at }));
+            return Ok(Some(Reused { index: best.index, length: best.length, parts_at }));
         }
         let state = self.state_of(&best)?;
-        let source = &self.rows[best.row];
-        let snapshots = source.snapshots.iter().filter(|one| one.length <= best.length).cloned().collect();
+        let snapshots = &source.prefix.snapshots;
+        let snapshots = snapshots.iter().filter(|one| one.length <= best.length).cloned().collect();
         let tokens = source.tokens[..best.length].to_vec();
-        self.put(oldest, Row { tokens, snapshots, original, ..Row::default() }, state);
-        Ok(Some(Adopted { row: oldest, seen: best.length, parts_at }))
+        self.put(oldest, tokens, original, state);
+        self.all[oldest].prefix.snapshots = snapshots;
+        Ok(Some(Reused { index: oldest, length: best.length, parts_at }))
     }
 
-    /// Returns a copy of the state of the longest prefix of `tokens` that any row of the batch has
-    /// computed.
+    /// Returns a copy of the state of the longest prefix of `tokens` that any sequence has computed.
     ///
     /// # Errors
     /// Returns an error if the state cannot be read.
     pub(crate) fn save(&self, model: &str, tokens: &[u32]) -> Result<SavedSequence, GenerateError> {
         let is_valid =
-            |prefix: &Prefix| self.rows[prefix.row].original == self.network.original(prefix.length);
-        let best = self.prefixes(tokens).filter(is_valid).max_by_key(|prefix| prefix.length);
-        let best = best.filter(|best| best.length > 0);
-        let state = match &best {
-            Some(best) => {
-                let state = self.state_of(best)?;
-                self.network.downloaded(state)?
-            }
+            |one: &Reusable| self.all[one.index].prefix.original == self.network.original(one.length);
+        let best = self.reusable(tokens, 0).filter(is_valid).max_by_key(|one| one.length);
+        let state = match best.filter(|best| best.length > 0) {
+            Some(best) => self.network.downloaded(self.state_of(&best)?)?,
             None => Snapshot {
                 length: 0,
                 written: 0,
@@ -200,8 +212,8 @@ impl<E: Executor> Sequences<'_, E> {
         Ok(self.network.saved(model, &tokens[..state.length], state))
     }
 
-    /// Loads a saved sequence into one of the `free` rows of the batch. Returns the index of the
-    /// chosen row, or `None` if no row is free.
+    /// Loads a saved sequence into one of the `free` places of the batch. Returns `None` if no place
+    /// is free.
     ///
     /// # Errors
     /// Returns an error if a different network computed the sequence.
@@ -210,64 +222,66 @@ impl<E: Executor> Sequences<'_, E> {
         free: &[usize],
         model: &str,
         saved: SavedSequence,
-    ) -> Result<Option<usize>, GenerateError> {
+    ) -> Result<Option<()>, GenerateError> {
         self.network.check_saved(model, &saved)?;
-        let Some(&oldest) = free.iter().min_by_key(|&&row| self.rows[row].used) else { return Ok(None) };
+        let Some(&oldest) = free.iter().min_by_key(|&&index| self.all[index].prefix.used) else {
+            return Ok(None);
+        };
         if !saved.tokens().is_empty() {
             let original = self.network.original(saved.tokens().len());
-            let row = Row { tokens: saved.header.tokens, original, ..Row::default() };
-            self.put(oldest, row, saved.state.into());
+            self.put(oldest, saved.header.tokens, original, saved.state.into());
         }
-        Ok(Some(oldest))
+        Ok(Some(()))
     }
 
-    /// Returns, for each row of the batch, the longest prefix of `tokens` for which the row
-    /// contains the state.
-    fn prefixes(&self, tokens: &[u32]) -> impl Iterator<Item = Prefix> {
-        // Only rows without an adapter and without an encoder input are considered, because the
-        // state of these rows depends only on tokens.
-        let rows = self.rows.iter().enumerate().filter(|(_, row)| row.adapter == 0 && row.source.is_none());
-        rows.map(|(row, one)| one.prefix(row, tokens, |from, to| self.network.rewinds(from, to)))
+    /// Returns, for each sequence with the given adapter, the longest prefix of `tokens` for which
+    /// the sequence has the state. The state of a sequence with a source depends on this source.
+    fn reusable(&self, tokens: &[u32], adapter: u32) -> impl Iterator<Item = Reusable> {
+        let can = move |one: &Sequence<E::Buffer>| one.input.adapter == adapter && one.input.source.is_none();
+        let all = self.all.iter().enumerate().filter(move |(_, one)| can(one));
+        all.map(|(index, one)| one.reusable(index, tokens, |from, to| self.network.rewinds(from, to)))
     }
 
-    /// Rewinds a row of the batch to a prefix of the row's own tokens.
-    fn go_back(&mut self, prefix: &Prefix) {
-        let one = &mut self.rows[prefix.row];
-        let snapshot = prefix.snapshot.map(|i| one.snapshots[i].clone());
-        self.truncate(prefix.row, prefix.length);
+    /// Rewinds a sequence to a prefix of its own tokens.
+    fn go_back(&mut self, to: &Reusable) {
+        let snapshot = to.snapshot.map(|i| self.all[to.index].prefix.snapshots[i].clone());
+        self.truncate(to.index, to.length);
         if let Some(snapshot) = snapshot {
-            let one = &mut self.rows[prefix.row];
-            (one.seen, one.written) = (prefix.length, snapshot.written);
-            one.restore = Some(snapshot);
+            let prefix = &mut self.all[to.index].prefix;
+            (prefix.length, prefix.written) = (to.length, snapshot.written);
+            prefix.restore = Some(snapshot);
         }
     }
 
-    /// Returns all state tensors after a prefix of a row's tokens.
-    fn state_of(&self, prefix: &Prefix) -> Result<Snapshot<KeptRow<E::Buffer>>, GenerateError> {
-        let one = &self.rows[prefix.row];
-        let snapshot = prefix.snapshot.map(|i| &one.snapshots[i]);
-        let written = snapshot.map_or(one.written, |snapshot| snapshot.written);
-        let from_row = |part| snapshot.is_none() || keeps_all(part);
-        let mut state = self.network.save(&self.state, prefix.row, (prefix.length, written), from_row)?;
-        // `restore` contains the state that the row gets before its next call. This state can be
+    /// Returns all state tensors after a prefix of a sequence.
+    fn state_of(&self, reusable: &Reusable) -> Result<Snapshot<KeptRow<E::Buffer>>, GenerateError> {
+        let &Reusable { index, length, .. } = reusable;
+        let prefix = &self.all[index].prefix;
+        let snapshot = reusable.snapshot.map(|i| &prefix.snapshots[i]);
+        let written = snapshot.map_or(prefix.written, |snapshot| snapshot.written);
+        let from_batch = |part| snapshot.is_none() || keeps_all(part);
+        let mut state = self.network.save(&self.state, index, (length, written), from_batch)?;
+        // `restore` contains the state that the sequence gets before its next call. This state can be
         // longer than the prefix.
-        let size = (prefix.length, written);
-        for saved in [one.restore.as_ref(), snapshot].into_iter().flatten() {
+        for saved in [prefix.restore.as_ref(), snapshot].into_iter().flatten() {
             let parts = self.network.state().iter().zip(&mut state.tensors).zip(&saved.tensors);
             for ((kept, tensor), bytes) in parts {
                 if let Some(bytes) = bytes {
                     let from = (saved.length, saved.written);
-                    *tensor = Some(kept.shortened(bytes, from, size, self.network.context()));
+                    *tensor = Some(kept.shortened(bytes, from, (length, written), self.network.context()));
                 }
             }
         }
         Ok(state)
     }
 
-    /// Stores a saved sequence in a row of the batch. Before the next call, Tracewright copies
-    /// `state` into the row.
-    fn put(&mut self, row: usize, one: Row<E::Buffer>, state: Snapshot<KeptRow<E::Buffer>>) {
-        let (seen, written) = (state.length, state.written);
-        self.rows[row] = Row { seen, written, used: self.clock, restore: Some(state), ..one };
+    /// Puts a copied sequence in a place of the batch. Before the next call, Tracewright copies
+    /// `state` there.
+    fn put(&mut self, index: usize, tokens: Vec<u32>, original: usize, state: Snapshot<KeptRow<E::Buffer>>) {
+        let mut one = Sequence { tokens, ..Sequence::default() };
+        (one.prefix.length, one.prefix.written) = (state.length, state.written);
+        (one.prefix.original, one.prefix.used) = (original, self.clock);
+        one.prefix.restore = Some(state);
+        self.all[index] = one;
     }
 }

@@ -21,7 +21,7 @@ use crate::{GenerateError, Network, SavedFault};
 const MARK: [u8; 8] = *b"TWSEQ\0\0\x01";
 const HASH: usize = 32;
 
-/// The tokens of a sequence, and the state (such as the KV cache) after these tokens. A text that
+/// The tokens of a sequence, and the state (such as the KV cache) after these tokens. A prompt that
 /// begins with the saved tokens reuses the saved state.
 #[derive(Clone, Debug)]
 pub struct SavedSequence {

@@ -5,8 +5,9 @@ use std::ops::ControlFlow;
 use crate::entry::EntryKind;
 use crate::executor::{Executor, Iree};
 use crate::generation::{Generated, Generation, StepOutput, StepRequest, TokenOptions};
+use crate::sequence::SequenceInput;
 use crate::sequences::Sequences;
-use crate::{Drafter, EncoderInput, GenerateError, Network};
+use crate::{Drafter, EncoderInput, Features, GenerateError, Network};
 
 /// A sequence of tokens, and the state of the network's layers after these tokens.
 ///
@@ -29,16 +30,16 @@ use crate::{Drafter, EncoderInput, GenerateError, Network};
 /// }
 /// ```
 pub struct Session<'a, E: Executor = Iree> {
-    rows: Sequences<'a, E>,
+    sequences: Sequences<'a, E>,
 }
 
-/// The row of the batch that a session uses.
-const ROW: usize = 0;
+/// The index of the session's sequence in the batch.
+const OWN: usize = 0;
 
 impl<'a, E: Executor> Session<'a, E> {
     /// Creates a session without tokens.
     pub fn new(network: &'a Network<E>) -> Self {
-        Self { rows: Sequences::new(network) }
+        Self { sequences: Sequences::new(network) }
     }
 
     /// Adds a drafter to the session. If the network has an entry point that verifies draft tokens,
@@ -46,19 +47,19 @@ impl<'a, E: Executor> Session<'a, E> {
     /// network calls.
     #[must_use]
     pub fn speculate(mut self, drafter: impl Drafter + 'a) -> Self {
-        self.rows.drafters = vec![Box::new(drafter)];
+        self.sequences.drafters = vec![Box::new(drafter)];
         self
     }
 
     /// Returns all tokens of the session so far.
     pub fn tokens(&self) -> &[u32] {
-        self.rows.tokens(ROW)
+        &self.sequences.all[OWN].tokens
     }
 
     /// Removes all tokens after the first `length` tokens. If the state of a layer cannot be
     /// rewound to `length` tokens, the next call processes the first `length` tokens again.
     pub fn truncate(&mut self, length: usize) {
-        self.rows.truncate(ROW, length);
+        self.sequences.truncate(OWN, length);
     }
 
     /// Appends `tokens`, and returns the logits after each of these tokens, as f32 [tokens, vocabulary].
@@ -67,8 +68,8 @@ impl<'a, E: Executor> Session<'a, E> {
     /// Returns an error if the module has no entry point for scores, the tokens exceed the context, or a call
     /// fails.
     pub fn score(&mut self, tokens: &[u32]) -> Result<Vec<Vec<f32>>, GenerateError> {
-        self.rows.network.only(EntryKind::Scorer)?;
-        Ok(self.show(StepRequest::All, |rows| rows.push(ROW, tokens))?.0)
+        self.sequences.network.only(EntryKind::Scorer)?;
+        Ok(self.show(StepRequest::All, |all| all.push(OWN, tokens))?.0)
     }
 
     /// Appends `tokens`, and returns the most likely next token after each appended token.
@@ -77,8 +78,8 @@ impl<'a, E: Executor> Session<'a, E> {
     /// Returns an error if the module has no entry point that returns the most likely next token
     /// after each token, the tokens exceed the context, or a call fails.
     pub fn favoured(&mut self, tokens: &[u32]) -> Result<Vec<u32>, GenerateError> {
-        self.rows.network.only(EntryKind::Each)?;
-        Ok(self.show(StepRequest::Each, |rows| rows.push(ROW, tokens))?.1)
+        self.sequences.network.only(EntryKind::Each)?;
+        Ok(self.show(StepRequest::Each, |all| all.push(OWN, tokens))?.1)
     }
 
     /// Appends tokens, and returns the logits after the last token.
@@ -89,7 +90,7 @@ impl<'a, E: Executor> Session<'a, E> {
         if tokens.is_empty() {
             return Err(GenerateError::EmptyPrompt);
         }
-        let (mut logits, _) = self.show(StepRequest::Logits, |rows| rows.push(ROW, tokens))?;
+        let (mut logits, _) = self.show(StepRequest::Logits, |all| all.push(OWN, tokens))?;
         logits.pop().ok_or(GenerateError::EmptyPrompt)
     }
 
@@ -100,34 +101,39 @@ impl<'a, E: Executor> Session<'a, E> {
     /// # Errors
     /// Returns an error if there are no features, the network takes a different number of features
     /// per position, the positions exceed the context, or a call fails.
-    pub fn feed_features(&mut self, features: &[f32], placeholder: u32) -> Result<Vec<f32>, GenerateError> {
-        let push = |rows: &mut Sequences<'a, E>| rows.push_features(ROW, features, placeholder);
+    pub fn feed_features(
+        &mut self,
+        features: &Features,
+        placeholder: u32,
+    ) -> Result<Vec<f32>, GenerateError> {
+        let push = |all: &mut Sequences<'a, E>| all.push_features(OWN, features, placeholder);
         let (mut logits, _) = self.show(StepRequest::Logits, push)?;
         logits.pop().ok_or(GenerateError::EmptyPrompt)
     }
 
-    /// Runs the network's encoder on tokens, and removes all tokens of the session.
+    /// Runs the network's encoder, and removes all tokens of the session.
     ///
     /// # Errors
-    /// Returns an error if the network has no encoder for tokens, there are too many tokens, or the call
-    /// fails.
-    pub fn encode(&mut self, tokens: &[u32]) -> Result<(), GenerateError> {
-        self.rows.encode(ROW, EncoderInput::Tokens(tokens))
-    }
-
-    /// Runs the network's encoder on features, and removes all tokens of the session.
-    ///
-    /// # Errors
-    /// Returns an error if the network's encoder takes a different number of features per position,
-    /// there are too many features, or the call fails.
-    pub fn encode_features(&mut self, features: &[f32]) -> Result<(), GenerateError> {
-        self.rows.encode(ROW, EncoderInput::Features(features))
+    /// Returns an error if the network has no encoder, the encoder takes another kind or number of
+    /// inputs, or the call fails.
+    pub fn encode(&mut self, input: EncoderInput) -> Result<(), GenerateError> {
+        let source = Some(self.sequences.network.source(input)?);
+        let adapter = self.sequences.all[OWN].input.adapter;
+        let input = SequenceInput { source, adapter, ..SequenceInput::default() };
+        self.sequences.begin(OWN, 0, Vec::new(), input)
     }
 
     /// Sets the adapter for all tokens of the session. The index 0 selects no adapter. After the
     /// adapter has changed, the next call processes the session's tokens again.
-    pub fn adapt(&mut self, adapter: u32) {
-        self.rows.adapt(ROW, adapter);
+    ///
+    /// # Errors
+    /// Returns an error if the network has no adapter with this index.
+    pub fn adapt(&mut self, adapter: u32) -> Result<(), GenerateError> {
+        self.sequences.network.check_adapter(adapter)?;
+        let own = &mut self.sequences.all[OWN];
+        own.input.adapter = adapter;
+        own.reset();
+        Ok(())
     }
 
     /// Calls `push`, which appends positions to the session, and returns the network's outputs for
@@ -139,17 +145,17 @@ impl<'a, E: Executor> Session<'a, E> {
     ) -> Result<(Vec<Vec<f32>>, Vec<u32>), GenerateError> {
         let before = self.tokens().len();
         self.flush()?;
-        push(&mut self.rows)?;
+        push(&mut self.sequences)?;
         let (mut logits, mut favoured) = (Vec::new(), Vec::new());
-        while !self.rows.is_settled(ROW) {
-            match self.rows.step(want) {
-                Ok(mut answers) => match answers.swap_remove(ROW) {
-                    StepOutput::Logits(rows) => logits.extend(rows),
+        while !self.sequences.is_settled(OWN) {
+            match self.sequences.step(want) {
+                Ok(mut answers) => match answers.swap_remove(OWN) {
+                    StepOutput::Logits(all) => logits.extend(all),
                     StepOutput::Tokens(tokens) => favoured.extend(tokens),
                     StepOutput::Token(_) | StepOutput::Nothing | StepOutput::Verified(_) => {}
                 },
                 Err(error) => {
-                    self.rows.truncate(ROW, before);
+                    self.sequences.truncate(OWN, before);
                     return Err(error);
                 }
             }
@@ -163,8 +169,8 @@ impl<'a, E: Executor> Session<'a, E> {
 
     /// If the state of the session was lost, the function processes the session's tokens again.
     fn flush(&mut self) -> Result<(), GenerateError> {
-        while !self.rows.is_settled(ROW) {
-            self.rows.step(StepRequest::Nothing)?;
+        while !self.sequences.is_settled(OWN) {
+            self.sequences.step(StepRequest::Nothing)?;
         }
         Ok(())
     }
@@ -184,17 +190,18 @@ impl<'a, E: Executor> Session<'a, E> {
         let generation = Generation::new(prompt, options)?;
         let before = self.tokens().len();
         self.flush()?;
-        self.rows.push(ROW, prompt)?;
+        self.sequences.push(OWN, prompt)?;
         let mut running = Some(generation);
         loop {
-            let ended = self.rows.step_all(std::slice::from_mut(&mut running), |_, token| on_token(token));
-            match ended.and_then(|mut ended| ended.pop().map(|(_, text)| text).transpose()) {
+            let ended =
+                self.sequences.step_all(std::slice::from_mut(&mut running), |_, token| on_token(token));
+            match ended.and_then(|mut ended| ended.pop().map(|(_, one)| one).transpose()) {
                 Ok(Some(generated)) => return Ok(generated),
                 Ok(None) => {}
                 Err(error) => {
                     // If the call fails before the first new token, the session removes the prompt.
                     if self.tokens().len() == before + prompt.len() {
-                        self.rows.truncate(ROW, before);
+                        self.sequences.truncate(OWN, before);
                     }
                     return Err(error);
                 }

@@ -1,5 +1,4 @@
-//! Copies the state of one sequence out of the batch, and restores a copied state in a row of the
-//! batch.
+//! Copies the state of one sequence out of the batch, and restores it in the batch.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -48,7 +47,7 @@ pub(crate) fn keeps_all(part: Part) -> bool {
 }
 
 impl KeptTensor {
-    /// Returns the byte ranges of a tensor that contain the state of one row of the batch after
+    /// Returns the byte ranges of a tensor that contain the state of one sequence after
     /// `length` tokens. Earlier network calls have written all positions below `written`. The first
     /// axis of the tensor is the batch axis.
     pub fn ranges(&self, row: usize, length: usize, written: usize, context: usize) -> Vec<Range<usize>> {
@@ -120,7 +119,7 @@ impl KeptTensor {
 }
 
 impl<E: Executor> Network<E> {
-    /// Copies the state of one row of the batch after its first `length` tokens. `wanted` selects
+    /// Copies the state of one sequence after its first `length` tokens. `wanted` selects
     /// the state tensors to copy. Earlier network calls have written all positions below `written`.
     /// The copies of the state are on the device if the host cannot read the device's memory
     /// directly.
@@ -151,7 +150,7 @@ impl<E: Executor> Network<E> {
         Ok(Snapshot { length, written, tensors })
     }
 
-    /// Replaces the state of one row of the batch by a snapshot. State tensors that the snapshot
+    /// Replaces the state of one sequence by a snapshot. State tensors that the snapshot
     /// omits do not change.
     ///
     /// # Errors

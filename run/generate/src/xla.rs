@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use ops::{ElementType, TensorType};
 use pjrt::{Client, Executable, PjrtArgument, PjrtBuffer, Placement};
+use runtime::Transfers;
 use trace::Signature;
 
 use crate::GenerateError;
@@ -63,11 +64,6 @@ impl Xla {
     /// must be on devices of `client`.
     pub fn new(client: &Client, functions: HashMap<String, XlaFunction>) -> Self {
         Self { client: client.clone(), functions, expected: RefCell::new(None) }
-    }
-
-    /// Returns the PJRT client whose devices run the calls.
-    pub fn client(&self) -> &Client {
-        &self.client
     }
 
     /// Moves an argument to the devices on which the entry point expects the argument. If the
@@ -161,6 +157,11 @@ impl Executor for Xla {
             }
             XlaBuffer::Devices(tensor) => tensor.with(|buffer| buffer.read_element(index))?,
         })
+    }
+
+    fn transfers(&self) -> Transfers {
+        let (host_to_device, device_to_host) = self.client.transferred();
+        Transfers { host_to_device, device_to_host }
     }
 
     fn is_in_host_memory(&self) -> bool {

@@ -30,4 +30,4 @@ pub use numeric::NumericOptions;
 pub use partition::DevicePartition;
 pub use plan::{Plan, PlanError};
 #[cfg(feature = "iree")]
-pub use program::{CallError, Program};
+pub use program::{CallError, LoadedNetwork, Program};

@@ -1,6 +1,6 @@
 //! [`Program`] is a loaded network that you call with tensors in host memory.
 
-use generate::{AnyExecutor, CallArgument, Executor as _, GenerateError, Iree, Network, Xla};
+use generate::{CallArgument, Executor as _, GenerateError, Network, Xla};
 use ops::{Array, TensorType};
 use runtime::{Buffer, Runtime};
 use trace::{Argument, Role, Signature};
@@ -16,6 +16,14 @@ pub struct Program {
 enum LoadedProgram {
     Iree(Runtime, runtime::VmModule),
     Xla(Xla),
+}
+
+/// A language model that IREE or XLA runs.
+pub enum LoadedNetwork {
+    /// A network on a device of IREE.
+    Iree(Network),
+    /// A network on the devices of a PJRT plugin.
+    Xla(Network<Xla>),
 }
 
 /// The reason why a call was rejected, or failed.
@@ -108,12 +116,11 @@ impl Program {
     /// # Errors
     /// Returns an error if an entry point lacks an argument or a result, or if a necessary entry
     /// point is missing.
-    pub fn into_network(self) -> Result<Network<AnyExecutor>, GenerateError> {
-        let executor = match self.loaded {
-            LoadedProgram::Iree(runtime, program) => AnyExecutor::Iree(Iree::new(&runtime, &program)?),
-            LoadedProgram::Xla(executor) => AnyExecutor::Xla(executor),
-        };
-        Network::on(executor, &self.signatures)
+    pub fn into_network(self) -> Result<LoadedNetwork, GenerateError> {
+        Ok(match self.loaded {
+            LoadedProgram::Iree(..) => LoadedNetwork::Iree(self.network()?),
+            LoadedProgram::Xla(executor) => LoadedNetwork::Xla(Network::on(executor, &self.signatures)?),
+        })
     }
 
     /// Calls an entry point with arguments in the declared order, and returns the results.

@@ -3,14 +3,14 @@
 
 use std::ops::ControlFlow;
 
-use tracewright::generate::{Batch, Finish, GenerateError, Session, TokenOptions};
+use tracewright::generate::{Batch, Finish, GenerateError, Prompt, Session, TokenOptions};
 use tracewright_tests::built::repository;
-use tracewright_tests::golden::{BuildOptions, Golden, Prompt, build};
+use tracewright_tests::golden::{BuildOptions, Golden, GoldenPrompt, build};
 
 const BATCH: usize = 4;
 
 /// Each prompt of a golden in batches of four gets the tokens that transformers chose for it alone.
-fn check(golden: &Golden, context: usize, prompts: &[&Prompt]) {
+fn check(golden: &Golden, context: usize, prompts: &[&GoldenPrompt]) {
     for in_parts in [false, true] {
         check_calls(
             golden,
@@ -20,7 +20,7 @@ fn check(golden: &Golden, context: usize, prompts: &[&Prompt]) {
     }
 }
 
-fn check_calls(golden: &Golden, sizes: &BuildOptions, prompts: &[&Prompt]) {
+fn check_calls(golden: &Golden, sizes: &BuildOptions, prompts: &[&GoldenPrompt]) {
     let context = sizes.context;
     let subject = build(&golden.model, sizes, &["prefill", "decode"], Ok).unwrap();
     // There are more prompts than rows: as texts end, others take their rows.
@@ -61,7 +61,7 @@ fn check_calls(golden: &Golden, sizes: &BuildOptions, prompts: &[&Prompt]) {
         full.join(&[1], &TokenOptions::default()).unwrap();
     }
     let refused = full.join(&[1], &TokenOptions::default()).unwrap_err();
-    assert!(matches!(refused, GenerateError::Full { rows: BATCH }));
+    assert!(matches!(refused, GenerateError::Full { sequences: BATCH }));
     assert_eq!(full.leave(2).unwrap().finish, Finish::Cancelled);
     assert_eq!(full.join(&[1], &TokenOptions::default()).unwrap(), 2);
 }
@@ -69,8 +69,8 @@ fn check_calls(golden: &Golden, sizes: &BuildOptions, prompts: &[&Prompt]) {
 #[test]
 fn k17_a_ragged_batch_gives_the_tokens_of_single_runs() {
     let golden = Golden::shipped("demo").unwrap();
-    let prompts: Vec<&Prompt> = golden.prompts.iter().take(3 * BATCH - 1).collect();
-    let length = |prompt: &&Prompt| prompt.prompt_tokens.len();
+    let prompts: Vec<&GoldenPrompt> = golden.prompts.iter().take(3 * BATCH - 1).collect();
+    let length = |prompt: &&GoldenPrompt| prompt.prompt_tokens.len();
     assert!(prompts.iter().map(length).max() > prompts.iter().map(length).min());
     check(&golden, 128, &prompts);
 }
@@ -107,7 +107,7 @@ fn k17_matrices_are_kept_for_a_shared_beginning() {
         let prompt = golden.prompts.iter().find(|prompt| prompt.prompt_tokens.len() > golden.chunk).unwrap();
         let options = TokenOptions { max_tokens: prompt.tokens.len(), ..TokenOptions::default() };
         for _ in 0..2 {
-            batch.join_seen(&prompt.prompt_tokens, &options).unwrap();
+            batch.join(Prompt::from(&prompt.prompt_tokens).reusing(), &options).unwrap();
             let ended = loop {
                 if let Some((_, ended)) = batch.step(|_, _| ControlFlow::Continue(())).unwrap().pop() {
                     break ended;

@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::ops::ControlFlow;
 
 use serde::Deserialize;
-use tracewright::generate::{Batch, Budgeted, Generated, Lookup, Session, TokenOptions};
+use tracewright::generate::{Batch, Budgeted, Generated, Lookup, Prompt, Session, TokenOptions};
 use tracewright_tests::built::repository;
 use tracewright_tests::golden::{BOUND, BuildOptions, Golden, Subject, build, check, relative_error};
 use tracewright_tests::tensors::floats;
@@ -84,7 +84,7 @@ fn longrope_is_that_of_transformers_below_across_and_above_the_original_context(
     while ended < cases.cases.len() {
         while batch.free() > 0 && next < cases.cases.len() {
             let case = &cases.cases[next];
-            rows[batch.join_seen(&case.prompt_tokens, &options(case)).unwrap()] = next;
+            rows[batch.join(Prompt::from(&case.prompt_tokens).reusing(), &options(case)).unwrap()] = next;
             next += 1;
         }
         for (row, found) in batch.step(|_, _| ControlFlow::Continue(())).unwrap() {

@@ -14,12 +14,20 @@ use serde::Deserialize;
 use support::*;
 use trace::{Signature, Trace};
 use tracewright::dsl::nn::{Attend, Encoded, Kv, Mask, Position, attend, relu};
-use tracewright::dsl::{Axis, Cache, CausalLm, EntryPoint, F32, Float, I32, LogitsMode, Tensor, model};
-use tracewright::generate::{
-    Batch, EncoderInput, Evaluator, Executor, InputPart, Network, SequenceInput, Session, TokenOptions,
+use tracewright::dsl::{
+    Axis, Cache, CausalLm, EntryPoint, F32, Float, I32, LogitsMode, Tensor, TraceError, Traced, model,
 };
-use tracewright_tests::built::repository;
+use tracewright::generate::{
+    Batch, EncoderInput, Evaluator, Executor, Features, GenerateError, Network, Prompt, PromptPart, Session,
+    TokenOptions,
+};
+use tracewright::model::TuningSource;
+use tracewright::models::{Architecture, DeclaredSize, MtpError, Opened};
+use tracewright::targets::Tuning;
+use tracewright::{Model, ModelError, OpenOptions};
+use tracewright_tests::built::{compiler, repository};
 use tracewright_tests::calls::WeightValues;
+use tracewright_tests::level;
 
 /// The axis of the slots of keys and values.
 const SLOTS: Axis = Axis("N");
@@ -272,23 +280,20 @@ const BOUND: f32 = 1e-5;
 fn check<E: Executor>(network: &Network<E>, golden: &Golden, weights: &WeightValues, from_features: bool) {
     let logits = tensors("golden.safetensors");
     let width = golden.config.d_model;
-    let features: Vec<Vec<f32>> = golden
-        .cases
-        .iter()
-        .map(|case| {
-            let row = |&token: &u32| &weights["shared.weight"].data[token as usize * width..][..width];
-            case.source.iter().flat_map(row).map(|&x| x as f32).collect()
-        })
-        .collect();
+    let source = |case: &Case| {
+        let row = |&token: &u32| &weights["shared.weight"].data[token as usize * width..][..width];
+        let numbers = || case.source.iter().flat_map(row).map(|&x| x as f32).collect();
+        match from_features {
+            true => EncoderInput::Features(Features { numbers: numbers(), width }),
+            false => EncoderInput::Tokens(case.source.clone()),
+        }
+    };
     let mut worst = 0.0f32;
     for (i, case) in golden.cases.iter().enumerate() {
         let expected = expected(&logits, i);
         let fed = &case.tokens[..expected.len()];
         let mut session = Session::new(network);
-        match from_features {
-            true => session.encode_features(&features[i]).unwrap(),
-            false => session.encode(&case.source).unwrap(),
-        }
+        session.encode(source(case)).unwrap();
         worst = worst.max(distance(&session.score(fed).unwrap(), &expected));
         session.truncate(0);
         let stepped: Vec<Vec<f32>> = fed.iter().map(|&token| session.feed(&[token]).unwrap()).collect();
@@ -301,14 +306,8 @@ fn check<E: Executor>(network: &Network<E>, golden: &Golden, weights: &WeightVal
     let (mut joined, mut ended) = (Vec::new(), 0);
     while ended < golden.cases.len() {
         if joined.len() < golden.cases.len() && batch.free() > 0 {
-            let case = joined.len();
-            let source = match from_features {
-                true => EncoderInput::Features(&features[case]),
-                false => EncoderInput::Tokens(&golden.cases[case].source),
-            };
-            let input =
-                SequenceInput { parts: vec![InputPart::Tokens(&[0])], source: Some(source), adapter: 0 };
-            joined.push(batch.join_input(&input, &options).unwrap());
+            let source = Some(source(&golden.cases[joined.len()]));
+            joined.push(batch.join(Prompt { source, ..Prompt::from([0]) }, &options).unwrap());
         }
         for (row, generated) in batch.step(|_, _| ControlFlow::Continue(())).unwrap() {
             let case = joined.iter().rposition(|&taken| taken == row).unwrap();
@@ -342,4 +341,76 @@ fn a_t5_gives_the_logits_of_transformers() {
         let network = Network::new(&runtime, &program, &built.module.signatures).unwrap();
         check(&network, &golden, &weights, from_features);
     }
+}
+
+/// The T5 as an architecture of a user's own, which adds its encoder to the entry points.
+impl Architecture for Config {
+    fn trace(&self, _: ElementType, entries: &[EntryPoint]) -> Result<Traced, TraceError> {
+        let batch = entries.iter().map(|entry| entry.batch).max().unwrap_or(1);
+        let encoder = EntryPoint::new("encode", batch, self.source, self.source, LogitsMode::None);
+        T5::<F32>::trace(self, &[entries, &[encoder]].concat())
+    }
+
+    fn max_context(&self) -> usize {
+        CONTEXT
+    }
+
+    fn vocabulary(&self) -> usize {
+        self.vocab_size
+    }
+
+    fn element(&self) -> Option<ElementType> {
+        Some(ElementType::F32)
+    }
+
+    fn check_mtp(&self) -> Result<(), MtpError> {
+        Err(MtpError::Family)
+    }
+
+    fn sizes(&self) -> Vec<DeclaredSize> {
+        Vec::new()
+    }
+}
+
+#[test]
+fn a_model_passes_the_source_of_each_request_to_its_encoder() {
+    let golden = golden();
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("model.safetensors"), file("model.safetensors")).unwrap();
+    let options = OpenOptions {
+        read: |_, _| Ok(Opened::text(self::golden().config)),
+        compiler: Some(compiler().unwrap()),
+        cache: Some(repository().join(".tracewright/cache")),
+        target: Some(level::target()),
+        tuning: Some(TuningSource::Given(Tuning::default())),
+        slots: 2,
+        ..OpenOptions::default()
+    };
+    let model = Model::open_with(folder.path(), options).unwrap();
+    let max_tokens = golden.cases[0].tokens.len() - 1;
+    let begin = |prompt: Prompt| model.continue_prompt(prompt).max_tokens(max_tokens);
+    let of_case = |case: &Case| {
+        let source = Some(EncoderInput::Tokens(case.source.clone()));
+        Prompt { source, reuse: true, ..Prompt::from([0]) }
+    };
+    // Two sequences with different sources run at once, and none reuses the state of another source.
+    let running: Vec<_> = golden.cases.iter().map(|case| begin(of_case(case)).stream().unwrap()).collect();
+    for (case, mut pieces) in golden.cases.iter().zip(running) {
+        pieces.by_ref().for_each(|piece| drop(piece.unwrap()));
+        assert_eq!(pieces.into_completion().unwrap().generated.tokens, case.tokens[1..]);
+    }
+
+    let one = || of_case(&golden.cases[0]);
+    let refused = |prompt: Prompt| match begin(prompt).text().unwrap_err() {
+        ModelError::Generate(error) => error,
+        other => panic!("{other}"),
+    };
+    let numbers = Features { numbers: vec![0.0; 8], width: 8 };
+    let part = PromptPart::Features(numbers.clone(), 0);
+    assert!(matches!(refused(Prompt::from([0])), GenerateError::NoMemory));
+    let source = Some(EncoderInput::Features(numbers));
+    assert!(matches!(refused(Prompt { source, ..one() }), GenerateError::SourceKind { takes: "tokens" }));
+    assert!(matches!(refused(Prompt { adapter: 1, ..one() }), GenerateError::NoEntryPoint { .. }));
+    assert!(matches!(refused(Prompt { parts: vec![part], ..one() }), GenerateError::NoEntryPoint { .. }));
+    assert_eq!(begin(one()).complete().unwrap().generated.tokens, golden.cases[0].tokens[1..]);
 }

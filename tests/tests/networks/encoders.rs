@@ -13,7 +13,7 @@ use serde::Deserialize;
 use support::*;
 use tracewright::dsl::nn::{Attend, Cache, Kv, Mask, Position, attend, dot, gelu, silu};
 use tracewright::dsl::{Axis, CausalLm, EntryPoint, F32, Float, I32, LogitsMode, Project, Tensor, model};
-use tracewright::generate::{Network, Session};
+use tracewright::generate::{Features, Network, Session};
 use tracewright::models::RopeParameters;
 use tracewright_tests::built::repository;
 use tracewright_tests::calls::{WeightValues, evaluate};
@@ -328,6 +328,7 @@ fn a_llava_gives_the_tokens_of_transformers() {
     let rows: Vec<&[f32]> = logits.chunks(golden.config.vocab_size).collect();
     let mut session = Session::new(&network);
     let mut found = vec![session.feed(&golden.before).unwrap()];
+    let features = Features { numbers: features, width: golden.config.hidden_size };
     found.push(session.feed_features(&features, golden.image).unwrap());
     found.push(session.feed(&golden.after).unwrap());
     let mut positions =

@@ -13,7 +13,7 @@ use tracewright::ops::ElementType::F32;
 use tracewright::targets::Tuning;
 use tracewright::{GenerateOptions, Model, ModelError, NumericOptions, OpenOptions, PlanError, system, user};
 use tracewright_tests::built::{compiler, repository};
-use tracewright_tests::golden::{Golden, Prompt, max_error};
+use tracewright_tests::golden::{Golden, GoldenPrompt, max_error};
 use tracewright_tests::{embedding, level};
 
 fn options() -> OpenOptions {
@@ -36,7 +36,7 @@ fn demo() -> PathBuf {
 static GOLDEN: LazyLock<Golden> = LazyLock::new(|| Golden::shipped("demo").unwrap());
 
 /// Prompts of the golden that are texts.
-fn prompts() -> Vec<(&'static str, &'static Prompt)> {
+fn prompts() -> Vec<(&'static str, &'static GoldenPrompt)> {
     GOLDEN.prompts.iter().filter_map(|golden| Some((golden.prompt.as_deref()?, golden))).take(8).collect()
 }
 
@@ -53,7 +53,7 @@ fn golden_options() -> GenerateOptions {
 
 #[test]
 fn texts_are_those_of_transformers_on_one_thread_and_on_four() {
-    let check = |model: &Model, (text, golden): (&str, &Prompt)| {
+    let check = |model: &Model, (text, golden): (&str, &GoldenPrompt)| {
         let completion = model.generate(text).unwrap().options(golden_options()).complete().unwrap();
         assert_eq!(completion.generated.tokens, golden.tokens, "{text}");
         assert_eq!(Some(&completion.text), golden.text.as_ref(), "{text}");
@@ -119,7 +119,7 @@ fn dropping_the_iterator_stops_the_text() {
         pieces.into_completion().unwrap().generated.finish == Finish::Cancelled
     };
     assert!((0..20).any(|_| cancelled()));
-    let tokens = ONE.continue_tokens(golden.prompt_tokens.clone()).options(golden_options());
+    let tokens = ONE.continue_prompt(golden.prompt_tokens.clone()).options(golden_options());
     assert_eq!(tokens.complete().unwrap().generated.tokens, golden.tokens);
 }
 
@@ -216,7 +216,7 @@ fn a_snapshot_is_opened_and_warnings_are_kept() {
     assert!(warnings.len() == 1 && warnings[0].contains("`lm_head.weight` differs"), "{warnings:?}");
     let golden = Golden::fixture("llama-untied").unwrap();
     let prompt = &golden.prompts[0];
-    let untied = model.continue_tokens(prompt.prompt_tokens.clone()).options(golden_options()).complete();
+    let untied = model.continue_prompt(prompt.prompt_tokens.clone()).options(golden_options()).complete();
     let expected = &prompt.tokens[..];
     assert_eq!(
         untied.unwrap().generated.tokens[..expected.len().min(48)],
@@ -236,11 +236,11 @@ fn mistakes_are_errors_of_their_own_kind() {
     let error = Model::open_with(demo(), OpenOptions { watch: Some(stopped), ..options() }).err().unwrap();
     assert_eq!(error.to_string(), "the build was stopped on request");
 
-    let long = ONE.continue_tokens(vec![5; 5000]).text().unwrap_err();
+    let long = ONE.continue_prompt(vec![5; 5000]).text().unwrap_err();
     assert!(matches!(long, ModelError::Generate(GenerateError::TooLong { .. })), "{long}");
-    let unknown = ONE.continue_tokens([1 << 20]).text().unwrap_err();
+    let unknown = ONE.continue_prompt([1 << 20]).text().unwrap_err();
     assert!(matches!(unknown, ModelError::Generate(GenerateError::Token { .. })), "{unknown}");
-    let empty = ONE.continue_tokens([]).text().unwrap_err();
+    let empty = ONE.continue_prompt([]).text().unwrap_err();
     assert!(matches!(empty, ModelError::Generate(GenerateError::EmptyPrompt)), "{empty}");
     let cold = ONE.generate("Once").unwrap().temperature(-1.0).into_iter().next().unwrap().unwrap_err();
     assert!(matches!(cold, ModelError::Generate(GenerateError::Setting { .. })), "{cold}");
@@ -253,6 +253,6 @@ fn mistakes_are_errors_of_their_own_kind() {
     assert!(error.contains("llama-tied` has no chat template"), "{error}");
     let error = bare.generate("Once").err().unwrap();
     assert!(matches!(error, ModelError::NoTokenizer { .. }), "{error}");
-    let text = bare.continue_tokens([5, 17]).max_tokens(2).text().unwrap();
+    let text = bare.continue_prompt([5, 17]).max_tokens(2).text().unwrap();
     assert_eq!(text.split_whitespace().count(), 2, "{text}");
 }

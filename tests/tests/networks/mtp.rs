@@ -39,7 +39,7 @@ fn options(speculate: Speculation) -> OpenOptions {
 fn answer(model: &Model, prompt: &[u32], sampling: Sampling) -> Generated {
     let options =
         GenerateOptions { max_tokens: 48, sampling, ignore_eos: true, ..GenerateOptions::default() };
-    model.continue_tokens(prompt).options(options).complete().unwrap().generated
+    model.continue_prompt(prompt).options(options).complete().unwrap().generated
 }
 
 fn golden() -> Vec<u8> {
@@ -96,7 +96,7 @@ fn several_texts_draft_in_one_batch() {
     let (prompt, expected) = &cases[0];
     let longer = [&prompt[..], &expected[..20]].concat();
     let options = GenerateOptions { max_tokens: 28, ignore_eos: true, ..GenerateOptions::default() };
-    let request = model.continue_tokens(longer).options(options).reuse();
+    let request = model.continue_prompt(longer).options(options).reuse();
     let found = request.complete().unwrap().generated;
     assert_eq!(found.tokens, expected[20..]);
     assert!(found.accepted > 0, "{found:?}");

@@ -15,8 +15,8 @@ use tracewright::dsl::{
     Axis, CausalLm, EntryPoint, F32, Float, I32, LogitsMode, Recording, Tensor, TraceErrorKind, model,
 };
 use tracewright::generate::{
-    Batch, EncoderInput, Evaluator, Executor, GenerateError, Generated, InputPart, Network, SequenceInput,
-    Session, TokenOptions,
+    Batch, EncoderInput, Evaluator, Executor, Features, GenerateError, Generated, Network, Prompt,
+    PromptPart, Session, TokenOptions,
 };
 use tracewright_tests::calls::{WeightValues, random};
 use tracewright_tests::golden::is_best_within;
@@ -114,15 +114,15 @@ fn signatures(trace: &Trace) -> Vec<Signature> {
     trace.entries.iter().map(|&id| trace.function(id).signature()).collect()
 }
 
-/// Joins these texts, each after a step of the ones before, and returns what each has in the end.
-fn batched<E: Executor>(network: &Network<E>, inputs: &[SequenceInput<'_>]) -> Vec<Generated> {
+/// Joins these prompts, each after a step of the ones before, and returns what each has in the end.
+fn batched<E: Executor>(network: &Network<E>, prompts: &[Prompt]) -> Vec<Generated> {
     let options = TokenOptions { max_tokens: 3, keep_logits: true, ..TokenOptions::default() };
     let mut batch = Batch::new(network);
-    let mut answers: Vec<Option<Generated>> = vec![None; inputs.len()];
+    let mut answers: Vec<Option<Generated>> = vec![None; prompts.len()];
     let mut row_of = Vec::new();
     while answers.iter().any(Option::is_none) {
-        if row_of.len() < inputs.len() && batch.free() > 0 {
-            row_of.push(batch.join_input(&inputs[row_of.len()], &options).unwrap());
+        if row_of.len() < prompts.len() && batch.free() > 0 {
+            row_of.push(batch.join(prompts[row_of.len()].clone(), &options).unwrap());
         }
         for (row, generated) in batch.step(|_, _| ControlFlow::Continue(())).unwrap() {
             answers[row_of.iter().rposition(|&taken| taken == row).unwrap()] = Some(generated);
@@ -181,23 +181,24 @@ impl Check for Translates<'_> {
         let unfilled = session.feed(&[1]).unwrap_err().to_string();
         assert!(unfilled.contains("but no call has run the encoder"), "{unfilled}");
         for source in [&[3, 1, 4][..], &[9, 2, 6, 5, 8, 7]] {
-            session.encode(source).unwrap();
+            session.encode(EncoderInput::Tokens(source.to_vec())).unwrap();
             assert!(session.tokens().is_empty());
             for token in [5, 0, 10] {
                 near(&session.feed(&[token]).unwrap(), &translated(self.0, source, token), 10.0 * bound);
             }
         }
-        let long = session.encode(&[1; SOURCE + 1]).unwrap_err().to_string();
+        let long = EncoderInput::Tokens(vec![1; SOURCE + 1]);
+        let long = session.encode(long).unwrap_err().to_string();
         assert!(long.contains("the text has 7 tokens, but the context has only 6 tokens"), "{long}");
 
         // Texts of a batch have sources of their own, also where one joins beside others.
         let sources = [&[3, 1, 4][..], &[9, 2, 6, 5, 8, 7], &[2]];
-        let inputs = sources.map(|source| SequenceInput {
-            parts: vec![InputPart::Tokens(&[5])],
-            source: Some(EncoderInput::Tokens(source)),
-            adapter: 0,
-        });
-        for (source, generated) in sources.iter().zip(batched(network, &inputs)) {
+        let translated_from = |source: &[u32]| Prompt {
+            source: Some(EncoderInput::Tokens(source.to_vec())),
+            ..Prompt::from([5])
+        };
+        let prompts = sources.map(translated_from);
+        for (source, generated) in sources.iter().zip(batched(network, &prompts)) {
             for (token, logits) in [5].iter().chain(&generated.tokens).zip(&generated.logits) {
                 near(logits, &translated(self.0, source, *token), 10.0 * bound);
             }
@@ -205,12 +206,22 @@ impl Check for Translates<'_> {
         }
         let mut batch = Batch::new(network);
         let options = TokenOptions::default();
-        let refused = |error: GenerateError| error.to_string();
-        assert!(refused(batch.join(&[5], &options).unwrap_err()).contains("but no call has run the encoder"));
-        let adapted = SequenceInput { adapter: 1, ..inputs[0].clone() };
+        let mut refused = |prompt: Prompt| batch.join(prompt, &options).unwrap_err();
+        assert!(matches!(refused(Prompt::from([5])), GenerateError::NoMemory));
+        assert!(matches!(refused(translated_from(&[])), GenerateError::EmptyPrompt));
+        assert!(matches!(refused(translated_from(&[99])), GenerateError::Token { token: 99, .. }));
+        assert!(matches!(refused(translated_from(&[1; SOURCE + 1])), GenerateError::TooLong { .. }));
+        let seen = Some(EncoderInput::Features(Features { numbers: vec![0.0; 4], width: 4 }));
+        let error = refused(Prompt { source: seen, ..Prompt::from([5]) });
+        assert!(matches!(error, GenerateError::SourceKind { takes: "tokens" }), "{error}");
         assert_eq!(
-            refused(batch.join_input(&adapted, &options).unwrap_err()),
+            refused(Prompt { adapter: 1, ..prompts[0].clone() }).to_string(),
             "the program has no entry point that takes an argument with the role `adapter`"
+        );
+        let part = PromptPart::Features(Features { numbers: vec![0.0; 4], width: 4 }, 0);
+        assert_eq!(
+            refused(Prompt { parts: vec![part], ..prompts[0].clone() }).to_string(),
+            "the program has no entry point that takes an argument with the role `features`"
         );
         assert_eq!(batch.free(), network.batch());
     }
@@ -233,6 +244,11 @@ fn an_encoder_fills_what_a_decoder_reads() {
         assert_eq!(decode.results.len(), 2, "memory is not returned");
         on_both(&trace, &weights, &Translates(&weights));
     }
+    let entries = [EntryPoint::all(2, 4, CONTEXT), vec![encoder(1)]].concat();
+    let trace = Translate::<F32>::trace(&Config { layers: 1 }, &entries).unwrap().trace;
+    let evaluator = Evaluator { trace: &trace, parameters: &|_| None };
+    let error = Network::on(evaluator, &signatures(&trace)).err().unwrap().to_string();
+    assert_eq!(error, "entry point `encode` computes 1, expected the whole batch of 2");
 }
 
 #[test]
@@ -274,10 +290,10 @@ const TOKENS: [u32; 9] = [3, 1, 4, 1, 5, 9, 2, 6, 5];
 impl Check for Sees<'_> {
     fn check<E: Executor>(&self, network: &Network<E>, bound: f32) {
         let scores = Session::new(network).score(&TOKENS).unwrap();
-        let features = |tokens: &[u32]| -> Vec<f32> {
+        let features = |tokens: &[u32]| {
             let rows =
                 tokens.iter().flat_map(|&token| &self.0["embed.weight"].data[6 * token as usize..][..6]);
-            rows.map(|&number| number as f32).collect()
+            Features { numbers: rows.map(|&number| number as f32).collect(), width: 6 }
         };
         // Tokens, features in their place, tokens again; then back into the features, and on.
         let mut session = Session::new(network);
@@ -287,11 +303,38 @@ impl Check for Sees<'_> {
         near(&session.feed(&TOKENS[7..]).unwrap(), &scores[8], bound);
         session.truncate(4);
         near(&session.feed(&TOKENS[4..6]).unwrap(), &scores[5], bound);
-        let wrong = session.feed_features(&[0.0; 7], 0).unwrap_err().to_string();
-        assert_eq!(
-            wrong,
-            "the source for the encoder has 7 feature values, expected a multiple of 6, one position's"
-        );
+        for (count, width, expected) in [
+            (
+                7,
+                6,
+                "7 feature values with a width of 6 are no features for the network, expected 1 to 12 vectors with a width of 6",
+            ),
+            (
+                12,
+                4,
+                "12 feature values with a width of 4 are no features for the network, expected 1 to 12 vectors with a width of 6",
+            ),
+            (
+                12,
+                0,
+                "12 feature values with a width of 0 are no features for the network, expected 1 to 12 vectors with a width of 6",
+            ),
+            (
+                0,
+                6,
+                "0 feature values with a width of 6 are no features for the network, expected 1 to 12 vectors with a width of 6",
+            ),
+        ] {
+            let wrong = Features { numbers: vec![0.0; count], width };
+            assert_eq!(session.feed_features(&wrong, 0).unwrap_err().to_string(), expected);
+            let prompt = Prompt { parts: vec![PromptPart::Features(wrong, 0)], ..Prompt::default() };
+            let refused = Batch::new(network).join(prompt, &TokenOptions::default());
+            assert_eq!(refused.unwrap_err().to_string(), expected);
+        }
+        let source = Some(EncoderInput::Tokens(vec![1]));
+        let refused =
+            Batch::new(network).join(Prompt { source, ..Prompt::from([1]) }, &TokenOptions::default());
+        assert!(matches!(refused, Err(GenerateError::NoEncoder)));
 
         // A token after each position is what stepping chooses.
         let mut session = Session::new(network);
@@ -304,15 +347,15 @@ impl Check for Sees<'_> {
 
         // In a batch, some positions of one text are features while another has tokens alone.
         let seen = features(&TOKENS[2..7]);
-        let mixed = SequenceInput {
+        let mixed = Prompt {
             parts: vec![
-                InputPart::Tokens(&TOKENS[..2]),
-                InputPart::Features { numbers: &seen, placeholder: 0 },
-                InputPart::Tokens(&TOKENS[7..]),
+                PromptPart::Tokens(TOKENS[..2].to_vec()),
+                PromptPart::Features(seen.clone(), 0),
+                PromptPart::Tokens(TOKENS[7..].to_vec()),
             ],
-            ..SequenceInput::default()
+            ..Prompt::default()
         };
-        let plain = SequenceInput { parts: vec![InputPart::Tokens(&TOKENS)], ..SequenceInput::default() };
+        let plain = Prompt::from(TOKENS);
         for generated in batched(network, &[plain.clone(), mixed.clone(), mixed, plain]) {
             near(&generated.logits[0], &scores[8], bound);
             let mut session = Session::new(network);
@@ -324,13 +367,18 @@ impl Check for Sees<'_> {
         // Placeholders are no tokens: nothing of them is taken over.
         let mut batch = Batch::new(network);
         let options = TokenOptions { max_tokens: 1, keep_logits: true, ..TokenOptions::default() };
-        let placed = SequenceInput {
-            parts: vec![InputPart::Features { numbers: &seen, placeholder: 3 }],
-            ..SequenceInput::default()
-        };
-        batch.join_input(&placed, &options).unwrap();
-        while batch.step(|_, _| ControlFlow::Continue(())).unwrap().is_empty() {}
-        batch.join_seen(&[3, 3, 3], &options).unwrap();
+        let placed = Prompt { parts: vec![PromptPart::Features(seen, 3)], reuse: true, ..Prompt::default() };
+        for _ in 0..2 {
+            batch.join(placed.clone(), &options).unwrap();
+            let ended = loop {
+                let ended = batch.step(|_, _| ControlFlow::Continue(())).unwrap();
+                if let [(_, generated)] = &ended[..] {
+                    break generated.prefill_tokens;
+                }
+            };
+            assert_eq!(ended, 5, "features are computed each time");
+        }
+        batch.join(Prompt::from([3, 3, 3]).reusing(), &options).unwrap();
         let mut ended = Vec::new();
         while ended.is_empty() {
             ended = batch.step(|_, _| ControlFlow::Continue(())).unwrap();
@@ -370,7 +418,7 @@ fn adapted() -> Trace {
         entry.input::<I32>("start", Role::Start { context: 8 }, &[b]);
         entry.input::<I32>("count", Role::Count, &[b]);
         let sequence: Tensor<I32> = entry.input("sequence", Role::Sequence, &[b]);
-        let adapter: Tensor<I32> = entry.input("adapter", Role::Adapter, &[b]);
+        let adapter: Tensor<I32> = entry.input("adapter", Role::Adapter { count: 7 }, &[b]);
         let index = Tensor::<I32>::iota(v.axis, v.extent);
         let row = (sequence * 100 + adapter).to::<F32>();
         let zeros = Tensor::constant(
@@ -391,12 +439,16 @@ impl Check for Adapts {
     fn check<E: Executor>(&self, network: &Network<E>, _: f32) {
         let mut session = Session::new(network);
         assert_eq!(session.feed(&[1]).unwrap(), [0.0, 1.0, 2.0]);
-        session.adapt(7);
+        session.adapt(7).unwrap();
         assert_eq!(session.feed(&[1]).unwrap(), [7.0, 8.0, 9.0]);
         assert_eq!(session.tokens(), [1, 1]);
 
-        let input = |adapter| SequenceInput { parts: vec![InputPart::Tokens(&[1])], adapter, source: None };
-        let generated = batched(network, &[input(7), input(0), input(3)]);
+        let expected = "the adapter is 8, expected 0 to 7; index 0 selects no adapter";
+        assert_eq!(session.adapt(8).unwrap_err().to_string(), expected);
+        let prompt = |adapter| Prompt { adapter, ..Prompt::from([1]) };
+        let refused = Batch::new(network).join(prompt(8), &TokenOptions::default());
+        assert_eq!(refused.unwrap_err().to_string(), expected);
+        let generated = batched(network, &[prompt(7), prompt(0), prompt(3)]);
         // The second text is in the second row; the third takes the first that is free.
         for (i, adapter) in [7.0, 100.0].into_iter().enumerate() {
             assert_eq!(generated[i].logits[0], [adapter, adapter + 1.0, adapter + 2.0]);

@@ -16,7 +16,7 @@ use tracewright::trace::Quantization;
 use tracewright::xla::{XlaBuild, XlaPlugin, XlaTools};
 use tracewright::{GenerateOptions, Model, ModelError, OpenOptions, Plan};
 use tracewright_tests::built::{children, plugin, repository};
-use tracewright_tests::golden::{BOUND, Golden, Prompt};
+use tracewright_tests::golden::{BOUND, Golden, GoldenPrompt};
 use tracewright_tests::{in_xla, long};
 
 /// One device, and the meshes of tensor parallelism.
@@ -26,10 +26,10 @@ fn options(plugin: &Path, mesh: Option<&str>) -> OpenOptions {
     OpenOptions { mesh: mesh.map(|mesh| mesh.parse().unwrap()), ..in_xla::options(plugin) }
 }
 
-fn check(model: &Model, prompt: &Prompt, what: &str) {
+fn check(model: &Model, prompt: &GoldenPrompt, what: &str) {
     let options =
         GenerateOptions { max_tokens: prompt.tokens.len(), ignore_eos: true, ..GenerateOptions::default() };
-    let completion = model.continue_tokens(prompt.prompt_tokens.clone()).options(options).complete().unwrap();
+    let completion = model.continue_prompt(prompt.prompt_tokens.clone()).options(options).complete().unwrap();
     assert_eq!(completion.generated.tokens, prompt.tokens, "{what}");
     // A token and a logit for each step, each from one device. State and weights stay on the devices.
     assert_eq!(completion.transfers.device_to_host, prompt.tokens.len() as u64 * 8, "{what}");
@@ -326,7 +326,7 @@ fn sequences_are_divided_over_devices() {
             scope.spawn(|| {
                 let options =
                     GenerateOptions { max_tokens: 48, ignore_eos: true, ..GenerateOptions::default() };
-                let request = model.continue_tokens(prompt.prompt_tokens.clone()).options(options);
+                let request = model.continue_prompt(prompt.prompt_tokens.clone()).options(options);
                 assert_eq!(request.complete().unwrap().generated.tokens, prompt.tokens);
             });
         }
@@ -356,7 +356,7 @@ fn logits_that_are_no_numbers_are_an_error() {
             let mut options = OpenOptions { context: Some(64), ..options(&plugin, *mesh) };
             options.numeric.dtype = Some(Bf16);
             let model = Model::open_with(folder.path(), options).unwrap();
-            let request = model.continue_tokens([5, 17]).options(GenerateOptions::default());
+            let request = model.continue_prompt([5, 17]).options(GenerateOptions::default());
             let what = format!("logit {token} is {bits:x} on {mesh:?}");
             let error = request.complete().map(|completion| completion.generated.tokens).expect_err(&what);
             let ModelError::Generate(GenerateError::Logit { .. }) = error else { panic!("{what}: {error}") };

@@ -30,7 +30,7 @@ fn shipped(name: &str) {
     let model = Model::open_with(&golden.model, sizes).unwrap();
     let state = state_bytes(&model);
     for (number, prompt) in golden.prompts.iter().enumerate().step_by(if long::is_wanted() { 1 } else { 4 }) {
-        let request = model.continue_tokens(prompt.prompt_tokens.clone()).options(greedy());
+        let request = model.continue_prompt(prompt.prompt_tokens.clone()).options(greedy());
         let completion = request.complete().unwrap();
         assert_eq!(completion.generated.tokens, prompt.tokens, "{name}: prompt {number}");
         // A token and a logit for each step. State and weights stay on the device.
@@ -76,7 +76,7 @@ fn smollm2_is_token_exact() {
     let model = Model::open_with(&golden.model, sizes).unwrap();
     let prompts = golden.prompts.iter().take(if long::is_wanted() { golden.prompts.len() } else { 1 });
     for (number, prompt) in prompts.enumerate() {
-        let request = model.continue_tokens(prompt.prompt_tokens.clone()).options(greedy());
+        let request = model.continue_prompt(prompt.prompt_tokens.clone()).options(greedy());
         assert_eq!(request.complete().unwrap().generated.tokens, prompt.tokens, "prompt {number}");
     }
 }
@@ -93,7 +93,7 @@ fn sequences_of_a_batch_do_not_change_each_other() {
     std::thread::scope(|scope| {
         for prompt in &prompts {
             scope.spawn(|| {
-                let request = model.continue_tokens(prompt.prompt_tokens.clone()).options(greedy());
+                let request = model.continue_prompt(prompt.prompt_tokens.clone()).options(greedy());
                 assert_eq!(request.complete().unwrap().generated.tokens, prompt.tokens);
             });
         }
@@ -112,7 +112,7 @@ fn executables_come_from_the_cache() {
         let cache = Some(cache.path().to_owned());
         let sizes = OpenOptions { context: Some(512), cache, ..options(&plugin) };
         let model = Model::open_with(&golden.model, sizes).unwrap();
-        let request = model.continue_tokens(prompt.prompt_tokens.clone()).options(greedy());
+        let request = model.continue_prompt(prompt.prompt_tokens.clone()).options(greedy());
         assert_eq!(request.complete().unwrap().generated.tokens, prompt.tokens);
         model.info().build.as_ref().unwrap().compile
     };
@@ -155,7 +155,7 @@ fn weights_of_the_checkpoints_type_are_not_written() {
     let mut options = OpenOptions { context: Some(64), cache: Some(cache.path().into()), ..options(&plugin) };
     options.numeric.dtype = Some(Bf16);
     let model = Model::open_with(&golden.model, options).unwrap();
-    let completion = model.continue_tokens([5, 17, 3]).options(greedy()).complete().unwrap();
+    let completion = model.continue_prompt([5, 17, 3]).options(greedy()).complete().unwrap();
     assert_eq!(completion.generated.tokens.len(), 48);
     let weights = |path: PathBuf| fs::metadata(path.join("model.safetensors")).map_or(0, |file| file.len());
     let written: u64 = fs::read_dir(cache.path().join("archives"))

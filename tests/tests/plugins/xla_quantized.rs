@@ -21,7 +21,7 @@ use tracewright_tests::long;
 
 fn tokens(model: &Model, prompt: &[u32]) -> Vec<u32> {
     let greedy = GenerateOptions { max_tokens: 48, ignore_eos: true, ..GenerateOptions::default() };
-    model.continue_tokens(prompt.to_vec()).options(greedy).complete().unwrap().generated.tokens
+    model.continue_prompt(prompt.to_vec()).options(greedy).complete().unwrap().generated.tokens
 }
 
 fn weights(model: &Model) -> &[Parameter] {

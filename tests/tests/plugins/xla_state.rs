@@ -8,13 +8,13 @@ use tracewright::ops::ElementType::F32;
 use tracewright::{GenerateOptions, Model, ModelError, OpenOptions};
 use tracewright_tests::built::plugin;
 use tracewright_tests::embedding;
-use tracewright_tests::golden::{Golden, Prompt, max_error};
+use tracewright_tests::golden::{Golden, GoldenPrompt, max_error};
 use tracewright_tests::in_xla::{options, state_bytes};
 
 /// The golden's text for a prompt, generated in a slot that may take the state of another slot.
-fn generated(model: &Model, prompt: &Prompt) -> Completion {
+fn generated(model: &Model, prompt: &GoldenPrompt) -> Completion {
     let greedy = GenerateOptions { max_tokens: 48, ignore_eos: true, ..GenerateOptions::default() };
-    let request = model.continue_tokens(prompt.prompt_tokens.clone()).options(greedy).reuse();
+    let request = model.continue_prompt(prompt.prompt_tokens.clone()).options(greedy).reuse();
     let completion = request.complete().unwrap();
     assert_eq!(completion.generated.tokens, prompt.tokens);
     completion
@@ -35,7 +35,7 @@ fn state_stays_on_the_device() {
         for part in ["prefill_1", "decode_1", "decode_2", "decode"] {
             assert!(names.contains(&part), "{names:?}");
         }
-        let long = |prompt: &&Prompt| (40..200).contains(&prompt.prompt_tokens.len());
+        let long = |prompt: &&GoldenPrompt| (40..200).contains(&prompt.prompt_tokens.len());
         let prompt = golden.prompts.iter().find(long).unwrap();
         let length = prompt.prompt_tokens.len();
         let first = generated(&model, prompt);
@@ -67,7 +67,7 @@ fn a_saved_sequence_continues_in_another_process() {
         let prompt = &golden.prompts[0];
         let greedy = || GenerateOptions { max_tokens: 48, ignore_eos: true, ..GenerateOptions::default() };
         let continued = |model: &Model, prompt: Vec<u32>| {
-            model.continue_tokens(prompt).options(greedy()).reuse().complete().unwrap().generated
+            model.continue_prompt(prompt).options(greedy()).reuse().complete().unwrap().generated
         };
         let model = open(dtype);
         let text = continued(&model, prompt.prompt_tokens.clone());
@@ -114,7 +114,7 @@ fn a_call_that_started_early_harms_no_other_text() {
     };
     let greedy = || GenerateOptions { max_tokens: 16, ignore_eos: true, ..GenerateOptions::default() };
     let continued = |model: &Model, tokens: &[u32], options| {
-        model.continue_tokens(tokens.to_vec()).options(options).reuse().complete().unwrap().generated
+        model.continue_prompt(tokens.to_vec()).options(options).reuse().complete().unwrap().generated
     };
     let model = open();
     let prompt = golden.prompts.iter().find(|prompt| (8..64).contains(&prompt.prompt_tokens.len())).unwrap();

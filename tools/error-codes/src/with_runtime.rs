@@ -70,9 +70,10 @@ coded! {
         TW0812: Logit NoCandidate;
         TW0813: Favoured Token;
         TW0814: Full;
-        TW0815: EmptyPrompt Features;
+        TW0815: EmptyPrompt;
         TW0816: TooLong;
         TW0817: EntryPoint NoEntryPoint NoMemory;
+        TW0827: Features SourceKind NoEncoder Adapter;
         TW0825: Saved;
     }
 

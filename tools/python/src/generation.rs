@@ -26,7 +26,7 @@ pub struct PyGeneration {
 
 impl PyGeneration {
     pub fn begin(py: Python<'_>, request: Request) -> PyResult<Self> {
-        let prompt_tokens = request.prompt_tokens().len();
+        let prompt_tokens = request.prompt().tokens().len();
         let pieces = py.detach(|| request.stream()).map_err(raised)?;
         Ok(Self { prompt_tokens, pieces: Mutex::new(Some(pieces)) })
     }

@@ -58,7 +58,7 @@ impl PyModel {
     ) -> PyResult<PyGeneration> {
         let model = self.model()?;
         let (options, reuse) = options::generation(model.defaults().options.clone(), arguments)?;
-        let request = model.continue_tokens(tokens).options(options);
+        let request = model.continue_prompt(tokens).options(options);
         PyGeneration::begin(py, if reuse { Request::reuse(request) } else { request })
     }
 }

@@ -8,7 +8,7 @@ use generate::Finish;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tracewright::GenerateOptions;
-use tracewright::generate::SchemaNote;
+use tracewright::generate::{Prompt, SchemaNote};
 use tracewright::model::{Completion, Running, TextEvent};
 
 use crate::failure::Failure;
@@ -20,14 +20,11 @@ use crate::update::{AnswerEnd, EndReason, Update, Usage};
 /// The prompts of a request, and the options for the answers.
 pub struct Ask {
     pub loaded: Arc<Loaded>,
-    pub prompts: Vec<Vec<u32>>,
+    pub prompts: Vec<Prompt>,
     pub options: GenerateOptions,
     /// The number of answers that the model generates for each prompt. Each answer gets its own
     /// seed.
     pub count: usize,
-    /// Whether a prompt may reuse the state (such as the KV cache) of an earlier prompt that begins
-    /// with the same tokens.
-    pub reuse: bool,
     pub reading: Reading,
 }
 
@@ -56,7 +53,7 @@ pub struct Answers {
 impl Answers {
     /// Starts to generate the answers. Returns an error if the options of the request are invalid.
     pub fn begin(ask: Ask, metrics: Arc<Metrics>, permit: OwnedSemaphorePermit) -> Result<Self, Failure> {
-        let Ask { loaded, prompts, options, count, reuse, reading } = ask;
+        let Ask { loaded, prompts, options, count, reading } = ask;
         let (send, events) = unbounded_channel();
         let is_special =
             |name: &str| loaded.model.tokenizer().is_some_and(|all| all.special_token(name).is_some());
@@ -65,12 +62,9 @@ impl Answers {
         for index in 0..prompts.len() * count {
             let mut options = options.clone();
             options.sampling.seed = options.sampling.seed.wrapping_add((index % count) as u64);
-            let mut request = loaded.model.continue_tokens(prompts[index / count].clone()).options(options);
-            if reuse {
-                request = request.reuse();
-            }
             let send = send.clone();
-            let request = request.show(shown.clone());
+            let request = loaded.model.continue_prompt(prompts[index / count].clone());
+            let request = request.options(options).show(shown.clone());
             running.push(request.listen(move |event| send.send((index, event)).is_ok())?);
         }
         let open = running.len();
@@ -82,7 +76,7 @@ impl Answers {
             pieces: vec![0; open],
             open,
             count,
-            prompt_tokens: prompts.iter().map(Vec::len).sum(),
+            prompt_tokens: prompts.iter().map(|prompt| prompt.tokens().len()).sum(),
             stop,
             loaded,
             metrics,

@@ -91,9 +91,11 @@ pub async fn complete(
                 if request.echo == Some(true) { prompt.text.clone() } else { String::new() }
             };
             let echoes: Vec<String> = prompts.iter().map(echo).collect();
-            let prompts = prompts.into_iter().map(|prompt| prompt.tokens).collect();
-            let (reuse, reading) = (sampling.reuses(), Reading { is_plain: true, ..Reading::default() });
-            let ask = Ask { loaded: of_model, prompts, options, count, reuse, reading };
+            let reuse = sampling.reuses();
+            let prompts =
+                prompts.into_iter().map(|one| tracewright::generate::Prompt { reuse, ..one.tokens.into() });
+            let reading = Reading { is_plain: true, ..Reading::default() };
+            let ask = Ask { loaded: of_model, prompts: prompts.collect(), options, count, reading };
             Ok((Answers::begin(ask, metrics, permit)?, echoes))
         })
         .await?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use tokio::sync::OwnedSemaphorePermit;
+use tracewright::generate::Prompt;
 use tracewright::{Follow, GenerateOptions};
 
 use crate::answers::{Answers, Ask};
@@ -57,13 +58,13 @@ impl ChatRequest {
         let (defaults, metrics, loaded) = (app.options.defaults.clone(), app.metrics.clone(), loaded.clone());
         app.blocking(move || {
             let text = self.render(&loaded)?;
-            let prompts = vec![tokens(&loaded, &text)?];
+            let prompt = Prompt { reuse: self.sampling.reuses(), ..tokens(&loaded, &text)?.into() };
             let schema = self.whole_schema();
             let has_schema = schema.is_some();
             let options = self.options(&defaults(loaded.model.defaults()), &loaded, schema)?;
             let reading = self.reading(&text, options.follow.is_some());
-            let (count, reuse) = (self.sampling.count()?, self.sampling.reuses());
-            let ask = Ask { loaded, prompts, options, count, reuse, reading };
+            let count = self.sampling.count()?;
+            let ask = Ask { loaded, prompts: vec![prompt], options, count, reading };
             let answers = Answers::begin(ask, metrics, permit)?;
             for note in answers.notes().iter().filter(|_| has_schema) {
                 tracing::warn!("the schema of a request: {note}");

@@ -11,7 +11,7 @@ use tracewright::Plan;
 use tracewright::build::{BuiltProgram, ProgramOptions, build_program};
 use tracewright::dsl::EntryPoint;
 use tracewright::generate::{
-    Batch, Budgeted, Certainty, Drafter, GenerateError, Network, Session, TokenOptions,
+    Batch, Budgeted, Certainty, Drafter, GenerateError, Network, Prompt, Session, TokenOptions,
 };
 use tracewright::lower::Weights;
 use tracewright::runtime::Compiler;
@@ -178,7 +178,7 @@ fn common_beginning(eight: &Network, rounds: usize) -> Result<()> {
         let mut batch = Batch::new(eight).schedule(Budgeted::default()).keep_prefixes();
         let mut first_token = |tokens: &[u32]| -> Result<(f64, Vec<u32>)> {
             let start = Instant::now();
-            let row = batch.join_seen(tokens, &options(1))?;
+            let row = batch.join(Prompt::from(tokens).reusing(), &options(1))?;
             loop {
                 let ended = batch.step(go)?;
                 if let Some((_, generated)) = ended.into_iter().find(|(ended, _)| *ended == row) {

@@ -1,18 +1,17 @@
-//! A schedule that keeps network calls short while texts are generating.
+//! A schedule that keeps network calls short while sequences are generating.
 
-use super::{RowWork, Schedule};
+use super::{Schedule, SequenceWork};
 
-/// Each network call processes the unprocessed tokens of all generating texts, and one chunk of one
-/// prompt. A generating text waits for at most one chunk of a prompt before the text gets its next
+/// Each network call processes the pending tokens of all generating sequences, and one chunk of one
+/// prompt. A generating sequence waits for at most one chunk of a prompt before it gets its next
 /// token. The network processes the prompts one after another.
 ///
-/// Some networks compute all rows of the batch in each network call. If a network computes all rows
-/// in each call, the schedule divides the limit of positions among all rows of the batch. The
-/// schedule splits prompts only while a text is generating.
+/// Some networks compute all sequences in each network call. In this case, the schedule divides the
+/// limit of positions among all of them, and splits prompts only while a sequence is generating.
 #[derive(Clone, Copy, Debug)]
 pub struct Budgeted {
     positions: usize,
-    /// The row of the batch whose prompt the network is processing.
+    /// The index of the sequence whose prompt the network is processing.
     reads: usize,
 }
 
@@ -31,27 +30,27 @@ impl Default for Budgeted {
 }
 
 impl Schedule for Budgeted {
-    fn plan(&mut self, rows: &[RowWork]) -> Vec<usize> {
+    fn plan(&mut self, sequences: &[SequenceWork]) -> Vec<usize> {
         let positions = self.positions.max(1);
-        if !rows.iter().all(|row| row.alone) {
-            let most = match rows.iter().any(|row| row.decodes && row.tokens > 0) {
-                true => (positions / rows.len().max(1)).max(1),
+        if !sequences.iter().all(|one| one.alone) {
+            let most = match sequences.iter().any(|one| one.decodes && one.tokens > 0) {
+                true => (positions / sequences.len().max(1)).max(1),
                 false => usize::MAX,
             };
-            return rows.iter().map(|row| row.tokens.min(most)).collect();
+            return sequences.iter().map(|one| one.tokens.min(most)).collect();
         }
-        // A prompt with a single unprocessed token joins the call of the generating texts, so only
+        // A prompt with a single pending token joins the call of the generating sequences, so only
         // longer prompts wait.
-        let waits = |row: &RowWork| !row.decodes && row.tokens > 1;
-        // The schedule processes one prompt to its end, and then the prompt in the next row that
-        // waits.
-        let mut next = (self.reads..rows.len()).chain(0..self.reads.min(rows.len()));
-        self.reads = next.find(|&row| waits(&rows[row])).unwrap_or(self.reads);
-        let planned = |(i, row): (usize, &RowWork)| match waits(row) {
-            true if i == self.reads => row.tokens.min(positions),
+        let waits = |one: &SequenceWork| !one.decodes && one.tokens > 1;
+        // The schedule processes one prompt to its end, and then the next prompt that waits.
+        let count = sequences.len();
+        let mut next = (self.reads..count).chain(0..self.reads.min(count));
+        self.reads = next.find(|&index| waits(&sequences[index])).unwrap_or(self.reads);
+        let planned = |(i, one): (usize, &SequenceWork)| match waits(one) {
+            true if i == self.reads => one.tokens.min(positions),
             true => 0,
-            false => row.tokens,
+            false => one.tokens,
         };
-        rows.iter().enumerate().map(planned).collect()
+        sequences.iter().enumerate().map(planned).collect()
     }
 }

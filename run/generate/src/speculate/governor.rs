@@ -57,7 +57,7 @@ impl Governor {
 mod tests {
     use super::*;
 
-    /// Returns the number of network calls that a text loses because of rejected drafts. For the
+    /// Returns the number of network calls that a sequence loses because of rejected drafts. For the
     /// index of a draft, `right` returns the number of the draft's accepted tokens.
     fn loss(tokens: usize, right: impl Fn(usize) -> usize) -> f64 {
         let (mut governor, mut lost, mut drafts, mut done) = (Governor::new(), 0.0, 0, 0);

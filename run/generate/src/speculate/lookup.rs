@@ -5,43 +5,43 @@ use std::collections::HashMap;
 use super::{Certainty, Drafter};
 use crate::GenerateError;
 
-/// The drafter proposes tokens if the last `GRAM` tokens of the text also occur earlier in the
-/// text.
+/// The drafter proposes tokens if the last `GRAM` tokens of the sequence also occur earlier in the
+/// sequence.
 const GRAM: usize = 3;
 
-/// If a draft must be nearly certain, the last `LONG` tokens must also occur earlier in the text.
+/// If a draft must be nearly certain, the last `LONG` tokens must also occur earlier in the sequence.
 const LONG: usize = 8;
 
-/// A drafter that uses prompt lookup. If the last tokens of the text also occur earlier, the draft
+/// A drafter that uses prompt lookup. If the last tokens of the sequence also occur earlier, the draft
 /// copies the tokens that follow the earlier occurrence.
 ///
 /// ```
 /// use tracewright_generate::{Certainty, Drafter, GenerateError, Lookup};
 ///
-/// let seen = [1, 2, 3, 4, 5, 9, 1, 2, 3];
-/// assert_eq!(Lookup::default().draft(&seen, 2, Certainty::Likely)?, [4, 5]);
+/// let tokens = [1, 2, 3, 4, 5, 9, 1, 2, 3];
+/// assert_eq!(Lookup::default().draft(&tokens, 2, Certainty::Likely)?, [4, 5]);
 /// # Ok::<(), GenerateError>(())
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Lookup {
     /// The tokens whose n-grams are in the index.
     indexed: Vec<u32>,
-    /// For each n-gram of the text, the positions after the n-gram's last two occurrences.
+    /// For each n-gram of the sequence, the positions after the n-gram's last two occurrences.
     places: HashMap<[u32; GRAM], [Option<usize>; 2]>,
 }
 
 impl Lookup {
-    /// Adds the new tokens of a text to the index of n-grams. If the index contains the n-grams of
-    /// a different text, the function builds the index again.
-    fn index(&mut self, seen: &[u32]) {
-        if !seen.starts_with(&self.indexed) {
+    /// Adds the new tokens of a sequence to the index of n-grams. If the index contains the n-grams of
+    /// a different sequence, the function builds the index again.
+    fn index(&mut self, tokens: &[u32]) {
+        if !tokens.starts_with(&self.indexed) {
             self.indexed.clear();
             self.places.clear();
         }
         let known = self.indexed.len();
-        self.indexed.extend_from_slice(&seen[known..]);
-        for end in known.max(GRAM - 1) + 1..=seen.len() {
-            if let Some(gram) = seen[..end].last_chunk() {
+        self.indexed.extend_from_slice(&tokens[known..]);
+        for end in known.max(GRAM - 1) + 1..=tokens.len() {
+            if let Some(gram) = tokens[..end].last_chunk() {
                 let places = self.places.entry(*gram).or_default();
                 *places = [Some(end), places[0]];
             }
@@ -50,20 +50,25 @@ impl Lookup {
 }
 
 impl Drafter for Lookup {
-    fn draft(&mut self, seen: &[u32], most: usize, certainty: Certainty) -> Result<Vec<u32>, GenerateError> {
-        self.index(seen);
-        let Some(gram) = seen.last_chunk() else { return Ok(Vec::new()) };
-        // The last occurrence of the n-gram is at the end of the text, so the draft uses the
+    fn draft(
+        &mut self,
+        tokens: &[u32],
+        most: usize,
+        certainty: Certainty,
+    ) -> Result<Vec<u32>, GenerateError> {
+        self.index(tokens);
+        let Some(gram) = tokens.last_chunk() else { return Ok(Vec::new()) };
+        // The last occurrence of the n-gram is at the end of the sequence, so the draft uses the
         // previous occurrence.
         let Some([_, Some(place)]) = self.places.get(gram) else { return Ok(Vec::new()) };
         let least = match certainty {
             Certainty::Likely => GRAM,
             Certainty::NearlyCertain => LONG,
         };
-        let earlier = seen[..*place].iter().rev();
-        let shared = earlier.zip(seen.iter().rev()).take_while(|(a, b)| a == b).count();
+        let earlier = tokens[..*place].iter().rev();
+        let shared = earlier.zip(tokens.iter().rev()).take_while(|(a, b)| a == b).count();
         match shared >= least {
-            true => Ok(seen[*place..].iter().take(most).copied().collect()),
+            true => Ok(tokens[*place..].iter().take(most).copied().collect()),
             false => Ok(Vec::new()),
         }
     }
@@ -73,23 +78,23 @@ impl Drafter for Lookup {
 mod tests {
     use super::*;
 
-    fn drafted(lookup: &mut Lookup, seen: &[u32], certainty: Certainty) -> Vec<u32> {
-        lookup.draft(seen, 4, certainty).unwrap()
+    fn drafted(lookup: &mut Lookup, tokens: &[u32], certainty: Certainty) -> Vec<u32> {
+        lookup.draft(tokens, 4, certainty).unwrap()
     }
 
     #[test]
     fn drafts_follow_the_last_place_where_the_same_tokens_were() {
         let mut lookup = Lookup::default();
-        for (seen, expected) in [
+        for (tokens, expected) in [
             (&[1, 2][..], &[][..]),
             (&[1, 2, 3], &[]),
             (&[1, 2, 3, 9, 8, 1, 2, 3], &[9, 8, 1, 2]),
             (&[1, 2, 3, 9, 8, 1, 2, 3, 7, 1, 2, 3], &[7, 1, 2, 3]),
-            // A text that differs from the indexed text.
+            // A sequence that differs from the indexed sequence.
             (&[1, 2, 3, 4], &[]),
             (&[6, 6, 6, 6], &[6]),
         ] {
-            assert_eq!(drafted(&mut lookup, seen, Certainty::Likely), expected, "{seen:?}");
+            assert_eq!(drafted(&mut lookup, tokens, Certainty::Likely), expected, "{tokens:?}");
         }
     }
 

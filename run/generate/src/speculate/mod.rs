@@ -25,7 +25,7 @@ pub enum Certainty {
     NearlyCertain,
 }
 
-/// Proposes tokens that may continue a text.
+/// Proposes tokens that may continue a sequence.
 ///
 /// ```
 /// use tracewright_generate::{Certainty, Drafter, GenerateError};
@@ -34,8 +34,8 @@ pub enum Certainty {
 /// struct Echo;
 ///
 /// impl Drafter for Echo {
-///     fn draft(&mut self, seen: &[u32], most: usize, _: Certainty) -> Result<Vec<u32>, GenerateError> {
-///         Ok(seen.last().map_or_else(Vec::new, |&token| vec![token; most]))
+///     fn draft(&mut self, tokens: &[u32], most: usize, _: Certainty) -> Result<Vec<u32>, GenerateError> {
+///         Ok(tokens.last().map_or_else(Vec::new, |&token| vec![token; most]))
 ///     }
 /// }
 ///
@@ -43,12 +43,13 @@ pub enum Certainty {
 /// # Ok::<(), GenerateError>(())
 /// ```
 pub trait Drafter {
-    /// Returns at most `most` tokens that may follow the tokens in `seen`. If the drafter has no
+    /// Returns at most `most` tokens that may follow the tokens in `tokens`. If the drafter has no
     /// proposal, the returned list is empty.
     ///
     /// # Errors
-    /// Returns an error if the drafter fails. An error of the drafter ends the text.
-    fn draft(&mut self, seen: &[u32], most: usize, certainty: Certainty) -> Result<Vec<u32>, GenerateError>;
+    /// Returns an error if the drafter fails. An error of the drafter ends the sequence.
+    fn draft(&mut self, tokens: &[u32], most: usize, certainty: Certainty)
+    -> Result<Vec<u32>, GenerateError>;
 
     /// Receives the hidden states of the positions from `start` on, `[S, D]`, after each call of a
     /// network that returns hidden states. The hidden states of positions from `start` on that the
@@ -57,8 +58,13 @@ pub trait Drafter {
 }
 
 impl<T: Drafter + ?Sized> Drafter for Box<T> {
-    fn draft(&mut self, seen: &[u32], most: usize, certainty: Certainty) -> Result<Vec<u32>, GenerateError> {
-        (**self).draft(seen, most, certainty)
+    fn draft(
+        &mut self,
+        tokens: &[u32],
+        most: usize,
+        certainty: Certainty,
+    ) -> Result<Vec<u32>, GenerateError> {
+        (**self).draft(tokens, most, certainty)
     }
 
     fn observe(&mut self, start: usize, hidden: &[f32]) {

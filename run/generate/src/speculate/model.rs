@@ -21,21 +21,21 @@ impl<'a, E: Executor> DraftModel<'a, E> {
 }
 
 impl<E: Executor> Drafter for DraftModel<'_, E> {
-    fn draft(&mut self, seen: &[u32], most: usize, _: Certainty) -> Result<Vec<u32>, GenerateError> {
-        // The small model drafts no tokens if the text exceeds the small model's context or
+    fn draft(&mut self, tokens: &[u32], most: usize, _: Certainty) -> Result<Vec<u32>, GenerateError> {
+        // The small model drafts no tokens if the sequence exceeds the small model's context or
         // contains a token outside its vocabulary.
-        let room = (self.network.context() + 1).saturating_sub(seen.len());
+        let room = (self.network.context() + 1).saturating_sub(tokens.len());
         let is_known = |token: &u32| (*token as usize) < self.network.vocabulary();
-        if room == 0 || !seen.iter().all(is_known) {
+        if room == 0 || !tokens.iter().all(is_known) {
             return Ok(Vec::new());
         }
-        let shared = seen.iter().zip(self.session.tokens()).take_while(|(a, b)| a == b).count();
+        let shared = tokens.iter().zip(self.session.tokens()).take_while(|(a, b)| a == b).count();
         // The network must process at least the last token, because the logits after this token choose the
         // first draft token.
-        let shared = shared.min(seen.len().saturating_sub(1));
+        let shared = shared.min(tokens.len().saturating_sub(1));
         self.session.truncate(shared);
         let options = TokenOptions { max_tokens: most.min(room), ..TokenOptions::default() };
-        let drafted = self.session.generate(&seen[shared..], &options, |_| ControlFlow::Continue(()))?;
+        let drafted = self.session.generate(&tokens[shared..], &options, |_| ControlFlow::Continue(()))?;
         Ok(drafted.tokens)
     }
 }

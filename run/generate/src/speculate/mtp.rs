@@ -37,7 +37,7 @@ pub struct MtpDrafter<'a, E: Executor = Iree> {
 /// An input of the module: the hidden state at a position, and the token after the position. If the
 /// network did not compute a position in this session, such as the position of a reused prefix, the
 /// module has no input for the position. The module's attention uses only distances between
-/// positions, so missing positions at the beginning of the text change no other position.
+/// positions, so missing positions at the beginning of the sequence change no other position.
 struct Pair {
     position: usize,
     token: u32,
@@ -50,10 +50,11 @@ impl<'a, E: Executor> MtpDrafter<'a, E> {
     }
 
     /// Processes all pairs of a hidden state and a token up to the position `last`. Returns the most
-    /// likely token after the text, and the hidden state of the module. Returns `None` if a hidden
-    /// state is missing, or if the text exceeds the context.
-    fn read(&mut self, seen: &[u32], last: usize) -> Result<Option<(u32, Vec<f32>)>, GenerateError> {
-        let is_same = |pair: &&Pair| pair.position < last && seen.get(pair.position + 1) == Some(&pair.token);
+    /// likely token after the sequence, and the hidden state of the module. Returns `None` if a hidden
+    /// state is missing, or if the sequence exceeds the context.
+    fn read(&mut self, tokens: &[u32], last: usize) -> Result<Option<(u32, Vec<f32>)>, GenerateError> {
+        let is_same =
+            |pair: &&Pair| pair.position < last && tokens.get(pair.position + 1) == Some(&pair.token);
         self.pairs.truncate(self.pairs.iter().take_while(is_same).count());
         if self.state.is_empty() {
             self.pairs.clear();
@@ -61,7 +62,7 @@ impl<'a, E: Executor> MtpDrafter<'a, E> {
         let first = self.pairs.last().map_or(0, |pair| pair.position + 1);
         let hidden = self.hidden.range(first..=last);
         let new: Vec<(usize, u32, &[f32])> =
-            hidden.map(|(&position, hidden)| (position, seen[position + 1], hidden.as_slice())).collect();
+            hidden.map(|(&position, hidden)| (position, tokens[position + 1], hidden.as_slice())).collect();
         let fits = self.pairs.len() + new.len() <= self.module.entries.shared.context;
         if !fits || !self.hidden.contains_key(&last) {
             return Ok(None);
@@ -81,9 +82,9 @@ impl<'a, E: Executor> MtpDrafter<'a, E> {
 }
 
 impl<E: Executor> Drafter for MtpDrafter<'_, E> {
-    fn draft(&mut self, seen: &[u32], most: usize, _: Certainty) -> Result<Vec<u32>, GenerateError> {
-        let Some(last) = seen.len().checked_sub(2) else { return Ok(Vec::new()) };
-        let Some((mut token, mut hidden)) = self.read(seen, last)? else { return Ok(Vec::new()) };
+    fn draft(&mut self, tokens: &[u32], most: usize, _: Certainty) -> Result<Vec<u32>, GenerateError> {
+        let Some(last) = tokens.len().checked_sub(2) else { return Ok(Vec::new()) };
+        let Some((mut token, mut hidden)) = self.read(tokens, last)? else { return Ok(Vec::new()) };
         let room = self.module.entries.shared.context - self.pairs.len();
         let mut drafted = vec![token];
         while drafted.len() < most.min(MOST).min(room + 1) {

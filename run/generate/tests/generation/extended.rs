@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 
 use support::{CHUNK, Hashing, Layers, ORIGINAL, go_on, hashing, mixed};
 use tracewright_generate::{
-    Batch, GenerateError, Lookup, Network, SavedFault, SavedSequence, Session, TokenOptions,
+    Batch, GenerateError, Lookup, Network, Prompt, SavedFault, SavedSequence, Session, TokenOptions,
 };
 
 const VOCABULARY: usize = 40;
@@ -73,7 +73,7 @@ fn texts_reuse_the_state_of_texts_with_the_same_embedding() {
         let mut batch = Batch::new(&network).keep_prefixes();
         let long = text(1, ORIGINAL + 2 * CHUNK);
         let mut computed = |prompt: &[u32]| {
-            let row = batch.join_seen(prompt, &options(1)).unwrap();
+            let row = batch.join(Prompt::from(prompt).reusing(), &options(1)).unwrap();
             let (ended, found) = loop {
                 if let Some(ended) = batch.step(|_, _| ControlFlow::Continue(())).unwrap().pop() {
                     break ended;
@@ -107,7 +107,7 @@ fn a_saved_sequence_is_one_of_its_own_length() {
             let mut batch = Batch::new(&network);
             batch.load("one", SavedSequence::read(file.path()).unwrap()).unwrap();
             let more = [&prompt[..], &[7, 8]].concat();
-            let row = batch.join_seen(&more, &options(1)).unwrap();
+            let row = batch.join(Prompt::from(&more).reusing(), &options(1)).unwrap();
             let found = std::iter::repeat_with(|| batch.step(|_, _| ControlFlow::Continue(())).unwrap());
             let found = found.flatten().find(|(ended, _)| *ended == row).unwrap().1;
             assert_eq!(found.tokens[0], best(&fresh(&network, &more)), "{layers:?}: {length}");

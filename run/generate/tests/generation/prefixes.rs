@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 
 use proptest::prelude::*;
 use support::{ALL_LAYERS, CHUNK, CONTEXT, LAYERS, Layers, go_on, hashing, mixed};
-use tracewright_generate::{Batch, Lookup, Sampling, Session, TokenOptions};
+use tracewright_generate::{Batch, Lookup, Prompt, Sampling, Session, TokenOptions};
 
 const VOCABULARY: usize = 40;
 
@@ -28,7 +28,7 @@ fn a_text_computes_what_no_other_has_in_common() {
         let network = hashing(VOCABULARY, 3, layers);
         let mut batch = Batch::new(&network).keep_prefixes();
         let mut generate = |prompt: &[u32], max_tokens: usize| {
-            let row = batch.join_seen(prompt, &options(max_tokens)).unwrap();
+            let row = batch.join(Prompt::from(prompt).reusing(), &options(max_tokens)).unwrap();
             loop {
                 if let Some((ended, generated)) = batch.step(|_, _| ControlFlow::Continue(())).unwrap().pop()
                 {
@@ -78,7 +78,7 @@ fn the_state_of_a_text_that_left_at_once_is_passed_on() {
         let first = text(1, 3 * CHUNK);
         let second = [&first[..2 * CHUNK], &[31, 32]].concat();
         for (prompt, leaves) in [(&first, false), (&first, true), (&second, false), (&first, false)] {
-            let row = batch.join_seen(prompt, &options(8)).unwrap();
+            let row = batch.join(Prompt::from(prompt).reusing(), &options(8)).unwrap();
             if leaves {
                 batch.leave(row).unwrap();
                 continue;
@@ -101,14 +101,16 @@ fn a_copy_that_nobody_computed_with_is_shortened() {
         let (network, alone) = (hashing(VOCABULARY, 2, layers), hashing(VOCABULARY, 1, layers));
         let mut batch = Batch::new(&network).keep_prefixes();
         let first = text(1, 4 * CHUNK);
-        batch.join_seen(&first, &options(64)).unwrap();
+        batch.join(Prompt::from(&first).reusing(), &options(64)).unwrap();
         for _ in 0..6 {
             assert!(batch.step(|_, _| ControlFlow::Continue(())).unwrap().is_empty());
         }
-        let left = batch.join_seen(&[&first[..3 * CHUNK], &[31, 32]].concat(), &options(8)).unwrap();
+        let left = batch
+            .join(Prompt::from(&[&first[..3 * CHUNK], &[31, 32]].concat()).reusing(), &options(8))
+            .unwrap();
         batch.leave(left).unwrap();
         let prompt = [&first[..CHUNK + 1], &[33, 34]].concat();
-        let row = batch.join_seen(&prompt, &options(8)).unwrap();
+        let row = batch.join(Prompt::from(&prompt).reusing(), &options(8)).unwrap();
         let generated = loop {
             let ended = batch.step(|_, _| ControlFlow::Continue(())).unwrap();
             if let Some((_, generated)) = ended.into_iter().find(|(one, _)| *one == row) {
@@ -128,7 +130,7 @@ fn a_text_without_reuse_keeps_no_snapshots() {
     let mut computed = |reuse: bool, last: u32| {
         let prompt = [&text(1, 3 * CHUNK)[..], &[last]].concat();
         match reuse {
-            true => batch.join_seen(&prompt, &options(1)).unwrap(),
+            true => batch.join(Prompt::from(&prompt).reusing(), &options(1)).unwrap(),
             false => batch.join(&prompt, &options(1)).unwrap(),
         };
         loop {
@@ -173,7 +175,7 @@ proptest! {
                 prompt.truncate(CONTEXT - 40);
                 let sampling = Sampling { temperature: (seed % 2) as f32, seed, ..Sampling::default() };
                 let options = TokenOptions { sampling, ..options(max_tokens) };
-                let row = batch.join_seen(&prompt, &options).unwrap();
+                let row = batch.join(Prompt::from(&prompt).reusing(), &options).unwrap();
                 running.insert(row, (prompt, options));
                 next += 1;
             }

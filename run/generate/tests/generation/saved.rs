@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use proptest::prelude::*;
 use serde_json::json;
 use support::{CHUNK, LAYERS, Layers, go_on, hashing, mixed};
-use tracewright_generate::{Batch, GenerateError, SavedFault, SavedSequence, Session, TokenOptions};
+use tracewright_generate::{Batch, GenerateError, Prompt, SavedFault, SavedSequence, Session, TokenOptions};
 
 const VOCABULARY: usize = 40;
 
@@ -60,7 +60,7 @@ proptest! {
         prop_assert_eq!(known, if answer == 0 { length } else { length + ended[0].1.tokens.len() - 1 });
         batch.load("one", saved).unwrap();
         let prompt = [seen, text(seed ^ 3, more)].concat();
-        let row = batch.join_seen(&prompt, &options).unwrap();
+        let row = batch.join(Prompt::from(&prompt).reusing(), &options).unwrap();
         let alone = hashing(VOCABULARY, 1, layers);
         let expected = Session::new(&alone).generate(&prompt, &options, go_on).unwrap();
         let found = std::iter::repeat_with(|| batch.step(|_, _| ControlFlow::Continue(())).unwrap());

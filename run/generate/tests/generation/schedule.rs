@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use proptest::prelude::*;
 use support::{ALL_LAYERS, CHUNK, Hashing, Layers, go_on, hashing, hashing_parts, mixed};
 use tracewright_generate::{
-    Batch, Budgeted, LogitRules, Lookup, Network, RowWork, Sampling, Schedule, Session, Together,
+    Batch, Budgeted, LogitRules, Lookup, Network, Sampling, Schedule, SequenceWork, Session, Together,
     TokenOptions,
 };
 
@@ -99,7 +99,7 @@ fn rows_without_work_cost_nothing() {
 struct Wild(u64);
 
 impl Schedule for Wild {
-    fn plan(&mut self, rows: &[RowWork]) -> Vec<usize> {
+    fn plan(&mut self, rows: &[SequenceWork]) -> Vec<usize> {
         let mut plan: Vec<usize> = rows
             .iter()
             .map(|row| {

@@ -149,7 +149,7 @@ mod run {
             say_ends(&options, &model);
 
             let constrained = options.follow.is_some();
-            let request = model.continue_tokens(prompt.clone()).options(options);
+            let request = model.continue_prompt(&prompt).options(options);
             let request = match cache.as_mut().and_then(|cache| cache.saved.take()) {
                 Some(saved) => {
                     model.load(saved)?;

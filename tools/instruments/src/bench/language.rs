@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use generate::{AnyExecutor, Batch, Generated, Session, TokenOptions};
+use generate::{Batch, Executor, Generated, Network, Session, TokenOptions};
 use irpa::Checkpoint;
 use runtime::{Device, Runtime};
 use targets::MeshRules;
@@ -16,14 +16,11 @@ use tracewright::build::{LoadError, ProgramOptions, build_program};
 use tracewright::export::xla::{RecordedPlan, record};
 use tracewright::footprint::Footprint;
 use tracewright::xla::{XlaBuild, XlaTools};
-use tracewright::{Expanded, Plan};
-
-/// A network that runs in IREE or in XLA.
-type Network = generate::Network<AnyExecutor>;
+use tracewright::{Expanded, LoadedNetwork, Plan};
 
 /// A language model that is loaded for measurements.
 pub struct Language {
-    network: Network,
+    network: LoadedNetwork,
     /// A copy of the network on a second device that counts calls of each compiled function. The
     /// field is `None` if the network's device cannot count calls of compiled functions.
     watched: Option<(Network, Runtime)>,
@@ -71,7 +68,7 @@ impl Language {
         let loaded = build_program(&traced, checkpoint, options)?;
         let watched = again.map(|again| -> Result<_, BenchError> {
             let again = build_program(&traced, checkpoint, again)?;
-            Ok((again.program.into_network()?, again.runtime))
+            Ok((again.program.network()?, again.runtime))
         });
         let watched = watched.transpose()?;
         let paths = match &watched {
@@ -132,7 +129,7 @@ impl Language {
     }
 
     pub fn chunk(&self) -> usize {
-        self.network.chunk()
+        self.plan.chunk
     }
 
     /// Creates a benchmark case that measures decoding. The case reports the time of one decode
@@ -142,23 +139,20 @@ impl Language {
     /// # Errors
     /// Returns an error if the context is too short for the measured tokens.
     pub fn decode(&self, depth: usize, tokens: usize) -> Result<Case<'_>, BenchError> {
-        fits(self.network.context(), depth, tokens)?;
-        let batch = self.network.batch();
+        fits(self.plan.context, depth, tokens)?;
+        let batch = self.plan.batch;
         let work = Workload {
             tokens: Some(batch as f64),
             flops: Some(flops(&self.expanded.trace, "decode", &self.plan.target)),
             bytes: Some(self.read_weights("decode")),
         };
         let prompt = self.prompt(depth + 1);
-        let run = |network, tokens| match batch {
-            1 => steps(network, prompt.clone(), tokens),
-            _ => batched_steps(network, prompt.clone(), tokens),
-        };
-        let mut case =
-            self.case("decode", [("depth", depth.to_string())], work, |network| run(network, tokens), tokens);
+        let task = Task { prompt, tokens, kind: if batch == 1 { Kind::Steps } else { Kind::BatchedSteps } };
+        let before = Task { tokens: 0, ..task.clone() };
+        let mut case = self.case("decode", [("depth", depth.to_string())], work, task, tokens);
         // A batch reads its prompts in the same run.
         if let (Some(watched), Some((network, _)), 2..) = (&mut case.watched, &self.watched, batch) {
-            watched.before = Some(run(network, 0));
+            watched.before = Some(before.run(network));
         }
         Ok(case)
     }
@@ -174,16 +168,16 @@ impl Language {
     /// # Errors
     /// Returns an error if the context is too short for the prompt.
     pub fn prefill(&self, tokens: usize) -> Result<Case<'_>, BenchError> {
-        fits(self.network.context(), 0, tokens)?;
-        let calls = tokens.div_ceil(self.network.chunk()) as f64;
+        fits(self.plan.context, 0, tokens)?;
+        let calls = tokens.div_ceil(self.plan.chunk) as f64;
         let work = Workload {
             tokens: Some(tokens as f64),
             flops: Some(calls * flops(&self.expanded.trace, "prefill", &self.plan.target)),
             bytes: Some(calls * self.read_weights("prefill")),
         };
         let sizes = [("tokens", tokens.to_string())];
-        let prompt = self.prompt(tokens);
-        Ok(self.case("prefill", sizes, work, |network| reading(network, prompt.clone()), 1))
+        let task = Task { prompt: self.prompt(tokens), tokens: 1, kind: Kind::Reading };
+        Ok(self.case("prefill", sizes, work, task, 1))
     }
 
     /// Checks whether a measured case of this model can be profiled.
@@ -213,7 +207,7 @@ impl Language {
     /// the case calls the entry point per decode step or per prompt.
     fn profiled_calls(&self, label: &Label) -> Result<(&'static str, usize), BenchError> {
         let tokens = label.variant.get("tokens").and_then(|tokens| tokens.parse::<usize>().ok());
-        let chunk = self.network.chunk();
+        let chunk = self.plan.chunk;
         match tokens {
             None => Ok(("decode", 1)),
             Some(tokens) => Ok(("prefill", whole_chunks(tokens, chunk)?)),
@@ -225,7 +219,7 @@ impl Language {
         case: &str,
         sizes: impl IntoIterator<Item = (&'static str, String)>,
         work: Workload,
-        run: impl Fn(&'a Network) -> Run<'a>,
+        task: Task,
         units: usize,
     ) -> Case<'a> {
         let mut variant = variant(&self.plan);
@@ -233,7 +227,7 @@ impl Language {
         variant.extend(sizes);
         let watched = self.watched.as_ref().map(|(network, runtime)| Watched {
             runtime,
-            run: run(network),
+            run: task.clone().run(network),
             before: None,
             units,
             paths: &self.paths,
@@ -241,14 +235,17 @@ impl Language {
         Case {
             label: Label { case: case.into(), variant, flags: self.flags.clone() },
             work,
-            run: run(&self.network),
+            run: match &self.network {
+                LoadedNetwork::Iree(network) => task.run(network),
+                LoadedNetwork::Xla(network) => task.run(network),
+            },
             watched,
         }
     }
 
     /// Returns tokens that are distributed over the whole vocabulary.
     fn prompt(&self, tokens: usize) -> Vec<u32> {
-        (0..tokens).map(|i| (i * 7919 % self.network.vocabulary()) as u32).collect()
+        (0..tokens).map(|i| (i * 7919 % self.plan.model.vocabulary()) as u32).collect()
     }
 }
 
@@ -276,45 +273,65 @@ pub fn whole_chunks(tokens: usize, chunk: usize) -> Result<usize, BenchError> {
     }
 }
 
-/// Measures decode steps. The network first reads all tokens of the prompt except the last. The
-/// first decode step then reads the last token of the prompt.
-fn steps(network: &Network, prompt: Vec<u32>, tokens: usize) -> Run<'_> {
-    let options = TokenOptions { max_tokens: tokens, ..TokenOptions::default() };
-    let mut session = Session::new(network);
-    Box::new(move || {
-        let depth = prompt.len() - 1;
-        session.truncate(depth);
-        let seen = session.tokens().len();
-        if seen < depth {
-            session.feed(&prompt[seen..depth])?;
+/// Generates `tokens` tokens after a prompt, and measures one part of this work.
+#[derive(Clone)]
+struct Task {
+    prompt: Vec<u32>,
+    tokens: usize,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    /// The seconds of a decode step. The network first reads all tokens of the prompt except the last,
+    /// which the first decode step reads.
+    Steps,
+    /// The seconds of a decode step of a whole batch, whose sequences all have the same prompt.
+    BatchedSteps,
+    /// The seconds for reading the prompt and computing the first new token.
+    Reading,
+}
+
+impl Task {
+    fn run<E: Executor>(self, network: &Network<E>) -> Run<'_> {
+        let Self { prompt, tokens, kind } = self;
+        let mut options = TokenOptions { max_tokens: tokens, ..TokenOptions::default() };
+        match kind {
+            Kind::Steps => {
+                let mut session = Session::new(network);
+                Box::new(move || {
+                    let depth = prompt.len() - 1;
+                    session.truncate(depth);
+                    let seen = session.tokens().len();
+                    if seen < depth {
+                        session.feed(&prompt[seen..depth])?;
+                    }
+                    let go_on = |_| ControlFlow::Continue(());
+                    let generated = session.generate(&prompt[depth..], &options, go_on)?;
+                    let seconds = (generated.prefill + generated.decode).as_secs_f64();
+                    Ok(seconds / (1 + generated.decode_steps) as f64)
+                })
+            }
+            Kind::BatchedSteps => {
+                // Reading the prompts chooses the first token, so the number of tokens is one larger
+                // than the number of steps.
+                options.max_tokens += 1;
+                // All rounds use the same KV caches, because the first access to new memory is slow.
+                let mut batch = Batch::new(network);
+                Box::new(move || {
+                    let prompts = vec![&prompt; network.batch()];
+                    let generated = batch.generate(&prompts, &options, |_, _| ControlFlow::Continue(()))?;
+                    let seconds = |one: &Generated| one.decode.as_secs_f64() / one.decode_steps.max(1) as f64;
+                    Ok(generated.iter().map(seconds).fold(0.0, f64::max))
+                })
+            }
+            Kind::Reading => Box::new(move || {
+                let go_on = |_| ControlFlow::Continue(());
+                let generated = Session::new(network).generate(&prompt, &options, go_on)?;
+                Ok(generated.prefill.as_secs_f64())
+            }),
         }
-        let generated = session.generate(&prompt[depth..], &options, |_| ControlFlow::Continue(()))?;
-        Ok((generated.prefill + generated.decode).as_secs_f64() / (1 + generated.decode_steps) as f64)
-    })
-}
-
-/// Measures decode steps of a whole batch. All sequences of the batch have the same prompt.
-fn batched_steps(network: &Network, prompt: Vec<u32>, tokens: usize) -> Run<'_> {
-    // Reading the prompts chooses the first token, so the number of tokens is one larger than the number of
-    // steps.
-    let options = TokenOptions { max_tokens: tokens + 1, ..TokenOptions::default() };
-    // All rounds use the same KV caches, because the first access to new memory is slow.
-    let mut batch = Batch::new(network);
-    Box::new(move || {
-        let prompts = vec![&prompt[..]; network.batch()];
-        let generated = batch.generate(&prompts, &options, |_, _| ControlFlow::Continue(()))?;
-        let seconds = |one: &Generated| one.decode.as_secs_f64() / one.decode_steps.max(1) as f64;
-        Ok(generated.iter().map(seconds).fold(0.0, f64::max))
-    })
-}
-
-/// Measures the time for reading a prompt and computing the first new token.
-fn reading(network: &Network, prompt: Vec<u32>) -> Run<'_> {
-    let options = TokenOptions { max_tokens: 1, ..TokenOptions::default() };
-    Box::new(move || {
-        let generated = Session::new(network).generate(&prompt, &options, |_| ControlFlow::Continue(()))?;
-        Ok(generated.prefill.as_secs_f64())
-    })
+    }
 }
 
 /// Adds counters for executed functions to a device. Returns `None` if the device does not support

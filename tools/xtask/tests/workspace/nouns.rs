@@ -169,7 +169,6 @@ const SHARED: &[(&str, &str)] = &[
     ("Origin", "where a node comes from: a line of Rust, a rule"),
     ("Place", "a place in a file: of Rust, of any other, of a drawing"),
     ("Program", "a compiled program, and the program that an idiom is chosen for"),
-    ("Row", "a row of numbers, and the row of a batch that a text takes"),
     ("Source", "the text or the files that something is read from"),
     ("Value", "a value: numbers, and a register in the language of kernels"),
     ("Entry", "an item of a table: an archive's, and a PJRT plugin's"),
@@ -226,6 +225,83 @@ fn no_two_crates_of_the_product_have_a_type_of_one_name() {
     assert!(new.is_empty(), "give one of them another name: {new:#?}");
     let old: BTreeSet<String> = found.iter().map(noun).collect();
     assert_eq!(known.difference(&old).collect::<Vec<_>>(), Vec::<&String>::new(), "is shared no more");
+}
+
+/// Words that once were a sequence of a batch or the reuse of a state, and the files in which each means another thing.
+const OTHER_MEANINGS: &[(&[&str], &[&str], &str)] = &[
+    (&["adopt", "adopted", "continues", "seen"], &["text.rs"], "a panic that a test has seen"),
+    (
+        &["row", "rows"],
+        &["device_tensor.rs", "executor.rs", "network.rs", "entry.rs", "snapshot.rs", "xla.rs"],
+        "of a tensor",
+    ),
+    (
+        &["row", "rows"],
+        &["generation.rs", "session.rs", "mtp.rs", "ahead.rs", "sequence.rs", "sequences.rs", "prefix.rs"],
+        "of logits or state",
+    ),
+    (
+        &["slot", "slots"],
+        &["entry.rs", "network.rs", "saved.rs", "snapshot.rs", "ahead.rs"],
+        "of the state, for one position",
+    ),
+    (&["slots"], &["engine.rs", "options.rs", "source.rs"], "the public option, as servers call it"),
+    (&["slots"], &["constraint.rs"], "places for threads"),
+    (&["reply"], &["reply.rs", "engine.rs", "lib.rs"], "the text of an answer"),
+];
+
+/// In the engine, a member of a batch is a *sequence*, and to take over a state is *reuse*.
+#[test]
+fn the_engine_has_one_word_for_a_sequence_and_one_for_reuse() {
+    let root = repository();
+    let folders =
+        ["run/generate/src", "run/generate/src/schedule", "run/generate/src/speculate", "src/model"];
+    let mut found = Vec::new();
+    for path in folders.iter().flat_map(|folder| fs::read_dir(root.join(folder)).unwrap()) {
+        let path = path.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "rs") {
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            let words = words(fs::read_to_string(&path).unwrap().parse().unwrap());
+            found.extend(
+                words.into_iter().filter(|word| !has_meaning(word, &name)).map(|word| (name.clone(), word)),
+            );
+        }
+    }
+    assert_eq!(found, Vec::new(), "write `sequence` or `reuse`");
+    assert_eq!(
+        words("fn join_seen(a: KeptRow) {}".parse().unwrap()),
+        ["a", "fn", "join", "kept", "row", "seen"].map(String::from).into()
+    );
+    assert!(
+        !has_meaning("seen", "batch.rs") && !has_meaning("row", "batch.rs") && has_meaning("row", "xla.rs")
+    );
+}
+
+fn has_meaning(word: &str, file: &str) -> bool {
+    let mut with = OTHER_MEANINGS.iter().filter(|(words, ..)| words.contains(&word)).peekable();
+    with.peek().is_none() || with.any(|(_, files, _)| files.contains(&file))
+}
+
+/// The words of all names.
+fn words(tokens: TokenStream) -> BTreeSet<String> {
+    let mut words = BTreeSet::new();
+    for tree in tokens {
+        match tree {
+            TokenTree::Group(group) => words.extend(self::words(group.stream())),
+            TokenTree::Ident(name) => {
+                let mut word = String::new();
+                for letter in name.to_string().chars() {
+                    if (letter == '_' || letter.is_uppercase()) && !word.is_empty() {
+                        words.insert(std::mem::take(&mut word));
+                    }
+                    word.extend(letter.to_lowercase().filter(|letter| *letter != '_'));
+                }
+                words.insert(word);
+            }
+            TokenTree::Punct(_) | TokenTree::Literal(_) => {}
+        }
+    }
+    words
 }
 
 /// Each visibility counts, and private types do not.
