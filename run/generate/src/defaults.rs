@@ -11,7 +11,7 @@ use irpa::ModelFiles;
 use serde_json::{Map, Value};
 
 use crate::model_file::read_json;
-use crate::{GenerateError, GenerateOptions, LogitRules, Sampling, SamplingStep};
+use crate::{GenerateError, GenerateOptions, LogitRules, Sampling, SamplingStep, Setting};
 
 const FILE: &str = "generation_config.json";
 
@@ -100,11 +100,7 @@ pub fn generation_defaults(model: impl Into<ModelFiles>) -> Result<GenerationDef
     keys.keys.retain(|key, value| !value.is_null() && !WITHOUT_EFFECT.contains(&key.as_str()));
     let max_new_tokens = keys.count("max_new_tokens")?;
     let mut sampling = sampling(&mut keys)?;
-    sampling.rules = rules(&mut keys)?;
-    if let Some(repeat) = keys.number("repetition_penalty")? {
-        sampling.penalties.repeat = repeat;
-        sampling.penalties.last_n = if repeat == 1.0 { sampling.penalties.last_n } else { None };
-    }
+    sampling.rules = rules(&mut keys, sampling.rules)?;
     let options = GenerateOptions {
         // 20 is the default value of transformers, which counts new tokens only.
         max_length: keys.count("max_length")?.filter(|&length| length != 20 && max_new_tokens.is_none()),
@@ -116,47 +112,53 @@ pub fn generation_defaults(model: impl Into<ModelFiles>) -> Result<GenerationDef
     Ok(GenerationDefaults { options, max_new_tokens, unapplied: keys.unapplied() })
 }
 
-/// Reads the keys that have an effect only if the tokens are drawn at random.
+/// Reads the keys of all settings that are numbers. Without `do_sample`, the temperature is 0.
 fn sampling(keys: &mut Keys) -> Result<Sampling, GenerateError> {
-    const KEYS: [&str; 8] =
-        ["temperature", "top_k", "top_p", "min_p", "typical_p", "top_h", "epsilon_cutoff", "eta_cutoff"];
     let draws = keys.flag("do_sample")?;
-    let usual = Sampling::default();
-    let is_set = draws || KEYS.iter().any(|key| keys.keys.contains_key(*key));
-    let temperature = keys.number("temperature")?.unwrap_or(1.0);
-    let top_k = keys.count("top_k")?;
-    let mut number = |key, usual| Ok::<_, GenerateError>(keys.number(key)?.unwrap_or(usual));
-    Ok(Sampling {
-        temperature: if draws { temperature } else { 0.0 },
-        // transformers keeps 50 tokens by default.
-        top_k: top_k.unwrap_or(if draws { 50 } else { usual.top_k }),
-        top_p: number("top_p", usual.top_p)?,
-        min_p: number("min_p", usual.min_p)?,
-        typical_p: number("typical_p", usual.typical_p)?,
-        top_h: number("top_h", usual.top_h)?,
-        epsilon_cutoff: number("epsilon_cutoff", usual.epsilon_cutoff)?,
-        eta_cutoff: number("eta_cutoff", usual.eta_cutoff)?,
-        order: if is_set { SamplingStep::TRANSFORMERS.to_vec() } else { usual.order.clone() },
-        ..usual
-    })
+    let mut sampling = Sampling::default();
+    if draws {
+        // The defaults of transformers.
+        (sampling.temperature, sampling.top_k) = (1.0, 50);
+    }
+    let is_warper = |setting: &Setting| setting.model_key.is_some_and(|key| keys.keys.contains_key(key));
+    let is_set = draws || Sampling::warpers().any(is_warper);
+    for setting in Sampling::settings() {
+        let Some(key) = setting.model_key else { continue };
+        let number = match setting.range.is_whole {
+            true => keys.count(key)?.map(|count| count as f64),
+            false => keys.number(key)?.map(f64::from),
+        };
+        if let Some(number) = number {
+            sampling.store(setting, number);
+        }
+    }
+    if !draws {
+        sampling.temperature = 0.0;
+    }
+    if sampling.penalties.repeat != 1.0 {
+        sampling.penalties.last_n = None;
+    }
+    if is_set {
+        sampling.order = SamplingStep::transformers_order();
+    }
+    Ok(sampling)
 }
 
 /// Reads the keys that have an effect in greedy decoding too.
-fn rules(keys: &mut Keys) -> Result<LogitRules, GenerateError> {
+fn rules(keys: &mut Keys, numbers: LogitRules) -> Result<LogitRules, GenerateError> {
     Ok(LogitRules {
         suppress_tokens: keys.tokens("suppress_tokens")?,
         begin_suppress_tokens: keys.tokens("begin_suppress_tokens")?,
         bad_words_ids: keys.sequences("bad_words_ids")?,
         sequence_bias: keys.biases("sequence_bias")?,
-        no_repeat_ngram_size: keys.count("no_repeat_ngram_size")?.unwrap_or(0),
         encoder_no_repeat_ngram_size: keys.count("encoder_no_repeat_ngram_size")?.unwrap_or(0),
         encoder_repetition_penalty: keys.number("encoder_repetition_penalty")?.unwrap_or(1.0),
-        min_new_tokens: keys.count("min_new_tokens")?.unwrap_or(0),
         min_length: keys.count("min_length")?.unwrap_or(0),
         forced_bos_token_id: keys.tokens("forced_bos_token_id")?.first().copied(),
         forced_eos_token_id: keys.tokens("forced_eos_token_id")?,
         exponential_decay_length_penalty: keys.decay("exponential_decay_length_penalty")?,
         remove_invalid_values: keys.flag("remove_invalid_values")?,
+        ..numbers
     })
 }
 

@@ -59,8 +59,8 @@ pub use network::{MtpModule, Network, check_tokens};
 pub use prompt::{EncoderInput, Features, Prompt, PromptPart};
 pub use reply::{Follow, GenerateOptions, Reply};
 pub use sample::{
-    Breakers, Dry, LogitRules, Logprob, Mirostat, MirostatVersion, Penalties, Sampler, Sampling,
-    SamplingStep, TextBounds, TokenLogprobs, Xtc,
+    Breakers, Dry, LogitRules, Logprob, Mirostat, MirostatVersion, Penalties, Range, Sampler, Sampling,
+    SamplingStep, Setting, TextBounds, TokenLogprobs, Xtc,
 };
 pub use saved::SavedSequence;
 pub use schedule::{Budgeted, Schedule, SequenceWork, Together};

@@ -41,6 +41,8 @@ fn every_command_has_a_page() {
     refused(&mut bare(&["man", "-o", text(&file)]), 1, &[text(&file)]);
 }
 
+/// Builds without a runtime lack the flags of the sampling steps.
+#[cfg(feature = "iree")]
 #[test]
 fn the_help_of_every_command() {
     let mut all = succeed(&mut bare(&["--help"])).out;
@@ -99,6 +101,7 @@ fn every_flag_has_a_variable() {
     refused(bare(&["plan", text(&config)]).env("TRACEWRIGHT_CONTEXT", "many"), 2, &["many", "--context"]);
 }
 
+#[cfg(feature = "iree")]
 #[test]
 fn flags_have_the_forms_that_other_programs_have() {
     let config = fixture("llama-untied").join("config.json");

@@ -168,10 +168,10 @@ fn settings_are_those_of_llama_cpp_and_checked() {
         assert_ne!(tokens(&aimed), tokens(&warm));
     }
     for (flag, value, words) in [
-        ("--repeat-penalty", "0", "penalties.repeat"),
+        ("--repeat-penalty", "0", "repeat_penalty"),
         ("--typical", "1.5", "typical_p"),
-        ("--xtc-probability", "-1", "xtc.probability"),
-        ("--dry-multiplier", "-0.5", "dry.multiplier"),
+        ("--xtc-probability", "-1", "xtc_probability"),
+        ("--dry-multiplier", "-0.5", "dry_multiplier"),
         ("--temp", "-1", "temperature"),
     ] {
         refused(&mut story(&[flag, value]), 1, &[words, flag, value, "expected"]);
@@ -275,4 +275,19 @@ fn the_model_sets_options() {
     let flags = ["-n", "12", "--temp", "1.5", "--top-k", "9", "--samplers", order];
     assert_eq!(answer(sampled.clone(), &["-n", "12"]).0, answer(json!({"eos_token_id": ends}), &flags).0);
     assert_eq!(answer(sampled, &["-n", "12", "--temp", "0"]).0, plain);
+}
+
+/// The types of the Python package list the settings of the sampler.
+#[test]
+fn python_types_list_the_settings() {
+    let file = root().join("tools/python/tracewright/options.py");
+    let whole = fs::read_to_string(&file).unwrap();
+    let (before, _) = whole.split_once("which `cargo xtask bless` lists.\n").unwrap();
+    let kind = |is_whole| if is_whole { "int" } else { "float" };
+    let names = Sampling::settings().flat_map(|setting| {
+        let names = std::iter::once(&setting.name).chain(setting.aliases);
+        names.map(|name| format!("    {name}: {} | None\n", kind(setting.range.is_whole)))
+    });
+    let expected = format!("{before}which `cargo xtask bless` lists.\n{}", names.collect::<String>());
+    expect_test::expect_file![file].assert_eq(&expected);
 }

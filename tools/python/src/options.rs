@@ -11,13 +11,16 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use serde_json::Value;
-use tracewright::generate::ConstraintProgram;
+use tracewright::generate::{ConstraintProgram, Sampling, Setting};
 use tracewright::model::WatchOpen;
 use tracewright::numeric::NumericOption;
 use tracewright::runtime::Compiler;
 use tracewright::{Follow, GenerateOptions, OpenOptions};
 
+use crate::error::raised;
+
 const NUMBER: &str = "a number";
+const WHOLE: &str = "an integer";
 const COUNT: &str = "an integer from 0 on";
 const SWITCH: &str = "True or False";
 const PATH: &str = "a path";
@@ -68,26 +71,26 @@ pub fn generation(
                 options.max_tokens = value(name, argument, COUNT)?;
                 options.max_length = None;
             }
-            "min_tokens" => sampling.rules.min_new_tokens = value(name, argument, COUNT)?,
-            "no_repeat_ngram_size" => sampling.rules.no_repeat_ngram_size = value(name, argument, COUNT)?,
             "suppress_tokens" => {
                 sampling.rules.suppress_tokens = value(name, argument, "a sequence of token ids")?;
             }
-            "temperature" => sampling.temperature = value(name, argument, NUMBER)?,
-            "top_k" => sampling.top_k = value(name, argument, COUNT)?,
-            "top_p" => sampling.top_p = value(name, argument, NUMBER)?,
-            "min_p" => sampling.min_p = value(name, argument, NUMBER)?,
-            "typical_p" => sampling.typical_p = value(name, argument, NUMBER)?,
-            "repeat_penalty" => sampling.penalties.repeat = value(name, argument, NUMBER)?,
-            "frequency_penalty" => sampling.penalties.frequency = value(name, argument, NUMBER)?,
-            "presence_penalty" => sampling.penalties.presence = value(name, argument, NUMBER)?,
             "seed" => sampling.seed = value(name, argument, COUNT)?,
             "stop" => options.stop = texts(name, argument)?,
             "ignore_eos" => options.ignore_eos = value(name, argument, SWITCH)?,
             "json_schema" => options.follow = Some(Follow::JsonSchema(schema(argument)?)),
             "grammar" => options.follow = Some(Follow::Grammar(value(name, argument, "a string")?)),
             "reuse" => reuse = value(name, argument, SWITCH)?,
-            _ => return Err(unknown(name)),
+            "dry_sequence_breakers" => options.dry_breakers = Some(texts(name, argument)?),
+            _ => {
+                let is_named = |setting: &&Setting| setting.name == name || setting.aliases.contains(&name);
+                let setting = Sampling::settings().find(is_named).ok_or_else(|| unknown(name))?;
+                let expected = if setting.range.is_whole { WHOLE } else { NUMBER };
+                let number = match setting.range.is_whole {
+                    true => value::<i64>(name, argument, expected)? as f64,
+                    false => value(name, argument, expected)?,
+                };
+                sampling.set(setting, number).map_err(|error| raised(error.into()))?;
+            }
         }
     }
     Ok((options, reuse))

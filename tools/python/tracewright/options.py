@@ -31,20 +31,37 @@ class GenerateOptions(TypedDict, total=False):
     """Options of `Model.chat` and `Model.generate`. `None` is the default, which the model's `generation_config.json` can set."""
 
     max_tokens: int | None
-    min_tokens: int | None
-    temperature: float | None
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    typical_p: float | None
-    repeat_penalty: float | None
-    frequency_penalty: float | None
-    presence_penalty: float | None
-    no_repeat_ngram_size: int | None
-    suppress_tokens: Sequence[int] | None
     seed: int | None
+    suppress_tokens: Sequence[int] | None
+    dry_sequence_breakers: str | Sequence[str] | None
     stop: str | Sequence[str] | None
     ignore_eos: bool | None
     json_schema: str | Mapping[str, Any] | None
     grammar: str | None
     reuse: bool | None
+    # The settings of the sampler, which `cargo xtask bless` lists.
+    repeat_last_n: int | None
+    repeat_penalty: float | None
+    repetition_penalty: float | None
+    frequency_penalty: float | None
+    presence_penalty: float | None
+    dry_multiplier: float | None
+    dry_base: float | None
+    dry_allowed_length: int | None
+    dry_penalty_last_n: int | None
+    top_n_sigma: float | None
+    top_k: int | None
+    typical_p: float | None
+    top_p: float | None
+    min_p: float | None
+    top_h: float | None
+    epsilon_cutoff: float | None
+    eta_cutoff: float | None
+    xtc_probability: float | None
+    xtc_threshold: float | None
+    temperature: float | None
+    mirostat: int | None
+    mirostat_eta: float | None
+    mirostat_tau: float | None
+    no_repeat_ngram_size: int | None
+    min_tokens: int | None

@@ -5,7 +5,9 @@ use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse as _, Response};
 use errors::{escaped, shortened};
 use futures_util::StreamExt as _;
-use serde::Deserialize;
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, Schema};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::ServeOptions;
@@ -49,59 +51,68 @@ async fn collect(body: Body, most: usize) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-/// Converts a JSON value to a struct. If a field is invalid, the error contains the name of this
-/// field.
-pub fn fields<'a, T: Deserialize<'a>>(value: &'a Value) -> Result<T, Failure> {
-    serde_path_to_error::deserialize(value).map_err(|error| {
-        let path = error.path().to_string();
-        if let Some(number) = exact_at(value, error.path()) {
-            return Failure::field(path, shortened(number.to_owned(), 80), "a smaller number");
-        }
-        let why = error.into_inner().to_string();
-        match (why.strip_prefix("missing field `"), why.strip_prefix("invalid ")) {
-            (Some(rest), _) => {
-                let name = rest.trim_end_matches('`');
-                let param = if path == "." { name.to_owned() } else { format!("{path}.{name}") };
-                Failure::Missing { param, expected: "a value".to_owned() }
-            }
-            (_, Some(rest)) => {
-                let rest = rest.split_once(": ").map_or(rest, |(_, rest)| rest);
-                let (found, expected) = rest.split_once(", expected ").unwrap_or((rest, "another value"));
-                Failure::field(path, shortened(escaped(found), 80), in_words(expected))
-            }
-            _ => Failure::field(path, shortened(escaped(&why), 80), "another value"),
-        }
-    })
+/// Generates the JSON Schema of a type. The schema contains the schemas of all referenced types.
+pub fn schema<T: JsonSchema>() -> Schema {
+    let settings = SchemaSettings::draft2020_12().with(|settings| {
+        settings.inline_subschemas = true;
+        settings.meta_schema = None;
+    });
+    settings.into_generator().into_root_schema_for::<T>()
 }
 
-/// The number at a path, if no Rust type can hold the number.
-fn exact_at<'a>(value: &'a Value, path: &serde_path_to_error::Path) -> Option<&'a str> {
-    use serde_path_to_error::Segment;
-    let mut found = value;
-    for segment in path {
-        found = match segment {
-            Segment::Seq { index } => found.get(*index)?,
-            Segment::Map { key } => found.get(key)?,
-            _ => return None,
-        };
-    }
-    files::exact_number(found)
+/// Converts a JSON object to a struct. If a field does not follow the struct's JSON Schema, the error
+/// contains the path of this field.
+pub fn fields<T: DeserializeOwned + JsonSchema>(body: &Value) -> Result<T, Failure> {
+    check(schema::<T>().as_value(), body, "")?;
+    T::deserialize(body).map_err(|_| Failure::field("body", shown(body), "values that the fields can hold"))
 }
 
-/// Returns a description of a Rust type for users of JSON, such as "a whole number from 0" for
-/// `u64`.
-fn in_words(expected: &str) -> &str {
-    match expected {
-        "f32" | "f64" => "a number",
-        "u64" | "u32" | "usize" => "a whole number from 0",
-        "i64" => "a whole number",
-        "a sequence" => "a list",
-        "a map" => "an object",
-        "a string" => "a text",
-        "a boolean" => "true or false",
-        other if other.starts_with("struct ") => "an object",
-        other => other,
+/// Checks the types of a value and of its parts. `path` leads to the value, as in `messages[0].role`.
+pub fn check(schema: &Value, found: &Value, path: &str) -> Result<(), Failure> {
+    if let Some(any) = schema["anyOf"].as_array() {
+        let one = any.iter().find(|one| (one["type"] == "null") == found.is_null());
+        return one.map_or(Ok(()), |one| check(one, found, path));
     }
+    let kinds = match &schema["type"] {
+        Value::Array(kinds) => kinds.as_slice(),
+        kind => std::slice::from_ref(kind),
+    };
+    let Some(kind) = kinds.iter().find_map(|kind| kind.as_str().filter(|kind| *kind != "null")) else {
+        return Ok(());
+    };
+    if found.is_null() && kinds.iter().any(|kind| kind == "null") {
+        return Ok(());
+    }
+    let format = schema["format"].as_str().unwrap_or_default();
+    let (is_one, expected) = match kind {
+        "boolean" => (found.is_boolean(), "true or false"),
+        "string" => (found.is_string(), "a text"),
+        "array" => (found.is_array(), "a list"),
+        "object" => (found.is_object(), "an object"),
+        "integer" if format == "uint32" => {
+            (found.as_u64().is_some_and(|number| number <= u32::MAX.into()), "a whole number below 2^32")
+        }
+        "integer" if format.starts_with("uint") => (found.is_u64(), "a whole number from 0"),
+        "integer" => (found.is_i64(), "a whole number"),
+        _ => (found.is_number(), "a number"),
+    };
+    match files::exact_number(found) {
+        Some(number) if matches!(kind, "number" | "integer") => {
+            return Err(Failure::field(path, shortened(number.to_owned(), 80), "a smaller number"));
+        }
+        _ if !is_one => return Err(Failure::field(path, shown(found), expected)),
+        _ => {}
+    }
+    let inside = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+    let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    if let Some(name) = required.into_iter().find(|name| found.get(name).is_none()) {
+        return Err(Failure::Missing { param: inside(name), expected: "a value".to_owned() });
+    }
+    for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
+        found.get(name).map_or(Ok(()), |field| check(schema, field, &inside(name)))?;
+    }
+    let mut items = found.as_array().into_iter().flatten().enumerate();
+    items.try_for_each(|(i, item)| check(&schema["items"], item, &format!("{path}[{i}]")))
 }
 
 /// Formats a JSON value for an error message.
@@ -112,4 +123,69 @@ pub fn shown(value: &Value) -> String {
 /// A response with a JSON value, in which each number keeps its text.
 pub fn response(value: &Value) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], files::exact_json(value)).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+    use serde_json::json;
+
+    use super::*;
+
+    #[derive(Debug, Deserialize, JsonSchema)]
+    #[allow(dead_code, reason = "only the check of the fields matters")]
+    struct Inner {
+        is: Option<bool>,
+        name: String,
+    }
+
+    #[derive(Debug, Deserialize, JsonSchema)]
+    #[allow(dead_code, reason = "only the check of the fields matters")]
+    struct Outer {
+        count: u64,
+        ids: Option<Vec<u32>>,
+        inner: Option<Inner>,
+        list: Option<Vec<Inner>>,
+        any: Option<Value>,
+        must: Value,
+        seed: Option<i64>,
+        share: Option<f32>,
+    }
+
+    #[test]
+    fn a_field_is_named_with_what_it_is_and_what_is_expected() {
+        let check = |body: &str, expected: &str| {
+            let found = fields::<Outer>(&files::parse_exact(body).unwrap()).map(drop);
+            assert_eq!(
+                found.map_or_else(|failure| failure.to_string(), |()| String::new()),
+                expected,
+                "{body}"
+            );
+        };
+        let with = |more: &str| format!(r#"{{"count": 1, "must": [], {more}}}"#);
+        check(r#"{"must": 1}"#, "`count` is missing, expected a value");
+        check(r#"{"count": 1}"#, "`must` is missing, expected a value");
+        check(r#"{"count": -1, "must": 1}"#, "`count` is `-1`, expected a whole number from 0");
+        check(r#"{"count": null, "must": 1}"#, "`count` is `null`, expected a whole number from 0");
+        check(r#"{"count": 1.0, "must": 1}"#, "`count` is `1.0`, expected a whole number from 0");
+        check(
+            &with(r#""ids": [1, 4294967296]"#),
+            "`ids[1]` is `4294967296`, expected a whole number below 2^32",
+        );
+        check(&with(r#""inner": []"#), "`inner` is `[]`, expected an object");
+        check(&with(r#""inner": {"is": 1, "name": ""}"#), "`inner.is` is `1`, expected true or false");
+        check(&with(r#""list": [{"name": "a"}, {}]"#), "`list[1].name` is missing, expected a value");
+        check(
+            &with(r#""seed": 9223372036854775808"#),
+            "`seed` is `9223372036854775808`, expected a whole number",
+        );
+        check(&with(r#""share": "hot""#), "`share` is `\"hot\"`, expected a number");
+        check(&with(r#""share": 1e999"#), "`share` is 1e999, expected a smaller number");
+        for good in [
+            r#""ids": null, "inner": null, "any": {"a": [1e999]}, "seed": -5, "share": 1"#,
+            r#""ids": [], "inner": {"name": "a", "is": null}, "list": [], "unknown": {}, "share": 1e300"#,
+        ] {
+            check(&with(good), "");
+        }
+    }
 }

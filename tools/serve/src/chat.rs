@@ -118,7 +118,7 @@ pub async fn chat(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) -
     let permit = app.permit()?;
     let body = app.read(&headers, body).await?;
     let fields: ChatFields = fields(&body)?;
-    let request = fields.request(crate::body::fields(&body)?)?;
+    let request = fields.request(SamplingFields::read(&body)?)?;
     let with_logprobs = request.logprobs.is_some();
     let loaded = app.models.get(fields.model.as_deref()).await?;
     let head = Head { loaded: loaded.clone(), id: id("chatcmpl-"), created: now() };
@@ -145,7 +145,7 @@ pub async fn apply_template(
 ) -> Result<Json<Value>, Failure> {
     let body = app.read(&headers, body).await?;
     let fields: ChatFields = fields(&body)?;
-    let request = fields.request(crate::body::fields(&body)?)?;
+    let request = fields.request(SamplingFields::read(&body)?)?;
     let loaded = app.models.get(fields.model.as_deref()).await?;
     let prompt = app.blocking(move || request.render(&loaded)).await?;
     Ok(Json(json!({ "prompt": prompt })))

@@ -71,7 +71,7 @@ pub async fn complete(
     let permit = app.permit()?;
     let body = app.read(&headers, body).await?;
     let request: CompletionFields = fields(&body)?;
-    let sampling: SamplingFields = fields(&body)?;
+    let sampling = SamplingFields::read(&body)?;
     let logprobs = request.logprobs()?;
     let loaded = app.models.get(request.model.as_deref()).await?;
     loaded.check_generates()?;

@@ -53,7 +53,7 @@ pub async fn count(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) 
     let count = async {
         let body = app.read(&headers, body).await?;
         let fields: MessageFields = fields(&body)?;
-        let request = fields.request(crate::body::fields(&body)?)?;
+        let request = fields.request(SamplingFields::read(&body)?)?;
         let loaded = app.models.get(fields.model.as_deref()).await?;
         let counted = move || Ok(tokens(&loaded, &request.render(&loaded)?)?.len());
         Ok(Json(json!({ "input_tokens": app.blocking(counted).await? })).into_response())
@@ -65,7 +65,7 @@ async fn respond(app: &Arc<App>, headers: &HeaderMap, body: Body) -> Result<Resp
     let permit = app.permit()?;
     let body = app.read(headers, body).await?;
     let fields: MessageFields = fields(&body)?;
-    let request = fields.request(crate::body::fields(&body)?)?;
+    let request = fields.request(SamplingFields::read(&body)?)?;
     let loaded = app.models.get(fields.model.as_deref()).await?;
     let answers = request.begin(app, &loaded, permit).await?;
     let message = json!({

@@ -57,7 +57,7 @@ pub async fn respond(
     let permit = app.permit()?;
     let body = app.read(&headers, body).await?;
     let fields: ResponseFields = fields(&body)?;
-    let request = fields.request(crate::body::fields(&body)?)?;
+    let request = fields.request(SamplingFields::read(&body)?)?;
     let loaded = app.models.get(fields.model.as_deref()).await?;
     let is_streamed = fields.stream.unwrap_or_default();
     let head = Head::new(&loaded.name, fields, &body);

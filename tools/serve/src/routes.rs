@@ -10,16 +10,15 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use errors::{escaped, shortened};
-use schemars::generate::SchemaSettings;
-use schemars::{JsonSchema, Schema};
 use serde_json::{Value, json};
 use tower_http::cors::{AllowOrigin, Any, CorsLayer};
 
 use crate::access::check_origin;
 use crate::app::App;
+use crate::body::schema;
 use crate::failure::Failure;
 use crate::openapi::{Endpoint, document};
-use crate::sampling::SamplingFields;
+use crate::sampling::{self, SamplingFields};
 use crate::{chat, completions, embeddings, messages, page, responses, tokens};
 
 /// Creates the router for all paths of the server.
@@ -46,7 +45,7 @@ pub fn router(app: &Arc<App>) -> Router {
 /// of paths that require an API key.
 fn endpoints() -> Vec<Endpoint> {
     let of = |path, about, route, body| Endpoint { path, about, route, body };
-    let sampled = |one| vec![one, schema::<SamplingFields>()];
+    let sampled = |one| vec![one, schema::<SamplingFields>(), sampling::number_schema()];
     let chats = || sampled(schema::<chat::ChatFields>());
     let messages = || sampled(schema::<messages::MessageFields>());
     vec![
@@ -93,15 +92,6 @@ fn endpoints() -> Vec<Endpoint> {
         of("/apply-template", "Print the prompt of a conversation", post(chat::apply_template), chats()),
         of("/metrics", "Report counts and times, for Prometheus", get(metrics), vec![]),
     ]
-}
-
-/// Generates the JSON Schema of a type. The schema contains the schemas of all referenced types.
-fn schema<T: JsonSchema>() -> Schema {
-    let settings = SchemaSettings::draft2020_12().with(|settings| {
-        settings.inline_subschemas = true;
-        settings.meta_schema = None;
-    });
-    settings.into_generator().into_root_schema_for::<T>()
 }
 
 /// Creates the CORS headers, which allow web pages of the given origins to read answers.

@@ -2,12 +2,13 @@
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 
-use schemars::JsonSchema;
+use generate::{Range, Sampling, SamplingStep, Setting};
+use schemars::{JsonSchema, Schema, json_schema};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 use tracewright::GenerateOptions;
 
-use crate::body::shown;
+use crate::body::{check, fields, shown};
 use crate::failure::Failure;
 
 /// The largest number of stop strings per request.
@@ -16,26 +17,17 @@ const STOPS: usize = 64;
 /// The largest number of answers to one request.
 const ANSWERS: u64 = 16;
 
-/// The fields that all requests for generated text share.
+/// The fields that all requests for generated text share. The server's flags and the model's
+/// `generation_config.json` set the default values of all sampling fields.
 #[derive(Deserialize, JsonSchema)]
 pub struct SamplingFields {
-    /// The temperature. With the temperature 0, the sampler always takes the most likely token. The
-    /// server's flags and the model's `generation_config.json` set the default values of all
-    /// sampling fields.
-    temperature: Option<f32>,
-    top_p: Option<f32>,
-    top_k: Option<i64>,
-    min_p: Option<f32>,
-    typical_p: Option<f32>,
-    frequency_penalty: Option<f32>,
-    presence_penalty: Option<f32>,
-    /// This field is llama.cpp's name for `repetition_penalty`.
-    repeat_penalty: Option<f32>,
-    repetition_penalty: Option<f32>,
-    /// The number of new tokens before the answer can end, as in vLLM.
-    min_tokens: Option<usize>,
-    /// The number of tokens in sequences that a text contains at most once.
-    no_repeat_ngram_size: Option<usize>,
+    /// The numbers of the sampler.
+    #[serde(skip)]
+    numbers: Vec<(&'static Setting, f64)>,
+    /// Texts at which the DRY penalty ends a repetition. An empty list ends no repetition.
+    dry_sequence_breakers: Option<Vec<String>>,
+    /// The names of the sampling steps, in the order in which they run.
+    samplers: Option<Vec<String>>,
     /// Ids of tokens that the sampler never chooses.
     suppress_tokens: Option<Vec<u32>>,
     /// The seed of the random numbers with which the sampler draws tokens. Requests with the same
@@ -56,28 +48,68 @@ pub struct SamplingFields {
     logit_bias: Option<Value>,
 }
 
+/// Returns the names of a setting's field in requests.
+fn names(setting: &Setting) -> impl Iterator<Item = &'static str> + use<> {
+    std::iter::once(setting.name).chain(setting.aliases.iter().copied())
+}
+
+/// Generates the JSON Schema of the fields that set the sampler's numbers.
+pub fn number_schema() -> Schema {
+    let field = |setting: &'static Setting| {
+        let Range { least, most, is_open, is_whole, .. } = setting.range;
+        let kind = if is_whole { "integer" } else { "number" };
+        let mut schema = json!({ "description": setting.help, "type": [kind, "null"] });
+        let least_key = if is_open { "exclusiveMinimum" } else { "minimum" };
+        for (key, bound) in [(least_key, least), ("maximum", most)] {
+            if bound.abs() < f64::from(f32::MAX) && bound < u64::MAX as f64 {
+                schema[key] = json!(bound);
+            }
+        }
+        names(setting).map(move |name| (name.to_owned(), schema.clone()))
+    };
+    let properties: Map<String, Value> = Sampling::settings().flat_map(field).collect();
+    json_schema!({ "type": "object", "properties": properties })
+}
+
+/// Returns the sampling steps with the given names.
+fn steps(words: &[String]) -> Result<Vec<SamplingStep>, Failure> {
+    let step = |(i, word): (usize, &String)| {
+        SamplingStep::of_word(word).ok_or_else(|| {
+            let known: Vec<_> = SamplingStep::ORDER.iter().map(|step| format!("`{}`", step.word())).collect();
+            let expected = format!("one of {}", known.join(", "));
+            Failure::field(format!("samplers[{i}]"), shown(&json!(word)), expected)
+        })
+    };
+    words.iter().enumerate().map(step).collect()
+}
+
 impl SamplingFields {
+    /// Reads the sampling fields of a body.
+    pub fn read(body: &Value) -> Result<Self, Failure> {
+        check(number_schema().as_value(), body, "")?;
+        let number = |setting: &'static Setting| {
+            let given = names(setting).find_map(|name| body.get(name)?.as_f64());
+            Some((setting, given?))
+        };
+        let numbers = Sampling::settings().filter_map(number).collect();
+        Ok(Self { numbers, ..fields(body)? })
+    }
+
     /// Combines the server's options with the options of the request.
     pub fn options(&self, defaults: &GenerateOptions) -> Result<GenerateOptions, Failure> {
         let mut options = defaults.clone();
         let sampling = &mut options.sampling;
-        let set = |to: &mut f32, value: Option<f32>| *to = value.unwrap_or(*to);
-        set(&mut sampling.temperature, self.temperature);
-        set(&mut sampling.top_p, self.top_p);
-        set(&mut sampling.min_p, self.min_p);
-        set(&mut sampling.typical_p, self.typical_p);
-        set(&mut sampling.penalties.frequency, self.frequency_penalty);
-        set(&mut sampling.penalties.presence, self.presence_penalty);
-        set(&mut sampling.penalties.repeat, self.repeat_penalty.or(self.repetition_penalty));
-        let rules = &mut sampling.rules;
-        rules.min_new_tokens = self.min_tokens.unwrap_or(rules.min_new_tokens);
-        rules.no_repeat_ngram_size = self.no_repeat_ngram_size.unwrap_or(rules.no_repeat_ngram_size);
-        if let Some(tokens) = &self.suppress_tokens {
-            rules.suppress_tokens.clone_from(tokens);
+        for (setting, number) in &self.numbers {
+            sampling.set(setting, *number)?;
         }
-        if let Some(top_k) = self.top_k {
-            // Some clients send -1 to select all tokens.
-            sampling.top_k = usize::try_from(top_k).unwrap_or_default();
+        if let Some(words) = &self.samplers {
+            sampling.order = steps(words)?;
+        }
+        if let Some(texts) = &self.dry_sequence_breakers {
+            options.dry_breakers = Some(texts.clone());
+        }
+        if let Some(tokens) = &self.suppress_tokens {
+            sampling.rules.suppress_tokens.clone_from(tokens);
         }
         // Without a seed in the request, the server chooses a new seed.
         sampling.seed = self.seed.map_or_else(random, |seed| seed as u64);

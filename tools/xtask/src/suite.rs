@@ -250,14 +250,16 @@ fn emulated(root: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Checks the formatting of the code. The function also checks the modules that `families!`
-/// declares, because `cargo fmt` does not find these modules.
+/// Checks the formatting of the code. The function also checks the modules that `families!` and
+/// `steps!` declare, because `cargo fmt` does not find these modules.
 fn check_format(root: &Path) -> Result<(), Error> {
     step("format", &mut cargo(root, &["fmt", "--all", "--check"]))?;
-    let folder = root.join("models/src");
-    let files = fs::read_dir(&folder).with_path("read", &folder)?.flatten().map(|file| file.path());
-    let families = files.filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
-    step("format of families", Command::new("rustfmt").args(["--check", "--edition", "2024"]).args(families))
+    let mut files = Vec::new();
+    for folder in ["models/src", "run/generate/src/sample"].map(|folder| root.join(folder)) {
+        let entries = fs::read_dir(&folder).with_path("read", &folder)?.flatten().map(|file| file.path());
+        files.extend(entries.filter(|path| path.extension().is_some_and(|extension| extension == "rs")));
+    }
+    step("format of lists", Command::new("rustfmt").args(["--check", "--edition", "2024"]).args(files))
 }
 
 /// Runs the tests of all packages that need no tools except cargo.

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use super::candidates::Candidate;
 use super::penalties::last;
+use super::setting::{Effect, NumberField, Range, Setting, StepFacts};
 use crate::{GenerateError, Tokenizer};
 
 /// The settings of DRY. Let n be the length of the longest suffix of the text that also occurs
@@ -106,12 +107,49 @@ impl Breakers {
     }
 }
 
-impl Dry {
-    /// Whether DRY changes no logit.
-    pub(super) fn is_off(&self) -> bool {
-        self.multiplier == 0.0 || self.base < 1.0 || self.last_n == Some(0)
-    }
+pub(super) const STEP: StepFacts<Dry> = StepFacts {
+    effect: Effect::Penalizes,
+    is_off: |own| {
+        let Dry { multiplier, base, last_n, .. } = *own;
+        multiplier == 0.0 || base < 1.0 || last_n == Some(0)
+    },
+    run: |own, candidates, draw| own.apply(candidates, draw.seen),
+    fields: &[
+        NumberField {
+            slot: |own| &mut own.multiplier,
+            setting: Setting {
+                placeholder: "X",
+                help: "DRY penalty: subtract X · BASE^(length - allowed length) from the logit of each token that would \
+                   extend a repetition of this length; 0 turns DRY off",
+                ..Setting::new("dry_multiplier", Range::FROM_ZERO)
+            },
+        },
+        NumberField {
+            slot: |own| &mut own.base,
+            setting: Setting {
+                placeholder: "BASE",
+                help: "Base of the DRY penalty, the BASE in the formula of --dry-multiplier",
+                ..Setting::new("dry_base", Range::FROM_ZERO)
+            },
+        },
+        NumberField {
+            slot: |own| &mut own.allowed_length,
+            setting: Setting {
+                help: "Length in tokens of the shortest repetition that DRY penalizes",
+                ..Setting::new("dry_allowed_length", Range::COUNT)
+            },
+        },
+        NumberField {
+            slot: |own| &mut own.last_n,
+            setting: Setting {
+                help: "Number of last tokens in which DRY searches for repetitions: 0 for no tokens, -1 for all tokens",
+                ..Setting::new("dry_penalty_last_n", Range::COUNT_OR_ALL)
+            },
+        },
+    ],
+};
 
+impl Dry {
     pub(super) fn apply(&self, candidates: &mut [Candidate], seen: &[u32]) {
         let window = last(seen, self.last_n);
         let free = self.breakers.free(window);

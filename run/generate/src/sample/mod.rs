@@ -9,235 +9,251 @@
 //! removes tokens; [`Sampling::order`] can set this order. After all steps, the sampler draws one
 //! token.
 
+/// Declares the sampling steps, in llama.cpp's default order. The steps that llama.cpp lacks come after
+/// `min_p`. Each line names the step, its name in llama.cpp or transformers, its file, the type of its
+/// settings, and the settings that change nothing.
+macro_rules! steps {
+    ($($(#[$about:meta])+ $step:ident $word:literal $file:ident: $type:ty = $usual:expr;)+) => {
+        $(mod $file;)+
+
+        /// The settings of the sampler. By default, the sampler is greedy and always takes the most likely token.
+        #[derive(Debug, Clone, PartialEq)]
+        pub struct Sampling {
+            $($(#[$about])+ pub $file: $type,)+
+            /// Rules that forbid, force or favour tokens. The sampler applies the rules with every order of
+            /// the sampling steps.
+            pub rules: LogitRules,
+            /// The settings of Mirostat, which keeps the text near a target surprise. As in llama.cpp,
+            /// Mirostat replaces all other sampling steps except the temperature.
+            pub mirostat: Mirostat,
+            /// The sampling steps, in the order in which the sampler runs these steps. The sampler skips
+            /// each sampling step that is not in this list.
+            pub order: Vec<SamplingStep>,
+            /// The seed of the random numbers with which the sampler draws tokens. With the same seed, the
+            /// sampler draws the same tokens on every machine.
+            pub seed: u64,
+        }
+
+        impl Default for Sampling {
+            fn default() -> Self {
+                let (rules, mirostat) = (LogitRules::default(), Mirostat::default());
+                Self { $($file: $usual,)+ rules, mirostat, order: SamplingStep::ORDER.to_vec(), seed: 0 }
+            }
+        }
+
+        /// A sampling step, which changes logits or removes tokens.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum SamplingStep {
+            $(
+                #[doc = concat!("The sampling step that [`Sampling::", stringify!($file), "`] configures.")]
+                $step,
+            )+
+        }
+
+        impl SamplingStep {
+            /// All sampling steps, in llama.cpp's default order.
+            pub const ORDER: &[Self] = &[$(Self::$step),+];
+
+            /// Returns the name of the sampling step in llama.cpp, or in transformers if llama.cpp lacks the
+            /// step.
+            pub fn word(self) -> &'static str {
+                match self {
+                    $(Self::$step => $word,)+
+                }
+            }
+
+            fn effect(self) -> Effect {
+                match self {
+                    $(Self::$step => $file::STEP.effect,)+
+                }
+            }
+
+            fn settings(self) -> Vec<&'static Setting> {
+                match self {
+                    $(Self::$step => $file::STEP.fields.iter().map(|field| &field.setting).collect(),)+
+                }
+            }
+
+            fn is_active(self, sampling: &Sampling) -> bool {
+                match self {
+                    $(Self::$step => !($file::STEP.is_off)(&sampling.$file),)+
+                }
+            }
+
+            fn run(self, sampling: &Sampling, candidates: &mut Vec<Candidate>, draw: &mut Draw<'_>) {
+                match self {
+                    $(Self::$step => ($file::STEP.run)(&sampling.$file, candidates, draw),)+
+                }
+            }
+        }
+
+        impl Sampling {
+            /// The place of a setting's number.
+            fn slot(&mut self, setting: &Setting) -> Option<&mut dyn Slot> {
+                $(if let Some(field) = field($file::STEP.fields, setting) {
+                    return Some((field.slot)(&mut self.$file));
+                })+
+                if let Some(field) = field(mirostat::FIELDS, setting) {
+                    return Some((field.slot)(&mut self.mirostat));
+                }
+                field(rules::FIELDS, setting).map(|field| (field.slot)(&mut self.rules))
+            }
+        }
+    };
+}
+
+steps! {
+    /// Penalties for tokens that the text already contains.
+    Penalties "penalties" penalties: Penalties = Penalties::default();
+    /// Penalties for tokens that would continue a repetition.
+    Dry "dry" dry: Dry = Dry::default();
+    /// The sampler keeps tokens whose logits are at most this many standard deviations below the
+    /// largest logit. Values of 0 or less keep all tokens.
+    TopNSigma "top_n_sigma" top_n_sigma: f32 = 0.0;
+    /// The sampler keeps this number of most likely tokens; 0 keeps all tokens.
+    TopK "top_k" top_k: usize = 0;
+    /// The sampler keeps the tokens whose surprise is nearest to the average, up to this total
+    /// probability; 1 keeps all tokens.
+    TypicalP "typ_p" typical_p: f32 = 1.0;
+    /// The sampler keeps the most likely tokens up to this total probability; 1 keeps all tokens.
+    TopP "top_p" top_p: f32 = 1.0;
+    /// The sampler keeps tokens with at least this fraction of the largest probability; 0 keeps all
+    /// tokens.
+    MinP "min_p" min_p: f32 = 0.0;
+    /// The sampler keeps the most likely tokens up to this fraction of the entropy of the 100 most
+    /// likely tokens; 0 keeps all tokens.
+    TopH "top_h" top_h: f32 = 0.0;
+    /// The sampler keeps tokens with at least this probability; 0 keeps all tokens.
+    EpsilonCutoff "epsilon_cutoff" epsilon_cutoff: f32 = 0.0;
+    /// The sampler keeps tokens with at least this probability, or with less probability if the
+    /// next token is hard to predict; 0 keeps all tokens.
+    EtaCutoff "eta_cutoff" eta_cutoff: f32 = 0.0;
+    /// The settings of XTC, which sometimes removes the most likely tokens.
+    Xtc "xtc" xtc: Xtc = Xtc::default();
+    /// The temperature by which the sampler divides logits. With the temperature 0, the sampler
+    /// takes the most likely of the remaining tokens.
+    Temperature "temperature" temperature: f32 = 0.0;
+}
+
 mod candidates;
-mod cuts;
-mod dry;
+mod logprobs;
 mod mirostat;
-mod penalties;
 mod rules;
+mod setting;
 #[cfg(test)]
 mod tests;
-mod xtc;
 
 pub use dry::{Breakers, Dry};
+pub use logprobs::{Logprob, TokenLogprobs};
 pub use mirostat::{Mirostat, MirostatVersion};
 pub use penalties::Penalties;
 pub use rules::{LogitRules, TextBounds};
+pub use setting::{Range, Setting};
 pub use xtc::Xtc;
 
 use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
+use rand_chacha::rand_core::SeedableRng;
 
 use crate::GenerateError;
-use candidates::{Candidate, likely_first, log_softmax, softmax};
+use candidates::{Candidate, fraction, softmax};
 use mirostat::Surprise;
-
-/// The settings of the sampler. By default, the sampler is greedy and always takes the most likely token.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Sampling {
-    /// The temperature by which the sampler divides logits. With the temperature 0, the sampler
-    /// takes the most likely of the remaining tokens.
-    pub temperature: f32,
-    /// The sampler keeps this number of most likely tokens; 0 keeps all tokens.
-    pub top_k: usize,
-    /// The sampler keeps the most likely tokens up to this total probability; 1 keeps all tokens.
-    pub top_p: f32,
-    /// The sampler keeps tokens with at least this fraction of the largest probability; 0 keeps all
-    /// tokens.
-    pub min_p: f32,
-    /// The sampler keeps the tokens whose surprise is nearest to the average, up to this total
-    /// probability; 1 keeps all tokens.
-    pub typical_p: f32,
-    /// The sampler keeps tokens whose logits are at most this many standard deviations below the
-    /// largest logit. Values of 0 or less keep all tokens.
-    pub top_n_sigma: f32,
-    /// The sampler keeps the most likely tokens up to this fraction of the entropy of the 100 most
-    /// likely tokens; 0 keeps all tokens.
-    pub top_h: f32,
-    /// The sampler keeps tokens with at least this probability; 0 keeps all tokens.
-    pub epsilon_cutoff: f32,
-    /// The sampler keeps tokens with at least this probability, or with less probability if the
-    /// next token is hard to predict; 0 keeps all tokens.
-    pub eta_cutoff: f32,
-    /// Rules that forbid, force or favour tokens. The sampler applies the rules with every order of
-    /// the sampling steps.
-    pub rules: LogitRules,
-    /// Penalties for tokens that the text already contains.
-    pub penalties: Penalties,
-    /// Penalties for tokens that would continue a repetition.
-    pub dry: Dry,
-    /// The settings of XTC, which sometimes removes the most likely tokens.
-    pub xtc: Xtc,
-    /// The settings of Mirostat, which keeps the text near a target surprise. As in llama.cpp,
-    /// Mirostat replaces all other sampling steps except the temperature.
-    pub mirostat: Option<Mirostat>,
-    /// The sampling steps, in the order in which the sampler runs these steps. The sampler skips
-    /// each sampling step that is not in this list.
-    pub order: Vec<SamplingStep>,
-    /// The seed of the random numbers with which the sampler draws tokens. With the same seed, the
-    /// sampler draws the same tokens on every machine.
-    pub seed: u64,
-}
-
-impl Default for Sampling {
-    fn default() -> Self {
-        Sampling {
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            typical_p: 1.0,
-            top_n_sigma: 0.0,
-            top_h: 0.0,
-            epsilon_cutoff: 0.0,
-            eta_cutoff: 0.0,
-            rules: LogitRules::default(),
-            penalties: Penalties::default(),
-            dry: Dry::default(),
-            xtc: Xtc::default(),
-            mirostat: None,
-            order: SamplingStep::ORDER.to_vec(),
-            seed: 0,
-        }
-    }
-}
-
-/// A sampling step, which changes logits or removes tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SamplingStep {
-    /// The sampling step that [`Sampling::penalties`] configures.
-    Penalties,
-    /// The sampling step that [`Sampling::dry`] configures.
-    Dry,
-    /// The sampling step that [`Sampling::top_n_sigma`] configures.
-    TopNSigma,
-    /// The sampling step that [`Sampling::top_k`] configures.
-    TopK,
-    /// The sampling step that [`Sampling::typical_p`] configures.
-    TypicalP,
-    /// The sampling step that [`Sampling::top_p`] configures.
-    TopP,
-    /// The sampling step that [`Sampling::min_p`] configures.
-    MinP,
-    /// The sampling step that [`Sampling::top_h`] configures.
-    TopH,
-    /// The sampling step that [`Sampling::epsilon_cutoff`] configures.
-    EpsilonCutoff,
-    /// The sampling step that [`Sampling::eta_cutoff`] configures.
-    EtaCutoff,
-    /// The sampling step that [`Sampling::xtc`] configures.
-    Xtc,
-    /// The sampling step that [`Sampling::temperature`] configures.
-    Temperature,
-}
+use setting::{Draw, Effect, NumberField, Slot};
 
 impl SamplingStep {
-    /// All sampling steps, in llama.cpp's default order. The steps that llama.cpp lacks come after
-    /// `min_p`.
-    pub const ORDER: [Self; 12] = [
-        Self::Penalties,
-        Self::Dry,
-        Self::TopNSigma,
-        Self::TopK,
-        Self::TypicalP,
-        Self::TopP,
-        Self::MinP,
-        Self::TopH,
-        Self::EpsilonCutoff,
-        Self::EtaCutoff,
-        Self::Xtc,
-        Self::Temperature,
-    ];
+    /// Returns all sampling steps, in the order of Hugging Face transformers, which lacks
+    /// some of them: DRY comes after the penalties, and the others come at the end.
+    pub fn transformers_order() -> Vec<Self> {
+        let known = [
+            Self::Penalties,
+            Self::Dry,
+            Self::Temperature,
+            Self::TopH,
+            Self::TopK,
+            Self::TopP,
+            Self::MinP,
+            Self::TypicalP,
+            Self::EpsilonCutoff,
+            Self::EtaCutoff,
+        ];
+        let others = Self::ORDER.iter().filter(|step| !known.contains(step));
+        known.iter().chain(others).copied().collect()
+    }
 
-    /// All sampling steps, in the order of Hugging Face transformers. The steps that transformers
-    /// lacks come after the penalties or at the end.
-    pub const TRANSFORMERS: [Self; 12] = [
-        Self::Penalties,
-        Self::Dry,
-        Self::Temperature,
-        Self::TopH,
-        Self::TopK,
-        Self::TopP,
-        Self::MinP,
-        Self::TypicalP,
-        Self::EpsilonCutoff,
-        Self::EtaCutoff,
-        Self::TopNSigma,
-        Self::Xtc,
-    ];
-
-    /// Returns the name of the sampling step in llama.cpp, or in transformers if llama.cpp lacks the
-    /// step.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Penalties => "penalties",
-            Self::Dry => "dry",
-            Self::TopNSigma => "top_n_sigma",
-            Self::TopK => "top_k",
-            Self::TypicalP => "typ_p",
-            Self::TopP => "top_p",
-            Self::MinP => "min_p",
-            Self::TopH => "top_h",
-            Self::EpsilonCutoff => "epsilon_cutoff",
-            Self::EtaCutoff => "eta_cutoff",
-            Self::Xtc => "xtc",
-            Self::Temperature => "temperature",
-        }
+    /// Returns the sampling step with a name in llama.cpp or transformers.
+    pub fn of_word(word: &str) -> Option<Self> {
+        Self::ORDER.iter().copied().find(|step| step.word() == word)
     }
 }
 
-impl SamplingStep {
-    /// Changes or removes the candidates for the next token.
-    fn run(
-        self,
-        sampling: &Sampling,
-        candidates: &mut Vec<Candidate>,
-        seen: &[u32],
-        random: &mut ChaCha8Rng,
-    ) {
-        match self {
-            Self::Penalties if !sampling.penalties.is_off() => sampling.penalties.apply(candidates, seen),
-            Self::Dry if !sampling.dry.is_off() => sampling.dry.apply(candidates, seen),
-            Self::TopNSigma if sampling.top_n_sigma > 0.0 => {
-                cuts::keep_top_n_sigma(candidates, sampling.top_n_sigma);
-            }
-            Self::TopK => cuts::keep_top_k(candidates, sampling.top_k),
-            Self::TypicalP if sampling.typical_p < 1.0 => cuts::keep_typical(candidates, sampling.typical_p),
-            Self::TopP if sampling.top_p < 1.0 => cuts::keep_top_p(candidates, sampling.top_p),
-            Self::MinP if sampling.min_p > 0.0 => cuts::keep_min_p(candidates, sampling.min_p),
-            Self::TopH if sampling.top_h > 0.0 => cuts::keep_top_h(candidates, sampling.top_h),
-            Self::EpsilonCutoff if sampling.epsilon_cutoff > 0.0 => {
-                cuts::keep_probable(candidates, sampling.epsilon_cutoff.into());
-            }
-            Self::EtaCutoff if sampling.eta_cutoff > 0.0 => cuts::keep_eta(candidates, sampling.eta_cutoff),
-            Self::Xtc if !sampling.xtc.is_off() => sampling.xtc.cut(candidates, || fraction(random)),
-            Self::Temperature => heat(candidates, sampling.temperature),
-            _ => {}
-        }
-    }
+fn field<T>(fields: &'static [NumberField<T>], setting: &Setting) -> Option<&'static NumberField<T>> {
+    fields.iter().find(|field| field.setting.name == setting.name)
 }
 
 impl Sampling {
+    /// Lists all settings that are numbers: those of the sampling steps in their default order, and those
+    /// of Mirostat and of the rules.
+    pub fn settings() -> impl Iterator<Item = &'static Setting> {
+        let mirostat = mirostat::FIELDS.iter().map(|field| &field.setting);
+        let rules = rules::FIELDS.iter().map(|field| &field.setting);
+        SamplingStep::ORDER.iter().flat_map(|step| step.settings()).chain(mirostat).chain(rules)
+    }
+
+    /// Returns the number of a setting, with -1 for all tokens.
+    pub fn get(&self, setting: &Setting) -> f64 {
+        self.clone().slot(setting).map_or(0.0, |slot| slot.get())
+    }
+
+    /// Checks and stores the number of a setting.
+    ///
+    /// # Errors
+    /// Returns an error if the number is out of the setting's range.
+    pub fn set(&mut self, setting: &Setting, number: f64) -> Result<(), GenerateError> {
+        setting.check(number)?;
+        self.store(setting, number);
+        Ok(())
+    }
+
+    pub(crate) fn store(&mut self, setting: &Setting, number: f64) {
+        if let Some(slot) = self.slot(setting) {
+            slot.set(number);
+        }
+    }
+
+    /// Lists the settings of the sampling steps that transformers calls warpers.
+    pub(crate) fn warpers() -> impl Iterator<Item = &'static Setting> {
+        let steps = SamplingStep::ORDER.iter().filter(|step| step.effect() != Effect::Penalizes);
+        steps.flat_map(|step| step.settings())
+    }
+
     /// Whether the settings always choose the most likely token. If the most likely token is always
     /// chosen, the compiled program chooses the token, and the host needs no logits.
     pub(crate) fn takes_the_likeliest(&self) -> bool {
         if self.temperature != 0.0 || !self.rules.is_off() {
             return false;
         }
-        let keeps_the_likeliest = |step: &SamplingStep| match step {
-            SamplingStep::Penalties => self.penalties.is_off(),
-            SamplingStep::Dry => self.dry.is_off(),
-            SamplingStep::TypicalP => self.typical_p >= 1.0,
-            SamplingStep::Xtc => self.xtc.is_off(),
-            _ => true,
-        };
+        let keeps_the_likeliest =
+            |step: &SamplingStep| step.effect() == Effect::KeepsBest || !step.is_active(self);
         let order = self.steps();
         order.contains(&SamplingStep::Temperature) && order.iter().all(keeps_the_likeliest)
     }
 
+    /// Returns the settings of steps that change nothing, because the temperature is 0 and the most likely
+    /// token is chosen anyway.
+    pub fn without_effect(&self) -> Vec<&'static Setting> {
+        if self.temperature != 0.0 {
+            return Vec::new();
+        }
+        let is_idle = |step: &SamplingStep| {
+            *step != SamplingStep::Temperature && step.effect() == Effect::KeepsBest && step.is_active(self)
+        };
+        let steps = SamplingStep::ORDER.iter().copied().filter(is_idle);
+        let mirostat = self.mirostat.version.and(mirostat::FIELDS.first()).map(|field| &field.setting);
+        steps.flat_map(|step| step.settings().into_iter().take(1)).chain(mirostat).collect()
+    }
+
     /// Returns the sampling steps that the sampler runs.
     fn steps(&self) -> &[SamplingStep] {
-        match self.mirostat {
+        match self.mirostat.version {
             Some(_) => &[SamplingStep::Temperature],
             None => &self.order,
         }
@@ -245,44 +261,8 @@ impl Sampling {
 
     /// Checks that each sampling setting is in the setting's range.
     fn check(&self) -> Result<(), GenerateError> {
-        let Self { penalties, dry, xtc, rules, .. } = self;
-        let factor = rules.encoder_repetition_penalty;
-        let share = |x: f32| (0.0..=1.0).contains(&x);
-        let from_zero = |x: f32| x >= 0.0 && x.is_finite();
-        let above_zero = |x: f32| x > 0.0 && x.is_finite();
-        const SHARE: &str = "a number from 0 to 1";
-        const FROM_ZERO: &str = "a number from 0";
-        const ABOVE_ZERO: &str = "a number above 0";
-        const NUMBER: &str = "a finite number";
-        let mirostat = self.mirostat.iter();
-        let mut settings = vec![
-            ("temperature", self.temperature, from_zero(self.temperature), FROM_ZERO),
-            ("top_p", self.top_p, share(self.top_p), SHARE),
-            ("min_p", self.min_p, share(self.min_p), SHARE),
-            ("typical_p", self.typical_p, share(self.typical_p), SHARE),
-            ("top_n_sigma", self.top_n_sigma, self.top_n_sigma.is_finite(), NUMBER),
-            ("top_h", self.top_h, share(self.top_h), SHARE),
-            ("epsilon_cutoff", self.epsilon_cutoff, share(self.epsilon_cutoff), SHARE),
-            ("eta_cutoff", self.eta_cutoff, share(self.eta_cutoff), SHARE),
-            ("rules.encoder_repetition_penalty", factor, above_zero(factor), ABOVE_ZERO),
-            ("penalties.repeat", penalties.repeat, above_zero(penalties.repeat), ABOVE_ZERO),
-            ("penalties.frequency", penalties.frequency, penalties.frequency.is_finite(), NUMBER),
-            ("penalties.presence", penalties.presence, penalties.presence.is_finite(), NUMBER),
-            ("dry.multiplier", dry.multiplier, from_zero(dry.multiplier), FROM_ZERO),
-            ("dry.base", dry.base, from_zero(dry.base), FROM_ZERO),
-            ("xtc.probability", xtc.probability, share(xtc.probability), SHARE),
-            ("xtc.threshold", xtc.threshold, share(xtc.threshold), SHARE),
-        ];
-        for Mirostat { target, rate, .. } in mirostat {
-            settings.push(("mirostat.target", *target, from_zero(*target), FROM_ZERO));
-            settings.push(("mirostat.rate", *rate, from_zero(*rate), FROM_ZERO));
-        }
-        match settings.into_iter().find(|&(_, _, is_one, _)| !is_one) {
-            Some((name, found, _, expected)) => {
-                Err(GenerateError::Setting { name, found: found.to_string(), expected })
-            }
-            None => Ok(()),
-        }
+        Self::settings().try_for_each(|setting| setting.check(self.get(setting)))?;
+        self.rules.check()
     }
 }
 
@@ -307,7 +287,7 @@ impl Sampler {
         Ok(Sampler {
             sampling: sampling.clone(),
             random: ChaCha8Rng::seed_from_u64(sampling.seed),
-            surprise: sampling.mirostat.as_ref().map(Surprise::new),
+            surprise: Surprise::new(&sampling.mirostat),
             step: 0,
             text: TextBounds::default(),
         })
@@ -434,16 +414,17 @@ impl Sampler {
             is_left
         };
         // The penalties come before the rules, and all other steps come after the rules.
-        let is_penalty = |step: &SamplingStep| matches!(step, SamplingStep::Penalties | SamplingStep::Dry);
+        let is_penalty = |step: &SamplingStep| step.effect() == Effect::Penalizes;
         let steps = sampling.steps();
         let (penalties, others) = steps.split_at(steps.iter().take_while(|step| is_penalty(step)).count());
-        for step in penalties {
-            step.run(sampling, candidates, seen, random);
-        }
+        let mut draw = Draw { seen, random };
+        let mut run = |steps: &[SamplingStep], candidates: &mut Vec<Candidate>| {
+            let active = steps.iter().filter(|step| step.is_active(sampling));
+            active.for_each(|step| step.run(sampling, candidates, &mut draw));
+        };
+        run(penalties, candidates);
         let is_left = forbid(candidates);
-        for step in others {
-            step.run(sampling, candidates, seen, random);
-        }
+        run(others, candidates);
         if let Some(surprise) = &self.surprise {
             surprise.cut(candidates, vocabulary);
         }
@@ -463,59 +444,5 @@ impl Sampler {
         // Rounding can make the sum smaller than 1. The function then returns the last token.
         let chosen = chosen.unwrap_or(candidates.len() - 1);
         (candidates[chosen].token, probabilities[chosen])
-    }
-}
-
-/// Returns a random number in [0, 1) with 53 bits.
-fn fraction(random: &mut ChaCha8Rng) -> f64 {
-    (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
-}
-
-/// Divides the logits by the temperature. With the temperature 0, only the token with the largest
-/// logit remains. If several tokens have the largest logit, the token with the lowest id remains.
-fn heat(candidates: &mut Vec<Candidate>, temperature: f32) {
-    if temperature > 0.0 {
-        candidates.iter_mut().for_each(|candidate| candidate.logit /= f64::from(temperature));
-    } else if let Some(best) = candidates.iter().copied().min_by(likely_first) {
-        *candidates = vec![best];
-    }
-}
-
-/// A token, and the logarithm of its probability.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Logprob {
-    /// The token's id in the vocabulary.
-    pub token: u32,
-    /// The natural logarithm of the token's probability.
-    pub logprob: f64,
-}
-
-/// The chosen token and the most likely tokens at one position. The probabilities are computed from
-/// the model's own logits, before [`Sampling`] or a constraint changes these logits. OpenAI's
-/// `logprobs` and llama.cpp's `n_probs` are also computed from the model's own logits.
-#[derive(Debug, Clone, PartialEq)]
-pub struct TokenLogprobs {
-    /// The token that the sampler chose at this position.
-    pub chosen: Logprob,
-    /// The most likely tokens at this position, in descending order of their probabilities.
-    pub top: Vec<Logprob>,
-}
-
-impl TokenLogprobs {
-    /// Finds the `count` most likely tokens in the logits of one position, and adds the chosen
-    /// token.
-    pub(crate) fn of(logits: &[f32], chosen: u32, count: usize) -> Self {
-        let candidate = |(token, &logit): (u32, &f32)| Candidate { token, logit: logit.into() };
-        let candidates: Vec<_> = (0..).zip(logits).map(candidate).collect();
-        let logprobs = log_softmax(&candidates);
-        let of = |token: u32| Logprob { token, logprob: logprobs[token as usize] };
-        let mut likely: Vec<&Candidate> = candidates.iter().collect();
-        let count = count.min(likely.len());
-        if count < likely.len() {
-            likely.select_nth_unstable_by(count, |a, b| likely_first(a, b));
-            likely.truncate(count);
-        }
-        likely.sort_unstable_by(|a, b| likely_first(a, b));
-        Self { chosen: of(chosen), top: likely.into_iter().map(|candidate| of(candidate.token)).collect() }
     }
 }

@@ -1,6 +1,7 @@
 //! Penalties for tokens that the text already contains.
 
 use super::candidates::Candidate;
+use super::setting::{Effect, NumberField, Range, Setting, StepFacts};
 
 /// Penalties that change the logits of tokens that occur among the last tokens of the text,
 /// including the prompt.
@@ -31,13 +32,54 @@ impl Default for Penalties {
     }
 }
 
-impl Penalties {
-    /// Whether the penalties change no logit.
-    pub(super) fn is_off(&self) -> bool {
-        let Self { last_n, repeat, frequency, presence } = *self;
+pub(super) const STEP: StepFacts<Penalties> = StepFacts {
+    effect: Effect::Penalizes,
+    is_off: |own| {
+        let Penalties { last_n, repeat, frequency, presence } = *own;
         last_n == Some(0) || (repeat, frequency, presence) == (1.0, 0.0, 0.0)
-    }
+    },
+    run: |own, candidates, draw| own.apply(candidates, draw.seen),
+    fields: &[
+        NumberField {
+            slot: |own| &mut own.last_n,
+            setting: Setting {
+                help: "Number of last tokens that the repeat, frequency and presence penalties consider: 0 for no tokens, \
+                   -1 for all tokens, which is the default for a model with its own repetition penalty",
+                ..Setting::new("repeat_last_n", Range::COUNT_OR_ALL)
+            },
+        },
+        NumberField {
+            slot: |own| &mut own.repeat,
+            setting: Setting {
+                aliases: &["repetition_penalty"],
+                flags: &["repeat-penalty", "repetition-penalty"],
+                placeholder: "X",
+                help: "Repetition penalty: divide the positive logits of earlier tokens by this value, and multiply the \
+                   negative logits of earlier tokens; 1 changes nothing",
+                model_key: Some("repetition_penalty"),
+                ..Setting::new("repeat_penalty", Range::ABOVE_ZERO)
+            },
+        },
+        NumberField {
+            slot: |own| &mut own.frequency,
+            setting: Setting {
+                placeholder: "X",
+                help: "Subtract this value from a token's logit for each earlier occurrence of the token",
+                ..Setting::new("frequency_penalty", Range::NUMBER)
+            },
+        },
+        NumberField {
+            slot: |own| &mut own.presence,
+            setting: Setting {
+                placeholder: "X",
+                help: "Subtract this value once from the logit of each token that occurred earlier",
+                ..Setting::new("presence_penalty", Range::NUMBER)
+            },
+        },
+    ],
+};
 
+impl Penalties {
     pub(super) fn apply(&self, candidates: &mut [Candidate], seen: &[u32]) {
         let window = last(seen, self.last_n);
         let most = window.iter().max().map_or(0, |&token| token as usize + 1);

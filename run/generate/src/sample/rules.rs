@@ -4,6 +4,8 @@
 //! transformers, which applies these classes before the temperature.
 
 use super::candidates::Candidate;
+use super::setting::{NumberField, Range, Setting};
+use crate::GenerateError;
 
 /// Rules that forbid, force or favour tokens. The field names are those of `generation_config.json`.
 #[derive(Debug, Clone, PartialEq)]
@@ -60,6 +62,26 @@ impl Default for LogitRules {
     }
 }
 
+pub(super) const FIELDS: &[NumberField<LogitRules>] = &[
+    NumberField {
+        slot: |own| &mut own.no_repeat_ngram_size,
+        setting: Setting {
+            help: "Number of tokens in sequences that a text contains at most once; 0 allows all sequences",
+            model_key: Some("no_repeat_ngram_size"),
+            ..Setting::new("no_repeat_ngram_size", Range::COUNT)
+        },
+    },
+    NumberField {
+        slot: |own| &mut own.min_new_tokens,
+        setting: Setting {
+            flags: &["min-new-tokens"],
+            help: "Number of new tokens before the answer can end",
+            model_key: Some("min_new_tokens"),
+            ..Setting::new("min_tokens", Range::COUNT)
+        },
+    },
+];
+
 /// The bounds of the text that a sampler continues.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TextBounds {
@@ -75,6 +97,15 @@ impl LogitRules {
     /// Whether the rules change no choice.
     pub(super) fn is_off(&self) -> bool {
         *self == Self::default()
+    }
+
+    pub(super) fn check(&self) -> Result<(), GenerateError> {
+        let (factor, range) = (self.encoder_repetition_penalty, Range::ABOVE_ZERO);
+        if range.contains(f64::from(factor)) {
+            return Ok(());
+        }
+        let (name, found) = ("encoder_repetition_penalty", factor.to_string());
+        Err(GenerateError::Setting { name, found, expected: range.expected })
     }
 
     /// Changes logits before the penalties for repeated tokens.

@@ -64,7 +64,7 @@ fn settings_out_of_range_are_errors() {
         Sampling { dry: Dry { multiplier: -1.0, ..Dry::default() }, ..Sampling::default() },
         Sampling { xtc: Xtc { probability: 1.5, threshold: 0.1 }, ..Sampling::default() },
         Sampling {
-            mirostat: Some(Mirostat { version: MirostatVersion::Two, target: -1.0, rate: 0.1 }),
+            mirostat: Mirostat { version: Some(MirostatVersion::Two), target: -1.0, rate: 0.1 },
             ..Sampling::default()
         },
     ];
@@ -75,24 +75,24 @@ fn settings_out_of_range_are_errors() {
 
 #[test]
 fn top_k_keeps_ties() {
-    assert_eq!(kept(&[1.0, 5.0, 4.0, 4.0, 0.0], |c| cuts::keep_top_k(c, 2)), [1, 2, 3]);
-    assert_eq!(kept(&[1.0, 5.0, 4.0], |c| cuts::keep_top_k(c, 1)), [1]);
+    assert_eq!(kept(&[1.0, 5.0, 4.0, 4.0, 0.0], |c| top_k::keep(c, 2)), [1, 2, 3]);
+    assert_eq!(kept(&[1.0, 5.0, 4.0], |c| top_k::keep(c, 1)), [1]);
 }
 
 #[test]
 fn top_p_keeps_the_token_that_crosses() {
     let logits = of(&[0.5, 0.1, 0.25, 0.15]);
-    assert_eq!(kept(&logits, |c| cuts::keep_top_p(c, 0.6)), [0, 2]);
-    assert_eq!(kept(&logits, |c| cuts::keep_top_p(c, 0.45)), [0]);
-    assert_eq!(kept(&logits, |c| cuts::keep_top_p(c, 0.0)), [0]);
-    assert_eq!(kept(&logits, |c| cuts::keep_top_p(c, 0.95)), [0, 1, 2, 3]);
+    assert_eq!(kept(&logits, |c| top_p::keep(c, 0.6)), [0, 2]);
+    assert_eq!(kept(&logits, |c| top_p::keep(c, 0.45)), [0]);
+    assert_eq!(kept(&logits, |c| top_p::keep(c, 0.0)), [0]);
+    assert_eq!(kept(&logits, |c| top_p::keep(c, 0.95)), [0, 1, 2, 3]);
 }
 
 #[test]
 fn min_p_is_a_share_of_the_best() {
     let logits = of(&[0.5, 0.1, 0.25, 0.15]);
-    assert_eq!(kept(&logits, |c| cuts::keep_min_p(c, 0.4)), [0, 2]);
-    assert_eq!(kept(&logits, |c| cuts::keep_min_p(c, 1.0)), [0]);
+    assert_eq!(kept(&logits, |c| min_p::keep(c, 0.4)), [0, 2]);
+    assert_eq!(kept(&logits, |c| min_p::keep(c, 1.0)), [0]);
 }
 
 /// Returns the index of the largest value. If several values are equal, the function returns the
@@ -257,7 +257,8 @@ fn scores_are_those_of_transformers_and_of_llama_cpp() {
         if case["by"] == "llama.cpp" && case["name"] == "all" {
             let only_in_transformers =
                 [SamplingStep::TopH, SamplingStep::EpsilonCutoff, SamplingStep::EtaCutoff];
-            let order = SamplingStep::ORDER.into_iter().filter(|step| !only_in_transformers.contains(step));
+            let order =
+                SamplingStep::ORDER.iter().copied().filter(|step| !only_in_transformers.contains(step));
             assert_eq!(settings(case).order, order.collect::<Vec<_>>(), "its default order");
         }
         let what = format!("{} of {}, {}", case["name"], case["by"], case["settings"]);
@@ -284,9 +285,9 @@ fn mirostat_keeps_as_many_tokens_as_llama_cpp_when_it_chooses_what_it_chose() {
     for text in texts {
         let of = &text["settings"];
         let [target, rate] = ["target", "rate"].map(|name| of[name].as_f64().unwrap() as f32);
-        let version = if of["version"] == 1 { MirostatVersion::One } else { MirostatVersion::Two };
+        let version = Some(if of["version"] == 1 { MirostatVersion::One } else { MirostatVersion::Two });
         let temperature = text["temperature"].as_f64().unwrap() as f32;
-        let mirostat = Some(Mirostat { version, target, rate });
+        let mirostat = Mirostat { version, target, rate };
         let mut sampler = Sampler::new(&Sampling { temperature, mirostat, ..Sampling::default() }).unwrap();
         let mut several = 0;
         for (number, step) in text["steps"].as_array().unwrap().iter().enumerate() {

@@ -1,6 +1,7 @@
 //! XTC ("exclude top choices") sometimes removes the most likely tokens.
 
-use super::candidates::{Candidate, likely_first, softmax};
+use super::candidates::{Candidate, fraction, likely_first, softmax};
+use super::setting::{Effect, NumberField, Range, Setting, StepFacts};
 
 /// The settings of XTC (p-e-w, text-generation-webui, 2024; implemented as in llama.cpp). With a
 /// configured probability, XTC removes the tokens above a threshold, but keeps the least likely of
@@ -20,14 +21,34 @@ impl Default for Xtc {
     }
 }
 
-impl Xtc {
-    /// Whether XTC never removes a token.
-    pub(super) fn is_off(&self) -> bool {
-        self.probability <= 0.0 || self.threshold > 0.5
-    }
+pub(super) const STEP: StepFacts<Xtc> = StepFacts {
+    effect: Effect::RemovesBest,
+    is_off: |xtc| xtc.probability <= 0.0 || xtc.threshold > 0.5,
+    run: |xtc, candidates, draw| xtc.cut(candidates, || fraction(draw.random)),
+    fields: &[
+        NumberField {
+            slot: |own| &mut own.probability,
+            setting: Setting {
+                placeholder: "P",
+                help: "Probability with which XTC removes the most likely candidates for a token; 0 turns XTC off",
+                ..Setting::new("xtc_probability", Range::SHARE)
+            },
+        },
+        NumberField {
+            slot: |own| &mut own.threshold,
+            setting: Setting {
+                placeholder: "P",
+                help: "Probability above which a token is a candidate for XTC, which keeps only the least likely \
+                   candidate; a value above 0.5 turns XTC off",
+                ..Setting::new("xtc_threshold", Range::SHARE)
+            },
+        },
+    ],
+};
 
+impl Xtc {
     /// Decides at random whether to remove the likely tokens. `random` returns a number in [0, 1).
-    pub(super) fn cut(&self, candidates: &mut Vec<Candidate>, random: impl FnOnce() -> f64) {
+    fn cut(&self, candidates: &mut Vec<Candidate>, random: impl FnOnce() -> f64) {
         if candidates.len() < 2 || random() >= f64::from(self.probability) {
             return;
         }

@@ -59,7 +59,7 @@ fn samplings(seed: u64) -> Vec<Sampling> {
     let warm = Sampling { temperature: 0.8, seed, ..Sampling::default() };
     let penalties = Penalties { repeat: 1.2, frequency: 0.1, presence: 0.3, ..Penalties::default() };
     let dry = Dry { multiplier: 0.8, ..Dry::default() };
-    let mirostat = |version| Some(Mirostat { version, target: 3.0, rate: 0.1 });
+    let mirostat = |version| Mirostat { version: Some(version), target: 3.0, rate: 0.1 };
     vec![
         Sampling::default(),
         warm.clone(),
@@ -70,7 +70,7 @@ fn samplings(seed: u64) -> Vec<Sampling> {
         Sampling {
             rules: rules(),
             penalties: Penalties { repeat: 1.2, last_n: None, ..Penalties::default() },
-            order: SamplingStep::TRANSFORMERS.to_vec(),
+            order: SamplingStep::transformers_order(),
             ..warm.clone()
         },
         Sampling { mirostat: mirostat(MirostatVersion::One), ..warm.clone() },

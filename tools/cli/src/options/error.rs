@@ -15,11 +15,17 @@ use tracewright::files::limits;
 use tracewright::footprint::{Phase, TooLarge};
 #[cfg(feature = "iree")]
 use tracewright::{
-    ModelError, export::ExportError, generate::GenerateError, irpa::ArchiveError, pjrt::PjrtError,
+    ModelError,
+    export::ExportError,
+    generate::{GenerateError, Sampling},
+    irpa::ArchiveError,
+    pjrt::PjrtError,
     runtime::CompileError,
 };
 
 use super::limit::Limit;
+#[cfg(feature = "iree")]
+use super::sampler_flags::flag;
 
 #[derive(Debug, thiserror::Error)]
 #[cfg_attr(feature = "iree", allow(dead_code, reason = "only builds without a feature lack a command"))]
@@ -243,31 +249,13 @@ pub fn library_help(error: &AnyCoded) -> Vec<String> {
     }
     #[cfg(feature = "iree")]
     if let Some(GenerateError::Setting { name, .. }) = error.find() {
-        return setting(name).map(|flag| format!("`{flag}` sets this option")).into_iter().collect();
+        let setting = Sampling::settings().find(|setting| setting.name == *name);
+        return setting
+            .map(|setting| format!("`--{}` sets this option", flag(setting)))
+            .into_iter()
+            .collect();
     }
     console::help(error)
-}
-
-/// Returns the command-line flag that sets the sampling setting `name`.
-#[cfg(feature = "iree")]
-fn setting(name: &str) -> Option<&'static str> {
-    const FLAGS: [(&str, &str); 14] = [
-        ("temperature", "--temp"),
-        ("top_p", "--top-p"),
-        ("min_p", "--min-p"),
-        ("typical_p", "--typical"),
-        ("top_n_sigma", "--top-nsigma"),
-        ("penalties.repeat", "--repeat-penalty"),
-        ("penalties.frequency", "--frequency-penalty"),
-        ("penalties.presence", "--presence-penalty"),
-        ("dry.multiplier", "--dry-multiplier"),
-        ("dry.base", "--dry-base"),
-        ("xtc.probability", "--xtc-probability"),
-        ("xtc.threshold", "--xtc-threshold"),
-        ("mirostat.target", "--mirostat-ent"),
-        ("mirostat.rate", "--mirostat-lr"),
-    ];
-    FLAGS.iter().find(|(known, _)| *known == name).map(|(_, flag)| *flag)
 }
 
 /// Returns the command-line option that sets the variable `name` of the chat template.

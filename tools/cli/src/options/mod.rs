@@ -16,6 +16,8 @@ pub mod load;
 #[cfg(feature = "iree")]
 pub mod plugins;
 pub mod progress;
+#[cfg(feature = "iree")]
+pub mod sampler_flags;
 pub mod sampling;
 
 /// The prefix of the environment variables that set options.

@@ -10,6 +10,7 @@ mod ends;
 mod interfaces;
 mod load;
 mod malformed;
+mod samplers;
 #[path = "../support.rs"]
 mod support;
 mod tools;
