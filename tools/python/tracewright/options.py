@@ -57,6 +57,7 @@ class GenerateOptions(TypedDict, total=False):
     top_h: float | None
     epsilon_cutoff: float | None
     eta_cutoff: float | None
+    top_a: float | None
     xtc_probability: float | None
     xtc_threshold: float | None
     temperature: float | None

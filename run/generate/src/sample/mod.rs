@@ -128,6 +128,8 @@ steps! {
     /// The sampler keeps tokens with at least this probability, or with less probability if the
     /// next token is hard to predict; 0 keeps all tokens.
     EtaCutoff "eta_cutoff" eta_cutoff: f32 = 0.0;
+    /// The sampler keeps tokens with at least this number times the square of the largest probability.
+    TopA "top_a" top_a: f32 = 0.0;
     /// The settings of XTC, which sometimes removes the most likely tokens.
     Xtc "xtc" xtc: Xtc = Xtc::default();
     /// The temperature by which the sampler divides logits. With the temperature 0, the sampler

@@ -95,6 +95,26 @@ fn min_p_is_a_share_of_the_best() {
     assert_eq!(kept(&logits, |c| min_p::keep(c, 1.0)), [0]);
 }
 
+#[test]
+fn top_a_is_a_multiple_of_the_squared_best() {
+    // numpy: p[p >= a * p.max() ** 2]
+    let kept_by = |top_a, p: &[f32]| {
+        let sampling = Sampling { top_a, temperature: 1.0, ..Sampling::default() };
+        kept(&of(p), |candidates| _ = Sampler::new(&sampling).unwrap().narrow(candidates, &[], p.len()))
+    };
+    let numpy = |a: f64, p: &[f32]| -> Vec<u32> {
+        let best = p.iter().copied().map(f64::from).fold(0.0, f64::max);
+        (0..).zip(p).filter(|&(_, &p)| f64::from(p) >= a * best * best).map(|(i, _)| i).collect()
+    };
+    for p in [&[0.5, 0.1, 0.26, 0.14][..], &[0.9, 0.06, 0.04], &[0.3, 0.25, 0.2, 0.15, 0.07, 0.03]] {
+        for a in [0.0, 0.2, 0.41, 0.7, 1.0] {
+            assert_eq!(kept_by(a, p), numpy(a.into(), p), "{a} of {p:?}");
+        }
+    }
+    assert_eq!(kept_by(0.5, &[0.5, 0.1, 0.26, 0.14]), [0, 2, 3]);
+    assert_eq!(kept_by(0.5, &[0.9, 0.06, 0.04]), [0]);
+}
+
 /// Returns the index of the largest value. If several values are equal, the function returns the
 /// lowest index.
 fn likeliest(logits: &[f32]) -> u32 {
@@ -255,10 +275,13 @@ fn scores_are_those_of_transformers_and_of_llama_cpp() {
         let mut scores = vec![None; logits.len()];
         candidates.iter().for_each(|candidate| scores[candidate.token as usize] = Some(candidate.logit));
         if case["by"] == "llama.cpp" && case["name"] == "all" {
-            let only_in_transformers =
-                [SamplingStep::TopH, SamplingStep::EpsilonCutoff, SamplingStep::EtaCutoff];
-            let order =
-                SamplingStep::ORDER.iter().copied().filter(|step| !only_in_transformers.contains(step));
+            let not_in_llama_cpp = [
+                SamplingStep::TopH,
+                SamplingStep::EpsilonCutoff,
+                SamplingStep::EtaCutoff,
+                SamplingStep::TopA,
+            ];
+            let order = SamplingStep::ORDER.iter().copied().filter(|step| !not_in_llama_cpp.contains(step));
             assert_eq!(settings(case).order, order.collect::<Vec<_>>(), "its default order");
         }
         let what = format!("{} of {}, {}", case["name"], case["by"], case["settings"]);

@@ -25,6 +25,7 @@ fn said(more: &Value) -> Value {
 fn a_field_of_a_request_does_what_its_flag_does() {
     let plain = said(&json!({}));
     for (fields, flags) in [
+        (json!({ "top_a": 0.4 }), "--top-a 0.4"),
         (json!({ "top_n_sigma": 0.6 }), "--top-nsigma 0.6"),
         (json!({ "xtc_probability": 1, "xtc_threshold": 0.05 }), "--xtc-probability 1 --xtc-threshold 0.05"),
         (json!({ "mirostat": 1, "mirostat_tau": 1.5 }), "--mirostat 1 --mirostat-ent 1.5"),
