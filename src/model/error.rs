@@ -202,8 +202,20 @@ pub enum ModelError {
     /// The program that renders chat templates reported an error.
     #[error("{message}")]
     Template {
-        /// The text that the program for chat templates printed on stderr.
+        /// The code of the error in the program.
+        code: String,
+        /// The error with its causes.
         message: String,
+        /// Remedies.
+        help: Vec<String>,
+    },
+    /// The chat template does not read a variable, which therefore has no effect.
+    #[error("the chat template does not use `{name}`; leave it out")]
+    UnreadVariable {
+        /// The name of the variable, or `tools`.
+        name: String,
+        /// The variables that the template reads.
+        variables: Vec<String>,
     },
     /// The chat template exceeded a limit of time or memory, so the operating system ended the
     /// program that renders chat templates.

@@ -22,7 +22,7 @@ pub use messages::{assistant, system, user};
 pub use models::fit::OpenWarning;
 pub use opening::Opening;
 pub use options::{OpenOptions, Speculation, UnknownSpeculation, WatchOpen, cache_folder};
-pub use render::{TemplateProgram, TemplateRequest};
+pub use render::{TemplateAnswer, TemplateProgram, TemplateRequest};
 pub use request::{Pieces, Request, Running};
 pub use source::{BuildInfo, choose_target};
 

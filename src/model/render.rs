@@ -16,11 +16,9 @@ use super::ModelError;
 use super::room::with_room;
 
 /// A program that renders a model's chat template. The last argument of the program is the model's
-/// path. The program reads a [`TemplateRequest`] as JSON from stdin, and prints the rendered text
-/// on stdout. If rendering succeeds, the program's exit code is 0. If rendering fails, the program
-/// prints a message on stderr, and the exit code is 1. An example of a template program is the
-/// command `tracewright prompt --limited`, which runs under memory and time limits of the operating
-/// system.
+/// path. The program reads a [`TemplateRequest`] as JSON from stdin, and prints a [`TemplateAnswer`]
+/// as JSON on stdout. An example of a template program is the command `tracewright prompt --limited`,
+/// which runs under memory and time limits of the operating system.
 #[derive(Clone, Debug)]
 pub struct TemplateProgram {
     /// The path or the name of the program's executable.
@@ -50,6 +48,30 @@ impl TemplateRequest {
         let Self { messages, tools, variables } = self;
         Chat { messages, tools, variables, add_generation_prompt: true, now: None }
     }
+}
+
+/// The output of a [`TemplateProgram`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TemplateAnswer {
+    /// The rendered text.
+    Text(String),
+    /// The template does not read a variable of the request.
+    Unread {
+        /// The name of the variable, or `tools`.
+        name: String,
+        /// The variables that the template reads.
+        variables: Vec<String>,
+    },
+    /// The template cannot be read, or rejects the conversation.
+    Refused {
+        /// The code of the error.
+        code: String,
+        /// The error with its causes.
+        message: String,
+        /// Remedies.
+        help: Vec<String>,
+    },
 }
 
 #[derive(Clone)]
@@ -123,13 +145,16 @@ impl TemplateProgram {
             let _ = stdin.write_all(&request);
         }
         let output = process.wait_with_output().map_err(ModelError::Program)?;
-        match (output.status.code(), String::from_utf8(output.stdout)) {
-            (Some(0), Ok(text)) => Ok(text),
-            (Some(1), _) => {
-                let message = String::from_utf8_lossy(&output.stderr).trim_end().to_owned();
-                Err(ModelError::Template { message })
+        match serde_json::from_slice(&output.stdout) {
+            Ok(TemplateAnswer::Text(text)) => Ok(text),
+            Ok(TemplateAnswer::Unread { name, variables }) => {
+                Err(ModelError::UnreadVariable { name, variables })
             }
-            _ => Err(ModelError::TemplateLimit),
+            Ok(TemplateAnswer::Refused { code, message, help }) => {
+                Err(ModelError::Template { code, message, help })
+            }
+            // The system ended the program before it printed the whole answer.
+            Err(_) => Err(ModelError::TemplateLimit),
         }
     }
 }

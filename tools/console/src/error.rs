@@ -140,19 +140,10 @@ pub fn help(error: &AnyCoded) -> Vec<String> {
     vec![help.to_owned()]
 }
 
-/// The characters at the beginning of each printed error, before the error's code.
-const BEGINNING: &str = "error[";
-
-/// Parses the code and the message of an error that [`exit`] printed in another process.
-pub fn told(text: &str) -> Option<(Code, &str)> {
-    let (code, what) = text.strip_prefix(BEGINNING)?.split_once("]: ")?;
-    Some((code.parse().ok()?, what.trim_end()))
-}
-
 /// Prints the code of an error, the message with all causes, the option that can fix the error, and
 /// the relevant lines of Rust code.
 pub fn tell(error: &impl CommandError) {
-    say!("{BEGINNING}{}]: {}", error.code(), WithCauses(error));
+    say!("error[{}]: {}", error.code(), WithCauses(error));
     error.help().iter().for_each(|help| say!("  help: {help}"));
     source::show(&error.library().map_or_else(Vec::new, Coded::places));
 }

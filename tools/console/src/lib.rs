@@ -22,7 +22,7 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub use error::{CommandError, ConsoleError, exit, help, tell, told, usage};
+pub use error::{CommandError, ConsoleError, exit, help, tell, usage};
 pub use footprint::{FootprintReport, patterns};
 pub use model_path::{hub, resolved};
 pub use network::{name_of, preset, read_network, warn};

@@ -102,6 +102,7 @@ coded! {
         TW0001: AsExported Compiled Target NoCache MeshEngine MeshDevice NoMesh;
         TW0807: Template;
         TW0809: TemplateLimit;
+        TW0821: UnreadVariable;
         TW0004: Program Thread Gone;
     }
 

@@ -243,6 +243,7 @@ fn is_of_request(error: &ModelError) -> bool {
         | ModelError::Kind { .. }
         | ModelError::NoTokenizer { .. }
         | ModelError::Template { .. }
+        | ModelError::UnreadVariable { .. }
         | ModelError::TemplateLimit => true,
         _ => false,
     }

@@ -60,23 +60,18 @@ impl Dialogue {
             }
             match loaded.model.render(&Chat { messages: arrange(&chat.messages), ..chat.clone() }) {
                 // If a separate process renders the template, this process rejects a variable
-                // without effect, and its error message contains the variable's name.
-                Err(ModelError::Template { message }) => match unread_name(&message) {
-                    Some(name) if name == "tools" && chat.tools.is_some() => unread = vec![name],
-                    Some(name) if chat.variables.remove(&name).is_some() => unread.clear(),
-                    _ => return Err(ModelError::Template { message }),
-                },
+                // without effect.
+                Err(ModelError::UnreadVariable { name, .. }) if name == "tools" && chat.tools.is_some() => {
+                    unread = vec![name];
+                }
+                Err(ModelError::UnreadVariable { name, .. }) if chat.variables.contains_key(&name) => {
+                    chat.variables.remove(&name);
+                    unread.clear();
+                }
                 result => return result,
             }
         }
     }
-}
-
-/// Parses an error message of the process that renders the template, and returns the variable that
-/// the template does not read.
-fn unread_name(message: &str) -> Option<String> {
-    let (_, rest) = message.strip_prefix("error[TW0821]")?.split_once("does not use `")?;
-    Some(rest.split_once('`')?.0.to_owned())
 }
 
 /// Converts the messages for a chat template that does not support tools. In the converted
@@ -124,10 +119,7 @@ pub fn check_length(loaded: &Loaded, tokens: usize) -> Result<(), Failure> {
 fn template_refusal(error: &ModelError) -> Option<String> {
     match error {
         ModelError::Generate(GenerateError::Template(error)) => Some(causes(error)),
-        // The error message of the separate process begins with the code of the error.
-        ModelError::Template { message } => {
-            Some(message.split_once("]: ").map_or(message.as_str(), |(_, why)| why).to_owned())
-        }
+        ModelError::Template { message, .. } => Some(message.clone()),
         _ => None,
     }
 }

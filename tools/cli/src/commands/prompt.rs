@@ -38,12 +38,12 @@ mod run {
     use std::io;
     use std::path::Path;
 
-    use console::{print, read_text};
-    use serde_json::Value;
-    use tracewright::errors::WithPath as _;
+    use console::{CommandError as _, print, read_text};
+    use serde_json::{Value, json};
+    use tracewright::errors::{WithCauses, WithPath as _};
     use tracewright::files::{limits, read_from};
     use tracewright::generate::chat_template;
-    use tracewright::model::TemplateRequest;
+    use tracewright::model::{TemplateAnswer, TemplateRequest};
 
     use super::Arguments;
     use crate::Invocation;
@@ -59,7 +59,7 @@ mod run {
                 true => {
                     limit_memory(limits::TEMPLATE_MEMORY);
                     limit_time(limits::TEMPLATE_SECONDS);
-                    render(model)?
+                    return Ok(print(&json!(answer(render(model))).to_string())?);
                 }
                 false => {
                     fs::metadata(model).with_path("open", model)?;
@@ -76,6 +76,18 @@ mod run {
                 true => Err(Error::Template),
                 false => Ok(print(&text)?),
             }
+        }
+    }
+
+    fn answer(rendered: Result<String, Error>) -> TemplateAnswer {
+        match rendered {
+            Ok(text) => TemplateAnswer::Text(text),
+            Err(Error::Unread { name, variables }) => TemplateAnswer::Unread { name, variables },
+            Err(error) => TemplateAnswer::Refused {
+                code: error.code().to_string(),
+                message: WithCauses(&error).to_string(),
+                help: error.help(),
+            },
         }
     }
 

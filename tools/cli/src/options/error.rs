@@ -57,9 +57,9 @@ pub enum Error {
     /// Tracewright cannot start a second Tracewright process, which would render the chat template.
     #[error("the system cannot start a process that renders the chat template")]
     Program(#[source] io::Error),
-    /// An error that a second Tracewright process printed, with the causes of the error.
+    /// An error of a second Tracewright process, with the causes of the error.
     #[error("{what}")]
-    Said { code: Code, what: String },
+    Said { code: Code, what: String, help: Vec<String> },
     /// Some checks of the Tracewright installation failed.
     #[error("{missing} of {looked_at} checks failed")]
     Missing { missing: usize, looked_at: usize },
@@ -127,10 +127,11 @@ fn in_options(error: ModelError) -> Error {
     match error {
         ModelError::Program(error) => Error::Program(error),
         ModelError::Thread(error) => Error::Thread(error),
-        ModelError::Template { message } => match console::told(&message) {
-            Some((code, what)) => Error::Said { code, what: what.to_owned() },
-            None => Error::Template,
+        ModelError::Template { code, message, help } => match code.parse() {
+            Ok(code) => Error::Said { code, what: message, help },
+            Err(_) => Error::Template,
         },
+        ModelError::UnreadVariable { name, variables } => Error::Unread { name, variables },
         ModelError::TemplateLimit => Error::Template,
         ModelError::AsExported { option: "device", asked, exported } => {
             let kind = asked.split(':').next().unwrap_or_default();
@@ -175,6 +176,7 @@ impl CommandError for Error {
     fn help(&self) -> Vec<String> {
         let help = match self {
             Self::Library(error) => return library_help(error),
+            Self::Said { help, .. } => return help.clone(),
             Self::NoList { what, .. } | Self::Entry { what, .. } => match *what {
                 "tools" => {
                     r#"a tool is `{"type": "function", "function": {"name": …, "description": …, "parameters": {…}}}`"#
