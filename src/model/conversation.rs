@@ -4,7 +4,8 @@ use generate::{Chat, Finish, GenerateOptions, SavedFault, SavedSequence};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{Completion, Model, ModelError, Pieces, assistant, user};
+use super::messages::{Message, assistant, user};
+use super::{Completion, Model, ModelError, Pieces};
 
 impl Model {
     /// Starts a conversation with several turns. In each turn of the conversation, the network
@@ -34,9 +35,8 @@ impl Model {
 #[derive(Clone)]
 pub struct Conversation {
     model: Model,
-    /// The messages of the conversation so far, which are JSON objects with the keys `role` and
-    /// `content`.
-    pub messages: Vec<Value>,
+    /// The messages of the conversation so far.
+    pub messages: Vec<Message>,
     /// Descriptions of the functions that the model may call, for the chat template. With `None`,
     /// the conversation offers no functions.
     pub tools: Option<Vec<Value>>,
@@ -89,8 +89,9 @@ impl Conversation {
     /// # Errors
     /// Returns the same errors as [`Model::chat`].
     pub fn prepare(&self, message: impl Into<String>) -> Result<PreparedTurn, ModelError> {
-        let mut messages = self.messages.clone();
-        messages.push(user(message));
+        let mut all = self.messages.clone();
+        all.push(user(message));
+        let messages = all.iter().map(Message::json).collect();
         let (tools, variables) = (self.tools.clone(), self.variables.clone());
         let chat = Chat { messages, tools, variables, add_generation_prompt: true, now: None };
         let text = self.model.render(&chat)?;
@@ -100,7 +101,7 @@ impl Conversation {
             Some(added) if !added.is_empty() => [&self.tokens[..], &tokenizer.encode_plain(added)?].concat(),
             _ => tokenizer.encode_plain(&text)?,
         };
-        Ok(PreparedTurn { messages: chat.messages, text, prompt })
+        Ok(PreparedTurn { messages: all, text, prompt })
     }
 
     /// Copies the messages of the conversation, and the state (such as the KV cache) after the
@@ -144,14 +145,14 @@ impl Conversation {
 /// The messages and tokens that a saved conversation contains in addition to the state.
 #[derive(Deserialize)]
 struct Notes {
-    messages: Vec<Value>,
+    messages: Vec<Message>,
     shown: Option<String>,
     tokens: Vec<u32>,
 }
 
 /// A message that is rendered and tokenized, but not sent to the model yet.
 pub struct PreparedTurn {
-    messages: Vec<Value>,
+    messages: Vec<Message>,
     text: String,
     prompt: Vec<u32>,
 }

@@ -1,22 +1,73 @@
 //! Messages of a conversation.
 
-use serde_json::{Value, json};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Map, Value};
+
+/// A message of a conversation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Message {
+    /// The author, such as `user` or `assistant`.
+    pub role: String,
+    /// The content, in the order in which the model reads it.
+    #[serde(rename = "content", serialize_with = "text", deserialize_with = "single")]
+    pub parts: Vec<MessagePart>,
+    /// Further keys that chat templates read, such as `tool_calls`.
+    #[serde(flatten)]
+    pub fields: Map<String, Value>,
+}
+
+/// A part of a message's content.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum MessagePart {
+    /// A text.
+    Text(String),
+}
+
+impl Message {
+    /// Creates a message with one text.
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
+        Self { role: role.into(), parts: vec![MessagePart::Text(content.into())], fields: Map::new() }
+    }
+
+    /// Returns the texts of the content, one per line.
+    pub fn text(&self) -> String {
+        joined(&self.parts)
+    }
+
+    /// Returns the object that chat templates read.
+    pub fn json(&self) -> Value {
+        let own =
+            [("role".to_owned(), self.role.as_str().into()), ("content".to_owned(), self.text().into())];
+        let fields = self.fields.iter().map(|(name, value)| (name.clone(), value.clone()));
+        own.into_iter().chain(fields).collect::<Map<String, Value>>().into()
+    }
+}
+
+fn joined(parts: &[MessagePart]) -> String {
+    let texts: Vec<&str> = parts.iter().map(|MessagePart::Text(text)| text.as_str()).collect();
+    texts.join("\n")
+}
+
+fn text<S: Serializer>(parts: &[MessagePart], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&joined(parts))
+}
+
+fn single<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<MessagePart>, D::Error> {
+    Ok(vec![MessagePart::Text(String::deserialize(deserializer)?)])
+}
 
 /// Creates a message with the role `user`, for [`Model::chat`](super::Model::chat).
-pub fn user(content: impl Into<String>) -> Value {
-    message("user", content)
+pub fn user(content: impl Into<String>) -> Message {
+    Message::new("user", content)
 }
 
 /// Creates a message with the role `system`, which tells the model how to behave.
-pub fn system(content: impl Into<String>) -> Value {
-    message("system", content)
+pub fn system(content: impl Into<String>) -> Message {
+    Message::new("system", content)
 }
 
 /// Creates a message with the role `assistant`, which is an earlier answer of the model.
-pub fn assistant(content: impl Into<String>) -> Value {
-    message("assistant", content)
-}
-
-fn message(role: &str, content: impl Into<String>) -> Value {
-    json!({ "role": role, "content": content.into() })
+pub fn assistant(content: impl Into<String>) -> Message {
+    Message::new("assistant", content)
 }

@@ -18,7 +18,7 @@ pub use conversation::{Conversation, PreparedTurn, Turn};
 pub use engine::{Completion, Embedded, ModelInfo, TextEvent};
 pub use error::ModelError;
 pub use handle::Model;
-pub use messages::{assistant, system, user};
+pub use messages::{Message, MessagePart, assistant, system, user};
 pub use models::fit::OpenWarning;
 pub use opening::Opening;
 pub use options::{OpenOptions, Speculation, UnknownSpeculation, WatchOpen, cache_folder};

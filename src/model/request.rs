@@ -7,23 +7,22 @@ use std::task::Poll;
 use std::time::Duration;
 
 use generate::{Chat, Follow, GenerateOptions, Prompt, SchemaNote};
-use serde_json::Value;
 
 use super::ModelError;
 use super::engine::{Completion, GenerateJob, Job, Listener, TextEvent};
 use super::handle::{Inner, Model};
+use super::messages::Message;
 
 impl Model {
-    /// Creates a request that answers a conversation with the model's chat template. Messages are
-    /// JSON objects with the keys `role` and `content`. You can build messages with [`user`](super::user),
-    /// [`system`](super::system) and [`assistant`](super::assistant).
+    /// Creates a request that answers a conversation with the model's chat template. You can build
+    /// messages with [`user`](super::user), [`system`](super::system) and [`assistant`](super::assistant).
     ///
     /// # Errors
     /// Returns an error if the model has no tokenizer or no chat template, or if the template rejects the
     /// conversation.
-    pub fn chat(&self, messages: impl IntoIterator<Item = Value>) -> Result<Request, ModelError> {
-        let chat =
-            Chat { messages: messages.into_iter().collect(), add_generation_prompt: true, ..Chat::default() };
+    pub fn chat(&self, messages: impl IntoIterator<Item = Message>) -> Result<Request, ModelError> {
+        let messages = messages.into_iter().map(|message| message.json()).collect();
+        let chat = Chat { messages, add_generation_prompt: true, ..Chat::default() };
         let text = self.render(&chat)?;
         Ok(self.continue_prompt(self.inner.text.tokenizer()?.encode_plain(&text)?))
     }

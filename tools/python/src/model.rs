@@ -74,7 +74,7 @@ fn conversation(
         other => Err(PyTypeError::new_err(format!("`{name}` is {other}, expected a list"))),
     };
     let messages = match messages.cast::<PyString>() {
-        Ok(text) => vec![user(text.extract::<String>()?)],
+        Ok(text) => vec![user(text.extract::<String>()?).json()],
         Err(_) => list("messages", messages)?,
     };
     let tools = tools.map(|tools| list("tools", tools)).transpose()?;

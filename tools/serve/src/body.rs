@@ -128,7 +128,6 @@ pub fn response(value: &Value) -> Response {
 #[cfg(test)]
 mod tests {
     use serde::Deserialize;
-    use serde_json::json;
 
     use super::*;
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 use tokio::sync::OwnedSemaphorePermit;
 use tracewright::generate::Prompt;
+use tracewright::model::Message;
 use tracewright::{Follow, GenerateOptions};
 
 use crate::answers::{Answers, Ask};
@@ -20,8 +21,7 @@ use crate::tools::{OfferedTools, embedded};
 
 /// A conversation that the model must answer; the request can come from any chat API.
 pub struct ChatRequest {
-    /// The messages, in the format that chat templates expect.
-    pub messages: Vec<Value>,
+    pub messages: Vec<Message>,
     pub tools: OfferedTools,
     /// Whether an answer can contain several function calls.
     pub parallel_calls: bool,
@@ -43,8 +43,7 @@ impl ChatRequest {
     /// Renders the text of the prompt with the chat template.
     pub fn render(&self, loaded: &Loaded) -> Result<String, Failure> {
         let Self { messages, tools, variables, .. } = self;
-        let (messages, variables) = (messages.clone(), variables.clone());
-        Dialogue { messages, tools: tools.for_template(), variables }.render(loaded)
+        Dialogue { messages, tools: &tools.offered, variables }.render(loaded)
     }
 
     /// Prepares the prompt, and starts the generation.

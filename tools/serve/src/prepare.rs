@@ -1,8 +1,11 @@
 //! Converts the messages of a conversation to the tokens of a prompt.
 
+use std::borrow::Cow;
+
 use generate::{Chat, GenerateError};
 use serde_json::{Map, Value, json};
 use tracewright::ModelError;
+use tracewright::model::{Message, MessagePart};
 
 use crate::body::shown;
 use crate::failure::{Failure, causes};
@@ -11,25 +14,29 @@ use crate::models::Loaded;
 /// The roles of messages that a client can send.
 const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
 
-/// A conversation, in the format that chat templates expect.
-#[derive(Clone, Debug, Default)]
-pub struct Dialogue {
-    pub messages: Vec<Value>,
-    pub tools: Option<Vec<Value>>,
-    pub variables: Map<String, Value>,
+/// A conversation for a chat template.
+pub struct Dialogue<'a> {
+    pub messages: &'a [Message],
+    pub tools: &'a [Value],
+    pub variables: &'a Map<String, Value>,
 }
 
-impl Dialogue {
+/// Sorts or joins the messages of a conversation.
+type Arrange = for<'a> fn(&'a [Message]) -> Cow<'a, [Message]>;
+
+impl Dialogue<'_> {
     /// Renders the conversation with the model's chat template.
     pub fn render(&self, loaded: &Loaded) -> Result<String, Failure> {
-        let refusal = match self.rendered(loaded, <[Value]>::to_vec) {
+        let refusal = match self.rendered(loaded, |messages| Cow::Borrowed(messages)) {
             Ok(text) => return Ok(text),
             Err(error) => error,
         };
         let Some(why) = template_refusal(&refusal) else { return Err(refusal.into()) };
         // Many chat templates accept a system message only at the beginning of the conversation, or
         // reject every system message.
-        for arrange in [systems_first, systems_to_user] {
+        let others: [Arrange; 2] =
+            [|messages| systems_first(messages).into(), |messages| systems_to_user(messages).into()];
+        for arrange in others {
             if let Ok(text) = self.rendered(loaded, arrange) {
                 return Ok(text);
             }
@@ -37,28 +44,27 @@ impl Dialogue {
         Err(Failure::Template { model: loaded.name.clone(), why })
     }
 
-    /// Calls `arrange` to sort or join the messages, and renders the result with the chat template.
-    fn rendered(&self, loaded: &Loaded, arrange: fn(&[Value]) -> Vec<Value>) -> Result<String, ModelError> {
+    /// Calls `arrange`, and renders the result with the chat template.
+    fn rendered(&self, loaded: &Loaded, arrange: Arrange) -> Result<String, ModelError> {
+        let uses_tools = self.messages.iter().any(|message| message.fields.contains_key("tool_calls"));
         let mut chat = Chat {
-            messages: self.messages.clone(),
-            tools: self.tools.clone(),
+            messages: Vec::new(),
+            // Some chat templates render the function calls of earlier messages only if tools are
+            // defined.
+            tools: (uses_tools || !self.tools.is_empty()).then(|| self.tools.to_vec()),
             variables: self.variables.clone(),
             add_generation_prompt: true,
             now: None,
         };
-        let uses_tools = chat.messages.iter().any(|message| message.get("tool_calls").is_some());
-        if uses_tools && chat.tools.is_none() {
-            // Some chat templates render the function calls of earlier messages only if tools are
-            // defined.
-            chat.tools = Some(Vec::new());
-        }
         let mut unread = loaded.model.unread_by_template(&chat)?;
         chat.tools = chat.tools.filter(|tools| !tools.is_empty());
+        let mut messages = Cow::Borrowed(self.messages);
         loop {
             if unread.iter().any(|name| name == "tools") {
-                chat.messages = without_tools(&chat.messages, chat.tools.take().as_deref());
+                messages = without_tools(&messages, chat.tools.take().as_deref()).into();
             }
-            match loaded.model.render(&Chat { messages: arrange(&chat.messages), ..chat.clone() }) {
+            chat.messages = arrange(&messages).iter().map(Message::json).collect();
+            match loaded.model.render(&chat) {
                 // If a separate process renders the template, this process rejects a variable
                 // without effect.
                 Err(ModelError::UnreadVariable { name, .. }) if name == "tools" && chat.tools.is_some() => {
@@ -77,15 +83,15 @@ impl Dialogue {
 /// Converts the messages for a chat template that does not support tools. In the converted
 /// conversation, a system message describes the functions, and function calls are JSON. The results
 /// of function calls become messages of the user.
-fn without_tools(messages: &[Value], tools: Option<&[Value]>) -> Vec<Value> {
-    let plain = |message: &Value| {
-        let calls = message["tool_calls"].as_array();
+fn without_tools(messages: &[Message], tools: Option<&[Value]>) -> Vec<Message> {
+    let plain = |message: &Message| {
+        let calls = message.fields.get("tool_calls").and_then(Value::as_array);
         let call = |call: &Value| files::exact_json(&call["function"]);
         let calls: Vec<String> = calls.into_iter().flatten().map(call).collect();
-        let content = [&[content_of(message).to_owned()], &calls[..]].concat().join("\n");
-        match message["role"].as_str() {
-            Some("tool") => json!({ "role": "user", "content": format!("Result of the call: {content}") }),
-            role => json!({ "role": role, "content": content.trim() }),
+        let content = [&[message.text()], &calls[..]].concat().join("\n");
+        match message.role.as_str() {
+            "tool" => Message::new("user", format!("Result of the call: {content}")),
+            role => Message::new(role, content.trim()),
         }
     };
     let Some(tools) = tools else { return messages.iter().map(plain).collect() };
@@ -94,7 +100,7 @@ fn without_tools(messages: &[Value], tools: Option<&[Value]>) -> Vec<Value> {
         "You can call functions. To call one, write only JSON: {{\"name\": NAME, \"arguments\": {{…}}}}. The functions are:\n{}",
         functions.join("\n")
     );
-    let system = json!({ "role": "system", "content": text });
+    let system = Message::new("system", text);
     systems_first(&[&[system], &messages.iter().map(plain).collect::<Vec<_>>()[..]].concat())
 }
 
@@ -124,16 +130,16 @@ fn template_refusal(error: &ModelError) -> Option<String> {
     }
 }
 
-/// Converts the messages of a request to the format of chat templates. The content of each message
-/// becomes one text, and the role of each message becomes a role that chat templates support.
-pub fn messages(given: &[Value]) -> Result<Vec<Value>, Failure> {
+/// Reads the messages of a request. The role of each message becomes a role that chat templates
+/// support.
+pub fn messages(given: &[Value]) -> Result<Vec<Message>, Failure> {
     if given.is_empty() {
         return Err(Failure::field("messages", "empty", "at least one message"));
     }
     given.iter().enumerate().map(|(i, given)| message(given, &format!("messages[{i}]"))).collect()
 }
 
-fn message(given: &Value, at: &str) -> Result<Value, Failure> {
+fn message(given: &Value, at: &str) -> Result<Message, Failure> {
     let object = given.as_object().ok_or_else(|| Failure::field(at, shown(given), "an object"))?;
     let role = object.get("role").unwrap_or(&Value::Null);
     let expected = || format!("one of {}", ROLES.map(|role| format!("`{role}`")).join(", "));
@@ -146,13 +152,12 @@ fn message(given: &Value, at: &str) -> Result<Value, Failure> {
         "function" => "tool",
         role => role,
     };
-    let content = content(object.get("content"), &format!("{at}.content"))?;
-    let mut message =
-        Map::from_iter([("role".to_owned(), json!(role)), ("content".to_owned(), content.into())]);
+    let parts = parts(object.get("content"), &format!("{at}.content"))?;
+    let mut fields = Map::new();
     for name in ["name", "tool_call_id", "reasoning_content"] {
         match object.get(name) {
             None | Some(Value::Null) => {}
-            Some(Value::String(text)) => _ = message.insert(name.to_owned(), json!(text)),
+            Some(Value::String(text)) => _ = fields.insert(name.to_owned(), json!(text)),
             Some(other) => return Err(Failure::field(format!("{at}.{name}"), shown(other), "a text")),
         }
     }
@@ -162,10 +167,10 @@ fn message(given: &Value, at: &str) -> Result<Value, Failure> {
         let calls = calls.iter().enumerate().map(|(i, call)| tool_call(call, &format!("{at}[{i}]")));
         let calls = calls.collect::<Result<Vec<_>, _>>()?;
         if !calls.is_empty() {
-            message.insert("tool_calls".to_owned(), calls.into());
+            fields.insert("tool_calls".to_owned(), calls.into());
         }
     }
-    Ok(message.into())
+    Ok(Message { role: role.to_owned(), parts, fields })
 }
 
 /// Converts a function call of an earlier answer to the format that chat templates expect. Chat
@@ -189,9 +194,14 @@ fn tool_call(given: &Value, at: &str) -> Result<Value, Failure> {
 
 /// Returns the text of a message's content, which is a text, a list of parts, or null.
 pub fn content(given: Option<&Value>, at: &str) -> Result<String, Failure> {
+    Ok(Message { role: String::new(), parts: parts(given, at)?, fields: Map::new() }.text())
+}
+
+/// Returns the parts of a message's content, which must be texts.
+fn parts(given: Option<&Value>, at: &str) -> Result<Vec<MessagePart>, Failure> {
     let parts = match given {
-        None | Some(Value::Null) => return Ok(String::new()),
-        Some(Value::String(text)) => return Ok(text.clone()),
+        None | Some(Value::Null) => return Ok(Vec::new()),
+        Some(Value::String(text)) => return Ok(vec![MessagePart::Text(text.clone())]),
         Some(Value::Array(parts)) => parts,
         Some(other) => return Err(Failure::field(at, shown(other), "a text or a list of parts")),
     };
@@ -203,41 +213,37 @@ pub fn content(given: Option<&Value>, at: &str) -> Result<String, Failure> {
             part => ["text", "refusal"].iter().find_map(|key| part.get(key)?.as_str()),
         };
         match (text, part.get("type").unwrap_or(&Value::Null)) {
-            (Some(text), _) => texts.push(text),
+            (Some(text), _) => texts.push(MessagePart::Text(text.to_owned())),
             (None, kind) => {
                 return Err(Failure::field(format!("{at}.type"), shown(kind), "`text` with a `text`"));
             }
         }
     }
-    Ok(texts.join("\n"))
+    Ok(texts)
 }
 
-fn is_system(message: &Value) -> bool {
-    message["role"] == "system"
-}
-
-fn content_of(message: &Value) -> &str {
-    message["content"].as_str().unwrap_or_default()
+fn is_system(message: &Message) -> bool {
+    message.role == "system"
 }
 
 /// Joins all system messages to one message at the beginning of the conversation.
-fn systems_first(messages: &[Value]) -> Vec<Value> {
-    let systems: Vec<&str> = messages.iter().filter(|one| is_system(one)).map(content_of).collect();
+fn systems_first(messages: &[Message]) -> Vec<Message> {
+    let systems: Vec<String> = messages.iter().filter(|one| is_system(one)).map(Message::text).collect();
     let others = messages.iter().filter(|one| !is_system(one)).cloned();
-    let system = (!systems.is_empty()).then(|| json!({ "role": "system", "content": systems.join("\n\n") }));
+    let system = (!systems.is_empty()).then(|| Message::new("system", systems.join("\n\n")));
     system.into_iter().chain(others).collect()
 }
 
 /// Moves the text of all system messages to the beginning of the first user message.
-fn systems_to_user(messages: &[Value]) -> Vec<Value> {
+fn systems_to_user(messages: &[Message]) -> Vec<Message> {
     let mut merged = systems_first(messages);
     if !merged.first().is_some_and(is_system) {
         return merged;
     }
-    let system = content_of(&merged.remove(0)).to_owned();
-    match merged.iter_mut().find(|message| message["role"] == "user") {
-        Some(user) => user["content"] = format!("{system}\n\n{}", content_of(user)).into(),
-        None => merged.insert(0, json!({ "role": "user", "content": system })),
+    let system = merged.remove(0).text();
+    match merged.iter_mut().find(|message| message.role == "user") {
+        Some(user) => user.parts = vec![MessagePart::Text(format!("{system}\n\n{}", user.text()))],
+        None => merged.insert(0, Message::new("user", system)),
     }
     merged
 }

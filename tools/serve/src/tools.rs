@@ -71,11 +71,6 @@ impl OfferedTools {
             _ => json!({ "anyOf": calls }),
         }
     }
-
-    /// Returns the functions for the chat template, or `None` if the request offers no functions.
-    pub fn for_template(&self) -> Option<Vec<Value>> {
-        (!self.offered.is_empty()).then(|| self.offered.clone())
-    }
 }
 
 /// Prepares a schema for a place inside another schema: with a name, its references `#/…` lead to

@@ -58,7 +58,7 @@ mod run {
     use serde_json::Value;
     use tracewright::files::{NewFile, limits};
     use tracewright::generate::{Finish, GenerateError};
-    use tracewright::model::{Completion, Conversation, Opening};
+    use tracewright::model::{Completion, Conversation, Message, Opening};
     use tracewright::output_guard::check_output;
     use tracewright::{GenerateOptions, ModelError, system};
 
@@ -203,7 +203,11 @@ mod run {
                     NewFile::write(
                         path,
                         output::MESSAGES,
-                        format!("{:#}\n", Value::from(self.conversation.messages.clone())).as_bytes(),
+                        format!(
+                            "{:#}\n",
+                            self.conversation.messages.iter().map(Message::json).collect::<Value>()
+                        )
+                        .as_bytes(),
                     )?;
                     say!("wrote {} messages to `{rest}`", self.conversation.messages.len());
                 }
