@@ -59,10 +59,10 @@ pub fn resolved(quantize: &Quantization, trace: &Trace) -> Result<Quantization, 
         if !known.contains_key(pattern) {
             return Err(PatternError::of(pattern, trace, &known));
         }
-        match format {
-            Some(format) => formats.insert(pattern.clone(), *format),
-            None => formats.remove(pattern),
-        };
+        formats.retain(|key, _| key_pattern(key) != *pattern);
+        if let Some(format) = format {
+            formats.insert(pattern.clone(), *format);
+        }
     }
     Ok(Quantization::by_key(formats))
 }

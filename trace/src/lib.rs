@@ -19,6 +19,7 @@ mod quantization;
 mod signature;
 mod state;
 mod trace;
+mod variants;
 mod verify;
 
 pub use axis::{AxisName, axis_factors, joined_axis};
@@ -26,7 +27,7 @@ pub use evaluate::{EvaluateError, Evaluation, evaluate};
 pub use function::{Builder, Function, FunctionId, Node, NodeId, NodeKind, Output, Provenance};
 pub use ignorable::Ignorable;
 pub use parameter::{Parameter, Recipe, key_pattern, resolve_key};
-pub use quantization::{Quantization, UnknownQuantization};
+pub use quantization::{Quantization, UnknownQuantization, format_of};
 pub use signature::{Argument, Role, Signature};
 pub use state::*;
 pub use trace::{Counts, ParameterConflict, Read, Reads, Trace};

@@ -22,7 +22,8 @@ pub enum Quantization {
     /// value matrices in 8 bits.
     Mixed(WeightFormat),
     /// Each tensor-name pattern selects the storage format of the matching weights, as in a
-    /// quantized checkpoint. Weights that match no pattern keep the element type of the network.
+    /// quantized checkpoint, and the name of a tensor selects the format of this tensor. Weights
+    /// that match nothing keep the element type of the network.
     ByKey(Arc<BTreeMap<String, WeightFormat>>),
     /// The map `formats` contains a storage format for each tensor-name pattern, where `None`
     /// selects the element type of the network. The choice `base` selects the storage format of the
@@ -81,7 +82,7 @@ impl Quantization {
             Self::Computed => None,
             Self::All(format) => Some(*format),
             Self::ByKey(formats) => {
-                let of = |(key, _): (&str, &TensorType)| formats.get(&key_pattern(key)).copied();
+                let of = |(key, _): (&str, &TensorType)| format_of(formats, key);
                 let formats = parameter.sources().into_iter().map(of).collect::<Option<Vec<_>>>()?;
                 let (first, others) = formats.split_first()?;
                 // If the sources of a parameter have different formats, the archive stores the
@@ -92,6 +93,12 @@ impl Quantization {
             Self::Mixed(_) | Self::Mapped { .. } => unreachable!("formats are resolved before they are read"),
         }
     }
+}
+
+/// Returns the storage format of a tensor: the format for its name or, without one, the format for
+/// its tensor-name pattern.
+pub fn format_of(formats: &BTreeMap<String, WeightFormat>, key: &str) -> Option<WeightFormat> {
+    formats.get(key).or_else(|| formats.get(&key_pattern(key))).copied()
 }
 
 impl From<Option<WeightFormat>> for Quantization {

@@ -241,6 +241,11 @@ impl Plan {
     /// # Errors
     /// Returns an error if a value in the configuration is invalid.
     pub fn record(&self, entries: &[EntryPoint]) -> Result<Traced, PlanError> {
+        let traced = self.recorded(entries)?;
+        Ok(Traced { trace: traced.trace.with_formats(&self.weights.quantize), ..traced })
+    }
+
+    fn recorded(&self, entries: &[EntryPoint]) -> Result<Traced, PlanError> {
         if !self.weights.have_kernels(&self.target) {
             return Ok(self.model.trace(self.element, entries)?);
         }

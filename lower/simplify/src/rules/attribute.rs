@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use egg::{Applier, Id, PatternAst, SearchMatches, Searcher, Subst, Symbol, Var};
 use ops::{Op, TensorType, WeightFormat};
-use trace::{NodeKind, Parameter, key_pattern};
+use trace::{NodeKind, Parameter, format_of};
 
 use crate::Term;
 use crate::facts::{Context, Facts, Graph};
@@ -76,7 +76,7 @@ impl<'a> Site<'a> {
     pub fn format(&self, class: Id) -> Option<WeightFormat> {
         let parameter = self.parameter(class)?;
         let (key, _) = *parameter.sources().first()?;
-        self.graph.analysis.formats.get(&key_pattern(key)).copied()
+        format_of(&self.graph.analysis.formats, key)
     }
 
     /// Returns every class that contains an operation with this name, together with the operation
