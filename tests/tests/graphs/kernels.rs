@@ -304,11 +304,18 @@ const ARM: [(&str, &[WeightFormat]); 3] = [
     ("aarch64-linux-gnu:generic:+neon", WeightFormat::ALL),
     (
         "aarch64-linux-gnu:generic:+neon,+dotprod",
-        &[WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Q4K, WeightFormat::Mxfp4],
+        &[WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Q4K, WeightFormat::Mxfp4, WeightFormat::Q6K],
     ),
     (
         "aarch64-linux-gnu:generic:+neon,+dotprod,+i8mm,+bf16",
-        &[WeightFormat::Bf16, WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Q4K, WeightFormat::Mxfp4],
+        &[
+            WeightFormat::Bf16,
+            WeightFormat::Q8,
+            WeightFormat::Q4,
+            WeightFormat::Q4K,
+            WeightFormat::Mxfp4,
+            WeightFormat::Q6K,
+        ],
     ),
 ];
 

@@ -16,8 +16,8 @@ use tracewright_tests::calls::{Calls, CheckedCall, entry, examples_of, op, rando
 use tracewright_tests::leeway::Leeway;
 use tracewright_tests::long;
 
-const FORMATS: [WeightFormat; 4] =
-    [WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Q4K, WeightFormat::Mxfp4];
+const FORMATS: [WeightFormat; 5] =
+    [WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Q4K, WeightFormat::Mxfp4, WeightFormat::Q6K];
 
 /// Rows, inputs, outputs: one of each, whole groups, what does not divide, and more rows than are multiplied as
 /// integers.

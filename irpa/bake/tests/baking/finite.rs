@@ -20,8 +20,8 @@ use gguf_parts::GgufParts;
 const ROWS: usize = 40;
 /// No multiple of a group.
 const INPUTS: usize = 70;
-const QUANTIZED: [WeightFormat; 4] =
-    [WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Q4K, WeightFormat::Mxfp4];
+const QUANTIZED: [WeightFormat; 5] =
+    [WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Q4K, WeightFormat::Mxfp4, WeightFormat::Q6K];
 const FLOATS: [ElementType; 3] = [ElementType::F32, ElementType::F16, ElementType::Bf16];
 
 fn numbers(count: usize) -> Vec<f32> {
@@ -145,10 +145,10 @@ fn a_number_beyond_the_range_of_the_type_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let (row, column) = (3, 7);
     for (large, fits, lost_in) in [
-        (65_519.0, &["f16", "bf16", "f32", "Q8", "Q4", "Q4K", "Mxfp4"][..], &[][..]),
-        (65_520.0, &["bf16", "f32", "Q8", "Q4", "Q4K", "Mxfp4"], &["f16"]),
-        (-1e9, &["bf16", "f32", "Mxfp4"], &["f16", "Q8", "Q4", "Q4K"]),
-        (f32::MAX, &["f32", "Mxfp4"], &["f16", "bf16", "Q8", "Q4", "Q4K"]),
+        (65_519.0, &["f16", "bf16", "f32", "Q8", "Q4", "Q4K", "Mxfp4", "Q6K"][..], &[][..]),
+        (65_520.0, &["bf16", "f32", "Q8", "Q4", "Q4K", "Mxfp4", "Q6K"], &["f16"]),
+        (-1e9, &["bf16", "f32", "Mxfp4"], &["f16", "Q8", "Q4", "Q4K", "Q6K"]),
+        (f32::MAX, &["f32", "Mxfp4"], &["f16", "bf16", "Q8", "Q4", "Q4K", "Q6K"]),
     ] {
         let mut all = numbers(ROWS * INPUTS);
         all[row * INPUTS + column] = large;

@@ -3,6 +3,7 @@
 
 mod mxfp4;
 mod q4_k;
+mod q6_k;
 mod q8;
 
 use ops::WeightFormat;
@@ -68,6 +69,7 @@ pub(crate) fn scales_of(format: WeightFormat) -> &'static dyn ReadScales {
         WeightFormat::Q8 | WeightFormat::Q4 => &q8::Halves,
         WeightFormat::Q4K => &q4_k::Counted,
         WeightFormat::Mxfp4 => &mxfp4::Powers,
+        WeightFormat::Q6K => &q6_k::Sixteenths,
         WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16 => unreachable!("a format with groups"),
     }
 }

@@ -86,7 +86,6 @@ impl BlockFormat {
                 out.iter_mut().zip(integers).for_each(|(x, q)| *x = f32::from(q) * scale + least);
             }
             Self::Q5K => five_bits(block, out),
-            Self::Q6K => six_bits(block, out),
             _ => {
                 let Group { integers, scale } = self.with_scale(block);
                 out.iter_mut().zip(integers).for_each(|(x, q)| *x = f32::from(q) * scale.to_f32());
@@ -106,22 +105,6 @@ fn five_bits(block: &[u8], out: &mut [f32; LONG]) {
             let integer = four.integers[index][place] + 16 * (high[place] >> index & 1);
             *x = scale * f32::from(integer) - minimum;
         }
-    }
-}
-
-/// Decodes Q6_K. Each half of a block contains 128 six-bit numbers. The lower four bits of the 128
-/// numbers are in 64 bytes, and the upper two bits are in 32 bytes.
-fn six_bits(block: &[u8], out: &mut [f32; LONG]) {
-    let (low, rest) = block.split_at(LONG / 2);
-    let (high, rest) = rest.split_at(LONG / 4);
-    let (scales, scale) = rest.split_at(LONG / 16);
-    let scale = half(scale).to_f32();
-    for (place, x) in out.iter_mut().enumerate() {
-        let (side, run, at) = (place / 128, place % 128 / 32, place % 32);
-        let nibble = low[side * 64 + run % 2 * 32 + at] >> (run / 2 * 4) & 15;
-        let upper = high[side * 32 + at] >> (run * 2) & 3;
-        let integer = (nibble | upper << 4) as i8 - 32;
-        *x = scale * f32::from(scales[place / 16] as i8) * f32::from(integer);
     }
 }
 

@@ -98,6 +98,10 @@ formats! {
         /// Floats of four bits in groups of 32, with a power of two as the scale of each group:
         /// 4.25 bits per number. Published checkpoints contain weights in the format mxfp4.
         Mxfp4 = "mxfp4" in mxfp4,
+        /// Integers of six bits in groups of 16. The scale of a group is a number of steps of eight
+        /// bits, and 16 groups share a step: 6.5625 bits per number. GGUF files contain weights in
+        /// this format.
+        Q6K = "q6_k" in q6_k,
     }
 }
 

@@ -47,6 +47,11 @@ impl Operation for GroupedRows {
             &["i8[5,2,16]", "bf16[5,2]", "i32[3]"],
             "bf16[3,40]",
         ),
+        good(
+            "grouped_rows format=q6_k inputs=257 element=f32",
+            &["i8[5,16,24]", "f16[5,2,1]", "i8[5,16,2]", "i32[3]"],
+            "f32[3,257]",
+        ),
         bad("grouped_rows format=q8 inputs=70 element=f32", &["i8[5,3,32]", "f16[5,3]"], "takes 3 operands"),
         bad(
             "grouped_rows format=q8 inputs=99 element=f32",
