@@ -115,9 +115,6 @@ impl Archive {
     /// Passes the data of the entry with the given name to `read`. Unlike the data that
     /// [`data`](Self::data) returns, the passed bytes do not stay in the memory of the process. The
     /// result is `None` if the archive has no data for the given name.
-    ///
-    /// # Errors
-    /// Returns an error if the system cannot map the file again.
     pub fn read_once<R>(&self, name: &str, read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>, ArchiveError> {
         let Some(EntryData::Range(range)) = self.get(name).map(|entry| &entry.data) else { return Ok(None) };
         Ok(Some(self.map.read_once(range.clone(), read).with_path("map", &self.path)?))

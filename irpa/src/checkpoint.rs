@@ -233,9 +233,6 @@ impl Checkpoint {
     /// Adds the tensors of another checkpoint, which is in the subfolder `folder` of this
     /// checkpoint's folder. The function adds `folder` and a dot in front of the names of the added
     /// tensors.
-    ///
-    /// # Errors
-    /// Returns an error if the subfolder contains no checkpoint that can be read.
     pub fn with_folder(mut self, folder: &str) -> Result<Self, ArchiveError> {
         let other = Self::open(self.path.join(folder))?;
         let first = self.files.len();
@@ -376,9 +373,6 @@ impl Checkpoint {
 
     /// Passes the stored bytes of the tensor with the given name to `read`. Unlike the bytes that
     /// [`data`](Self::data) returns, the passed bytes do not stay in the memory of the process.
-    ///
-    /// # Errors
-    /// Returns an error if the tensor does not exist, or if the file cannot be mapped again.
     pub fn read_once<R>(&self, name: &str, read: impl FnOnce(&[u8]) -> R) -> Result<R, ArchiveError> {
         let tensor = self.require(name)?;
         let (path, file) = &self.files[tensor.file];
@@ -456,9 +450,6 @@ impl Checkpoint {
 
     /// Checks whether an archive may be written to `path`. Overwriting a memory-mapped checkpoint
     /// would destroy what may be the only copy of the weights.
-    ///
-    /// # Errors
-    /// Returns an error if `path` is the index or another file of the checkpoint.
     pub fn check_output(&self, path: &Path) -> Result<(), ArchiveError> {
         match files::is_one_of(path, self.files().chain([self.path()])) {
             true => Err(ArchiveError::OutputIsInput { path: path.into() }),

@@ -8,9 +8,6 @@ use crate::{ArchiveError, Checkpoint, CheckpointTensor, NotFinite, NumberPlace, 
 impl Checkpoint {
     /// Finds the first number of a tensor, in the order of the file, for which `keeps` returns
     /// false. The argument `to` names the type to which the number should be converted.
-    ///
-    /// # Errors
-    /// Returns an error if the checkpoint does not contain the tensor.
     pub fn first_lost(
         &self,
         name: &str,

@@ -220,9 +220,6 @@ impl Gguf {
 
     /// Maps a file into memory, and reads only the keys of the metadata. The returned [`Gguf`]
     /// contains no tensors.
-    ///
-    /// # Errors
-    /// Returns an error if the file cannot be read, or if a key is invalid.
     pub fn open_keys(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
         let path = path.as_ref();
         let map = MappedFile::open(path)?;

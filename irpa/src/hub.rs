@@ -40,9 +40,6 @@ impl HubFolder {
 
     /// Returns the model's snapshot of the branch `main`. If the folder contains only one snapshot,
     /// the function returns this snapshot.
-    ///
-    /// # Errors
-    /// Returns an error if there is no snapshot, or if there are several snapshots and no branch `main`.
     pub fn snapshot(&self) -> Result<&Path, ArchiveError> {
         match (&self.main, &self.snapshots[..]) {
             (Some(main), _) => Ok(main),

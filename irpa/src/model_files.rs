@@ -36,10 +36,6 @@ impl ModelFiles {
     }
 
     /// Returns the parsed GGUF file, or `None` if the model is no GGUF file.
-    ///
-    /// # Errors
-    /// Returns the same errors as [`Gguf::open`]. If the file is only a [part of a model](GgufPart),
-    /// the function returns [`ArchiveError::Foreign`].
     pub fn gguf(&self) -> Result<Option<&Gguf>, ArchiveError> {
         if !self.is_gguf() {
             return Ok(None);
@@ -55,9 +51,6 @@ impl ModelFiles {
     }
 
     /// Returns the weights, under the names that the files contain.
-    ///
-    /// # Errors
-    /// Returns the same errors as [`Checkpoint::open`].
     pub fn checkpoint(&self) -> Result<&Checkpoint, ArchiveError> {
         let parsed = &self.0;
         Ok(match parsed.checkpoint.get() {

@@ -117,9 +117,6 @@ impl UnsupportedFormat {
 
     /// Recognizes an unsupported format by the files in the folder at `path`. Returns `None` if the
     /// folder contains a model in safetensors, or if no format is recognized.
-    ///
-    /// # Errors
-    /// Returns an error if the files in the folder cannot be listed.
     pub fn of_folder(path: &Path) -> Result<Option<Self>, FileError> {
         let named = |name: &str| path.join(name);
         if [SINGLE, INDEX].into_iter().any(|name| is_there(&named(name))) {

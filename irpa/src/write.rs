@@ -428,10 +428,6 @@ impl Sink<'_> {
 
     /// Converts a tensor of a checkpoint to another element type, and writes the result. The
     /// function converts pieces of bounded size, so its memory consumption is constant.
-    ///
-    /// # Errors
-    /// Returns an error if a converted number is NaN or infinite. If the tensor has the type `to`,
-    /// the function copies all numbers.
     pub fn write_converted(
         &mut self,
         checkpoint: &Checkpoint,

@@ -38,9 +38,6 @@ impl PatternError {
 /// If the storage formats depend on the network, the function returns a storage format for each
 /// matrix of the recorded network. If the storage formats do not depend on the network, the
 /// function returns the choice of storage formats without changes.
-///
-/// # Errors
-/// Returns an error if a tensor-name pattern matches no matrix of the network.
 pub fn resolved(quantize: &Quantization, trace: &Trace) -> Result<Quantization, PatternError> {
     let (base, changes) = match quantize {
         Quantization::Computed | Quantization::All(_) | Quantization::ByKey(_) => {
@@ -100,9 +97,6 @@ impl Default for Weights {
 impl Weights {
     /// Returns a copy of the options with the storage [formats for a
     /// network](resolved).
-    ///
-    /// # Errors
-    /// Returns an error if a tensor-name pattern matches no matrix of the network.
     pub fn resolved(self, trace: &Trace) -> Result<Self, PatternError> {
         Ok(Self { quantize: resolved(&self.quantize, trace)?, ..self })
     }

@@ -168,10 +168,6 @@ impl Shards {
     /// Partitions the arguments and results of a recorded trace over the devices of a mesh.
     /// The simplification of a program without an archive does not change the program's arguments
     /// and results.
-    ///
-    /// # Errors
-    /// Returns an error if a rule names an unknown axis, or if the extent of a tensor axis is not
-    /// divisible by the size of its mesh axis.
     pub fn new(recorded: &Trace, mesh: &Mesh, rules: &[ShardRule]) -> Result<Self, ShardError> {
         let mut divider = Divider::new(recorded, mesh, rules)?;
         let declared = declared_axes(recorded);

@@ -122,9 +122,6 @@ impl Tunable {
 
 /// Returns, for each entry point of an expanded trace, the operations whose kernels support several
 /// tilings. The function also returns how often one call of the entry point runs each operation.
-///
-/// # Errors
-/// Returns an error if Tracewright cannot lower the trace.
 pub fn tunable(
     trace: &Trace,
     target: &Target,

@@ -267,9 +267,6 @@ pub struct Builder<'a> {
 
 impl Builder<'_> {
     /// Appends an operation.
-    ///
-    /// # Errors
-    /// Returns an error if the operation rejects the types of its operands.
     pub fn op(&mut self, op: impl Into<Op>, operands: &[NodeId]) -> Result<NodeId, InferError> {
         let op = op.into();
         let types: Vec<&TensorType> = operands.iter().map(|&o| self.function.node(o).ty()).collect();

@@ -51,9 +51,6 @@ impl Builder<'_> {
 
 /// Computes exp(x − max) / Σ exp(x − max) along `axis` in f32, and rounds the result once, as
 /// `torch.softmax` does.
-///
-/// # Errors
-/// Returns an error if `x` has no axis `axis`, or if the elements of `x` are not floats.
 pub fn softmax(b: &mut Builder<'_>, x: NodeId, axis: usize) -> Result<NodeId, InferError> {
     let element = b.ty(x).element;
     let x = b.convert(x, ElementType::F32)?;
@@ -67,9 +64,6 @@ pub fn softmax(b: &mut Builder<'_>, x: NodeId, axis: usize) -> Result<NodeId, In
 
 /// Computes x · logistic(x) in f32, and rounds the result once, as `torch.nn.functional.silu` does.
 /// Source: Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), §2.
-///
-/// # Errors
-/// Returns an error if the elements of `x` are not floats.
 pub fn silu(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     let element = b.ty(x).element;
     let wide = b.convert(x, ElementType::F32)?;
@@ -81,9 +75,6 @@ pub fn silu(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
 /// Applies an activation function to the first half of the last axis, and multiplies the result by
 /// the second half. Use this function if a single matmul computes the gate and the up projection
 /// together.
-///
-/// # Errors
-/// Returns an error if `halves` has no axis, or if the activation function rejects its operand.
 pub fn gated(
     b: &mut Builder<'_>,
     halves: NodeId,
@@ -101,9 +92,6 @@ pub fn gated(
 /// Computes 0.5 · x · (1 + tanh(√(2/π) · (x + 0.044715 · x³))) in f32, and rounds the result once,
 /// as `torch.nn.functional.gelu(approximate="tanh")` does. Source: Hendrycks and Gimpel, "Gaussian
 /// Error Linear Units" (2016), §2.
-///
-/// # Errors
-/// Returns an error if the elements of `x` are not floats.
 pub fn gelu_tanh(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     let element = b.ty(x).element;
     let x = b.convert(x, ElementType::F32)?;
@@ -121,9 +109,6 @@ pub fn gelu_tanh(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
 
 /// Computes x/2 · (1 + erf(x/√2)) in f32, and rounds the result once, as `torch.nn.functional.gelu`
 /// does. Source: Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), §2.
-///
-/// # Errors
-/// Returns an error if the elements of `x` are not floats.
 pub fn gelu(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     let element = b.ty(x).element;
     let x = b.convert(x, ElementType::F32)?;
@@ -137,9 +122,6 @@ pub fn gelu(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
 
 /// Splits `x` along `axis` into pieces of the given lengths. Each piece is the result of a `narrow`
 /// operation.
-///
-/// # Errors
-/// Returns an error if the sum of the given lengths exceeds the extent of the axis.
 pub fn split(
     b: &mut Builder<'_>,
     x: NodeId,

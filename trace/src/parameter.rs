@@ -69,9 +69,6 @@ impl Parameter {
     }
 
     /// Creates a parameter for a matrix that the checkpoint stores in transposed order.
-    ///
-    /// # Errors
-    /// Returns an error if `ty` is not the type of a matrix of floats.
     pub fn transposed(key: impl Into<String>, ty: TensorType) -> Result<Self, InferError> {
         let key = key.into();
         let stored = TensorType::new(ty.element, ty.shape.iter().rev().copied().collect::<Vec<_>>());
@@ -81,10 +78,6 @@ impl Parameter {
 
     /// Creates a parameter whose slices along the first axis are separate tensors in the
     /// checkpoint. The key of a slice is `pattern` with the index of the slice in place of `*`.
-    ///
-    /// # Errors
-    /// Returns an error if `pattern` has no `*`, if `ty` has no axis, or if recipes don't support
-    /// the element type of `ty`.
     pub fn stacked(pattern: impl Into<String>, ty: TensorType) -> Result<Self, InferError> {
         let pattern = pattern.into();
         let Some((&count, slice)) = ty.shape.split_first() else {
@@ -105,10 +98,6 @@ impl Parameter {
     }
 
     /// Creates a parameter that a recipe computes.
-    ///
-    /// # Errors
-    /// Returns an error if an operation of the recipe rejects its operands, or if recipes don't
-    /// support one of the operations.
     pub fn derived(key: impl Into<String>, recipe: Recipe) -> Result<Self, InferError> {
         Ok(Self { key: key.into(), ty: recipe.ty()?, recipe: Some(Arc::new(recipe)) })
     }
@@ -137,10 +126,6 @@ impl Parameter {
     }
 
     /// Computes the value of the parameter from the values of the checkpoint's tensors.
-    ///
-    /// # Errors
-    /// Returns an error if a tensor is missing or has another type than the network declares. The
-    /// error contains the key of the tensor and the declared type.
     pub fn value(&self, of: &dyn Fn(&str) -> Option<Value>) -> Result<Value, (String, TensorType)> {
         match &self.recipe {
             None => source(&self.key, &self.ty, of),
@@ -173,10 +158,6 @@ impl Recipe {
     }
 
     /// Returns the type of the recipe's result.
-    ///
-    /// # Errors
-    /// Returns an error if an operation rejects its operands, or if recipes don't support the
-    /// operation.
     pub fn ty(&self) -> Result<TensorType, InferError> {
         match self {
             Self::Source(_, ty) => Ok(ty.clone()),
@@ -257,9 +238,6 @@ impl Recipe {
     }
 
     /// Parses a recipe from the text that [`Recipe::print`] appends.
-    ///
-    /// # Errors
-    /// Returns an error if the text is not a recipe, or if the recipe nests too many operations.
     pub fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
         Self::parse_within(reader, DEEPEST)
     }

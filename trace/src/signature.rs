@@ -93,9 +93,6 @@ impl Role {
     ];
 
     /// Parses a role from the text that `Display` prints: `tokens`, `state(kv.keys, layer 3)`.
-    ///
-    /// # Errors
-    /// Returns an error if the text is not the name of a role.
     pub fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
         if reader.eat("start(") {
             reader.expect("context")?;

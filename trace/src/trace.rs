@@ -124,9 +124,6 @@ impl Trace {
     }
 
     /// The parameters that each function and each entry point reads.
-    ///
-    /// # Errors
-    /// Returns an error if the trace declares a key with two types.
     pub fn reads(&self) -> Result<Reads, ParameterConflict> {
         // The loop resolves the parameters of each function once. Each caller then renames them.
         let mut of: Vec<BTreeMap<String, Read>> = Vec::with_capacity(self.functions.len());
@@ -156,17 +153,11 @@ impl Trace {
 
     /// Returns every parameter that at least one entry point reads, sorted by key. Each call
     /// replaces the prefix of its parameters' keys.
-    ///
-    /// # Errors
-    /// Returns an error if the trace declares a key with two types.
     pub fn parameters(&self) -> Result<Vec<Parameter>, ParameterConflict> {
         Ok(self.reads()?.entries.into_values().map(|read| read.parameter).collect())
     }
 
     /// Returns the number of functions, nodes and parameters in the trace.
-    ///
-    /// # Errors
-    /// Returns an error if the trace declares a key with two types.
     pub fn counts(&self) -> Result<Counts, ParameterConflict> {
         let parameters = self.parameters()?;
         Ok(Counts {

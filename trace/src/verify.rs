@@ -58,9 +58,6 @@ fn other_filler(filler: &Option<(String, String)>) -> String {
 impl Trace {
     /// Checks all properties on which later compilation stages rely: types, operand indices, the
     /// order of nodes, calls, names.
-    ///
-    /// # Errors
-    /// Returns an error for the first property that the trace does not have.
     pub fn verify(&self) -> Result<(), VerifyError> {
         for (i, function) in self.functions.iter().enumerate() {
             if self.functions[..i].iter().any(|f| f.name == function.name) {

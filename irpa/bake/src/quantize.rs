@@ -55,9 +55,6 @@ struct Source {
 
 /// Checks that the folder of a new checkpoint contains no file that the checkpoint or its tokenizer
 /// would replace, and none of the files `more`. The check comes before the slow calibration.
-///
-/// # Errors
-/// Returns [`QuantizeError::Exists`] if `folder` is a file, or contains one of the files.
 pub fn check_new_checkpoint(folder: &Path, more: &[&str]) -> Result<(), QuantizeError> {
     let files = [FILE].iter().chain(files::TOKENIZER_FILES).chain(more).copied();
     let mut files = files.map(|name| folder.join(name));
@@ -103,10 +100,6 @@ impl<'a> Quantizer<'a> {
 
     /// Quantizes the matrix with the given key. The function does nothing if `formats` contains no
     /// format for the matrix.
-    ///
-    /// # Errors
-    /// Returns an error if the checkpoint does not contain the matrix, or if a number of the matrix
-    /// is not finite in the format.
     pub fn round(&mut self, key: &str, importance: &Importance) -> Result<(), ArchiveError> {
         let Some(Source { ty, format: Some(format), transposed }) = self.sources.get(key) else {
             return Ok(());
@@ -133,10 +126,6 @@ impl<'a> Quantizer<'a> {
     /// Writes all tensors into a folder, and returns the number of written bytes. Before writing,
     /// the function quantizes each matrix that is not quantized yet, without statistics of the
     /// matmul's inputs.
-    ///
-    /// # Errors
-    /// Returns an error if the folder already contains a checkpoint, or if writing the new
-    /// checkpoint fails.
     pub fn write(mut self, folder: &Path) -> Result<u64, QuantizeError> {
         for (key, _) in self.left() {
             self.round(&key, &Importance::Equal)?;

@@ -119,9 +119,6 @@ impl View for &RandomTensor<'_> {
 
 /// Returns a folder in the cache that contains random weights for a configuration. The cache
 /// contains one folder with random weights for each combination of a seed and a list of parameters.
-///
-/// # Errors
-/// Returns the same errors as [`write_random`].
 pub fn random_checkpoint(
     config: &Path,
     parameters: &[Parameter],

@@ -62,10 +62,6 @@ fn write_made(recipe: &Recipe, checkpoint: &Checkpoint, sink: &mut Sink<'_>) -> 
 
 /// Reads the numbers of a checkpoint's tensor from the index `start` on, and rounds the numbers to
 /// the type that the network declares.
-///
-/// # Errors
-/// Returns an error if the checkpoint does not contain the tensor. Returns an error if a number that
-/// the function dequantizes or rounds is NaN or infinite.
 pub fn read(
     checkpoint: &Checkpoint,
     key: &str,

@@ -23,9 +23,6 @@ pub struct FileError {
 /// Adds a path to an I/O error.
 pub trait WithPath<T> {
     /// Adds the operation `action` and the path to the error.
-    ///
-    /// # Errors
-    /// Returns an error if the result `self` is an error.
     fn with_path(self, action: &'static str, path: &Path) -> Result<T, FileError>;
 }
 

@@ -15,9 +15,6 @@ const KEY: &str = "$serde_json::private::Number";
 
 /// Parses JSON like `serde_json::from_str`, but keeps the text of each number that is no `i64`, no
 /// `u64` and no finite `f64`. [`exact_number`] returns this text. As in Python, `-0` is the integer 0.
-///
-/// # Errors
-/// Returns the same errors as `serde_json::from_str`, with positions in `text`.
 pub fn parse_exact<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
     let kept = with_exact_numbers(text);
     serde_json::from_str(&kept).map_err(|moved| {

@@ -25,9 +25,6 @@ pub fn as_written(value: &str) -> String {
 
 /// Parses JSON that Python may have written. The function converts a number that is not finite to
 /// an object such as `{"__float__": "Infinity"}`, as Hugging Face transformers 5 does.
-///
-/// # Errors
-/// Returns the same errors as `serde_json::from_str`, with positions in `text`.
 pub fn parse_json<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
     with_json(text, |text| serde_json::from_str(text))
 }
@@ -36,9 +33,6 @@ pub fn parse_json<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
 /// or `NaN`, `parse` gets a text in which objects replace these words. If `parse` fails, the
 /// function calls `parse` again with a text of the original length, to find the position of the
 /// error.
-///
-/// # Errors
-/// Returns the same errors as `parse`, with positions in `text`.
 pub fn with_json<T>(text: &str, parse: impl Fn(&str) -> serde_json::Result<T>) -> serde_json::Result<T> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let words = words(text);

@@ -21,9 +21,6 @@ pub struct Scratch {
 impl Scratch {
     /// Creates a temporary folder in `folder`, and removes temporary folders of killed runs from
     /// `folder`.
-    ///
-    /// # Errors
-    /// Returns an error if `folder` does not exist or cannot be written.
     pub fn new_in(folder: &Path) -> Result<Self, FileError> {
         Self::new(folder).with_path("create a folder in", folder)
     }

@@ -25,9 +25,6 @@ impl ModuleCache {
     }
 
     /// Creates the folder.
-    ///
-    /// # Errors
-    /// Returns an error if the folder cannot be created.
     pub fn create(&self) -> Result<(), FileError> {
         fs::create_dir_all(&self.dir).with_path("create", &self.dir)
     }
@@ -40,9 +37,6 @@ impl ModuleCache {
     /// Returns the module with the given key, or `None` if the cache entry is missing or damaged. If the
     /// module is found, the function removes the temporary files of killed runs, because nothing is
     /// compiled that would remove them.
-    ///
-    /// # Errors
-    /// Returns an error if a file of the cache cannot be read.
     pub fn load(&self, key: &str) -> Result<Option<Vec<u8>>, FileError> {
         let path = self.path(key, "module");
         let bytes = match fs::read(&path) {
@@ -58,9 +52,6 @@ impl ModuleCache {
     }
 
     /// Stores a compiled module in the cache under a key.
-    ///
-    /// # Errors
-    /// Returns an error if a file of the cache cannot be written.
     pub fn store(&self, key: &str, module: &[u8]) -> Result<(), FileError> {
         let entry = [blake3::hash(module).as_bytes(), module].concat();
         NewFile::write(&self.path(key, "module"), FileKind::CACHED, &entry)

@@ -23,10 +23,6 @@ pub struct NewFile {
 impl NewFile {
     /// Creates a temporary file in a temporary folder next to `path`. If `path` is a link,
     /// publishing replaces the target of the link.
-    ///
-    /// # Errors
-    /// Returns an error if the folder does not exist or cannot be written, or `path` is not a
-    /// regular file of the given kind.
     pub fn begin(path: &Path, kind: FileKind) -> Result<Self, FileError> {
         let asked = path.to_owned();
         let path = replaced(path, kind)?;
@@ -47,9 +43,6 @@ impl NewFile {
     }
 
     /// Creates a file that contains the given bytes, and publishes the file at `path`.
-    ///
-    /// # Errors
-    /// Returns an error if the file cannot be written.
     pub fn write(path: &Path, kind: FileKind, content: &[u8]) -> Result<(), FileError> {
         Self::begin(path, kind)?.publish_as(content)
     }
@@ -65,9 +58,6 @@ impl NewFile {
 
     /// Writes the content into the file and publishes the file. If a file of the same kind exists
     /// at the final path, the new file replaces this file.
-    ///
-    /// # Errors
-    /// Returns an error if the content cannot be written to the disk.
     pub fn publish_as(mut self, content: &[u8]) -> Result<(), FileError> {
         self.file.write_all(content).with_path("write", &self.path)?;
         self.publish()
@@ -75,10 +65,6 @@ impl NewFile {
 
     /// Publishes the file: moves the file from its temporary path to its final path. If a file of
     /// the same kind exists at the final path, the new file replaces this file.
-    ///
-    /// # Errors
-    /// Returns an error if the content cannot be written to the disk, or if a file of a different
-    /// kind has appeared at the final path in the meantime.
     pub fn publish(self) -> Result<(), FileError> {
         let Self { asked, path, kind, partial, file, .. } = &self;
         let synced = || {

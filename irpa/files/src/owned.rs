@@ -35,9 +35,6 @@ impl FolderLock {
     }
 
     /// Locks the folder. The result is `None` if another run has locked the folder.
-    ///
-    /// # Errors
-    /// Returns an error if the folder does not exist or cannot be written.
     pub fn take(folder: &Path) -> Result<Option<Self>, FileError> {
         let path = folder.join(Self::NAME);
         let file = File::options().create(true).append(true).open(&path).with_path("create", &path)?;

@@ -34,9 +34,6 @@ pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
 }
 
 /// Reads a text file of at most `limit` bytes.
-///
-/// # Errors
-/// Returns the same errors as [`read()`], or an error if the file is not UTF-8.
 pub fn read_text(path: &Path, limit: u64) -> Result<String, FileError> {
     utf8(read(path, limit)?).with_path("read", path)
 }
@@ -72,9 +69,6 @@ fn utf8(bytes: Vec<u8>) -> io::Result<String> {
 
 /// Reads the text of a JSON configuration, and checks that its values fit into the memory limit. The
 /// text does not include a byte order mark.
-///
-/// # Errors
-/// Returns the same errors as [`read_text()`], or an error if the values could exceed the limit.
 pub fn read_json(path: &Path) -> Result<String, FileError> {
     let text = without_mark(read_text(path, limits::CONFIG)?);
     if text.is_empty() {
@@ -85,9 +79,6 @@ pub fn read_json(path: &Path) -> Result<String, FileError> {
 }
 
 /// Checks that the values of a JSON text fit into the memory limit for configurations.
-///
-/// # Errors
-/// Returns an error if the values could exceed the memory limit.
 pub fn check_json(text: &str) -> io::Result<()> {
     let (most, limit) = (json_memory(text), limits::JSON_MEMORY);
     match most > limit {
@@ -127,18 +118,12 @@ fn json_memory(text: &str) -> u64 {
 }
 
 /// Reads a text of at most `limit` bytes. `path` can name a regular file or a pipe.
-///
-/// # Errors
-/// Returns an error if the file does not exist, is too long, is not UTF-8, or cannot be read.
 pub fn read_stream(path: &Path, limit: u64) -> Result<String, FileError> {
     File::open(path).and_then(|file| read_from(file, limit)).with_path("read", path)
 }
 
 /// Reads a whole text of at most `limit` bytes from a reader. A byte order mark at the beginning of the
 /// text is left out.
-///
-/// # Errors
-/// Returns an error if the text is too long, is not UTF-8, or cannot be read.
 pub fn read_from(from: impl io::Read, limit: u64) -> io::Result<String> {
     let mut bytes = Vec::new();
     from.take(limit + 1).read_to_end(&mut bytes)?;
@@ -154,9 +139,6 @@ fn too_large(what: String) -> io::Error {
 
 /// Checks that `path` is a regular file. If the path is a link, the function checks the target of
 /// the link.
-///
-/// # Errors
-/// Returns an error if the path is not a regular file, or does not exist.
 pub fn regular(path: &Path) -> io::Result<()> {
     if let Some(broken) = BrokenLink::at(path) {
         return Err(broken.error());

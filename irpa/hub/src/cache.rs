@@ -41,9 +41,6 @@ pub struct CachedSnapshot {
 impl CachedSnapshot {
     /// Returns the local path of a model: the snapshot folder, or a GGUF file. The result is `None`
     /// if a file of the model is missing in the snapshot.
-    ///
-    /// # Errors
-    /// Returns an error if several GGUF files match the name.
     fn model(&self, name: &ModelName) -> Result<Option<PathBuf>, HubError> {
         match select(name, &self.files) {
             Ok(Selection::Gguf(file)) => Ok(Some(self.path.join(file))),
@@ -69,9 +66,6 @@ impl Hub {
 
     /// Returns the path of a model in the cache: a folder, or a GGUF file. The result is `None` if
     /// the cache does not contain all files of the model.
-    ///
-    /// # Errors
-    /// Returns an error if the cache cannot be read, or several GGUF files match the name.
     pub fn find(&self, name: &ModelName) -> Result<Option<PathBuf>, HubError> {
         let folder = self.folder(&name.repository);
         let found = snapshots(&folder);
@@ -89,9 +83,6 @@ impl Hub {
     }
 
     /// Returns the models in the cache, sorted by name. If there is no cache, the list is empty.
-    ///
-    /// # Errors
-    /// Returns an error if the folder cannot be read.
     pub fn models(&self) -> Result<Vec<CachedModel>, HubError> {
         if !self.cache.exists() {
             return Ok(Vec::new());

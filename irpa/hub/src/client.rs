@@ -73,10 +73,6 @@ impl<'a> HubClient<'a> {
     }
 
     /// Requests the commit to which a model's revision refers, with the list of the commit's files.
-    ///
-    /// # Errors
-    /// Returns an error if the model or the revision does not exist, access is denied, or the hub cannot be
-    /// reached.
     pub fn commit(&self, name: &ModelName) -> Result<Commit, HubError> {
         let Hub { endpoint, .. } = self.hub;
         let revision = in_address(name.revision());
@@ -106,9 +102,6 @@ impl<'a> HubClient<'a> {
 
     /// Downloads a file of a commit, beginning with the byte `start`. The returned number is the
     /// index of the first byte that the hub sends, which is 0 if the hub ignores `start`.
-    ///
-    /// # Errors
-    /// Returns an error if the hub cannot be reached, or answers with an unexpected status.
     pub fn file(
         &self,
         name: &ModelName,

@@ -11,12 +11,6 @@ impl Hub {
     ///
     /// An interrupted download continues with the first missing byte. Before a file appears in the
     /// cache, the function compares the file's hash with the hub's hash.
-    ///
-    /// # Errors
-    /// Returns an error if the hub lacks the model or a file, or cannot be reached. Returns an
-    /// error if a file is damaged, the cache cannot be written, or `watch` stops the download.
-    /// Returns an error if the model is not in the cache, and the program was built without the
-    /// cargo feature `download`.
     pub fn fetch(
         &self,
         name: &ModelName,
@@ -30,9 +24,6 @@ impl Hub {
 
     /// Downloads a model like [`fetch`](Self::fetch), but asks the hub for a newer commit even if
     /// the cache contains the model.
-    ///
-    /// # Errors
-    /// Returns the same errors as [`fetch`](Self::fetch).
     pub fn update(
         &self,
         name: &ModelName,

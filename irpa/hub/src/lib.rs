@@ -48,10 +48,6 @@ impl Hub {
     /// Reads the settings from the environment variables of the Python package `huggingface_hub`:
     /// `HF_HUB_CACHE`, `HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_HUB_OFFLINE`. If no
     /// variable sets the cache, the function uses a folder in `home`, the user's cache folder.
-    ///
-    /// # Errors
-    /// Returns an error if no variable sets the cache and `home` is `None`, or if the file with the
-    /// access token cannot be read.
     pub fn of_variables(
         variable: impl Fn(&str) -> Option<OsString>,
         home: Option<&Path>,

@@ -24,10 +24,6 @@ pub enum Selection {
 }
 
 /// Selects the files of a repository that belong to the model `name`.
-///
-/// # Errors
-/// Returns an error if no file matches the name, if several files match the name, or if the
-/// repository has no weights that Tracewright supports.
 pub fn select(name: &ModelName, files: &[String]) -> Result<Selection, HubError> {
     let has = |file: &str| files.iter().any(|known| known == file);
     let is_gguf = |file: &&String| file.to_lowercase().ends_with(".gguf");

@@ -86,9 +86,6 @@ const FLOPS: f64 = 3e8;
 
 /// Returns the chain of rewrite rules that led to the node `node` of the function `function` in the
 /// simplified trace.
-///
-/// # Errors
-/// Returns an error if the trace does not have the function or the node.
 pub fn explain(
     trace: &Trace,
     options: &Options,

@@ -96,10 +96,6 @@ pub enum PjrtArgument<'a> {
 impl Plugin {
     /// Loads a plugin, which is a shared library that exports the function `GetPjrtApi`. The
     /// plugin's code runs in this process, so load only plugins that you trust.
-    ///
-    /// # Errors
-    /// Returns an error if the library cannot be loaded, is not a plugin, has an unsupported
-    /// version of the PJRT API, or cannot be initialized.
     pub fn load(path: &Path) -> Result<Self, PjrtError> {
         Ok(Self { library: Library::load(path)?, path: path.to_owned() })
     }
@@ -114,19 +110,12 @@ impl Plugin {
     }
 
     /// Starts the plugin's platform in this process.
-    ///
-    /// # Errors
-    /// Returns an error if a driver, a library or a device is missing.
     pub fn client(&self) -> Result<Client, PjrtError> {
         self.start(None)
     }
 
     /// Starts the plugin's platform in this process, with at least the given number of devices. The
     /// plugin for the CPU splits the processor into several devices, which share one memory.
-    ///
-    /// # Errors
-    /// Returns an error if the platform does not start, or if the platform has fewer devices than
-    /// requested.
     pub fn client_with(&self, devices: usize) -> Result<Client, PjrtError> {
         let client = self.client()?;
         let is_cpu = client.platform() == "cpu";
@@ -196,9 +185,6 @@ impl Client {
     /// several devices, XLA partitions the module over these devices. The module declares the
     /// sharding of each argument and each result in the syntax of Shardy. A call of the executable
     /// runs the module's function `main`.
-    ///
-    /// # Errors
-    /// Returns an error if a device does not exist, XLA rejects the module, or a result has an unsupported type.
     pub fn compile(
         &self,
         module: &str,
@@ -239,11 +225,6 @@ impl Client {
 
     /// Copies the little-endian bytes of a tensor to the devices of a placement. Each device
     /// receives only its part of the tensor.
-    ///
-    /// # Errors
-    /// Returns an error if a device does not exist, or if a device does not have enough memory. The
-    /// function also returns an error if the placement cannot divide the tensor into equal parts,
-    /// or if the number of bytes does not match the type.
     pub fn upload(
         &self,
         placement: &Placement,
@@ -289,10 +270,6 @@ impl Executable {
 
     /// Sets the placement of each result, which must agree with the result's sharding in the
     /// module. By default, each device returns the whole tensor of each result.
-    ///
-    /// # Errors
-    /// Returns an error if a placement has other devices than the program, or does not match the
-    /// type of the result.
     pub fn returning(mut self, placements: Vec<Placement>) -> Result<Self, PjrtError> {
         if placements.len() != self.results.len() {
             return Err(PjrtError::ResultCount { expected: placements.len(), found: self.results.len() });
@@ -310,11 +287,6 @@ impl Executable {
     /// Starts a call of the program on all of its devices. The function can return before the call
     /// of the program ends. If you read a result, the read waits for the end of the call. If the
     /// call fails, reading a result returns the error.
-    ///
-    /// # Errors
-    /// Returns an error if an argument belongs to another client than the program, or is on other
-    /// devices than the program. The function also returns an error if the number or the size of
-    /// the arguments does not match the module.
     pub fn execute(&self, arguments: Vec<PjrtArgument<'_>>) -> Result<Vec<PjrtBuffer>, PjrtError> {
         let mut kept = Vec::new();
         let mut passed: Vec<Vec<&RawTensor>> =
@@ -362,10 +334,6 @@ impl PjrtBuffer {
 
     /// Reads the little-endian bytes of the whole tensor. If several devices store the same part of
     /// the tensor, the function reads this part from only one device.
-    ///
-    /// # Errors
-    /// Returns an error if the call that computes the tensor fails, or if copying the tensor to the
-    /// host fails.
     pub fn read(&self) -> Result<Vec<u8>, PjrtError> {
         let mut whole = vec![0; self.ty.bytes()];
         let mut part = vec![0; self.placement.local(&self.ty)?.bytes()];
@@ -383,9 +351,6 @@ impl PjrtBuffer {
     /// Reads the little-endian bytes of one element of the tensor. The argument `index` is the
     /// position of the element in row-major order. The function copies only the bytes of the
     /// requested element to the host.
-    ///
-    /// # Errors
-    /// Returns an error if the index is not inside the tensor, or if copying the element fails.
     pub fn read_element(&self, index: usize) -> Result<Vec<u8>, PjrtError> {
         let size = self.ty.element.bytes(1);
         let (start, end) = (index.saturating_mul(size), index.saturating_add(1).saturating_mul(size));

@@ -42,9 +42,6 @@ pub fn packaged(folders: &[PathBuf]) -> Vec<(PluginPackage, PathBuf)> {
 }
 
 /// Finds the plugin of a platform in folders of Python packages.
-///
-/// # Errors
-/// Returns an error if no folder contains a plugin for the platform.
 pub fn find_plugin(platform: &str, folders: &[PathBuf]) -> Result<PathBuf, PjrtError> {
     let found = packaged(folders).into_iter().find(|(package, _)| package.platform == platform);
     found.map(|(_, path)| path).ok_or_else(|| PjrtError::NoPlugin {

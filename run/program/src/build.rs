@@ -252,9 +252,6 @@ impl<'a, 't> Build<'a, 't> {
     }
 
     /// Converts the weights of the checkpoint, and writes the archive of weights to `path`.
-    ///
-    /// # Errors
-    /// Returns an error if a weight cannot be computed or the file cannot be written.
     pub fn bake(&mut self, path: &Path) -> Result<(Archive, Baked), LoadError> {
         let tools = &mut self.tools;
         let mut watch = |progress| tools.watch(BuildStep::Bake(progress));
@@ -266,10 +263,6 @@ impl<'a, 't> Build<'a, 't> {
     /// Compiles the module like [`new`](Self::new), and writes the archive of the weights into the
     /// cache at the same time. The function returns the build, the archive, and statistics about
     /// writing the archive. The statistics are `None` if the cache already contained the archive.
-    ///
-    /// # Errors
-    /// Returns the same errors as [`new`](Self::new). Returns an error if a weight cannot be computed
-    /// or the archive cannot be written.
     pub fn with_cached_archive(
         lowered: Lowered,
         recorded: &Trace,
@@ -315,9 +308,6 @@ impl<'a, 't> Build<'a, 't> {
     }
 
     /// Loads the compiled module together with the archive of weights.
-    ///
-    /// # Errors
-    /// Returns an error if the archive lacks a parameter of the module, or IREE rejects the module.
     pub fn instantiate(&mut self, runtime: &Runtime, archive: &Archive) -> Result<VmModule, LoadError> {
         self.tools.tell(BuildStep::Load)?;
         instantiate(&self.lowered.module, runtime, &self.compiled.vmfb, archive)
@@ -345,9 +335,6 @@ pub fn compile_options(lowered: &Lowered, compiler: &Compiler) -> Result<Compile
 }
 
 /// Loads a compiled module together with the archive of the module's weights.
-///
-/// # Errors
-/// Returns an error if the archive lacks a parameter of the module, or IREE rejects the module.
 pub fn instantiate(
     module: &Module,
     runtime: &Runtime,
@@ -359,9 +346,6 @@ pub fn instantiate(
 }
 
 /// Compiles a module, unless the cache contains the compiled module.
-///
-/// # Errors
-/// Returns an error if the compiler fails.
 pub fn compile(
     module: &Module,
     compiler: &Compiler,
@@ -393,9 +377,6 @@ impl<'a> BuildTools<'a> {
 
 /// Finds in the cache the archive that contains the given parameters. If the archive is missing,
 /// the function calls `bake` to write the archive, and returns the statistics of `bake`.
-///
-/// # Errors
-/// Returns an error if a file cannot be read or written, or `bake` fails.
 pub fn cached_archive(
     checkpoint: &Checkpoint,
     parameters: &[Parameter],

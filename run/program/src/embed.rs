@@ -88,10 +88,6 @@ pub enum EmbedError {
 impl<'a> Embedder<'a> {
     /// Finds the entry point for embeddings in a loaded program. `vocabulary` is the number of token ids of
     /// the model.
-    ///
-    /// # Errors
-    /// Returns an error if no entry point returns embeddings and takes exactly two arguments: the
-    /// tokens, and the number of tokens of each text.
     pub fn new(program: &'a Program, vocabulary: usize) -> Result<Self, EmbedError> {
         let bound = program.signatures().iter().find_map(|signature| {
             let roles: Vec<Role> = signature.arguments.iter().map(|argument| argument.role).collect();
@@ -123,10 +119,6 @@ impl<'a> Embedder<'a> {
 
     /// Computes the embedding of each text. A text is a list of token ids. If the batch of the
     /// program is smaller than the number of texts, the function calls the program several times.
-    ///
-    /// # Errors
-    /// Returns an error if a text has no tokens, too many tokens or an unknown token. Returns an
-    /// error if a call fails or returns a number that is not finite.
     pub fn embed(&self, texts: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, EmbedError> {
         check_texts(texts, self.length, self.vocabulary)?;
         let mut vectors: Vec<Vec<f32>> = Vec::with_capacity(texts.len());
@@ -167,9 +159,6 @@ impl<'a> Embedder<'a> {
 
 /// Checks that a program can process the given texts. Each text must have at most `length` tokens,
 /// and each token id must be below `vocabulary`.
-///
-/// # Errors
-/// Returns an error about the first text that the program cannot process.
 pub fn check_texts(texts: &[Vec<u32>], length: usize, vocabulary: usize) -> Result<(), EmbedError> {
     texts.iter().enumerate().try_for_each(|(text, tokens)| {
         let outside = |&(_, &token): &(usize, &u32)| token as usize >= vocabulary;

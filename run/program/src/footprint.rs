@@ -143,9 +143,6 @@ impl Footprint {
     }
 
     /// Computes how much memory a program needs.
-    ///
-    /// # Errors
-    /// Returns an error if the trace declares the same parameter with two different types.
     pub fn of(program: &Expanded) -> Result<Self, ParameterConflict> {
         let (trace, target) = (&program.trace, &program.target);
         let reads = trace.reads()?.entries;
@@ -219,10 +216,6 @@ impl Footprint {
     }
 
     /// Checks that the given memory is large enough for compiling and for running the program.
-    ///
-    /// # Errors
-    /// Returns an error if the compiler or the program needs more memory than `memory` contains in
-    /// total.
     pub fn check(&self, memory: Memory) -> Result<(), TooLarge> {
         for (what, needs) in [(Phase::Running, self.running()), (Phase::Compiling, self.compile as u64)] {
             if needs > memory.total {

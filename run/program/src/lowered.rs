@@ -48,9 +48,6 @@ pub struct StagedTrace {
 impl StagedTrace {
     /// Simplifies a trace for a target, expands composite operations to primitive operations, and
     /// returns the intermediate results.
-    ///
-    /// # Errors
-    /// Returns an error if the trace cannot be lowered.
     pub fn new(trace: &Trace, rules: Rules, target: Target, weights: Weights) -> Result<Self, LowerError> {
         let weights = weights.resolved(trace)?;
         let options = Options { formats: weights.quantize.formats(), ..Options::new(rules, &target) };
@@ -66,18 +63,12 @@ impl StagedTrace {
 
 impl Expanded {
     /// Simplifies a trace for a target, and expands composite operations to primitive operations.
-    ///
-    /// # Errors
-    /// Returns an error if the trace cannot be lowered.
     pub fn new(trace: &Trace, rules: Rules, target: Target, weights: Weights) -> Result<Self, LowerError> {
         Ok(StagedTrace::new(trace, rules, target, weights)?.expanded.0)
     }
 
     /// Emits the program as StableHLO text. A checkpoint for this program may contain the tensors
     /// that the network reads, and the tensors in `ignorable`.
-    ///
-    /// # Errors
-    /// Returns an error if the trace cannot be lowered.
     pub fn lower(&self, mut ignorable: Vec<Ignorable>) -> Result<Lowered, LowerError> {
         let module = lower::lower(&self.trace, &self.target)?;
         ignorable.extend(bake::unread(&self.recorded, &module.parameters));
@@ -88,9 +79,6 @@ impl Expanded {
 impl Lowered {
     /// Simplifies a trace, and lowers the trace to a module for the given target. A checkpoint for
     /// this trace may contain the tensors that the trace reads, and the tensors in `ignorable`.
-    ///
-    /// # Errors
-    /// Returns an error if the trace cannot be lowered.
     pub fn new(
         trace: &Trace,
         rules: Rules,
@@ -114,9 +102,6 @@ impl Lowered {
     }
 
     /// Writes an archive with the parameters of the module.
-    ///
-    /// # Errors
-    /// Returns the same errors as [`bake`](bake::bake).
     pub fn bake(
         &self,
         checkpoint: &Checkpoint,
@@ -129,9 +114,6 @@ impl Lowered {
 
 /// Expands a trace to primitive operations. The function simplifies the trace twice, because some
 /// rules match composite operations, and other rules match primitive operations.
-///
-/// # Errors
-/// Returns an error if the trace is not valid.
 pub fn primitives(trace: &Trace, options: &Options) -> Result<(Trace, [Report; 2]), LowerError> {
     let (trace, composites) = simplify(trace, options);
     let (trace, primitives) = simplify(&lower::expand(&trace)?, options);

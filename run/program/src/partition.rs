@@ -66,9 +66,6 @@ pub struct CallSeconds {
 impl DevicePartition {
     /// Computes the memory that a program needs on each device, and the work that each device does.
     /// If `shards` has no mesh, the result describes a single device.
-    ///
-    /// # Errors
-    /// Returns an error if the trace declares the same parameter with two different types.
     pub fn of(Expanded { trace, target, .. }: &Expanded, shards: Shards) -> Result<Self, ParameterConflict> {
         let parameters = trace.parameters()?;
         let whole = shards.replicated(&parameters).into_iter();
@@ -138,18 +135,12 @@ impl DevicePartition {
 
     /// Checks that the memory of one device is large enough for the program. If the size of the
     /// machine's memory is unknown, the check succeeds.
-    ///
-    /// # Errors
-    /// Returns an error if the program needs more memory than the device has.
     pub fn check(&self, machine: &NamedMachine) -> Result<(), TooLarge> {
         machine.memory.map_or(Ok(()), |total| self.fits(Phase::Device, 1, total))
     }
 
     /// Checks that the memory that all devices share is large enough for the data of all devices
     /// together.
-    ///
-    /// # Errors
-    /// Returns an error if the devices together need more memory than `memory`.
     pub fn check_together(&self, memory: Memory) -> Result<(), TooLarge> {
         self.fits(Phase::Running, self.devices, memory.total)
     }

@@ -111,10 +111,6 @@ const CHUNK: usize = 128;
 impl Plan {
     /// Creates a plan for a model. `None` selects the model's element type, the longest context
     /// that the model supports, and a chunk of 128 tokens.
-    ///
-    /// # Errors
-    /// Returns an error if the context is longer than the model's limit, the chunk is longer than the
-    /// context, or the element type is not f32, f16 or bf16.
     pub fn new(
         model: impl Into<Opened>,
         element: Option<ElementType>,
@@ -214,10 +210,6 @@ impl Plan {
     }
 
     /// Returns the options with which Tracewright simplifies a trace of the plan.
-    ///
-    /// # Errors
-    /// Returns an error if a storage format is set for a weight matrix that the trace does not
-    /// contain.
     pub fn simplification(&self, trace: &Trace) -> Result<Options, PlanError> {
         let quantize = lower::resolved(&self.weights.quantize, trace).map_err(LowerError::from)?;
         Ok(Options { formats: quantize.formats(), ..Options::new(self.rules, &self.target) })
@@ -229,17 +221,11 @@ impl Plan {
     }
 
     /// Records the trace of all entry points of the network.
-    ///
-    /// # Errors
-    /// Returns an error if a value in the configuration is invalid.
     pub fn trace(&self) -> Result<Traced, PlanError> {
         self.record(&self.entry_points())
     }
 
     /// Records the trace of the given entry points.
-    ///
-    /// # Errors
-    /// Returns an error if a value in the configuration is invalid.
     pub fn record(&self, entries: &[EntryPoint]) -> Result<Traced, PlanError> {
         let traced = self.recorded(entries)?;
         Ok(Traced { trace: traced.trace.with_formats(&self.weights.quantize), ..traced })
@@ -259,26 +245,17 @@ impl Plan {
 
     /// Simplifies a trace of the plan, and expands the trace to primitives. The trace contains all
     /// or some of the entry points that [`trace`](Self::trace) records.
-    ///
-    /// # Errors
-    /// Returns an error if the trace cannot be lowered.
     pub fn expand(&self, trace: &Trace) -> Result<Expanded, PlanError> {
         Ok(Expanded::new(trace, self.rules, self.target.clone(), self.weights.clone())?)
     }
 
     /// Lowers a trace, and returns the trace after each stage of the lowering.
-    ///
-    /// # Errors
-    /// Returns an error if the trace cannot be lowered.
     pub fn stages(&self, trace: &Trace) -> Result<StagedTrace, PlanError> {
         Ok(StagedTrace::new(trace, self.rules, self.target.clone(), self.weights.clone())?)
     }
 
     /// Simplifies and lowers a trace of the plan. The trace contains all or some of the entry
     /// points that [`trace`](Self::trace) records.
-    ///
-    /// # Errors
-    /// Returns an error if the trace cannot be lowered.
     pub fn lower(&self, trace: &Trace) -> Result<Lowered, PlanError> {
         Ok(self.expand(trace)?.lower(self.model.ignorable.clone())?)
     }

@@ -100,10 +100,6 @@ impl Program {
 
     /// Returns the program as a language model that predicts the next token. The function supports
     /// only programs that IREE has loaded.
-    ///
-    /// # Errors
-    /// Returns an error if an entry point lacks an argument or a result, if a necessary entry point
-    /// is missing, or if the program is for XLA.
     pub fn network(&self) -> Result<Network, GenerateError> {
         match &self.loaded {
             LoadedProgram::Iree(runtime, program) => Network::new(runtime, program, &self.signatures),
@@ -148,9 +144,6 @@ impl Program {
     }
 
     /// Calls an entry point with named arguments in any order, and returns the results.
-    ///
-    /// # Errors
-    /// Returns the same errors as [`call`](Self::call).
     pub fn call_named(&self, entry: &str, arguments: &[(&str, Array)]) -> Result<Vec<Array>, CallError> {
         let signature = self.signature(entry)?;
         let refuse = |what, name: &str| CallError::Name {

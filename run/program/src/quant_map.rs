@@ -40,9 +40,6 @@ fn choices() -> impl Iterator<Item = WeightFormat> {
 /// Reads the storage formats of weight matrices from a file with a JSON object such as
 /// `{"model.layers.*.mlp.down_proj.weight": "q8"}`. The value `none` selects the element type of
 /// the network as the storage format.
-///
-/// # Errors
-/// Returns an error if the file does not map patterns of weight names to storage formats.
 pub fn read_quant_map(path: &Path) -> Result<BTreeMap<String, Option<WeightFormat>>, QuantMapError> {
     let bytes = files::read(path, limits::CONFIG)?;
     let words: BTreeMap<String, String> = serde_json::from_slice(files::unmarked(&bytes))

@@ -101,9 +101,6 @@ impl Buffer {
 
     /// Copies the bytes of one element from the device. The argument `index` is the position of the
     /// element in row-major order. The element type of the tensor must have at least eight bits.
-    ///
-    /// # Errors
-    /// Returns an error if the element does not exist, or if the device fails.
     pub fn read_element(&self, index: usize) -> Result<Vec<u8>, RuntimeError> {
         let mut bytes = vec![0; self.ty.element.bytes(1)];
         let read = self.raw.read(self.runtime.raw(), index * bytes.len(), &mut bytes);
@@ -113,9 +110,6 @@ impl Buffer {
     }
 
     /// Copies a range of the tensor's bytes from the device.
-    ///
-    /// # Errors
-    /// Returns an error if the range is not inside the tensor, or if the device fails.
     pub fn read_range(&self, range: Range<usize>) -> Result<Vec<u8>, RuntimeError> {
         let mut bytes = vec![0; range.len()];
         let read = self.raw.read(self.runtime.raw(), range.start, &mut bytes);
@@ -125,9 +119,6 @@ impl Buffer {
     }
 
     /// Replaces bytes of the tensor with `bytes`, beginning with the byte at `offset`.
-    ///
-    /// # Errors
-    /// Returns an error if the bytes do not fit into the tensor, or if the device fails.
     pub fn write_range(&mut self, offset: usize, bytes: &[u8]) -> Result<(), RuntimeError> {
         let written = self.raw.write(self.runtime.raw(), offset, bytes);
         written.map_err(|status| RuntimeError::Buffer { action: "write", ty: self.ty.clone(), status })?;
@@ -140,9 +131,6 @@ impl Buffer {
     /// first row is sufficiently aligned, the returned tensor shares the memory of the rows.
     /// Otherwise, the returned tensor is a copy of the rows. After the call, pass the changed rows
     /// to [`put_rows`](Self::put_rows).
-    ///
-    /// # Errors
-    /// Returns an error if the tensor has too few rows, or if the device fails.
     pub fn rows(&mut self, first: usize, count: usize) -> Result<Self, RuntimeError> {
         let (ty, offset) = (self.ty.with_rows(count), self.ty.with_rows(first).bytes());
         let part = self.raw.part(&ty, offset);
@@ -154,9 +142,6 @@ impl Buffer {
     /// Replaces rows, which are slices along the first axis, with the rows that a call returned,
     /// beginning with the row `first`. If the call changed the rows in place, the function copies
     /// nothing.
-    ///
-    /// # Errors
-    /// Returns an error if the tensor has too few rows, or if the device fails.
     pub fn put_rows(&mut self, first: usize, rows: Self) -> Result<(), RuntimeError> {
         let offset = self.ty.with_rows(first).bytes();
         let (allocation, start) = self.address();

@@ -296,9 +296,6 @@ impl Compiler {
 
     /// Completes the list of features that the compiled code may use, and returns the changed
     /// target.
-    ///
-    /// # Errors
-    /// Returns an error if the compiler does not know the target.
     pub fn resolve(&self, target: &Target) -> Result<Target, CompileError> {
         let features = match &target.features {
             Some(features) => features.clone(),

@@ -68,10 +68,6 @@ pub(crate) fn does_not_start(kind: DeviceKind, Status { code, message }: Status)
 }
 
 /// Returns all devices of a kind, in the order of their numbers.
-///
-/// # Errors
-/// Returns an error if this binary was built without the driver, or if the system library of the
-/// driver is missing.
 pub fn devices(kind: DeviceKind) -> Result<Vec<DeviceInfo>, RuntimeError> {
     let found = ffi::devices(code(kind)?).map_err(|status| does_not_start(kind, status))?;
     let named = found.into_iter().enumerate().map(|(ordinal, (name, path, about))| {
@@ -81,9 +77,6 @@ pub fn devices(kind: DeviceKind) -> Result<Vec<DeviceInfo>, RuntimeError> {
 }
 
 /// Returns the properties of the device with the given name.
-///
-/// # Errors
-/// Returns the same errors as [`devices`], or an error if no device has the given name.
 pub fn device(wanted: DeviceName) -> Result<DeviceInfo, RuntimeError> {
     let mut all = devices(wanted.kind)?;
     match wanted.ordinal < all.len() {

@@ -42,18 +42,11 @@ pub fn say(text: &str) {
 }
 
 /// Reads the text of a file, or of stdin for `-`.
-///
-/// # Errors
-/// Returns an error if the file cannot be read, is not UTF-8, or is longer than a prompt may be. Returns
-/// an error if the command reads stdin twice.
 pub fn read_text(path: &Path) -> Result<String, ConsoleError> {
     read_text_within(path, limits::PROMPT)
 }
 
 /// Reads a text like [`read_text`], with at most `limit` bytes.
-///
-/// # Errors
-/// Returns the same errors as [`read_text`].
 pub fn read_text_within(path: &Path, limit: u64) -> Result<String, ConsoleError> {
     match path.as_os_str() == "-" {
         true => {
@@ -65,9 +58,6 @@ pub fn read_text_within(path: &Path, limit: u64) -> Result<String, ConsoleError>
 }
 
 /// Marks stdin as read. A second reader of stdin would find nothing.
-///
-/// # Errors
-/// Returns an error if the command has read stdin already.
 pub fn take_stdin() -> Result<(), ConsoleError> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     match TAKEN.swap(true, Ordering::Relaxed) {
@@ -80,9 +70,6 @@ pub fn take_stdin() -> Result<(), ConsoleError> {
 
 /// Prints the output of a command on stdout, and flushes stdout, so that a reader gets the output before the
 /// command continues.
-///
-/// # Errors
-/// Returns [`ConsoleError::Output`] if stdout is closed.
 pub fn print(text: &str) -> Result<(), ConsoleError> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(ConsoleError::Output)

@@ -62,9 +62,6 @@ fn head(path: &Path) -> Vec<u8> {
 
 /// Finds the cache of the Hugging Face hub, with the same environment variables as the Python
 /// package `huggingface_hub`.
-///
-/// # Errors
-/// Returns an error if no environment variable names the cache and the user has no home folder.
 pub fn hub() -> Result<Hub, HubError> {
     let home = etcetera::choose_base_strategy().ok().map(|strategy| strategy.cache_dir());
     Hub::of_variables(|name| std::env::var_os(name), home.as_deref())

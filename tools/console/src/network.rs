@@ -17,9 +17,6 @@ pub fn preset(model: &Path) -> Option<&'static Preset> {
 }
 
 /// Opens the network at a path, or the network of the preset with the given name.
-///
-/// # Errors
-/// Returns an error if the configuration is invalid.
 pub fn read_network(read: ReadModel, model: &Path, allowed_keys: &[String]) -> Result<Opened, ConsoleError> {
     if let Some(preset) = preset(model) {
         return Ok(preset.read()?.into());

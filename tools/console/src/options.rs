@@ -136,10 +136,6 @@ pub struct ModelArguments {
 
 impl ModelArguments {
     /// Returns the plan of a model for a given context.
-    ///
-    /// # Errors
-    /// Returns an error if the model is not a language model, or if the context or the chunk is out
-    /// of range.
     pub fn plan(&self, model: Opened, path: &Path, context: Option<usize>) -> Result<Plan, ConsoleError> {
         check_generates(&model.kind, path)?;
         let numeric = self.numeric().map_err(PlanError::from)?;

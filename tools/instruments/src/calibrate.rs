@@ -90,10 +90,6 @@ impl Calibration<'_> {
     /// For one layer after another, computes the second moments of the matmul inputs, and passes
     /// the moments to the callback `each`. The callback `watch` receives the number of finished
     /// layers and the number of all layers. The callback can stop the calibration.
-    ///
-    /// # Errors
-    /// Returns an error if a layer cannot be built or called, if an activation is not finite, or if `each` or
-    /// `watch` stops the calibration.
     pub fn run(
         &self,
         windows: &[Vec<u32>],

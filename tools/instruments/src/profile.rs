@@ -140,9 +140,6 @@ impl Profile {
     }
 
     /// Reads a profile from a file whose content is the result of [`text`](Self::text).
-    ///
-    /// # Errors
-    /// Returns an error if the file cannot be read or is not a profile.
     pub fn read(path: &Path) -> Result<Self, ProfileError> {
         let text = files::read_text(path, limits::PROFILE)?;
         let wrong = |reason: String| ProfileError::Syntax { path: path.to_owned(), reason };
@@ -196,10 +193,6 @@ impl Profile {
     }
 
     /// Checks that the profile was measured for this plan and this trace.
-    ///
-    /// # Errors
-    /// Returns an error if the options, the entry point or the recorded operations differ. The
-    /// error lists the options that differ between the profile and the plan.
     pub fn check(&self, plan: &Plan, trace: &Trace) -> Result<(), ProfileError> {
         let entries = || trace.entries.iter().map(|&id| &trace.function(id).name);
         if !entries().any(|name| *name == self.entry) {

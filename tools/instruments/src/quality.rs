@@ -26,9 +26,6 @@ pub struct Windows {
 }
 
 /// Returns the token that the tokenizer inserts at the beginning of every text, if any.
-///
-/// # Errors
-/// Returns an error if the tokenizer fails.
 pub fn first_token(tokenizer: &Tokenizer) -> Result<Option<u32>, GenerateError> {
     let (empty, text) = (tokenizer.encode("")?, tokenizer.encode("a")?);
     Ok(empty.first().filter(|first| text.first() == Some(first)).copied())
@@ -93,8 +90,6 @@ pub struct LayerQuality {
 }
 
 impl QualityReport {
-    /// # Errors
-    /// Returns an error if the archive of one of the two models no longer exists.
     pub fn new(quality: Quality, model: &Model, reference: &Model) -> Result<Self, FileError> {
         let bytes = |model: &Model| match &model.info().build {
             None => Ok(None),
@@ -158,9 +153,6 @@ pub enum QualityError {
 /// Splits `tokens` into windows, and compares `model` with `reference` on all windows. The callback
 /// `watch` receives the number of finished windows and the number of all windows. The callback can
 /// stop the comparison.
-///
-/// # Errors
-/// Returns an error if the text is shorter than a window, the vocabularies differ, or a call fails.
 pub fn compare(
     model: &Model,
     reference: &Model,

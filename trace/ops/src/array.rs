@@ -63,10 +63,6 @@ pub enum ArrayError {
 
 impl Array {
     /// Creates an array from its numbers in row-major order.
-    ///
-    /// # Errors
-    /// Returns an error if the number of elements in the shape differs from the length of
-    /// `numbers`.
     pub fn from_slice<T: Number>(numbers: &[T], shape: impl Into<Vec<usize>>) -> Result<Self, ArrayError> {
         let ty = TensorType::new(T::TYPE, shape.into());
         if ty.count() != numbers.len() {
@@ -80,9 +76,6 @@ impl Array {
 
     /// Sets the names of the axes. When you call a program with the array, Tracewright compares the
     /// names with the axis names that the network declares.
-    ///
-    /// # Errors
-    /// Returns an error if the number of names differs from the number of axes.
     pub fn with_axes(mut self, names: &[&str]) -> Result<Self, ArrayError> {
         self.axes = names.iter().map(|name| (*name).to_owned()).collect();
         match self.axes.len() == self.ty.rank() {
@@ -114,9 +107,6 @@ impl Array {
     }
 
     /// Returns the numbers of the array in row-major order.
-    ///
-    /// # Errors
-    /// Returns an error if the array has another element type.
     pub fn to_vec<T: Number>(&self) -> Result<Vec<T>, ArrayError> {
         match T::TYPE == self.ty.element {
             true => Ok(self.bytes.chunks_exact(size_of::<T>()).map(T::read).collect()),

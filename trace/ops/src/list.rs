@@ -132,9 +132,6 @@ macro_rules! operations {
             }
 
             /// Computes the type of the operation's result.
-            ///
-            /// # Errors
-            /// Returns an error if the operands' types or the operation's attributes are invalid.
             pub fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {
                 match self { $(Self::$name(op) => op.infer(operands)),* }
             }
@@ -234,9 +231,6 @@ macro_rules! operations {
             }
 
             /// Parses an operation from the text that [`Op::print`] appends.
-            ///
-            /// # Errors
-            /// Returns an error if the text is not an operation; the error contains the position in the text.
             pub fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
                 let mut ahead = reader.clone();
                 let name = ahead.word()?;

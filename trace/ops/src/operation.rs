@@ -52,9 +52,6 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
     const EXAMPLES: &'static [Example];
 
     /// Computes the type of the operation's result.
-    ///
-    /// # Errors
-    /// Returns an error if the operands' types or the operation's attributes are invalid.
     fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError>;
 
     /// Evaluates the operation exactly as it is defined, without regard to speed. The types of the

@@ -18,10 +18,6 @@ use crate::placement::Placement;
 impl Client {
     /// Creates a tensor of zeros on the devices of a placement, without copying zeros from the
     /// host.
-    ///
-    /// # Errors
-    /// Returns an error if a device does not exist or does not have enough memory. The function
-    /// also returns an error if the placement cannot divide the tensor into equal parts.
     pub fn zeros(&self, placement: &Placement, ty: &TensorType) -> Result<PjrtBuffer, PjrtError> {
         let parts = self.on_parts(zeros(&placement.local(ty)?), placement, &[], &[])?;
         Ok(PjrtBuffer { client: self.clone(), parts, ty: ty.clone(), placement: placement.clone() })
@@ -65,9 +61,6 @@ impl Client {
 
 impl PjrtBuffer {
     /// Copies the tensor. The copy of the tensor is on the same devices as the tensor.
-    ///
-    /// # Errors
-    /// Returns an error if a device does not have enough memory.
     pub fn copied(&self) -> Result<Self, PjrtError> {
         let module = copy(&self.placement.local(&self.ty)?);
         let parts = self.client.on_parts(module, &self.placement, &[&self.parts], &[0])?;
@@ -76,10 +69,6 @@ impl PjrtBuffer {
 
     /// Copies the tensor into another shape with the same number of elements. The function supports
     /// only tensors that a single device stores as a whole.
-    ///
-    /// # Errors
-    /// Returns an error if the number of elements differs, if several devices store parts of the
-    /// tensor, or if the device does not have enough memory.
     pub fn reshaped(&self, ty: TensorType) -> Result<Self, PjrtError> {
         if ty.count() != self.ty.count()
             || ty.element != self.ty.element
@@ -101,10 +90,6 @@ impl PjrtBuffer {
 
     /// Copies `count` rows of the tensor, beginning with the row `first`. A row is a slice of the
     /// tensor at an index of the first axis.
-    ///
-    /// # Errors
-    /// Returns an error if the rows are not inside the tensor, if the placement divides the first
-    /// axis, or if a device does not have enough memory.
     pub fn rows(&self, first: usize, count: usize) -> Result<Self, PjrtError> {
         let ty = self.ty.with_rows(count);
         self.check_rows(first, &ty)?;
@@ -116,10 +101,6 @@ impl PjrtBuffer {
 
     /// Replaces rows of this tensor with the tensor `rows`, beginning with the row `first`. The
     /// returned tensor reuses the memory of this tensor.
-    ///
-    /// # Errors
-    /// Returns an error for the same reasons as [`rows`](Self::rows). The function also returns an
-    /// error if the new rows have another type or are on other devices than this tensor.
     pub fn put_rows(self, first: usize, rows: &Self) -> Result<Self, PjrtError> {
         self.check_rows(first, &rows.ty)?;
         if self.placement != rows.placement {

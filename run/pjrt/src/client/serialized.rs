@@ -13,10 +13,6 @@ impl Client {
     /// the given indices. The version of the plugin must be the same as the version that created
     /// the bytes. Pass only bytes that you trust, because XLA runs the machine code that the bytes
     /// contain.
-    ///
-    /// # Errors
-    /// Returns an error if the plugin cannot load executables, or if the bytes are from another version of
-    /// the plugin or for other devices.
     pub fn deserialize(&self, bytes: &[u8], devices: Range<usize>) -> Result<Executable, PjrtError> {
         let failed = |status| PjrtError::failed("load a stored executable", status);
         let load = || self.0.raw.deserialize(bytes).ok_or_else(|| self.keeps_none());
@@ -38,9 +34,6 @@ impl Client {
 impl Executable {
     /// Converts the executable to bytes, and returns the bytes. [`Client::deserialize`] loads an
     /// executable from the returned bytes.
-    ///
-    /// # Errors
-    /// Returns an error if the plugin cannot store executables, or cannot store this executable.
     pub fn serialize(&self) -> Result<Vec<u8>, PjrtError> {
         let bytes = self.raw.serialize().ok_or_else(|| self.client.keeps_none())?;
         bytes.map_err(|status| PjrtError::failed("store an executable", status))

@@ -20,9 +20,6 @@ pub type ReadSource<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 impl NetworkReport {
     /// Collects the data of a report about a trace of the given plan.
-    ///
-    /// # Errors
-    /// Returns an error if Tracewright cannot lower the trace.
     pub fn new(name: &str, plan: &Plan, traced: &Trace, read: ReadSource<'_>) -> Result<Self, PlanError> {
         let staged = plan.stages(traced)?;
         let (simplified, composites) = &staged.simplified;

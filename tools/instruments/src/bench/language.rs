@@ -39,9 +39,6 @@ pub struct Language {
 impl Language {
     /// Builds and loads the network that a plan describes. The options select the compiler, the
     /// cache and the device.
-    ///
-    /// # Errors
-    /// Returns the error of the first build stage that fails.
     pub fn load(
         plan: Plan,
         checkpoint: &Checkpoint,
@@ -91,9 +88,6 @@ impl Language {
     /// Builds the network of a plan with XLA, and loads the result. The plan must be made [for
     /// XLA](tracewright::export::xla::planned). If a mesh is given, its sharding rules partition the
     /// network.
-    ///
-    /// # Errors
-    /// Returns the error of the first build stage that fails.
     pub fn load_in_xla(
         plan: Plan,
         checkpoint: &Checkpoint,
@@ -135,9 +129,6 @@ impl Language {
     /// Creates a benchmark case that measures decoding. The case reports the time of one decode
     /// step, which computes one token for each sequence. In each run, the case first reads a prompt
     /// of `depth` tokens, and then measures `tokens` decode steps.
-    ///
-    /// # Errors
-    /// Returns an error if the context is too short for the measured tokens.
     pub fn decode(&self, depth: usize, tokens: usize) -> Result<Case<'_>, BenchError> {
         fits(self.plan.context, depth, tokens)?;
         let batch = self.plan.batch;
@@ -164,9 +155,6 @@ impl Language {
 
     /// Creates a benchmark case that measures the time for reading a prompt of `tokens` tokens. The
     /// measured time includes the computation of the first new token.
-    ///
-    /// # Errors
-    /// Returns an error if the context is too short for the prompt.
     pub fn prefill(&self, tokens: usize) -> Result<Case<'_>, BenchError> {
         fits(self.plan.context, 0, tokens)?;
         let calls = tokens.div_ceil(self.plan.chunk) as f64;
@@ -195,9 +183,6 @@ impl Language {
 
     /// Returns the profile of a measured case for one call of the entry point. The argument `model`
     /// is the name of the model.
-    ///
-    /// # Errors
-    /// Returns the same errors as [`can_profile`](Self::can_profile).
     pub fn profile(&self, model: &str, measured: &Measured) -> Result<Profile, BenchError> {
         let (entry, calls) = self.profiled_calls(&measured.label)?;
         self.profiled(model, entry, calls as f64, measured).ok_or(BenchError::NotWatched)
@@ -250,10 +235,6 @@ impl Language {
 }
 
 /// Checks whether `tokens` tokens after `depth` other tokens fit into a context.
-///
-/// # Errors
-/// Returns an error if `tokens` is 0, or if the context has no space for one more token after the
-/// measured tokens.
 pub fn fits(context: usize, depth: usize, tokens: usize) -> Result<(), BenchError> {
     match depth.saturating_add(tokens) < context && tokens > 0 {
         true => Ok(()),

@@ -236,10 +236,6 @@ pub type WatchRounds<'a> = &'a mut dyn FnMut(usize) -> ControlFlow<()>;
 /// Measures all cases in alternation. The measurements exclude the first round, because the first
 /// round includes the time of page faults and cache misses. After the last round, each case runs
 /// again on a device that counts calls of each compiled function, if the case has such a device.
-///
-/// # Errors
-/// Returns the error of the first case that fails. The function also returns an error if `watch`
-/// stops the measurement.
 pub fn measure(
     mut cases: Vec<Case<'_>>,
     rounds: usize,

@@ -70,9 +70,6 @@ pub struct Single {
 impl Matmul {
     /// Builds and loads a program that computes the matmul. The options select the storage format
     /// of the weight.
-    ///
-    /// # Errors
-    /// Returns the error of the first build stage that fails.
     pub fn load(self, seed: u64, options: ProgramOptions<'_>) -> Result<Single, BenchError> {
         let Self { m, n, k, element } = self;
         let weight = Parameter::new("layers.0.weight", TensorType::new(element, [n, k]));
@@ -91,9 +88,6 @@ impl Matmul {
 
 impl AttentionSizes {
     /// Builds and loads a program that computes the attention operation.
-    ///
-    /// # Errors
-    /// Returns the error of the first build stage that fails.
     pub fn load(self, seed: u64, options: ProgramOptions<'_>) -> Result<Single, BenchError> {
         let Self { queries, heads, groups, features, context, depth, element } = self;
         let q = TensorType::new(element, [1, heads, groups, queries, features]);

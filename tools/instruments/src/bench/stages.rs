@@ -23,9 +23,6 @@ pub struct Stages {
 
 impl Stages {
     /// Lowers the plan once, and stores the text of the MLIR module for the benchmark cases.
-    ///
-    /// # Errors
-    /// Returns an error if recording, simplifying or lowering the network fails.
     pub fn new(plan: Plan) -> Result<Self, BenchError> {
         let recorded = plan.record(&plan.steps())?.trace;
         let expanded = plan.expand(&recorded)?;

@@ -32,9 +32,6 @@ const APART_NARROW: f64 = 16.0;
 
 impl Activations {
     /// Opens the file of activations.
-    ///
-    /// # Errors
-    /// Returns an error if the file is not a safetensors file.
     pub fn open(path: &Path) -> Result<Self, ArchiveError> {
         Ok(Self { file: Checkpoint::open(path)? })
     }
@@ -60,9 +57,6 @@ impl Activations {
     /// Runs an entry point that computes the logits of all tokens. The function then compares the
     /// values of all nodes with the activations that the reference program computed. Tracewright
     /// and the reference program must compute in the element type `element`.
-    ///
-    /// # Errors
-    /// Returns an error if `form` cannot run the network.
     pub fn compare(
         &self,
         form: &dyn Form,

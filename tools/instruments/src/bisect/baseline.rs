@@ -65,9 +65,6 @@ pub enum BisectEngine<'a> {
 impl CompiledNetwork<'_> {
     /// Calls the network and the baseline with the same tokens, and compares the values that each
     /// call computes.
-    ///
-    /// # Errors
-    /// Returns an error if the network or the baseline cannot run, or if `watch` stops the comparison.
     pub fn compare(
         &self,
         baseline: &Baseline<'_>,

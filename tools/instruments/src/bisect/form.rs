@@ -29,9 +29,6 @@ pub trait Form {
 
     /// Calls each entry point of a trace with the same arguments, and returns the results of all
     /// entry points.
-    ///
-    /// # Errors
-    /// Returns an error if this variant cannot run the trace.
     fn run(&self, trace: &Trace, arguments: &[Value]) -> Result<Vec<Vec<Value>>, BisectError>;
 }
 
@@ -44,9 +41,6 @@ pub struct CheckpointValues<'a> {
 impl<'a> CheckpointValues<'a> {
     /// Creates the weights that a trace reads. The tensors of `checkpoint` must have the names that
     /// the network declares.
-    ///
-    /// # Errors
-    /// Returns an error if the trace declares the same key with two different types.
     pub fn new(trace: &Trace, checkpoint: &'a Checkpoint) -> Result<Self, ParameterConflict> {
         let parameters = trace.parameters()?;
         let sources = parameters.iter().flat_map(|parameter| parameter.sources());
@@ -112,18 +106,12 @@ pub struct CompiledForm<'a> {
 impl CompiledForm<'_> {
     /// Lowers a trace for compilation. The checkpoint may contain tensors that the trace doesn't
     /// read, because the trace may consist of a single layer of the network.
-    ///
-    /// # Errors
-    /// Returns an error if the trace cannot be lowered.
     pub fn lower(&self, trace: &Trace) -> Result<Lowered, BisectError> {
         let all = vec![Ignorable::Prefix("")];
         Ok(Lowered::new(trace, self.rules, self.target.clone(), self.weights.clone(), all)?)
     }
 
     /// Compiles and calls the program `lowered`, and returns the results of the call.
-    ///
-    /// # Errors
-    /// Returns an error if the program cannot be built or called.
     pub fn call(
         &self,
         lowered: Lowered,

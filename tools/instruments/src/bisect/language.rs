@@ -77,9 +77,6 @@ impl TokenCall {
 impl Bisection<'_> {
     /// Compares calls in the given order, and stops after the first call whose values differ.
     /// Before each call, the two variants get the KV cache that the reference computed.
-    ///
-    /// # Errors
-    /// Returns an error if a variant cannot run, or if `watch` stops the comparison.
     pub fn compare_calls(
         &self,
         trace: &Trace,

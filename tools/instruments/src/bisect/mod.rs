@@ -136,9 +136,6 @@ pub struct Bisected {
 impl Bisection<'_> {
     /// Runs an entry point of a recorded trace with `arguments` in the two variants. The function
     /// then compares the values of the nodes in the two variants.
-    ///
-    /// # Errors
-    /// Returns an error if a variant cannot run.
     pub fn compare(
         &self,
         trace: &Trace,

@@ -50,9 +50,6 @@ pub struct TunedNetwork<'a> {
 impl<'a> TunedNetwork<'a> {
     /// Creates a tuner for the network of a plan. The argument `known` contains measurements of
     /// earlier runs.
-    ///
-    /// # Errors
-    /// Returns an error if a value in the configuration is invalid.
     pub fn new(plan: &'a Plan, known: &TuningDb) -> Result<Self, PlanError> {
         let chunk = NonZeroUsize::new(plan.chunk).unwrap_or(NonZeroUsize::MIN);
         let usual = BuildSettings { chunk, flags: Vec::new() };
@@ -76,9 +73,6 @@ impl<'a> TunedNetwork<'a> {
     }
 
     /// Loads the network with default settings, and computes reference logits.
-    ///
-    /// # Errors
-    /// Returns the error of the first build stage that fails.
     pub fn trials<'t>(&self, weights: &Weighted<'t>, kernels: &Tuning) -> Result<NetworkTrials<'t>, TuneError>
     where
         'a: 't,
@@ -182,10 +176,6 @@ impl Maker<'_> {
 impl NetworkTrials<'_> {
     /// Builds a network with the given settings. The function compares the logits of the built
     /// network with the reference logits, and then measures the time.
-    ///
-    /// # Errors
-    /// Returns an error if the build or a call fails on this machine, or if the caller stops the
-    /// tuning.
     pub fn of(&self, making: &BuildSettings) -> Result<Verdict, TuneError> {
         match self.maker.load(making) {
             Err(TuneError::Bench(error)) => match *error {
@@ -200,10 +190,6 @@ impl NetworkTrials<'_> {
 
     /// Compares the logits of a loaded network with the reference logits, and then measures the
     /// time.
-    ///
-    /// # Errors
-    /// Returns an error if the build or a call fails on this machine, or if the caller stops the
-    /// tuning.
     pub fn of_network(&self, network: &Network) -> Result<Verdict, TuneError> {
         let Self { maker, usual, expected } = self;
         let bound = maker.bound();

@@ -52,9 +52,6 @@ impl Tuned {
     /// Returns the fused operations that kernels compute on the plan's target, together with the
     /// known measurements of each kernel. The most expensive operation is the first operation in
     /// the list.
-    ///
-    /// # Errors
-    /// Returns an error if the network of the plan cannot be recorded or lowered.
     pub fn all(plan: &Plan, known: &TuningDb) -> Result<Vec<Self>, TuneError> {
         let target = &plan.target;
         let expanded = plan.expand(&plan.record(&plan.steps())?.trace)?;

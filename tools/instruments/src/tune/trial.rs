@@ -64,9 +64,6 @@ struct Loaded {
 impl<'a> Trials<'a> {
     /// Loads the program with the default tiling, and compares the results of the program with the
     /// evaluator.
-    ///
-    /// # Errors
-    /// Returns an error if the program does not compile, or computes wrong results.
     pub fn new(
         work: &Tunable,
         name: &str,
@@ -86,9 +83,6 @@ impl<'a> Trials<'a> {
     }
 
     /// Returns the module of a program in which the kernel has the given tiling.
-    ///
-    /// # Errors
-    /// Returns an error if the program cannot be lowered.
     pub fn module(&self, tiling: Tiling) -> Result<Module, TuneError> {
         self.sample.lowered(self.bench.target, &self.name, tiling)
     }
@@ -96,9 +90,6 @@ impl<'a> Trials<'a> {
     /// Tries a program. The trial compares some elements of the result with the evaluator, and all
     /// elements with the program that has the default tiling. If the result is correct, the trial
     /// measures the time.
-    ///
-    /// # Errors
-    /// Returns an error if a call fails on this machine, or if the caller stops the tuning.
     pub fn of(&self, module: &Module) -> Result<Verdict, TuneError> {
         let loaded = match self.bench.load(module, &*self.sample) {
             Err(TuneError::Compile(error)) if is_refusal(&error) => {
