@@ -10,13 +10,11 @@ use crate::kernel::{self, Kernel};
 use crate::lane;
 use crate::prologue::Prologue;
 
-/// Appends new key or value vectors to a KV cache. Before the append, the kernel can apply a norm
-/// and a rotary embedding to the new vectors.
+/// Appends new key or value vectors to a KV cache, after an optional norm and rotary embedding.
 #[derive(Clone, Copy)]
 pub(crate) struct Appending {
     element: Element,
-    /// The cache has the shape `[before, slots, after]`, where `before` and `after` are the
-    /// products of the axes before and after the slot axis.
+    /// The cache is `[before, slots, after]`.
     before: usize,
     slots: usize,
     after: usize,
@@ -26,15 +24,12 @@ pub(crate) struct Appending {
     ring: bool,
     /// The number of caches (one per head) that belong to one sequence.
     heads: usize,
-    /// Describes where the new vectors of each token are in memory; `None` if the head axis comes
-    /// before the token axis.
+    /// `None` if the head axis comes before the token axis.
     by_token: Option<Tokens>,
     prologue: Prologue,
 }
 
 impl Appending {
-    /// Returns the kernel for the append `op`, or `None` if the kernel does not support the fused
-    /// operations before or after `op`.
     pub(crate) fn of(op: &Append, work: &FusedOp<'_>) -> Option<Self> {
         let axis = op.axis;
         let (cache, new, start) = (work.types[0], work.types[1], work.types[2]);
@@ -61,8 +56,7 @@ impl Appending {
         served.then_some(appending)
     }
 
-    /// Returns the kernel's name and its code. The kernel writes the result into its first operand,
-    /// the cache.
+    /// The kernel writes the result into its first operand, the cache.
     pub(crate) fn kernel(self) -> (String, impl FnOnce() -> Kernel + use<>) {
         let Self { element, before, slots, after, tokens, starts, ring, .. } = self;
         let Self { heads, by_token, prologue, .. } = self;

@@ -8,7 +8,6 @@ use crate::code::{Element, Type};
 use crate::kernel::{self, Kernel};
 use crate::lane;
 
-/// Returns the kernel for the operation `op`, whose operand of integers has the type `integers`.
 pub(crate) fn kernel(op: &Dequantize, integers: &TensorType) -> (String, impl FnOnce() -> Kernel + use<>) {
     let element = lane(op.element);
     let features = integers.shape[integers.rank() - 1];

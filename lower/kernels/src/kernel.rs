@@ -7,20 +7,18 @@ use crate::code::{Code, Value};
 /// Code that a module can call by name.
 pub(crate) struct Kernel {
     pub(crate) bindings: usize,
-    /// The number of parts into which the work of the kernel is divided. A machine can have fewer
-    /// worker threads than the kernel has parts.
+    /// The parts of the kernel's work. A machine can have fewer worker threads.
     pub(crate) workgroups: usize,
     pub(crate) body: String,
 }
 
-/// Creates a kernel. The function `write` generates the code of the kernel.
 pub(crate) fn new(bindings: usize, workgroups: usize, write: impl FnOnce(&Code)) -> Kernel {
     let code = Code::new();
     write(&code);
     Kernel { bindings, workgroups, body: code.into_text() }
 }
 
-/// Returns the part of the range 0 … `count` that the current workgroup computes.
+/// The part of 0 … `count` that the current workgroup computes.
 pub(crate) fn share(code: &Code, count: usize, workgroups: usize) -> Range<Value<'_>> {
     let start = code.workgroup() * count.div_ceil(workgroups);
     let end = start + count.div_ceil(workgroups);

@@ -12,8 +12,7 @@ use crate::math;
 const LANES: Type = Type::lanes(16, Element::F32);
 const SCALAR: Type = Type::Scalar(Element::F32);
 
-/// The number of value features that the kernel computes in one pass over a state matrix: four
-/// vectors.
+/// The value features in one pass over a state matrix: four vectors.
 const BLOCK: usize = 64;
 
 #[derive(Clone, Copy)]
@@ -29,15 +28,13 @@ struct Buffers<'k> {
     outputs: Buffer<'k>,
 }
 
-/// Returns the types of the kernel's two results: the new state matrices, and the outputs of the
-/// tokens.
+/// The new state matrices, and the outputs of the tokens.
 pub(crate) fn results(types: &[&TensorType]) -> [TensorType; 2] {
     let LinearAttentionSizes { sequences, tokens, heads, groups, keys, values } =
         LinearAttention::sizes(types[2], types[5]);
     [keys, tokens].map(|rows| TensorType::new(types[5].element, [sequences, heads, groups, rows, values]))
 }
 
-/// Returns the kernel for the linear attention `op`, with operands of the given types.
 pub(crate) fn kernel(
     op: &LinearAttention,
     types: &[&TensorType],
@@ -82,27 +79,26 @@ pub(crate) fn kernel(
     (name, kernel)
 }
 
-/// A block of neighbouring columns of a state matrix.
+/// Neighbouring columns of a state matrix.
 struct Block<'k> {
     code: &'k Code,
     sizes: LinearAttentionSizes,
     delta: bool,
     buffers: Buffers<'k>,
     matrix: Value<'k>,
-    /// The index of the block's first column, and the number of columns in the block.
+    /// The first column, and the number of columns.
     at: Value<'k>,
     length: usize,
 }
 
 impl<'k> Block<'k> {
-    /// Returns for each vector its first column, and the number of columns from the first column to
-    /// the end of the block.
+    /// Each vector's first column, and the columns from there to the end of the block.
     fn vectors(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
         let length = self.length;
         (0..length).step_by(16).map(move |from| (from, length - from))
     }
 
-    /// Returns the index in memory of a row of the state matrix.
+    /// The index in memory of a row of the state matrix.
     fn row(&self, key: Value<'k>) -> Value<'k> {
         let LinearAttentionSizes { keys, values, .. } = self.sizes;
         (self.matrix * keys + key) * values + self.at
@@ -128,8 +124,7 @@ impl<'k> Block<'k> {
         self.vectors().map(|_| self.code.constant(LANES, 0.0)).collect()
     }
 
-    /// Copies the old state matrix into the new state matrix, before the kernel processes the first
-    /// token.
+    /// Copies the old state matrix into the new one, before the first token.
     fn begin(&self, begins: Value<'k>) {
         let LinearAttentionSizes { keys, .. } = self.sizes;
         let zero = self.code.constant(LANES, 0.0);
@@ -140,7 +135,6 @@ impl<'k> Block<'k> {
         });
     }
 
-    /// Writes zeros as the output of a padding token.
     fn pad(&self, token: Value<'k>) {
         self.store_output(token, &self.zeros());
     }

@@ -7,8 +7,7 @@ use crate::code::{Element, Type, Value};
 const LANES: Type = Type::lanes(16, Element::F32);
 const INTEGERS: Type = Type::lanes(16, Element::I32);
 
-/// Returns the code for an elementwise function with one operand; `None` if kernels do not support
-/// the function.
+/// `None` if kernels do not support the function.
 pub(crate) fn unary(kind: UnaryKind) -> Option<fn(Value<'_>) -> Value<'_>> {
     Some(match kind {
         UnaryKind::Negate => negative,
@@ -23,8 +22,7 @@ pub(crate) fn unary(kind: UnaryKind) -> Option<fn(Value<'_>) -> Value<'_>> {
     })
 }
 
-/// Returns the code for an elementwise function with two operands; `None` if kernels do not support
-/// the function.
+/// `None` if kernels do not support the function.
 pub(crate) fn binary(kind: BinaryKind) -> Option<for<'k> fn(Value<'k>, Value<'k>) -> Value<'k>> {
     Some(match kind {
         BinaryKind::Add => |a, b| a + b,
@@ -45,12 +43,10 @@ fn negative(x: Value<'_>) -> Value<'_> {
     x.code().constant(LANES, -0.0) - x
 }
 
-/// Computes eˣ with an error of at most 2 units in the last place. The result is 0 for x below
-/// −104, and infinite for x above 89.
+/// eˣ with an error of at most 2 units in the last place; 0 below −104, infinite above 89.
 ///
-/// With x = n ln 2 + r for a whole number n, the result is eˣ = 2ⁿ · eʳ. The number n becomes the
-/// exponent, and a Taylor polynomial computes eʳ (Cody and Waite, "Software Manual for the
-/// Elementary Functions", 1980, ch. 6).
+/// With x = n ln 2 + r, eˣ = 2ⁿ · eʳ: n becomes the exponent, and a Taylor polynomial computes eʳ (Cody and
+/// Waite, "Software Manual for the Elementary Functions", 1980, ch. 6).
 pub(crate) fn exp(x: Value<'_>) -> Value<'_> {
     let code = x.code();
     let number = |value: f64| code.constant(LANES, value);
@@ -74,10 +70,8 @@ fn power(n: Value<'_>) -> Value<'_> {
     exponent.shift_left(23).bits(LANES)
 }
 
-/// Computes tanh x. Near 0, the function computes the Taylor polynomial of tanh up to x¹³. A
-/// subtraction would cause large rounding errors for small x. The next term of the polynomial is
-/// less than half a unit in the last place of the result. For |x| of at least 0.45, the function
-/// computes (1 − e⁻²ˣ) / (1 + e⁻²ˣ) for |x|, and then sets the sign of x.
+/// Near 0, the Taylor polynomial up to x¹³, because a subtraction would lose small x. The next term is below
+/// half a unit in the last place. For |x| ≥ 0.45, (1 − e⁻²ˣ) / (1 + e⁻²ˣ) of |x| with the sign of x.
 pub(crate) fn tanh(x: Value<'_>) -> Value<'_> {
     let code = x.code();
     let number = |value: f64| code.constant(LANES, value);

@@ -10,7 +10,6 @@ use crate::lane;
 
 const LANES: Type = Type::lanes(16, Element::F32);
 
-/// The norm of rows with `features` numbers per row.
 #[derive(Clone, Copy)]
 pub(crate) struct Norm {
     style: WeightStyle,
@@ -20,13 +19,12 @@ pub(crate) struct Norm {
 }
 
 impl Norm {
-    /// Returns the kernel for the norm `op`, for rows of a tensor with the given type.
     pub(crate) fn of(op: &RmsNorm, x: &TensorType) -> Self {
         let (element, features) = (lane(x.element), x.shape[x.rank() - 1]);
         Self { style: op.style, epsilon: op.epsilon, element, features }
     }
 
-    /// The suffix of a kernel's name that identifies this norm.
+    /// The suffix of a kernel's name.
     pub(crate) fn name(self) -> String {
         format!("{}_{:x}", self.style.word(), self.epsilon.0.to_bits())
     }
@@ -35,9 +33,8 @@ impl Norm {
         code.binding(index, self.element, self.features)
     }
 
-    /// Computes the norm of a row in blocks of 16 numbers, without rounding the results. The
-    /// closure `body` receives the index of the block's first number in the row, and the number of
-    /// numbers from this index to the end of the row.
+    /// Blocks of 16 numbers, not rounded. `body` gets the block's first index, and the count to the end of
+    /// the row.
     pub(crate) fn row<'k>(
         self,
         code: &'k Code,
@@ -84,7 +81,6 @@ impl Norm {
     }
 }
 
-/// Returns a kernel that computes the norm of each row of a tensor.
 pub(crate) fn kernel<'a>(
     op: &RmsNorm,
     x: &TensorType,

@@ -9,8 +9,7 @@ use crate::kernel::{self, Kernel};
 use crate::lane;
 use crate::norm::Norm;
 
-/// Describes the rotary embedding of rows with `features` numbers. The embedding rotates the first
-/// 2 · `half` numbers of each row.
+/// Rotates the first 2 · `half` of `features` numbers of each row.
 #[derive(Clone, Copy)]
 pub(crate) struct Rotation {
     element: Element,
@@ -18,8 +17,7 @@ pub(crate) struct Rotation {
     pub(crate) features: usize,
     half: usize,
     table: usize,
-    /// The number of token positions, and the number of consecutive rows that have the same
-    /// position.
+    /// The token positions, and the consecutive rows that have the same one.
     positions: usize,
     after: usize,
     /// The number of rows per sequence, if the positions differ between the sequences.
@@ -27,8 +25,7 @@ pub(crate) struct Rotation {
 }
 
 impl Rotation {
-    /// Returns the rotary embedding `op` for the types of x and of a table; `None` if the kernel
-    /// does not support the operation.
+    /// `None` if the kernel does not support the operation.
     pub(crate) fn of(op: &Rope, [x, table]: [&TensorType; 2]) -> Option<Self> {
         let last = x.rank() - 1;
         let features = x.shape[last];
@@ -53,14 +50,12 @@ impl Rotation {
         format!("{half}_{sequence}x{positions}x{after}")
     }
 
-    /// Creates the bindings of the cosine and sine tables, with the binding numbers `first` and
-    /// `first + 1`.
+    /// Binds the cosine and sine tables as `first` and `first + 1`.
     pub(crate) fn tables(self, code: &Code, first: usize) -> [Buffer<'_>; 2] {
         [0, 1].map(|index| code.binding(first + index, self.element, self.table))
     }
 
-    /// Rotates a row in the buffer `from`, and stores the result in the buffer `to`. The function
-    /// copies those features of the row for which the tables have no angle.
+    /// Rotates a row of `from` into `to`, and copies the features without an angle.
     pub(crate) fn row<'k>(
         self,
         code: &'k Code,

@@ -8,8 +8,7 @@ use targets::Tiling;
 pub struct Tilings {
     /// The name under which a tuning file stores the measurements of the fused operation.
     pub work: String,
-    /// Returns the default tiling, which the kernel uses unless a tuning file selects another
-    /// tiling.
+    /// The tiling without a tuning file.
     pub usual: Tiling,
     parts: Vec<NonZeroUsize>,
     rows: Vec<NonZeroUsize>,
@@ -18,8 +17,7 @@ pub struct Tilings {
 }
 
 impl Tilings {
-    /// Creates the tilings of a fused operation. `fitted` reduces the sizes of a tiling until the
-    /// sizes fit the operation.
+    /// `fitted` reduces the sizes of a tiling until they fit the operation.
     pub(crate) fn new(work: String, usual: Tiling, fitted: impl Fn(Tiling) -> Tiling) -> Self {
         // A tiling that does not fit would be reduced to a tiling that is already in the list.
         let fits = |tiling: Tiling| fitted(tiling) == tiling;
@@ -37,7 +35,7 @@ impl Tilings {
         }
     }
 
-    /// Returns the tilings that differ from the tiling `one` in exactly one parameter.
+    /// The tilings that differ from `one` in one parameter.
     pub fn beside(&self, one: Tiling) -> impl Iterator<Item = Tiling> {
         let parts = self.parts.iter().map(move |&parts| Tiling { parts, ..one });
         let rows = self.rows.iter().map(move |&rows| Tiling { rows, ..one });
@@ -47,7 +45,6 @@ impl Tilings {
     }
 }
 
-/// Returns the number `n`, or 1 if `n` is zero.
 pub(crate) fn count(n: usize) -> NonZeroUsize {
     NonZeroUsize::new(n).unwrap_or(NonZeroUsize::MIN)
 }

@@ -6,7 +6,7 @@ use targets::Machine;
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
     pub bytes: f64,
-    /// The number of multiplications, additions and elementary functions of the operation.
+    /// Multiplications, additions and elementary functions.
     pub flops: f64,
     pub seconds: f64,
 }
@@ -19,12 +19,9 @@ impl std::ops::AddAssign for Cost {
     }
 }
 
-/// The time in seconds that the cost model adds to the cost of each operation. Because of this
-/// time, the cost model prefers the program with fewer operations if two programs otherwise cost
-/// the same.
+/// Seconds added to each operation, so that of two equally fast programs the smaller one wins.
 const STATEMENT: f64 = 1e-9;
 
-/// Returns the cost of an operation with the given operands.
 pub fn cost(machine: &Machine, op: &Op, operands: &[CostOperand<'_>], ty: &TensorType) -> Cost {
     let OpWork { bytes, flops, dispatches } = op.work(operands, ty);
     let seconds =

@@ -14,11 +14,10 @@ use crate::function::Saturated;
 use crate::rules::{Rule, RuleKind, Site, Tree};
 use crate::{Options, Rules, Term};
 
-/// Contains the chain of rewrite rules that leads from a recorded node to the node that replaces
-/// it.
+/// The chain of rewrite rules from a recorded node to its replacement.
 #[derive(Clone, Debug)]
 pub struct Explanation {
-    /// The recorded node, from the trace before simplification.
+    /// The node before simplification.
     pub recorded: String,
     pub steps: Vec<Step>,
 }
@@ -34,17 +33,15 @@ pub struct Step {
     pub check: Check,
 }
 
-/// The result of a comparison between an expression and the recorded node: Tracewright evaluates
-/// the expression and the node on random inputs.
+/// A comparison of an expression with the recorded node on random inputs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Check {
     Equal,
     Different,
-    /// The values differ by rounding errors; the rules of the set `approximate` allow such errors.
-    /// The field contains the largest difference between the values, divided by the largest value.
+    /// They differ by rounding, as the set `approximate` allows: the largest difference divided by the
+    /// largest value.
     Rounded(f64),
-    /// The reference evaluator would take too long for a comparison. The field contains the number
-    /// of multiplications and additions that the evaluator would need.
+    /// The evaluator would take too long: the multiplications and additions it would need.
     TooLarge(f64),
 }
 
@@ -84,8 +81,6 @@ impl fmt::Display for Explanation {
 /// The largest number of arithmetic operations that the evaluator may compute for one explanation.
 const FLOPS: f64 = 3e8;
 
-/// Returns the chain of rewrite rules that led to the node `node` of the function `function` in the
-/// simplified trace.
 pub fn explain(
     trace: &Trace,
     options: &Options,
@@ -132,14 +127,12 @@ struct Explainer<'a> {
 }
 
 impl Explainer<'_> {
-    /// Returns the oldest recorded node in a class (a set of expressions that compute the same
-    /// values).
+    /// The oldest recorded node in a class (expressions that compute the same values).
     fn recorded(&self, class: Id) -> Option<usize> {
         let class = self.graph.find(class);
         self.saturated.classes.iter().position(|of| of.is_some_and(|id| self.graph.find(id) == class))
     }
 
-    /// Returns the expression for a recorded node.
     fn term(&self, node: usize) -> Term {
         let id = NodeId::new(node);
         let function = self.saturated.function;
@@ -185,9 +178,8 @@ impl Explainer<'_> {
         Explanation { recorded, steps: steps.collect() }
     }
 
-    /// Returns the shortest chain of rewrite rules that leads from the expression `start` to an
-    /// equal expression `goal`. If `goal` is `None`, the chain ends at any expression that the
-    /// crate `bake` can compute.
+    /// The shortest chain of rules from `start` to an equal expression: `goal`, or any that `bake` can
+    /// compute.
     fn path(&self, class: Id, start: &Term, goal: Option<&Term>) -> Vec<(&'static str, String, Term)> {
         let mut from: HashMap<Term, (Term, &'static str, String)> = HashMap::new();
         let mut queue = VecDeque::from([start.clone()]);
@@ -288,8 +280,7 @@ impl Explainer<'_> {
         }
     }
 
-    /// Prints an expression, for example `narrow axis=2 start=0 length=4 (linear (%3, …))`. The
-    /// text contains the number of each recorded node in the expression.
+    /// For example `narrow axis=2 start=0 length=4 (linear (%3, …))`, with recorded nodes by number.
     fn show(&self, term: &Term, depth: usize) -> String {
         let mut text = String::new();
         match &*term.kind {
@@ -323,8 +314,7 @@ enum Resolved {
     Term(Term),
 }
 
-/// The pattern `left` matched a class of equal expressions. The function returns whether the
-/// pattern also matches the expression `term` of the class.
+/// Whether `left`, which matched a class, also matches the expression `term` of the class.
 fn fits(left: &egg::Pattern<Term>, term: &Term, found: &egg::Subst) -> bool {
     let ENodeOrVar::ENode(root) = &left.ast[left.ast.root()] else { return true };
     root.kind == term.kind
@@ -347,7 +337,7 @@ fn instantiate(right: &egg::Pattern<Term>, at: Id, found: &egg::Subst) -> Tree {
     }
 }
 
-/// The values that the expressions of one function have on random inputs.
+/// The values of expressions on random inputs.
 struct Values<'a> {
     explainer: &'a Explainer<'a>,
     terms: HashMap<Id, Term>,
@@ -439,9 +429,8 @@ impl<'a> Values<'a> {
     }
 }
 
-/// Chooses one expression for each class of equal expressions, so that no class depends on itself.
-/// For each class, the function chooses the oldest recorded node. Without a recorded node, the
-/// function chooses the first expression whose operands already have a chosen expression.
+/// Chooses one expression for each class, so that no class depends on itself: the oldest recorded node, or
+/// else the first expression whose operands have a choice.
 fn founded(explainer: &Explainer<'_>) -> HashMap<Id, Term> {
     let graph = explainer.graph;
     let mut terms: HashMap<Id, Term> = HashMap::new();
@@ -472,8 +461,7 @@ fn mix(state: u64, byte: u8) -> u64 {
     z ^ (z >> 27)
 }
 
-/// Returns random values: floats around zero, and small positive integers, because integers
-/// represent positions and token ids.
+/// Floats around zero, and small positive integers, because integers are positions and token ids.
 fn random(ty: &TensorType, seed: u64) -> Value {
     let mut state = seed;
     let element = ty.element;

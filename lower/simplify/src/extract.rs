@@ -22,25 +22,21 @@ use std::sync::Arc;
 use egg::Id;
 use trace::NodeKind;
 
-/// A class of equal expressions in the e-graph. The operands of an expression are indices in a list
-/// of classes.
+/// A class of equal expressions. Their operands are indices in a list of classes.
 pub(crate) struct Class {
-    /// The id of the class of equal expressions in the e-graph.
     pub id: Id,
-    /// The expressions of the class in the order of the e-graph, followed by the expressions that
-    /// Tracewright could compute once and store in the archive.
+    /// In the order of the e-graph, followed by those that could be computed once and stored in the archive.
     pub terms: Vec<Candidate>,
 }
 
-/// An expression that the search can choose for a class.
 pub(crate) struct Candidate {
     pub kind: Arc<NodeKind>,
-    /// For each operand of the expression, the index of the class to which the operand belongs.
+    /// The indices of the operands' classes.
     pub operands: Vec<usize>,
     pub cost: f64,
 }
 
-/// The choice of an expression for each class of equal expressions.
+/// An expression for each class.
 pub(crate) struct Extraction<'a> {
     pub classes: &'a [Class],
     pub chosen: Vec<usize>,
@@ -52,9 +48,8 @@ pub(crate) struct Extraction<'a> {
 type Move = (usize, usize);
 
 impl<'a> Extraction<'a> {
-    /// Searches for the choice of expressions with the lowest cost. The search begins with the
-    /// choice `start`, which has no cycles. The classes in `roots` are always needed, because they
-    /// are the results of the function.
+    /// Searches for the lowest cost from the choice `start`, which has no cycles. `roots` are the function's
+    /// results.
     pub fn search(classes: &'a [Class], start: Vec<usize>, roots: &[usize]) -> Self {
         let references = vec![0; classes.len()];
         let mut extraction = Self { classes, chosen: start, references, total: 0.0 };

@@ -27,23 +27,18 @@ use wide::WideTile;
 
 const KEYS: usize = 16;
 
-/// The largest number of parts into which the kernel divides its work for the worker threads. If
-/// the work has 64 parts, all worker threads of a machine are busy.
+/// The most parts of a kernel's work: enough to keep all worker threads of a machine busy.
 const PARTS: usize = 64;
 
-/// The largest number of sums that a loop of the kernel passes from one iteration to the next. Each
-/// sum is a vector of 16 features.
+/// The most vectors of 16 sums that a loop passes from one iteration to the next.
 const CARRIED: usize = 32;
 
-/// The largest number of features of a key or of a value. Latent attention has the most: DeepSeek-V3
-/// and GLM-4.7-Flash have 576.
+/// The most features of a key or value: 576 in the latent attention of DeepSeek-V3 and GLM-4.7-Flash.
 const MOST: usize = 576;
 
-/// The number of bytes of stack memory that the compiler allows in a kernel, minus 1 KiB for
-/// alignment.
+/// The stack memory that the compiler allows in a kernel, minus 1 KiB for alignment.
 const ROOM: usize = (32 << 10) - 1024;
 
-/// A vector with one number for each of 16 keys or features.
 const LANES: Type = Type::lanes(KEYS, Element::F32);
 const PLACES: Type = Type::lanes(KEYS, Element::I32);
 
@@ -52,14 +47,13 @@ pub(crate) struct Attention {
     /// The product of all batch axes; `of_offset` batch indices share the same `offset`.
     batch: usize,
     of_offset: usize,
-    /// The number of query heads that share one key head.
+    /// Query heads per key head.
     group: usize,
     queries: usize,
     keys: usize,
-    /// The number of features of keys and of values.
     features: usize,
     values: usize,
-    /// The number of features of a result. The kernel computes the first features of each value.
+    /// The features of a result: the first ones of each value.
     kept: usize,
     offset: bool,
     causal: bool,
@@ -78,15 +72,11 @@ pub(crate) struct Attention {
     by_token: bool,
     /// The norm and the rotary embedding that the kernel applies to the queries.
     before: Prologue,
-    /// Whether the processor has instructions that multiply tiles of bf16.
     has_tiles: bool,
-    /// Whether a register contains 16 numbers of f32.
     has_long_vectors: bool,
 }
 
 impl Attention {
-    /// Returns the kernel for the attention `op`, or `None` if the kernel does not support the
-    /// fused operations before or after `op`.
     pub(crate) fn of(isa: Isa, op: &Sdpa, work: &FusedOp<'_>) -> Option<Self> {
         let operands = &work.types[..];
         let (offset, terms) = op.operands(operands);
@@ -157,13 +147,12 @@ impl Attention {
         self.prologue() + self.before.bindings()
     }
 
-    /// Returns the number of queries that read the keys of one key head.
+    /// The queries that read the keys of one key head.
     fn rows(&self) -> usize {
         self.group * self.queries
     }
 
-    /// The name under which tuning files store measurements of this attention. The prologue, the
-    /// sinks, the order of tokens and the number of kept features do not affect the name.
+    /// The name in tuning files. The prologue, the sinks, the order of tokens and `kept` do not affect it.
     pub(crate) fn name(&self) -> String {
         let mask = format!(
             "{}{}{}{}",
@@ -190,7 +179,6 @@ impl Attention {
         Tilings::new(self.name(), self.usual(), |tiling| self.fitted(tiling))
     }
 
-    /// Returns the default tiling, which a tuning file can replace.
     pub(crate) fn usual(&self) -> Tiling {
         // The kernel has at least two parts, so that two workers are busy.
         let most = self.plain_rows();
@@ -198,8 +186,8 @@ impl Attention {
         self.fitted(Tiling { parts: count(PARTS), rows: count(rows), panels: count(1), ahead: 0 })
     }
 
-    /// Returns the number of queries that the kernel processes together by default. The sums of the
-    /// queries fit into the registers at the same time, or are in memory.
+    /// The queries that are processed together by default. Their sums fit into the registers, or are in
+    /// memory.
     fn plain_rows(&self) -> usize {
         if self.is_wide() { self.wide_rows() } else { (16 / self.kept.div_ceil(KEYS)).clamp(1, 4) }
     }
@@ -213,15 +201,13 @@ impl Attention {
         Tiling { parts: count(parts), rows: count(rows), panels: count(1), ahead: 0 }
     }
 
-    /// Divides the queries of a key head into units, and returns the number of units and the number
-    /// of queries per unit. On processors without tile registers, a unit has `tile` queries.
+    /// The number of units into which the queries of a key head are divided, and the queries per unit.
     fn units(&self, tile: usize) -> (usize, usize) {
         let rows = if self.is_tiled() { self.tiled_rows() } else { tile };
         (self.rows().div_ceil(rows), rows)
     }
 
-    /// Returns the name and the MLIR code of the kernel for a tiling. The operands are q, k, v and
-    /// the offset, followed by the additional operands that [`FusedOp`] lists.
+    /// The operands are q, k, v and the offset, followed by those that [`FusedOp`] lists.
     pub(crate) fn kernel(&self, tiling: Tiling) -> (String, impl FnOnce() -> Kernel) {
         let tiling = self.fitted(tiling);
         let (rows, tile, workgroups) = (self.rows(), tiling.rows.get(), tiling.parts.get());
@@ -342,8 +328,7 @@ impl Attention {
         }
     }
 
-    /// Returns the index in memory of a query that belongs to a key head. If `row` is after the
-    /// last query, the function returns the index of the last query.
+    /// The index in memory of a query. After the last query, it is the index of the last one.
     fn row<'k>(&self, code: &'k Code, head: Value<'k>, row: Value<'k>) -> Row<'k> {
         let rows = self.rows();
         let row = row.min(code.index(rows - 1));
@@ -360,8 +345,7 @@ impl Attention {
         Row { by_head, by_token, from, place, head: of_token }
     }
 
-    /// Returns the score of the attention sink, with which the softmax of a query starts; `None` if
-    /// the attention has no sinks.
+    /// The attention sink's score, with which the softmax of a query starts.
     fn sink<'k>(&self, code: &'k Code, row: &Row<'k>) -> Option<Value<'k>> {
         self.sinks.then(|| {
             let sinks = code.binding(3 + usize::from(self.offset), self.element, self.heads * self.group);
@@ -369,7 +353,7 @@ impl Attention {
         })
     }
 
-    /// Returns the buffer of all queries before the prologue.
+    /// All queries before the prologue.
     fn operand<'k>(&self, code: &'k Code) -> Buffer<'k> {
         let token = self.tokens.map_or(self.heads * self.group * self.features, |tokens| tokens.stride);
         code.binding(0, self.element, self.batch / self.heads * self.queries * token)
@@ -380,7 +364,6 @@ impl Attention {
             .map(|(binding, numbers)| code.binding(binding, stored, self.batch * self.keys * numbers))
     }
 
-    /// Returns the token position of the first query of a head.
     fn offset<'k>(&self, code: &'k Code, head: Value<'k>) -> Value<'k> {
         let integer = Type::Scalar(Element::I32);
         match (self.offset, self.of_offset) {
@@ -393,17 +376,15 @@ impl Attention {
         }
     }
 
-    /// The first position whose key is still in the ring buffer. The position is negative if the
-    /// sequence has fewer tokens than the ring buffer has slots.
+    /// The first position whose key is in the ring buffer; negative while the buffer has free slots.
     fn oldest<'k>(&self, code: &'k Code, offset: Value<'k>) -> Value<'k> {
         offset + code.constant(offset.ty(), self.queries as f64 - self.keys as f64)
     }
 
-    /// Returns the range of keys that at least one of `count` queries may see. The range of keys
-    /// starts at the first key of a block of 16 keys.
+    /// The keys that at least one of `count` queries may see, from the start of a block of 16 keys.
     ///
-    /// Blocks of keys begin at the same positions for all queries, and in ring buffers of any
-    /// length. Therefore the kernel always adds the terms of a query's sums in the same order.
+    /// Blocks begin at the same positions for all queries and ring buffers, so sums are always added in the
+    /// same order.
     fn seen<'k>(
         &self,
         code: &'k Code,
@@ -433,7 +414,6 @@ impl Attention {
         from.place().divide(code.index(round)) * round..to.place()
     }
 
-    /// Returns the index of the key, and of the key's value, that the lane `lane` processes.
     fn key<'k>(&self, code: &'k Code, keys: Keys<'k>, lane: Value<'k>) -> Value<'k> {
         let length = code.index(self.keys);
         let whole = self.keys.is_multiple_of(KEYS);
@@ -446,9 +426,8 @@ impl Attention {
             }
     }
 
-    /// Loads one number for each of 16 keys, with zeros for the lanes after the last key. If the
-    /// ring buffer wraps around within the 16 keys, the function copies the numbers through the
-    /// buffer `between`.
+    /// One number for each of 16 keys, with zeros after the last key. Numbers on both sides of a ring
+    /// buffer's end go through `between`.
     fn of_keys<'k>(
         &self,
         code: &'k Code,
@@ -524,18 +503,15 @@ impl Attention {
     }
 }
 
-/// A group of queries that read the same keys, and that the kernel therefore processes together.
-/// The softmax state of the queries is in memory, so the same code works for every query.
+/// Queries that read the same keys. Their softmax state is in memory, so the same code works for each.
 struct Tile<'k> {
     rows: usize,
     queries: Queries<'k>,
     /// The token positions of the queries relative to the keys.
     positions: Buffer<'k>,
-    /// The intermediate state of the online softmax for each query. `largest` contains the largest
-    /// score so far, with the same number in all 16 lanes. `totals` contains the sums of weights so
-    /// far, where lane i sums the weights of the keys i, i + 16, and so on. `kept` contains the
-    /// factor by which the kernel multiplies the sums of earlier keys, with the same number in all
-    /// lanes. `weights` contains the softmax weights of the last 16 keys.
+    /// The online softmax of each query. `largest` is the largest score so far, in all 16 lanes. `totals`
+    /// sums weights, where lane i sums those of the keys i, i + 16, …. `kept` is the factor for the sums of
+    /// earlier keys, in all lanes. `weights` belong to the last 16 keys.
     largest: Buffer<'k>,
     totals: Buffer<'k>,
     kept: Buffer<'k>,
@@ -544,11 +520,8 @@ struct Tile<'k> {
     scales: Buffer<'k>,
 }
 
-/// The queries of a tile.
 enum Queries<'k> {
-    /// The sums of the queries fit into the registers.
     Narrow {
-        /// The buffer of all queries, and the prologue that the kernel applies to each query.
         read: Buffer<'k>,
         start: Box<Start<'k>>,
         /// The queries of the tile after the prologue.
@@ -582,14 +555,12 @@ impl<'k> Tile<'k> {
 }
 
 struct Row<'k> {
-    /// The index `by_head` numbers the queries head by head, and the index `by_token` numbers the
-    /// queries token by token.
+    /// `by_head` numbers the queries head by head, `by_token` token by token.
     by_head: Value<'k>,
     by_token: Value<'k>,
     from: Value<'k>,
     /// The index of a query among the queries of its head.
     place: Value<'k>,
-    /// The query's head.
     head: Value<'k>,
 }
 
@@ -602,9 +573,8 @@ struct Keys<'k> {
     base: Value<'k>,
 }
 
-/// Adds lanes of several vectors, until one vector contains the sums of all. In each vector, runs of
-/// `width` lanes belong to the same sum. Each step adds the halves of these runs, and joins two
-/// vectors with halved runs into one.
+/// Adds lanes of several vectors until one vector contains the sums of all. Runs of `width` lanes belong to
+/// the same sum. Each step adds the halves of the runs, and joins two vectors into one.
 fn sums<'k>(vectors: &[Value<'k>], mut width: usize) -> Value<'k> {
     let mut vectors = vectors.to_vec();
     while vectors.len() > 1 {
@@ -616,9 +586,8 @@ fn sums<'k>(vectors: &[Value<'k>], mut width: usize) -> Value<'k> {
     vectors[0]
 }
 
-/// Returns the lane numbers for two shuffles of two vectors, whose lanes form runs of `width`
-/// lanes. The first shuffle selects the first half of each run of lanes, and the second shuffle
-/// selects the second half. Both lists begin with lanes of the first vector.
+/// The lane numbers of two shuffles of two vectors with runs of `width` lanes: one for the first half of each
+/// run, and one for the second.
 fn halves(width: usize) -> [Vec<usize>; 2] {
     let of = |half: usize| (0..2 * KEYS).filter(|lane| lane % width / (width / 2) == half).collect();
     [of(0), of(1)]

@@ -6,14 +6,12 @@ use std::ops::Range;
 use super::{Attention, KEYS, Keys, LANES, Tile};
 use crate::code::{Buffer, Code, Element, Type, Value};
 
-/// The number of vectors of 16 features that a pass over 16 keys adds to sums in memory. The sums of
-/// a pass are in registers.
+/// The most vectors of 16 features in a pass over 16 keys. Their sums are in registers.
 const PASS: usize = 16;
 
 impl Attention {
-    /// Computes the sums in registers, and stores the quotients by the softmax totals. The function
-    /// `weighted` computes the softmax weights of 16 keys, and `place` returns the index of a
-    /// query's result.
+    /// Stores the sums divided by the softmax totals. `weighted` computes the softmax weights of 16 keys, and
+    /// `place` the index of a query's result.
     pub(super) fn sum_in_registers<'k>(
         &self,
         code: &'k Code,
@@ -43,7 +41,6 @@ impl Attention {
         }
     }
 
-    /// Computes the same as [`sum_in_registers`](Self::sum_in_registers) with sums in memory.
     pub(super) fn sum_in_memory<'k>(
         &self,
         code: &'k Code,
@@ -89,8 +86,8 @@ impl Attention {
         }
     }
 
-    /// Calls `body` for groups of a value's features, with the first feature and the number of
-    /// features. The sums of `rows` queries and of the features of a group are about PASS vectors.
+    /// Calls `body` with the first feature and the number of features of groups, whose sums for `rows`
+    /// queries are about PASS vectors.
     fn passes<'k>(&self, code: &'k Code, rows: usize, body: impl Fn(Value<'k>, usize)) {
         let width = ((PASS / rows).max(1) * KEYS).next_multiple_of(self.wide_step());
         let whole = self.kept / width * width;
@@ -100,8 +97,8 @@ impl Attention {
         }
     }
 
-    /// Multiplies features of the value vectors of 16 keys by the softmax `weights` of each query,
-    /// and adds the products to the sums of the queries. The features begin with the feature `from`.
+    /// Adds the values of 16 keys times the softmax `weights` to the sums of each query, from the feature
+    /// `from`.
     fn weigh<'k>(
         &self,
         code: &'k Code,

@@ -15,8 +15,7 @@ use crate::isa::{bf16_pairs, transposed};
 use crate::math::exp;
 use crate::prologue::Start;
 
-/// The number of features of a query, or of keys, that one tile register with bf16 numbers
-/// contains.
+/// The features of a query or of keys in one tile register of bf16.
 const TILE: usize = LINE / 2;
 
 /// A vector of sixteen 32-bit words, each with a pair of bf16.
@@ -34,11 +33,10 @@ const VALUES: usize = 6;
 /// The memory in which a worker keeps the state of its current queries, in tiles of 16 queries.
 #[derive(Clone, Copy)]
 pub(super) struct Held<'k> {
-    /// The queries as `[tiles, 16 pairs of features, features / 32, 16 queries]`, where each
-    /// element contains two features.
+    /// `[tiles, 16 pairs of features, features / 32, 16 queries]`, with two features per element.
     queries: Buffer<'k>,
-    /// For each query: its position, the largest score so far, the sum of weights so far, and the
-    /// factor for the sums of earlier keys.
+    /// Each query's position, largest score so far, sum of weights so far, and factor for the sums of earlier
+    /// keys.
     positions: Buffer<'k>,
     largest: Buffer<'k>,
     totals: Buffer<'k>,
@@ -48,10 +46,9 @@ pub(super) struct Held<'k> {
     keys: Buffer<'k>,
     /// The softmax weights of 32 keys, as `[tiles, 16 queries, 32]`.
     weights: Buffer<'k>,
-    /// Sixteen features of 32 value vectors, where the numbers of two consecutive keys alternate in
-    /// memory: `[16, 16, 2]`.
+    /// 16 features of 32 value vectors, with the numbers of two consecutive keys alternating: `[16, 16, 2]`.
     values: Buffer<'k>,
-    /// The weighted sums of values, as `[tiles, values / 16, 16 queries, 16]`.
+    /// `[tiles, values / 16, 16 queries, 16]`.
     sums: Buffer<'k>,
 }
 
@@ -97,7 +94,6 @@ impl Attention {
         ROOM.saturating_sub(shared + plain) / of_tile
     }
 
-    /// The number of queries that a worker processes together.
     pub(super) fn tiled_rows(&self) -> usize {
         ROWS * self.most_tiles().min(TOGETHER).min(self.rows().div_ceil(ROWS))
     }
@@ -174,8 +170,7 @@ impl Attention {
         });
     }
 
-    /// Transposes 16 queries in place. Every 32 features of the 16 queries become a tile with two
-    /// features per line.
+    /// Transposes 16 queries in place. Every 32 features become a tile with two features per line.
     fn turn<'k>(&self, code: &'k Code, queries: Buffer<'k>, at: Value<'k>) {
         code.repeat(code.index(0)..code.index(self.features), TILE, |feature| {
             let places: Vec<Value<'k>> = (0..ROWS).map(|i| at + feature + i * self.features).collect();
@@ -186,8 +181,7 @@ impl Attention {
         });
     }
 
-    /// Computes the token positions of 32 keys. For a key that no query may see, the function
-    /// returns a position after the positions of all queries.
+    /// The positions of 32 keys. A key that no query may see gets a position after those of all queries.
     fn place_keys<'k>(
         &self,
         code: &'k Code,
@@ -205,7 +199,6 @@ impl Attention {
         }
     }
 
-    /// Returns the token positions of the keys in 16 consecutive slots.
     fn positions<'k>(&self, code: &'k Code, slots: Value<'k>, end: Value<'k>) -> Value<'k> {
         if !self.ring {
             return slots;
@@ -237,8 +230,7 @@ impl Attention {
         }
     }
 
-    /// Computes the softmax weights of 32 keys for 16 queries, and the factor that scales each
-    /// query's sums of earlier keys.
+    /// The softmax weights of 32 keys for 16 queries, and the factors for the sums of earlier keys.
     fn weigh_keys<'k>(&self, code: &'k Code, held: Held<'k>, tile: Value<'k>) {
         const ROUND: usize = 4;
         let one = code.constant(PLACES, 1.0);
@@ -296,8 +288,7 @@ impl Attention {
         });
     }
 
-    /// Arranges 16 features of each of 32 value vectors, so that the numbers of two consecutive
-    /// keys alternate in memory.
+    /// Arranges 16 features of 32 value vectors so that the numbers of two consecutive keys alternate.
     fn pair_values<'k>(&self, code: &'k Code, to: Buffer<'k>, (v, at): (Buffer<'k>, Value<'k>)) {
         let order: Vec<usize> = (0..ROWS).flat_map(|lane| [lane, ROWS + lane]).collect();
         for pair in 0..ROWS {

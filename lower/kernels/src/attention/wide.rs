@@ -12,28 +12,23 @@ use crate::packing::Packing;
 /// The largest number of features of a value whose sums are in registers.
 const NARROW: usize = 256;
 
-/// The largest number of queries that the kernel processes together. The registers hold their
-/// products with [`TOGETHER`] keys.
+/// The most queries processed together: the registers hold their products with [`TOGETHER`] keys.
 const MOST_ROWS: usize = 5;
 
-/// The number of keys that the kernel multiplies by several queries together.
 const TOGETHER: usize = 4;
 
 /// The number of bf16 numbers in 16 pairs.
 const PAIRS: usize = 2 * KEYS;
 
-/// The memory for queries with many features.
 #[derive(Clone, Copy)]
 pub(super) struct WideTile<'k> {
-    /// All queries in f32, after the prologue. [`Attention::apart`] prepares the queries. If
-    /// [`Attention::is_paired`] returns true, the features with even numbers come first in each
-    /// group of 32 features.
+    /// All queries in f32 after the prologue, prepared by [`Attention::apart`]. If [`Attention::is_paired`],
+    /// even features come first in each group of 32.
     queries: Buffer<'k>,
-    /// The products of queries and 16 keys, as `[queries, 4, 16]`. A vector contains the products
-    /// of a query and 4 keys, and 4 numbers of the vector are still to be added for each key.
+    /// The products with 16 keys, `[queries, 4, 16]`. A vector has 4 keys, with 4 numbers still to be added
+    /// for each.
     products: Buffer<'k>,
-    /// The weighted sums of values, as `[queries, padded features]`, in the order of the features in
-    /// `queries`.
+    /// `[queries, padded features]`, in the order of the features in `queries`.
     pub(super) sums: Buffer<'k>,
 }
 
@@ -53,9 +48,7 @@ impl Attention {
         self.values > NARROW
     }
 
-    /// Whether the kernel converts the bf16 numbers of keys and values in pairs. To convert a pair to
-    /// f32, the processor shifts the first number, and masks the second number. The conversion of
-    /// single numbers takes twice as many instructions.
+    /// Whether pairs of bf16 become f32 by a shift and a mask, which takes half as many instructions.
     pub(super) fn is_paired(&self) -> bool {
         self.is_wide()
             && self.element == Element::Bf16
@@ -64,9 +57,8 @@ impl Attention {
             && self.kept.is_multiple_of(PAIRS)
     }
 
-    /// Loads the first `left` of the next numbers as vectors of 16 f32: one vector, or two vectors
-    /// if the kernel converts pairs of numbers. The first of two vectors contains the numbers with
-    /// even indices.
+    /// Loads the first `left` of the next numbers as 16 f32, or as two vectors (even and odd indices) if
+    /// paired.
     pub(super) fn load_wide<'k>(&self, buffer: Buffer<'k>, at: Value<'k>, left: usize) -> Vec<Value<'k>> {
         if !self.is_paired() {
             return vec![buffer.load_floats(at, left)];
@@ -75,7 +67,6 @@ impl Attention {
         vec![bf16_of_pairs(pairs, 0), bf16_of_pairs(pairs, 1)]
     }
 
-    /// The number of numbers that [`load_wide`](Self::load_wide) loads.
     pub(super) fn wide_step(&self) -> usize {
         if self.is_paired() { PAIRS } else { KEYS }
     }
@@ -85,22 +76,21 @@ impl Attention {
         self.kept.next_multiple_of(KEYS)
     }
 
-    /// The number of bytes of memory that the kernel needs for each of several wide queries.
     fn wide_bytes(&self) -> usize {
         let lanes = 4 + KEYS / TOGETHER;
         4 * (self.padded() + lanes * KEYS + 1)
     }
 
-    /// The number of queries that the kernel processes together. Their state fits into a worker's
-    /// memory, and two workers receive the same number of queries if possible.
+    /// The queries processed together. Their state fits into a worker's memory, and two workers get the same
+    /// number if possible.
     pub(super) fn wide_rows(&self) -> usize {
         let most = (ROOM / self.wide_bytes()).clamp(1, MOST_ROWS);
         let units = self.rows().div_ceil(most).next_multiple_of(2);
         self.rows().div_ceil(units)
     }
 
-    /// Returns the kernel that applies the prologue to all queries and converts the queries to f32;
-    /// `None` if the attention kernel reads the queries itself.
+    /// The kernel that applies the prologue to all queries and converts them to f32, unless attention reads
+    /// them itself.
     pub(crate) fn apart(&self) -> Option<Packing<'_>> {
         if !self.is_wide() {
             return None;
@@ -142,8 +132,7 @@ impl Attention {
         Some(Packing { name, ty, operands, kernel: Box::new(kernel) })
     }
 
-    /// Emits a loop over the features of a query, whose body loads the features with
-    /// [`load_wide`](Self::load_wide).
+    /// Loops over the features of a query, loaded by [`load_wide`](Self::load_wide).
     fn wide_chunks<'k>(
         &self,
         code: &'k Code,
@@ -157,9 +146,8 @@ impl Attention {
         code.fold(features, PAIRS, first, |at, carried| body(at, PAIRS, carried))
     }
 
-    /// Multiplies the queries of a tile by 16 keys, and stores the partly added products. The
-    /// function [`products`](Self::products) adds the rest. `first` is the index of the tile's first
-    /// query among all queries of its key head.
+    /// Multiplies queries by 16 keys, and stores partly added products, which [`products`](Self::products)
+    /// finishes. `first` is the tile's first query among those of its key head.
     pub(super) fn multiply<'k>(
         &self,
         code: &'k Code,

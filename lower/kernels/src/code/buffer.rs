@@ -7,7 +7,7 @@ impl<'k> Buffer<'k> {
         format!("memref<{}x{}>", self.length, self.element.name())
     }
 
-    /// Loads consecutive elements from the buffer, one element for each lane of the vector type.
+    /// Consecutive elements, one for each lane.
     pub(crate) fn load(&self, at: Value<'k>, ty: Type) -> Value<'k> {
         assert_eq!(ty.element(), Some(self.element), "a load of other elements");
         match ty {
@@ -18,15 +18,13 @@ impl<'k> Buffer<'k> {
         }
     }
 
-    /// Loads the first `count` elements from the buffer, and sets the lanes after the first `count`
-    /// lanes to zero.
+    /// The first `count` elements, with zeros in the other lanes.
     pub(crate) fn load_first(&self, at: Value<'k>, ty: Type, count: usize) -> Value<'k> {
         let Type::Vector(lanes, _) = ty else { unreachable!("a scalar is loaded whole") };
         self.load_masked(at, ty, self.code.first_lanes(self.code.index(count), lanes))
     }
 
-    /// Loads the elements that a mask selects from the buffer, and sets the lanes that the mask
-    /// does not select to zero.
+    /// The elements that the mask selects, with zeros in the other lanes.
     pub(crate) fn load_masked(&self, at: Value<'k>, ty: Type, mask: Value<'k>) -> Value<'k> {
         let (zero, own) = (self.code.constant(ty, 0.0), self.ty());
         self.code.read(
@@ -38,21 +36,18 @@ impl<'k> Buffer<'k> {
         )
     }
 
-    /// Loads 16 numbers. If only `left` numbers remain in the buffer, the function sets the lanes
-    /// after the first `left` lanes to zero.
+    /// 16 numbers, with zeros after the first `left` ones.
     pub(crate) fn load_lanes(&self, at: Value<'k>, left: usize) -> Value<'k> {
         let ty = Type::lanes(16, self.element);
         if left >= 16 { self.load(at, ty) } else { self.load_first(at, ty, left) }
     }
 
-    /// Loads 16 numbers from the buffer, and converts the numbers to f32. If only `left` numbers
-    /// remain in the buffer, the function sets the lanes after the first `left` lanes to zero.
+    /// 16 numbers as f32, with zeros after the first `left` ones.
     pub(crate) fn load_floats(&self, at: Value<'k>, left: usize) -> Value<'k> {
         self.load_lanes(at, left).convert(Element::F32)
     }
 
-    /// Stores 16 lanes of a vector in the buffer, or only the first `left` lanes if fewer than 16
-    /// numbers remain.
+    /// Stores the first `left` lanes of 16.
     pub(crate) fn store_lanes(&self, at: Value<'k>, value: Value<'k>, left: usize) {
         match left {
             16.. => self.store(at, value),
@@ -60,7 +55,6 @@ impl<'k> Buffer<'k> {
         }
     }
 
-    /// Stores the lanes of a vector in the buffer.
     pub(crate) fn store(&self, at: Value<'k>, value: Value<'k>) {
         assert_eq!(value.ty.element(), Some(self.element), "a store of other elements");
         match value.ty {
@@ -73,12 +67,11 @@ impl<'k> Buffer<'k> {
         }
     }
 
-    /// Stores the bits of a value in the buffer, as elements of another type.
+    /// Stores the bits as elements of another type.
     pub(crate) fn store_bits(&self, at: Value<'k>, value: Value<'k>) {
         self.store(at, value.bits(Type::lanes(value.ty.bits() / self.element.bits(), self.element)));
     }
 
-    /// Stores the lanes that a mask selects in the buffer.
     pub(crate) fn store_masked(&self, at: Value<'k>, mask: Value<'k>, value: Value<'k>) {
         self.code.line(format_args!(
             "vector.maskedstore {self}[{at}], {mask}, {value} : {}, {}, {}",
@@ -93,8 +86,7 @@ impl<'k> Buffer<'k> {
         self.code.value(Type::Index, start) + at * (self.element.bits() / 8)
     }
 
-    /// Emits an instruction that prefetches a cache line into the first-level cache. The processor
-    /// ignores a prefetch from an address after the end of the memory.
+    /// Prefetches a line into the first-level cache. Addresses after the end of the memory are ignored.
     pub(crate) fn prefetch(&self, at: Value<'k>) {
         self.code.line(format_args!("memref.prefetch {self}[{at}], read, locality<3>, data : {}", self.ty()));
     }

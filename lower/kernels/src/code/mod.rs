@@ -59,10 +59,9 @@ impl Display for Element {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Type {
-    /// The type of an index or of a number of items.
     Index,
     Scalar(Element),
-    /// The type of a vector with the given number of lanes and the given element type.
+    /// Lanes and element type.
     Vector(usize, Element),
 }
 
@@ -108,23 +107,18 @@ impl Display for Type {
     }
 }
 
-/// The indentation of a kernel's statements in the MLIR text.
 const INDENT: &str = "        ";
 
-/// Contains the statements of a kernel while Rust code generates the kernel.
+/// The statements of a kernel that is being generated.
 pub(crate) struct Code {
     text: RefCell<String>,
-    /// The SSA names of the constants in the kernel. The kernel declares each constant once at its
-    /// beginning, because many constants slow the compiler down.
+    /// SSA names, declared once at the kernel's beginning, because many constants slow the compiler down.
     constants: RefCell<BTreeMap<String, usize>>,
-    /// The SSA names of the constant indices in the kernel, by the number that each index
-    /// represents.
+    /// SSA names of constant indices, by number.
     places: RefCell<BTreeMap<usize, usize>>,
-    /// Maps the right-hand side of a statement to the name of its value, if the value depends only
-    /// on operands. Each loop body computes the same value at most once.
+    /// The values of statements that depend only on operands, by right-hand side; one scope per loop body.
     written: RefCell<Vec<BTreeMap<String, usize>>>,
-    /// Local memory, which the kernel allocates at its beginning. An allocation inside a loop would
-    /// take more memory in every iteration.
+    /// Local memory, allocated at the beginning: in a loop, each iteration would take more.
     scratch: RefCell<Vec<String>>,
     next: Cell<usize>,
 }
@@ -191,8 +185,7 @@ impl Code {
         self.next.replace(self.next.get() + 1)
     }
 
-    /// Emits a statement that reads memory or processor state, and whose result can therefore
-    /// change between two executions.
+    /// A statement that reads memory or processor state, so that its result can change between executions.
     fn read(&self, ty: Type, right: impl Display) -> Value<'_> {
         let name = self.fresh();
         self.line(format_args!("%{name} = {right}"));
@@ -224,14 +217,13 @@ impl Code {
         self.written.borrow_mut().pop();
     }
 
-    /// Returns a constant index, or a constant number of items.
     pub(crate) fn index(&self, n: usize) -> Value<'_> {
         let value = self.constant_value(Type::Index, format!("arith.constant {n} : index"));
         self.places.borrow_mut().insert(value.name.0, n);
         value
     }
 
-    /// Returns a vector constant with the same number in every lane.
+    /// The same number in every lane.
     pub(crate) fn constant(&self, ty: Type, number: f64) -> Value<'_> {
         let mut text = if ty.is_float() { format!("{number:?}") } else { format!("{number}") };
         // MLIR requires a decimal point in floats.
@@ -244,13 +236,12 @@ impl Code {
         }
     }
 
-    /// Returns the index of the workgroup, which selects the part of the work that one call of the
-    /// kernel computes.
+    /// The index that selects this call's part of the work.
     pub(crate) fn workgroup(&self) -> Value<'_> {
         self.read(Type::Index, "stream.dispatch.workgroup.id[0] : index")
     }
 
-    /// Returns the memory of an operand or a result of the kernel.
+    /// The memory of an operand or a result.
     pub(crate) fn binding(&self, index: usize, element: Element, length: usize) -> Buffer<'_> {
         let (zero, name) = (self.index(0), self.fresh());
         let buffer = Buffer { code: self, name, length, element };
@@ -261,8 +252,7 @@ impl Code {
         buffer
     }
 
-    /// Allocates local memory that is aligned to a cache line. The compiler allows 32 KiB of local memory per
-    /// kernel.
+    /// Local memory aligned to a cache line. The compiler allows 32 KiB per kernel.
     pub(crate) fn scratch(&self, element: Element, length: usize) -> Buffer<'_> {
         let name = self.fresh();
         let buffer = Buffer { code: self, name, length, element };
@@ -275,7 +265,6 @@ impl Code {
         buffer
     }
 
-    /// Emits a loop over a range of indices.
     pub(crate) fn repeat<'k>(&'k self, range: Range<Value<'k>>, step: usize, body: impl FnOnce(Value<'k>)) {
         self.fold(range, step, &[], |at, _| {
             body(at);
@@ -283,8 +272,7 @@ impl Code {
         });
     }
 
-    /// Emits a loop that computes the values of each iteration from the values of the previous
-    /// iteration.
+    /// A loop that computes new values from those of the previous iteration.
     pub(crate) fn fold<'k>(
         &'k self,
         range: Range<Value<'k>>,
@@ -328,15 +316,13 @@ impl Code {
         self.numbers(ty, &(0..lanes).collect::<Vec<_>>())
     }
 
-    /// A vector with a constant number per lane.
     pub(crate) fn numbers(&self, ty: Type, numbers: &[impl Display]) -> Value<'_> {
         let numbers = numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         self.constant_value(ty, format!("arith.constant dense<[{numbers}]> : {ty}"))
     }
 
-    /// Emits a loop over `count` items in blocks of `length` items, where the last block can be
-    /// shorter. The loop body receives the index of the first item in the block, and the number of
-    /// items in the block.
+    /// Loops over blocks of `length` items; the last may be shorter. The body gets the first item and the
+    /// number of items.
     pub(crate) fn runs<'k>(&'k self, count: usize, length: usize, body: impl Fn(Value<'k>, usize)) {
         let whole = count / length * length;
         if whole > 0 {
@@ -347,8 +333,7 @@ impl Code {
         }
     }
 
-    /// Emits a loop over `count` numbers in blocks of 16. The loop body receives the index of the
-    /// first number in the block, and the number of remaining numbers.
+    /// Loops over blocks of 16 numbers. The body gets the first index and the count of remaining numbers.
     pub(crate) fn chunks<'k>(&'k self, count: usize, body: impl Fn(Value<'k>, usize)) {
         self.fold_chunks(count, &[], |at, left, _| {
             body(at, left);
@@ -356,8 +341,7 @@ impl Code {
         });
     }
 
-    /// Emits a loop over `count` numbers in blocks of 16, where each iteration computes new values
-    /// from the previous values.
+    /// [`chunks`](Self::chunks) that compute new values from those of the previous block.
     pub(crate) fn fold_chunks<'k>(
         &'k self,
         count: usize,
@@ -376,15 +360,13 @@ impl Code {
         carried
     }
 
-    /// Emits a call of a processor instruction by its LLVM name.
+    /// Calls an instruction by its LLVM name.
     pub(crate) fn instruction<'k>(&'k self, name: &str, operands: &[Value<'k>], ty: Type) -> Value<'k> {
         let names = operands.iter().map(Value::to_string).collect::<Vec<_>>().join(", ");
         let types = operands.iter().map(|o| o.ty.to_string()).collect::<Vec<_>>().join(", ");
         self.read(ty, format_args!("llvm.call_intrinsic \"{name}\"({names}) : ({types}) -> {ty}"))
     }
 
-    /// Emits a conditional statement with a body for a true condition and a body for a false
-    /// condition.
     pub(crate) fn either<'k>(&'k self, condition: Value<'k>, yes: impl FnOnce(), no: impl FnOnce()) {
         self.line(format_args!("scf.if {condition} {{"));
         self.indented(yes);
@@ -393,10 +375,8 @@ impl Code {
         self.line("}");
     }
 
-    /// Emits an instruction in assembly (Intel's notation), for instructions that have no name in
-    /// LLVM. In the assembly text, `$0`, `$1`, … represent the registers of the operands, which are
-    /// indices and addresses. LLVM assumes that the assembly instruction can read and write any
-    /// memory.
+    /// An instruction in Intel's notation that has no LLVM name. `$0`, `$1`, … are the registers of the
+    /// operands (indices and addresses). LLVM assumes that it reads and writes any memory.
     pub(crate) fn assembly(&self, instruction: &str, operands: &[Value<'_>]) {
         let registers = "r,".repeat(operands.len());
         let operands = self.words(operands);
@@ -405,10 +385,8 @@ impl Code {
         ));
     }
 
-    /// Emits a barrier: passes the value through a vector register of x86-64, so that LLVM's
-    /// optimizer does not know how the value was computed. LLVM does not move additions across the
-    /// barrier. Without the barrier, LLVM computes all products before the sums, and has to store
-    /// the products in memory.
+    /// Hides how the value was computed, by a vector register of x86-64. Otherwise LLVM moves additions,
+    /// computes all products before the sums, and has to store the products in memory.
     pub(crate) fn opaque<'k>(&'k self, value: Value<'k>) -> Value<'k> {
         let ty = value.ty;
         let assembly =
@@ -449,7 +427,6 @@ impl Code {
         (left < 16).then(|| self.first_lanes(self.index(left), 16))
     }
 
-    /// The mask that selects only the first `count` lanes.
     pub(crate) fn first_lanes<'k>(&'k self, count: Value<'k>, lanes: usize) -> Value<'k> {
         let ty = Type::lanes(lanes, Element::I1);
         self.value(ty, format_args!("vector.create_mask {count} : {ty}"))

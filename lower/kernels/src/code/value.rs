@@ -26,8 +26,7 @@ impl<'k> Value<'k> {
         self.code.value(self.ty, format_args!("{op} {self}, {other} : {}", self.ty))
     }
 
-    /// Returns the result of an index operation, if the result is an operand or a constant and
-    /// therefore needs no statement.
+    /// The result of an index operation, if it is an operand or a constant.
     fn folded(self, op: &str, other: Self) -> Option<Self> {
         let number = |n: usize| self.code.index(n);
         Some(match (op, self.known(), other.known()) {
@@ -43,8 +42,7 @@ impl<'k> Value<'k> {
         })
     }
 
-    /// Returns the number that a constant index represents; `None` for a value that is not a
-    /// constant index.
+    /// The number of a constant index.
     fn known(self) -> Option<usize> {
         self.code.places.borrow().get(&self.name.0).copied()
     }
@@ -61,10 +59,8 @@ impl<'k> Value<'k> {
         self.unary("math.sqrt")
     }
 
-    /// Rounds a number to the nearest whole number. A number halfway between two whole numbers is
-    /// rounded to the even number. The function uses LLVM's intrinsic, which is a single
-    /// instruction. The function does not use `math.roundeven`, because `iree-compile` turns
-    /// `math.roundeven` into 35 instructions.
+    /// Rounds to the nearest whole number, halves to even. LLVM's intrinsic is one instruction, but
+    /// `iree-compile` turns `math.roundeven` into 35.
     pub(crate) fn round(self) -> Self {
         let call =
             format_args!("llvm.call_intrinsic \"llvm.roundeven\"({self}) : ({}) -> {}", self.ty, self.ty);
@@ -101,23 +97,23 @@ impl<'k> Value<'k> {
         self.binary("", "arith.shli", self.code.constant(self.ty, bits as f64))
     }
 
-    /// Shifts bits to lower positions; the highest bits become zero.
+    /// The highest bits become zero.
     pub(crate) fn shift_right(self, bits: usize) -> Self {
         self.binary("", "arith.shrui", self.code.constant(self.ty, bits as f64))
     }
 
-    /// Shifts the bits of each lane to lower positions, by a separate number of bits per lane.
+    /// A separate number of bits per lane.
     pub(crate) fn shift_right_by(self, bits: Self) -> Self {
         self.binary("", "arith.shrui", bits)
     }
 
-    /// Computes self · factor + addend, and rounds only once.
+    /// self · factor + addend, rounded once.
     pub(crate) fn multiply_add(self, factor: Self, addend: Self) -> Self {
         assert!(self.ty == factor.ty && self.ty == addend.ty, "operands of different types");
         self.code.value(self.ty, format_args!("math.fma {self}, {factor}, {addend} : {}", self.ty))
     }
 
-    /// In each lane, selects `self` if `condition` is true, otherwise `other`.
+    /// Per lane, `self` if `condition` is true, otherwise `other`.
     pub(crate) fn or_else(self, condition: Self, other: Self) -> Self {
         let types = match condition.ty {
             Type::Vector(..) => format!("{}, {}", condition.ty, self.ty),
@@ -145,7 +141,7 @@ impl<'k> Value<'k> {
         self.reduce(if self.ty.is_float() { "maximumf" } else { "maxsi" })
     }
 
-    /// Returns the bits that are set in at least one lane.
+    /// The bits that are set in at least one lane.
     pub(crate) fn bits_of_any_lane(self) -> Self {
         self.reduce("or")
     }
@@ -156,7 +152,6 @@ impl<'k> Value<'k> {
         self.code.value(ty, format_args!("vector.reduction <{kind}>, {self} : {} into {ty}", self.ty))
     }
 
-    /// Returns a vector that contains the scalar in every lane.
     pub(crate) fn broadcast(self, lanes: usize) -> Self {
         let Type::Scalar(element) = self.ty else { unreachable!("one number is repeated") };
         self.cast("vector.broadcast", Type::Vector(lanes, element))
@@ -168,26 +163,22 @@ impl<'k> Value<'k> {
         self.code.value(ty, format_args!("vector.extract {self}[{lane}] : {ty} from {}", self.ty))
     }
 
-    /// Returns a range of consecutive lanes.
     pub(crate) fn slice(self, lanes: Range<usize>) -> Self {
         self.pick(self, &lanes.collect::<Vec<_>>())
     }
 
-    /// Returns the first half of the lanes for the argument 0, or the second half for the argument
-    /// 1.
+    /// The first half of the lanes for 0, the second for 1.
     pub(crate) fn half(self, half: usize) -> Self {
         let Type::Vector(lanes, _) = self.ty else { unreachable!("only vectors have lanes") };
         self.slice(half * lanes / 2..(half + 1) * lanes / 2)
     }
 
-    /// Returns a vector with the lanes of this vector, followed by the lanes of another vector.
     pub(crate) fn followed_by(self, other: Self) -> Self {
         let Type::Vector(lanes, _) = self.ty else { unreachable!("only vectors have lanes") };
         self.pick(other, &(0..2 * lanes).collect::<Vec<_>>())
     }
 
-    /// Shuffles the lanes of two vectors. The lane numbers continue from this vector to `other`:
-    /// the first lane of `other` follows the last lane of this vector.
+    /// Shuffles the lanes of two vectors, numbered from this vector on to `other`.
     pub(crate) fn pick(self, other: Self, lanes: &[usize]) -> Self {
         let Type::Vector(_, element) = self.ty else { unreachable!("only vectors have lanes") };
         assert_eq!(self.ty, other.ty, "operands of different types");
@@ -197,8 +188,7 @@ impl<'k> Value<'k> {
             .value(ty, format_args!("vector.shuffle {self}, {other} [{order}] : {}, {}", self.ty, other.ty))
     }
 
-    /// Reinterprets the bits of the value as a value of another type. The function first converts a
-    /// scalar to a vector with one lane.
+    /// Reinterprets the bits. A scalar first becomes a vector of one lane.
     pub(crate) fn bits(self, ty: Type) -> Self {
         assert_eq!(self.ty.bits(), ty.bits(), "other bits");
         match (self.ty, ty) {
@@ -209,8 +199,7 @@ impl<'k> Value<'k> {
         }
     }
 
-    /// Converts the value to another element type, with rounding if necessary. Integers keep their
-    /// lower bits if the new type is narrower.
+    /// Rounds if necessary. Integers keep their lower bits if the new type is narrower.
     pub(crate) fn convert(self, element: Element) -> Self {
         let Some(from) = self.ty.element() else { unreachable!("places are not converted") };
         let ty = self.ty.with_element(element);
@@ -236,7 +225,6 @@ impl<'k> Value<'k> {
         self.cast("arith.extui", self.ty.with_element(Element::I32))
     }
 
-    /// Converts an integer to an index of the kernel language.
     pub(crate) fn place(self) -> Self {
         self.cast("arith.index_cast", Type::Index)
     }

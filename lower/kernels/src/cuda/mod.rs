@@ -10,79 +10,67 @@ use std::fmt::Write as _;
 use ops::ops::WeightStyle;
 use ops::{ElementType, Operand, Statements, TensorType};
 
-/// The PTX code of all kernels, which nvcc compiled from `decode.cu`.
+/// Compiled from `decode.cu` by nvcc.
 const PTX: &str = include_str!("decode.ptx");
 
-/// The largest number of vectors that a kernel multiplies by a weight in one call.
+/// The most vectors multiplied by a weight in one call.
 pub const CUDA_VECTORS: usize = 8;
 
 /// The number of bf16 numbers that a CUDA block keeps in shared memory: `STAGED` in `decode.cu`.
 const KEPT: usize = 18_432;
-/// The number of threads per block, for matmuls and for attention. `decode.cu` defines the numbers
-/// of threads as `THREADS` and as 32 times `READERS`.
+/// Threads per block: `THREADS`, and 32 times `READERS`, in `decode.cu`.
 const THREADS: usize = 256;
 const ATTENTION_THREADS: usize = 512;
 /// The number of rows of a weight that a block multiplies together: `TILE` in `decode.cu`.
 const TILE: usize = 8;
-/// The largest number of token positions that a CUDA block reads in the KV cache: `POSITIONS` in
-/// `decode.cu`.
+/// The most token positions that a block reads in the KV cache: `POSITIONS` in `decode.cu`.
 const POSITIONS: usize = 1024;
-/// If a weight has more tiles than `MOST_BLOCKS`, the kernel runs with only `BLOCKS` CUDA blocks,
-/// and each block computes several tiles. An H100 has 132 streaming multiprocessors.
+/// With more tiles, each of `BLOCKS` blocks computes several. An H100 has 132 streaming multiprocessors.
 const MOST_BLOCKS: usize = 4 * 132;
 const BLOCKS: usize = 2 * 132;
 
-/// A kernel for an NVIDIA GPU, and the sizes of its tensors. All tensors have the element type
-/// bf16, except tensors of integers.
+/// A kernel for an NVIDIA GPU. All tensors are bf16, except tensors of integers.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CudaKernel {
-    /// `x · weightᵀ`. The operands are the activations x, the norm's weight (if there is a norm),
-    /// and the weight matrix.
+    /// `x · weightᵀ`. Operands: x, the norm's weight (if any), the weight.
     Linear(CudaProduct),
-    /// `x · weightᵀ + residual`, where x is not normalized. The operands are the activations x, the
-    /// weight matrix and the residual.
+    /// `x · weightᵀ + residual`, x not normalized. Operands: x, the weight, the residual.
     Residual(CudaProduct),
-    /// Three matmuls of the same normalized x with three weights. The operands are x, the norm's
-    /// weight and the three weights. The two fields contain the numbers of rows of the second and
-    /// the third weight.
+    /// Three matmuls of the same normalized x, with the rows of the second and third weight. Operands: x, the
+    /// norm's weight, the three weights.
     Three(CudaProduct, [usize; 2]),
-    /// `silu(x · gateᵀ) · (x · upᵀ)`, where x is normalized. The operands are x, the norm's weight,
-    /// gate and up.
+    /// `silu(x · gateᵀ) · (x · upᵀ)`, x normalized. Operands: x, the norm's weight, gate, up.
     Gated(CudaProduct),
-    /// Applies the rotary embedding to the query and the key of one new token per sequence, appends
-    /// to the caches, and computes attention. The operands are the queries, the new keys and
-    /// values, cosines, sines, start, count, the key cache and the value cache. If an append has no
-    /// operand `count`, pass `start` as the count too; the kernel then appends all tokens. The
-    /// results are the output of attention, the new key cache and the new value cache.
+    /// Rotary embedding of one new token per sequence, appends to the caches, and attention. Operands:
+    /// queries, new keys and values, cosines, sines, start, count, key cache, value cache. Pass `start` as
+    /// the count of an append without one; the kernel then appends all tokens. Results: the output, the new
+    /// key cache, the new value cache.
     Attention(CudaAttention),
 }
 
-/// The sizes of a matmul that a CUDA kernel computes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CudaProduct {
     /// The number of vectors in the activations x.
     pub vectors: usize,
-    /// The length of each vector in the activations x.
+    /// The length of each vector.
     pub inputs: usize,
-    /// The number of rows of the weight matrix.
+    /// The rows of the weight.
     pub outputs: usize,
-    /// The epsilon and the weight style of the RMS norm that the kernel applies to x; `None`
-    /// without a norm.
+    /// The epsilon and weight style of the RMS norm of x.
     pub norm: Option<(f32, WeightStyle)>,
 }
 
-/// The sizes of an attention that a CUDA kernel computes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CudaAttention {
-    /// The number of sequences in the batch.
+    /// The sequences in the batch.
     pub sequences: usize,
-    /// The number of key-value heads of the attention.
+    /// Key-value heads.
     pub heads: usize,
-    /// The number of query heads per key-value head.
+    /// Query heads per key-value head.
     pub group: usize,
-    /// The number of features per head.
+    /// Features per head.
     pub features: usize,
-    /// The number of slots in the cache of a sequence.
+    /// Slots in the cache of a sequence.
     pub slots: usize,
     /// The factor by which attention multiplies the scores, usually 1 / √features.
     pub scale: f32,
@@ -90,14 +78,12 @@ pub struct CudaAttention {
     pub by_row: bool,
 }
 
-/// One launch of a CUDA kernel by the module.
 struct Launch {
     kernel: String,
     sizes: BTreeMap<&'static str, String>,
     grid: [usize; 2],
     threads: usize,
-    /// Each pair contains the index of a result and the index of an operand; the kernel stores the
-    /// result in the memory of the operand.
+    /// A result and the operand whose memory it takes.
     in_place: Vec<(usize, usize)>,
 }
 
@@ -110,8 +96,7 @@ impl CudaProduct {
             && self.outputs.is_multiple_of(TILE)
     }
 
-    /// Returns the launch of the kernel with the name `kernel`. `outputs` is the total number of
-    /// rows of all weights of the kernel.
+    /// `outputs` is the rows of all weights of the kernel.
     fn launch(&self, kernel: &str, outputs: usize) -> Launch {
         let mut kernel = kernel.to_owned();
         let mut sizes = BTreeMap::from([
@@ -141,8 +126,7 @@ impl CudaAttention {
         matches!(self.features, 64 | 128) && (1..=8).contains(&self.group) && self.slots > 0
     }
 
-    /// Returns the number of ranges into which attention divides the positions of a KV cache.
-    /// Different CUDA blocks read different ranges of positions.
+    /// The ranges of positions of a KV cache, each read by different blocks.
     fn ranges(&self) -> usize {
         self.slots.div_ceil(POSITIONS)
     }
@@ -166,7 +150,7 @@ impl CudaAttention {
         }
     }
 
-    /// Returns the launch of the kernel that combines the attention results of all position ranges.
+    /// Combines the results of all ranges.
     fn combine(&self) -> Launch {
         let sizes = BTreeMap::from([
             ("SPLIT", self.ranges().to_string()),
@@ -191,7 +175,7 @@ impl CudaKernel {
         }
     }
 
-    /// Emits the statements that call the kernel, and returns the names of the results.
+    /// Returns the names of the results.
     pub fn call(
         &self,
         statements: &mut dyn Statements,
@@ -224,8 +208,7 @@ impl CudaKernel {
 }
 
 impl Launch {
-    /// Emits the statement that launches the kernel, and returns the names of the statement's
-    /// results.
+    /// Launches the kernel, and returns the names of the results.
     fn write(
         &self,
         statements: &mut dyn Statements,
@@ -268,8 +251,7 @@ impl Launch {
     }
 }
 
-/// Returns the PTX code of one kernel. The function panics if `decode.ptx` lacks the kernel or a
-/// size, but a test checks all kernels and sizes.
+/// Panics if `decode.ptx` lacks the kernel or a size; a test checks all of them.
 fn ptx(kernel: &str, sizes: &BTreeMap<&str, String>) -> String {
     let mut parts = PTX.split("\n.visible .entry ");
     let head = parts.next().unwrap_or_default();
@@ -301,12 +283,12 @@ fn ptx(kernel: &str, sizes: &BTreeMap<&str, String>) -> String {
     code
 }
 
-/// Formats an f32 in PTX notation, without rounding.
+/// PTX notation, without rounding.
 fn float(number: f32) -> String {
     format!("0f{:08X}", number.to_bits())
 }
 
-/// Formats the row-major layout of a tensor as an MLIR attribute.
+/// The row-major layout as an MLIR attribute.
 fn row_major(ty: &TensorType) -> String {
     let axes: Vec<String> = (0..ty.rank()).rev().map(|axis| axis.to_string()).collect();
     match ty.rank() {
@@ -315,7 +297,6 @@ fn row_major(ty: &TensorType) -> String {
     }
 }
 
-/// Escapes the characters of a text for an MLIR string.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len() + text.len() / 8);
     for c in text.chars() {
@@ -361,8 +342,6 @@ mod tests {
         );
     }
 
-    /// Checks that `decode.ptx` contains each kernel, and that the PTX code receives a number for
-    /// each size of a kernel.
     #[test]
     fn every_kernel_has_code() {
         let mut kernels = Vec::new();

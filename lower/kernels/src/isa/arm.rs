@@ -6,8 +6,6 @@ use crate::code::{Element, Type, Value};
 pub(crate) struct Arm {
     /// Whether the processor has the dot product instruction for four pairs of signed bytes.
     dotprod: bool,
-    /// Whether the processor has the dot product instruction for four signed bytes and four
-    /// unsigned bytes.
     i8mm: bool,
     /// Whether the processor has the dot product instruction for two pairs of bf16.
     bf16: bool,

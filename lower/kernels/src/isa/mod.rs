@@ -11,7 +11,6 @@ use arm::Arm;
 use tiles::TileProducts;
 use x86::X86;
 
-/// The processor features on which the code of kernels depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Isa {
     X86(X86),
@@ -40,9 +39,8 @@ impl Isa {
         }
     }
 
-    /// Returns the number of activation rows whose sums fit into the registers, if each row needs
-    /// 16 sums. On processors with long vectors, the sums of a second panel of the weight also fit
-    /// into the registers.
+    /// The activation rows whose sums (16 each) fit into the registers; with long vectors, beside those of a
+    /// second panel.
     pub(crate) fn rows(self) -> usize {
         match self {
             Self::X86(x86) => x86.rows(),
@@ -50,18 +48,15 @@ impl Isa {
         }
     }
 
-    /// Whether 16 sums need two or more registers; the processor's registers then have room for
-    /// only few sums.
+    /// Whether 16 sums need several registers, which leaves room for few sums.
     pub(crate) fn has_short_vectors(self) -> bool {
         matches!(self, Self::X86(x86) if x86.has_short_vectors())
     }
 
-    /// Whether a register contains 16 numbers of f32.
     pub(crate) fn has_long_vectors(self) -> bool {
         matches!(self, Self::X86(x86) if !x86.has_short_vectors())
     }
 
-    /// Returns a name for the processor features that affect the code of kernels.
     pub(crate) fn name(self) -> String {
         match self {
             Self::X86(x86) => x86.name(),
@@ -84,14 +79,11 @@ impl Isa {
         }
     }
 
-    /// Computes sums[i] + Σⱼ bytes[4 i + j] · x[j] for 16 sums of each row. The function adds one
-    /// sum over j for each item of `columns`, which has at most eight items. An item of `columns`
-    /// contains 64 bytes of the weight, and for each row a 32-bit word with four bytes of x. The
-    /// bytes of x are signed and never −128. The bytes of the weight are signed only if
-    /// [`is_signed`](Self::is_signed) returns true.
+    /// sums[i] + Σⱼ bytes[4 i + j] · x[j] for 16 sums of each row, once for each of at most eight `columns`.
+    /// A column has 64 bytes of the weight, and for each row a word with four bytes of x, signed and never
+    /// −128. The weight's bytes are signed only if [`is_signed`](Self::is_signed).
     ///
-    /// `small` is the range of the bytes of the weight. If the bytes are small, sums of products
-    /// fit into 16 bits, even on processors without special instructions.
+    /// `small` is their range. Products of small bytes fit into 16 bits, even without special instructions.
     pub(crate) fn add_bytes<'k>(
         self,
         sums: Vec<Value<'k>>,
@@ -115,7 +107,7 @@ impl Isa {
         sums.chunks(parts).map(joined).collect()
     }
 
-    /// Looks up 64 bytes from 0 to 15 in a table of 16 bytes.
+    /// Looks up 64 numbers from 0 to 15.
     pub(crate) fn look_up<'k>(self, table: &[i8; 16], places: Value<'k>) -> Value<'k> {
         let (parts, instruction) = match self {
             Self::X86(x86) => x86.looks_up(),
@@ -136,8 +128,8 @@ impl Isa {
         }
     }
 
-    /// Computes sums[i] + weights[2 i] · x[0] + weights[2 i + 1] · x[1] for each of 16 sums. Each
-    /// pair of bf16 is stored in one 32-bit word.
+    /// sums[i] + weights[2 i] · x[0] + weights[2 i + 1] · x[1] for 16 sums. Each pair of bf16 is one 32-bit
+    /// word.
     pub(crate) fn add_bf16_pairs<'k>(self, sums: Value<'k>, weights: Value<'k>, x: Value<'k>) -> Value<'k> {
         let pairs = x.broadcast(16);
         let added = match self {
@@ -158,13 +150,11 @@ pub(crate) enum Small {
     No,
     /// The bytes are from 0 to 15.
     Unsigned,
-    /// If [`is_signed`](Isa::is_signed) returns true, the bytes are from −15 to 15. If `is_signed`
-    /// returns false, the bytes have any value.
+    /// From −15 to 15 if [`is_signed`](Isa::is_signed), otherwise any value.
     Signed,
 }
 
-/// Extracts the first number (for the argument 0) or the second number (for the argument 1) of each
-/// of 16 pairs of bf16, as f32. The bits of a bf16 are the upper half of the same number as f32.
+/// The first (0) or second (1) number of each of 16 pairs, as f32: a bf16 is the upper half of an f32.
 pub(crate) fn bf16_of_pairs<'k>(pairs: Value<'k>, which: usize) -> Value<'k> {
     let half = match which {
         0 => pairs.shift_left(16),
@@ -173,16 +163,14 @@ pub(crate) fn bf16_of_pairs<'k>(pairs: Value<'k>, which: usize) -> Value<'k> {
     half.bits(FLOATS)
 }
 
-/// Rounds two vectors of 16 f32 to 16 pairs of bf16, and rounds numbers halfway between two bf16
-/// away from zero. A NaN stays a NaN, unless all of its bits are 1.
+/// Rounds 16 f32 pairs to bf16, halves away from zero. A NaN stays a NaN, unless all of its bits are 1.
 pub(crate) fn bf16_pairs<'k>(first: Value<'k>, second: Value<'k>) -> Value<'k> {
     let code = first.code();
     let [first, second] = [first, second].map(|numbers| numbers.bits(I32) + code.constant(I32, 32768.0));
     first.shift_right(16).or(second.and(code.constant(I32, -65536.0)))
 }
 
-/// Transposes 16 vectors of 16 lanes in four steps. Each of the four steps exchanges the halves of
-/// pairs of vectors.
+/// Transposes 16 vectors of 16 lanes in four steps, which exchange halves of pairs of vectors.
 pub(crate) fn transposed<'k>(vectors: Vec<Value<'k>>) -> Vec<Value<'k>> {
     const SIDE: usize = 16;
     let lanes = |own: &dyn Fn(usize) -> usize| (0..SIDE).map(own).collect::<Vec<_>>();
@@ -197,13 +185,10 @@ pub(crate) fn transposed<'k>(vectors: Vec<Value<'k>>) -> Vec<Value<'k>> {
     })
 }
 
-/// The vectors that the kernel multiplies for one weight column, before it adds the products to the
-/// sums. Each pair contains a vector of weights and a vector of activations, whose products belong
-/// to the same vector of sums.
+/// Weights and activations of one weight column, in pairs whose products belong to the same sums.
 type Column<'k> = Vec<(Value<'k>, Value<'k>)>;
 
-/// Adds the products of all columns to the sums. The generated code uses a column for all rows
-/// before it loads the next column, because the processor has few registers.
+/// Uses a column for all rows before it loads the next one, because the processor has few registers.
 fn by_column<'k>(
     sums: Vec<Value<'k>>,
     columns: impl Iterator<Item = Column<'k>>,
@@ -222,7 +207,6 @@ fn cut(vector: Value<'_>, parts: usize) -> Vec<Value<'_>> {
     }
 }
 
-/// Joins several vectors to one vector.
 fn joined<'k>(parts: &[Value<'k>]) -> Value<'k> {
     match parts {
         [whole] => *whole,

@@ -5,8 +5,7 @@ use crate::code::{Buffer, Code, Element, Type, Value};
 
 pub(crate) const ROWS: usize = 16;
 
-/// The number of bytes in a full row of a tile. The kernels also read the panels of a weight in
-/// units of 64 bytes, which is one full tile row.
+/// The bytes in a full row of a tile, and in the units of a weight's panels.
 pub(crate) const LINE: usize = 64;
 
 const REGISTERS: usize = 8;
@@ -18,20 +17,17 @@ pub(crate) struct Tiles<'k> {
     extents: Extents,
 }
 
-/// The extent of each tile register: the number of tile rows, and the number of bytes per tile row.
+/// The rows of each tile register, and the bytes per row.
 pub(crate) type Extents = [(usize, usize); REGISTERS];
 
-/// The kinds of tile products that a processor supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TileProducts {
     pub(crate) bf16: bool,
     pub(crate) bytes: bool,
 }
 
-/// Whether the operating system allows this process to use tile registers. A process must request
-/// the use of tile registers, on Linux with `arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)`.
-/// One request per process is enough, but a kernel cannot know whether its process already made the
-/// request.
+/// Whether this process may use tile registers. It must request them once, on Linux with
+/// `arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)`; a kernel cannot know whether it has.
 pub(crate) fn granted(code: &Code) -> Value<'_> {
     const ARCH_PRCTL: usize = 158;
     const ARCH_REQ_XCOMP_PERM: usize = 0x1023;
@@ -41,9 +37,8 @@ pub(crate) fn granted(code: &Code) -> Value<'_> {
 }
 
 impl<'k> Tiles<'k> {
-    /// Emits the instruction that sets the extents of the tile registers. The processor reads the
-    /// extents from the first cache line of `memory`. The instruction that sets the extents also
-    /// sets all tile registers to zero.
+    /// Sets the extents of the tile registers from the first cache line of `memory`, and all registers to
+    /// zero.
     pub(crate) fn configure(code: &'k Code, extents: Extents, memory: Buffer<'k>) -> Self {
         // The configuration contains the palette (1) and the start row (0). The bytes per row
         // follow from byte 16 on, with two bytes per register. The rows follow from byte 48 on,
@@ -67,8 +62,7 @@ impl<'k> Tiles<'k> {
         self.code.assembly(&format!("tilezero tmm{register}"), &[]);
     }
 
-    /// Loads a tile register from an address. Neighbouring rows of the tile are `stride` bytes
-    /// apart in memory.
+    /// Rows of the tile are `stride` bytes apart.
     pub(crate) fn load(self, register: usize, from: Value<'k>, stride: usize) {
         self.code.assembly(&format!("tileloadd tmm{register}, [$0 + $1]"), &[from, self.code.index(stride)]);
     }

@@ -5,23 +5,18 @@ use crate::code::{Element, Type, Value};
 /// The instruction set of an x86-64 processor with AVX2, FMA and F16C.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct X86 {
-    /// Whether the processor has vectors of 512 bits.
+    /// Vectors of 512 bits.
     avx512: bool,
-    /// The number of bits (512 or 256) in the vectors of the dot product instruction for four pairs
-    /// of bytes.
+    /// The bits (512 or 256) in the vectors of the dot product of four pairs of bytes.
     vnni: Option<usize>,
-    /// Whether the dot product instruction for two pairs of bf16 takes less time than two
-    /// multiplications of f32. On AMD's cores, the bf16 dot product takes as long as one f32
-    /// multiplication. On Intel's cores, the bf16 dot product takes four times as long as one f32
-    /// multiplication. Tracewright recognizes Intel's cores by the feature `avx512fp16`, which
-    /// AMD's cores lack.
+    /// Whether the dot product of two pairs of bf16 takes less time than two multiplications of f32. It takes
+    /// as long as one on AMD's cores, and as long as four on Intel's, which have `avx512fp16`.
     bf16: bool,
     tiles: TileProducts,
 }
 
 impl X86 {
-    /// Creates the instruction set of an x86-64 processor with the given features. If `may_tile` is
-    /// false, kernels do not use tile registers. Only Linux lets a process request tile registers.
+    /// Without `may_tile`, kernels use no tile registers. Only Linux lets a process request them.
     pub(super) fn of(has: impl Fn(&[&str]) -> bool, may_tile: bool) -> Option<Self> {
         let avx512 = has(&["avx512f", "avx512bw", "avx512vl", "avx512dq"]);
         let vnni = match () {
@@ -67,8 +62,7 @@ impl X86 {
         self.vnni.is_none()
     }
 
-    /// Returns the number of vector registers that 64 bytes of a multiplication occupy: 1 with
-    /// 512-bit VNNI, otherwise 2.
+    /// The registers that 64 bytes of a multiplication occupy: 1 with 512-bit VNNI, otherwise 2.
     pub(super) fn parts(self) -> usize {
         if self.vnni == Some(512) { 1 } else { 2 }
     }
@@ -104,8 +98,7 @@ impl X86 {
     }
 }
 
-/// Multiplies unsigned bytes by signed bytes, and adds two neighbouring products. The sum of two
-/// products is a 16-bit word.
+/// Multiplies unsigned by signed bytes, and adds two neighbouring products into a 16-bit word.
 fn by_words<'k>(
     sums: Vec<Value<'k>>,
     columns: impl Iterator<Item = Column<'k>>,
