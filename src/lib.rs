@@ -1,8 +1,7 @@
 //! Declares language models in Rust, lowers them to StableHLO, and runs them with IREE or XLA.
 //!
-//! The crate `tracewright` is the facade of the project, and the only crate that you need to depend
-//! on. Each compilation stage is a separate crate, which this crate re-exports. The compilation
-//! stages are, in order:
+//! The crate `tracewright` is the facade of the project, and the only crate that you need to depend on. Each
+//! compilation stage is a separate crate, which this crate re-exports. The compilation stages are, in order:
 //!
 //! 1. [`dsl`]: records a network, declared with [`model!`], as a [`trace::Trace`]. Recording reads no weights.
 //! 2. [`lower`]: expands composite operations to primitive operations, and writes the primitive

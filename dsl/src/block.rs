@@ -104,11 +104,10 @@ impl Element<'_> {
             || !tracer::with(|t| t.admits(&self.tensors, self.place)).unwrap_or(false)
     }
 
-    /// Calls a function of an element of a block array. If Tracewright has not recorded the
-    /// function for an equal element, this method first records the function. The method returns
-    /// the recorded result, and the tensors that this call computes. The caller must replace the
-    /// tensors in the recorded result by the tensors of the call. After an error, the returned list
-    /// of tensors is empty.
+    /// Calls a function of an element of a block array. If Tracewright has not recorded the function for an
+    /// equal element, this method first records the function. The method returns the recorded result, and the
+    /// tensors that this call computes. The caller must replace the tensors in the recorded result by the
+    /// tensors of the call. After an error, the returned list of tensors is empty.
     fn call(self, run: Run<'_>) -> (Rc<dyn Any>, Vec<Raw>) {
         let Self { scope, tensors, place, .. } = self;
         let found =
@@ -190,8 +189,7 @@ pub(crate) fn numbered(results: Vec<Raw>) -> Vec<(String, Role, Raw)> {
     results.into_iter().enumerate().map(named).collect()
 }
 
-/// Records a body as a separate function of the trace. After an error, the returned function is
-/// `None`.
+/// Records a body as a separate function of the trace. After an error, the returned function is `None`.
 fn record(
     scope: &Scope,
     name: String,

@@ -43,9 +43,8 @@ elements! {
     Bool = I1;
 }
 
-/// An element type that the program chooses when it records a network, with [`in_element`]. A program
-/// that supports several element types contains the code of a network once, and not once for each
-/// element type.
+/// An element type that the program chooses when it records a network, with [`in_element`]. A program that
+/// supports several element types contains the code of a network once, and not once for each element type.
 ///
 /// ```
 /// use ops::ElementType;

@@ -11,8 +11,7 @@ use crate::tensor::{Place, Raw, axes, extents, extents_agree};
 use crate::tracer::{self, Tracer};
 use crate::{Dim, NamedType, Tensor, TraceErrorKind};
 
-/// The second operand of an elementwise function: a tensor, or a number that applies to all
-/// elements.
+/// The second operand of an elementwise function: a tensor, or a number that applies to all elements.
 #[derive(Clone, Copy)]
 pub enum TensorOrNumber<T: Element> {
     /// A tensor, whose axes Tracewright aligns by name with the axes of the first operand.
@@ -172,36 +171,31 @@ impl<T: Element> Tensor<T> {
         self.apply(place, |t, _, ty| splat(t, ty.element, &ty.dims, value, place))
     }
 
-    /// Computes the larger element of each pair of elements. The result is NaN if either element is
-    /// NaN.
+    /// Computes the larger element of each pair of elements. The result is NaN if either element is NaN.
     #[track_caller]
     pub fn maximum(self, other: impl Into<TensorOrNumber<T>>) -> Self {
         self.binary("maximum", BinaryKind::Maximum, other, Location::caller())
     }
 
-    /// Computes the smaller element of each pair of elements. The result is NaN if either element
-    /// is NaN.
+    /// Computes the smaller element of each pair of elements. The result is NaN if either element is NaN.
     #[track_caller]
     pub fn minimum(self, other: impl Into<TensorOrNumber<T>>) -> Self {
         self.binary("minimum", BinaryKind::Minimum, other, Location::caller())
     }
 
-    /// Whether `self` = `other`, for each pair of elements. The result is false if either element
-    /// is NaN.
+    /// Whether `self` = `other`, for each pair of elements. The result is false if either element is NaN.
     #[track_caller]
     pub fn equals(self, other: impl Into<TensorOrNumber<T>>) -> Tensor<Bool> {
         self.compared(other, Direction::Eq, Location::caller())
     }
 
-    /// Whether `self` < `other`, for each pair of elements. The result is false if either element
-    /// is NaN.
+    /// Whether `self` < `other`, for each pair of elements. The result is false if either element is NaN.
     #[track_caller]
     pub fn less(self, other: impl Into<TensorOrNumber<T>>) -> Tensor<Bool> {
         self.compared(other, Direction::Lt, Location::caller())
     }
 
-    /// Whether `self` ≤ `other`, for each pair of elements. The result is false if either element
-    /// is NaN.
+    /// Whether `self` ≤ `other`, for each pair of elements. The result is false if either element is NaN.
     #[track_caller]
     pub fn less_equal(self, other: impl Into<TensorOrNumber<T>>) -> Tensor<Bool> {
         self.compared(other, Direction::Le, Location::caller())

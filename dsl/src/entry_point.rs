@@ -96,9 +96,8 @@ impl EntryPoint {
         Self { hidden: true, ..self }
     }
 
-    /// The number of tokens per call of `prefill_short`. A call of `prefill_short` takes little
-    /// more time than a call with a single token, because reading the weights takes most of the
-    /// time.
+    /// The number of tokens per call of `prefill_short`. A call of `prefill_short` takes little more time
+    /// than a call with a single token, because reading the weights takes most of the time.
     const SHORT: usize = 16;
 
     /// The standard entry points. `prefill` computes `chunk` tokens per call. `prefill_short`
@@ -147,9 +146,8 @@ impl EntryPoint {
     }
 
     /// Creates the entry points that propose draft tokens with the network's module for multi-token
-    /// prediction. An entry point `draft_N` processes N tokens of one sequence. `chunk` is the number
-    /// of tokens per prefill call, and `width` is the number of tokens that the entry point `verify`
-    /// takes.
+    /// prediction. An entry point `draft_N` processes N tokens of one sequence. `chunk` is the number of
+    /// tokens per prefill call, and `width` is the number of tokens that the entry point `verify` takes.
     ///
     /// ```
     /// use tracewright_dsl::EntryPoint;
@@ -177,8 +175,7 @@ impl EntryPoint {
     }
 }
 
-/// The experts that the entry point that is being recorded computes for a token
-/// ([`EntryPoint::experts`]).
+/// The experts that the entry point that is being recorded computes for a token ([`EntryPoint::experts`]).
 pub fn experts_mode() -> ExpertsMode {
     let asked = crate::tracer::with(|t| {
         t.asked_experts_mode = true;

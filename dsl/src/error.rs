@@ -219,8 +219,7 @@ pub enum TraceErrorKind {
         /// The type of the argument or the result.
         found: NamedType,
     },
-    /// The Rust code uses a tensor handle outside the trace or the block body that created the
-    /// handle.
+    /// The Rust code uses a tensor handle outside the trace or the block body that created the handle.
     #[error(
         "this code uses a tensor of another trace or of another block's body; pass the tensor as an argument \
         of `forward`"

@@ -34,8 +34,7 @@ impl WeightPath {
         Self { path: scope.path().clone(), home: scope.path().clone() }
     }
 
-    /// Reads a weight. Each item of `held` lists axes that the checkpoint merges into one axis of
-    /// the weight.
+    /// Reads a weight. Each item of `held` lists axes that the checkpoint merges into one axis of the weight.
     fn read(&self, t: &mut Tracer, name: &str, element: ElementType, held: &[&[Dim]], place: Place) -> Raw {
         let parameter = Parameter::new(self.key(name), TensorType::new(element, held_extents(held)));
         t.parameter(&self.path, parameter, &held_axes(held), place)
@@ -46,14 +45,12 @@ impl WeightPath {
     }
 }
 
-/// The extents of the weight's axes. Each item of `held` lists axes that the checkpoint merges into
-/// one axis.
+/// The extents of the weight's axes. Each item of `held` lists axes that the checkpoint merges into one axis.
 fn held_extents(held: &[&[Dim]]) -> Vec<usize> {
     held.iter().map(|dims| merged(dims).extent).collect()
 }
 
-/// The names of the weight's axes. Each item of `held` lists axes that the checkpoint merges into
-/// one axis.
+/// The names of the weight's axes. Each item of `held` lists axes that the checkpoint merges into one axis.
 fn held_axes(held: &[&[Dim]]) -> Vec<AxisName> {
     let named = |dims: &&[Dim]| -> Vec<_> { dims.iter().map(|d| (d.axis.0, d.extent)).collect() };
     held.iter().map(|dims| joined_axis(&named(dims))).collect()
@@ -75,14 +72,12 @@ fn made(
 }
 
 /// A linear layer with an optional bias (`nn.Linear` in PyTorch). The checkpoint stores the weight
-/// `[outputs…, inputs…]` as a matrix. The layer replaces the argument's input axes by the output
-/// axes.
+/// `[outputs…, inputs…]` as a matrix. The layer replaces the argument's input axes by the output axes.
 ///
-/// Some checkpoints store the matrix with the input axes first, for example checkpoints of GPT-2
-/// (`Conv1D`) and of most JAX models. Call [`transposed`](Self::transposed) for a checkpoint that
-/// stores the input axes first. The shape of a square matrix does not reveal the order of the axes.
-/// If you set `transposed` wrongly, a square matrix loads without an error, but the results are
-/// wrong.
+/// Some checkpoints store the matrix with the input axes first, for example checkpoints of GPT-2 (`Conv1D`)
+/// and of most JAX models. Call [`transposed`](Self::transposed) for a checkpoint that stores the input axes
+/// first. The shape of a square matrix does not reveal the order of the axes. If you set `transposed`
+/// wrongly, a square matrix loads without an error, but the results are wrong.
 #[derive(Clone, Debug)]
 pub struct Linear<T: Float> {
     stored: WeightPath,
@@ -183,8 +178,7 @@ fn reshaped(t: &mut Tracer, path: Option<&Rc<str>>, raw: Raw, from: &[Dim], to: 
     }
 }
 
-/// A table `[V, D]` of embeddings. Each token id selects a row of the table (`nn.Embedding` in
-/// PyTorch).
+/// A table `[V, D]` of embeddings. Each token id selects a row of the table (`nn.Embedding` in PyTorch).
 #[derive(Clone, Debug)]
 pub struct Embedding<T: Float> {
     stored: WeightPath,
@@ -193,8 +187,7 @@ pub struct Embedding<T: Float> {
 }
 
 impl<T: Float> Embedding<T> {
-    /// Creates an embedding table with the axes `dims`. The first axis is the axis of the table's
-    /// rows.
+    /// Creates an embedding table with the axes `dims`. The first axis is the axis of the table's rows.
     pub fn build(scope: Scope, dims: &[Dim]) -> Self {
         Self { stored: WeightPath::new(scope), dims: dims.to_vec(), of: PhantomData }
     }
@@ -363,9 +356,8 @@ impl<T: Element> Weight<T> {
         Self { path: scope.path().clone(), dims: dims.to_vec(), stacked: false, of: PhantomData }
     }
 
-    /// Creates a weight whose slices along the first axis are separate tensors in the checkpoint.
-    /// Tracewright replaces the last `*` of the path by the index of a slice:
-    /// `experts.*.w1.weight`.
+    /// Creates a weight whose slices along the first axis are separate tensors in the checkpoint. Tracewright
+    /// replaces the last `*` of the path by the index of a slice: `experts.*.w1.weight`.
     pub fn stacked(scope: Scope, dims: &[Dim]) -> Self {
         Self { stacked: true, ..Self::build(scope, dims) }
     }

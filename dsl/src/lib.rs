@@ -1,9 +1,8 @@
 //! The Rust DSL in which you declare a network. The DSL consists of the macro [`model!`], the type
 //! [`Tensor`], and the functions of neural networks in [`nn`].
 //!
-//! Tracewright runs the body of a function such as `forward` once, with tensor handles instead of
-//! numbers. Each operation adds a node to a [`trace::Trace`]. Tracewright reads no weights during
-//! the recording.
+//! Tracewright runs the body of a function such as `forward` once, with tensor handles instead of numbers.
+//! Each operation adds a node to a [`trace::Trace`]. Tracewright reads no weights during the recording.
 //!
 #![doc = include_str!("functions.md")]
 #![warn(missing_docs)]

@@ -44,8 +44,7 @@ impl ActivationNodes {
         }
     }
 
-    /// Records that `argument` is no activation, because the caller passes a value that is no
-    /// activation.
+    /// Records that `argument` is no activation, because the caller passes a value that is no activation.
     pub(crate) fn remove(&mut self, argument: NodeId) {
         self.0[argument.index()] = false;
     }

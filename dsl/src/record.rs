@@ -1,5 +1,4 @@
-//! Records entry points. An entry point can be any function of any block, with arguments of the
-//! given sizes.
+//! Records entry points. An entry point can be any function of any block, with arguments of the given sizes.
 
 use std::panic::Location;
 
@@ -45,8 +44,7 @@ pub struct Recording<M> {
 /// and the name of the mesh axis that partitions these axes.
 pub type DeclaredShards = &'static [(&'static [&'static str], &'static str)];
 
-/// A finished recording, which contains the trace, the number of recorded bodies and the
-/// partitioned axes.
+/// A finished recording, which contains the trace, the number of recorded bodies and the partitioned axes.
 #[derive(Clone, Debug)]
 pub struct Traced {
     /// The trace of all entry points.
@@ -79,9 +77,8 @@ impl<M> Recording<M> {
     /// arguments. `sizes` sets the extents of axes that `dims` does not declare.
     ///
     /// # Errors
-    /// Returns the first error in a function body, with the line of Rust code that caused the
-    /// error. Returns an error if an axis of an argument has no extent, or if `sizes` contains an
-    /// axis that no argument has.
+    /// Returns the first error in a function body, with the line of Rust code that caused the error. Returns
+    /// an error if an axis of an argument has no extent, or if `sizes` contains an axis that no argument has.
     #[track_caller]
     pub fn entry<A, F: EntryFunction<M, A>>(
         self,

@@ -37,8 +37,7 @@ impl Scope {
         Self { root: self.root.clone(), path: join(&self.root, path).into(), element: false }
     }
 
-    /// The index of this element in its block array, or `None` if this block is no element of an
-    /// array.
+    /// The index of this element in its block array, or `None` if this block is no element of an array.
     pub fn index(&self) -> Option<usize> {
         let index = self.path.rsplit('.').next().filter(|_| self.element);
         index.and_then(|index| index.parse().ok())

@@ -17,11 +17,10 @@ use crate::{Axis, Dim, NamedType, TraceErrorKind};
 /// A handle of a tensor in a trace whose recording is in progress. The handle is small and
 /// implements `Copy`. The axes of the tensor have names.
 ///
-/// Elementwise operators take two tensors of the same element type, and align the tensors' axes by
-/// name. The axes of one tensor must include all axes of the other tensor. The operator repeats the
-/// tensor with fewer axes along the missing axes. If an operation is invalid,
-/// [`trace`](crate::trace) returns an error with the line of your code. The invalid operation
-/// returns a handle that causes no further errors.
+/// Elementwise operators take two tensors of the same element type, and align the tensors' axes by name. The
+/// axes of one tensor must include all axes of the other tensor. The operator repeats the tensor with fewer
+/// axes along the missing axes. If an operation is invalid, [`trace`](crate::trace) returns an error with the
+/// line of your code. The invalid operation returns a handle that causes no further errors.
 ///
 /// A handle cannot leave its thread, because the open trace is thread-local.
 pub struct Tensor<T: Element> {
@@ -91,8 +90,7 @@ impl<T: Element> Tensor<T> {
         Self::new(tracer::with(|t| t.op(None, Constant { value }, &[], &[], place)).unwrap_or(Raw::POISON))
     }
 
-    /// Creates a constant with the axes `dims`. The shape of `literal` must be the list of the
-    /// axes' extents.
+    /// Creates a constant with the axes `dims`. The shape of `literal` must be the list of the axes' extents.
     #[track_caller]
     pub fn constant(literal: Literal, axes: &[Axis]) -> Self {
         let place = Location::caller();
@@ -100,8 +98,7 @@ impl<T: Element> Tensor<T> {
         Self::new(raw.unwrap_or(Raw::POISON))
     }
 
-    /// Creates a constant that contains the given numbers along one axis, rounded to the element
-    /// type.
+    /// Creates a constant that contains the given numbers along one axis, rounded to the element type.
     #[track_caller]
     pub fn numbers(values: &[f64], axis: Axis) -> Self {
         let ty = TensorType::new(T::element(), [values.len()]);
@@ -129,8 +126,7 @@ impl<T: Element> Tensor<T> {
         self.dims(Location::caller()).into_iter().map(|dim| dim.extent).collect()
     }
 
-    /// The axes of the tensor, from the first axis to the last axis. After an error, the list is
-    /// empty.
+    /// The axes of the tensor, from the first axis to the last axis. After an error, the list is empty.
     pub(crate) fn dims(self, place: Place) -> Vec<Dim> {
         tracer::with(|t| t.named_type(self.raw, place)).flatten().map_or_else(Vec::new, |ty| ty.dims)
     }
@@ -161,8 +157,7 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Permutes the axes of this tensor to the given order. The order must contain each axis
-    /// exactly once.
+    /// Permutes the axes of this tensor to the given order. The order must contain each axis exactly once.
     #[track_caller]
     pub fn permute(self, order: &[Axis]) -> Self {
         let place = Location::caller();
@@ -420,8 +415,7 @@ pub(crate) fn permuted(t: &mut Tracer, raw: Raw, ty: NamedType, order: &[Axis], 
     t.op(None, Permute { order: indices }, &[raw], order, place)
 }
 
-/// Whether two tensors have equal extents along all common axes. If the extents differ, the trace
-/// fails.
+/// Whether two tensors have equal extents along all common axes. If the extents differ, the trace fails.
 pub(crate) fn extents_agree(
     t: &mut Tracer,
     op: &'static str,

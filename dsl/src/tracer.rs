@@ -41,8 +41,7 @@ impl Raw {
     }
 }
 
-/// The key that identifies the recording of a function body. Two calls with equal keys share one
-/// recording.
+/// The key that identifies the recording of a function body. Two calls with equal keys share one recording.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct TraceKey {
     /// The Rust type of the block.
@@ -214,8 +213,7 @@ impl Tracer {
         Ok(Guard)
     }
 
-    /// Returns the trace, and the number of function bodies that Tracewright recorded for block
-    /// arrays.
+    /// Returns the trace, and the number of function bodies that Tracewright recorded for block arrays.
     pub(crate) fn recorded(self) -> (Trace, usize) {
         (self.trace, self.body_runs)
     }
@@ -522,8 +520,7 @@ impl Tracer {
         raw
     }
 
-    /// The type of a tensor with named axes, or `None` for an error handle or a handle of another
-    /// trace.
+    /// The type of a tensor with named axes, or `None` for an error handle or a handle of another trace.
     pub(crate) fn named_type(&mut self, raw: Raw, location: Place) -> Option<NamedType> {
         if !self.admits(&[raw], location) {
             return None;

@@ -1,6 +1,5 @@
-//! Reads parameter archives. The reader maps an archive into memory and verifies the whole
-//! structure of the archive. After the verification, the caller can access the entries of the
-//! archive.
+//! Reads parameter archives. The reader maps an archive into memory and verifies the whole structure of the
+//! archive. After the verification, the caller can access the entries of the archive.
 
 use crate::mapped::MappedFile;
 use crate::progress::{Tracker, Watch};
@@ -29,8 +28,7 @@ pub(crate) const PATTERN_SIZES: [usize; 5] = [1, 2, 4, 8, 16];
 /// The number of bytes that all threads together hash between two calls of the progress callback.
 const PIECE: usize = 16 << 20;
 
-/// A verified, memory-mapped parameter archive. All clones of an [`Archive`] share one memory
-/// mapping.
+/// A verified, memory-mapped parameter archive. All clones of an [`Archive`] share one memory mapping.
 #[derive(Clone, Debug)]
 pub struct Archive {
     path: PathBuf,
@@ -46,8 +44,7 @@ pub struct Entry {
     pub ty: Option<TensorType>,
     /// The hash of the data as a hexadecimal number, if the metadata of the entry contain a hash.
     pub blake3: Option<String>,
-    /// The recipe that computed the data from tensors of the checkpoint, if the metadata contain a
-    /// recipe.
+    /// The recipe that computed the data from tensors of the checkpoint, if the metadata contain a recipe.
     pub recipe: Option<String>,
     /// The names of the checkpoint's tensors that the recipe reads. The list is empty if the
     /// metadata contain no names of tensors.
@@ -120,10 +117,9 @@ impl Archive {
         Ok(Some(self.map.read_once(range.clone(), read).with_path("map", &self.path)?))
     }
 
-    /// Returns an identifier of the archive. The identifier of an archive is the blake3 hash of all
-    /// bytes before the tensors' data. The bytes before the data include the hash of each tensor.
-    /// Therefore, if every tensor has a hash, archives with different data have different
-    /// identifiers.
+    /// Returns an identifier of the archive. The identifier of an archive is the blake3 hash of all bytes
+    /// before the tensors' data. The bytes before the data include the hash of each tensor. Therefore, if
+    /// every tensor has a hash, archives with different data have different identifiers.
     pub fn table_blake3(&self) -> String {
         // The start of the storage segment. An earlier check guarantees that the start lies inside the file.
         let front = LittleEndian::read_u64(&self.map[72..80]) as usize;
@@ -134,9 +130,8 @@ impl Archive {
     /// hashes in the metadata.
     ///
     /// # Errors
-    /// Returns an error if the data of an entry do not have the hash in the metadata. The error
-    /// lists all damaged entries. The function also returns an error if `watch` stops the
-    /// verification.
+    /// Returns an error if the data of an entry do not have the hash in the metadata. The error lists all
+    /// damaged entries. The function also returns an error if `watch` stops the verification.
     pub fn verify_content(&self, watch: Option<Watch<'_>>) -> Result<Verified, ArchiveError> {
         let mut verified = Verified::default();
         let mut hashed = Vec::new();
@@ -403,9 +398,8 @@ impl Verifier<'_> {
         Ok((records, claims))
     }
 
-    /// Reads the offset and the length of a segment at the position `field`. The segment must start
-    /// at the end of the previous segment. A segment that is not empty must begin at a multiple of
-    /// `alignment`.
+    /// Reads the offset and the length of a segment at the position `field`. The segment must start at the
+    /// end of the previous segment. A segment that is not empty must begin at a multiple of `alignment`.
     fn segment(&self, field: u64, before: u64, alignment: u64) -> Result<Range<u64>, ArchiveError> {
         let (offset, length) = (self.u64(field), self.u64(field + 8));
         let start = before.next_multiple_of(alignment);
@@ -455,8 +449,7 @@ impl Verifier<'_> {
         Ok(EntryData::Splat { pattern: pattern.into(), length })
     }
 
-    /// Checks that the ranges in `claims` do not overlap, and that all bytes between the ranges are
-    /// zero.
+    /// Checks that the ranges in `claims` do not overlap, and that all bytes between the ranges are zero.
     fn coverage(&self, mut claims: Vec<Range<u64>>) -> Result<(), ArchiveError> {
         claims.retain(|claim| !claim.is_empty());
         claims.sort_unstable_by_key(|claim| claim.start);

@@ -70,10 +70,9 @@ pub enum StoredOrder {
     /// The file stores the numbers in the order of the model.
     #[default]
     Same,
-    /// The rows of the matrix belong to `heads` attention heads, and the file interleaves the rows
-    /// of each head. For each head, the file stores the first half of the rows at even positions,
-    /// and the second half at odd positions. As a result, the two rows of each pair that RoPE
-    /// rotates are neighbours in the file.
+    /// The rows of the matrix belong to `heads` attention heads, and the file interleaves the rows of each
+    /// head. For each head, the file stores the first half of the rows at even positions, and the second half
+    /// at odd positions. As a result, the two rows of each pair that RoPE rotates are neighbours in the file.
     PermutedRope { heads: usize },
     /// The file stores the transposed matrix, so the last two axes of the tensor are exchanged.
     Transposed,
@@ -121,9 +120,8 @@ impl TensorNumbers<'_> {
         self.stored
     }
 
-    /// Returns the integers and the scales of the block that contains the `count` numbers from the
-    /// index `start` on. The result is `None` if none of Tracewright's formats can store the block
-    /// without changes.
+    /// Returns the integers and the scales of the block that contains the `count` numbers from the index
+    /// `start` on. The result is `None` if none of Tracewright's formats can store the block without changes.
     pub fn quantized(&self, start: usize, count: usize) -> Option<Quantized> {
         match self.stored {
             StoredNumbers::Blocks(format) if count == format.numbers() => format.quantized(self.bytes, start),
@@ -144,15 +142,13 @@ impl TensorNumbers<'_> {
 }
 
 impl Checkpoint {
-    /// Opens a safetensors file, a GGUF file or an index. You can also pass a directory that
-    /// contains a safetensors file or an index under the standard name. The function checks all
-    /// headers, but reads no tensor data. The tensors of a GGUF file keep the names that the file
-    /// contains.
+    /// Opens a safetensors file, a GGUF file or an index. You can also pass a directory that contains a
+    /// safetensors file or an index under the standard name. The function checks all headers, but reads no
+    /// tensor data. The tensors of a GGUF file keep the names that the file contains.
     ///
-    /// If a directory contains both a safetensors file and an index, the function reads the
-    /// safetensors file, as Hugging Face transformers does. See [`passed_over`](Self::passed_over).
-    /// If several shards contain the same tensor, the function reads the tensor from the shard that
-    /// the index lists.
+    /// If a directory contains both a safetensors file and an index, the function reads the safetensors file,
+    /// as Hugging Face transformers does. See [`passed_over`](Self::passed_over). If several shards contain
+    /// the same tensor, the function reads the tensor from the shard that the index lists.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
         let path = path.as_ref();
         if Gguf::is_at(path) {
@@ -186,8 +182,7 @@ impl Checkpoint {
         self.passed_over.as_ref()
     }
 
-    /// Creates a checkpoint with the tensors of a GGUF file. The tensors keep their names from the
-    /// GGUF file.
+    /// Creates a checkpoint with the tensors of a GGUF file. The tensors keep their names from the GGUF file.
     pub fn of_gguf(file: &Gguf) -> Self {
         let tensor = |tensor: &crate::GgufTensor| {
             let (name, shape, range) = (tensor.name.clone(), tensor.shape.clone(), tensor.range.clone());
@@ -230,9 +225,8 @@ impl Checkpoint {
         self
     }
 
-    /// Adds the tensors of another checkpoint, which is in the subfolder `folder` of this
-    /// checkpoint's folder. The function adds `folder` and a dot in front of the names of the added
-    /// tensors.
+    /// Adds the tensors of another checkpoint, which is in the subfolder `folder` of this checkpoint's
+    /// folder. The function adds `folder` and a dot in front of the names of the added tensors.
     pub fn with_folder(mut self, folder: &str) -> Result<Self, ArchiveError> {
         let other = Self::open(self.path.join(folder))?;
         let first = self.files.len();
@@ -262,13 +256,12 @@ impl Checkpoint {
         self
     }
 
-    /// Splits tensors that contain several weights, such as a stack of expert matrices, into one
-    /// tensor per weight. Each pair in `stacks` contains the suffix of the tensor's name, and the
-    /// suffixes of the weights' names. If the suffixes of the weights contain a `*`, the function
-    /// first splits the tensor into slices along the first axis. Then the function divides each
-    /// slice into equal parts, one part for each suffix. In the name of a weight, the index of the
-    /// slice replaces the `*`. If a tensor cannot be divided equally, the function does not change
-    /// the tensor.
+    /// Splits tensors that contain several weights, such as a stack of expert matrices, into one tensor per
+    /// weight. Each pair in `stacks` contains the suffix of the tensor's name, and the suffixes of the
+    /// weights' names. If the suffixes of the weights contain a `*`, the function first splits the tensor
+    /// into slices along the first axis. Then the function divides each slice into equal parts, one part for
+    /// each suffix. In the name of a weight, the index of the slice replaces the `*`. If a tensor cannot be
+    /// divided equally, the function does not change the tensor.
     #[must_use]
     pub fn apart(mut self, stacks: &[(&str, &[&str])]) -> Self {
         for name in self.tensors.keys().cloned().collect::<Vec<_>>() {

@@ -27,8 +27,7 @@ pub enum RowsProblem {
     Bytes { name: String, dtype: Dtype, found: usize, expected: usize },
 }
 
-/// An error about an archive, about a checkpoint, or about the conversion of a checkpoint to an
-/// archive.
+/// An error about an archive, about a checkpoint, or about the conversion of a checkpoint to an archive.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
     #[error(transparent)]
@@ -71,8 +70,7 @@ pub enum ArchiveError {
         "cannot convert {from} to {to}: only f32, f16 and bf16 convert to each other; declare the tensor as {from}"
     )]
     Conversion { from: ElementType, to: ElementType },
-    /// The source slice and the destination slice of a conversion have different numbers of
-    /// elements.
+    /// The source slice and the destination slice of a conversion have different numbers of elements.
     #[error(
         "cannot convert {source_bytes} bytes of {from} into {target_bytes} bytes of {to}: the numbers of \
         elements differ"
@@ -107,8 +105,7 @@ pub enum ArchiveError {
     #[error("`{path}` is {format}")]
     Foreign {
         path: PathBuf,
-        /// The unsupported format. The display text of the field `format` explains how to fix the
-        /// error.
+        /// The unsupported format. The display text of the field `format` explains how to fix the error.
         format: UnsupportedFormat,
     },
     /// The path is a model folder in the Hugging Face cache, but Tracewright cannot tell which snapshot to use.
@@ -148,8 +145,7 @@ pub enum ArchiveError {
     /// The index is not valid JSON, or does not have the structure of an index.
     #[error("`{path}` is not a valid index of a checkpoint")]
     Index { path: PathBuf, source: serde_json::Error },
-    /// The index and its shards contradict each other. The field `problems` lists all
-    /// contradictions.
+    /// The index and its shards contradict each other. The field `problems` lists all contradictions.
     #[error("`{path}` does not match its shards: {}", List(problems))]
     IndexMismatch { path: PathBuf, problems: Vec<IndexProblem> },
     #[error("`{path}` contains no tensor `{name}`")]
@@ -186,8 +182,7 @@ pub enum ArchiveRule {
     /// The file must contain the segments in the order entries, metadata, storage. A segment must
     /// not be longer than its content.
     Segment,
-    /// The file must end at the end of the storage segment, rounded up to a multiple of the page
-    /// size.
+    /// The file must end at the end of the storage segment, rounded up to a multiple of the page size.
     FileSize,
     /// The table of entries must have exactly as many entries as the archive's header declares.
     EntryCount,
@@ -249,8 +244,7 @@ pub enum EntryProblem {
     #[error("{}", match .0 { Some(ty) => format!("the type {ty} needs more bytes than a file can contain"),
         None => "the archive needs more bytes than a file can contain".into() })]
     TooLarge(Option<TensorType>),
-    /// The size of the repeated pattern is invalid, or does not divide the size of the archive
-    /// entry.
+    /// The size of the repeated pattern is invalid, or does not divide the size of the archive entry.
     #[error(
         "the entry repeats a pattern of {pattern} bytes to fill {length} bytes, expected a pattern of 1, 2, 4, 8 \
         or 16 bytes that divides the length"

@@ -1,9 +1,8 @@
 //! Reads GGUF files, which contain metadata, a table of tensors, and the data of the tensors.
 //!
-//! The file `docs/gguf.md` in the ggml repository describes the format. The reader supports
-//! versions 2 and 3 of the GGUF format, with little-endian numbers. The reader checks all counts
-//! and offsets in the file before it uses these numbers. If keys or tensors of a file are invalid,
-//! one error lists all problems.
+//! The file `docs/gguf.md` in the ggml repository describes the format. The reader supports versions 2 and 3
+//! of the GGUF format, with little-endian numbers. The reader checks all counts and offsets in the file
+//! before it uses these numbers. If keys or tensors of a file are invalid, one error lists all problems.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -389,8 +388,7 @@ impl<'a> Reader<'a> {
         if found > most as u64 { Err(GgufProblem::Count { what, found, most }) } else { Ok(found as usize) }
     }
 
-    /// Reads the length of a string, then reads the string, and returns the range of the string in
-    /// the file.
+    /// Reads the length of a string, then reads the string, and returns the range of the string in the file.
     fn text(&mut self, what: &'static str) -> Result<Range<usize>, GgufProblem> {
         let length = usize::try_from(self.u64(what)?).unwrap_or(usize::MAX);
         let start = self.at;

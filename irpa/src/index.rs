@@ -1,5 +1,4 @@
-//! Reads the index of a checkpoint that consists of several files. The index maps each tensor to a
-//! file.
+//! Reads the index of a checkpoint that consists of several files. The index maps each tensor to a file.
 
 use crate::ArchiveError;
 use crate::unsupported::{INDEX, SINGLE};
@@ -32,14 +31,12 @@ impl Index {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PassedOver {
     pub index: PathBuf,
-    /// The first tensor, in the order of names, that differs between the single file and the
-    /// shards.
+    /// The first tensor, in the order of names, that differs between the single file and the shards.
     pub tensor: String,
     pub difference: ShardDifference,
 }
 
-/// The difference between a tensor in the single file and the tensor with the same name in the
-/// shards.
+/// The difference between a tensor in the single file and the tensor with the same name in the shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShardDifference {
     /// Only the single file contains the tensor.

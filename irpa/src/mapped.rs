@@ -28,9 +28,8 @@ impl MappedFile {
         Ok(Arc::new(Self { file, map }))
     }
 
-    /// Passes the bytes of `range` to `read`. The function maps a large range separately, and
-    /// unmaps the range at the end. Therefore, the bytes of the range do not stay in the memory of
-    /// this process.
+    /// Passes the bytes of `range` to `read`. The function maps a large range separately, and unmaps the
+    /// range at the end. Therefore, the bytes of the range do not stay in the memory of this process.
     pub fn read_once<R>(&self, range: Range<usize>, read: impl FnOnce(&[u8]) -> R) -> io::Result<R> {
         if range.len() < LARGE {
             return Ok(read(&self.map[range]));

@@ -12,12 +12,11 @@ impl Checkpoint {
     /// Adds the tensors of all shards of an index. If the index and the shards contradict each
     /// other, the error lists all contradictions.
     ///
-    /// If several shards contain a tensor with the same name, the function uses the tensor from the
-    /// shard that the index lists. Several shards can contain a tensor with the same name if a
-    /// checkpoint replaces some tensors of another checkpoint. If the index does not list such a
-    /// tensor, the function uses the tensor from the last shard in the order of names. Hugging Face
-    /// transformers 5.24 uses the tensor from the last shard, too (`modeling_utils.py`,
-    /// `merged_state_dict`).
+    /// If several shards contain a tensor with the same name, the function uses the tensor from the shard
+    /// that the index lists. Several shards can contain a tensor with the same name if a checkpoint replaces
+    /// some tensors of another checkpoint. If the index does not list such a tensor, the function uses the
+    /// tensor from the last shard in the order of names. Hugging Face transformers 5.24 uses the tensor from
+    /// the last shard, too (`modeling_utils.py`, `merged_state_dict`).
     pub(crate) fn add_shards(&mut self, path: &Path) -> Result<(), ArchiveError> {
         let index = Index::read(path)?;
         let mut problems = Vec::new();

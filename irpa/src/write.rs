@@ -39,8 +39,7 @@ enum Content {
 }
 
 impl NewEntry {
-    /// Creates an archive entry for a tensor. The caller of [`write()`] provides the data of the
-    /// tensor.
+    /// Creates an archive entry for a tensor. The caller of [`write()`] provides the data of the tensor.
     pub fn tensor(name: impl Into<String>, ty: TensorType) -> Self {
         Self::new(name, Content::Tensor(ty))
     }
@@ -79,8 +78,7 @@ impl NewEntry {
         }
     }
 
-    /// Returns the size of the entry's data in bytes. The function also checks that the entry is
-    /// valid.
+    /// Returns the size of the entry's data in bytes. The function also checks that the entry is valid.
     fn length(&self) -> Result<u64, EntryProblem> {
         let length = match &self.content {
             Content::Raw(length) => *length,
@@ -99,9 +97,8 @@ impl NewEntry {
         }
     }
 
-    /// Returns the metadata that the archive will contain for the entry. The returned metadata
-    /// contain zeros instead of the hash, because the hash is known only after all data are
-    /// written.
+    /// Returns the metadata that the archive will contain for the entry. The returned metadata contain zeros
+    /// instead of the hash, because the hash is known only after all data are written.
     fn metadata(&self) -> Option<String> {
         let (ty, hashed) = match &self.content {
             Content::Tensor(ty) => (ty, true),
@@ -347,9 +344,8 @@ impl ArchivePlan {
         Ok(Self { front, entries: placed, data_size, file_size })
     }
 
-    /// Streams the data of all entries, and then writes the header and the table at the beginning
-    /// of the file. Therefore, an unfinished archive does not begin with the magic bytes of the
-    /// format.
+    /// Streams the data of all entries, and then writes the header and the table at the beginning of the
+    /// file. Therefore, an unfinished archive does not begin with the magic bytes of the format.
     pub fn stream<E: From<ArchiveError>>(
         mut self,
         destination: &Destination<'_>,
@@ -408,8 +404,7 @@ pub struct Sink<'a> {
 }
 
 impl Sink<'_> {
-    /// Appends the next bytes of the entry to the archive. You can pass any number of bytes in one
-    /// call.
+    /// Appends the next bytes of the entry to the archive. You can pass any number of bytes in one call.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), ArchiveError> {
         let end = self.written + bytes.len() as u64;
         if end > self.length {

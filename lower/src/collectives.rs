@@ -16,9 +16,8 @@ use crate::{EntryShards, Sharding, Shards};
 pub struct Collectives {
     /// The sharding of the value of each node, by node index.
     pub shardings: Vec<Sharding>,
-    /// For each node, the number of devices among which the computation of the node is divided. If
-    /// the mesh has more devices than this number, the additional devices repeat the same
-    /// computation.
+    /// For each node, the number of devices among which the computation of the node is divided. If the mesh
+    /// has more devices than this number, the additional devices repeat the same computation.
     pub parts: Vec<usize>,
     /// The collectives of the entry point, in execution order.
     pub collectives: Vec<Collective>,
@@ -47,10 +46,9 @@ pub enum CollectiveKind {
 }
 
 impl Collective {
-    /// Returns the number of bytes that each device sends for the collective in a ring of n
-    /// devices. In an all-reduce, each device sends 2(n−1)/n of the result's bytes; in an
-    /// all-gather, each device sends (n−1)/n of the bytes. No algorithm for an all-reduce or an
-    /// all-gather sends fewer bytes than the ring.
+    /// Returns the number of bytes that each device sends for the collective in a ring of n devices. In an
+    /// all-reduce, each device sends 2(n−1)/n of the result's bytes; in an all-gather, each device sends
+    /// (n−1)/n of the bytes. No algorithm for an all-reduce or an all-gather sends fewer bytes than the ring.
     ///
     /// Source: Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
     /// workstations" (2009).
@@ -185,9 +183,8 @@ impl Walk<'_> {
         self.done.collectives.push(Collective { kind: CollectiveKind::AllGather, ty, devices, node: id });
     }
 
-    /// Computes the sharding of a tensor after a reshape. If the reshape merges several axes into
-    /// one axis, or splits one axis into several axes, the result is partitioned along the first of
-    /// these axes.
+    /// Computes the sharding of a tensor after a reshape. If the reshape merges several axes into one axis,
+    /// or splits one axis into several axes, the result is partitioned along the first of these axes.
     fn reshaped(&mut self, operand: NodeId, ty: &TensorType) -> (Sharding, usize) {
         let from = self.entry.node(operand).ty();
         let mut sharding = vec![Vec::new(); ty.rank()];
@@ -232,8 +229,7 @@ impl Walk<'_> {
     }
 }
 
-/// Divides the axes before and after a reshape into the smallest groups that have equal numbers of
-/// elements.
+/// Divides the axes before and after a reshape into the smallest groups that have equal numbers of elements.
 fn groups(from: &[usize], to: &[usize]) -> Vec<(std::ops::Range<usize>, std::ops::Range<usize>)> {
     let (mut first, mut second) = (0, 0);
     let mut found = Vec::new();

@@ -23,8 +23,7 @@ pub(crate) struct CudaCall {
     pub(crate) operands: Vec<NodeId>,
     /// The nodes whose values the kernel returns as results.
     pub(crate) results: Vec<NodeId>,
-    /// The nodes whose values only the kernel needs, between the operands and the results of the
-    /// kernel.
+    /// The nodes whose values only the kernel needs, between the operands and the results of the kernel.
     within: Vec<NodeId>,
 }
 
@@ -184,9 +183,8 @@ fn residual(uses: &NodeUses<'_>, id: NodeId, product: CudaProduct) -> Option<(No
     })
 }
 
-/// Returns the nodes of a gated activation function, from `silu(gate)` to `silu(gate) · up`. In
-/// order, the nodes are a conversion to f32, the logistic function, a product, a conversion to bf16
-/// and a product.
+/// Returns the nodes of a gated activation function, from `silu(gate)` to `silu(gate) · up`. In order, the
+/// nodes are a conversion to f32, the logistic function, a product, a conversion to bf16 and a product.
 fn gated(uses: &NodeUses<'_>, gate: NodeId, up: NodeId) -> Option<Vec<NodeId>> {
     let only_user = |id: NodeId| match uses.users[id.index()][..] {
         [user] if !uses.returned[id.index()] => Some(user),
@@ -216,8 +214,7 @@ fn gated(uses: &NodeUses<'_>, gate: NodeId, up: NodeId) -> Option<Vec<NodeId>> {
     is_silu.then(|| vec![wide, logistic, activated, narrow, result])
 }
 
-/// New keys or values, and the position in the cache at which the program appends the keys or
-/// values.
+/// New keys or values, and the position in the cache at which the program appends the keys or values.
 #[derive(PartialEq)]
 struct Appended {
     cache: NodeId,

@@ -98,8 +98,7 @@ pub enum LowerError {
     /// The trace declares a parameter with two different types.
     #[error(transparent)]
     Parameter(#[from] trace::ParameterConflict),
-    /// A tensor-name pattern in the map of storage formats does not match any matrix of the
-    /// network.
+    /// A tensor-name pattern in the map of storage formats does not match any matrix of the network.
     #[error(transparent)]
     Pattern(#[from] PatternError),
 }

@@ -19,10 +19,9 @@ const STACK: usize = 3;
 /// The sharding of a program's tensors over a device mesh.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shards {
-    /// The mesh. Tracewright splits a mesh axis into two axes if any tensor is partitioned over
-    /// only a fraction of the devices along the mesh axis. For example, for a model with 8
-    /// key-value heads, `model=16` becomes `model.0=8,model.1=2`. The split does not change the
-    /// order of the devices.
+    /// The mesh. Tracewright splits a mesh axis into two axes if any tensor is partitioned over only a
+    /// fraction of the devices along the mesh axis. For example, for a model with 8 key-value heads,
+    /// `model=16` becomes `model.0=8,model.1=2`. The split does not change the order of the devices.
     pub mesh: Mesh,
     /// The sharding of each weight, by the key of the weight.
     pub weights: BTreeMap<String, Sharding>,
@@ -43,10 +42,9 @@ pub struct EntryShards {
     pub results: Vec<Sharding>,
 }
 
-/// The sharding of a tensor. For each axis of the tensor, the sharding lists the mesh axes over
-/// which Tracewright partitions the tensor axis. In each list of mesh axes, the mesh axis that
-/// varies slowest comes first. Devices along mesh axes that are not listed have copies of the same
-/// part of the tensor.
+/// The sharding of a tensor. For each axis of the tensor, the sharding lists the mesh axes over which
+/// Tracewright partitions the tensor axis. In each list of mesh axes, the mesh axis that varies slowest comes
+/// first. Devices along mesh axes that are not listed have copies of the same part of the tensor.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sharding(pub Vec<Vec<MeshAxis>>);
 
@@ -57,9 +55,8 @@ pub enum ShardNote {
     /// The tensor axis is shorter than the mesh axis, so several devices have a copy of the same
     /// part of the tensor.
     Short { axis: String, extent: usize, over: MeshAxis },
-    /// The key-value heads are partitioned over only a fraction of the devices along the mesh axis.
-    /// The query heads of each key-value head are partitioned over the remaining devices along the
-    /// mesh axis.
+    /// The key-value heads are partitioned over only a fraction of the devices along the mesh axis. The query
+    /// heads of each key-value head are partitioned over the remaining devices along the mesh axis.
     Groups {
         axis: String,
         extent: usize,
@@ -165,9 +162,8 @@ struct Divider<'a> {
 }
 
 impl Shards {
-    /// Partitions the arguments and results of a recorded trace over the devices of a mesh.
-    /// The simplification of a program without an archive does not change the program's arguments
-    /// and results.
+    /// Partitions the arguments and results of a recorded trace over the devices of a mesh. The
+    /// simplification of a program without an archive does not change the program's arguments and results.
     pub fn new(recorded: &Trace, mesh: &Mesh, rules: &[ShardRule]) -> Result<Self, ShardError> {
         let mut divider = Divider::new(recorded, mesh, rules)?;
         let declared = declared_axes(recorded);
@@ -322,8 +318,7 @@ impl fmt::Display for ShardNote {
     }
 }
 
-/// Returns the axis names of each weight, by the key of the weight in the function that declares
-/// it.
+/// Returns the axis names of each weight, by the key of the weight in the function that declares it.
 fn declared_axes(trace: &Trace) -> BTreeMap<&str, Vec<&[AxisName]>> {
     let mut declared: BTreeMap<&str, Vec<&[AxisName]>> = BTreeMap::new();
     for function in &trace.functions {
@@ -499,9 +494,8 @@ impl<'a> Divider<'a> {
         Err(ShardError::Uneven { tensor: tensor.into(), axis, extent, over })
     }
 
-    /// Returns the fraction of a mesh axis over which Tracewright partitions the query heads of
-    /// each key-value head. The key-value heads are not partitioned over the returned fraction of
-    /// the mesh axis.
+    /// Returns the fraction of a mesh axis over which Tracewright partitions the query heads of each
+    /// key-value head. The key-value heads are not partitioned over the returned fraction of the mesh axis.
     fn rest(&mut self, axis: &str, extent: usize, taken: &[Option<usize>]) -> Option<Span> {
         let left = |(at, over): (usize, &MeshAxis)| {
             let from = taken[at].filter(|&parts| parts < over.size)?;
@@ -518,9 +512,8 @@ impl<'a> Divider<'a> {
         Some(Span { over: at, from, to: from * parts })
     }
 
-    /// Returns the mesh axes, with the splits that the sharding rules need. For each axis that a
-    /// split creates, the function also returns the divisor of the original axis at which the
-    /// created axis begins.
+    /// Returns the mesh axes, with the splits that the sharding rules need. For each axis that a split
+    /// creates, the function also returns the divisor of the original axis at which the created axis begins.
     fn pieces(&self) -> Result<Vec<Vec<(MeshAxis, usize)>>, ShardError> {
         let of_axis = |(over, cuts): (&MeshAxis, &BTreeSet<usize>)| {
             let mut cuts: BTreeSet<usize> = cuts.clone();

@@ -1,5 +1,4 @@
-//! Finds the kernels of a program that support several tilings, and counts the calls of each
-//! kernel.
+//! Finds the kernels of a program that support several tilings, and counts the calls of each kernel.
 
 use std::collections::BTreeMap;
 
@@ -30,8 +29,7 @@ pub struct FusedMatmul {
     pub x: TensorType,
     /// The norm of the activations, if the same kernel computes the norm and the matmul.
     pub norm: Option<RmsNorm>,
-    /// Whether the epilogue combines two halves of the result, such as the gate and the up
-    /// projection.
+    /// Whether the epilogue combines two halves of the result, such as the gate and the up projection.
     pub halves: bool,
 }
 

@@ -68,8 +68,7 @@ model! {
     }
 }
 
-/// Computes eˣ − 1 in f32 for x ≤ 0. The formula 2t / (1 − t) with t = tanh(x/2) avoids
-/// cancellation near 0.
+/// Computes eˣ − 1 in f32 for x ≤ 0. The formula 2t / (1 − t) with t = tanh(x/2) avoids cancellation near 0.
 #[track_caller]
 fn expm1<T: Float>(x: Tensor<T>) -> Tensor<T> {
     let t = (x.to::<F32>() * 0.5).tanh();

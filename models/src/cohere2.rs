@@ -1,9 +1,8 @@
-//! Command R7B and Command A: Cohere, "Command A: An Enterprise-Ready Large Language Model" (2025),
-//! §2.1. Field names follow the names in the Hugging Face checkpoint (`modeling_cohere2.py`). The
-//! network differs from Llama in the layers. A layer applies attention and the feed-forward network
-//! in parallel to the output of one layer norm. In layers with an attention window, the rotary
-//! embedding rotates pairs of neighbouring features. Layers without an attention window have no
-//! rotary embedding.
+//! Command R7B and Command A: Cohere, "Command A: An Enterprise-Ready Large Language Model" (2025), §2.1.
+//! Field names follow the names in the Hugging Face checkpoint (`modeling_cohere2.py`). The network differs
+//! from Llama in the layers. A layer applies attention and the feed-forward network in parallel to the output
+//! of one layer norm. In layers with an attention window, the rotary embedding rotates pairs of neighbouring
+//! features. Layers without an attention window have no rotary embedding.
 
 use dsl::nn::{Attend, Kv};
 use dsl::{Float, Tensor, model};

@@ -100,16 +100,14 @@ pub enum ConfigError {
         path: PathBuf,
         /// The configuration key that declares the quantization.
         key: String,
-        /// The value of `quant_method`, or the name of the quantization tool to which the key
-        /// belongs.
+        /// The value of `quant_method`, or the name of the quantization tool to which the key belongs.
         method: String,
     },
 }
 
 impl ConfigError {
-    /// Renames the configuration keys in this error for a file whose keys differ from
-    /// `config.json`, such as a GGUF file. `name` converts a key of `config.json` to the
-    /// corresponding key of the file.
+    /// Renames the configuration keys in this error for a file whose keys differ from `config.json`, such as
+    /// a GGUF file. `name` converts a key of `config.json` to the corresponding key of the file.
     pub(crate) fn named(mut self, name: impl Fn(&str) -> String) -> Self {
         if let Self::Keys { problems, .. } = &mut self {
             for problem in problems {
@@ -211,8 +209,7 @@ impl Keys {
         Self::parse(&path, &text)
     }
 
-    /// Reads the JSON object in `text`, the content of a `config.json`. Error messages name the
-    /// file `path`.
+    /// Reads the JSON object in `text`, the content of a `config.json`. Error messages name the file `path`.
     ///
     /// # Errors
     /// Returns an error if the text is not a JSON object.
@@ -301,8 +298,7 @@ impl Keys {
         value.unwrap_or_default()
     }
 
-    /// Reads a configuration key whose value is a positive integer. Returns `None` if the key is
-    /// missing.
+    /// Reads a configuration key whose value is a positive integer. Returns `None` if the key is missing.
     pub fn optional_count(&self, key: &'static str) -> Option<usize> {
         let own = AT_MOST.iter().find(|(name, _)| *name == key);
         let most = own.map_or(limits::EXTENT, |(_, most)| *most);
@@ -316,8 +312,7 @@ impl Keys {
         self.required(key, "a positive integer", self.optional_count(key)).max(1)
     }
 
-    /// Reads a key that can have the value null. If the key is missing, the method returns
-    /// `default`.
+    /// Reads a key that can have the value null. If the key is missing, the method returns `default`.
     fn nullable<T>(&self, key: &'static str, default: Option<T>, read: impl Fn() -> Option<T>) -> Option<T> {
         match self.map.contains_key(key) {
             true => read(),
@@ -411,8 +406,7 @@ impl Keys {
         self.typed(key, "an integer, at least 0", read)
     }
 
-    /// Reads a configuration key whose value is a positive number. Returns `None` if the key is
-    /// missing.
+    /// Reads a configuration key whose value is a positive number. Returns `None` if the key is missing.
     pub fn optional_number(&self, key: &'static str) -> Option<f64> {
         self.typed(key, "a positive number", |value| value.as_f64().filter(|&x| x > 0.0 && x.is_finite()))
     }
@@ -448,8 +442,7 @@ impl Keys {
         self.typed(key, "true or false", Value::as_bool).unwrap_or(default)
     }
 
-    /// Checks that a boolean key has the value `position`, because Tracewright implements only this
-    /// value.
+    /// Checks that a boolean key has the value `position`, because Tracewright implements only this value.
     pub fn always(&self, key: &'static str, position: bool) {
         if self.flag(key, position) != position {
             self.refuse(key, !position, position.to_string());

@@ -323,8 +323,7 @@ impl LlamaConfig {
         self.windows.get(layer).copied().flatten()
     }
 
-    /// Returns the configured sizes that Tracewright compares with the tensor shapes in the
-    /// checkpoint.
+    /// Returns the configured sizes that Tracewright compares with the tensor shapes in the checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let head_dim = self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads);
         vec![

@@ -107,8 +107,7 @@ impl Qwen35Config {
         }
     }
 
-    /// Returns the configured sizes that Tracewright compares with the tensor shapes in the
-    /// checkpoint.
+    /// Returns the configured sizes that Tracewright compares with the tensor shapes in the checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         self.experts.sizes()
     }
@@ -203,8 +202,7 @@ pub(crate) fn defaults() -> Defaults {
     Defaults { head_dim: Some(256), ..Defaults::of(rope) }
 }
 
-/// Reads the keys that all families with a DeltaNet share. The result describes a network without
-/// experts.
+/// Reads the keys that all families with a DeltaNet share. The result describes a network without experts.
 pub(crate) fn read(keys: &Keys, llama: LlamaConfig) -> Qwen35Config {
     // Published files contain this key, but HF transformers ignores the key.
     keys.ignore(&["mlp_only_layers"]);

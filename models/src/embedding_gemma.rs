@@ -1,8 +1,7 @@
-//! EmbeddingGemma: "EmbeddingGemma: Powerful and Lightweight Text Representations" (2025), §2.
-//! Field names follow the names in the Hugging Face checkpoint. The transformer is a Gemma 3
-//! network with bidirectional attention. The modules after the transformer compute the embedding of
-//! a text: the mean over the tokens, two linear layers and a normalization (`modules.json` of
-//! sentence-transformers).
+//! EmbeddingGemma: "EmbeddingGemma: Powerful and Lightweight Text Representations" (2025), §2. Field names
+//! follow the names in the Hugging Face checkpoint. The transformer is a Gemma 3 network with bidirectional
+//! attention. The modules after the transformer compute the embedding of a text: the mean over the tokens,
+//! two linear layers and a normalization (`modules.json` of sentence-transformers).
 
 use std::path::Path;
 
@@ -30,8 +29,7 @@ const TOKENS: Axis = Axis("S");
 /// The axis of the keys, which are tokens of the same text.
 const KEYS: Axis = Axis("N");
 
-/// Lists the folders next to the transformer's checkpoint that contain further tensors of the
-/// network.
+/// Lists the folders next to the transformer's checkpoint that contain further tensors of the network.
 const FOLDERS: [&str; 2] = ["2_Dense", "3_Dense"];
 
 pub(crate) const FAMILY: Family = Family {

@@ -1,7 +1,6 @@
-//! ERNIE 4.5 with experts: Baidu, "ERNIE 4.5 Technical Report" (2025). Field names follow the names
-//! in the Hugging Face checkpoint (`modeling_ernie4_5_moe.py`). The attention is the same as in the
-//! dense ERNIE 4.5. A bias changes which experts the router chooses, but not the weights of these
-//! experts.
+//! ERNIE 4.5 with experts: Baidu, "ERNIE 4.5 Technical Report" (2025). Field names follow the names in the
+//! Hugging Face checkpoint (`modeling_ernie4_5_moe.py`). The attention is the same as in the dense ERNIE 4.5.
+//! A bias changes which experts the router chooses, but not the weights of these experts.
 
 use dsl::nn::dot;
 use dsl::{F32, Float, model};

@@ -30,8 +30,7 @@ pub struct Routing {
     /// experts. The score of a group is the sum of the two largest scores in the group. With
     /// `None`, experts have no groups.
     pub groups: Option<[usize; 2]>,
-    /// The divisor of the chosen experts' scores. With `None`, the router does not divide the
-    /// scores.
+    /// The divisor of the chosen experts' scores. With `None`, the router does not divide the scores.
     pub divisor: Option<Divisor>,
     /// The factor by which the weights of the chosen experts are multiplied.
     pub factor: f64,
@@ -46,8 +45,7 @@ pub enum Scores {
     Sigmoid,
 }
 
-/// The divisor of the chosen experts' scores. The divisor depends on the sum of the chosen experts'
-/// scores.
+/// The divisor of the chosen experts' scores. The divisor depends on the sum of the chosen experts' scores.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Divisor {
     /// The divisor is the sum of the scores plus this number, which avoids a division by 0.
@@ -242,14 +240,12 @@ where
     }
 }
 
-/// Llama's layer with the attention `A`. The layer contains [`Experts`] or Llama's feed-forward
-/// network.
+/// Llama's layer with the attention `A`. The layer contains [`Experts`] or Llama's feed-forward network.
 pub type ExpertsLayer<T, A, M = Experts<T>, C = ExpertsConfig> =
     EitherLayer<crate::llama::Layer<T, A, M, C>, crate::llama::Layer<T, A, crate::llama::Mlp<T>, C>>;
 
 model! {
-    /// A mixture of the experts that a router chooses, and of shared experts that process every
-    /// token.
+    /// A mixture of the experts that a router chooses, and of shared experts that process every token.
     pub Experts<T: Float>(ExpertsConfig): FeedForward<T> {
         dims {
             D = hidden_size, F = moe_intermediate_size,
@@ -336,8 +332,7 @@ impl ExpertsConfig {
         self.sparse.get(layer).copied().unwrap_or_default()
     }
 
-    /// Returns the configured sizes that Tracewright compares with the tensor shapes in the
-    /// checkpoint.
+    /// Returns the configured sizes that Tracewright compares with the tensor shapes in the checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let mut sizes = self.llama.sizes();
         if !self.sparse.contains(&true) {
@@ -441,12 +436,11 @@ pub(crate) fn chosen(keys: &Keys, key: &'static str, default: usize, experts: us
     chosen
 }
 
-/// Reads the configuration keys of experts as in DeepSeek-V3 and later networks. DeepSeek-V3 has
-/// sigmoid scores, groups of experts, a bias, shared experts, and no experts in the first layers.
-/// `all`, `chosen` and `features` are the default numbers of experts, of chosen experts and of an
-/// expert's features. `groups` and `chosen_groups` are the default numbers of expert groups and of
-/// chosen groups. `factor` is the default factor for the weights of the chosen experts. `dense` is
-/// the default number of layers without experts.
+/// Reads the configuration keys of experts as in DeepSeek-V3 and later networks. DeepSeek-V3 has sigmoid
+/// scores, groups of experts, a bias, shared experts, and no experts in the first layers. `all`, `chosen` and
+/// `features` are the default numbers of experts, of chosen experts and of an expert's features. `groups` and
+/// `chosen_groups` are the default numbers of expert groups and of chosen groups. `factor` is the default
+/// factor for the weights of the chosen experts. `dense` is the default number of layers without experts.
 pub(crate) fn deepseek(
     keys: &Keys,
     llama: LlamaConfig,

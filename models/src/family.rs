@@ -12,8 +12,7 @@ pub(crate) use crate::presets::presets;
 /// the tensor's key, and the suffixes of the parameters' keys.
 pub type Stacks = &'static [(&'static str, &'static [&'static str])];
 
-/// Describes a family of networks: the names of the family in files, and the published sizes of the
-/// family.
+/// Describes a family of networks: the names of the family in files, and the published sizes of the family.
 #[derive(Clone, Copy, Debug)]
 pub struct Family {
     /// The family's names in the key `architectures` of a `config.json`.
@@ -30,11 +29,9 @@ pub struct Family {
     /// The prefixes of tensor names in checkpoints. Each pair contains a prefix in the checkpoint
     /// and the corresponding prefix in the network.
     pub prefixes: &'static [(&'static str, &'static str)],
-    /// The checkpoint key of the embedding table. A tied output head shares the weight of this
-    /// table.
+    /// The checkpoint key of the embedding table. A tied output head shares the weight of this table.
     pub embedding: &'static str,
-    /// Tensors that a checkpoint may contain in addition to the network's parameters and a tied
-    /// output head.
+    /// Tensors that a checkpoint may contain in addition to the network's parameters and a tied output head.
     pub ignorable: &'static [Ignorable],
     /// Whether a checkpoint may contain multi-token prediction layers after the last layer
     /// (Gloeckle et al., "Better & Faster Large Language Models via Multi-token Prediction", 2024).
@@ -55,9 +52,8 @@ pub struct Family {
     pub presets: &'static [Preset],
 }
 
-/// The prefixes of keys in a checkpoint that HF transformers saves for a model without an output
-/// head. Each pair contains the prefix in the checkpoint and the corresponding prefix in most
-/// networks.
+/// The prefixes of keys in a checkpoint that HF transformers saves for a model without an output head. Each
+/// pair contains the prefix in the checkpoint and the corresponding prefix in most networks.
 pub(crate) const BASE: &[(&str, &str)] =
     &[("embed_tokens.", "model.embed_tokens."), ("layers.", "model.layers."), ("norm.", "model.norm.")];
 
@@ -85,8 +81,7 @@ pub(crate) const TOWER_IGNORABLE: &[Ignorable] = &[
 ];
 
 impl Family {
-    /// Creates a family with the given architecture names, classes without an output head, and
-    /// model types.
+    /// Creates a family with the given architecture names, classes without an output head, and model types.
     pub(crate) const fn of(
         architectures: &'static [&'static str],
         bases: &'static [&'static str],

@@ -92,12 +92,10 @@ pub fn open(
     }
 }
 
-/// Compares a network with the weights in the folder of its configuration, if the folder contains
-/// weights.
+/// Compares a network with the weights in the folder of its configuration, if the folder contains weights.
 ///
 /// # Errors
-/// Returns an error if the weights are damaged, or if the weights' shapes differ from the
-/// configuration.
+/// Returns an error if the weights are damaged, or if the weights' shapes differ from the configuration.
 pub fn fit_beside(network: &Opened, files: impl Into<ModelFiles>) -> Result<Vec<OpenWarning>, FitError> {
     let files = files.into();
     let path = files.path();

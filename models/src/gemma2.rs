@@ -1,8 +1,7 @@
-//! Gemma 2: "Gemma 2: Improving Open Language Models at a Practical Size" (2024), §2. Field names
-//! follow the names in the Hugging Face checkpoint (`modeling_gemma2.py`). This file declares how
-//! Gemma 2 differs from Gemma 3. Attention does not normalize queries and keys, and limits the
-//! scores with a soft bound. All layers have the same rotary embedding. Every other layer has an
-//! attention window.
+//! Gemma 2: "Gemma 2: Improving Open Language Models at a Practical Size" (2024), §2. Field names follow the
+//! names in the Hugging Face checkpoint (`modeling_gemma2.py`). This file declares how Gemma 2 differs from
+//! Gemma 3. Attention does not normalize queries and keys, and limits the scores with a soft bound. All
+//! layers have the same rotary embedding. Every other layer has an attention window.
 
 use crate::config::Keys;
 use crate::decoder::{Defaults, LlamaConfig};

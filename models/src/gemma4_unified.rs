@@ -1,7 +1,6 @@
-//! Gemma 4 12B: Google DeepMind, "Gemma 4" (2026). The model reads images and sound without separate
-//! towers. Field names follow the names in the Hugging Face checkpoint
-//! (`modeling_gemma4_unified.py`). The text network is the same as Gemma 4's, without experts and
-//! per-layer embeddings.
+//! Gemma 4 12B: Google DeepMind, "Gemma 4" (2026). The model reads images and sound without separate towers.
+//! Field names follow the names in the Hugging Face checkpoint (`modeling_gemma4_unified.py`). The text
+//! network is the same as Gemma 4's, without experts and per-layer embeddings.
 
 use crate::config::Keys;
 use crate::family::Family;

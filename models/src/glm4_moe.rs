@@ -43,8 +43,7 @@ fn gguf(file: &Metadata<'_>) -> Value {
 }
 
 model! {
-    /// Attention with optional norms over the features of each query and key head
-    /// (`Glm4MoeAttention`).
+    /// Attention with optional norms over the features of each query and key head (`Glm4MoeAttention`).
     pub Attention<T: Float>(Glm4MoeConfig): AttentionBlock<T> {
         dims {
             D = hidden_size,
@@ -90,8 +89,7 @@ impl Sparse for Glm4MoeConfig {
 }
 
 impl Glm4MoeConfig {
-    /// Returns the configured sizes that Tracewright compares with the tensor shapes in the
-    /// checkpoint.
+    /// Returns the configured sizes that Tracewright compares with the tensor shapes in the checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         self.experts.sizes()
     }

@@ -1,7 +1,6 @@
-//! GPT-2: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), §2.3. Field
-//! names follow the names in the Hugging Face checkpoint (`modeling_gpt2.py`). The network has
-//! learned position embeddings and layer norms. The first axis of the stored matrices is the axis
-//! of the inputs (`Conv1D`).
+//! GPT-2: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), §2.3. Field names
+//! follow the names in the Hugging Face checkpoint (`modeling_gpt2.py`). The network has learned position
+//! embeddings and layer norms. The first axis of the stored matrices is the axis of the inputs (`Conv1D`).
 
 use dsl::nn::{Attend, Cache, Kv, Position, attend, gelu, gelu_tanh, positions_within, relu, silu};
 use dsl::{Float, model};
@@ -111,8 +110,7 @@ model! {
         }
     }
 
-    /// Attention with one matrix that contains the projections for queries, keys and values in this
-    /// order.
+    /// Attention with one matrix that contains the projections for queries, keys and values in this order.
     pub Attention {
         c_attn: Linear[D -> P, E](transposed, bias),
         c_proj: Linear[H, E -> D](transposed, bias),
@@ -233,8 +231,7 @@ impl Gpt2Config {
         1.0 / (root * depth as f64)
     }
 
-    /// Returns the configured sizes that Tracewright compares with the tensor shapes in the
-    /// checkpoint.
+    /// Returns the configured sizes that Tracewright compares with the tensor shapes in the checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         vec![
             DeclaredSize::numbers("n_layer", self.num_hidden_layers, "h."),

@@ -1,7 +1,6 @@
-//! Dense Granite models: Shen et al., "Power Scheduler" (2024), which HF transformers cites. Field
-//! names follow the names in the Hugging Face checkpoint (`modeling_granite.py`). The network
-//! differs from Llama in four factors, for the embeddings, the attention scores, the residuals and
-//! the logits.
+//! Dense Granite models: Shen et al., "Power Scheduler" (2024), which HF transformers cites. Field names
+//! follow the names in the Hugging Face checkpoint (`modeling_granite.py`). The network differs from Llama in
+//! four factors, for the embeddings, the attention scores, the residuals and the logits.
 
 use dsl::nn::{Attend, Kv};
 use dsl::{Float, Tensor, model};

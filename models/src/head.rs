@@ -23,9 +23,8 @@ pub struct UntiedHead {
     pub embedding: String,
 }
 
-/// Returns the output head of a checkpoint if the head differs from the embedding table. The
-/// function compares the two tensors if the checkpoint contains an output head and an embedding
-/// table.
+/// Returns the output head of a checkpoint if the head differs from the embedding table. The function
+/// compares the two tensors if the checkpoint contains an output head and an embedding table.
 pub(crate) fn own_head(checkpoint: &Checkpoint, embedding: &str) -> Option<UntiedHead> {
     let differs = checkpoint.get(HEAD).and(checkpoint.get(embedding)).is_some()
         && !checkpoint.holds_equal(HEAD, embedding);

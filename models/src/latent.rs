@@ -166,8 +166,7 @@ impl LatentConfig {
         self.loudness / ((self.qk_nope_head_dim + self.qk_rope_head_dim) as f64).sqrt()
     }
 
-    /// Returns the configured sizes that Tracewright compares with the tensor shapes in the
-    /// checkpoint.
+    /// Returns the configured sizes that Tracewright compares with the tensor shapes in the checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let mut sizes = self.experts.sizes();
         sizes.retain(|size| !size.key.contains("head_dim"));
@@ -192,8 +191,7 @@ pub(crate) struct LatentDefaults {
     pub heads: [usize; 5],
     /// The defaults of `n_routed_experts`, `num_experts_per_tok` and `moe_intermediate_size`.
     pub experts: [usize; 3],
-    /// The defaults of `n_group`, `topk_group`, `routed_scaling_factor` and
-    /// `first_k_dense_replace`.
+    /// The defaults of `n_group`, `topk_group`, `routed_scaling_factor` and `first_k_dense_replace`.
     pub routing: ([usize; 2], f64, usize),
 }
 

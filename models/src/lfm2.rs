@@ -22,8 +22,7 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["Lfm2ForCausalLM"], &["Lfm2Model"], &["lfm2"])
 };
 
-/// Configuration keys that only published LFM2 files contain and that HF transformers does not
-/// read.
+/// Configuration keys that only published LFM2 files contain and that HF transformers does not read.
 const IGNORED: &[&str] = key_names![
     block_dim block_mlp_init_scale block_norm_eps block_out_init_scale block_use_swiglu
     block_use_xavier_init conv_dim conv_dim_out conv_use_xavier_init num_heads theta use_pos_enc
@@ -38,10 +37,9 @@ pub(crate) fn read(keys: &Keys) -> ConvConfig {
     config
 }
 
-/// Reads the number of features of the feed-forward network. If the key `block_auto_adjust_ff_dim`
-/// is true, the function multiplies the number by 2/3 and by the value of
-/// `block_ffn_dim_multiplier`. The function then rounds the product up to a multiple of
-/// `block_multiple_of`.
+/// Reads the number of features of the feed-forward network. If the key `block_auto_adjust_ff_dim` is true,
+/// the function multiplies the number by 2/3 and by the value of `block_ffn_dim_multiplier`. The function
+/// then rounds the product up to a multiple of `block_multiple_of`.
 fn intermediate_size(keys: &Keys, size: usize) -> usize {
     let size = keys.optional_count("block_ff_dim").unwrap_or(size);
     let factor = keys.number_or("block_ffn_dim_multiplier", 1.0);

@@ -1,7 +1,6 @@
-//! LFM2 with experts: "LFM2 Technical Report" (2025), §2. Field names follow the names in the
-//! Hugging Face checkpoint (`modeling_lfm2_moe.py`). The network differs from LFM2 in the experts,
-//! which all layers except the first layers have. A router chooses the experts by sigmoid scores
-//! and a bias.
+//! LFM2 with experts: "LFM2 Technical Report" (2025), §2. Field names follow the names in the Hugging Face
+//! checkpoint (`modeling_lfm2_moe.py`). The network differs from LFM2 in the experts, which all layers except
+//! the first layers have. A router chooses the experts by sigmoid scores and a bias.
 
 use serde_json::json;
 

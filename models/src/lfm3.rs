@@ -1,7 +1,6 @@
-//! The LFM3 network. Field names follow the names in the Hugging Face checkpoint
-//! (`modeling_lfm3.py`). The network extends LFM2 in three ways. Some layers have an attention
-//! window, each attention head has an output gate, and a norm follows attention, the convolution
-//! and the feed-forward network.
+//! The LFM3 network. Field names follow the names in the Hugging Face checkpoint (`modeling_lfm3.py`). The
+//! network extends LFM2 in three ways. Some layers have an attention window, each attention head has an
+//! output gate, and a norm follows attention, the convolution and the feed-forward network.
 
 use dsl::nn::{Attend, Cache, Kv, Position, Recurrent, attend};
 use dsl::{Float, Tensor, model};

@@ -1,5 +1,4 @@
-//! The networks that Tracewright supports, and their configurations. Each model family has its own
-//! file.
+//! The networks that Tracewright supports, and their configurations. Each model family has its own file.
 #![warn(missing_docs)]
 
 /// Makes a configuration an extension of another configuration. The macro implements `Deref` from
@@ -36,11 +35,10 @@ macro_rules! descends {
     };
 }
 
-/// Declares all model families. Each line contains the module of a family, the network, and the
-/// type of the configuration. The function `read` of the module creates the configuration from a
-/// `config.json`. With `embeds`, the network computes embeddings, and the function also reads the
-/// files next to the `config.json`. The constant `FAMILY` of the module contains all other facts
-/// about the family.
+/// Declares all model families. Each line contains the module of a family, the network, and the type of the
+/// configuration. The function `read` of the module creates the configuration from a `config.json`. With
+/// `embeds`, the network computes embeddings, and the function also reads the files next to the
+/// `config.json`. The constant `FAMILY` of the module contains all other facts about the family.
 macro_rules! families {
     ($($module:ident::$family:ident($config:ty) $($embeds:ident)?;)+) => {
         $(
@@ -110,8 +108,7 @@ macro_rules! families {
     };
 }
 
-/// Calls the function `read` of a module with all keys, and checks the keys that `read` did not
-/// read.
+/// Calls the function `read` of a module with all keys, and checks the keys that `read` did not read.
 macro_rules! read {
     ($module:ident $keys:ident $allowed:ident) => {{
         let config = $module::read(&$keys);

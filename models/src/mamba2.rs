@@ -138,8 +138,7 @@ impl Mamba2Config {
         self.kinds.get(layer) == Some(&Kind::Mamba)
     }
 
-    /// Returns the configured sizes that Tracewright compares with the tensor shapes in the
-    /// checkpoint.
+    /// Returns the configured sizes that Tracewright compares with the tensor shapes in the checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let heads = &[("model.layers.*.mamba.A_log", 0), ("model.layers.*.mixer.A_log", 0)];
         let taps = &[("model.layers.*.mamba.conv1d.weight", 2), ("model.layers.*.mixer.conv1d.weight", 2)];
@@ -150,8 +149,7 @@ impl Mamba2Config {
     }
 }
 
-/// The names of the keys of Mamba-2 in a family's `config.json`. Some names come with the family's
-/// default.
+/// The names of the keys of Mamba-2 in a family's `config.json`. Some names come with the family's default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are those of the fields in `Mamba2Config`")]
 pub struct Mamba2Keys {

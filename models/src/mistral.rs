@@ -35,8 +35,7 @@ pub(crate) fn is_tower_of(keys: &Keys, model_type: &str) -> bool {
     text.is_none_or(|text| text.optional_text("model_type").as_deref() == Some(model_type))
 }
 
-/// Keys outside of `text_config` that describe the vision tower and its connection to the text
-/// network.
+/// Keys outside of `text_config` that describe the vision tower and its connection to the text network.
 pub(crate) const BESIDE_TEXT: &[&str] = key_names![
     architectures image_token_id image_token_index model_type multimodal_projector_bias
     projector_hidden_act spatial_merge_size transformers_version vision_config vision_feature_layer

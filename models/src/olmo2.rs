@@ -1,7 +1,6 @@
-//! OLMo 2: "2 OLMo 2 Furious" (2024), §3.1. Field names follow the names in the Hugging Face
-//! checkpoint (`modeling_olmo2.py`). The network differs from Llama in the norms. Norms follow
-//! attention and the feed-forward network. Attention has a norm over all query heads and a norm
-//! over all key heads.
+//! OLMo 2: "2 OLMo 2 Furious" (2024), §3.1. Field names follow the names in the Hugging Face checkpoint
+//! (`modeling_olmo2.py`). The network differs from Llama in the norms. Norms follow attention and the
+//! feed-forward network. Attention has a norm over all query heads and a norm over all key heads.
 
 use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, WeightStyle, model};

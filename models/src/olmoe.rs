@@ -73,8 +73,7 @@ descends!(OlmoeConfig from experts.llama: LlamaConfig, through experts: ExpertsC
 impl DecoderConfig for OlmoeConfig {}
 
 impl OlmoeConfig {
-    /// Returns the configured sizes that Tracewright compares with the tensor shapes in the
-    /// checkpoint.
+    /// Returns the configured sizes that Tracewright compares with the tensor shapes in the checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         self.experts.sizes()
     }

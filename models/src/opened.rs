@@ -146,8 +146,7 @@ impl Opened {
         self.naming.apply(checkpoint)
     }
 
-    /// The entry points of a compiled program with the given batch size, chunk length and context
-    /// length.
+    /// The entry points of a compiled program with the given batch size, chunk length and context length.
     pub fn entry_points(&self, batch: usize, chunk: usize, context: usize) -> Vec<EntryPoint> {
         self.kind.entry_points(batch, chunk, context)
     }
@@ -168,8 +167,7 @@ impl Opened {
 }
 
 impl ModelKind {
-    /// The entry points of a compiled program with the given batch size, chunk length and context
-    /// length.
+    /// The entry points of a compiled program with the given batch size, chunk length and context length.
     pub fn entry_points(&self, batch: usize, chunk: usize, context: usize) -> Vec<EntryPoint> {
         match self {
             Self::Text => EntryPoint::all(batch, chunk, context),
@@ -204,8 +202,7 @@ impl Naming {
         Self(Names::Family { prefixes, stacks, tied: tied.then_some(embedding), folders })
     }
 
-    /// Renames the tensors of a checkpoint. A tensor that the network does not declare keeps its
-    /// name.
+    /// Renames the tensors of a checkpoint. A tensor that the network does not declare keeps its name.
     #[must_use]
     pub fn apply(&self, checkpoint: Checkpoint) -> Checkpoint {
         match &self.0 {

@@ -1,8 +1,7 @@
-//! Phi-3 and Phi-4: "Phi-3 Technical Report" (2024), §2. Field names follow the names in the
-//! Hugging Face checkpoint (`modeling_phi3.py`). The network differs from Llama in two ways. The
-//! checkpoint stores the query, key and value projections in one matrix, and the gate and up
-//! projections in another matrix. The rotary embedding uses LongRoPE, and can rotate only some
-//! features of each head.
+//! Phi-3 and Phi-4: "Phi-3 Technical Report" (2024), §2. Field names follow the names in the Hugging Face
+//! checkpoint (`modeling_phi3.py`). The network differs from Llama in two ways. The checkpoint stores the
+//! query, key and value projections in one matrix, and the gate and up projections in another matrix. The
+//! rotary embedding uses LongRoPE, and can rotate only some features of each head.
 
 use dsl::nn::{Attend, Kv, attend, silu};
 use dsl::{Float, model};

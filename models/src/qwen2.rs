@@ -1,7 +1,6 @@
-//! Qwen2 and Qwen2.5: "Qwen2 Technical Report" (2024), §2.2. Field names follow the names in the
-//! Hugging Face checkpoint (`modeling_qwen2.py`). The network differs from Llama in two ways. The
-//! linear layers for queries, keys and values have biases. The upper layers can have a sliding
-//! window.
+//! Qwen2 and Qwen2.5: "Qwen2 Technical Report" (2024), §2.2. Field names follow the names in the Hugging Face
+//! checkpoint (`modeling_qwen2.py`). The network differs from Llama in two ways. The linear layers for
+//! queries, keys and values have biases. The upper layers can have a sliding window.
 
 use std::sync::Arc;
 

@@ -1,7 +1,6 @@
 //! The text network of Qwen3.5. Field names follow the names in the Hugging Face checkpoint
-//! (`modeling_qwen3_5.py`). Three of every four layers have a gated DeltaNet (Yang et al., "Gated
-//! Delta Networks", 2024) instead of attention. Layers without a DeltaNet have attention with an
-//! output gate.
+//! (`modeling_qwen3_5.py`). Three of every four layers have a gated DeltaNet (Yang et al., "Gated Delta
+//! Networks", 2024) instead of attention. Layers without a DeltaNet have attention with an output gate.
 
 use dsl::nn::{Attend, Cache, Kv, Position, Recurrent, attend, silu};
 use dsl::{Block, F32, Float, Tensor, model};
@@ -40,8 +39,7 @@ pub(crate) const FAMILY: Family = Family {
 /// The whole Qwen3.5 network, from token ids to logits.
 pub type Qwen35<T> = DeltaDecoder<T, DeltaNet<T>, Shared<T>>;
 
-/// A block with a recurrent state. The state consists of a matrix and the last inputs of a
-/// convolution.
+/// A block with a recurrent state. The state consists of a matrix and the last inputs of a convolution.
 pub trait DeltaBlock<T: Float>: Block<Config = Qwen35Config> {
     /// Computes new features `[B, S, D]` from the features `x` `[B, S, D]`.
     fn forward(

@@ -18,9 +18,8 @@ pub enum RopeScaling {
         /// The divisor of all frequencies.
         factor: f64,
     },
-    /// The rotary embedding rotates only the first pairs of features. The exponents of the
-    /// frequencies are fractions of the number of all features
-    /// (`_compute_proportional_rope_parameters`).
+    /// The rotary embedding rotates only the first pairs of features. The exponents of the frequencies are
+    /// fractions of the number of all features (`_compute_proportional_rope_parameters`).
     Proportional {
         /// The fraction of pairs that the rotary embedding rotates. The rotated pairs begin with
         /// the first pair.
@@ -52,31 +51,27 @@ pub enum RopeScaling {
         /// The number of tokens in the original context.
         original_max_position_embeddings: f64,
     },
-    /// The method interpolates like `Llama3`, but linearly over the index of the feature. A factor
-    /// multiplies the cosine and sine tables (Peng et al., "YaRN", 2023;
-    /// `_compute_yarn_parameters`).
+    /// The method interpolates like `Llama3`, but linearly over the index of the feature. A factor multiplies
+    /// the cosine and sine tables (Peng et al., "YaRN", 2023; `_compute_yarn_parameters`).
     Yarn {
         /// The divisor of the lowest frequencies.
         factor: f64,
         /// The interpolation starts at the pair of features that makes `beta_fast` turns in the
         /// original context. A pair with more than `beta_fast` turns keeps its frequency.
         beta_fast: f64,
-        /// The interpolation ends at the pair of features that makes `beta_slow` turns in the
-        /// original context. The method divides the frequency of a pair with fewer than `beta_slow`
-        /// turns by `factor`.
+        /// The interpolation ends at the pair of features that makes `beta_slow` turns in the original
+        /// context. The method divides the frequency of a pair with fewer than `beta_slow` turns by `factor`.
         beta_slow: f64,
         /// The number of tokens in the original context.
         original_max_position_embeddings: f64,
-        /// Whether the method rounds the start and the end of the interpolation to whole feature
-        /// indices.
+        /// Whether the method rounds the start and the end of the interpolation to whole feature indices.
         truncate: bool,
         /// The factor by which cosine and sine are multiplied.
         attention_factor: f64,
     },
     /// The method divides each frequency by a separate factor (Ding et al., "LongRoPE", 2024;
-    /// `_compute_longrope_parameters`). When a sequence exceeds the original context, all of its
-    /// positions get the long factors, as in HF transformers
-    /// (`Phi3ForCausalLM.prepare_inputs_for_generation`).
+    /// `_compute_longrope_parameters`). When a sequence exceeds the original context, all of its positions
+    /// get the long factors, as in HF transformers (`Phi3ForCausalLM.prepare_inputs_for_generation`).
     LongRope {
         /// The divisors for sequences of at most the original context.
         short_factor: Vec<f64>,
@@ -101,8 +96,7 @@ pub struct RopeParameters {
     pub scaling: RopeScaling,
 }
 
-/// The factor by which attention multiplies the query at position p, which is 1 + β · ln(1 + ⌊p /
-/// original⌋).
+/// The factor by which attention multiplies the query at position p, which is 1 + β · ln(1 + ⌊p / original⌋).
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueryGrowth {
     /// The number β.
@@ -258,8 +252,7 @@ impl RopeParameters {
         (features as f64 * self.partial_rotary_factor) as usize
     }
 
-    /// The number of pairs of features that have a frequency above 0. `pairs` is the number of all
-    /// pairs.
+    /// The number of pairs of features that have a frequency above 0. `pairs` is the number of all pairs.
     fn turning(&self, pairs: usize) -> usize {
         match self.scaling {
             RopeScaling::Proportional { proportion, .. } => (pairs as f64 * proportion) as usize,
@@ -304,10 +297,9 @@ impl RopeParameters {
         }
     }
 
-    /// The frequencies of a sequence with `context` tokens. The frequency of pair i is
-    /// `1 / theta^(2i / R)`, adapted to the context, where R is the number of rotated features. The
-    /// function computes in f32 like torch, because each unit in the last place affects the logits
-    /// of late positions.
+    /// The frequencies of a sequence with `context` tokens. The frequency of pair i is `1 / theta^(2i / R)`,
+    /// adapted to the context, where R is the number of rotated features. The function computes in f32 like
+    /// torch, because each unit in the last place affects the logits of late positions.
     fn of_length(&self, features: usize, context: usize) -> RopeFrequencies {
         let rotated = self.rotated(features);
         let (base, pairs) = (self.base(rotated, context), rotated.div_ceil(2));
@@ -412,10 +404,9 @@ fn scalar_power(base: f32, exponent: f32) -> f32 {
 /// Computes base^exponent for a base above 1, with the same rounding as torch's vector function.
 /// About one in sixty results is not the f32 number nearest to the exact power.
 ///
-/// The function computes `exp(exponent · log(base))`. Short polynomials in f32 compute the last
-/// terms of the series for exp and log. The method and the coefficients are the same as in Sleef's
-/// powf with an error of at most 1 ulp. Sleef computes with pairs of f32 numbers, and this code
-/// uses f64 instead.
+/// The function computes `exp(exponent · log(base))`. Short polynomials in f32 compute the last terms of the
+/// series for exp and log. The method and the coefficients are the same as in Sleef's powf with an error of
+/// at most 1 ulp. Sleef computes with pairs of f32 numbers, and this code uses f64 instead.
 fn vector_power(base: f32, exponent: f32) -> f32 {
     let series = |x: f64, coefficients: &[f32]| {
         f64::from(coefficients.iter().fold(0.0, |sum: f32, c| sum.mul_add(x as f32, *c)))

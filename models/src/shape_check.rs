@@ -1,6 +1,5 @@
-//! Compares the sizes in a configuration with the tensor names and shapes in a checkpoint's header.
-//! If the configuration belongs to another model, Tracewright reports the error before it records
-//! the network.
+//! Compares the sizes in a configuration with the tensor names and shapes in a checkpoint's header. If the
+//! configuration belongs to another model, Tracewright reports the error before it records the network.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -12,8 +11,7 @@ use trace::key_pattern;
 /// A size in a configuration, and the names or shapes of tensors that must agree with the size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeclaredSize {
-    /// The key of the configuration, or two keys with a `×` between the keys if the size is a
-    /// product.
+    /// The key of the configuration, or two keys with a `×` between the keys if the size is a product.
     pub key: String,
     /// The value of the configuration key.
     pub value: usize,
@@ -26,9 +24,8 @@ pub struct DeclaredSize {
 pub enum Evidence {
     /// The size is the number of different integers that follow this prefix in tensor names.
     Numbers(&'static str),
-    /// The size is an extent of the first tensor whose name matches a pattern in the list. In a
-    /// pattern, `*` matches an integer. The number after a pattern is the index of the tensor's
-    /// axis.
+    /// The size is an extent of the first tensor whose name matches a pattern in the list. In a pattern, `*`
+    /// matches an integer. The number after a pattern is the index of the tensor's axis.
     Extent(&'static [(&'static str, usize)]),
 }
 
@@ -56,8 +53,7 @@ pub struct OtherSize {
     pub claimed: usize,
     /// The size in the checkpoint.
     pub found: usize,
-    /// The tensor or the range of tensor names in the checkpoint from which Tracewright reads the
-    /// size.
+    /// The tensor or the range of tensor names in the checkpoint from which Tracewright reads the size.
     pub shown: String,
 }
 
@@ -74,11 +70,10 @@ impl DeclaredSize {
     }
 }
 
-/// Compares the [sizes in a configuration](crate::Architecture::sizes) with the header of the
-/// configuration's checkpoint. The tensors must have [the network's
-/// names](crate::Opened::weights). The prefix `model.` of a name can be missing, as in models
-/// that compute embeddings. If the checkpoint lacks the tensors for a size, the function skips this
-/// size, because a later check reports all missing tensors.
+/// Compares the [sizes in a configuration](crate::Architecture::sizes) with the header of the configuration's
+/// checkpoint. The tensors must have [the network's names](crate::Opened::weights). The prefix `model.` of a
+/// name can be missing, as in models that compute embeddings. If the checkpoint lacks the tensors for a size,
+/// the function skips this size, because a later check reports all missing tensors.
 ///
 /// # Errors
 /// Returns an error that lists all sizes that differ, if any size differs.
@@ -116,9 +111,8 @@ fn names(name: &str) -> impl Iterator<Item = &str> {
     [Some(name), name.strip_prefix("model.")].into_iter().flatten()
 }
 
-/// Counts the different integers that follow `prefix` in the names of tensors. Returns the count,
-/// and a text with the first and the last of these names. Returns `None` if no name begins with the
-/// prefix.
+/// Counts the different integers that follow `prefix` in the names of tensors. Returns the count, and a text
+/// with the first and the last of these names. Returns `None` if no name begins with the prefix.
 fn numbers(checkpoint: &Checkpoint, prefix: &str) -> Option<(usize, String)> {
     let number =
         |tensor: &CheckpointTensor| tensor.name.strip_prefix(prefix)?.split('.').next()?.parse().ok();

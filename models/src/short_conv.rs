@@ -187,8 +187,7 @@ model! {
 /// The configuration of a network with short convolutions (`configuration_lfm2.py`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConvConfig {
-    /// The configuration keys that the network shares with other networks in which some layers have
-    /// experts.
+    /// The configuration keys that the network shares with other networks in which some layers have experts.
     pub experts: ExpertsConfig,
     /// Whether each layer has attention. A layer without attention has a convolution.
     pub attention: Vec<bool>,

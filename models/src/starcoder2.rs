@@ -1,7 +1,6 @@
-//! StarCoder2: Lozhkov et al., "StarCoder 2 and The Stack v2" (2024). Field names follow the names
-//! in the Hugging Face checkpoint (`modeling_starcoder2.py`). The network differs from Mistral in
-//! three ways. The norms are layer norms, the linear layers have biases, and the feed-forward
-//! network has no gate.
+//! StarCoder2: Lozhkov et al., "StarCoder 2 and The Stack v2" (2024). Field names follow the names in the
+//! Hugging Face checkpoint (`modeling_starcoder2.py`). The network differs from Mistral in three ways. The
+//! norms are layer norms, the linear layers have biases, and the feed-forward network has no gate.
 
 use dsl::nn::{Attend, Kv, gelu_tanh};
 use dsl::{Float, model};

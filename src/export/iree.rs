@@ -134,8 +134,7 @@ fn manifest_of(
 /// not a CPU, the function checks nothing.
 ///
 /// # Errors
-/// Returns an error if the processor does not have the architecture or the features that the module
-/// needs.
+/// Returns an error if the processor does not have the architecture or the features that the module needs.
 pub fn check_cpu(manifest: &IreeManifest) -> Result<(), ExportError> {
     if manifest.device()? != DeviceKind::Cpu {
         return Ok(());
@@ -270,12 +269,10 @@ pub fn open(
     Ok((program, archive))
 }
 
-/// Verifies the hashes of the module, of the archive's table and of each tensor in an export
-/// folder.
+/// Verifies the hashes of the module, of the archive's table and of each tensor in an export folder.
 ///
 /// # Errors
-/// Returns an error if the folder is not an export, or a computed hash differs from the stored
-/// hash.
+/// Returns an error if the folder is not an export, or a computed hash differs from the stored hash.
 pub fn verify(folder: &Path, watch: Option<Watch<'_>>) -> Result<Verified, ExportError> {
     let manifest =
         IreeManifest::read(folder)?.ok_or_else(|| ExportError::NoManifest { path: folder.into() })?;

@@ -1,9 +1,8 @@
 //! Writes and opens exports. An export is a folder with a compiled or lowered network, which IREE
 //! or XLA can run on another machine.
 //!
-//! The module [`manifest`] declares the contents of `manifest.json`. The module [`xla`] writes
-//! exports for XLA. With the feature `iree`, the crate `tracewright` writes, opens and verifies
-//! exports for IREE.
+//! The module [`manifest`] declares the contents of `manifest.json`. The module [`xla`] writes exports for
+//! XLA. With the feature `iree`, the crate `tracewright` writes, opens and verifies exports for IREE.
 
 #[cfg(feature = "iree")]
 mod iree;

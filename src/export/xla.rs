@@ -1,7 +1,6 @@
-//! Writes exports for XLA. An export is a folder with a module for each entry point, and a
-//! manifest. The manifest describes each argument, how devices partition the argument, and the file
-//! and offset of each weight. The Python package in `tools/python/tracewright_xla` runs an export for
-//! XLA.
+//! Writes exports for XLA. An export is a folder with a module for each entry point, and a manifest. The
+//! manifest describes each argument, how devices partition the argument, and the file and offset of each
+//! weight. The Python package in `tools/python/tracewright_xla` runs an export for XLA.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -24,8 +23,7 @@ use super::manifest::{
 };
 use crate::{DevicePartition, Expanded, Plan, PlanError};
 
-/// Contains the text of the modules of a program for XLA, and the partitioning of arguments and
-/// results.
+/// Contains the text of the modules of a program for XLA, and the partitioning of arguments and results.
 pub struct XlaProgram {
     /// The modules of the program, one for each entry point.
     pub modules: Vec<Module>,
@@ -102,9 +100,8 @@ pub fn planned(plan: Plan) -> Plan {
     Plan { target: Target::xla(), ..plan }
 }
 
-/// Changes a plan for XLA ([`planned`]) so that the network runs on one CUDA device. If the plan
-/// uses kernels, Tracewright's kernels for NVIDIA GPUs compute the calls that have few tokens and
-/// use bf16.
+/// Changes a plan for XLA ([`planned`]) so that the network runs on one CUDA device. If the plan uses
+/// kernels, Tracewright's kernels for NVIDIA GPUs compute the calls that have few tokens and use bf16.
 pub fn for_cuda(plan: Plan) -> Plan {
     Plan { target: Target { device: DeviceKind::Cuda, ..plan.target }, ..plan }
 }
@@ -171,8 +168,7 @@ pub struct RecordedPlan {
 /// among the devices of a mesh, each device computes all of its own experts in every entry point.
 ///
 /// # Errors
-/// Returns an error if the entry points cannot be recorded, or if the rules cannot partition the
-/// trace.
+/// Returns an error if the entry points cannot be recorded, or if the rules cannot partition the trace.
 pub fn record(
     plan: &Plan,
     entries: &[EntryPoint],
@@ -312,11 +308,10 @@ fn values(arguments: &[Argument], shardings: &[Sharding]) -> Vec<ManifestValue> 
 /// contains only weights that Tracewright computes from the checkpoint.
 ///
 /// # Errors
-/// Returns an error if the mesh cannot partition the network, or if a file cannot be written. If
-/// the checkpoint does not match the network's parameters, the error lists all differences and no
-/// file is written. If an error occurs while the function writes files, `out` is not a usable
-/// export. If writing fails and the function has created the folder, the function removes the
-/// folder again.
+/// Returns an error if the mesh cannot partition the network, or if a file cannot be written. If the
+/// checkpoint does not match the network's parameters, the error lists all differences and no file is
+/// written. If an error occurs while the function writes files, `out` is not a usable export. If writing
+/// fails and the function has created the folder, the function removes the folder again.
 pub fn export(
     plan: &Plan,
     model: &Path,
@@ -397,8 +392,7 @@ fn stored_weight(
 /// the weights in the checkpoint have no hashes.
 ///
 /// # Errors
-/// Returns an error if the folder is not an export for XLA, or a computed hash differs from the
-/// stored hash.
+/// Returns an error if the folder is not an export for XLA, or a computed hash differs from the stored hash.
 pub fn verify(folder: &Path, watch: Option<Watch<'_>>) -> Result<Verified, XlaError> {
     let refused = |reason: String| XlaError::from(refused(folder, reason));
     let Some(Manifest::Xla(manifest)) = Manifest::read(folder)? else {

@@ -131,9 +131,8 @@ impl<Way: Clone + PartialEq> Record<Way> {
         found.cloned().unwrap_or_else(|| Self::new(name, usual))
     }
 
-    /// Returns the fastest correct setting, and the time with this setting divided by the time with
-    /// the default settings. The result is `None` if no setting is faster than the default
-    /// settings.
+    /// Returns the fastest correct setting, and the time with this setting divided by the time with the
+    /// default settings. The result is `None` if no setting is faster than the default settings.
     pub fn best(&self) -> Option<(&Way, f64)> {
         let faster = self.tried.iter().filter_map(|tried| Some((&tried.way, tried.verdict.faster()?)));
         faster.min_by(|a, b| a.1.total_cmp(&b.1))

@@ -83,9 +83,8 @@ impl Tunings {
     }
 }
 
-/// Returns the name under which the measurements of a plan's network are stored. The name depends
-/// on the operations of a decode call and on the weight formats, but not on the context or the
-/// chunk.
+/// Returns the name under which the measurements of a plan's network are stored. The name depends on the
+/// operations of a decode call and on the weight formats, but not on the context or the chunk.
 ///
 /// # Errors
 /// Returns an error if a value in the configuration is invalid.

@@ -75,10 +75,9 @@ impl<'a> Executables<'a> {
     }
 }
 
-/// Returns the values in a cache key that are the same for all modules of a program. The cache key
-/// contains the size and the modification time of the plugin's file, because some plugins report
-/// the same version for different builds. Hashing the content of a plugin with several hundred
-/// megabytes would take too long.
+/// Returns the values in a cache key that are the same for all modules of a program. The cache key contains
+/// the size and the modification time of the plugin's file, because some plugins report the same version for
+/// different builds. Hashing the content of a plugin with several hundred megabytes would take too long.
 fn shared_parts(
     XlaPlugin { plugin, client, flags }: &XlaPlugin,
     devices: &Range<usize>,

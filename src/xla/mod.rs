@@ -33,8 +33,7 @@ pub use plugin::XlaPlugin;
 /// scheduler that converts each weight shortly before the matmul.
 const CPU_SETTINGS: [(&str, &str); 1] = [("xla_cpu_scheduler_type", "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED")];
 
-/// The devices and the cache folder of a build for XLA, and a function that receives each step of
-/// the build.
+/// The devices and the cache folder of a build for XLA, and a function that receives each step of the build.
 pub struct XlaTools<'a> {
     /// The plugin, which the caller must start with enough devices for the network.
     pub plugin: &'a XlaPlugin,
@@ -75,11 +74,10 @@ pub struct XlaBuild<'a> {
 }
 
 impl<'a> XlaBuild<'a> {
-    /// Lowers a recorded trace for XLA. If `shards` is given, the program is partitioned over the
-    /// devices of a mesh. `expanded` is the recorded trace, expanded to primitive operations [for
-    /// XLA](crate::export::xla::planned). The tensors of `checkpoint` must have the
-    /// names that the network declares. `ignorable` lists additional tensors that the checkpoint
-    /// may contain.
+    /// Lowers a recorded trace for XLA. If `shards` is given, the program is partitioned over the devices of
+    /// a mesh. `expanded` is the recorded trace, expanded to primitive operations [for
+    /// XLA](crate::export::xla::planned). The tensors of `checkpoint` must have the names that the network
+    /// declares. `ignorable` lists additional tensors that the checkpoint may contain.
     ///
     /// # Errors
     /// Returns an error if the trace cannot be lowered. If the checkpoint does not
@@ -99,9 +97,8 @@ impl<'a> XlaBuild<'a> {
         Ok(Self { program, expanded, checkpoint, ignorable })
     }
 
-    /// Compiles the modules with a plugin, and copies the weights to the devices. If the cache
-    /// contains the executable of a module, the function loads this executable instead of compiling
-    /// the module.
+    /// Compiles the modules with a plugin, and copies the weights to the devices. If the cache contains the
+    /// executable of a module, the function loads this executable instead of compiling the module.
     ///
     /// # Errors
     /// Returns the error of the first stage that fails.

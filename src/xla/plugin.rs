@@ -37,9 +37,8 @@ impl XlaPlugin {
         &self.client
     }
 
-    /// Adapts a plan [for XLA](crate::export::xla::planned) to the platform of this plugin. If a
-    /// mesh is given, the plan uses no kernels, because only modules for a single device can call
-    /// kernels.
+    /// Adapts a plan [for XLA](crate::export::xla::planned) to the platform of this plugin. If a mesh is
+    /// given, the plan uses no kernels, because only modules for a single device can call kernels.
     pub fn plan(&self, plan: Plan, mesh: Option<&Mesh>) -> Plan {
         let is_cuda = self.client.platform() == "cuda" && mesh.is_none();
         if is_cuda { for_cuda(plan) } else { plan }

@@ -25,8 +25,7 @@ pub struct FunctionId(pub u32);
 pub struct Provenance {
     /// The field path of the declaration in the model: `model.layers.*.self_attn.q_proj`.
     pub path: Arc<str>,
-    /// The path of the Rust file, relative to the parent folder of the file's crate:
-    /// `models/src/llama.rs`.
+    /// The path of the Rust file, relative to the parent folder of the file's crate: `models/src/llama.rs`.
     pub file: Arc<str>,
     pub line: u32,
 }
@@ -145,8 +144,7 @@ impl Function {
         self.len() == 0
     }
 
-    /// All nodes of the function. In the list of nodes, the operands of a node come before the
-    /// node.
+    /// All nodes of the function. In the list of nodes, the operands of a node come before the node.
     pub fn ids(&self) -> impl DoubleEndedIterator<Item = NodeId> + use<> {
         (0..self.len()).map(NodeId::new)
     }

@@ -72,9 +72,8 @@ pub fn silu(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     b.convert(product, element)
 }
 
-/// Applies an activation function to the first half of the last axis, and multiplies the result by
-/// the second half. Use this function if a single matmul computes the gate and the up projection
-/// together.
+/// Applies an activation function to the first half of the last axis, and multiplies the result by the second
+/// half. Use this function if a single matmul computes the gate and the up projection together.
 pub fn gated(
     b: &mut Builder<'_>,
     halves: NodeId,

@@ -216,8 +216,7 @@ impl Recipe {
         }
     }
 
-    /// Appends the text form of the recipe, for example `concatenate axis=0 ("a" : f32[2], "b" :
-    /// f32[3])`.
+    /// Appends the text form of the recipe, for example `concatenate axis=0 ("a" : f32[2], "b" : f32[3])`.
     pub fn print(&self, out: &mut String) {
         match self {
             Self::Source(key, ty) => {

@@ -1,5 +1,4 @@
-//! A [`Signature`] lists the arguments and results of an entry point, and their roles for the
-//! caller.
+//! A [`Signature`] lists the arguments and results of an entry point, and their roles for the caller.
 
 use std::fmt;
 
@@ -55,8 +54,7 @@ pub enum Role {
         /// The name of the tensor, which is unique among the encoder outputs that the layer reads.
         name: StateName,
     },
-    /// For each slot of the batch, the argument contains the index of the sequence in this slot,
-    /// `i32[B]`.
+    /// For each slot of the batch, the argument contains the index of the sequence in this slot, `i32[B]`.
     Sequence,
     /// For each slot of the batch, the argument contains the index of the adapter, `i32[B]`. The
     /// index 0 selects no adapter.
@@ -67,9 +65,8 @@ pub enum Role {
     /// The result contains the hidden states from which the network computes logits, as `f32[B,S,D]`.
     /// The hidden states are the output of the norm after the last layer.
     Hidden,
-    /// The result contains the logits of all tokens in the vocabulary. The result has the type
-    /// `f32[B,V]` for the logits after the last real token, or `f32[B,S,V]` for the logits after
-    /// each new token.
+    /// The result contains the logits of all tokens in the vocabulary. The result has the type `f32[B,V]` for
+    /// the logits after the last real token, or `f32[B,S,V]` for the logits after each new token.
     Logits,
     /// The result contains the token with the largest logit; among tokens with equal logits, the
     /// token with the lowest id. The result has the type `i32[B]` for the token after the last real

@@ -31,8 +31,7 @@ use crate::{Function, FunctionId, NodeKind, Parameter};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trace {
-    /// All functions of the program. A function can call only functions that come earlier in the
-    /// list.
+    /// All functions of the program. A function can call only functions that come earlier in the list.
     pub functions: Vec<Function>,
     /// The entry points, which are the functions that the host can call.
     pub entries: Vec<FunctionId>,
@@ -60,8 +59,7 @@ pub struct Read {
     pub origins: Arc<BTreeSet<String>>,
 }
 
-/// The parameters that a trace reads, by key. Each call replaces the prefix of its parameters'
-/// keys.
+/// The parameters that a trace reads, by key. Each call replaces the prefix of its parameters' keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reads {
     /// For each function, the parameters that the function reads, directly or through the functions
@@ -92,8 +90,7 @@ impl Trace {
         self.entries.iter().map(|&id| self.function(id)).find(|f| f.name == name)
     }
 
-    /// Returns a trace with only the named entry points and the functions that these entry points
-    /// call.
+    /// Returns a trace with only the named entry points and the functions that these entry points call.
     pub fn with_entries(&self, names: &[&str]) -> Self {
         let keep = |id: &&FunctionId| names.contains(&self.function(**id).name.as_str());
         let entries: Vec<FunctionId> = self.entries.iter().filter(keep).copied().collect();

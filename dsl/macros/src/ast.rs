@@ -42,8 +42,7 @@ pub struct Dim {
     pub value: Extent,
 }
 
-/// The extent on the right-hand side of a declaration in `dims { … }`, for example `D / H` in `E =
-/// D / H`.
+/// The extent on the right-hand side of a declaration in `dims { … }`, for example `D / H` in `E = D / H`.
 pub enum Extent {
     /// An extent that is the value of a configuration key, for example `head_dim`. The name of a
     /// configuration key begins with a lower-case letter.
@@ -79,8 +78,7 @@ pub struct ShardRule {
     pub over: Ident,
 }
 
-/// The declaration of a state that all layers have, or that only the layers with a given condition
-/// have.
+/// The declaration of a state that all layers have, or that only the layers with a given condition have.
 pub struct LayerState {
     pub layers: Ident,
     pub name: Option<Ident>,
@@ -215,8 +213,7 @@ impl Model {
         self.dims().any(|dim| dim.name == *axis)
     }
 
-    /// Returns the checkpoint key of a field. The field path `path` leads from `block` to the
-    /// field.
+    /// Returns the checkpoint key of a field. The field path `path` leads from `block` to the field.
     pub fn key(&self, block: &Block, path: &[Ident]) -> String {
         let mut block = Some(block);
         let level = |name: &Ident| {

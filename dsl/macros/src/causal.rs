@@ -53,9 +53,8 @@ impl Generator<'_> {
         }
     }
 
-    /// The optional functions of `CausalLm` that the root block declares, such as `encode`. Each
-    /// optional function takes three arguments: tokens or features, a `Position` or a count, and
-    /// the cache.
+    /// The optional functions of `CausalLm` that the root block declares, such as `encode`. Each optional
+    /// function takes three arguments: tokens or features, a `Position` or a count, and the cache.
     fn optional(&self, root: &Block) -> Vec<TokenStream> {
         let (dsl, name, element) = (&self.dsl, &root.name, self.element());
         let (_, arguments, _) = root.generics.split_for_impl();

@@ -123,8 +123,7 @@ fn headers(model: &Model, errors: &mut Errors) {
     }
 }
 
-/// Checks that no name of a block, field or function occurs twice or collides with a generated
-/// member.
+/// Checks that no name of a block, field or function occurs twice or collides with a generated member.
 fn names(model: &Model, errors: &mut Errors) {
     unique("block", model.blocks.iter().map(|block| &block.name), errors);
     unique("dim", model.dims().map(|dim| &dim.name), errors);
@@ -535,8 +534,7 @@ fn is_misspelt(name: &str, known: &str) -> bool {
 struct Scan {
     /// The names `name` of fields and methods in expressions `self.name`.
     own: HashSet<String>,
-    /// The names `name` of fields and methods in expressions `other.name`, in which `other` is not
-    /// `self`.
+    /// The names `name` of fields and methods in expressions `other.name`, in which `other` is not `self`.
     foreign: HashSet<String>,
     /// All identifiers in the function's body.
     words: HashSet<String>,

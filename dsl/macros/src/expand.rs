@@ -1,5 +1,4 @@
-//! Expands the tokens of a `model!` to Rust code or, if the declaration is invalid, to compile
-//! errors.
+//! Expands the tokens of a `model!` to Rust code or, if the declaration is invalid, to compile errors.
 
 use proc_macro2::TokenStream;
 use quote::quote;

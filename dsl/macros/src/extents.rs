@@ -51,8 +51,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Formats an extent for error messages. The formatted text contains configuration keys instead
-    /// of dims.
+    /// Formats an extent for error messages. The formatted text contains configuration keys instead of dims.
     pub(super) fn text(&self, extent: &Extent) -> String {
         let factor = |extent: &Extent| match extent {
             Extent::Sum(..) | Extent::Product(..) | Extent::Quotient(..) | Extent::Or(..) => {

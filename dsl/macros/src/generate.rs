@@ -596,8 +596,7 @@ pub(super) fn local(name: &Ident) -> Ident {
     format_ident!("__{}", name)
 }
 
-/// Generates an expression, with the span of the user's token, that reads the value of a
-/// configuration key.
+/// Generates an expression, with the span of the user's token, that reads the value of a configuration key.
 pub(super) fn config(key: &Ident) -> TokenStream {
     quote_spanned!(key.span()=> config.#key)
 }

@@ -12,9 +12,8 @@ pub struct LeafKind {
     /// Whether `tied` may occur in this leaf's declaration, and whether another leaf's `tied` may
     /// name this leaf.
     pub ties: bool,
-    /// The settings that a declaration of the leaf may contain in parentheses after the axes. Each
-    /// pair contains the name of the builder method for a setting, and the kind of that method's
-    /// argument.
+    /// The settings that a declaration of the leaf may contain in parentheses after the axes. Each pair
+    /// contains the name of the builder method for a setting, and the kind of that method's argument.
     pub settings: &'static [(&'static str, SettingKind)],
 }
 

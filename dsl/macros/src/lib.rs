@@ -58,17 +58,16 @@ use proc_macro::TokenStream;
 /// integer, an earlier dim, a sum, a product, or an exact quotient. If the configuration key is an
 /// `Option`, the extent can also be `key or …`. Names of axes begin with an upper-case letter.
 ///
-/// **Fields** are leaves (built-in layers), blocks of this `model!`, arrays of blocks, and blocks
-/// that are declared elsewhere. The leaves are `Linear[D -> V]`, `Embedding[V, D]`, `RmsNorm[D]`
-/// over one or more axes, `LayerNorm[D]` and `Weight[D]`. `RmsNorm[D](eps = key, style = one_plus)`
-/// multiplies by 1 + w, where w is the weight. The other styles of an `RmsNorm` are `scale` and
-/// `wide`. A `LayerNorm` has a bias unless you write `LayerNorm[D](bias = false)`. A leaf can have
-/// another element type than the model: `Linear<F32>[…]`. To use a block that is declared
-/// elsewhere, write its path or its generic arguments, as in `other::Mlp<T>`. If the configuration
-/// of a block from elsewhere has another type, implement `Project`. If the sizes differ between the
-/// elements of a block array, also implement `Project::project_at`. You call leaves and blocks of
-/// this `model!` as methods, as in `self.norm(x)`. You call the function `forward` of blocks from
-/// elsewhere, of type parameters and of array elements, as in `self.mlp.forward(x)`. `tied(a.b)`
+/// **Fields** are leaves (built-in layers), blocks of this `model!`, arrays of blocks, and blocks that are
+/// declared elsewhere. The leaves are `Linear[D -> V]`, `Embedding[V, D]`, `RmsNorm[D]` over one or more
+/// axes, `LayerNorm[D]` and `Weight[D]`. `RmsNorm[D](eps = key, style = one_plus)` multiplies by 1 + w, where
+/// w is the weight. The other styles of an `RmsNorm` are `scale` and `wide`. A `LayerNorm` has a bias unless
+/// you write `LayerNorm[D](bias = false)`. A leaf can have another element type than the model:
+/// `Linear<F32>[…]`. To use a block that is declared elsewhere, write its path or its generic arguments, as
+/// in `other::Mlp<T>`. If the configuration of a block from elsewhere has another type, implement `Project`.
+/// If the sizes differ between the elements of a block array, also implement `Project::project_at`. You call
+/// leaves and blocks of this `model!` as methods, as in `self.norm(x)`. You call the function `forward` of
+/// blocks from elsewhere, of type parameters and of array elements, as in `self.mlp.forward(x)`. `tied(a.b)`
 /// uses the weight of the leaf at the path `a.b`, relative to the block that contains the field.
 ///
 /// **Keys.** The path of a field is also the key of the field's weight in the checkpoint, and the
@@ -99,37 +98,34 @@ use proc_macro::TokenStream;
 /// If the tensor interleaves the query, key and value weights of each head (`[H, 3, E]`), write
 /// `Linear[D -> H, P, E]` with `P = 3`.
 ///
-/// **Functions** take and return tensors (`T[B, S, D]`, `f32[B]`, `i32[]`) and Rust types that
-/// implement `TraceArg`. Tracewright checks the axes of the tensors when it traces the body. You
-/// pass a tensor by value, a state that the function changes by `&mut`, and any other value by
-/// value or by `&`. An axis that `dims` does not declare is free. The first argument with a free
-/// axis sets the extent of this axis. The macro rejects a free axis as misspelt if only one tensor
-/// type names the axis and a dim has almost the same name. A tensor of the type `T[.., D]` may have
-/// any axes before D. In the body of a function, every axis is a constant, `self.dim(D)` is the
-/// extent of the axis D, and `self` is the block. The macro does not change the bodies of
-/// functions.
+/// **Functions** take and return tensors (`T[B, S, D]`, `f32[B]`, `i32[]`) and Rust types that implement
+/// `TraceArg`. Tracewright checks the axes of the tensors when it traces the body. You pass a tensor by
+/// value, a state that the function changes by `&mut`, and any other value by value or by `&`. An axis that
+/// `dims` does not declare is free. The first argument with a free axis sets the extent of this axis. The
+/// macro rejects a free axis as misspelt if only one tensor type names the axis and a dim has almost the same
+/// name. A tensor of the type `T[.., D]` may have any axes before D. In the body of a function, every axis is
+/// a constant, `self.dim(D)` is the extent of the axis D, and `self` is the block. The macro does not change
+/// the bodies of functions.
 ///
 /// You can record each function of a block as an entry point of the compiled module:
 /// `Net::<F32>::record(&config)?.entry("predict", Net::predict, [("B", 8)])`.
 ///
-/// **`cache`** declares the state of each layer. The root block implements `CausalLm` if it has a
-/// `cache`, a function `forward` (tokens to features) and a function `logits` (features to logits).
-/// `cache { L of [H, E] within window }` declares a KV cache with H heads and E features for each
-/// of L layers. The configuration's method `window(i) -> Option<usize>` returns the number of
-/// positions that layer i sees. The cache of layer i stores only the positions that the window of
-/// layer i needs. In `cache { L of [H, E] if attends, L of recurrent [C, D] if recurs }`, the
-/// configuration's methods `attends(i)` and `recurs(i)` decide whether layer i has a KV cache or a
-/// recurrent state. The full syntax of a state is `L of name: Kind<Element>[axes]`. `Kind` is a
-/// type in `nn::states`: `cache { L of delta: Recurrent<F32>[H, E], L of latent: Slots[R] }`. In
-/// `forward`, `cache.state(i)` returns the state of layer i that has no name. `cache.named(i,
-/// "delta")` returns the state of layer i with the name `delta`. Two kinds of layers can have
-/// attention heads of different sizes. For example, `L of [K = W, E = J] if …` gives the axes K and
-/// E the extents of the dims W and J. A layer can also attend to the keys and values of another
-/// layer j. To read the keys and values of layer j, the function of the attending layer takes a
-/// `&Kv<T>` and calls `Kv::read`. The function `forward` passes `cache.state(j)` to the attending
-/// layer.
-/// A state with `for draft`, such as `M of [H, E] if drafts for draft`, belongs to a layer for
-/// multi-token prediction, which only the function `draft` calls.
+/// **`cache`** declares the state of each layer. The root block implements `CausalLm` if it has a `cache`, a
+/// function `forward` (tokens to features) and a function `logits` (features to logits). `cache { L of [H, E]
+/// within window }` declares a KV cache with H heads and E features for each of L layers. The configuration's
+/// method `window(i) -> Option<usize>` returns the number of positions that layer i sees. The cache of layer
+/// i stores only the positions that the window of layer i needs. In `cache { L of [H, E] if attends, L of
+/// recurrent [C, D] if recurs }`, the configuration's methods `attends(i)` and `recurs(i)` decide whether
+/// layer i has a KV cache or a recurrent state. The full syntax of a state is `L of name:
+/// Kind<Element>[axes]`. `Kind` is a type in `nn::states`: `cache { L of delta: Recurrent<F32>[H, E], L of
+/// latent: Slots[R] }`. In `forward`, `cache.state(i)` returns the state of layer i that has no name.
+/// `cache.named(i, "delta")` returns the state of layer i with the name `delta`. Two kinds of layers can have
+/// attention heads of different sizes. For example, `L of [K = W, E = J] if …` gives the axes K and E the
+/// extents of the dims W and J. A layer can also attend to the keys and values of another layer j. To read
+/// the keys and values of layer j, the function of the attending layer takes a `&Kv<T>` and calls `Kv::read`.
+/// The function `forward` passes `cache.state(j)` to the attending layer. A state with `for draft`, such as
+/// `M of [H, E] if drafts for draft`, belongs to a layer for multi-token prediction, which only the function
+/// `draft` calls.
 ///
 /// **`shard`** declares which axes are partitioned over the axes of a device mesh: `shard { K, F, V
 /// over model; B over data }`. In this example, Tracewright partitions every weight, state,

@@ -30,14 +30,12 @@ pub fn skeleton(mut model: Model) -> TokenStream {
     quote!(#file)
 }
 
-/// The name of the type parameter for the element type; `None` if the first block is not a valid
-/// root block.
+/// The name of the type parameter for the element type; `None` if the first block is not a valid root block.
 fn header(model: &Model) -> Option<Ident> {
     model.blocks.first().filter(|root| root.config.is_some())?.element().cloned()
 }
 
-/// Removes each item that would prevent the macro from generating code or cause an additional error
-/// of rustc.
+/// Removes each item that would prevent the macro from generating code or cause an additional error of rustc.
 fn mend(model: &mut Model, element: &Ident) {
     let mut names = HashSet::new();
     model.blocks.retain(|block| names.insert(block.name.to_string()));

@@ -92,10 +92,9 @@ impl<T: Float> Attend<T> {
         Self { mask, ..Self::causal(Position { start: zero, count: zero }, queries) }
     }
 
-    /// Creates settings of causal attention with a rotary embedding. The axis `queries` has
-    /// `length` queries with the positions `at`. The rotary tables cover `context` positions. If
-    /// longer sequences have [other frequencies](RopeFrequencies::beyond), the entry point gets the
-    /// argument of [`Position::extended`].
+    /// Creates settings of causal attention with a rotary embedding. The axis `queries` has `length` queries
+    /// with the positions `at`. The rotary tables cover `context` positions. If longer sequences have [other
+    /// frequencies](RopeFrequencies::beyond), the entry point gets the argument of [`Position::extended`].
     #[track_caller]
     pub fn rotary(
         at: Position,
@@ -153,9 +152,8 @@ impl<T: Float> Attend<T> {
         }
     }
 
-    /// Selects the rotary layout that rotates the features 2i and 2i + 1 together. The default
-    /// layout rotates the features i and i + R/2 together, where R is the number of rotated
-    /// features.
+    /// Selects the rotary layout that rotates the features 2i and 2i + 1 together. The default layout rotates
+    /// the features i and i + R/2 together, where R is the number of rotated features.
     pub fn interleaved(self) -> Self {
         Self { layout: RopeLayout::Interleaved, ..self }
     }
@@ -315,9 +313,8 @@ fn of_heads(t: &mut Tracer, raw: Raw, heads: &[Axis], place: Place) -> Raw {
     }
 }
 
-/// Reorders the axes of a tensor as in `order`, and inserts the missing axes into the tensor. A
-/// missing axis gets the extent 1, so the tensor broadcasts along this axis. Every axis of the
-/// tensor must be in `order`.
+/// Reorders the axes of a tensor as in `order`, and inserts the missing axes into the tensor. A missing axis
+/// gets the extent 1, so the tensor broadcasts along this axis. Every axis of the tensor must be in `order`.
 fn placed(t: &mut Tracer, raw: Raw, order: &[Axis], place: Place) -> Raw {
     let Some(ty) = t.named_type(raw, place) else { return Raw::POISON };
     if let Some(d) = ty.dims.iter().find(|d| !order.contains(&d.axis)) {

@@ -43,9 +43,8 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Selects one element along an axis, and removes the axis. The compiled program computes
-    /// `index` at run time. If `index` shares an axis such as B with this tensor, each element
-    /// along B has its own index.
+    /// Selects one element along an axis, and removes the axis. The compiled program computes `index` at run
+    /// time. If `index` shares an axis such as B with this tensor, each element along B has its own index.
     #[track_caller]
     pub fn at(self, axis: Axis, index: Tensor<I32>) -> Self {
         let place = Location::caller();

@@ -50,9 +50,8 @@ pub fn topk<T: Float>(x: Tensor<T>, axis: Axis, k: usize) -> (Tensor<T>, Tensor<
     (values.permute(&axes(&dims)), indices.permute(&axes(&dims)))
 }
 
-/// The largest number of pairs of elements that [`topk`] compares: those of one token and 1024 experts.
-/// A prefill call can have many more pairs, and its time depends little on the number of compiled
-/// functions.
+/// The largest number of pairs of elements that [`topk`] compares: those of one token and 1024 experts. A
+/// prefill call can have many more pairs, and its time depends little on the number of compiled functions.
 const MOST_PAIRS: usize = 1 << 20;
 
 /// The axes of [`ranked`] for the other element of a pair, and for the `k` largest elements.

@@ -1,9 +1,8 @@
 //! Rounds a matrix so that the product of the matrix and the layer's inputs changes little.
 //!
-//! The function rounds the columns of the matrix one after another. After rounding a column, the
-//! function adjusts the remaining columns to compensate the rounding error as far as possible. The
-//! method is GPTQ (Frantar et al., "Accurate Post-Training Quantization for Generative Pre-trained
-//! Transformers", 2023).
+//! The function rounds the columns of the matrix one after another. After rounding a column, the function
+//! adjusts the remaining columns to compensate the rounding error as far as possible. The method is GPTQ
+//! (Frantar et al., "Accurate Post-Training Quantization for Generative Pre-trained Transformers", 2023).
 
 use ops::WeightFormat;
 use ops::format::{Codes, GROUP, GROUPS, Groups};

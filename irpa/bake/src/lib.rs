@@ -45,8 +45,7 @@ impl Default for BakeOptions<'_> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Baked {
     pub bytes: u64,
-    /// The keys of the tensors whose element type was converted, each with the old and the new
-    /// element type.
+    /// The keys of the tensors whose element type was converted, each with the old and the new element type.
     pub converted: Vec<(String, ElementType, ElementType)>,
     /// For each kind of conversion from quantized blocks, the number of tensors to which `bake`
     /// applied this conversion.
@@ -55,8 +54,7 @@ pub struct Baked {
     pub ignored: Vec<String>,
 }
 
-/// The result of [`check`] for a checkpoint without problems. Pass the result of [`check`] to
-/// [`write()`].
+/// The result of [`check`] for a checkpoint without problems. Pass the result of [`check`] to [`write()`].
 #[derive(Clone, Debug)]
 pub struct Checked(Baked);
 
@@ -102,8 +100,7 @@ impl fmt::Display for FromBlocks {
 
 #[derive(Debug, thiserror::Error)]
 pub enum BakeError {
-    /// The tensors of the checkpoint don't match the parameters of the model. Tracewright wrote
-    /// nothing.
+    /// The tensors of the checkpoint don't match the parameters of the model. Tracewright wrote nothing.
     #[error("checkpoint `{}` does not fit the model: {} problem(s){}", .path.display(), .problems.len(), list(.problems))]
     Mismatch { path: PathBuf, problems: Vec<Problem> },
     /// The recipe that computes a parameter from checkpoint tensors is invalid, or the type of the
@@ -185,10 +182,9 @@ fn entry(parameter: &Parameter) -> NewEntry {
     entry.with_recipe(text, sources)
 }
 
-/// Returns the tensors that the network declares, but that the simplifier removed. A checkpoint may
-/// contain tensors that the simplifier removed from the network. The argument `recorded` contains
-/// the parameters of the recorded trace. The argument `parameters` contains the parameters of the
-/// simplified trace.
+/// Returns the tensors that the network declares, but that the simplifier removed. A checkpoint may contain
+/// tensors that the simplifier removed from the network. The argument `recorded` contains the parameters of
+/// the recorded trace. The argument `parameters` contains the parameters of the simplified trace.
 pub fn unread(recorded: &[Parameter], parameters: &[Parameter]) -> Vec<Ignorable> {
     fn keys(of: &[Parameter]) -> BTreeSet<&str> {
         of.iter().flat_map(Parameter::sources).map(|(key, _)| key).collect()

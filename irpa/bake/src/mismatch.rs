@@ -123,9 +123,8 @@ fn begin(prefix: &str) -> String {
 }
 
 impl Problem {
-    /// Replaces the layer numbers in a problem's tensor keys with `*`, and returns the changed
-    /// problem. If several layers have the same problem, the function returns equal results for
-    /// these layers.
+    /// Replaces the layer numbers in a problem's tensor keys with `*`, and returns the changed problem. If
+    /// several layers have the same problem, the function returns equal results for these layers.
     fn of_all_layers(&self) -> Self {
         let pattern = |key: &String| key_pattern(key);
         let mut problem = self.clone();
@@ -167,12 +166,11 @@ pub(crate) struct Moved<'a> {
 }
 
 impl<'a> Moved<'a> {
-    /// Finds a common prefix of missing keys, and the prefix that the checkpoint uses instead. The
-    /// function chooses the two prefixes so that replacing the old prefix turns as many missing
-    /// keys as possible into keys of unread tensors in the checkpoint. Returns `None` if no
-    /// replacement turns at least two missing keys into keys of unread tensors. The function
-    /// replaces at most the first two components of a missing key, because the remaining components
-    /// of the key identify the parameter.
+    /// Finds a common prefix of missing keys, and the prefix that the checkpoint uses instead. The function
+    /// chooses the two prefixes so that replacing the old prefix turns as many missing keys as possible into
+    /// keys of unread tensors in the checkpoint. Returns `None` if no replacement turns at least two missing
+    /// keys into keys of unread tensors. The function replaces at most the first two components of a missing
+    /// key, because the remaining components of the key identify the parameter.
     pub(crate) fn find(missing: &[&'a str], unread: &[&'a str]) -> Option<Self> {
         let cuts = |key: &str| {
             let dots = key.match_indices('.').map(|(at, _)| at + 1);

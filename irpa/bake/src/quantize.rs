@@ -123,9 +123,8 @@ impl<'a> Quantizer<'a> {
         Ok(())
     }
 
-    /// Writes all tensors into a folder, and returns the number of written bytes. Before writing,
-    /// the function quantizes each matrix that is not quantized yet, without statistics of the
-    /// matmul's inputs.
+    /// Writes all tensors into a folder, and returns the number of written bytes. Before writing, the
+    /// function quantizes each matrix that is not quantized yet, without statistics of the matmul's inputs.
     pub fn write(mut self, folder: &Path) -> Result<u64, QuantizeError> {
         for (key, _) in self.left() {
             self.round(&key, &Importance::Equal)?;

@@ -26,8 +26,7 @@ pub enum RandomError {
     /// The progress callback stopped the function that writes the weights.
     #[error("stopped on request while writing `{}`", .0.display())]
     Stopped(PathBuf),
-    /// The machine does not have enough memory for a tensor. [`write_random`] keeps a whole tensor
-    /// in memory.
+    /// The machine does not have enough memory for a tensor. [`write_random`] keeps a whole tensor in memory.
     #[error("the tensor `{key}` needs {bytes} bytes, which is more than the memory of the machine")]
     Memory { key: String, bytes: usize },
     #[error("cannot write `{}`", .path.display())]
@@ -145,9 +144,8 @@ pub fn random_checkpoint(
 /// parameters in `parameters` read. The function keeps only one tensor at a time in memory.
 ///
 /// # Errors
-/// Returns an error if a file already exists or cannot be written. The function also returns an
-/// error if the progress callback requests to stop. After an error, the function leaves no partial
-/// file in the folder.
+/// Returns an error if a file already exists or cannot be written. The function also returns an error if the
+/// progress callback requests to stop. After an error, the function leaves no partial file in the folder.
 pub fn write_random(
     config: &Path,
     parameters: &[Parameter],

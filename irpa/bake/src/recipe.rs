@@ -1,6 +1,5 @@
-//! Evaluates recipes, which compute parameters from checkpoint tensors. The module evaluates a
-//! recipe in pieces of bounded size, so the memory consumption does not depend on the size of a
-//! weight.
+//! Evaluates recipes, which compute parameters from checkpoint tensors. The module evaluates a recipe in
+//! pieces of bounded size, so the memory consumption does not depend on the size of a weight.
 
 use rayon::prelude::*;
 
@@ -138,8 +137,7 @@ fn write_recipe(recipe: &Recipe, checkpoint: &Checkpoint, sink: &mut Sink<'_>) -
     }
 }
 
-/// The number of panels that the threads pack in memory before one thread writes these panels to
-/// the archive.
+/// The number of panels that the threads pack in memory before one thread writes these panels to the archive.
 const PANELS: usize = 64;
 
 /// Writes a matrix in a packed format, in which each panel contains sixteen rows of the matrix. The

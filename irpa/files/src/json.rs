@@ -9,10 +9,9 @@ use serde::de::DeserializeOwned;
 /// The words that Python's `json` module writes for numbers that are not finite.
 const NOT_FINITE: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
 
-/// Returns the JSON object that replaces `Infinity`, `-Infinity` or `NaN`. Hugging Face
-/// transformers 5 also writes this object for a number that is not finite
-/// (`PreTrainedConfig._encode_special_floats`). A parser that expects a number or a string rejects
-/// the object that replaces `Infinity`.
+/// Returns the JSON object that replaces `Infinity`, `-Infinity` or `NaN`. Hugging Face transformers 5 also
+/// writes this object for a number that is not finite (`PreTrainedConfig._encode_special_floats`). A parser
+/// that expects a number or a string rejects the object that replaces `Infinity`.
 fn not_finite(word: &str) -> String {
     format!("{{\"__float__\":\"{word}\"}}")
 }
@@ -29,10 +28,9 @@ pub fn parse_json<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
     with_json(text, |text| serde_json::from_str(text))
 }
 
-/// Runs a parser on JSON that Python may have written. If `text` contains `Infinity`, `-Infinity`
-/// or `NaN`, `parse` gets a text in which objects replace these words. If `parse` fails, the
-/// function calls `parse` again with a text of the original length, to find the position of the
-/// error.
+/// Runs a parser on JSON that Python may have written. If `text` contains `Infinity`, `-Infinity` or `NaN`,
+/// `parse` gets a text in which objects replace these words. If `parse` fails, the function calls `parse`
+/// again with a text of the original length, to find the position of the error.
 pub fn with_json<T>(text: &str, parse: impl Fn(&str) -> serde_json::Result<T>) -> serde_json::Result<T> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let words = words(text);
@@ -114,9 +112,8 @@ mod tests {
         }
     }
 
-    /// Checks that the parser rejects texts that Python's `json.loads` also rejects. Each error
-    /// must have the same position as in a text with a finite number instead of `Infinity` or
-    /// `NaN`.
+    /// Checks that the parser rejects texts that Python's `json.loads` also rejects. Each error must have the
+    /// same position as in a text with a finite number instead of `Infinity` or `NaN`.
     #[test]
     fn errors_are_where_they_are_in_the_file() {
         let cases = [

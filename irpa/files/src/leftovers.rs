@@ -19,8 +19,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Creates a temporary folder in `folder`, and removes temporary folders of killed runs from
-    /// `folder`.
+    /// Creates a temporary folder in `folder`, and removes temporary folders of killed runs from `folder`.
     pub fn new_in(folder: &Path) -> Result<Self, FileError> {
         Self::new(folder).with_path("create a folder in", folder)
     }

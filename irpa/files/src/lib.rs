@@ -1,10 +1,9 @@
 //! Writes files atomically, so that an incomplete file never appears, and reads untrusted files
 //! with limits on their size.
 //!
-//! [`NewFile`] writes a file under a temporary name and then renames it. A new file replaces an
-//! existing file only if the two files have the same [`FileKind`]. [`read()`] accepts regular files
-//! up to a size limit. The module [`limits`] contains the limits for all files that Tracewright
-//! reads.
+//! [`NewFile`] writes a file under a temporary name and then renames it. A new file replaces an existing file
+//! only if the two files have the same [`FileKind`]. [`read()`] accepts regular files up to a size limit. The
+//! module [`limits`] contains the limits for all files that Tracewright reads.
 
 mod exact;
 mod json;

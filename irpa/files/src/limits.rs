@@ -18,9 +18,8 @@ pub const TEMPLATE_SECONDS: u64 = 1;
 /// The largest memory in bytes for a chat template, including the program that renders the template.
 pub const TEMPLATE_MEMORY: u64 = 1 << 30;
 
-/// The largest number of instructions that the template engine runs for a chat template. The limit
-/// on instructions stops templates that would run forever. Real chat templates need a few thousand
-/// instructions.
+/// The largest number of instructions that the template engine runs for a chat template. The limit on
+/// instructions stops templates that would run forever. Real chat templates need a few thousand instructions.
 pub const TEMPLATE_STEPS: usize = 1 << 21;
 
 /// The largest number of operators in one tag of a chat template. The template engine recurses for

@@ -1,5 +1,4 @@
-//! Checks whether two paths name the same file, and locks a folder for the run that writes into the
-//! folder.
+//! Checks whether two paths name the same file, and locks a folder for the run that writes into the folder.
 
 use std::fs::{self, File, TryLockError};
 use std::io;

@@ -9,9 +9,8 @@ use crate::{BrokenLink, StandIn, limits};
 /// Reads a regular file of at most `limit` bytes.
 ///
 /// # Errors
-/// Returns an error if the file does not exist, cannot be read, is too large, or is a
-/// [placeholder](StandIn). The function rejects a path that is not a regular file, because reading
-/// a pipe could wait forever.
+/// Returns an error if the file does not exist, cannot be read, is too large, or is a [placeholder](StandIn).
+/// The function rejects a path that is not a regular file, because reading a pipe could wait forever.
 pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
     let read = || {
         regular(path)?;
@@ -89,9 +88,8 @@ pub fn check_json(text: &str) -> io::Result<()> {
     }
 }
 
-/// Returns an upper bound of the memory that the values of a JSON text occupy, in bytes. The bound
-/// doubles the size of lists and objects, because a growing list moves to an allocation of twice
-/// its size.
+/// Returns an upper bound of the memory that the values of a JSON text occupy, in bytes. The bound doubles
+/// the size of lists and objects, because a growing list moves to an allocation of twice its size.
 fn json_memory(text: &str) -> u64 {
     let mut in_string = false;
     let mut bytes = text.bytes();
@@ -137,8 +135,7 @@ fn too_large(what: String) -> io::Error {
     io::Error::new(io::ErrorKind::FileTooLarge, what)
 }
 
-/// Checks that `path` is a regular file. If the path is a link, the function checks the target of
-/// the link.
+/// Checks that `path` is a regular file. If the path is a link, the function checks the target of the link.
 pub fn regular(path: &Path) -> io::Result<()> {
     if let Some(broken) = BrokenLink::at(path) {
         return Err(broken.error());

@@ -81,8 +81,7 @@ impl fmt::Display for BrokenLink {
 
 impl std::error::Error for BrokenLink {}
 
-/// Whether a directory entry at the given path exists. A broken link is an existing directory
-/// entry.
+/// Whether a directory entry at the given path exists. A broken link is an existing directory entry.
 pub fn is_there(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }

@@ -308,9 +308,8 @@ fn make_folder(folder: &Path) -> Result<(), FileError> {
     fs::create_dir_all(folder).with_path("create", folder)
 }
 
-/// Adds a blob to a snapshot as a relative link. `depth` is the number of folders between the
-/// snapshot folder and the link. The new link replaces an existing link, for example a link whose
-/// blob was removed.
+/// Adds a blob to a snapshot as a relative link. `depth` is the number of folders between the snapshot folder
+/// and the link. The new link replaces an existing link, for example a link whose blob was removed.
 fn place(blob: &Path, link: &Path, depth: usize) -> Result<(), FileError> {
     let folder = link.parent().unwrap_or(link);
     make_folder(folder)?;

@@ -1,10 +1,9 @@
 //! Finds models on the Hugging Face hub by names such as `org/name`, and downloads missing models
 //! into the Hugging Face cache.
 //!
-//! The cache has the same layout as the cache of the Python package `huggingface_hub`, so
-//! Tracewright and Python programs share the downloaded files. A [`ModelName`] names a repository,
-//! a revision and a file. A [`Hub`] finds a model by its name, and downloads only the files that
-//! Tracewright reads.
+//! The cache has the same layout as the cache of the Python package `huggingface_hub`, so Tracewright and
+//! Python programs share the downloaded files. A [`ModelName`] names a repository, a revision and a file. A
+//! [`Hub`] finds a model by its name, and downloads only the files that Tracewright reads.
 
 mod cache;
 #[cfg(feature = "download")]

@@ -10,8 +10,7 @@ use crate::near_path;
 pub struct ModelName {
     /// The name of the repository, such as `org/name`.
     pub repository: String,
-    /// The revision, which is a branch, a tag or a commit. The default revision is the branch
-    /// `main`.
+    /// The revision, which is a branch, a tag or a commit. The default revision is the branch `main`.
     pub revision: Option<String>,
     /// A file of the repository, or a part of a GGUF file's name such as `Q4_K_M`. If `file` is
     /// `None`, the name refers to the whole model.

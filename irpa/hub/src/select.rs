@@ -64,9 +64,8 @@ pub fn select(name: &ModelName, files: &[String]) -> Result<Selection, HubError>
     }
 }
 
-/// Whether the name of a file contains `tag`, with no letter, digit or underscore directly before
-/// or after the tag. For example, `model-Q4_K.gguf` contains `Q4_K`, but `model-Q4_K_M.gguf` does
-/// not.
+/// Whether the name of a file contains `tag`, with no letter, digit or underscore directly before or after
+/// the tag. For example, `model-Q4_K.gguf` contains `Q4_K`, but `model-Q4_K_M.gguf` does not.
 fn is_tagged(file: &str, tag: &str) -> bool {
     let is_end = |c: Option<char>| c.is_none_or(|c| !(c.is_ascii_alphanumeric() || c == '_'));
     file.match_indices(tag).any(|(at, _)| {

@@ -1,5 +1,4 @@
-//! Rotary position embeddings that rotate pairs of elements, where the two elements are half a head
-//! apart.
+//! Rotary position embeddings that rotate pairs of elements, where the two elements are half a head apart.
 
 use ops::TensorType;
 use ops::ops::{Rope, RopeLayout};

@@ -1,5 +1,4 @@
-//! A kernel that looks up rows of a packed matrix, such as an embedding table that is also the
-//! output head.
+//! A kernel that looks up rows of a packed matrix, such as an embedding table that is also the output head.
 
 use ops::WeightFormat;
 use ops::format::{GROUP, Groups, PANEL};

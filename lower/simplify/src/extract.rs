@@ -1,20 +1,18 @@
-//! Chooses one expression for each class of equal expressions, so that the total cost is low. The
-//! total cost includes the cost of an expression only once, even if several operations use the
-//! expression.
+//! Chooses one expression for each class of equal expressions, so that the total cost is low. The total cost
+//! includes the cost of an expression only once, even if several operations use the expression.
 //!
-//! The extractor of the crate `egg` computes the cost of each expression as a tree. For example,
-//! the cost of a layer counts twice if two operations use its result, so the cost doubles with each
-//! layer. Tracewright's search starts from the original function, and changes its choice only if
-//! the total cost becomes lower. Therefore the result never costs more than the original function.
-//! The total cost is the sum of the costs of all needed classes, where a class is a set of equal
-//! expressions. A class is needed if it contains a result of the function, or if the chosen
-//! expression of another needed class reads the class. The method of counting references comes from
-//! logic synthesis, where it has the name *maximum fanout-free cone* (Mishchenko, Chatterjee,
-//! Brayton, "DAG-Aware AIG Rewriting", 2006). The search makes changes of two kinds. A change of
-//! the first kind replaces the expression of one class. A change of the second kind replaces the
-//! expressions of all classes that could read the same class. Changing several classes together is
-//! necessary, because several changes together can lower the total cost although each single change
-//! would increase the cost.
+//! The extractor of the crate `egg` computes the cost of each expression as a tree. For example, the cost of
+//! a layer counts twice if two operations use its result, so the cost doubles with each layer. Tracewright's
+//! search starts from the original function, and changes its choice only if the total cost becomes lower.
+//! Therefore the result never costs more than the original function. The total cost is the sum of the costs
+//! of all needed classes, where a class is a set of equal expressions. A class is needed if it contains a
+//! result of the function, or if the chosen expression of another needed class reads the class. The method of
+//! counting references comes from logic synthesis, where it has the name *maximum fanout-free cone*
+//! (Mishchenko, Chatterjee, Brayton, "DAG-Aware AIG Rewriting", 2006). The search makes changes of two kinds.
+//! A change of the first kind replaces the expression of one class. A change of the second kind replaces the
+//! expressions of all classes that could read the same class. Changing several classes together is necessary,
+//! because several changes together can lower the total cost although each single change would increase the
+//! cost.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -11,9 +11,8 @@ use trace::NodeKind;
 
 use crate::Term;
 
-/// The name and the equation of the rule for constant folding, which evaluates an operation whose
-/// operands are constants. The tables of rewrite rules do not contain the rule for constant
-/// folding.
+/// The name and the equation of the rule for constant folding, which evaluates an operation whose operands
+/// are constants. The tables of rewrite rules do not contain the rule for constant folding.
 pub(crate) const FOLDING: (&str, &str) = ("constant folding", "f(constants) = a constant");
 
 pub type Graph = EGraph<Term, Context>;
@@ -29,9 +28,8 @@ pub struct Context {
     pub inserting: Option<u32>,
     /// The number of constants that constant folding has computed.
     pub folded: usize,
-    /// The largest number of expressions in the e-graph, if there is a limit. A limit is necessary
-    /// because a single application of a rewrite rule can find more expressions than fit into
-    /// memory.
+    /// The largest number of expressions in the e-graph, if there is a limit. A limit is necessary because a
+    /// single application of a rewrite rule can find more expressions than fit into memory.
     pub limit: Option<usize>,
     /// Whether rewrite rules may change the rounding of a result. If rules may change the rounding,
     /// two expressions for the same constant can have different results.

@@ -21,9 +21,8 @@ const ITERATIONS: usize = 12;
 /// The largest number of expressions that the rewrite rules add to the e-graph of a function.
 const TERMS: usize = 20_000;
 
-/// A scheduler that applies all rewrite rules in every iteration. The default scheduler of egg
-/// would delay rules that have many matches. The rules of Tracewright limit the number of
-/// expressions themselves.
+/// A scheduler that applies all rewrite rules in every iteration. The default scheduler of egg would delay
+/// rules that have many matches. The rules of Tracewright limit the number of expressions themselves.
 struct Bounded;
 
 impl RewriteScheduler<Term, Context> for Bounded {
@@ -37,8 +36,7 @@ impl RewriteScheduler<Term, Context> for Bounded {
     }
 }
 
-/// A function, and all expressions that the rewrite rules found to be equal to the function's
-/// nodes.
+/// A function, and all expressions that the rewrite rules found to be equal to the function's nodes.
 pub(crate) struct Saturated<'a> {
     pub function: &'a Function,
     runner: Runner<Term, Context>,
@@ -48,9 +46,8 @@ pub(crate) struct Saturated<'a> {
 }
 
 impl<'a> Saturated<'a> {
-    /// Applies the rules to a function until the rules find no new expressions, or until the search
-    /// reaches a limit. Set `approximate` to true if some of the rules change the rounding of
-    /// results.
+    /// Applies the rules to a function until the rules find no new expressions, or until the search reaches a
+    /// limit. Set `approximate` to true if some of the rules change the rounding of results.
     pub fn new(
         function: &'a Function,
         results: &[Arc<[TensorType]>],
@@ -276,8 +273,7 @@ impl<'a> Saturated<'a> {
     }
 }
 
-/// Returns the cost of one call of a function, without the cost of the functions that the function
-/// calls.
+/// Returns the cost of one call of a function, without the cost of the functions that the function calls.
 pub(crate) fn function_cost(machine: &Machine, function: &Function) -> Cost {
     let mut sum = Cost::default();
     for (id, live) in function.ids().zip(function.live()) {

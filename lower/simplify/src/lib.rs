@@ -1,11 +1,10 @@
 //! Simplifies a trace. Simplifies a trace: the simplified trace has a lower cost and computes the
 //! same values.
 //!
-//! Each function becomes an e-graph (Willsey et al., "egg: Fast and Extensible Equality
-//! Saturation", 2021). The [rules](Rules) add expressions that are equal to nodes of the function.
-//! The expressions with the lowest total cost become the new function. If a computation depends
-//! only on weights, the computation becomes the recipe of a parameter. The crate `bake` evaluates a
-//! recipe once, when it writes the archive.
+//! Each function becomes an e-graph (Willsey et al., "egg: Fast and Extensible Equality Saturation", 2021).
+//! The [rules](Rules) add expressions that are equal to nodes of the function. The expressions with the
+//! lowest total cost become the new function. If a computation depends only on weights, the computation
+//! becomes the recipe of a parameter. The crate `bake` evaluates a recipe once, when it writes the archive.
 
 mod cost;
 mod explain;
@@ -171,10 +170,9 @@ fn derived(trace: &Trace) -> impl Iterator<Item = &Parameter> {
     parameters.filter(|parameter| parameter.recipe.is_some())
 }
 
-/// Returns the key of a recipe that the trace must not use; `None` if the trace may use all its
-/// recipes. Recipes whose keys are in `recorded` may always stay in the trace. The trace must not
-/// use a recipe if another recipe has the same key, or if the recipe stores a tensor twice or makes
-/// the archive too large.
+/// Returns the key of a recipe that the trace must not use; `None` if the trace may use all its recipes.
+/// Recipes whose keys are in `recorded` may always stay in the trace. The trace must not use a recipe if
+/// another recipe has the same key, or if the recipe stores a tensor twice or makes the archive too large.
 fn worst_recipe(trace: &Trace, recorded: &BTreeSet<&str>) -> Option<String> {
     derived(trace).next()?;
     let reads = match trace.reads() {

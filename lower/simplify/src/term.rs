@@ -27,8 +27,7 @@ impl Term {
         }
     }
 
-    /// Returns the name of the operation; for nodes that are not operations, a name for the kind of
-    /// node.
+    /// Returns the name of the operation; for nodes that are not operations, a name for the kind of node.
     pub fn name(&self) -> &'static str {
         match &*self.kind {
             NodeKind::Op(op) => op.name(),

@@ -6,9 +6,8 @@ use ops::ops::{
 use ops::{ElementType, InferError, TensorType};
 use trace::{Builder, NodeId};
 
-/// The expanded operations select a new value for each slot of the cache. The new value of a slot
-/// is the vector of the token for this slot, or the old value of the slot if no token belongs to
-/// the slot.
+/// The expanded operations select a new value for each slot of the cache. The new value of a slot is the
+/// vector of the token for this slot, or the old value of the slot if no token belongs to the slot.
 pub(crate) fn convert(b: &mut Builder<'_>, op: &Append, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let [cache, new, start, count] = operands[..] else { unreachable!("inferred") };
     let shape = b.ty(cache).shape.clone();

@@ -13,8 +13,7 @@ const NEAR: [f64; 7] =
 const FAR: [f64; 7] =
     [0.00035371876, 1.12704, 0.6382257, 0.10303737, -0.02180532, 0.002939608, -0.00018557407];
 
-/// Computes the error function in f32 for every element type of x. The magnitude of erf x is at
-/// most 1.
+/// Computes the error function in f32 for every element type of x. The magnitude of erf x is at most 1.
 pub(crate) fn convert(b: &mut Builder<'_>, _: &Erf, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let element = b.ty(operands[0]).element;
     let x = b.convert(operands[0], ElementType::F32)?;

@@ -14,17 +14,15 @@ use trace::{Builder, NodeId};
 
 use super::linear::product;
 
-/// For at most this number of activation rows, a program with one integer matmul per group is
-/// faster than a matmul of dequantized numbers. For many activation rows, the program with one
-/// matmul per group takes too long to write and read the results of all groups. For 8192 outputs
-/// and 2048 inputs on two VNNI cores (IREE 3.13), integer matmuls take 0.5 ms for 1 activation row,
-/// 8 ms for 16 and 120 ms for 128. A matmul of dequantized numbers takes 29 ms for 1 activation row,
-/// 28 ms for 16 rows and 60 ms for 128 rows.
+/// For at most this number of activation rows, a program with one integer matmul per group is faster than a
+/// matmul of dequantized numbers. For many activation rows, the program with one matmul per group takes too
+/// long to write and read the results of all groups. For 8192 outputs and 2048 inputs on two VNNI cores (IREE
+/// 3.13), integer matmuls take 0.5 ms for 1 activation row, 8 ms for 16 and 120 ms for 128. A matmul of
+/// dequantized numbers takes 29 ms for 1 activation row, 28 ms for 16 rows and 60 ms for 128 rows.
 const ROWS_OF_INTEGERS: usize = 32;
 
-/// The scales of the groups in a quantized weight, as f32 `[…, groups]`. If the weight format has
-/// minima, the struct contains the scales and the minima; the code subtracts the minima from the
-/// numbers of a group.
+/// The scales of the groups in a quantized weight, as f32 `[…, groups]`. If the weight format has minima, the
+/// struct contains the scales and the minima; the code subtracts the minima from the numbers of a group.
 #[derive(Clone, Copy)]
 struct Scales {
     scales: NodeId,
@@ -245,8 +243,7 @@ fn gathered(b: &mut Builder<'_>, operands: &[NodeId]) -> Result<Vec<NodeId>, Inf
     parts.iter().map(|part| b.op(Gather {}, &[*part, *indices])).collect()
 }
 
-/// Removes the zeros that fill the last group, and converts the numbers to the element type of the
-/// operation.
+/// Removes the zeros that fill the last group, and converts the numbers to the element type of the operation.
 fn without_filling(b: &mut Builder<'_>, op: &GroupedRows, mut numbers: NodeId) -> Result<NodeId, InferError> {
     let axis = b.ty(numbers).rank() - 1;
     if b.ty(numbers).shape[axis] != op.inputs {
@@ -265,10 +262,9 @@ fn filled_up(b: &mut Builder<'_>, x: NodeId, columns: usize) -> Result<NodeId, I
     b.op(Concatenate { axis: 1 }, &[x, zeros])
 }
 
-/// Rounds the numbers of each group to integers, relative to the scale of the group. Returns the
-/// integers as f32, and also the scale of each group. If the activations can have more than 8 bits,
-/// the function also returns the integers and scales of the residuals. See
-/// [`ops::format::in_integers`] for the rounding.
+/// Rounds the numbers of each group to integers, relative to the scale of the group. Returns the integers as
+/// f32, and also the scale of each group. If the activations can have more than 8 bits, the function also
+/// returns the integers and scales of the residuals. See [`ops::format::in_integers`] for the rounding.
 fn in_integers(b: &mut Builder<'_>, x: NodeId, bits: ActivationBits) -> Result<Vec<[NodeId; 2]>, InferError> {
     let magnitudes = b.unary(UnaryKind::Abs, x)?;
     let largest = b.op(Reduce { kind: ReduceKind::Maximum, axes: vec![2] }, &[magnitudes])?;

@@ -1,6 +1,5 @@
-//! Converts `linear_attention` to primitive operations. For a single token, the converter uses the
-//! definition of linear attention. For several tokens, the converter divides the tokens into
-//! chunks.
+//! Converts `linear_attention` to primitive operations. For a single token, the converter uses the definition
+//! of linear attention. For several tokens, the converter divides the tokens into chunks.
 
 use ops::ops::{
     BinaryKind, BroadcastInDim, Compare, Concatenate, Direction, DotGeneral, Iota, LinearAttention,
@@ -228,9 +227,8 @@ struct Between {
 }
 
 impl Between {
-    /// Computes, with a matmul, the sum of the decays in each range of tokens. The function does
-    /// not subtract two sums that begin at the first token, because the difference would lose
-    /// precision.
+    /// Computes, with a matmul, the sum of the decays in each range of tokens. The function does not subtract
+    /// two sums that begin at the first token, because the difference would lose precision.
     fn of(b: &mut Builder<'_>, decay: NodeId) -> Result<Self, InferError> {
         let mut shape = b.ty(decay).shape.clone();
         let length = shape[3];
@@ -281,11 +279,10 @@ impl Between {
 /// Computes the inverse of the matrix I + A, for each matrix `[C, C]` of `x`. A is the part of `x`
 /// `[…, C, C]` that is below the diagonal.
 ///
-/// The computation starts with blocks of one token, for which the inverse is 1. For two
-/// neighbouring blocks with the inverses X and Y, let P be the part of A that is left of Y and
-/// below X. The inverse of the joint block of X and Y is [[X, 0], [−Y · P · X, Y]]. The function
-/// does not use a power series of A, because the terms of the series cancel for repeated keys and
-/// make the result inexact.
+/// The computation starts with blocks of one token, for which the inverse is 1. For two neighbouring blocks
+/// with the inverses X and Y, let P be the part of A that is left of Y and below X. The inverse of the joint
+/// block of X and Y is [[X, 0], [−Y · P · X, Y]]. The function does not use a power series of A, because the
+/// terms of the series cancel for repeated keys and make the result inexact.
 fn inverse(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     let shape = b.ty(x).shape.clone();
     let length = shape[4];

@@ -7,9 +7,8 @@ use ops::ops::{
 use ops::{ElementType, InferError, TensorType};
 use trace::{Builder, NodeId, functions};
 
-/// The expanded operations compute the scores, the scaling, the softcap, the mask and the softmax
-/// in f32. The expanded operations round the probabilities before they multiply the probabilities
-/// by the values.
+/// The expanded operations compute the scores, the scaling, the softcap, the mask and the softmax in f32. The
+/// expanded operations round the probabilities before they multiply the probabilities by the values.
 pub(crate) fn convert(b: &mut Builder<'_>, op: &Sdpa, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let (q, k, v) = (operands[0], operands[1], operands[2]);
     let (offset, terms) = op.operands(operands);
@@ -77,10 +76,9 @@ fn with_sinks(b: &mut Builder<'_>, scores: NodeId, sinks: NodeId) -> Result<Node
     b.binary(BinaryKind::Divide, weights, sum)
 }
 
-/// Returns the mask for the positional terms of attention, such as the causal term and the window
-/// term. The mask has the shape `[queries, keys]`, or `[sequences, queries, keys]` if a condition
-/// of the mask differs between sequences. The function returns `None` if the operation has no
-/// positional terms.
+/// Returns the mask for the positional terms of attention, such as the causal term and the window term. The
+/// mask has the shape `[queries, keys]`, or `[sequences, queries, keys]` if a condition of the mask differs
+/// between sequences. The function returns `None` if the operation has no positional terms.
 fn visible(
     b: &mut Builder<'_>,
     terms: &[(MaskTerm, Option<NodeId>)],

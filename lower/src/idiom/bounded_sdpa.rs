@@ -1,8 +1,7 @@
-//! Emits the IREE code of `bounded_sdpa`: attention that reads only the used slots of a KV cache.
-//! The program computes the number of used slots at run time. The number of used slots is an
-//! integer on the host, and determines the length of the slices that the device reads. In
-//! StableHLO, a slice length that the program computes would be a tensor, and the host would have
-//! to wait for the device to compute the tensor.
+//! Emits the IREE code of `bounded_sdpa`: attention that reads only the used slots of a KV cache. The program
+//! computes the number of used slots at run time. The number of used slots is an integer on the host, and
+//! determines the length of the slices that the device reads. In StableHLO, a slice length that the program
+//! computes would be a tensor, and the host would have to wait for the device to compute the tensor.
 
 use std::fmt::Write as _;
 
@@ -12,21 +11,19 @@ use targets::DeviceKind;
 
 use super::Program;
 
-/// The program rounds the number of keys up to a multiple of 64, which is a multiple of all vector
-/// lengths.
+/// The program rounds the number of keys up to a multiple of 64, which is a multiple of all vector lengths.
 const STEP: usize = 64;
 
 /// The program reads a cache with at most 512 keys completely, because a conditional branch would
 /// take longer than reading all keys.
 const LEAST: usize = 512;
 
-/// The idiom replaces only attention that has a single query per head, because the matmul then
-/// takes little time compared to reading the caches. With several queries per head, the function
-/// has two integers on the host, and iree-compile 3.13 then leaves a dispatch before the
-/// conditional branch (docs/upstream/two_numbers.mlir). For devices other than the CPU,
-/// iree-compile leaves a dispatch before the conditional branch in all functions. A program with
-/// ring buffers has two integers on the host even for a single query, so iree-compile cannot
-/// compile `bounded_sdpa` in such a program.
+/// The idiom replaces only attention that has a single query per head, because the matmul then takes little
+/// time compared to reading the caches. With several queries per head, the function has two integers on the
+/// host, and iree-compile 3.13 then leaves a dispatch before the conditional branch
+/// (docs/upstream/two_numbers.mlir). For devices other than the CPU, iree-compile leaves a dispatch before
+/// the conditional branch in all functions. A program with ring buffers has two integers on the host even for
+/// a single query, so iree-compile cannot compile `bounded_sdpa` in such a program.
 pub(super) fn of(op: &Op, operands: &[&TensorType], program: &Program<'_>) -> Option<Op> {
     let (Op::Sdpa(op), [q, k, ..]) = (op, operands) else { return None };
     let bounded = BoundedSdpa { mask: op.mask.clone(), scale: op.scale, softcap: op.softcap };
@@ -37,9 +34,8 @@ pub(super) fn of(op: &Op, operands: &[&TensorType], program: &Program<'_>) -> Op
     (same && compiles && queries == 1 && keys > LEAST && bounded.infer(operands).is_ok()).then_some(bounded)
 }
 
-/// The right-hand side of the idiom's statement is a conditional branch. If few slots of the caches
-/// are used, the program copies the slice of used slots; otherwise, the program reads the whole
-/// caches.
+/// The right-hand side of the idiom's statement is a conditional branch. If few slots of the caches are used,
+/// the program copies the slice of used slots; otherwise, the program reads the whole caches.
 pub(super) fn spell(
     s: &mut dyn Statements,
     op: &BoundedSdpa,

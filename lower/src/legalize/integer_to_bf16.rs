@@ -34,9 +34,8 @@ fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     matches!(op, Op::Convert(Convert { to: ElementType::Bf16 })) && are_integers(function, operands[0])
 }
 
-/// Whether the node contains integers, or numbers that elementwise operations compute only from
-/// integers and constants. The function also returns true for a node that has an integer type
-/// itself.
+/// Whether the node contains integers, or numbers that elementwise operations compute only from integers and
+/// constants. The function also returns true for a node that has an integer type itself.
 fn are_integers(function: &Function, id: NodeId) -> bool {
     if !function.node(id).ty().element.is_float() {
         return true;
@@ -66,11 +65,10 @@ pub(super) fn over_f32(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferEr
     b.convert(rounded, ElementType::Bf16)
 }
 
-/// Replaces an i32 by another i32 that f32 represents exactly, and that becomes the same bf16 after
-/// rounding. Above 2²⁴, the boundaries at which bf16 rounds up or down are multiples of 2¹⁶.
-/// Therefore all numbers between two neighbouring multiples of 2⁸ round to the same bf16. The
-/// function replaces all numbers between two neighbouring multiples of 2⁸ by the middle of the
-/// interval, which has 24 bits.
+/// Replaces an i32 by another i32 that f32 represents exactly, and that becomes the same bf16 after rounding.
+/// Above 2²⁴, the boundaries at which bf16 rounds up or down are multiples of 2¹⁶. Therefore all numbers
+/// between two neighbouring multiples of 2⁸ round to the same bf16. The function replaces all numbers between
+/// two neighbouring multiples of 2⁸ by the middle of the interval, which has 24 bits.
 fn few_bits(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     let multiple = b.with_scalar(BinaryKind::Divide, x, 256.0)?;
     let multiple = b.with_scalar(BinaryKind::Multiply, multiple, 256.0)?;

@@ -1,7 +1,6 @@
-//! Legalizations rewrite operations that a compiler rejects or computes wrongly. Each fault of a
-//! compiler has its own source file and a line in the list `LEGALIZATIONS`. The definitions of the
-//! operations in the crate `ops` follow the StableHLO specification, without regard to the faults
-//! of compilers.
+//! Legalizations rewrite operations that a compiler rejects or computes wrongly. Each fault of a compiler has
+//! its own source file and a line in the list `LEGALIZATIONS`. The definitions of the operations in the crate
+//! `ops` follow the StableHLO specification, without regard to the faults of compilers.
 
 mod broadcast_moves_axes;
 mod gather_by_scalar;
@@ -67,8 +66,7 @@ pub struct Legalization {
     /// Returns whether the compiler's fault affects a given use of the operation.
     shows: fn(&Function, &Op, &[NodeId]) -> bool,
     /// Rewrites one use of the operation, so that the compiler's fault does not affect the program.
-    /// Tracewright does not check whether the fault affects the operations that the rewrite
-    /// inserts.
+    /// Tracewright does not check whether the fault affects the operations that the rewrite inserts.
     rewrite: fn(&mut Builder<'_>, &Op, &[NodeId]) -> Result<NodeId, InferError>,
 }
 
@@ -77,8 +75,7 @@ pub struct Legalization {
 /// example are those values that no operation reads.
 #[derive(Debug)]
 pub struct FaultExample {
-    /// The operations of the example, such as `convert to=bf16`, each with the numbers of its
-    /// operands.
+    /// The operations of the example, such as `convert to=bf16`, each with the numbers of its operands.
     pub operations: &'static [(&'static str, &'static [usize])],
     /// The operands of the example, such as `i32[2] 3,1`.
     pub operands: &'static [&'static str],

@@ -29,8 +29,7 @@ fn shows(_: &Function, op: &Op, _: &[NodeId]) -> bool {
     matches!(op, Op::Binary(Binary { kind: BinaryKind::Power }))
 }
 
-/// Computes |a|ᵇ, and corrects the result for those special cases of `pow` that IEEE 754-2019
-/// lists.
+/// Computes |a|ᵇ, and corrects the result for those special cases of `pow` that IEEE 754-2019 lists.
 fn rewrite(b: &mut Builder<'_>, _: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let narrow = b.ty(operands[0]).element;
     let base = b.convert(operands[0], ElementType::F32)?;

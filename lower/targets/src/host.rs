@@ -33,11 +33,10 @@ fn detected() -> Vec<(&'static str, bool)> {
     features
 }
 
-/// Detects tile registers (AMX), which stable Rust cannot detect. The processor must have tile
-/// registers (CPUID leaf 7), and the operating system must save the content of the tile registers.
-/// The operating system saves tile registers if the size of the saved state (leaf 13, `EBX`)
-/// includes the end of the tile data (subleaf 18). Source: Intel, "64 and IA-32 Architectures
-/// Software Developer's Manual", volume 2, `CPUID`.
+/// Detects tile registers (AMX), which stable Rust cannot detect. The processor must have tile registers
+/// (CPUID leaf 7), and the operating system must save the content of the tile registers. The operating system
+/// saves tile registers if the size of the saved state (leaf 13, `EBX`) includes the end of the tile data
+/// (subleaf 18). Source: Intel, "64 and IA-32 Architectures Software Developer's Manual", volume 2, `CPUID`.
 #[cfg(target_arch = "x86_64")]
 fn tiles() -> [(&'static str, bool); 3] {
     use std::arch::x86_64::{__cpuid, __cpuid_count};

@@ -35,18 +35,16 @@ pub struct Target {
     /// The name of the platform in LLVM's notation, such as `aarch64-linux-gnu`. The value `None`
     /// selects the platform of this machine.
     pub triple: Option<String>,
-    /// The name of the processor in LLVM's notation; `host` selects the processor of this machine.
-    /// For devices other than the CPU, the name is the compiler's name for the processor, such as
-    /// `sm_80`.
+    /// The name of the processor in LLVM's notation; `host` selects the processor of this machine. For
+    /// devices other than the CPU, the name is the compiler's name for the processor, such as `sm_80`.
     pub processor: String,
     /// The processor features that the target adds or removes, in LLVM's notation, such as
     /// `+sve,-sve2`. For devices other than the CPU, the list of features contains all features
     /// that the compiler's baseline does not have.
     pub changes: Option<String>,
-    /// The sorted list of processor features that the compiled code may use, by LLVM's name. For
-    /// devices other than the CPU, the list contains the element types for computations and the bit
-    /// widths for storage, such as `fp16` and `b8`. The value `None` means that only the compiler
-    /// knows the features.
+    /// The sorted list of processor features that the compiled code may use, by LLVM's name. For devices
+    /// other than the CPU, the list contains the element types for computations and the bit widths for
+    /// storage, such as `fp16` and `b8`. The value `None` means that only the compiler knows the features.
     pub features: Option<Vec<String>>,
     /// The kind of device that runs the program.
     pub device: DeviceKind,
@@ -149,14 +147,12 @@ impl Target {
         }
     }
 
-    /// Whether the program packs weights of an element type at load time, for matmuls without a
-    /// kernel. A program that packs weights at load time needs additional memory for the packed
-    /// copy of the weights.
+    /// Whether the program packs weights of an element type at load time, for matmuls without a kernel. A
+    /// program that packs weights at load time needs additional memory for the packed copy of the weights.
     ///
-    /// IREE 3.13 has no efficient code for matmuls with packed bf16 weights on processors without
-    /// bf16 instructions. Without bf16 instructions, a matmul of 128 rows takes 60 times as long
-    /// with packed weights as with unpacked weights (the weight is 2048 × 8192, on AVX-512 without
-    /// `avx512bf16`).
+    /// IREE 3.13 has no efficient code for matmuls with packed bf16 weights on processors without bf16
+    /// instructions. Without bf16 instructions, a matmul of 128 rows takes 60 times as long with packed
+    /// weights as with unpacked weights (the weight is 2048 × 8192, on AVX-512 without `avx512bf16`).
     pub fn repacks(&self, bf16: bool) -> bool {
         self.device == DeviceKind::Cpu && (!bf16 || self.has_bf16() == Some(true))
     }
@@ -176,8 +172,7 @@ pub enum Numerics {
     /// because AMX's tile instructions add products in another order.
     #[default]
     Fast,
-    /// The bits of logits depend only on the tokens of the sequence, because kernels do not use
-    /// AMX.
+    /// The bits of logits depend only on the tokens of the sequence, because kernels do not use AMX.
     Invariant,
     /// As `Invariant`, and kernels multiply and add bf16 weights as f32, so that processors with
     /// bf16 instructions round as those without.

@@ -5,8 +5,7 @@ use std::str::FromStr;
 
 /// The speed limits of a machine, for a roofline model.
 ///
-/// Source: Williams, Waterman, Patterson, "Roofline: An Insightful Visual Performance Model"
-/// (2009).
+/// Source: Williams, Waterman, Patterson, "Roofline: An Insightful Visual Performance Model" (2009).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Machine {
     /// The number of bytes that the machine reads or writes per second.
@@ -27,8 +26,7 @@ impl Machine {
 /// A named machine, which you can use alone or linked with other machines of the same kind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NamedMachine {
-    /// The name of the machine on the command line. An unnamed machine has the text of its rates as
-    /// its name.
+    /// The name of the machine on the command line. An unnamed machine has the text of its rates as its name.
     pub name: Cow<'static, str>,
     pub machine: Machine,
     /// The number of bytes per second that the machine sends to other machines over all its links.
@@ -47,8 +45,7 @@ impl NamedMachine {
     /// The notations in which you can specify a machine on the command line.
     pub const FORMS: &str = "cpu|gpu|h100|mi300x|tpu-v5e|BYTES:FLOPS[:LINK]";
 
-    /// The machines that have names. The rates of arithmetic operations are for bf16 without
-    /// sparsity.
+    /// The machines that have names. The rates of arithmetic operations are for bf16 without sparsity.
     pub const ALL: &[Self] = &[
         Self {
             name: Cow::Borrowed("cpu"),
@@ -103,8 +100,7 @@ fn names() -> String {
     NamedMachine::ALL.iter().map(|machine| &*machine.name).collect::<Vec<_>>().join(", ")
 }
 
-/// Parses the name of a machine, or the machine's rates per second in the notation
-/// `BYTES:FLOPS[:LINK]`.
+/// Parses the name of a machine, or the machine's rates per second in the notation `BYTES:FLOPS[:LINK]`.
 impl FromStr for NamedMachine {
     type Err = MachineError;
 

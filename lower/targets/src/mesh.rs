@@ -4,8 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A grid of devices with named axes. The device numbers increase along the last axis of the grid
-/// first.
+/// A grid of devices with named axes. The device numbers increase along the last axis of the grid first.
 ///
 /// ```
 /// use tracewright_targets::Mesh;

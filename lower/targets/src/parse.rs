@@ -22,9 +22,8 @@ pub enum TargetError {
     Feature { target: String, feature: String },
 }
 
-/// Parses a target in the form `host`, `PROCESSOR` or `PLATFORM:PROCESSOR[:FEATURES]`. In the
-/// notation `PLATFORM:PROCESSOR[:FEATURES]`, a [kind of device](DeviceKind) can replace the
-/// platform.
+/// Parses a target in the form `host`, `PROCESSOR` or `PLATFORM:PROCESSOR[:FEATURES]`. In the notation
+/// `PLATFORM:PROCESSOR[:FEATURES]`, a [kind of device](DeviceKind) can replace the platform.
 impl FromStr for Target {
     type Err = TargetError;
 

@@ -35,8 +35,7 @@ pub struct Tiling {
     /// The number of panels of the weight that the kernel of a matmul reads together. For
     /// attention, this number is always 1.
     pub panels: NonZeroUsize,
-    /// The kernel prefetches the weight at this distance in bytes; 0 leaves prefetching to the
-    /// processor.
+    /// The kernel prefetches the weight at this distance in bytes; 0 leaves prefetching to the processor.
     pub ahead: usize,
 }
 

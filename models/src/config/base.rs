@@ -81,9 +81,8 @@ const ANY: &[&str] = &[
     "typical_p",
 ];
 
-/// A configuration key that could change the network or the prompt. The tuple contains the name of
-/// the key, a description of the only allowed value besides null, and a function that tests for the
-/// value.
+/// A configuration key that could change the network or the prompt. The tuple contains the name of the key, a
+/// description of the only allowed value besides null, and a function that tests for the value.
 type OnlyAt = (&'static str, &'static str, fn(&Value) -> bool);
 
 const ONLY: &[OnlyAt] = &[

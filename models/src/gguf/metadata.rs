@@ -53,8 +53,7 @@ impl<'a> Metadata<'a> {
     /// Returns the keys of the `config.json` that is equivalent to the metadata.
     ///
     /// # Errors
-    /// Returns an error if keys are missing or invalid. The error lists all missing and invalid
-    /// keys.
+    /// Returns an error if keys are missing or invalid. The error lists all missing and invalid keys.
     pub(super) fn config(&self) -> Result<Map<String, Value>, ConfigError> {
         let config = (self.gguf.config)(self);
         self.refuse_unread();
@@ -168,8 +167,7 @@ impl<'a> Metadata<'a> {
         })
     }
 
-    /// Rejects a number that would change the computation in a way that Tracewright does not
-    /// support.
+    /// Rejects a number that would change the computation in a way that Tracewright does not support.
     pub(crate) fn usual(&self, key: &str, is_usual: impl Fn(f64) -> bool, expected: &str) {
         self.typed(key, expected, |value| match value {
             GgufValue::Float(number) => is_usual(number).then_some(()),
@@ -324,8 +322,7 @@ impl<'a> Metadata<'a> {
         self.typed(key, expected, |value| matches!(value, GgufValue::Bool(true)).then_some(()));
     }
 
-    /// Returns the configuration keys that all families share, together with the keys `own` of this
-    /// family.
+    /// Returns the configuration keys that all families share, together with the keys `own` of this family.
     pub(crate) fn shared(&self, own: Value) -> Value {
         self.always("attention.causal", "true: these networks look back only");
         let shared = json!({
@@ -397,9 +394,8 @@ impl<'a> Metadata<'a> {
     }
 }
 
-/// The element type of weights and activations, which is the element type of most matrices in the
-/// file. The function treats a quantized matrix as an f32 matrix, because the decoded numbers of
-/// the matrix are f32.
+/// The element type of weights and activations, which is the element type of most matrices in the file. The
+/// function treats a quantized matrix as an f32 matrix, because the decoded numbers of the matrix are f32.
 fn element(gguf: &GgufFamily, tensors: &[GgufTensor]) -> ElementType {
     let matrices: Vec<StoredNumbers> =
         tensors.iter().filter(|tensor| tensor.shape.len() > 1).map(|tensor| tensor.numbers).collect();

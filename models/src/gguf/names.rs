@@ -173,8 +173,7 @@ pub(crate) fn interleaved(
     }
 }
 
-/// Whether the rows of a tensor can belong to `heads` heads, each with the same even number of
-/// rows.
+/// Whether the rows of a tensor can belong to `heads` heads, each with the same even number of rows.
 fn has_heads(tensor: &CheckpointTensor, heads: usize) -> bool {
     let rows = tensor.shape.first().copied().unwrap_or(0);
     heads > 0 && rows > 0 && rows.is_multiple_of(2 * heads)

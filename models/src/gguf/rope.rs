@@ -21,9 +21,8 @@ struct Scaling<'a> {
 }
 
 impl Metadata<'_> {
-    /// Returns the configuration keys that describe a rotary embedding over all `features` features
-    /// of a head. The embedding divides each frequency by factors from the metadata and from
-    /// tensors.
+    /// Returns the configuration keys that describe a rotary embedding over all `features` features of a
+    /// head. The embedding divides each frequency by factors from the metadata and from tensors.
     pub(crate) fn rope(&self, features: Option<usize>) -> Value {
         let rotated = self.optional_count("rope.dimension_count");
         let scaling = self.scaling();

@@ -61,8 +61,7 @@ impl PerLayerConfig {
         layer < self.first_shared && self.window(layer).is_none()
     }
 
-    /// Returns the configured sizes that Tracewright compares with the tensor shapes in the
-    /// checkpoint.
+    /// Returns the configured sizes that Tracewright compares with the tensor shapes in the checkpoint.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let mut sizes = self.llama.sizes();
         sizes.retain(|size| !size.key.contains("head_dim"));
@@ -85,9 +84,8 @@ impl PerLayerConfig {
         sizes
     }
 
-    /// The keys of tensors that HF transformers ignores in published checkpoints. The ignored
-    /// tensors are key and value matrices and norms in layers that read the keys and values of an
-    /// earlier layer.
+    /// The keys of tensors that HF transformers ignores in published checkpoints. The ignored tensors are key
+    /// and value matrices and norms in layers that read the keys and values of an earlier layer.
     pub fn unread(&self) -> Vec<String> {
         let parts = ["k_proj", "v_proj", "k_norm", "v_norm"];
         let shared = self.first_shared..self.num_hidden_layers;
@@ -126,8 +124,7 @@ impl Project<LayerConfig> for PerLayerConfig {
     }
 }
 
-/// Configuration keys outside of `text_config` that describe the vision and audio towers and their
-/// tokens.
+/// Configuration keys outside of `text_config` that describe the vision and audio towers and their tokens.
 const IGNORED_BESIDE_TEXT: &[&str] = key_names![
     audio_config audio_token_id boa_token_id boi_token_id eoa_token_id eoa_token_index eoi_token_id
     image_token_id video_token_id vision_config vision_soft_tokens_per_image

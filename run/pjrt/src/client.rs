@@ -31,9 +31,8 @@ pub struct Plugin {
     path: PathBuf,
 }
 
-/// A client of a plugin. In this process, the client owns the devices of the plugin. All
-/// executables and tensors on the client's devices belong to the client. A clone of a [`Client`]
-/// refers to the same client.
+/// A client of a plugin. In this process, the client owns the devices of the plugin. All executables and
+/// tensors on the client's devices belong to the client. A clone of a [`Client`] refers to the same client.
 #[derive(Clone)]
 pub struct Client(Rc<Inner>);
 
@@ -363,8 +362,7 @@ impl PjrtBuffer {
         Ok(bytes)
     }
 
-    /// Adds the number of copied bytes to the client's counter, if a read from a device was
-    /// successful.
+    /// Adds the number of copied bytes to the client's counter, if a read from a device was successful.
     fn counted(&self, read: Result<(), PjrtStatus>, bytes: usize) -> Result<(), PjrtError> {
         read.map_err(|status| PjrtError::failed(format!("read a tensor of type `{}`", self.ty), status))?;
         let downloaded = &self.client.0.downloaded;

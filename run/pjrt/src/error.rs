@@ -132,8 +132,7 @@ pub enum PjrtError {
         action: String,
         status: PjrtStatus,
     },
-    /// Different devices store different rows of a tensor, so a single device cannot copy a range
-    /// of rows.
+    /// Different devices store different rows of a tensor, so a single device cannot copy a range of rows.
     #[error("the tensor of type `{ty}` is divided along its first axis, expected all rows on each device")]
     DividedRows { ty: TensorType },
     /// The plugin has no functions that store and load executables.
@@ -154,8 +153,7 @@ pub enum PjrtError {
     #[error("a tensor of type `{ty}` cannot be divided into {parts:?} parts")]
     Placement {
         ty: TensorType,
-        /// The number of parts into which the placement divides each axis of the tensor of the type
-        /// `ty`.
+        /// The number of parts into which the placement divides each axis of the tensor of the type `ty`.
         parts: Vec<usize>,
     },
     /// The number of results in the module differs from the number of placements.

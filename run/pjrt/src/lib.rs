@@ -1,9 +1,8 @@
 //! Compiles and calls StableHLO modules with a PJRT plugin. A plugin is a shared library that
 //! contains XLA for one kind of device.
 //!
-//! A [`Plugin`] starts a [`Client`], which owns the devices. The client compiles the text of a
-//! module into an [`Executable`], and copies tensors to a device as [`PjrtBuffer`]s. This crate
-//! does not need Python.
+//! A [`Plugin`] starts a [`Client`], which owns the devices. The client compiles the text of a module into an
+//! [`Executable`], and copies tensors to a device as [`PjrtBuffer`]s. This crate does not need Python.
 //!
 //! ```no_run
 //! use std::path::Path;

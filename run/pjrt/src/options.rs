@@ -52,9 +52,8 @@ impl Message {
     }
 }
 
-/// Encodes a number as a varint of Protocol Buffers. Each byte of a varint contains seven bits of
-/// the number, beginning with the lowest bits. The top bit is set in all bytes of a varint except
-/// the last byte.
+/// Encodes a number as a varint of Protocol Buffers. Each byte of a varint contains seven bits of the number,
+/// beginning with the lowest bits. The top bit is set in all bytes of a varint except the last byte.
 fn varint(value: i64) -> Vec<u8> {
     let mut rest = value as u64;
     let mut bytes = Vec::new();
@@ -70,8 +69,7 @@ fn varint(value: i64) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// The expected bytes in this test are the output of the Python package `protobuf` for the same
-    /// message.
+    /// The expected bytes in this test are the output of the Python package `protobuf` for the same message.
     #[test]
     fn options_are_a_protocol_buffer() {
         assert_eq!(varint(300), [0xac, 0x02]);

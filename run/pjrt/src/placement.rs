@@ -20,9 +20,8 @@ pub struct Placement {
     indices: Vec<Vec<usize>>,
 }
 
-/// The byte ranges of the whole tensor that together contain one part of the tensor. All byte
-/// ranges of a part have the same length. The order of the ranges is the order of the bytes in the
-/// part.
+/// The byte ranges of the whole tensor that together contain one part of the tensor. All byte ranges of a
+/// part have the same length. The order of the ranges is the order of the bytes in the part.
 struct Runs {
     length: usize,
     /// The offset of each byte range in the whole tensor.
@@ -125,9 +124,8 @@ impl Placement {
         (0..self.indices.len()).filter(|&place| !self.indices[..place].contains(&self.indices[place]))
     }
 
-    /// Finds the first device that stores the element with the row-major index `index`. Returns the
-    /// index of the device in this placement, and the row-major index of the element in the
-    /// device's part.
+    /// Finds the first device that stores the element with the row-major index `index`. Returns the index of
+    /// the device in this placement, and the row-major index of the element in the device's part.
     pub(crate) fn find(&self, ty: &TensorType, index: usize) -> Result<(usize, usize), PjrtError> {
         let local = self.local(ty)?;
         let (mut rest, mut stride, mut within) = (index, 1, 0);

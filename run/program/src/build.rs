@@ -28,14 +28,12 @@ use trace::{Ignorable, Parameter, Trace};
 use crate::footprint::TooLarge;
 use crate::{Expanded, Footprint, Lowered, Memory, Program};
 
-/// The compiler and the cache folder of a build, and a function that receives each step of the
-/// build.
+/// The compiler and the cache folder of a build, and a function that receives each step of the build.
 pub struct BuildTools<'a> {
     /// The compiler `iree-compile`, which compiles the module.
     pub compiler: &'a Compiler,
-    /// The cache folder for compiled modules and archives of weights. The name of each cached file
-    /// is a hash of the data from which Tracewright creates the file. You can delete the cache
-    /// folder at any time.
+    /// The cache folder for compiled modules and archives of weights. The name of each cached file is a hash
+    /// of the data from which Tracewright creates the file. You can delete the cache folder at any time.
     pub cache: &'a Path,
     /// A function that receives each step of the build and can stop the build. With `None`, the
     /// build reports no steps.
@@ -63,24 +61,21 @@ pub enum BuildStep {
 
 /// Options of [`build_program`].
 pub struct ProgramOptions<'a> {
-    /// The compiler and the cache folder of the build, and the function that receives each step of
-    /// the build.
+    /// The compiler and the cache folder of the build, and the function that receives each step of the build.
     pub tools: BuildTools<'a>,
     /// The target for which the module is compiled. The default target is this machine.
     pub target: Target,
     /// The rewrite rules with which Tracewright simplifies the trace. By default, Tracewright
     /// applies only rules that keep every bit of the results.
     pub rules: Rules,
-    /// The storage format of weights, and whether Tracewright's kernels or the compiler's own code
-    /// compute matmuls. By default, kernels compute matmuls, and weights have the network's element
-    /// type.
+    /// The storage format of weights, and whether Tracewright's kernels or the compiler's own code compute
+    /// matmuls. By default, kernels compute matmuls, and weights have the network's element type.
     pub weights: Weights,
     /// The device that runs the network. By default, the network runs on all threads of this machine's
     /// processor.
     pub device: Device,
-    /// The memory into which the network must fit. If the limit is `None`, the build does not check
-    /// whether the network fits into memory. The default limit is the memory that this process may
-    /// use.
+    /// The memory into which the network must fit. If the limit is `None`, the build does not check whether
+    /// the network fits into memory. The default limit is the memory that this process may use.
     pub memory: Option<Memory>,
     /// Tensors that the checkpoint may contain in addition to the parameters of the network. By
     /// default, the checkpoint may contain only the parameters of the network.
@@ -143,8 +138,7 @@ pub enum LoadError {
     /// A file of the checkpoint, or the archive of weights, is damaged.
     #[error(transparent)]
     Archive(#[from] irpa::ArchiveError),
-    /// The archive lacks a parameter of the module, or contains the parameter with a different
-    /// type.
+    /// The archive lacks a parameter of the module, or contains the parameter with a different type.
     #[error("`{}` does not fit the module: the parameter `{key}` is {found}, expected `{expected}`", .path.display())]
     Parameter {
         /// The path of the archive that lacks the parameter.
@@ -230,9 +224,8 @@ pub struct Build<'a, 't> {
 }
 
 impl<'a, 't> Build<'a, 't> {
-    /// Compares the checkpoint with the network's parameters, and compiles the module unless the
-    /// cache contains the compiled module. `recorded` is the trace that Tracewright recorded before
-    /// lowering.
+    /// Compares the checkpoint with the network's parameters, and compiles the module unless the cache
+    /// contains the compiled module. `recorded` is the trace that Tracewright recorded before lowering.
     ///
     /// # Errors
     /// Returns the error of the compiler if the compilation fails. If the checkpoint does not match
@@ -398,11 +391,10 @@ pub fn cached_archive(
     Ok((Archive::open(&path)?, Some(baked)))
 }
 
-/// Returns the archive's name in the cache, which is a hash of the checkpoint's files and of the
-/// parameters. The hash identifies a checkpoint file by its path, size and modification time, and
-/// on Unix also by its inode and change time. If another program rewrites a checkpoint file, the
-/// size, the times or the inode change. Hashing gigabytes of weights at every start would take
-/// longer than loading the weights.
+/// Returns the archive's name in the cache, which is a hash of the checkpoint's files and of the parameters.
+/// The hash identifies a checkpoint file by its path, size and modification time, and on Unix also by its
+/// inode and change time. If another program rewrites a checkpoint file, the size, the times or the inode
+/// change. Hashing gigabytes of weights at every start would take longer than loading the weights.
 fn archive_key(checkpoint: &Checkpoint, parameters: &[Parameter]) -> Result<String, LoadError> {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&ROUNDING.to_le_bytes());

@@ -1,5 +1,4 @@
-//! Formats command lines for IREE's own tools, with which you can compile and run the files of an
-//! export.
+//! Formats command lines for IREE's own tools, with which you can compile and run the files of an export.
 
 use std::path::Path;
 

@@ -46,14 +46,13 @@ pub struct Footprint {
     /// Maps each entry point to an upper bound of the memory for activations. A call needs memory
     /// for activations in addition to the memory for weights and state.
     ///
-    /// The upper bound is the size of all values that the entry point itself computes, plus the
-    /// size of all values in the largest layer that the entry point calls. The bound includes all
-    /// values of one layer, because only one layer runs at a time, and the compiler may reorder
-    /// operations within a layer. The bound includes no memory for views, which share the memory of
-    /// another tensor. If the result of an operation can overwrite an operand that no other
-    /// operation reads, the bound includes no memory for the result. If a call updates a KV cache
-    /// and also reads a part of the cache, IREE copies the cache, so the bound includes the cache
-    /// twice.
+    /// The upper bound is the size of all values that the entry point itself computes, plus the size of all
+    /// values in the largest layer that the entry point calls. The bound includes all values of one layer,
+    /// because only one layer runs at a time, and the compiler may reorder operations within a layer. The
+    /// bound includes no memory for views, which share the memory of another tensor. If the result of an
+    /// operation can overwrite an operand that no other operation reads, the bound includes no memory for the
+    /// result. If a call updates a KV cache and also reads a part of the cache, IREE copies the cache, so the
+    /// bound includes the cache twice.
     pub activations: BTreeMap<String, usize>,
     /// The size of all constants in the compiled module, such as rotary tables, in bytes.
     pub constants: usize,
@@ -119,14 +118,12 @@ pub enum Phase {
     Device,
 }
 
-/// The fixed part of the memory that `iree-compile` 3.13 needs, in bytes. The compiler needs a
-/// fixed amount of memory. In addition, the compiler needs memory for each operation and for
-/// constants.
+/// The fixed part of the memory that `iree-compile` 3.13 needs, in bytes. The compiler needs a fixed amount
+/// of memory. In addition, the compiler needs memory for each operation and for constants.
 const COMPILER: usize = 160 << 20;
 /// For each operation, the memory that `iree-compile` needs in addition to [`COMPILER`], in bytes.
 const COMPILED_NODE: usize = 12 << 10;
-/// For each byte of constants, the memory that `iree-compile` needs in addition to [`COMPILER`], in
-/// bytes.
+/// For each byte of constants, the memory that `iree-compile` needs in addition to [`COMPILER`], in bytes.
 const COMPILED_CONSTANT: usize = 8;
 
 /// The memory that a process needs for code, threads and a small tokenizer, in bytes. With the
@@ -134,8 +131,7 @@ const COMPILED_CONSTANT: usize = 8;
 const PROCESS: usize = 32 << 20;
 
 impl Footprint {
-    /// If the program uses several quantized formats, returns each format and the weights in this
-    /// format.
+    /// If the program uses several quantized formats, returns each format and the weights in this format.
     pub fn mixture(&self) -> Vec<(WeightFormat, &WeightTotal)> {
         let quantized = |(stored_as, stored): (&WeightStorage, _)| Some((stored_as.quantized()?, stored));
         let formats: Vec<_> = self.weights.iter().filter_map(quantized).collect();
@@ -330,8 +326,7 @@ struct Computed {
     /// The size of all values that the function computes, plus the size of the values in the
     /// largest called function. The field excludes the sizes of the arguments of the function.
     bytes: usize,
-    /// For each result, contains the index of the argument whose memory the result reuses, or
-    /// `None`.
+    /// For each result, contains the index of the argument whose memory the result reuses, or `None`.
     in_place: Vec<Option<usize>>,
 }
 
@@ -378,9 +373,8 @@ impl Computed {
     }
 }
 
-/// Returns the number of readers of each node. Only a live node, whose value the function's results
-/// need, is a reader of its operands. A result of the function is also a reader of the node that
-/// computes the result.
+/// Returns the number of readers of each node. Only a live node, whose value the function's results need, is
+/// a reader of its operands. A result of the function is also a reader of the node that computes the result.
 fn readers(function: &Function, live: &[bool]) -> Vec<usize> {
     let mut readers = vec![0; function.len()];
     let ids = function.ids().filter(|id| live[id.index()]);

@@ -5,10 +5,9 @@
 //! text and the list of weights, and depends only on the recorded trace. [`footprint`] and
 //! [`partition`] compute the memory that the program needs.
 //!
-//! With the feature `iree`, `build` turns a recorded trace and a checkpoint into a `Program` in one
-//! call. Entry points of a `Program` take tensors in host memory. `embed` calls the entry point of an
-//! embedding model. `commands` formats command lines with which IREE's own tools compile and call a
-//! program.
+//! With the feature `iree`, `build` turns a recorded trace and a checkpoint into a `Program` in one call.
+//! Entry points of a `Program` take tensors in host memory. `embed` calls the entry point of an embedding
+//! model. `commands` formats command lines with which IREE's own tools compile and call a program.
 #[cfg(feature = "iree")]
 pub mod build;
 #[cfg(feature = "iree")]

@@ -89,9 +89,8 @@ impl Lowered {
         Expanded::new(trace, rules, target, weights)?.lower(ignorable)
     }
 
-    /// Compares a checkpoint with the module's parameters. The argument `recorded` is the trace
-    /// before lowering. Error messages contain the source lines that declare the tensors of the
-    /// recorded trace.
+    /// Compares a checkpoint with the module's parameters. The argument `recorded` is the trace before
+    /// lowering. Error messages contain the source lines that declare the tensors of the recorded trace.
     ///
     /// # Errors
     /// Returns an error if the checkpoint and the parameters differ. The error lists all

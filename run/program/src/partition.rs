@@ -19,15 +19,13 @@ pub struct DevicePartition {
     pub devices: usize,
     /// The size of the weights on one device, in bytes.
     pub weights: usize,
-    /// For each weight that every device stores completely, maps the key of the weight to its size
-    /// in bytes. The field `weights` includes the size of the weights that every device stores
-    /// completely.
+    /// For each weight that every device stores completely, maps the key of the weight to its size in bytes.
+    /// The field `weights` includes the size of the weights that every device stores completely.
     pub replicated: BTreeMap<String, usize>,
     /// Maps each kind of state, such as `kv.keys`, to its size on one device in bytes.
     pub state: BTreeMap<String, usize>,
-    /// Notes about each tensor axis that is shorter than its mesh axis, so several devices have a
-    /// copy of the same part of the tensor. The length of a mesh axis is the number of devices
-    /// along this axis.
+    /// Notes about each tensor axis that is shorter than its mesh axis, so several devices have a copy of the
+    /// same part of the tensor. The length of a mesh axis is the number of devices along this axis.
     pub notes: BTreeSet<ShardNote>,
     /// Contains the cost of one call for each entry point.
     pub calls: Vec<CallCost>,
@@ -139,8 +137,7 @@ impl DevicePartition {
         machine.memory.map_or(Ok(()), |total| self.fits(Phase::Device, 1, total))
     }
 
-    /// Checks that the memory that all devices share is large enough for the data of all devices
-    /// together.
+    /// Checks that the memory that all devices share is large enough for the data of all devices together.
     pub fn check_together(&self, memory: Memory) -> Result<(), TooLarge> {
         self.fits(Phase::Running, self.devices, memory.total)
     }

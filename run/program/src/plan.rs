@@ -42,8 +42,7 @@ pub struct Plan {
     /// The storage format of cached keys and values. By default, keys and values have the network's
     /// element type.
     pub kv: KvFormat,
-    /// The target for which the network is compiled. By default, the network is compiled for this
-    /// machine.
+    /// The target for which the network is compiled. By default, the network is compiled for this machine.
     pub target: Target,
     /// The rewrite rules with which Tracewright simplifies the trace. By default, Tracewright
     /// applies only rules that keep every bit of the results.
@@ -137,9 +136,8 @@ impl Plan {
         Ok(Self { model, element, context, chunk, batch: 1, kv, target, rules, weights })
     }
 
-    /// Returns a context length that has room for `tokens` tokens. The context is a power of two,
-    /// but at most `longest`. Because contexts are powers of two, Tracewright compiles only a few
-    /// different modules.
+    /// Returns a context length that has room for `tokens` tokens. The context is a power of two, but at most
+    /// `longest`. Because contexts are powers of two, Tracewright compiles only a few different modules.
     pub fn context_for(tokens: usize, longest: usize) -> usize {
         rounded_up(tokens, 512, longest)
     }
@@ -188,8 +186,7 @@ impl Plan {
         entries.into_iter().map(hidden).chain(self.remembering(drafts)).collect()
     }
 
-    /// Returns the same entry points as [`steps`](Self::steps), but with the given chunk and
-    /// context.
+    /// Returns the same entry points as [`steps`](Self::steps), but with the given chunk and context.
     pub fn steps_of(&self, chunk: usize, context: usize) -> Vec<EntryPoint> {
         let mut entries = self.model.entry_points(self.batch, chunk, context);
         entries.retain(|entry| entry.logits != LogitsMode::All);

@@ -5,8 +5,7 @@ use ops::{Array, TensorType};
 use runtime::{Buffer, Runtime};
 use trace::{Argument, Role, Signature};
 
-/// A compiled network with its weights, loaded on a device. You can call the entry points of a
-/// `Program`.
+/// A compiled network with its weights, loaded on a device. You can call the entry points of a `Program`.
 pub struct Program {
     loaded: LoadedProgram,
     signatures: Vec<Signature>,

@@ -126,11 +126,10 @@ impl Buffer {
         Ok(())
     }
 
-    /// Returns `count` rows, which are slices along the first axis, beginning with the row `first`,
-    /// as a separate tensor. You can pass the returned tensor as an argument to a call. If the
-    /// first row is sufficiently aligned, the returned tensor shares the memory of the rows.
-    /// Otherwise, the returned tensor is a copy of the rows. After the call, pass the changed rows
-    /// to [`put_rows`](Self::put_rows).
+    /// Returns `count` rows, which are slices along the first axis, beginning with the row `first`, as a
+    /// separate tensor. You can pass the returned tensor as an argument to a call. If the first row is
+    /// sufficiently aligned, the returned tensor shares the memory of the rows. Otherwise, the returned
+    /// tensor is a copy of the rows. After the call, pass the changed rows to [`put_rows`](Self::put_rows).
     pub fn rows(&mut self, first: usize, count: usize) -> Result<Self, RuntimeError> {
         let (ty, offset) = (self.ty.with_rows(count), self.ty.with_rows(first).bytes());
         let part = self.raw.part(&ty, offset);
@@ -139,9 +138,8 @@ impl Buffer {
         if offset.is_multiple_of(ALIGNMENT) { Ok(part) } else { part.separate() }
     }
 
-    /// Replaces rows, which are slices along the first axis, with the rows that a call returned,
-    /// beginning with the row `first`. If the call changed the rows in place, the function copies
-    /// nothing.
+    /// Replaces rows, which are slices along the first axis, with the rows that a call returned, beginning
+    /// with the row `first`. If the call changed the rows in place, the function copies nothing.
     pub fn put_rows(&mut self, first: usize, rows: Self) -> Result<(), RuntimeError> {
         let offset = self.ty.with_rows(first).bytes();
         let (allocation, start) = self.address();

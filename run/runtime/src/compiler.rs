@@ -116,8 +116,7 @@ fn unknown(target: &Target, reason: impl Into<String>) -> CompileError {
     CompileError::UnknownTarget { target: target.to_string(), reason: reason.into() }
 }
 
-/// Returns an error for targets that the compiler does not support, and for targets that abort the
-/// compiler.
+/// Returns an error for targets that the compiler does not support, and for targets that abort the compiler.
 fn check(target: &Target) -> Result<(), CompileError> {
     let (here, there) = (std::env::consts::ARCH, target.architecture());
     if target.is_host() && there != here {
@@ -134,10 +133,9 @@ fn check(target: &Target) -> Result<(), CompileError> {
 #[derive(Clone, Debug, PartialEq)]
 pub struct CompileOptions {
     pub target: Target,
-    /// Whether the compiled program, when it starts, packs its weights for the instructions of the
-    /// processor. The packed weights need additional memory, because they are a copy of the
-    /// weights. If the field is false, the program reads weights directly from the memory-mapped
-    /// file.
+    /// Whether the compiled program, when it starts, packs its weights for the instructions of the processor.
+    /// The packed weights need additional memory, because they are a copy of the weights. If the field is
+    /// false, the program reads weights directly from the memory-mapped file.
     pub tiled: bool,
     /// Whether the compiler verifies the module after each pass. If the field is false, the
     /// compiler still validates the input, but the compilation takes only two thirds of the time.
@@ -157,10 +155,9 @@ impl Default for CompileOptions {
 }
 
 impl CompileOptions {
-    /// Creates options with the flags that were fastest in measurements, followed by the flags from
-    /// the target's tuning. The flag `--iree-opt-level=O1` avoids stack overflows in worker
-    /// threads. Another of the returned flags prevents the compiled program from transposing and
-    /// copying weights at its start.
+    /// Creates options with the flags that were fastest in measurements, followed by the flags from the
+    /// target's tuning. The flag `--iree-opt-level=O1` avoids stack overflows in worker threads. Another of
+    /// the returned flags prevents the compiled program from transposing and copying weights at its start.
     pub fn new(target: Target, tiled: bool) -> Self {
         let flags = ["--iree-opt-level=O1", "--iree-opt-aggressively-propagate-transposes"];
         let tuned = target.tuning.flags.iter().map(|flag| flag.flag());
@@ -210,8 +207,7 @@ impl CompileOptions {
 }
 
 impl Compiler {
-    /// Uses the program at `path` as the compiler, with a time limit of ten minutes per
-    /// compilation.
+    /// Uses the program at `path` as the compiler, with a time limit of ten minutes per compilation.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
@@ -245,8 +241,7 @@ impl Compiler {
         found.map(Self::new).ok_or_else(|| CompileError::NotFound { places: folders.to_vec() })
     }
 
-    /// Returns the version that the compiler prints, which consists of a version number and a
-    /// commit.
+    /// Returns the version that the compiler prints, which consists of a version number and a commit.
     pub fn version(&self) -> Result<String, CompileError> {
         if let Some(version) = self.version.get() {
             return Ok(version.clone());
@@ -294,8 +289,7 @@ impl Compiler {
         Ok(CompileOptions::new(target, tiled))
     }
 
-    /// Completes the list of features that the compiled code may use, and returns the changed
-    /// target.
+    /// Completes the list of features that the compiled code may use, and returns the changed target.
     pub fn resolve(&self, target: &Target) -> Result<Target, CompileError> {
         let features = match &target.features {
             Some(features) => features.clone(),
@@ -304,10 +298,9 @@ impl Compiler {
         Ok(Target { features: Some(features), ..target.clone() })
     }
 
-    /// Asks the compiler for the features that code for the given target may use. For processors,
-    /// the result contains LLVM's names of the features. For a GPU, the result contains the number
-    /// formats in which the device computes, such as `fp16`, and the widths of numbers that the
-    /// device can store, such as `b8`.
+    /// Asks the compiler for the features that code for the given target may use. For processors, the result
+    /// contains LLVM's names of the features. For a GPU, the result contains the number formats in which the
+    /// device computes, such as `fp16`, and the widths of numbers that the device can store, such as `b8`.
     pub fn features(&self, target: &Target) -> Result<Vec<String>, CompileError> {
         let folder = Scratch::new_in(&std::env::temp_dir())?;
         let flags = vec!["--compile-to=preprocessing".into()];

@@ -14,16 +14,14 @@ pub enum Device {
     /// A pool of threads on this machine's CPU. The threads are not pinned to cores, because pinned threads
     /// lose most of their speed when another process needs a core.
     LocalTask {
-        /// The number of threads in the pool. The number 0 selects as many threads as this process
-        /// may use.
+        /// The number of threads in the pool. The number 0 selects as many threads as this process may use.
         workers: usize,
     },
     LocalSync,
     /// A pool of threads that counts and times each executed function, for [`Runtime::executed`].
     /// Counting makes the executed functions slower.
     Watched {
-        /// The number of threads in the pool. The number 0 selects as many threads as this process
-        /// may use.
+        /// The number of threads in the pool. The number 0 selects as many threads as this process may use.
         workers: usize,
     },
     /// A device other than the CPU, such as a GPU.

@@ -18,8 +18,7 @@ pub struct DeviceInfo {
     pub path: String,
     /// The names of the device's features in a programming interface such as Vulkan.
     pub features: Vec<String>,
-    /// The properties that the driver reports in addition to the name, the path and the features,
-    /// by key.
+    /// The properties that the driver reports in addition to the name, the path and the features, by key.
     pub about: BTreeMap<String, String>,
 }
 

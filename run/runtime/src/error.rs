@@ -115,8 +115,7 @@ pub enum RuntimeError {
     #[error("there is no device `{wanted}`: the {kind} driver finds {}", list(found), kind = wanted.kind)]
     NoDevice {
         wanted: DeviceName,
-        /// The names of all available devices of the requested kind, in the order of the devices'
-        /// numbers.
+        /// The names of all available devices of the requested kind, in the order of the devices' numbers.
         found: Vec<String>,
     },
     /// The device does not report the functions that it executed.

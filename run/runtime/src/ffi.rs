@@ -278,9 +278,8 @@ impl Runtime {
         Self::take(status, raw)
     }
 
-    /// Creates IREE's device `local-task` with unpinned worker threads. If `workers` is 0, the
-    /// function creates the device `local-sync`. If `watched` is set, the device counts and times
-    /// executed functions.
+    /// Creates IREE's device `local-task` with unpinned worker threads. If `workers` is 0, the function
+    /// creates the device `local-sync`. If `watched` is set, the device counts and times executed functions.
     pub(crate) fn new(workers: usize, watched: bool) -> Result<Self, Status> {
         let mut raw = ptr::null_mut();
         // SAFETY: `raw` is an out parameter.

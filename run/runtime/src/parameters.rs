@@ -14,10 +14,9 @@ pub const PARAMETER_ALIGNMENT: usize = 64;
 
 /// A scope with named parameters, whose data are in shared bytes.
 ///
-/// If the address of a parameter is a multiple of [`PARAMETER_ALIGNMENT`], IREE reads the parameter
-/// directly from the shared bytes. IREE copies a parameter whose address is not a multiple of
-/// [`PARAMETER_ALIGNMENT`]. The shared bytes are released when no program and no buffer uses the
-/// bytes any more.
+/// If the address of a parameter is a multiple of [`PARAMETER_ALIGNMENT`], IREE reads the parameter directly
+/// from the shared bytes. IREE copies a parameter whose address is not a multiple of [`PARAMETER_ALIGNMENT`].
+/// The shared bytes are released when no program and no buffer uses the bytes any more.
 #[derive(Clone)]
 pub struct Parameters {
     /// The name of the scope, as in `#flow.parameter.named<"scope"::"name">`.

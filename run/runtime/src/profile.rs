@@ -19,9 +19,8 @@ pub struct Executed {
 }
 
 impl Runtime {
-    /// Returns all functions that the device has executed since its creation, sorted by name. The
-    /// device must be a [`Device::Watched`](crate::Device::Watched). IREE measures the times of the
-    /// executed functions.
+    /// Returns all functions that the device has executed since its creation, sorted by name. The device must
+    /// be a [`Device::Watched`](crate::Device::Watched). IREE measures the times of the executed functions.
     pub fn executed(&self) -> Result<Vec<Executed>, RuntimeError> {
         let mut executed: BTreeMap<String, (u64, Duration)> = BTreeMap::new();
         // One row for each executable that has a function of this name.

@@ -72,9 +72,8 @@ fn exports(raw: &ffi::Program) -> Result<Vec<Export>, Status> {
     Ok(exports)
 }
 
-/// Checks whether a module is complete. A module is also a zip file. The zip directory is at the
-/// end of a module. IREE does not read the zip directory, so IREE would not detect that the last
-/// bytes are missing.
+/// Checks whether a module is complete. A module is also a zip file. The zip directory is at the end of a
+/// module. IREE does not read the zip directory, so IREE would not detect that the last bytes are missing.
 fn check_end(vmfb: &[u8]) -> Result<(), Status> {
     const END_RECORD: usize = 22;
     let end = vmfb.len().saturating_sub(END_RECORD);

@@ -11,8 +11,7 @@ use serde::{Deserialize, Serialize};
 use names::{ARCHIVE, COPIED, MADE, MANIFEST, MODULE, TEXT};
 
 pub mod names {
-    /// The manifest. Only a folder with a manifest is an export, so the exporter writes the
-    /// manifest last.
+    /// The manifest. Only a folder with a manifest is an export, so the exporter writes the manifest last.
     pub const MANIFEST: &str = "manifest.json";
     pub const TEXT: &str = "model.mlir";
     pub const MODULE: &str = "model.vmfb";
@@ -58,8 +57,7 @@ struct Written {
     /// manifest, because only Tracewright's manifests contain this key.
     #[serde(rename = "tracewright")]
     _version: String,
-    /// The entry points of the export. In an export for XLA, each entry point has a separate
-    /// module.
+    /// The entry points of the export. In an export for XLA, each entry point has a separate module.
     entry_points: Vec<WrittenEntry>,
 }
 
@@ -97,8 +95,7 @@ impl<'a> ExportFolder<'a> {
         Ok(folder)
     }
 
-    /// Checks that the existing files in the folder belong to an earlier export, which may be
-    /// incomplete.
+    /// Checks that the existing files in the folder belong to an earlier export, which may be incomplete.
     fn check(&self) -> Result<(), FolderError> {
         if self.path.exists() && !self.path.is_dir() {
             let there = Err(io::Error::from(io::ErrorKind::NotADirectory));
@@ -142,10 +139,9 @@ impl<'a> ExportFolder<'a> {
         Ok(self.clear(lock)?)
     }
 
-    /// Removes the files of an export, beginning with the manifest. The function removes the
-    /// manifest first, because a mixture of old and new files with a manifest would look like a
-    /// valid export. If the function cannot remove a file, the lock file remains, and marks the
-    /// remaining files as leftovers of an export.
+    /// Removes the files of an export, beginning with the manifest. The function removes the manifest first,
+    /// because a mixture of old and new files with a manifest would look like a valid export. If the function
+    /// cannot remove a file, the lock file remains, and marks the remaining files as leftovers of an export.
     fn clear(&self, lock: FolderLock) -> Result<FolderLock, FileError> {
         let old = written(self.path)?.unwrap_or_default().into_iter().map(|name| self.path.join(name));
         match self.files().chain(old).try_for_each(|file| remove(&file)) {

@@ -65,8 +65,7 @@ pub enum Manifest {
 }
 
 impl Manifest {
-    /// Reads the manifest of an export folder. The result is `None` if the folder contains no
-    /// manifest.
+    /// Reads the manifest of an export folder. The result is `None` if the folder contains no manifest.
     ///
     /// # Errors
     /// Returns an error if the manifest cannot be read or is invalid.
@@ -135,8 +134,7 @@ pub struct IreeManifest {
     /// The version of the IREE compiler that compiled the module. An IREE runtime with the same
     /// version can load the module.
     pub iree_compiler: String,
-    /// The kind of device that runs the module. The value is `cpu`, `vulkan`, `cuda`, `hip` or
-    /// `metal`.
+    /// The kind of device that runs the module. The value is `cpu`, `vulkan`, `cuda`, `hip` or `metal`.
     #[serde(default = "cpu")]
     pub device: String,
     /// The architecture of the processor that runs the module, such as `x86_64` or `aarch64`. If
@@ -148,10 +146,9 @@ pub struct IreeManifest {
     /// The processor in LLVM's notation. If the device is not `cpu`, the value is the compiler's
     /// name for the architecture of the device, such as `sm_80`.
     pub target_cpu: String,
-    /// The features that the processor must have, in LLVM's notation. If the device is not `cpu`,
-    /// the list contains the number formats in which the device computes, such as `fp16`. For a
-    /// device other than `cpu`, the list also contains the widths of numbers that the device can
-    /// store, such as `b8`.
+    /// The features that the processor must have, in LLVM's notation. If the device is not `cpu`, the list
+    /// contains the number formats in which the device computes, such as `fp16`. For a device other than
+    /// `cpu`, the list also contains the widths of numbers that the device can store, such as `b8`.
     pub cpu_features: Vec<String>,
     /// The element type of weights and activations.
     pub dtype: String,
@@ -169,9 +166,8 @@ pub struct IreeManifest {
     pub kv: String,
     /// Whether Tracewright's kernels compute matmuls and attention.
     pub kernels: bool,
-    /// The memory layout of the weights. The value `kernels` means that weights are packed for
-    /// Tracewright's kernels. The value `plain` means that weights have the same order as in the
-    /// checkpoint.
+    /// The memory layout of the weights. The value `kernels` means that weights are packed for Tracewright's
+    /// kernels. The value `plain` means that weights have the same order as in the checkpoint.
     pub layout: String,
     /// The settings that the tuner chose for the exported network. In the tuner's measurements, the
     /// chosen settings were faster than the default settings.
@@ -186,8 +182,7 @@ pub struct IreeManifest {
     /// The names of the model's files that the export contains, such as the files of the tokenizer.
     #[serde(default)]
     pub copied: Vec<String>,
-    /// Maps the key of each parameter to its type. The module reads the parameters from the scope
-    /// `model`.
+    /// Maps the key of each parameter to its type. The module reads the parameters from the scope `model`.
     pub parameters: BTreeMap<String, String>,
 }
 
@@ -291,9 +286,8 @@ pub struct ManifestValue {
     pub ty: String,
     /// The names of the axes of the argument or result.
     pub axes: Vec<String>,
-    /// The sharding of the argument or result in an export for XLA. For each tensor axis, the list
-    /// contains the mesh axes that partition this tensor axis. An export for IREE does not contain
-    /// this key.
+    /// The sharding of the argument or result in an export for XLA. For each tensor axis, the list contains
+    /// the mesh axes that partition this tensor axis. An export for IREE does not contain this key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sharding: Option<Vec<Vec<String>>>,
 }
@@ -333,9 +327,8 @@ pub struct XlaManifest {
     /// The mesh axes that the modules use. The exporter can split an axis of the requested mesh
     /// into several mesh axes of the modules.
     pub axes: Vec<ManifestAxis>,
-    /// Notes about each tensor axis that is shorter than its mesh axis, so several devices have a
-    /// copy of the same part of the tensor. The length of a mesh axis is the number of devices
-    /// along this axis.
+    /// Notes about each tensor axis that is shorter than its mesh axis, so several devices have a copy of the
+    /// same part of the tensor. The length of a mesh axis is the number of devices along this axis.
     pub notes: Vec<String>,
     /// The size of the weights on each device, in bytes.
     pub device_bytes: usize,

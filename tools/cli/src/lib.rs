@@ -70,10 +70,9 @@ pub fn main(read: ReadModel) -> ExitCode {
 /// Runs [`main`] with the given command line, and returns the exit code. The first of the `words`
 /// is the program's name.
 ///
-/// Some commands run Tracewright's command line a second time, in another process. If the command
-/// line runs inside another program, such as a Python interpreter, `again` contains the words of
-/// the command that starts the second process. If `again` is empty, the second process runs the
-/// current program.
+/// Some commands run Tracewright's command line a second time, in another process. If the command line runs
+/// inside another program, such as a Python interpreter, `again` contains the words of the command that
+/// starts the second process. If `again` is empty, the second process runs the current program.
 pub fn run(read: ReadModel, words: impl IntoIterator<Item = OsString>, again: Vec<OsString>) -> u8 {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

@@ -1,5 +1,4 @@
-//! Defines the errors that the command lines `tracewright` and `trace-dump` share, and prints
-//! errors.
+//! Defines the errors that the command lines `tracewright` and `trace-dump` share, and prints errors.
 
 use std::error::Error;
 use std::io::{self, ErrorKind};
@@ -22,8 +21,7 @@ pub enum ConsoleError {
     /// The command-line arguments contradict each other.
     #[error("{what}")]
     Usage {
-        /// The text explains which arguments contradict each other, and how to fix the
-        /// contradiction.
+        /// The text explains which arguments contradict each other, and how to fix the contradiction.
         what: String,
     },
     #[error("cannot write to stdout")]
@@ -87,8 +85,7 @@ pub trait CommandError: Error + 'static {
     }
 }
 
-/// Returns help texts for an error, which name only options that `tracewright` and `trace-dump`
-/// share.
+/// Returns help texts for an error, which name only options that `tracewright` and `trace-dump` share.
 pub fn help(error: &AnyCoded) -> Vec<String> {
     let help = if let Some(ArchiveError::Foreign {
         format: UnsupportedFormat::GgufPart(GgufPart::Imatrix),

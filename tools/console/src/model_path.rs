@@ -13,10 +13,9 @@ use tracewright::irpa::{ArchiveError, Gguf, HubFolder, UnsupportedFormat};
 use crate::error::ConsoleError;
 use crate::network::preset;
 
-/// Returns the local path of a model. If `model` is a name on the Hugging Face hub or a folder in
-/// the hub's cache, the function returns the path of the downloaded snapshot. The function rejects
-/// known file formats that Tracewright does not support. The function does not check files whose
-/// format it does not recognize.
+/// Returns the local path of a model. If `model` is a name on the Hugging Face hub or a folder in the hub's
+/// cache, the function returns the path of the downloaded snapshot. The function rejects known file formats
+/// that Tracewright does not support. The function does not check files whose format it does not recognize.
 pub fn resolved(model: &Path) -> Result<PathBuf, ConsoleError> {
     if let Some(target) = BrokenLink::at(model) {
         let source = std::io::Error::new(std::io::ErrorKind::InvalidInput, target);

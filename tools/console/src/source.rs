@@ -10,10 +10,9 @@ use tracewright::files::{self, limits};
 /// The largest number of source lines that an error shows.
 const SHOWN: usize = 3;
 
-/// Reads a Rust source file that declares a part of the network. A node of a network refers to its
-/// source file by a path such as `models/src/llama.rs`. The current folder must be the folder of
-/// the file's crate or room, or a parent of them. The function returns `None` if the file cannot be
-/// read.
+/// Reads a Rust source file that declares a part of the network. A node of a network refers to its source
+/// file by a path such as `models/src/llama.rs`. The current folder must be the folder of the file's crate or
+/// room, or a parent of them. The function returns `None` if the file cannot be read.
 pub fn read(file: &str) -> Option<String> {
     let path = Path::new(file);
     if path.is_absolute() {

@@ -95,11 +95,10 @@ impl fmt::Display for AnyCoded {
     }
 }
 
-/// Assigns codes to the variants of an error type. In the call of the macro, first list the
-/// variants that only wrap another error. Below the wrapping variants, list each error code with
-/// the variants that have this code. In the call of the macro, `@` precedes the source lines that
-/// the error refers to. The macro generates an exhaustive match, so a variant without a code
-/// doesn't compile.
+/// Assigns codes to the variants of an error type. In the call of the macro, first list the variants that
+/// only wrap another error. Below the wrapping variants, list each error code with the variants that have
+/// this code. In the call of the macro, `@` precedes the source lines that the error refers to. The macro
+/// generates an exhaustive match, so a variant without a code doesn't compile.
 #[macro_export]
 macro_rules! coded {
     ($($error:ident: $($passed:ident)* { $($code:ident: $($own:ident)+;)* } $(@ $places:expr;)?)+) => {

@@ -10,8 +10,7 @@ use tracewright::{Plan, PlanError, StagedTrace, lower};
 
 use crate::error::InspectError;
 
-/// Returns a table that compares the counts after a compilation stage with the counts of the
-/// recorded trace.
+/// Returns a table that compares the counts after a compilation stage with the counts of the recorded trace.
 pub fn counts(plan: &Plan, trace: &Trace, stage: Stage) -> Result<String, InspectError> {
     let histogram = |trace: &Trace| Ok::<_, PlanError>(lower::lower(trace, &plan.target)?.histogram());
     let before = (trace.counts().map_err(PlanError::from)?, histogram(&lower::expand(trace)?)?);

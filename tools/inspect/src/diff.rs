@@ -63,9 +63,8 @@ fn diff(reports: [&NetworkReport; 2], stage: Stage) -> String {
     text
 }
 
-/// Lists the functions of each entry point: first the entry point, and then the called functions in
-/// the order of the calls. If two entry points call a function, the function belongs to the earlier
-/// entry point.
+/// Lists the functions of each entry point: first the entry point, and then the called functions in the order
+/// of the calls. If two entry points call a function, the function belongs to the earlier entry point.
 fn functions(report: &NetworkReport, stage: Stage) -> BTreeMap<(String, usize), &FunctionGraph> {
     let mut functions = BTreeMap::new();
     let mut seen: BTreeSet<&str> = BTreeSet::new();

@@ -45,8 +45,7 @@ pub struct DumpArguments {
     stage: Stage,
     #[command(flatten)]
     model_arguments: ModelArguments,
-    /// Write the operations of every layer, instead of one shared function for layers of the same
-    /// kind
+    /// Write the operations of every layer, instead of one shared function for layers of the same kind
     #[arg(long)]
     inline: bool,
     /// Print the chain of rewrite rules that produced a node; `--stage simplified` and
@@ -54,9 +53,8 @@ pub struct DumpArguments {
     #[arg(long, value_name = "FUNCTION:NODE", value_parser = function_and_node,
         conflicts_with_all = ["emit", "layer", "profile", "no_locs"])]
     explain: Option<(String, usize)>,
-    /// Show the measured times of a profile in the HTML page or in the JSON output;
-    /// `tracewright bench decode --trace` writes a profile. The profile also sets the model options
-    /// that you don't set
+    /// Show the measured times of a profile in the HTML page or in the JSON output; `tracewright bench decode
+    /// --trace` writes a profile. The profile also sets the model options that you don't set
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
     /// Omit source locations from the module text
@@ -225,8 +223,7 @@ fn carried(plan: &Plan, trace: &Trace, stage: Stage) -> Result<Trace, PlanError>
     })
 }
 
-/// Returns the name of the function that computes a layer, in the last entry point that contains
-/// the layer.
+/// Returns the name of the function that computes a layer, in the last entry point that contains the layer.
 fn function_of(trace: &Trace, layer: usize) -> Result<String, InspectError> {
     let mut layers = BTreeSet::new();
     let mut found = None;

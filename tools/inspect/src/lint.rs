@@ -28,8 +28,7 @@ use crate::recorded::named;
 pub struct LintArguments {
     /// Path or name of the model, as for `trace-dump MODEL`
     model: PathBuf,
-    /// Target to check: a target as for `export --target`, or the word `xla`; may be repeated
-    /// [default: host]
+    /// Target to check: a target as for `export --target`, or the word `xla`; may be repeated [default: host]
     #[arg(long, value_name = "TARGET")]
     target: Vec<LintTarget>,
     /// Print one JSON object instead of lines of text
@@ -100,8 +99,7 @@ struct Finding {
     why: String,
     /// The code of the error that corresponds to the finding.
     code: Option<Code>,
-    /// The field paths or weight names that the finding concerns, and how often each of them
-    /// occurs.
+    /// The field paths or weight names that the finding concerns, and how often each of them occurs.
     places: BTreeMap<String, usize>,
 }
 
@@ -286,8 +284,7 @@ fn served(op: &Op) -> Option<&'static str> {
     })
 }
 
-/// Reports the operations for which Tracewright has kernels, but which no kernel computes on this
-/// target.
+/// Reports the operations for which Tracewright has kernels, but which no kernel computes on this target.
 fn unserved(simplified: &Trace, expanded: &Trace, has_kernels: bool, wanted: bool) -> Vec<Finding> {
     let mut found: BTreeMap<&'static str, (&'static str, Vec<String>)> = BTreeMap::new();
     for function in &simplified.functions {
@@ -334,8 +331,7 @@ fn has_kernel(written: &Function, op: &Op, provenance: &Provenance) -> bool {
     })
 }
 
-/// Reports the weights that are not stored in the format of `--quant`, or that are stored with
-/// padding.
+/// Reports the weights that are not stored in the format of `--quant`, or that are stored with padding.
 fn stored(plan: &Plan, trace: &Trace, expanded: &Expanded) -> Vec<Finding> {
     let mut found = Vec::new();
     let rounds = plan.weights.quantize.rounds();

@@ -15,8 +15,7 @@ use crate::error::InspectError;
 
 #[derive(Args)]
 pub struct OpsArguments {
-    /// Print the list as JSON, with attributes, element types, StableHLO names, examples and source
-    /// files
+    /// Print the list as JSON, with attributes, element types, StableHLO names, examples and source files
     #[arg(long)]
     json: bool,
 }
@@ -35,8 +34,7 @@ enum Kind {
     /// A converter expands the operation to primitive operations.
     Composite,
     Kernel,
-    /// `bake` computes the operation when `bake` writes an archive. The operation is never in a
-    /// module.
+    /// `bake` computes the operation when `bake` writes an archive. The operation is never in a module.
     Archive,
 }
 

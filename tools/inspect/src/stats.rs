@@ -20,8 +20,7 @@ use crate::recorded::Recorded;
 pub struct StatsArguments {
     /// Path or name of the model, as for `trace-dump MODEL`
     model: PathBuf,
-    /// Machine whose roofline model gives the times: a name, or memory bytes/s and FLOP/s, such as
-    /// 100e9:2e12
+    /// Machine whose roofline model gives the times: a name, or memory bytes/s and FLOP/s, such as 100e9:2e12
     #[arg(long, value_name = NamedMachine::FORMS, default_value = "cpu")]
     machine: NamedMachine,
     /// Print one JSON object instead of a table

@@ -1,9 +1,8 @@
 //! Computes the second moments of the inputs of every matmul in a network. The module splits a text
 //! into windows, and runs the network on each window.
 //!
-//! The network runs layer by layer. A layer processes all windows of the text before the next layer
-//! is built. Therefore, the memory contains the weights of only one layer, and the activations
-//! between two layers.
+//! The network runs layer by layer. A layer processes all windows of the text before the next layer is built.
+//! Therefore, the memory contains the weights of only one layer, and the activations between two layers.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::ControlFlow;
@@ -174,11 +173,10 @@ impl Calibration<'_> {
         Ok(values)
     }
 
-    /// Runs one layer of the network on all windows of the text. The function stores the results of
-    /// the layer in `values`, and returns XᵀX for each input X of a matmul. The layer has the position
-    /// `index`, executes the function that the node `first` calls, and reads the weights of the node
-    /// `call`. As soon as a window is processed, the function drops the values that no later layer
-    /// reads.
+    /// Runs one layer of the network on all windows of the text. The function stores the results of the layer
+    /// in `values`, and returns XᵀX for each input X of a matmul. The layer has the position `index`,
+    /// executes the function that the node `first` calls, and reads the weights of the node `call`. As soon
+    /// as a window is processed, the function drops the values that no later layer reads.
     fn layer(
         &self,
         entry: &Region,
@@ -285,8 +283,7 @@ const ENTRY: &str = "prefill";
 /// Contains the matrix XᵀX for an input X, and the keys of all weight matrices that multiply X.
 type InputSums = (Vec<String>, Vec<f32>);
 
-/// Maps each node to its values. A node has either one value per window, or a single value for all
-/// windows.
+/// Maps each node to its values. A node has either one value per window, or a single value for all windows.
 type Values = HashMap<NodeId, Vec<Array>>;
 
 /// Describes the layers of an entry point, and the values that the layers read.
@@ -298,8 +295,7 @@ struct Layers {
     /// Contains each node that a layer reads and that does not depend on a layer's result, such as
     /// the embeddings of the tokens.
     before: BTreeSet<NodeId>,
-    /// The nodes in `before` whose values depend on the tokens, so each window has a separate
-    /// value.
+    /// The nodes in `before` whose values depend on the tokens, so each window has a separate value.
     by_window: BTreeSet<NodeId>,
     /// Maps each node to the index of the last layer that reads this node.
     last_use: HashMap<NodeId, usize>,
@@ -409,8 +405,7 @@ fn matmul_inputs(function: &Function) -> Vec<(NodeId, Vec<String>)> {
     inputs.into_iter().collect()
 }
 
-/// Adds nodes that compute XᵀX for the activation X. The last axis of the activation contains the
-/// features.
+/// Adds nodes that compute XᵀX for the activation X. The last axis of the activation contains the features.
 fn sums_of_products(function: &mut Function, x: NodeId) -> Result<NodeId, ops::InferError> {
     let provenance = function.node(x).provenance.clone();
     let b = &mut Builder { function, provenance };

@@ -55,15 +55,13 @@ pub struct ProfiledDispatch {
     /// The layer of the network that contains the dispatch. The field contains the prefix of the
     /// layer's parameter keys, such as `model.layers.3`.
     pub layer: Option<String>,
-    /// The number of executions of the dispatch per call of the entry point. If several dispatches
-    /// execute the same compiled function, the profile divides the executions equally among these
-    /// dispatches.
+    /// The number of executions of the dispatch per call of the entry point. If several dispatches execute
+    /// the same compiled function, the profile divides the executions equally among these dispatches.
     pub calls: f64,
     /// The total time of all executions of the dispatch, in seconds.
     pub seconds: f64,
-    /// The number of bytes that the operations of the dispatch read and write, according to the
-    /// cost model. The field is `None` if another dispatch computes some of the same operations as
-    /// this dispatch.
+    /// The number of bytes that the operations of the dispatch read and write, according to the cost model.
+    /// The field is `None` if another dispatch computes some of the same operations as this dispatch.
     pub bytes: Option<f64>,
     /// The number of multiplications and additions in the dispatch, if this number is known.
     pub flops: Option<f64>,
@@ -81,9 +79,8 @@ pub struct ProfiledPlace {
     /// The most expensive recorded operation at this source location. The field is `None` if the
     /// trace contains no operation with this source location.
     pub operation: Option<String>,
-    /// The fraction of the dispatch's cost that the operations at this source location cause. The
-    /// cost model estimates the fraction, because the times of fused operations cannot be measured
-    /// separately.
+    /// The fraction of the dispatch's cost that the operations at this source location cause. The cost model
+    /// estimates the fraction, because the times of fused operations cannot be measured separately.
     pub share: f64,
 }
 
@@ -238,8 +235,7 @@ impl ProfiledDispatch {
         )
     }
 
-    /// Returns additional properties of the dispatch, which Chrome and Perfetto show for the
-    /// selected event.
+    /// Returns additional properties of the dispatch, which Chrome and Perfetto show for the selected event.
     fn arguments(&self) -> Value {
         let mut arguments = json!({ "function": self.function, "calls": self.calls });
         let rate = |amount: f64| if self.seconds > 0.0 { Some(amount / self.seconds / 1e9) } else { None };
@@ -264,8 +260,7 @@ impl ProfiledDispatch {
 }
 
 impl ProfiledPlace {
-    /// Returns the field path of the source location in the given layer, such as
-    /// `model.layers.3.mlp`.
+    /// Returns the field path of the source location in the given layer, such as `model.layers.3.mlp`.
     pub fn path_in(&self, layer: Option<&str>) -> String {
         let Some(layer) = layer else { return self.path.clone() };
         let stem = layer.rsplit_once('.').map_or(layer, |(stem, _)| stem);

@@ -66,8 +66,7 @@ pub struct Quality {
     pub reference_perplexity: f64,
 }
 
-/// The result of comparing a model with a reference model, and the size of each model's weights in
-/// bytes.
+/// The result of comparing a model with a reference model, and the size of each model's weights in bytes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct QualityReport {
     pub quality: Quality,
@@ -233,9 +232,8 @@ impl Comparison {
     }
 }
 
-/// Computes the log probabilities of all tokens from logits, in f64. The function also returns the
-/// most likely token. If several tokens are equally likely, the function returns the token with the
-/// lowest id.
+/// Computes the log probabilities of all tokens from logits, in f64. The function also returns the most
+/// likely token. If several tokens are equally likely, the function returns the token with the lowest id.
 fn log_probabilities(logits: &[f32]) -> Option<(Vec<f64>, usize)> {
     let (mut best, mut max) = (0, f32::NEG_INFINITY);
     for (token, &logit) in logits.iter().enumerate() {

@@ -48,8 +48,7 @@ impl PyGeneration {
         }
     }
 
-    /// Calls `fact` with the completed generation, or returns `None` if the generation has not
-    /// ended.
+    /// Calls `fact` with the completed generation, or returns `None` if the generation has not ended.
     fn known<T: Send>(&self, py: Python<'_>, fact: impl FnOnce(&Completion) -> T + Send) -> Option<T> {
         py.detach(|| self.pieces().as_ref().and_then(Pieces::completion).map(fact))
     }
@@ -72,8 +71,7 @@ impl PyGeneration {
         self.known(py, |completion| completion.text.clone()).ok_or_else(ended)
     }
 
-    /// Ends the generation after the next token. The iterator still yields the text up to the last
-    /// token.
+    /// Ends the generation after the next token. The iterator still yields the text up to the last token.
     fn cancel(&self, py: Python<'_>) {
         py.detach(|| self.pieces().iter().for_each(Pieces::cancel));
     }

@@ -233,8 +233,7 @@ impl PyModel {
 }
 
 impl Drop for PyModel {
-    /// Releases the model, and waits for the device without holding the lock of the Python
-    /// interpreter.
+    /// Releases the model, and waits for the device without holding the lock of the Python interpreter.
     fn drop(&mut self) {
         Python::attach(|py| self.close(py));
     }

@@ -47,15 +47,13 @@ fn unknown(name: &str) -> PyErr {
     PyTypeError::new_err(format!("there is no option `{name}`"))
 }
 
-/// Returns the keyword arguments of a call. The returned list omits arguments whose value is
-/// `None`.
+/// Returns the keyword arguments of a call. The returned list omits arguments whose value is `None`.
 fn given<'py>(arguments: Option<&Bound<'py, PyDict>>) -> PyResult<Vec<(String, Bound<'py, PyAny>)>> {
     let all = arguments.into_iter().flatten().filter(|(_, argument)| !argument.is_none());
     all.map(|(name, argument)| Ok((name.extract()?, argument))).collect()
 }
 
-/// Returns the options for continuing a text, and whether the text may reuse the state of an
-/// earlier text.
+/// Returns the options for continuing a text, and whether the text may reuse the state of an earlier text.
 ///
 /// `options` contains the options that the model sets for its texts.
 pub fn generation(

@@ -11,9 +11,8 @@ use crate::chores::{cargo, setup};
 use crate::error::Error;
 use crate::step::{start_error, step};
 
-/// The tests that compare a result with an expected text. Each inner list contains the arguments of
-/// `cargo test` for one test. The outer list omits tests whose expected results come from other
-/// programs.
+/// The tests that compare a result with an expected text. Each inner list contains the arguments of `cargo
+/// test` for one test. The outer list omits tests whose expected results come from other programs.
 const GOLDENS: &[&[&str]] = &[
     &[
         "--package",
@@ -52,8 +51,7 @@ pub fn bless(root: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the contents of all files that git tracks, and of all untracked files that git doesn't
-/// ignore.
+/// Returns the contents of all files that git tracks, and of all untracked files that git doesn't ignore.
 fn tracked(root: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>, Error> {
     let mut git = Command::new("git");
     git.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]).current_dir(root);

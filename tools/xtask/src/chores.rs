@@ -152,8 +152,7 @@ pub fn xla_cpu(root: &Path) -> Result<PathBuf, Error> {
     Ok(python.packages().join("fastatomstruct_xla_cpu/libpjrt_cpu.so"))
 }
 
-/// Installs the headers for building the CUDA driver, on platforms for which NVIDIA publishes these
-/// headers.
+/// Installs the headers for building the CUDA driver, on platforms for which NVIDIA publishes these headers.
 fn cuda_headers(root: &Path) -> Result<(), Error> {
     let platform = match (env::consts::OS, env::consts::ARCH) {
         ("linux", "x86_64") => "manylinux2014_x86_64",
@@ -165,8 +164,7 @@ fn cuda_headers(root: &Path) -> Result<(), Error> {
     python::install_for(Some(platform), &folder, &pins, "2.7 MB").map(drop)
 }
 
-/// Lets the model SmolLM2 answer a question. If SmolLM2 cannot be installed, the shipped model
-/// tells a story.
+/// Lets the model SmolLM2 answer a question. If SmolLM2 cannot be installed, the shipped model tells a story.
 pub fn demo(root: &Path, args: &[String]) -> Result<(), Error> {
     compilers()?;
     let ahead = setup_ahead(root);
@@ -294,17 +292,15 @@ fn transformers(root: &Path) -> Result<python::Python, Error> {
     python::install(&root.join(".tracewright/oracle"), &requirements, size)
 }
 
-/// Returns a command that compares Tracewright's results with the results of Hugging Face
-/// transformers.
+/// Returns a command that compares Tracewright's results with the results of Hugging Face transformers.
 fn compares(root: &Path, tools: &Tools) -> Command {
     let mut command = cargo(root, &["run", "--package", "tracewright-tests", "--bin", "parity", "--"]);
     command.env("PATH", &tools.path);
     command
 }
 
-/// Computes every operation and random graphs with the evaluator, IREE, the StableHLO reference
-/// interpreter and XLA. The chore then compares the results of the evaluator, IREE, the interpreter
-/// and XLA.
+/// Computes every operation and random graphs with the evaluator, IREE, the StableHLO reference interpreter
+/// and XLA. The chore then compares the results of the evaluator, IREE, the interpreter and XLA.
 pub fn differential(root: &Path, graphs: u32) -> Result<(), Error> {
     let tools = setup(root)?;
     let oracle = root.join("tests/oracle");
@@ -334,8 +330,7 @@ pub fn xla(root: &Path, name: Option<&str>) -> Result<(), Error> {
     step("tests", tests.env("TRACEWRIGHT", built(root).join("tracewright")))
 }
 
-/// Installs the pinned version of jax. With jax, the tests run a prompt of each shipped model on
-/// two devices.
+/// Installs the pinned version of jax. With jax, the tests run a prompt of each shipped model on two devices.
 pub fn jax(root: &Path) -> Result<python::Python, Error> {
     let requirements = root.join("tools/python/requirements.txt");
     python::install(&root.join(".tracewright/xla"), &requirements, "jax: about 200 MB, a minute")
@@ -453,8 +448,7 @@ fn empty(folder: PathBuf) -> Result<PathBuf, Error> {
     Ok(folder)
 }
 
-/// Checks that the C or C++ compiler can be started. CMake uses the compiler that this function
-/// checks.
+/// Checks that the C or C++ compiler can be started. CMake uses the compiler that this function checks.
 fn compiler(what: &'static str, variable: &str, default: &str) -> Result<(), Error> {
     let program = env::var_os(variable).unwrap_or_else(|| default.into());
     match starts(&program) {
@@ -467,15 +461,13 @@ fn compiler(what: &'static str, variable: &str, default: &str) -> Result<(), Err
     }
 }
 
-/// Inserts `first` at the beginning of an environment variable's list of folders, and returns the
-/// new list.
+/// Inserts `first` at the beginning of an environment variable's list of folders, and returns the new list.
 pub fn added(variable: &str, first: impl Iterator<Item = PathBuf>) -> OsString {
     let old = env::var_os(variable).unwrap_or_default();
     env::join_paths(first.chain(env::split_paths(&old))).unwrap_or(old)
 }
 
-/// Returns a command that runs cargo in the checkout. The command uses the same cargo that runs
-/// this program.
+/// Returns a command that runs cargo in the checkout. The command uses the same cargo that runs this program.
 pub fn cargo(root: &Path, words: &[&str]) -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(words).current_dir(root);

@@ -44,9 +44,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns the exit code with which this program ends. The exit code is 130 after an interrupt,
-    /// and 1 for all other errors. If the arguments of `cargo xtask` are wrong, clap uses the exit
-    /// code 2.
+    /// Returns the exit code with which this program ends. The exit code is 130 after an interrupt, and 1 for
+    /// all other errors. If the arguments of `cargo xtask` are wrong, clap uses the exit code 2.
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Error::Interrupted => ExitCode::from(130),

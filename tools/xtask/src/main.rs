@@ -62,15 +62,13 @@ enum Chore {
     },
     /// Let SmolLM2 135M Instruct answer a question (a Python package of 93 MB); without it, the shipped model tells a story.
     Demo {
-        /// Arguments for `tracewright generate MODEL`; without arguments, the demo uses a default
-        /// prompt.
+        /// Arguments for `tracewright generate MODEL`; without arguments, the demo uses a default prompt.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
     /// Run the whole test suite: formatting, lints, documentation, tests.
     Test {
-        /// Run only the tests that need no tools except cargo, and therefore neither a setup nor
-        /// IREE.
+        /// Run only the tests that need no tools except cargo, and therefore neither a setup nor IREE.
         #[arg(long)]
         fast: bool,
         /// Test every model family and every operation on a Vulkan device, instead of the whole

@@ -64,8 +64,7 @@ impl TestProgram {
         Some(Self { name, path, folder, arguments: Vec::new(), envs: Vec::new() })
     }
 
-    /// Returns a copy of the test program that runs with an environment variable and skips some
-    /// tests.
+    /// Returns a copy of the test program that runs with an environment variable and skips some tests.
     pub fn with(&self, (variable, value): (&'static str, &str), skipped: &[&str]) -> Self {
         let skipped = skipped.iter().flat_map(|test| ["--skip", test]);
         Self {
@@ -96,8 +95,7 @@ impl TestProgram {
         }
     }
 
-    /// Returns the command that runs the test program with the same folder and variables as
-    /// `cargo test`.
+    /// Returns the command that runs the test program with the same folder and variables as `cargo test`.
     fn command(&self, start: &dyn Fn(&Path) -> Command) -> Command {
         let mut command = start(&self.path);
         command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
@@ -106,8 +104,7 @@ impl TestProgram {
         command
     }
 
-    /// Returns the number of tests in the program. The result is 0 if the program does not report
-    /// the number.
+    /// Returns the number of tests in the program. The result is 0 if the program does not report the number.
     fn tests(&self, start: &dyn Fn(&Path) -> Command) -> usize {
         let listed = self.command(start).args(["--list", "--format=terse"]).output();
         listed.map_or(0, |output| output.stdout.split(|&byte| byte == b'\n').count())

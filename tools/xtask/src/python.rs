@@ -30,10 +30,9 @@ pub struct Python {
 }
 
 impl Python {
-    /// Returns the folder that contains the installed Python packages. If a package contains an
-    /// executable program, run this program directly. The scripts in `bin` are slower because the
-    /// scripts start Python. In addition, the scripts in `bin` contain the absolute path of the
-    /// checkout.
+    /// Returns the folder that contains the installed Python packages. If a package contains an executable
+    /// program, run this program directly. The scripts in `bin` are slower because the scripts start Python.
+    /// In addition, the scripts in `bin` contain the absolute path of the checkout.
     pub fn packages(&self) -> &Path {
         &self.packages
     }
@@ -138,9 +137,8 @@ pub fn find_packages(dir: &Path) -> Result<PathBuf, Error> {
     find(dir).map(|python| python.packages).ok_or_else(pin)
 }
 
-/// Creates a virtual environment in `dir`, installs a wheel, and returns the path of the
-/// environment's `python3`. The `python3` of the environment also finds the packages in the folder
-/// `packages`.
+/// Creates a virtual environment in `dir`, installs a wheel, and returns the path of the environment's
+/// `python3`. The `python3` of the environment also finds the packages in the folder `packages`.
 pub fn environment_with(dir: &Path, wheel: &Path, packages: &Path) -> Result<PathBuf, Error> {
     let (lock, log) = (lock(dir)?, dir.with_extension("log"));
     let pythons = pythons(dir, &env::var_os("PATH").unwrap_or_default());
@@ -287,10 +285,9 @@ fn asks(python: &Path, statement: &str) -> bool {
     python.status().is_ok_and(|status| status.success())
 }
 
-/// Runs a child process and writes its output to the file `log`. On a terminal, the function
-/// displays a spinner while the process runs. The child process inherits the lock file as its
-/// stdin. Therefore, the child process holds the lock until the child process ends, even if this
-/// program is killed.
+/// Runs a child process and writes its output to the file `log`. On a terminal, the function displays a
+/// spinner while the process runs. The child process inherits the lock file as its stdin. Therefore, the
+/// child process holds the lock until the child process ends, even if this program is killed.
 pub fn run(command: &mut Command, what: &str, log: &Path, lock: &File) -> Result<(), Error> {
     let output = File::create(log).with_path("create", log)?;
     let errors = output.try_clone().with_path("open", log)?;

@@ -65,8 +65,7 @@ pub fn human(time: Duration) -> String {
     }
 }
 
-/// Formats a command as a user would type it, for example with `cargo` instead of the path of
-/// cargo.
+/// Formats a command as a user would type it, for example with `cargo` instead of the path of cargo.
 fn line(command: &Command) -> String {
     let program = command.get_program();
     let program = std::path::Path::new(program).file_name().unwrap_or(program);

@@ -25,8 +25,7 @@ use crate::{clients, python, vulkan};
 /// `batch`, `embedding` and `precision`, because a second run of these tests would take too long.
 const COMPILING: &[&str] = &["lowered_iree", "token_exact"];
 
-/// Test files that run a second time only with `--long`. The listed files test every composite
-/// operation.
+/// Test files that run a second time only with `--long`. The listed files test every composite operation.
 const COMPILING_LONG: &[&str] = &["composites"];
 
 /// Tests that `cargo xtask test` skips for processors without kernels. Without kernels, the
@@ -131,8 +130,7 @@ impl Peers {
 /// The packages and features of most steps.
 const ALL: [&str; 2] = ["--workspace", "--all-features"];
 
-/// Runs the whole test suite. If `long` is set, some tests cover more configurations and longer
-/// sequences.
+/// Runs the whole test suite. If `long` is set, some tests cover more configurations and longer sequences.
 pub fn test(root: &Path, long: bool) -> Result<(), Error> {
     let start = Instant::now();
     let tools = setup(root)?;

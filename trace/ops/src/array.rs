@@ -1,5 +1,4 @@
-//! An [`Array`] is a tensor in host memory, which a program takes as an argument or returns as a
-//! result.
+//! An [`Array`] is a tensor in host memory, which a program takes as an argument or returns as a result.
 
 use crate::{ElementType, TensorType, Value};
 use half::{bf16, f16};
@@ -37,8 +36,7 @@ numbers! {
     f16 = F16;
 }
 
-/// A tensor in host memory, with its element type, its shape, its numbers, and optional names of
-/// its axes.
+/// A tensor in host memory, with its element type, its shape, its numbers, and optional names of its axes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Array {
     ty: TensorType,

@@ -1,5 +1,4 @@
-//! The properties of an operation that other stages of the compiler need: its class, its cost, and
-//! its loops.
+//! The properties of an operation that other stages of the compiler need: its class, its cost, and its loops.
 
 use crate::TensorType;
 
@@ -8,8 +7,7 @@ use crate::TensorType;
 pub enum OpClass {
     /// The operation is a constant, which is known when Tracewright records the network.
     Constant,
-    /// The operation computes each element, or each row, independently and does not sum over an
-    /// axis.
+    /// The operation computes each element, or each row, independently and does not sum over an axis.
     Elementwise,
     /// The operation only moves numbers in memory, and computes no new numbers.
     Movement,
@@ -36,8 +34,7 @@ pub enum WeightUse {
 #[derive(Clone, Copy, Debug)]
 pub struct CostOperand<'a> {
     pub ty: &'a TensorType,
-    /// Whether all elements of the operand are the same constant. A constant operand needs no
-    /// memory.
+    /// Whether all elements of the operand are the same constant. A constant operand needs no memory.
     pub splat: bool,
 }
 
@@ -57,8 +54,7 @@ impl OpWork {
     /// recomputes wherever another operation reads it.
     pub const FREE: Self = Self { bytes: 0.0, flops: 0.0, dispatches: 0.0 };
 
-    /// Returns the cost of an operation, if the compiler fuses it with the operation that reads its
-    /// result.
+    /// Returns the cost of an operation, if the compiler fuses it with the operation that reads its result.
     pub fn fused(flops: f64) -> Self {
         Self { flops, ..Self::FREE }
     }
@@ -75,8 +71,7 @@ impl OpWork {
         Self { bytes: (read + ty.bytes()) as f64, flops, dispatches: 1.0 }
     }
 
-    /// Returns the cost of a matmul in which each element of the result is a sum of `contracted`
-    /// products.
+    /// Returns the cost of a matmul in which each element of the result is a sum of `contracted` products.
     pub fn matmul(operands: &[CostOperand<'_>], ty: &TensorType, contracted: usize) -> Self {
         Self::kernel(operands, ty, 2.0 * ty.count() as f64 * contracted as f64)
     }
@@ -103,8 +98,7 @@ impl OpWork {
     }
 }
 
-/// The loops that compute an operation, and the loop for each axis of the operands and of the
-/// result.
+/// The loops that compute an operation, and the loop for each axis of the operands and of the result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IterationSpace {
     /// For each operand and each of its axes, the loop over this axis; `None` if the index along

@@ -94,8 +94,7 @@ macro_rules! operations {
                 }
             }
 
-            /// Returns the StableHLO statement of a primitive operation; `None` for other
-            /// operations.
+            /// Returns the StableHLO statement of a primitive operation; `None` for other operations.
             pub fn spell(
                 &self, statements: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType,
             ) -> Option<String> {
@@ -162,8 +161,7 @@ macro_rules! operations {
                 match self { $(Self::$name(_) => $name::KEEPS_AXES),* }
             }
 
-            /// Whether a compiler may write the result into the memory of an operand that has the
-            /// same type.
+            /// Whether a compiler may write the result into the memory of an operand that has the same type.
             pub fn in_place(&self) -> bool {
                 match self { $(Self::$name(_) => $name::IN_PLACE),* }
             }
@@ -195,14 +193,12 @@ macro_rules! operations {
                 match self { $(Self::$name(op) => op.work(operands, ty)),* }
             }
 
-            /// Returns the loops that compute the operation, and the axes to which each loop
-            /// belongs.
+            /// Returns the loops that compute the operation, and the axes to which each loop belongs.
             pub fn iteration_space(&self, operands: &[&TensorType], ty: &TensorType) -> IterationSpace {
                 match self { $(Self::$name(op) => op.iteration_space(operands, ty)),* }
             }
 
-            /// Returns the largest allowed difference between IREE's result and the result of
-            /// [`Op::eval`].
+            /// Returns the largest allowed difference between IREE's result and the result of [`Op::eval`].
             pub fn bound(&self) -> Bound {
                 match self { $(Self::$name(op) => op.bound()),* }
             }

@@ -20,9 +20,8 @@ enum Content {
     Splat(u32),
     /// The literal stores the bytes of all elements, little-endian and in row-major order.
     Dense(Arc<[u8]>),
-    /// The literal is a table for rotary embeddings, whose elements Tracewright computes only when
-    /// they are needed. Therefore Tracewright records a network quickly, and the text of the trace
-    /// stays short.
+    /// The literal is a table for rotary embeddings, whose elements Tracewright computes only when they are
+    /// needed. Therefore Tracewright records a network quickly, and the text of the trace stays short.
     Rope(Arc<RopeTable>),
 }
 
@@ -87,8 +86,7 @@ impl Literal {
         Self { ty, content: Content::Splat(bits) }
     }
 
-    /// Creates a literal from little-endian bytes; returns `None` if the number of bytes is not
-    /// `ty.bytes()`.
+    /// Creates a literal from little-endian bytes; returns `None` if the number of bytes is not `ty.bytes()`.
     pub fn dense(ty: TensorType, bytes: impl Into<Arc<[u8]>>) -> Option<Self> {
         let bytes = bytes.into();
         (bytes.len() == ty.bytes()).then_some(Self { ty, content: Content::Dense(bytes) })
@@ -109,8 +107,7 @@ impl Literal {
         &self.ty
     }
 
-    /// Returns the bit pattern of every element, if the literal stores a single bit pattern for all
-    /// elements.
+    /// Returns the bit pattern of every element, if the literal stores a single bit pattern for all elements.
     pub fn as_splat(&self) -> Option<u32> {
         match self.content {
             Content::Splat(bits) => Some(bits),

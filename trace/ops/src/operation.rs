@@ -37,8 +37,7 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
     /// along the axes that the operand and the result have in common.
     const KEEPS_AXES: bool = Self::IS_MAP;
 
-    /// Whether a compiler may write the result into the memory of an operand that has the same
-    /// type.
+    /// Whether a compiler may write the result into the memory of an operand that has the same type.
     const IN_PLACE: bool = false;
 
     /// Whether the operation reads only the rows of operand 0 that its indices select.
@@ -60,8 +59,7 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
     /// rounds a sum only once, after the exact addition of all terms.
     fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value;
 
-    /// Returns the number of bytes and arithmetic operations that the operation needs, for a cost
-    /// model.
+    /// Returns the number of bytes and arithmetic operations that the operation needs, for a cost model.
     fn work(&self, operands: &[CostOperand<'_>], ty: &TensorType) -> OpWork {
         match Self::IS_VIEW {
             true => OpWork::FREE,
@@ -190,8 +188,7 @@ impl Bound {
         })
     }
 
-    /// Returns the first element of `found` whose difference is too large, as (index, expected,
-    /// found).
+    /// Returns the first element of `found` whose difference is too large, as (index, expected, found).
     pub fn first_violation(self, expected: &Value, found: &Value) -> Option<(usize, f64, f64)> {
         let bits = self == Self::Exact && expected.ty.element.is_float();
         let within = |e: f64, f: f64, allowed: f64| {

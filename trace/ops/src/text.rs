@@ -270,8 +270,7 @@ impl Attribute for TensorType {
     }
 }
 
-/// Implements [`Attribute`] for an enum whose variants are plain words, from a single list of these
-/// words.
+/// Implements [`Attribute`] for an enum whose variants are plain words, from a single list of these words.
 #[macro_export]
 macro_rules! words {
     ($(#[$meta:meta])* pub enum $name:ident { $($(#[$doc:meta])* $variant:ident = $word:literal),* $(,)? }) => {

@@ -131,8 +131,7 @@ impl TensorType {
         Self { element, shape: self.shape.clone() }
     }
 
-    /// Returns the same type with the extent `rows` of the first axis. The type of a scalar does
-    /// not change.
+    /// Returns the same type with the extent `rows` of the first axis. The type of a scalar does not change.
     pub fn with_rows(&self, rows: usize) -> Self {
         let mut ty = self.clone();
         ty.shape.iter_mut().take(1).for_each(|extent| *extent = rows);

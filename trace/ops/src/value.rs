@@ -88,9 +88,8 @@ pub fn flat_index(shape: &[usize], index: &[usize]) -> usize {
 /// Computes the sum of `terms`, and rounds the exact sum only once. The result does not depend on
 /// the order of the terms. The sum of an empty list of terms is +0.
 ///
-/// The method is from Shewchuk, "Adaptive Precision Floating-Point Arithmetic and Fast Robust
-/// Geometric Predicates" (1997): the running sum is a list of non-overlapping partial sums, which
-/// are exact.
+/// The method is from Shewchuk, "Adaptive Precision Floating-Point Arithmetic and Fast Robust Geometric
+/// Predicates" (1997): the running sum is a list of non-overlapping partial sums, which are exact.
 pub fn exact_sum(terms: impl IntoIterator<Item = f64>) -> f64 {
     let mut partials: Vec<f64> = Vec::new();
     let (mut special, mut negative_zeros_only, mut any) = (0.0f64, true, false);
@@ -161,9 +160,8 @@ fn rounded_to_odd(x: f64) -> f32 {
 }
 
 impl ElementType {
-    /// Rounds `x` to a number of the element type. The function rounds floats to the nearest number
-    /// (halves to even), and truncates and saturates integers. For `i1`, every number other than
-    /// zero becomes true.
+    /// Rounds `x` to a number of the element type. The function rounds floats to the nearest number (halves
+    /// to even), and truncates and saturates integers. For `i1`, every number other than zero becomes true.
     pub fn round(self, x: f64) -> f64 {
         self.decode(self.encode(x))
     }
@@ -199,8 +197,7 @@ impl ElementType {
         }
     }
 
-    /// Returns the number that `bits` represent in the element type. Every NaN becomes the
-    /// canonical NaN.
+    /// Returns the number that `bits` represent in the element type. Every NaN becomes the canonical NaN.
     pub fn decode(self, bits: u32) -> f64 {
         let x = match self {
             Self::F32 => f32::from_bits(bits).into(),

@@ -11,22 +11,19 @@ ops::words! {
         /// The program stores keys and values in the element type of the network.
         #[default]
         Computed = "computed",
-        /// The program stores keys and values as 8-bit integers. Each head of each position has an
-        /// f32 scale. The scale of a head is the largest magnitude of the head's features, divided
-        /// by 127.
+        /// The program stores keys and values as 8-bit integers. Each head of each position has an f32 scale.
+        /// The scale of a head is the largest magnitude of the head's features, divided by 127.
         Q8 = "q8",
     }
 }
 
 impl KvFormat {
-    /// The suffix in the name of a tensor of scales; the rest of the name is the name of the scaled
-    /// tensor.
+    /// The suffix in the name of a tensor of scales; the rest of the name is the name of the scaled tensor.
     pub const SCALES: &'static str = "_scales";
 }
 
-/// Returns the axes of a state tensor that has slots. The first axis is the batch, and the axes
-/// that the layer declares follow. The axis of slots comes directly before the last axis that the
-/// layer declares.
+/// Returns the axes of a state tensor that has slots. The first axis is the batch, and the axes that the
+/// layer declares follow. The axis of slots comes directly before the last axis that the layer declares.
 pub(super) fn with_slots(own: &[StateAxis], batch: usize, slots: StateAxis) -> Vec<StateAxis> {
     let mut axes = own.to_vec();
     axes.insert(own.len().saturating_sub(1), slots);
@@ -34,10 +31,9 @@ pub(super) fn with_slots(own: &[StateAxis], batch: usize, slots: StateAxis) -> V
     axes
 }
 
-/// State that has a slot for each token position, such as keys and values:
-/// `[B, heads, N, features]`. Slot j contains the data for the token at position j. A layer never
-/// reads a slot after the last token before the layer has written the slot. Therefore a sequence
-/// can go back to any position.
+/// State that has a slot for each token position, such as keys and values: `[B, heads, N, features]`. Slot j
+/// contains the data for the token at position j. A layer never reads a slot after the last token before the
+/// layer has written the slot. Therefore a sequence can go back to any position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KvState {
     pub format: KvFormat,

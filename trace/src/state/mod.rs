@@ -55,8 +55,7 @@ trait Kind: Sized {
     /// of state has no slots.
     fn slots(&self, context: usize) -> Option<usize>;
 
-    /// Whether a sequence can go back to position `to`, if it has written all positions below
-    /// `written`.
+    /// Whether a sequence can go back to position `to`, if it has written all positions below `written`.
     fn rewinds(&self, written: usize, to: usize) -> bool;
 
     /// Prints the parameters of this kind of state, after its name.
@@ -143,8 +142,7 @@ impl Part {
         Some((self.kind.slots(context)?, rank.checked_sub(1 + features)?))
     }
 
-    /// Parses the kind and the name of a state tensor from the text that `Display` prints:
-    /// `ring(8).keys`.
+    /// Parses the kind and the name of a state tensor from the text that `Display` prints: `ring(8).keys`.
     pub(crate) fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
         let kind = StateKind::parse(reader)?;
         reader.expect(".")?;

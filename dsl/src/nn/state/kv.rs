@@ -7,8 +7,7 @@ use crate::element::Float;
 use crate::nn::Attend;
 
 /// The keys and values of one layer. Each tensor has the shape `[B, K, N, E]` with N slots (see
-/// [`trace::KvState`]), or the shape `[B, K, ring, E]` with a ring buffer (see
-/// [`trace::RingState`]).
+/// [`trace::KvState`]), or the shape `[B, K, ring, E]` with a ring buffer (see [`trace::RingState`]).
 ///
 /// `cache { L of [K, E] }` declares the keys and values of L layers. With a third axis, as in `[K,
 /// E, W]`, the values have W features.

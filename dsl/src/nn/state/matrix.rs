@@ -9,20 +9,17 @@ use crate::element::F32;
 use crate::nn::Position;
 use crate::{Axis, Tensor};
 
-/// The tokens that a layer with linear attention writes to its recurrent state, which consists of
-/// matrices.
+/// The tokens that a layer with linear attention writes to its recurrent state, which consists of matrices.
 #[derive(Clone, Copy, Debug)]
 pub struct MatrixTokens {
     /// The queries, `[B, S, H, D]`, by which the layer multiplies the matrices of the state. The
     /// operation does not scale the queries, so scale the queries before the call.
     pub query: Tensor<F32>,
-    /// The keys, `[B, S, H, D]`. The matrices of the state are sums of outer products of a key and
-    /// a value.
+    /// The keys, `[B, S, H, D]`. The matrices of the state are sums of outer products of a key and a value.
     pub key: Tensor<F32>,
     /// The values, `[B, S, H, G, E]`. G value heads share a key head.
     pub value: Tensor<F32>,
-    /// The logarithm of the factor by which each token multiplies the matrix of a head, `[B, S, H,
-    /// G]`.
+    /// The logarithm of the factor by which each token multiplies the matrix of a head, `[B, S, H, G]`.
     pub decay: Tensor<F32>,
     /// The factor by which a token's value is multiplied, `[B, S, H, G]`.
     pub rate: Tensor<F32>,

@@ -49,8 +49,7 @@ states! {
 /// A type with which the code of a network reads and writes a state. All types that the `cache`
 /// clause can name implement this trait.
 pub trait State: TraceArg {
-    /// Whether the function `encode` fills the state and all other entry points only read the
-    /// state.
+    /// Whether the function `encode` fills the state and all other entry points only read the state.
     #[doc(hidden)]
     const IS_MEMORY: bool = false;
 
@@ -73,8 +72,7 @@ pub trait State: TraceArg {
 )]
 pub trait HasAxes<const N: usize>: State {}
 
-/// A state that needs less memory in a layer with an attention window than in a layer without a
-/// window.
+/// A state that needs less memory in a layer with an attention window than in a layer without a window.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no window",
     label = "a state that is declared with `within`"
@@ -109,8 +107,7 @@ impl LayerState {
         Self { window, ..Self::new::<S, N>(dims) }
     }
 
-    /// Gives the state a name. If a layer has several states of the same type, each state needs a
-    /// name.
+    /// Gives the state a name. If a layer has several states of the same type, each state needs a name.
     #[must_use]
     pub fn named(self, name: &'static str) -> Self {
         Self { name: Some(name), ..self }
@@ -266,15 +263,13 @@ impl<T: Float> Cache<T> {
         self.find(layer, None, Location::caller())
     }
 
-    /// Returns the state of type `S` that the `cache` clause declares for the layer under the name
-    /// `name`.
+    /// Returns the state of type `S` that the `cache` clause declares for the layer under the name `name`.
     #[track_caller]
     pub fn named<S: State>(&mut self, layer: usize, name: &'static str) -> &mut S {
         self.find(layer, Some(name), Location::caller())
     }
 
-    /// Returns the two states that the `cache` clause declares for the layer under the names
-    /// `names`.
+    /// Returns the two states that the `cache` clause declares for the layer under the names `names`.
     #[track_caller]
     pub fn pair<A: State, B: State>(&mut self, layer: usize, names: [&'static str; 2]) -> (&mut A, &mut B) {
         let place = Location::caller();
@@ -296,8 +291,7 @@ impl<T: Float> Cache<T> {
         self.states[at].of()
     }
 
-    /// The index of a state in `states`. If the state does not exist, this method adds a
-    /// placeholder.
+    /// The index of a state in `states`. If the state does not exist, this method adds a placeholder.
     fn index<S: State>(
         &mut self,
         layer: usize,

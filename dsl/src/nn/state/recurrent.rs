@@ -13,8 +13,7 @@ use crate::tensor::axes;
 use crate::tracer::Raw;
 use crate::{Axis, Dim, Tensor};
 
-/// The tensor `[B, …]` that a recurrent layer passes from token to token; see
-/// [`trace::RecurrentState`].
+/// The tensor `[B, …]` that a recurrent layer passes from token to token; see [`trace::RecurrentState`].
 ///
 /// `cache { L of recurrent [C, D] }` declares a state without a name. `cache { L of delta:
 /// Recurrent<F32>[H, K, E] }` declares a state with the name `delta` and the element type `F32`.
@@ -41,8 +40,7 @@ impl<T: Float> State for Recurrent<T> {
 impl<T: Float, const N: usize> HasAxes<N> for Recurrent<T> {}
 
 impl<T: Float> Recurrent<T> {
-    /// The state before the first new token of a call. At the beginning of a sequence, the state is
-    /// zero.
+    /// The state before the first new token of a call. At the beginning of a sequence, the state is zero.
     #[track_caller]
     pub fn before(&self, at: Position) -> Tensor<T> {
         let begins = at.start.equals(at.start.filled(0.0));

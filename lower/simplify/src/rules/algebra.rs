@@ -64,9 +64,8 @@ pub(super) const RULES: &[Rule] = &[
     attribute("reduce unit axes", "max(x, axes of extent 1) = reshape(x)", "reduce", reduce_units),
 ];
 
-/// Applies the rule only if four values are different: the two alternatives and the results of the
-/// two selections. If a selection were one of its own alternatives, the rule would match again and
-/// again.
+/// Applies the rule only if four values are different: the two alternatives and the results of the two
+/// selections. If a selection were one of its own alternatives, the rule would match again and again.
 fn select_or(site: &Site<'_>) -> Vec<Tree> {
     let (c, x, z) = (site.operands[0], site.operands[1], site.operands[2]);
     if x == z || site.class == z || site.class == x {

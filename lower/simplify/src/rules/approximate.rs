@@ -65,8 +65,7 @@ fn multiply_constants(site: &Site<'_>) -> Vec<Tree> {
     composed.collect()
 }
 
-/// Moves the multiplication by the norm's weight into the weight of the linear layer that follows
-/// the norm.
+/// Moves the multiplication by the norm's weight into the weight of the linear layer that follows the norm.
 fn norm_scale(site: &Site<'_>) -> Vec<Tree> {
     let (x, weight) = (site.operands[0], site.operands[1]);
     let joined = site.ops(weight).any(|(op, _)| matches!(op, Op::Concatenate(_)));

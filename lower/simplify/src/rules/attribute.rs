@@ -10,8 +10,7 @@ use trace::{NodeKind, Parameter, format_of};
 use crate::Term;
 use crate::facts::{Context, Facts, Graph};
 
-/// A use of an operation in the e-graph, and the properties of the classes of its operands and its
-/// result.
+/// A use of an operation in the e-graph, and the properties of the classes of its operands and its result.
 pub struct Site<'a> {
     graph: &'a Graph,
     pub op: &'a Op,
@@ -19,8 +18,7 @@ pub struct Site<'a> {
     pub operands: &'a [Id],
 }
 
-/// An expression that a rewrite rule adds to the e-graph because the expression equals a use of an
-/// operation.
+/// An expression that a rewrite rule adds to the e-graph because the expression equals a use of an operation.
 #[derive(Clone, Debug)]
 pub enum Tree {
     Class(Id),
@@ -123,8 +121,7 @@ impl Searcher<Term, Context> for Uses {
     }
 }
 
-/// The approximate largest number of expressions that a single application of a rewrite rule adds
-/// to a class.
+/// The approximate largest number of expressions that a single application of a rewrite rule adds to a class.
 const FORMS: usize = 1000;
 
 /// Adds the expressions that a rewrite rule finds for each use of an operation.

@@ -124,9 +124,8 @@ impl Rules {
         tables.iter().flat_map(|table| table.rules()).copied().collect()
     }
 
-    /// Returns the rules of [`all`](Self::all) as rewrites of the crate `egg`. Tracewright parses
-    /// the rewrite rules only once, because the parser takes as long as the simplification of a
-    /// small function.
+    /// Returns the rules of [`all`](Self::all) as rewrites of the crate `egg`. Tracewright parses the rewrite
+    /// rules only once, because the parser takes as long as the simplification of a small function.
     pub(crate) fn rewrites(self) -> &'static [Rewrite<Term, Context>] {
         static EXACT: Rewrites = LazyLock::new(|| rewrites(Rules::Exact.all()));
         static APPROXIMATE: Rewrites = LazyLock::new(|| rewrites(Rules::Approximate.all()));

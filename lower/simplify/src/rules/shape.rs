@@ -353,9 +353,8 @@ fn dynamic_slice_constant(site: &Site<'_>) -> Vec<Tree> {
     vec![Tree::op(Narrow { axis, start, length }, [site.operands[0].into()])]
 }
 
-/// Moves a dynamic slice before an operation that computes each element separately. The rule also
-/// applies to an operation that computes each row separately, if the slice contains only whole
-/// rows.
+/// Moves a dynamic slice before an operation that computes each element separately. The rule also applies to
+/// an operation that computes each row separately, if the slice contains only whole rows.
 fn dynamic_slice_rows(site: &Site<'_>) -> Vec<Tree> {
     let slice = this!(site, DynamicSlice);
     let (x, start) = (site.operands[0], site.operands[1]);

@@ -156,8 +156,7 @@ impl FromStr for DeviceName {
 }
 
 impl Target {
-    /// Returns the baseline target for a device of this kind, which is the oldest supported
-    /// processor.
+    /// Returns the baseline target for a device of this kind, which is the oldest supported processor.
     pub fn of_device(kind: DeviceKind) -> Self {
         match kind {
             DeviceKind::Cpu => Self::host(),

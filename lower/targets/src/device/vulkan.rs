@@ -13,21 +13,19 @@ pub(super) const VULKAN: Description = Description {
     miscounts,
 };
 
-/// The names of Vulkan drivers, each with the compiler's name for the processor that the driver
-/// represents.
+/// The names of Vulkan drivers, each with the compiler's name for the processor that the driver represents.
 const DRIVERS: [(&str, &str); 1] = [("llvmpipe", "llvmpipe")];
 
 /// Each device feature in `VkPhysicalDevice…Features` has a corresponding SPIR-V capability.
 const CAPABILITIES: [(&str, &str); 2] =
     [("storageBuffer16BitAccess", "cap:StorageBuffer16BitAccess"), ("shaderFloat16", "cap:Float16")];
 
-/// Rejects element types that iree-compile 3.13 cannot compile for Vulkan devices. The compiler
-/// packs four bf16 into two 32-bit words, but cannot translate the packing operation to SPIR-V for
-/// any device ("failed to legalize operation 'vector.bitcast'"). If a target does not support
-/// storage with a width of 16 bits, the translation to SPIR-V also fails for f16. If a target does
-/// not support storage with the width of an element type, programs read wrong numbers and report no
-/// error. Programs for the baseline target read wrong i8 numbers, and programs for all Vulkan
-/// devices read wrong i4 numbers.
+/// Rejects element types that iree-compile 3.13 cannot compile for Vulkan devices. The compiler packs four
+/// bf16 into two 32-bit words, but cannot translate the packing operation to SPIR-V for any device ("failed
+/// to legalize operation 'vector.bitcast'"). If a target does not support storage with a width of 16 bits,
+/// the translation to SPIR-V also fails for f16. If a target does not support storage with the width of an
+/// element type, programs read wrong numbers and report no error. Programs for the baseline target read wrong
+/// i8 numbers, and programs for all Vulkan devices read wrong i4 numbers.
 pub(super) fn lacks(target: &Target, element: &str) -> Option<Unsupported> {
     let lacks = |words: [&str; 2]| {
         let has = |word: &str| target.features.as_ref().is_none_or(|all| all.iter().any(|f| f == word));
@@ -41,10 +39,9 @@ pub(super) fn lacks(target: &Target, element: &str) -> Option<Unsupported> {
     }
 }
 
-/// Rejects element types for which iree-compile 3.13 generates wrong arithmetic. If a matmul of
-/// several rows reads the result of an i8 operation, the program does not reduce the result to 8
-/// bits before the matmul (docs/upstream/bytes_wrap.mlir). Therefore programs would unpack 4-bit
-/// weights wrongly.
+/// Rejects element types for which iree-compile 3.13 generates wrong arithmetic. If a matmul of several rows
+/// reads the result of an i8 operation, the program does not reduce the result to 8 bits before the matmul
+/// (docs/upstream/bytes_wrap.mlir). Therefore programs would unpack 4-bit weights wrongly.
 pub(super) fn miscounts(element: &str) -> Option<Unsupported> {
     (element == "i8").then_some(Unsupported::Arithmetic)
 }

@@ -16,8 +16,7 @@ use crate::options::XlaOptions;
 use crate::placement::Placement;
 
 impl Client {
-    /// Creates a tensor of zeros on the devices of a placement, without copying zeros from the
-    /// host.
+    /// Creates a tensor of zeros on the devices of a placement, without copying zeros from the host.
     pub fn zeros(&self, placement: &Placement, ty: &TensorType) -> Result<PjrtBuffer, PjrtError> {
         let parts = self.on_parts(zeros(&placement.local(ty)?), placement, &[], &[])?;
         Ok(PjrtBuffer { client: self.clone(), parts, ty: ty.clone(), placement: placement.clone() })

@@ -9,10 +9,9 @@ use crate::error::PjrtError;
 use crate::stderr::without_wrong_messages;
 
 impl Client {
-    /// Loads an executable from bytes that [`Executable::serialize`] returned, for the devices with
-    /// the given indices. The version of the plugin must be the same as the version that created
-    /// the bytes. Pass only bytes that you trust, because XLA runs the machine code that the bytes
-    /// contain.
+    /// Loads an executable from bytes that [`Executable::serialize`] returned, for the devices with the given
+    /// indices. The version of the plugin must be the same as the version that created the bytes. Pass only
+    /// bytes that you trust, because XLA runs the machine code that the bytes contain.
     pub fn deserialize(&self, bytes: &[u8], devices: Range<usize>) -> Result<Executable, PjrtError> {
         let failed = |status| PjrtError::failed("load a stored executable", status);
         let load = || self.0.raw.deserialize(bytes).ok_or_else(|| self.keeps_none());

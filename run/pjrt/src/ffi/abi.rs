@@ -7,8 +7,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// An opaque object that belongs to the plugin. Only the plugin can see the contents of an opaque
-/// object.
+/// An opaque object that belongs to the plugin. Only the plugin can see the contents of an opaque object.
 #[repr(C)]
 pub struct Opaque {
     _opaque: [u8; 0],

@@ -45,8 +45,7 @@ pub struct Library {
 }
 
 impl Library {
-    /// Loads a plugin library, checks the version and the table of functions, and initializes the
-    /// plugin.
+    /// Loads a plugin library, checks the version and the table of functions, and initializes the plugin.
     pub fn load(path: &Path) -> Result<Rc<Self>, PjrtError> {
         let at = || path.to_owned();
         // For a path without a separator, the operating system would search its own folders.
@@ -318,8 +317,7 @@ impl RawClient {
         }
     }
 
-    /// Compiles the text of a module. The argument `options` contains the bytes of a
-    /// `CompileOptionsProto`.
+    /// Compiles the text of a module. The argument `options` contains the bytes of a `CompileOptionsProto`.
     pub fn compile(self: &Rc<Self>, module: &str, options: &[u8]) -> Result<RawExecutable, PjrtStatus> {
         const FORMAT: &str = "mlir";
         let mut program = abi::Program::new();
@@ -404,10 +402,9 @@ impl RawExecutable {
         described
     }
 
-    /// Calls the program on all of its devices, and returns the results of each device. The
-    /// argument `arguments` contains one list of tensors per device, and `results` is the number of
-    /// results. A result can reuse the memory of an argument unless `kept` contains the index of
-    /// this argument.
+    /// Calls the program on all of its devices, and returns the results of each device. The argument
+    /// `arguments` contains one list of tensors per device, and `results` is the number of results. A result
+    /// can reuse the memory of an argument unless `kept` contains the index of this argument.
     ///
     /// All arguments must belong to the same client as the executable.
     pub fn execute(

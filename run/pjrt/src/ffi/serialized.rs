@@ -6,8 +6,7 @@ use super::{RawClient, RawExecutable, abi, list};
 use crate::error::PjrtStatus;
 
 impl RawClient {
-    /// Loads an executable from bytes. Returns `None` if the plugin cannot load executables from
-    /// bytes.
+    /// Loads an executable from bytes. Returns `None` if the plugin cannot load executables from bytes.
     pub fn deserialize(self: &Rc<Self>, bytes: &[u8]) -> Option<Result<RawExecutable, PjrtStatus>> {
         let entry = &self.library.table.executable_deserialize_and_load;
         entry.function?;
@@ -20,8 +19,7 @@ impl RawClient {
 }
 
 impl RawExecutable {
-    /// Copies the executable into bytes. Returns `None` if the plugin cannot store executables as
-    /// bytes.
+    /// Copies the executable into bytes. Returns `None` if the plugin cannot store executables as bytes.
     pub fn serialize(&self) -> Option<Result<Vec<u8>, PjrtStatus>> {
         let (library, table) = (self.library(), &self.library().table);
         table.executable_serialize.function?;

@@ -17,9 +17,8 @@ use crate::{Invocation, progress};
 
 #[derive(Args)]
 pub struct Arguments {
-    /// Model directory or GGUF file, whose weights `bake` stores in the layout that the compiled
-    /// module reads, or a .safetensors file, whose tensors `bake` copies unchanged or converts with
-    /// `--dtype`
+    /// Model directory or GGUF file, whose weights `bake` stores in the layout that the compiled module
+    /// reads, or a .safetensors file, whose tensors `bake` copies unchanged or converts with `--dtype`
     pub checkpoint: PathBuf,
     /// Archive file to write
     #[arg(short, long, value_name = "FILE.irpa")]
@@ -86,8 +85,7 @@ impl Arguments {
     }
 }
 
-/// Rejects options for a network if the checkpoint is a single file of tensors, which has no
-/// configuration.
+/// Rejects options for a network if the checkpoint is a single file of tensors, which has no configuration.
 fn check(model: &ModelArguments) -> Result<(), Error> {
     let numeric = NumericOptions::clone(&model.network.numeric).or(&model.text);
     let mut given = NumericOption::ALL.iter().filter(|option| option.word(&numeric).is_some());

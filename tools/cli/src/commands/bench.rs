@@ -49,8 +49,7 @@ impl Arguments {
 
 #[derive(Args)]
 pub struct DecodeBench {
-    /// Number of tokens in the KV cache before the first measured token; separate several values
-    /// with commas
+    /// Number of tokens in the KV cache before the first measured token; separate several values with commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "0")]
     pub depth: Vec<usize>,
     /// Number of tokens to decode per round
@@ -142,8 +141,7 @@ pub struct AttentionBench {
     /// Number of positions in the KV cache; separate several values with commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "512")]
     pub context: Vec<usize>,
-    /// Position of the first query in the KV cache [default: the last position at which all queries
-    /// fit]
+    /// Position of the first query in the KV cache [default: the last position at which all queries fit]
     #[arg(long, value_name = "N")]
     pub depth: Option<usize>,
     /// Element types of the attention: f32, f16, bf16; separate several values with commas
@@ -186,8 +184,7 @@ pub struct VariantArguments {
     /// (off), or measure the two variants (on,off)
     #[arg(long, value_name = "on|off", value_delimiter = ',', default_value = "on")]
     pub kernels: Vec<KernelUse>,
-    /// Rewrite rules that simplify the network: off, exact, approximate; separate several values
-    /// with commas
+    /// Rewrite rules that simplify the network: off, exact, approximate; separate several values with commas
     #[arg(long, value_name = "RULES", value_delimiter = ',', default_value = "exact")]
     pub simplify: Vec<Rules>,
     /// Kernel settings, as for `generate --tuning`: on, off, or the path of a file; separate

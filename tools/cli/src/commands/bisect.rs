@@ -161,8 +161,7 @@ mod run {
             plugins::plugin(&self.engine, &self.device, for_iree.into_iter().chain(network))
         }
 
-        /// Prepares IREE as the engine for the network of `plan`, and calls `compare` with this
-        /// engine.
+        /// Prepares IREE as the engine for the network of `plan`, and calls `compare` with this engine.
         fn in_iree(
             &self,
             plan: &Plan,

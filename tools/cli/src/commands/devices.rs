@@ -6,8 +6,7 @@ use clap::Args;
 
 #[derive(Args)]
 pub struct Arguments {
-    /// Path of a PJRT plugin of XLA, to list in addition to the plugins in installed Python
-    /// packages
+    /// Path of a PJRT plugin of XLA, to list in addition to the plugins in installed Python packages
     #[arg(long, value_name = "PATH", env = "TRACEWRIGHT_PLUGIN")]
     plugin: Option<PathBuf>,
     /// Print one JSON object on stdout instead of a line for each device

@@ -46,8 +46,7 @@ pub struct Arguments {
     /// End the output before this text; may be repeated
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["json_schema", "grammar"])]
     pub stop: Vec<String>,
-    /// Save the tokens and the KV cache in this file; the next run with this file computes only new
-    /// tokens
+    /// Save the tokens and the KV cache in this file; the next run with this file computes only new tokens
     #[arg(long, value_name = "FILE")]
     pub prompt_cache: Option<PathBuf>,
     /// Print one JSON object on stdout instead of the text

@@ -131,8 +131,7 @@ commands! {
     Tokenize: tokenize(model) iree;
     /// Compute embeddings of texts
     Embed: embed(model) iree;
-    /// Write a compiled model to a directory; the compiled model runs without Python and without a
-    /// compiler
+    /// Write a compiled model to a directory; the compiled model runs without Python and without a compiler
     Export: export(model);
     /// Write the weights of a checkpoint into an IREE parameter archive
     Bake: bake(checkpoint);
@@ -140,8 +139,7 @@ commands! {
     Verify: verify();
     /// Run two variants of a model, and print the first operation whose outputs diverge
     Bisect: bisect(model) instruments;
-    /// Measure the effect of a weight format on a text: KL divergence, share of equal tokens and
-    /// perplexity
+    /// Measure the effect of a weight format on a text: KL divergence, share of equal tokens and perplexity
     Quality: quality(model) instruments;
     /// Write a model directory with quantized weights, calibrated on a text
     Quantize: quantize(model) instruments;

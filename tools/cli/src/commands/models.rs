@@ -1,5 +1,4 @@
-//! `tracewright models` lists the models of the Hugging Face cache, and downloads models into this
-//! cache.
+//! `tracewright models` lists the models of the Hugging Face cache, and downloads models into this cache.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};

@@ -118,8 +118,7 @@ mod run {
         }
     }
 
-    /// Returns the formats of a model's quantized matrices. The keys of the map are patterns of
-    /// weight names.
+    /// Returns the formats of a model's quantized matrices. The keys of the map are patterns of weight names.
     fn matrices(model: &Model) -> BTreeMap<String, WeightFormat> {
         let parameters = model.info().build.as_ref().map_or(&[][..], |build| &build.parameters);
         let quantized = |parameter: &Parameter| {

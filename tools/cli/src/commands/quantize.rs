@@ -19,8 +19,7 @@ pub struct Arguments {
     /// rounds the weights in such a way that the activations for this text change little
     #[arg(long, value_name = "FILE")]
     pub calibrate: Option<PathBuf>,
-    /// Importance matrix that llama.cpp's `llama-imatrix` wrote, to use instead of a calibration
-    /// text
+    /// Importance matrix that llama.cpp's `llama-imatrix` wrote, to use instead of a calibration text
     #[arg(long, value_name = "FILE.gguf", conflicts_with = "calibrate")]
     pub imatrix: Option<PathBuf>,
     /// Formats of the weight matrices: q8, q4[:pure], q4_k[:pure], mxfp4[:pure]
@@ -153,8 +152,7 @@ mod run {
         }
     }
 
-    /// Returns the formats of the quantized matrices. The keys of the map are patterns of weight
-    /// names.
+    /// Returns the formats of the quantized matrices. The keys of the map are patterns of weight names.
     fn formats(plan: &Plan) -> Result<BTreeMap<String, WeightFormat>, Error> {
         let expanded = plan.expand(&plan.record(&plan.steps())?.trace)?;
         let footprint = Footprint::of(&expanded).map_err(PlanError::from)?;

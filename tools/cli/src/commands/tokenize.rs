@@ -14,8 +14,7 @@ pub struct Arguments {
     /// File with a single text, or `-` for stdin
     #[arg(short, long, value_name = "FILE", conflicts_with = "texts")]
     file: Option<PathBuf>,
-    /// Add no special tokens, such as the beginning-of-text token; special tokens inside a text are
-    /// kept
+    /// Add no special tokens, such as the beginning-of-text token; special tokens inside a text are kept
     #[arg(long)]
     plain: bool,
     /// Print one JSON object on stdout instead of a line for each token

@@ -303,8 +303,7 @@ fn parameters(
     Ok(groups)
 }
 
-/// Returns the recipe that computes a weight from the checkpoint, with `*` in place of the layer's
-/// number.
+/// Returns the recipe that computes a weight from the checkpoint, with `*` in place of the layer's number.
 fn recipe(parameter: &Parameter) -> Option<String> {
     let mut text = String::new();
     parameter.recipe.as_ref()?.print(&mut text);

@@ -1,13 +1,12 @@
 //! Reports everything that Tracewright knows about a network before you run the network: as JSON,
 //! DOT, SVG and an HTML page.
 //!
-//! Tracewright creates a [`NetworkReport`] from the plan of a network and the plan's trace. You
-//! need neither weights nor a compiler to create a report. The report contains the functions and
-//! nodes at every compilation stage, with their cost, source code and StableHLO. The report also
-//! contains the weights, rewrite rules, memory and attention masks of the network. The method
-//! [`NetworkReport::json`] returns the whole report as JSON. The methods
-//! [`html`](NetworkReport::html), [`svg`](NetworkReport::svg) and [`dot`](NetworkReport::dot) draw
-//! the network.
+//! Tracewright creates a [`NetworkReport`] from the plan of a network and the plan's trace. You need neither
+//! weights nor a compiler to create a report. The report contains the functions and nodes at every
+//! compilation stage, with their cost, source code and StableHLO. The report also contains the weights,
+//! rewrite rules, memory and attention masks of the network. The method [`NetworkReport::json`] returns the
+//! whole report as JSON. The methods [`html`](NetworkReport::html), [`svg`](NetworkReport::svg) and
+//! [`dot`](NetworkReport::dot) draw the network.
 //!
 //! ```
 //! use std::path::Path;

@@ -57,8 +57,7 @@ pub struct ProfileFacts {
     /// The time in seconds for each field path, summed over all layers; the path with the longest
     /// time comes first.
     pub paths: Vec<PathTime>,
-    /// The time in seconds for each dispatched function; the function with the longest time comes
-    /// first.
+    /// The time in seconds for each dispatched function; the function with the longest time comes first.
     pub functions: Vec<FunctionTime>,
 }
 
@@ -111,8 +110,7 @@ pub struct NetworkFacts {
     pub rules: String,
     /// The number of elements of all declared weights of the network together.
     pub parameters: usize,
-    /// The number of bytes of all declared weights in a checkpoint with the element type of the
-    /// network.
+    /// The number of bytes of all declared weights in a checkpoint with the element type of the network.
     pub parameter_bytes: usize,
     /// The memory bandwidth in bytes per second of the machine that the cost model describes.
     pub bandwidth: f64,
@@ -135,8 +133,7 @@ pub struct FunctionGraph {
     /// The prefixes of parameter keys that the calls of the function use, in order. Each call of
     /// the function is a layer of the network.
     pub layers: Vec<String>,
-    /// The cost of one call of the function, including the cost of the functions that this function
-    /// calls.
+    /// The cost of one call of the function, including the cost of the functions that this function calls.
     pub cost: CostFacts,
     /// How often each rewrite rule matched between the previous compilation stage and this stage.
     pub fired: BTreeMap<String, usize>,
@@ -144,8 +141,7 @@ pub struct FunctionGraph {
     /// before the node.
     pub nodes: Vec<NodeFacts>,
     pub results: Vec<ResultFacts>,
-    /// The StableHLO statements of the function; the list is empty except at the last compilation
-    /// stage.
+    /// The StableHLO statements of the function; the list is empty except at the last compilation stage.
     pub statements: Vec<StatementFacts>,
 }
 

@@ -10,8 +10,7 @@ use super::model::{FunctionGraph, NetworkReport, NodeClass, NodeFacts, TypeFacts
 use super::words::spans;
 
 pub(crate) struct NodeBox {
-    /// The nodes that the box represents. The name of the box is the name of the first node in the
-    /// box.
+    /// The nodes that the box represents. The name of the box is the name of the first node in the box.
     pub nodes: Vec<usize>,
     pub class: &'static str,
     pub title: String,
@@ -40,8 +39,7 @@ pub(crate) struct BoxEdge {
     pub points: Vec<[f64; 2]>,
 }
 
-/// If more than this number of nodes read a value, the boxes of the reading nodes mention the
-/// value.
+/// If more than this number of nodes read a value, the boxes of the reading nodes mention the value.
 const READERS: usize = 5;
 
 /// The boxes and edges of a drawing, before dagre computes their positions.
@@ -51,8 +49,7 @@ pub(crate) struct Sketch<'a> {
     pub edges: Vec<BoxEdge>,
     /// For each node, the index of the box that contains the node.
     home: Vec<Option<usize>>,
-    /// For each node without a box, the note that appears in the boxes of the nodes that read this
-    /// node.
+    /// For each node without a box, the note that appears in the boxes of the nodes that read this node.
     notes: BTreeMap<usize, Note>,
 }
 

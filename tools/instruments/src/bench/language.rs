@@ -29,9 +29,8 @@ pub struct Language {
     pub(super) recorded: Trace,
     pub(super) expanded: Expanded,
     pub(super) plan: Plan,
-    /// Contains the device that runs the network. If XLA runs the network, `placed` also contains
-    /// the engine `xla` and the mesh. The plan of the network contains all other properties of the
-    /// measured variant.
+    /// Contains the device that runs the network. If XLA runs the network, `placed` also contains the engine
+    /// `xla` and the mesh. The plan of the network contains all other properties of the measured variant.
     placed: Vec<(&'static str, String)>,
     flags: Vec<String>,
 }
@@ -86,8 +85,7 @@ impl Language {
     }
 
     /// Builds the network of a plan with XLA, and loads the result. The plan must be made [for
-    /// XLA](tracewright::export::xla::planned). If a mesh is given, its sharding rules partition the
-    /// network.
+    /// XLA](tracewright::export::xla::planned). If a mesh is given, its sharding rules partition the network.
     pub fn load_in_xla(
         plan: Plan,
         checkpoint: &Checkpoint,

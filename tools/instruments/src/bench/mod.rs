@@ -116,8 +116,7 @@ pub type Run<'a> = Box<dyn FnMut() -> Result<f64, BenchError> + 'a>;
 pub struct Label {
     /// The name of the measured operation, such as `decode` or `matmul`.
     pub case: String,
-    /// The settings in which variants can differ, such as the element type, the weight format or
-    /// the context.
+    /// The settings in which variants can differ, such as the element type, the weight format or the context.
     pub variant: BTreeMap<&'static str, String>,
     pub flags: Vec<String>,
 }
@@ -160,8 +159,7 @@ pub struct Dispatch {
     pub name: String,
     /// The average number of executions of the function per unit of work, such as a decode step.
     pub calls: f64,
-    /// The total time of all executions of the function per unit of work, such as a decode step, in
-    /// seconds.
+    /// The total time of all executions of the function per unit of work, such as a decode step, in seconds.
     pub seconds: f64,
     /// The field paths of the operations that the compiled function computes. The list is empty if
     /// the module contains no field paths.
@@ -338,8 +336,7 @@ fn executed(runtime: &Runtime, run: &mut Run<'_>) -> Result<BTreeMap<String, (u6
     Ok(runtime.executed()?.into_iter().map(more).collect())
 }
 
-/// With the cost model, estimates the number of multiplications and additions in one call of an
-/// entry point.
+/// With the cost model, estimates the number of multiplications and additions in one call of an entry point.
 fn flops(trace: &Trace, entry: &str, target: &Target) -> f64 {
     total(trace, entry, |op, operands, ty| {
         let operands: Vec<_> = operands.iter().map(|&ty| CostOperand { ty, splat: false }).collect();

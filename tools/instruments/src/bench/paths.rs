@@ -13,8 +13,7 @@ use tracewright::build::{LoadError, compile};
 /// entry point executes dispatches.
 #[derive(Debug, Default)]
 pub(super) struct Paths {
-    /// Maps the name of each dispatched function to the source locations of the function's
-    /// operations.
+    /// Maps the name of each dispatched function to the source locations of the function's operations.
     pub places: BTreeMap<String, BTreeSet<Declared>>,
     /// Maps each entry point to its dispatches, in the order of execution.
     pub order: BTreeMap<String, Vec<Dispatched>>,
@@ -52,8 +51,7 @@ const FLAGS: [&str; 6] = [
 ];
 
 /// Returns the field paths of the dispatches in a compiled module. Pass the same options as for the
-/// compilation of the module, because the function `paths` runs the first half of the compilation
-/// again.
+/// compilation of the module, because the function `paths` runs the first half of the compilation again.
 pub(super) fn paths(
     module: &Module,
     compiler: &Compiler,

@@ -1,5 +1,4 @@
-//! Draws an SVG chart of measurements, with a panel for each measured operation and a bar for each
-//! variant.
+//! Draws an SVG chart of measurements, with a panel for each measured operation and a bar for each variant.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};

@@ -13,9 +13,8 @@ use super::{Language, Measured};
 use crate::profile::{Profile, ProfiledDispatch, ProfiledPlace};
 
 impl Language {
-    /// Returns the profile of one call of an entry point. The argument `model` is the name of the
-    /// model. The function returns `None` if the model has no device that counts calls of each
-    /// compiled function.
+    /// Returns the profile of one call of an entry point. The argument `model` is the name of the model. The
+    /// function returns `None` if the model has no device that counts calls of each compiled function.
     pub(super) fn profiled(
         &self,
         model: &str,
@@ -101,8 +100,7 @@ struct Costs {
     /// operation at this location.
     functions: Vec<BTreeMap<Declared, (Cost, String, f64)>>,
     entry: usize,
-    /// Maps the prefix of a layer's parameter keys to the index of the function that computes the
-    /// layer.
+    /// Maps the prefix of a layer's parameter keys to the index of the function that computes the layer.
     layers: BTreeMap<String, usize>,
 }
 

@@ -38,9 +38,8 @@ pub struct Matmul {
     pub element: ElementType,
 }
 
-/// The sizes of the tensors in causal attention without a sliding window. The queries have the
-/// shape `[heads, groups, queries, features]`. The keys and the values have the shape
-/// `[heads, context, features]`.
+/// The sizes of the tensors in causal attention without a sliding window. The queries have the shape `[heads,
+/// groups, queries, features]`. The keys and the values have the shape `[heads, context, features]`.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionSizes {
     pub queries: usize,

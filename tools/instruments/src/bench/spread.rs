@@ -49,8 +49,7 @@ pub(super) fn ratio(a: &[f64], b: &[f64], of: impl Fn(f64, f64) -> f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// The expected values are the result of
-    /// `numpy.quantile([7, 1, 3, 10], [0, 0.25, 0.5, 0.75, 1])`.
+    /// The expected values are the result of `numpy.quantile([7, 1, 3, 10], [0, 0.25, 0.5, 0.75, 1])`.
     #[test]
     fn quartiles_are_those_of_numpy() {
         let found = Distribution::of(&[7.0, 1.0, 3.0, 10.0]);

@@ -30,10 +30,9 @@ impl Stages {
         Ok(Self { plan, recorded, expanded, lowered })
     }
 
-    /// Returns three benchmark cases, which measure the stages before compilation. The first
-    /// benchmark case records the network. The second benchmark case simplifies the trace, and
-    /// expands composite operations to primitive operations. The third benchmark case emits the
-    /// text of the MLIR module.
+    /// Returns three benchmark cases, which measure the stages before compilation. The first benchmark case
+    /// records the network. The second benchmark case simplifies the trace, and expands composite operations
+    /// to primitive operations. The third benchmark case emits the text of the MLIR module.
     pub fn trace(&self) -> [Case<'_>; 3] {
         [
             self.case("record", Workload::default(), || {

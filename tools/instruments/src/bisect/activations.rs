@@ -46,9 +46,8 @@ impl Activations {
         Some(Value::from_bytes(self.file.ty(key).ok()?, self.file.data(key).ok()?))
     }
 
-    /// Returns the activation with the given key, reshaped to the shape of `ty`. The reshape is
-    /// necessary because the reference program can merge several axes of an activation into one
-    /// axis.
+    /// Returns the activation with the given key, reshaped to the shape of `ty`. The reshape is necessary
+    /// because the reference program can merge several axes of an activation into one axis.
     fn shaped(&self, key: &str, ty: &TensorType) -> Option<Value> {
         let value = self.value(key)?;
         (value.data.len() == ty.count()).then(|| Value { ty: ty.clone(), data: value.data })
@@ -78,8 +77,7 @@ impl Activations {
         Ok(Bisected { compared, finding, results, reference: Vec::new() })
     }
 
-    /// Compares the values of all nodes for which the reference program's file contains
-    /// activations.
+    /// Compares the values of all nodes for which the reference program's file contains activations.
     fn look<'r>(
         &self,
         form: &dyn Form,
@@ -105,9 +103,8 @@ impl Activations {
         Ok(Known { region, values, points })
     }
 
-    /// Finds the first node whose value differs from the reference program's activation. To test a
-    /// single layer, the function runs the layer with the input that the reference program
-    /// computed.
+    /// Finds the first node whose value differs from the reference program's activation. To test a single
+    /// layer, the function runs the layer with the input that the reference program computed.
     fn deepest(
         &self,
         form: &dyn Form,
@@ -170,9 +167,8 @@ struct Point {
     difference: Difference,
 }
 
-/// Returns the nodes of a function for which a reference program can have activations. The list
-/// contains the inputs and outputs of each module that reads weights, and the outputs of each
-/// layer.
+/// Returns the nodes of a function for which a reference program can have activations. The list contains the
+/// inputs and outputs of each module that reads weights, and the outputs of each layer.
 fn points_of(function: &Function, nodes: &[NodeId]) -> Vec<(NodeId, String)> {
     let path = |id: NodeId| function.node(id).provenance.path.to_string();
     let is_weight = |id: &NodeId| matches!(function.node(*id).kind, NodeKind::Parameter(_));

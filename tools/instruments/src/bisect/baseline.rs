@@ -39,8 +39,7 @@ pub struct CompiledNetwork<'a> {
     pub plan: &'a Plan,
     /// The recorded trace of the network.
     pub trace: &'a Trace,
-    /// The checkpoint of the network. The tensors of the checkpoint have the names that the network
-    /// declares.
+    /// The checkpoint of the network. The tensors of the checkpoint have the names that the network declares.
     pub checkpoint: &'a Checkpoint,
     /// The weights that the evaluator reads.
     pub values: &'a CheckpointValues<'a>,

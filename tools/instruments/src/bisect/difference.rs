@@ -81,9 +81,8 @@ fn index(shape: &[usize], mut place: usize) -> Vec<usize> {
 pub struct Tolerance {
     /// The element type in which the network computes.
     pub element: ElementType,
-    /// The allowed difference of a matmul's result if the two variants store the weight in
-    /// different formats. The field contains the allowed difference divided by the largest number
-    /// in the result.
+    /// The allowed difference of a matmul's result if the two variants store the weight in different formats.
+    /// The field contains the allowed difference divided by the largest number in the result.
     pub products: Option<f64>,
     /// A factor by which the tolerance multiplies all calibrated error bounds. The default value of
     /// the tolerance factor is 1. With a factor below 1, you can find out how much two correct

@@ -1,17 +1,15 @@
-//! Finds the first node whose values in two variants of a network differ by more than the allowed
-//! difference.
+//! Finds the first node whose values in two variants of a network differ by more than the allowed difference.
 //!
-//! `bisect` compares the values of nodes in a recorded trace. To get the value of a node, `bisect`
-//! exposes the node as an additional result of the function that contains the node. An exposed
-//! result contains the value of the same node in every [`Form`], even if the simplifier changes the
-//! function. First, `bisect` compares the nodes of the entry point, in which each layer is one
-//! node. Then `bisect` selects the first layer whose values differ, and runs the selected layer in
-//! the two variants with the same arguments. Finally, `bisect` compares the nodes inside the
-//! selected layer. The allowed difference of a whole layer can hide an error inside the layer.
-//! Therefore, even if no layer differs, `bisect` compares the nodes inside the first layer of each
-//! kind. The compiler cannot fuse an exposed value with its consumer, so a difference can disappear
-//! while all values are exposed. If a difference disappears, `bisect` exposes the values one at a
-//! time.
+//! `bisect` compares the values of nodes in a recorded trace. To get the value of a node, `bisect` exposes
+//! the node as an additional result of the function that contains the node. An exposed result contains the
+//! value of the same node in every [`Form`], even if the simplifier changes the function. First, `bisect`
+//! compares the nodes of the entry point, in which each layer is one node. Then `bisect` selects the first
+//! layer whose values differ, and runs the selected layer in the two variants with the same arguments.
+//! Finally, `bisect` compares the nodes inside the selected layer. The allowed difference of a whole layer
+//! can hide an error inside the layer. Therefore, even if no layer differs, `bisect` compares the nodes
+//! inside the first layer of each kind. The compiler cannot fuse an exposed value with its consumer, so a
+//! difference can disappear while all values are exposed. If a difference disappears, `bisect` exposes the
+//! values one at a time.
 //!
 //! The allowed difference of a node is a sum: the error bound of the node's operation, plus the
 //! effect of operands that already differ between the two variants. The evaluator computes the
@@ -112,8 +110,7 @@ pub struct Finding {
     pub node: ComparedNode,
     /// The operands of the node's operation.
     pub operands: Vec<ComparedNode>,
-    /// Whether the values differ only if the compiler can fuse the operation with neighbouring
-    /// operations.
+    /// Whether the values differ only if the compiler can fuse the operation with neighbouring operations.
     pub only_together: bool,
     /// Contains the number of nodes that `bisect` compared after the first node that differs, and
     /// how many of the compared nodes exceed the allowed difference.

@@ -79,9 +79,8 @@ impl Region {
         &self.trace
     }
 
-    /// Returns the nodes whose values a compiled program can expose, in the order of computation.
-    /// The list omits each constant whose elements are all equal, because the value of such a
-    /// constant cannot differ.
+    /// Returns the nodes whose values a compiled program can expose, in the order of computation. The list
+    /// omits each constant whose elements are all equal, because the value of such a constant cannot differ.
     pub fn nodes(&self) -> Vec<NodeId> {
         let (function, live) = (self.function(), self.function().live());
         let shown = |id: &NodeId| match &function.node(*id).kind {

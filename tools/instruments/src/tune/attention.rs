@@ -172,8 +172,7 @@ fn stored(FusedAttention { types, quantized, .. }: &FusedAttention, copy: usize)
     [("keys", &types[1]), ("values", &types[2])].into_iter().flat_map(part).collect()
 }
 
-/// Returns the types of the queries, of the tensor that the operation adds to the result, and of
-/// the offset.
+/// Returns the types of the queries, of the tensor that the operation adds to the result, and of the offset.
 fn types(FusedAttention { op, types, .. }: &FusedAttention) -> Vec<TensorType> {
     let [q, v] = [&types[0], &types[2]];
     let shape = [&q.shape[..q.rank() - 1], &v.shape[v.rank() - 1..]].concat();

@@ -90,9 +90,8 @@ impl Sample for ExpertsSample {
         pick(&Value::new(ty, result.data.iter().copied()), &self.rows(), &self.columns())
     }
 
-    /// Computes some columns of each checked row in the operation's result. The function multiplies
-    /// each checked row of the input with some panels of the expert matrix that belongs to this
-    /// row.
+    /// Computes some columns of each checked row in the operation's result. The function multiplies each
+    /// checked row of the input with some panels of the expert matrix that belongs to this row.
     fn expected(&self) -> Result<Value, TuneError> {
         let FusedExperts { op, x, .. } = &self.experts;
         let inputs = x.shape[x.rank() - 1];

@@ -1,5 +1,4 @@
-//! The tuner searches for the settings with which a network and its kernels are fastest on a
-//! machine.
+//! The tuner searches for the settings with which a network and its kernels are fastest on a machine.
 
 mod attention;
 mod experts;
@@ -34,8 +33,7 @@ pub enum TuneError {
     /// The evaluator cannot run the fused operation of a kernel.
     #[error(transparent)]
     Evaluate(#[from] EvaluateError),
-    /// The compiler fails although all settings have default values, or the caller stopped the
-    /// compiler.
+    /// The compiler fails although all settings have default values, or the caller stopped the compiler.
     #[error(transparent)]
     Compile(#[from] CompileError),
     #[error(transparent)]

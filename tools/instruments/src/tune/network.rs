@@ -39,8 +39,7 @@ pub struct Weighted<'a> {
     pub options: &'a dyn Fn() -> ProgramOptions<'a>,
 }
 
-/// Contains a network, and the measurements of all settings that the tuner has tried for this
-/// network.
+/// Contains a network, and the measurements of all settings that the tuner has tried for this network.
 pub struct TunedNetwork<'a> {
     plan: &'a Plan,
     context: usize,
@@ -48,8 +47,7 @@ pub struct TunedNetwork<'a> {
 }
 
 impl<'a> TunedNetwork<'a> {
-    /// Creates a tuner for the network of a plan. The argument `known` contains measurements of
-    /// earlier runs.
+    /// Creates a tuner for the network of a plan. The argument `known` contains measurements of earlier runs.
     pub fn new(plan: &'a Plan, known: &TuningDb) -> Result<Self, PlanError> {
         let chunk = NonZeroUsize::new(plan.chunk).unwrap_or(NonZeroUsize::MIN);
         let usual = BuildSettings { chunk, flags: Vec::new() };
@@ -158,9 +156,8 @@ impl Maker<'_> {
         Ok(answers)
     }
 
-    /// Returns the geometric mean of the time to the first token and the time per further token. In
-    /// the geometric mean, the time to the first token and the time per further token have the same
-    /// influence.
+    /// Returns the geometric mean of the time to the first token and the time per further token. In the
+    /// geometric mean, the time to the first token and the time per further token have the same influence.
     fn seconds(&self, network: &Network) -> Result<f64, TuneError> {
         let prompt = self.prompt();
         let room = self.context - prompt.len();
@@ -188,8 +185,7 @@ impl NetworkTrials<'_> {
         }
     }
 
-    /// Compares the logits of a loaded network with the reference logits, and then measures the
-    /// time.
+    /// Compares the logits of a loaded network with the reference logits, and then measures the time.
     pub fn of_network(&self, network: &Network) -> Result<Verdict, TuneError> {
         let Self { maker, usual, expected } = self;
         let bound = maker.bound();

@@ -8,8 +8,7 @@ use tracewright::tuning::{FASTER, Record, TuningCache, Verdict};
 
 use super::{Trial, Tuned, TunedNetwork};
 
-/// Contains the measurements of all kernels in a network, and the measurements of the whole
-/// network.
+/// Contains the measurements of all kernels in a network, and the measurements of the whole network.
 pub struct TuneReport<'a> {
     pub works: &'a [Tuned],
     pub network: &'a TunedNetwork<'a>,

@@ -21,17 +21,15 @@ use crate::bench::entry;
 /// more bytes than the processor's cache can store, so each copy reads its data from memory.
 const SPREAD: usize = 128 << 20;
 
-/// The largest number of multiplications and additions in one call that runs all copies of an
-/// operation. A call that runs only a single copy of the operation may do more multiplications and
-/// additions.
+/// The largest number of multiplications and additions in one call that runs all copies of an operation. A
+/// call that runs only a single copy of the operation may do more multiplications and additions.
 const WORK: usize = 1 << 31;
 
 /// The largest number of copies of an operation.
 const COPIES: usize = 64;
 
-/// The names of the test program's two entry points. The entry point [`ONE`] runs one copy of the
-/// operation. The entry point [`ALL`] runs all copies of the operation, and each copy waits for the
-/// previous copy.
+/// The names of the test program's two entry points. The entry point [`ONE`] runs one copy of the operation.
+/// The entry point [`ALL`] runs all copies of the operation, and each copy waits for the previous copy.
 pub(super) const ONE: &str = "one";
 pub(super) const ALL: &str = "all";
 
@@ -98,11 +96,10 @@ pub(super) fn panels(format: WeightFormat, inputs: usize, count: usize, random: 
     })
 }
 
-/// Builds a program with the entry points [`ONE`] and [`ALL`], for inputs of the given types. The
-/// callback `one` builds a copy of the operation from the inputs and the index of the copy. Each
-/// copy of the operation adds its result to a sum, as a residual connection does. The sum begins
-/// with the second input of the program. Two copies never run in parallel, because each copy reads
-/// the sum of the previous copies.
+/// Builds a program with the entry points [`ONE`] and [`ALL`], for inputs of the given types. The callback
+/// `one` builds a copy of the operation from the inputs and the index of the copy. Each copy of the operation
+/// adds its result to a sum, as a residual connection does. The sum begins with the second input of the
+/// program. Two copies never run in parallel, because each copy reads the sum of the previous copies.
 pub(super) fn chained(
     path: &str,
     types: &[TensorType],
@@ -155,8 +152,7 @@ impl Aligned {
         &self.bytes[self.start + from..][..length]
     }
 
-    /// Creates parameters with the given lengths in bytes. The parameters are next to each other in
-    /// memory.
+    /// Creates parameters with the given lengths in bytes. The parameters are next to each other in memory.
     pub(super) fn parameters(&self, entries: impl IntoIterator<Item = (String, usize)>) -> Parameters {
         let mut at = self.start;
         let entry = |(key, length): (String, usize)| {

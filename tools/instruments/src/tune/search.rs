@@ -17,12 +17,10 @@ use super::trial::{Trials, Workbench};
 use tracewright::Plan;
 use tracewright::tuning::{BuildSettings, Record, TrialRecord, TuningCache, TuningDb, Verdict};
 
-/// The fraction of the time budget for kernels, if the tuner also tunes the settings of the
-/// network.
+/// The fraction of the time budget for kernels, if the tuner also tunes the settings of the network.
 const KERNELS: f64 = 0.75;
 
-/// Contains a fused operation that a kernel computes in a network, and the measurements of this
-/// kernel.
+/// Contains a fused operation that a kernel computes in a network, and the measurements of this kernel.
 pub struct Tuned {
     pub work: Tunable,
     pub tilings: Tilings,
@@ -39,8 +37,7 @@ pub struct Trial<'a> {
     /// For a fused operation, the estimated time as a fraction of the time of all fused operations.
     /// For a network, the value of the field is 1.
     pub share: f64,
-    /// Contains the tried settings and the result of the trial. The field is `None` before the
-    /// first trial.
+    /// Contains the tried settings and the result of the trial. The field is `None` before the first trial.
     pub tried: Option<(&'a dyn fmt::Display, &'a Verdict)>,
 }
 
@@ -49,9 +46,8 @@ pub struct Trial<'a> {
 pub type WatchTrials<'a> = &'a mut dyn FnMut(Trial<'_>) -> ControlFlow<()>;
 
 impl Tuned {
-    /// Returns the fused operations that kernels compute on the plan's target, together with the
-    /// known measurements of each kernel. The most expensive operation is the first operation in
-    /// the list.
+    /// Returns the fused operations that kernels compute on the plan's target, together with the known
+    /// measurements of each kernel. The most expensive operation is the first operation in the list.
     pub fn all(plan: &Plan, known: &TuningDb) -> Result<Vec<Self>, TuneError> {
         let target = &plan.target;
         let expanded = plan.expand(&plan.record(&plan.steps())?.trace)?;
@@ -80,9 +76,8 @@ impl Tuned {
         Ok(tuned)
     }
 
-    /// Returns the tilings that the tuner should try next. The tuner has not tried any of the
-    /// returned tilings yet. Each returned tiling differs from the fastest known tiling in only one
-    /// parameter.
+    /// Returns the tilings that the tuner should try next. The tuner has not tried any of the returned
+    /// tilings yet. Each returned tiling differs from the fastest known tiling in only one parameter.
     pub fn left(&self) -> Vec<Tiling> {
         let Self { tilings, record, .. } = self;
         let best = record.fastest();

@@ -62,8 +62,7 @@ struct Loaded {
 }
 
 impl<'a> Trials<'a> {
-    /// Loads the program with the default tiling, and compares the results of the program with the
-    /// evaluator.
+    /// Loads the program with the default tiling, and compares the results of the program with the evaluator.
     pub fn new(
         work: &Tunable,
         name: &str,
@@ -87,9 +86,8 @@ impl<'a> Trials<'a> {
         self.sample.lowered(self.bench.target, &self.name, tiling)
     }
 
-    /// Tries a program. The trial compares some elements of the result with the evaluator, and all
-    /// elements with the program that has the default tiling. If the result is correct, the trial
-    /// measures the time.
+    /// Tries a program. The trial compares some elements of the result with the evaluator, and all elements
+    /// with the program that has the default tiling. If the result is correct, the trial measures the time.
     pub fn of(&self, module: &Module) -> Result<Verdict, TuneError> {
         let loaded = match self.bench.load(module, &*self.sample) {
             Err(TuneError::Compile(error)) if is_refusal(&error) => {
@@ -115,10 +113,9 @@ impl<'a> Trials<'a> {
         Ok(self.sample.bound_of_sample().first_violation(&self.expected, &found).map(said))
     }
 
-    /// Compares all elements of the result with the program that has the default tiling. The
-    /// function calls the two programs with new arguments. With the arguments of a previous call, a
-    /// program that writes nothing could seem correct, because the memory still contains the
-    /// previous results.
+    /// Compares all elements of the result with the program that has the default tiling. The function calls
+    /// the two programs with new arguments. With the arguments of a previous call, a program that writes
+    /// nothing could seem correct, because the memory still contains the previous results.
     fn differs_from_the_usual(&self, loaded: &Loaded) -> Result<Option<String>, TuneError> {
         self.tried.set(self.tried.get() + 1);
         let others = uploads(&self.sample.arguments(self.tried.get()));

@@ -8,12 +8,10 @@ operation! {
     /// content. The number `start` is never negative. `start` and `count` are `i32[]`, or `i32[B]`
     /// with one number for each index of the cache's first axis.
     ///
-    /// If `ring` is true, the cache is a ring buffer of R slots, and the operation stores the
-    /// vector for slot s in slot s mod R. Without a ring buffer, the operation drops vectors for
-    /// slots after the last slot.
+    /// If `ring` is true, the cache is a ring buffer of R slots, and the operation stores the vector for slot
+    /// s in slot s mod R. Without a ring buffer, the operation drops vectors for slots after the last slot.
     Append = "append" {
-        /// The axis with this index contains the slots in the cache, and the tokens in the new
-        /// vectors.
+        /// The axis with this index contains the slots in the cache, and the tokens in the new vectors.
         axis: usize,
         /// Whether the slots of the cache are a ring buffer.
         ring: bool,

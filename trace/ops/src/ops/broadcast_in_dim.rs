@@ -1,11 +1,10 @@
 use super::prelude::*;
 
 operation! {
-    /// Repeats the operand along new axes, or along axes with extent 1. Axis i of the operand
-    /// becomes axis `axes[i]` of the result. If an axis of the operand has the extent 1, the
-    /// operation repeats the element along this axis. The StableHLO operation is `broadcast_in_dim`
-    /// (constraints C4 and C5: the axes are unique, and each extent is 1 or equal to the extent of
-    /// the result).
+    /// Repeats the operand along new axes, or along axes with extent 1. Axis i of the operand becomes axis
+    /// `axes[i]` of the result. If an axis of the operand has the extent 1, the operation repeats the element
+    /// along this axis. The StableHLO operation is `broadcast_in_dim` (constraints C4 and C5: the axes are
+    /// unique, and each extent is 1 or equal to the extent of the result).
     BroadcastInDim = "broadcast_in_dim" {
         /// The shape of the broadcast result.
         shape: Vec<usize>,

@@ -8,8 +8,7 @@ operation! {
     DotGeneral = "dot_general" {
         /// The indices of the left operand's batch axes.
         left_batch: Vec<usize>,
-        /// For each batch axis of the left operand, the index of the corresponding axis of the
-        /// right operand.
+        /// For each batch axis of the left operand, the index of the corresponding axis of the right operand.
         right_batch: Vec<usize>,
         /// The indices of the left operand's contracted axes.
         left_contract: Vec<usize>,

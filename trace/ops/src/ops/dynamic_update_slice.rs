@@ -2,10 +2,9 @@ use super::dynamic_slice::{clamped, scalar_start, starts};
 use super::prelude::*;
 
 operation! {
-    /// Replaces a range of the first operand along one axis by the second operand. The third
-    /// operand is the start index of the range (`i32[]`). The program computes the start index at
-    /// run time, and clamps the start index to make the range fit. The StableHLO operation is
-    /// `dynamic_update_slice`.
+    /// Replaces a range of the first operand along one axis by the second operand. The third operand is the
+    /// start index of the range (`i32[]`). The program computes the start index at run time, and clamps the
+    /// start index to make the range fit. The StableHLO operation is `dynamic_update_slice`.
     DynamicUpdateSlice = "dynamic_update_slice" {
         /// The axis along which the operation replaces the range.
         axis: usize,

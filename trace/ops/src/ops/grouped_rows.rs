@@ -3,10 +3,9 @@ use super::quantize::{check_parts, ungrouped};
 use crate::format::WeightFormat;
 
 operation! {
-    /// Selects rows of a matrix that is quantized in groups:
-    /// `result[i…, :] = weight[indices[i…], :]`. The operands are the integers and the scales of
-    /// the matrix, the counts of the matrix if its format has minima, and the indices. If an index
-    /// is out of range, the operation uses the nearest valid index.
+    /// Selects rows of a matrix that is quantized in groups: `result[i…, :] = weight[indices[i…], :]`. The
+    /// operands are the integers and the scales of the matrix, the counts of the matrix if its format has
+    /// minima, and the indices. If an index is out of range, the operation uses the nearest valid index.
     GroupedRows = "grouped_rows" {
         /// The storage format of the quantized matrix.
         format: WeightFormat,

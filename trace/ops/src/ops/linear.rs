@@ -5,8 +5,7 @@ operation! {
     /// (optional) → `[…, O]`. The operation rounds the sum of the products and the bias only once,
     /// as in `torch.nn.functional.linear`.
     ///
-    /// The operation is composite, because its StableHLO code depends on the storage format of the
-    /// weight.
+    /// The operation is composite, because its StableHLO code depends on the storage format of the weight.
     Linear = "linear" {}
 }
 

@@ -8,19 +8,17 @@ operation! {
     /// - `Sₜ = exp(gₜ) · Sₜ₋₁ + kₜ · uₜᵀ`
     /// - `oₜ = Sₜᵀ · qₜ`
     ///
-    /// Without the delta rule, the update is `uₜ = βₜ · vₜ` (Dao and Gu, "Transformers are SSMs",
-    /// 2024, §3). With the delta rule, a token adds only the difference between its value and the
-    /// matrix's current value for the key: `uₜ = βₜ · (vₜ − exp(gₜ) · Sₜ₋₁ᵀ · kₜ)` (Yang et al.,
-    /// "Gated Delta Networks", 2024, §3).
+    /// Without the delta rule, the update is `uₜ = βₜ · vₜ` (Dao and Gu, "Transformers are SSMs", 2024, §3).
+    /// With the delta rule, a token adds only the difference between its value and the matrix's current value
+    /// for the key: `uₜ = βₜ · (vₜ − exp(gₜ) · Sₜ₋₁ᵀ · kₜ)` (Yang et al., "Gated Delta Networks", 2024, §3).
     ///
-    /// The operands are q and k `[B, S, H, D]`, v `[B, S, H, G, E]`, g and β `[B, S, H, G]`, the
-    /// matrices `[B, H, G, D, E]`, `start` and `count`. All floating-point operands are f32. Each
-    /// of the H key heads is shared by G value heads. In the result `[B, H, G, D + S, E]`, the
-    /// first D rows are the new matrices, and the other S rows are the outputs of the tokens.
-    /// `start` and `count` are `i32[]`, or `i32[B]`. Tokens from the index `count` on are padding:
-    /// these tokens do not change the matrices, and the outputs for these tokens are 0. If `start`
-    /// is 0, the sequence begins with a matrix of zeros, and the operation ignores the content of
-    /// the operand with the matrices.
+    /// The operands are q and k `[B, S, H, D]`, v `[B, S, H, G, E]`, g and β `[B, S, H, G]`, the matrices
+    /// `[B, H, G, D, E]`, `start` and `count`. All floating-point operands are f32. Each of the H key heads
+    /// is shared by G value heads. In the result `[B, H, G, D + S, E]`, the first D rows are the new
+    /// matrices, and the other S rows are the outputs of the tokens. `start` and `count` are `i32[]`, or
+    /// `i32[B]`. Tokens from the index `count` on are padding: these tokens do not change the matrices, and
+    /// the outputs for these tokens are 0. If `start` is 0, the sequence begins with a matrix of zeros, and
+    /// the operation ignores the content of the operand with the matrices.
     LinearAttention = "linear_attention" {
         /// Whether the operation uses the delta rule, in which a token adds only the difference
         /// between its value and the value that the matrix already has for the key.
@@ -214,8 +212,7 @@ fn count_of(count: f64) -> usize {
     count.max(0.0) as usize
 }
 
-/// Returns operands of linear attention for a single token, in which three value heads share each
-/// key.
+/// Returns operands of linear attention for a single token, in which three value heads share each key.
 const STEP: [&str; 8] = [
     "f32[1,1,2,4]",
     "f32[1,1,2,4]",

@@ -1,5 +1,4 @@
-//! The closed list of all operations that a trace can contain. Each operation has its own source
-//! file.
+//! The closed list of all operations that a trace can contain. Each operation has its own source file.
 
 mod append;
 mod binary;

@@ -5,8 +5,7 @@ operation! {
     /// Packs a matrix `[outputs, inputs]` into a format that kernels read: see [`WeightFormat`].
     /// The operation rounds the numbers of the matrix to the storage format.
     ///
-    /// The crate `bake` computes `pack` when it writes an archive. No compiled program contains
-    /// `pack`.
+    /// The crate `bake` computes `pack` when it writes an archive. No compiled program contains `pack`.
     Pack = "pack" {
         /// The storage format of the packed matrix.
         format: WeightFormat,

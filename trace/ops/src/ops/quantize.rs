@@ -103,9 +103,8 @@ fn grouped(
     format.grouped(part, outputs, inputs).ok_or(refused)
 }
 
-/// Checks the operands that contain a matrix in a format with groups. The argument `others` is the
-/// number of operands that do not belong to the matrix. The function returns the number of rows of
-/// the matrix.
+/// Checks the operands that contain a matrix in a format with groups. The argument `others` is the number of
+/// operands that do not belong to the matrix. The function returns the number of rows of the matrix.
 pub(super) fn check_parts(
     op: &'static str,
     format: WeightFormat,

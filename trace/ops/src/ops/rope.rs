@@ -6,19 +6,17 @@ crate::words! {
         /// The embedding rotates element i together with element i + R/2 (HF `modeling_llama.py`,
         /// `rotate_half`).
         HalfSplit = "half_split",
-        /// The embedding rotates element 2i together with element 2i + 1 (Su et al., "RoFormer",
-        /// §3.4.2).
+        /// The embedding rotates element 2i together with element 2i + 1 (Su et al., "RoFormer", §3.4.2).
         Interleaved = "interleaved",
     }
 }
 
 operation! {
-    /// Applies rotary position embedding. The operands are x `[…, P, …, E]` and the tables of
-    /// cosines and sines `[P, R/2]`. If each sequence has its own positions, x is `[B, …, P, …, E]`
-    /// and the tables are `[B, P, R/2]`. The result has the same type as x. The operation rotates
-    /// the first R of the E features: each pair (a, b) becomes (a·cos − b·sin, b·cos + a·sin). The
-    /// other E − R features do not change. The operation rounds each product and each sum to the
-    /// element type, as HF's `apply_rotary_pos_emb` does.
+    /// Applies rotary position embedding. The operands are x `[…, P, …, E]` and the tables of cosines and
+    /// sines `[P, R/2]`. If each sequence has its own positions, x is `[B, …, P, …, E]` and the tables are
+    /// `[B, P, R/2]`. The result has the same type as x. The operation rotates the first R of the E features:
+    /// each pair (a, b) becomes (a·cos − b·sin, b·cos + a·sin). The other E − R features do not change. The
+    /// operation rounds each product and each sum to the element type, as HF's `apply_rotary_pos_emb` does.
     Rope = "rope" {
         /// The axis of x along which the token positions vary.
         axis: usize,
@@ -28,8 +26,7 @@ operation! {
 }
 
 impl Rope {
-    /// Returns the indices of the two elements in the pair with the index `i`, if there are `half`
-    /// pairs.
+    /// Returns the indices of the two elements in the pair with the index `i`, if there are `half` pairs.
     fn pair(&self, i: usize, half: usize) -> (usize, usize) {
         match self.layout {
             RopeLayout::HalfSplit => (i, i + half),

@@ -1,10 +1,9 @@
 use super::prelude::*;
 use crate::{Attribute, ParseError, Reader, Real};
 
-/// A term of an attention mask: a condition under which a query with position i may see the key
-/// with position j. An attention mask is a list of terms whose conditions must all be true. The
-/// position i of the first query is the offset of the attention operation. Some terms of the mask
-/// have an operand.
+/// A term of an attention mask: a condition under which a query with position i may see the key with position
+/// j. An attention mask is a list of terms whose conditions must all be true. The position i of the first
+/// query is the offset of the attention operation. Some terms of the mask have an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum MaskTerm {
     /// The condition is j ≤ i: a query does not see later keys.
@@ -19,9 +18,8 @@ pub enum MaskTerm {
     /// The condition is j ≥ p, where p is the operand, `i32[]` or `i32[B]`: the first p keys of a
     /// sequence are padding. B is the extent of the first batch axis.
     Padding,
-    /// The condition is j ≤ i or j < p, where p is the operand, `i32[]` or `i32[B]`. The mask is
-    /// causal, but the first p positions also see each other (T5 report, §3.2.1, "prefix LM";
-    /// PaliGemma).
+    /// The condition is j ≤ i or j < p, where p is the operand, `i32[]` or `i32[B]`. The mask is causal, but
+    /// the first p positions also see each other (T5 report, §3.2.1, "prefix LM"; PaliGemma).
     Prefix,
     /// The operation adds the operand of this term to the scores. If the operand has fewer axes
     /// than the scores, the operation broadcasts the operand along the leading axes of the scores.
@@ -31,11 +29,10 @@ pub enum MaskTerm {
     /// additional score, but the additional score has no value vector (Xiao et al., "Efficient
     /// Streaming Language Models with Attention Sinks", 2023; HF `modeling_gpt_oss.py`).
     Sinks,
-    /// The keys are in a ring buffer of T slots. Slot t contains the key of the last position j ≡ t
-    /// (mod T) that is not after the last query. A slot of the ring buffer is empty if no key was
-    /// stored in the slot. The other terms of the mask compare the position of the query with this
-    /// position j. The ring buffer must contain all positions that the queries may see in their
-    /// window.
+    /// The keys are in a ring buffer of T slots. Slot t contains the key of the last position j ≡ t (mod T)
+    /// that is not after the last query. A slot of the ring buffer is empty if no key was stored in the slot.
+    /// The other terms of the mask compare the position of the query with this position j. The ring buffer
+    /// must contain all positions that the queries may see in their window.
     Ring,
 }
 
@@ -93,17 +90,15 @@ operation! {
     /// the mask's terms in order. The offset is the position of query 0. The offset is `i32[]`, or
     /// `i32[B]` with one position for each index of the first batch axis.
     ///
-    /// The operation computes scores, softcap (`cap · tanh(score / cap)`, Gemma 2 report, §2) and
-    /// softmax in f32. The operation rounds the probabilities to the element type before it
-    /// multiplies the probabilities by v, as HF's `eager_attention_forward` does. The score of a
-    /// hidden key is the lowest finite f32. Therefore a query that sees no key gets the mean of the
-    /// values and not NaN.
+    /// The operation computes scores, softcap (`cap · tanh(score / cap)`, Gemma 2 report, §2) and softmax in
+    /// f32. The operation rounds the probabilities to the element type before it multiplies the probabilities
+    /// by v, as HF's `eager_attention_forward` does. The score of a hidden key is the lowest finite f32.
+    /// Therefore a query that sees no key gets the mean of the values and not NaN.
     Sdpa = "sdpa" {
         /// The terms of the attention mask: a query may see a key only if the conditions of all
         /// terms are true.
         mask: Vec<MaskTerm>,
-        /// The factor for the attention scores; `none` selects 1/√E, where E is the number of
-        /// features.
+        /// The factor for the attention scores; `none` selects 1/√E, where E is the number of features.
         scale: Option<Real>,
         /// The soft bound on the attention scores; with `none`, the scores have no bound.
         softcap: Option<Real>,

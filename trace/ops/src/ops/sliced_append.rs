@@ -9,8 +9,7 @@ operation! {
     /// StableHLO cannot express slices of variable length, because all extents in StableHLO are
     /// static. The crate `lower` emits the operation as code in IREE's own dialects.
     SlicedAppend = "sliced_append" {
-        /// The axis with this index contains the slots in the cache, and the tokens in the new
-        /// vectors.
+        /// The axis with this index contains the slots in the cache, and the tokens in the new vectors.
         axis: usize,
     }
 }
