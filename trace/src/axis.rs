@@ -4,12 +4,10 @@ use std::borrow::Cow;
 
 use ops::{Attribute as _, ParseError, Reader};
 
-/// The name of an axis in error messages, in the text of traces and in sharding rules. Operations
-/// do not use names, and refer to axes by index.
+/// Names an axis in error messages, traces and sharding rules; operations use indices.
 ///
-/// An axis of a weight can combine several axes of the network, such as the axis of heads and the
-/// axis of features in a projection. The name of a combined axis lists the names and the extents of
-/// the combined axes: `K=2*G=3*E=32`.
+/// An axis of a weight can combine several, such as heads and features of a projection. It has their names
+/// and extents: `K=2*G=3*E=32`.
 pub type AxisName = Cow<'static, str>;
 
 /// Returns the name of an axis that combines the given axes, where the first given axis varies

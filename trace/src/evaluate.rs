@@ -5,13 +5,10 @@ use ops::{TensorType, Value};
 
 use crate::{Function, NodeKind, Provenance, Trace, resolve_key};
 
-/// The reason why the evaluator cannot evaluate a trace.
 #[derive(Debug, thiserror::Error)]
 pub enum EvaluateError {
-    /// The trace has no entry point with this name.
     #[error("the trace has no entry point `{name}`; its entry points are {entries:?}")]
     NoEntry { name: String, entries: Vec<String> },
-    /// The types of the arguments differ from the types of the inputs.
     #[error("`{function}` takes arguments of the types ({}), found ({})", list(.expected), list(.found))]
     Arguments {
         function: String,
@@ -19,7 +16,7 @@ pub enum EvaluateError {
         expected: Vec<TensorType>,
         found: Vec<TensorType>,
     },
-    /// A weight is missing, or the weight has another type than the trace declares.
+    /// Missing, or of another type than the trace declares.
     #[error("the parameter `{key}` has no value of the type `{ty}`")]
     Parameter { key: String, ty: TensorType },
 }
@@ -30,19 +27,13 @@ fn list(types: &[TensorType]) -> String {
 
 type Watch<'a> = dyn FnMut(&Provenance, &str, &Value) + 'a;
 
-/// Everything that an evaluation needs in addition to the arguments.
 pub struct Evaluation<'a> {
-    /// Returns the value of a parameter, given the parameter's key in the checkpoint.
+    /// The value of a parameter by its key in the checkpoint.
     pub parameters: &'a dyn Fn(&str) -> Option<Value>,
-    /// The callback function that receives the value of each operation. The callback function also
-    /// receives the prefix of parameter keys for the current call.
+    /// Receives the value of each operation, and the prefix of parameter keys for the current call.
     pub watch: Option<&'a mut Watch<'a>>,
 }
 
-/// Evaluates the entry point `name` with the arguments `arguments`, and returns the results.
-///
-/// # Errors Returns an error if the trace has no entry point `name`, or if an argument or a
-/// parameter does not have the declared type.
 pub fn evaluate(
     trace: &Trace,
     name: &str,

@@ -12,11 +12,9 @@ use crate::Parameter;
 use crate::axis::AxisName;
 use crate::signature::{Argument, Role, Signature};
 
-/// The index of a node in the function that contains the node. The index of a node is also the
-/// position of the node in topological order.
+/// The index in its function, which is also the position in topological order.
 pub type NodeId = NodeIndex<u32>;
 
-/// The index of a function in the trace's list of functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FunctionId(pub u32);
 
@@ -38,23 +36,19 @@ impl Provenance {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum NodeKind {
-    /// The node is an argument of the function.
     Input {
         index: usize,
         name: String,
-        /// The role of the argument, if the function is an entry point.
+        /// Of entry points.
         role: Role,
     },
     Parameter(Parameter),
     Op(Op),
-    /// The node is a call of another function of the trace. The operands of the node are the
-    /// arguments of the call.
     Call {
         function: FunctionId,
-        /// The prefix that the call uses for the keys of parameters.
         prefix: String,
     },
-    /// The node is one result of a call. The only operand of the node is the call.
+    /// The only operand is the call.
     Result {
         index: usize,
     },
@@ -70,16 +64,15 @@ impl NodeKind {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
     pub kind: NodeKind,
-    /// The types of the node's results. A node that is a call has one type for each result, and any
-    /// other node has one type.
+    /// One type, or one for each result of a call.
     pub types: Vec<TensorType>,
-    /// The names of the tensor's axes; the list is empty if the names are unknown.
+    /// Empty if unknown.
     pub axes: Vec<AxisName>,
     pub provenance: Provenance,
 }
 
 impl Node {
-    /// The type of the node's result, if the node is not a call.
+    /// Not for calls.
     pub fn ty(&self) -> &TensorType {
         &self.types[0]
     }
@@ -88,7 +81,7 @@ impl Node {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Output {
     pub name: String,
-    /// The role of the result, if the function is an entry point.
+    /// Of entry points.
     pub role: Role,
     pub node: NodeId,
 }
@@ -99,17 +92,14 @@ impl Output {
     }
 }
 
-/// A function of a trace: its arguments, a DAG of nodes, and its results.
 #[derive(Clone, Debug)]
 pub struct Function {
     pub name: String,
-    /// The prefix of parameter keys in the function, such as `model.layers.*`; each call of the
-    /// function replaces this prefix by another prefix. For an entry point, the prefix is empty.
+    /// The prefix of parameter keys, such as `model.layers.*`, which calls replace; empty for entry points.
     pub prefix: String,
     pub outputs: Vec<Output>,
-    /// The nodes of the function as a directed graph. The weight of an edge in this graph is the
-    /// position of the operand in the operand list. The position is necessary because the crate
-    /// petgraph lists edges in reverse order of insertion.
+    /// An edge's weight is the operand's position, because petgraph lists edges in reverse order of
+    /// insertion.
     graph: DiGraph<Node, u32>,
 }
 
@@ -126,8 +116,7 @@ impl Function {
         Self { name: name.into(), prefix: prefix.into(), outputs: Vec::new(), graph: DiGraph::new() }
     }
 
-    /// Appends a node. The function must already contain the operands of the node, so that the
-    /// order of nodes is topological.
+    /// The operands must exist already, so that the order of nodes is topological.
     pub fn push(&mut self, node: Node, operands: &[NodeId]) -> NodeId {
         let id = self.graph.add_node(node);
         for (position, &operand) in operands.iter().enumerate() {
@@ -144,7 +133,7 @@ impl Function {
         self.len() == 0
     }
 
-    /// All nodes of the function. In the list of nodes, the operands of a node come before the node.
+    /// Operands come before their node.
     pub fn ids(&self) -> impl DoubleEndedIterator<Item = NodeId> + use<> {
         (0..self.len()).map(NodeId::new)
     }
@@ -153,17 +142,15 @@ impl Function {
         &self.graph[id]
     }
 
-    /// Returns a mutable reference to a node, which you can use to rename the node.
     pub fn node_mut(&mut self, id: NodeId) -> &mut Node {
         &mut self.graph[id]
     }
 
-    /// Whether the closure `is_like` returns true for any operand of a node.
     pub fn any_operand(&self, id: NodeId, is_like: impl FnMut(NodeId) -> bool) -> bool {
         self.graph.neighbors_directed(id, Incoming).any(is_like)
     }
 
-    /// Returns the operands of a node, in the order of the operation's operands.
+    /// In the operation's order.
     pub fn operands(&self, id: NodeId) -> Vec<NodeId> {
         let edges = self.graph.edges_directed(id, Incoming);
         let mut operands = vec![NodeId::end(); edges.clone().count()];
@@ -171,15 +158,13 @@ impl Function {
         operands
     }
 
-    /// Returns the operand positions that are stored at the edges to a node, in ascending order. In
-    /// a valid function, the operand positions of each node are 0, 1, ….
+    /// The positions at the edges to a node, ascending. In a valid function they are 0, 1, ….
     pub(crate) fn positions(&self, id: NodeId) -> Vec<u32> {
         let mut positions: Vec<u32> = self.graph.edges_directed(id, Incoming).map(|e| *e.weight()).collect();
         positions.sort_unstable();
         positions
     }
 
-    /// The names and types of the arguments, in order.
     pub fn inputs(&self) -> Vec<(&str, &TensorType)> {
         let mut inputs: Vec<_> = self
             .ids()
@@ -204,7 +189,7 @@ impl Function {
         })
     }
 
-    /// Returns, for each node, whether a result of the function depends on the node.
+    /// For each node, whether a result depends on it.
     pub fn live(&self) -> Vec<bool> {
         let mut live = vec![false; self.len()];
         self.outputs.iter().for_each(|o| live[o.node.index()] = true);
@@ -218,7 +203,6 @@ impl Function {
 }
 
 impl Function {
-    /// Returns the types and roles of the arguments and results of the function.
     pub fn signature(&self) -> Signature {
         let argument = |name: &str, role, id| {
             let node = self.node(id);
@@ -264,7 +248,6 @@ pub struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    /// Appends an operation.
     pub fn op(&mut self, op: impl Into<Op>, operands: &[NodeId]) -> Result<NodeId, InferError> {
         let op = op.into();
         let types: Vec<&TensorType> = operands.iter().map(|&o| self.function.node(o).ty()).collect();

@@ -9,7 +9,6 @@ use ops::{ElementType, InferError, Literal};
 use crate::{Builder, NodeId};
 
 impl Builder<'_> {
-    /// Appends an operation for an elementwise function of one operand.
     pub fn unary(&mut self, kind: UnaryKind, x: NodeId) -> Result<NodeId, InferError> {
         self.op(Unary { kind }, &[x])
     }
@@ -19,14 +18,12 @@ impl Builder<'_> {
         self.op(Binary { kind }, &[a, b])
     }
 
-    /// Appends a tensor in which every element is `value`, with the type of `like`.
     pub fn splat(&mut self, like: NodeId, value: f64) -> Result<NodeId, InferError> {
         let value = Literal::splat(self.ty(like).clone(), value);
         self.op(Constant { value }, &[])
     }
 
-    /// Appends an operation for an elementwise function whose left operand is `x` and whose right
-    /// operand is the number `value`.
+    /// `x` is the left operand.
     pub fn with_scalar(&mut self, kind: BinaryKind, x: NodeId, value: f64) -> Result<NodeId, InferError> {
         let value = self.splat(x, value)?;
         self.binary(kind, x, value)
@@ -40,7 +37,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Appends a reduction of `x` along the axis `axis`, and repeats the result along this axis.
+    /// Reduces along `axis`, and repeats the result along it.
     pub fn reduced_along(&mut self, kind: ReduceKind, x: NodeId, axis: usize) -> Result<NodeId, InferError> {
         let shape = self.ty(x).shape.clone();
         let axes = (0..shape.len()).filter(|&a| a != axis).collect();
@@ -72,8 +69,8 @@ pub fn silu(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     b.convert(product, element)
 }
 
-/// Applies an activation function to the first half of the last axis, and multiplies the result by the second
-/// half. Use this function if a single matmul computes the gate and the up projection together.
+/// Activates the first half of the last axis, and multiplies by the second: for one matmul of gate and up
+/// projection.
 pub fn gated(
     b: &mut Builder<'_>,
     halves: NodeId,
@@ -119,8 +116,6 @@ pub fn gelu(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     b.convert(product, element)
 }
 
-/// Splits `x` along `axis` into pieces of the given lengths. Each piece is the result of a `narrow`
-/// operation.
 pub fn split(
     b: &mut Builder<'_>,
     x: NodeId,

@@ -5,9 +5,8 @@ use std::collections::HashMap;
 use crate::{Function, Node, NodeId, NodeKind, Output, Provenance, Trace, resolve_key};
 
 impl Trace {
-    /// Returns a trace with the same entry points, in which the body of the called function replaces each
-    /// call. In the inlined trace, the number of parameters and field paths and the length of the text grow
-    /// with the number of layers. Each entry point still has one node for each weight.
+    /// The same entry points without calls. Parameters, field paths and text grow with the number of layers;
+    /// each entry point still has one node per weight.
     pub fn inlined(&self) -> Self {
         let inlined = |function: &Function| {
             let into = Function::new(function.name.clone(), "");
@@ -30,9 +29,8 @@ struct Inliner<'a> {
 }
 
 impl Inliner<'_> {
-    /// Appends the nodes of a function, and returns the nodes of the function's results. In the keys of
-    /// parameters, `prefix` replaces the prefix that the function declares. The nodes `arguments` replace the
-    /// inputs of the function. If `arguments` is `None`, the inputs stay inputs.
+    /// Returns the nodes of the results. `prefix` replaces the declared prefix, and `arguments` the inputs,
+    /// which stay inputs for `None`.
     fn body(&mut self, function: &Function, prefix: &str, arguments: Option<&[NodeId]>) -> Vec<NodeId> {
         // The new nodes for each old node: several nodes for a call, one node otherwise.
         let mut values: Vec<Vec<NodeId>> = Vec::with_capacity(function.len());

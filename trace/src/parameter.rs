@@ -24,28 +24,24 @@ use ops::{Form, InferError, Op, ParseError, Reader, TensorType, Value, print_str
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Parameter {
-    /// The key under which the archive stores the weight. If the weight has no recipe, the weight
-    /// has the same key in the checkpoint and in the archive.
+    /// The key in the archive and, without a recipe, in the checkpoint.
     pub key: String,
     pub ty: TensorType,
-    /// The recipe that computes the weight from tensors of the checkpoint; `None` if the weight
-    /// itself is a tensor of the checkpoint.
+    /// Computes the weight from tensors of the checkpoint; `None` if it is itself one.
     pub recipe: Option<Arc<Recipe>>,
 }
 
 /// A recipe: a computation that the crate `bake` runs once, when it writes the archive.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Recipe {
-    /// The recipe is a tensor of the checkpoint: its key, and the type that the network declares.
+    /// Key, and the type that the network declares.
     Source(String, TensorType),
     Op(Op, Vec<Recipe>),
 }
 
-/// The largest number of nested operations in the text of a recipe. The simplification creates
-/// recipes with about ten nested operations.
+/// The most nested operations in the text. The simplification creates about ten.
 const DEEPEST: usize = 256;
 
-/// Returns the key that a parameter has in a call which replaces `prefix` by `replacement`.
 pub fn resolve_key(key: &str, prefix: &str, replacement: &str) -> String {
     match key.strip_prefix(prefix) {
         Some(rest) if !prefix.is_empty() && (rest.is_empty() || rest.starts_with('.')) => {
@@ -55,20 +51,18 @@ pub fn resolve_key(key: &str, prefix: &str, replacement: &str) -> String {
     }
 }
 
-/// Returns the tensor-name pattern for the key of a parameter. In the tensor-name pattern, `*`
-/// replaces each index of a list. For example, `model.layers.3.mlp` becomes `model.layers.*.mlp`.
+/// Each list index becomes `*`: `model.layers.3.mlp` gives `model.layers.*.mlp`.
 pub fn key_pattern(key: &str) -> String {
     let part = |part| if str::parse::<usize>(part).is_ok() { "*" } else { part };
     key.split('.').map(part).collect::<Vec<_>>().join(".")
 }
 
 impl Parameter {
-    /// Creates a parameter that is a tensor of the checkpoint and has no recipe.
     pub fn new(key: impl Into<String>, ty: TensorType) -> Self {
         Self { key: key.into(), ty, recipe: None }
     }
 
-    /// Creates a parameter for a matrix that the checkpoint stores in transposed order.
+    /// The checkpoint stores the matrix transposed.
     pub fn transposed(key: impl Into<String>, ty: TensorType) -> Result<Self, InferError> {
         let key = key.into();
         let stored = TensorType::new(ty.element, ty.shape.iter().rev().copied().collect::<Vec<_>>());
@@ -76,8 +70,7 @@ impl Parameter {
         Self::derived(key, Recipe::Op(Permute { order: vec![1, 0] }.into(), vec![source]))
     }
 
-    /// Creates a parameter whose slices along the first axis are separate tensors in the
-    /// checkpoint. The key of a slice is `pattern` with the index of the slice in place of `*`.
+    /// Slices along the first axis are separate tensors, whose keys are `pattern` with the index for `*`.
     pub fn stacked(pattern: impl Into<String>, ty: TensorType) -> Result<Self, InferError> {
         let pattern = pattern.into();
         let Some((&count, slice)) = ty.shape.split_first() else {
@@ -97,12 +90,10 @@ impl Parameter {
         Self::derived(pattern, recipe)
     }
 
-    /// Creates a parameter that a recipe computes.
     pub fn derived(key: impl Into<String>, recipe: Recipe) -> Result<Self, InferError> {
         Ok(Self { key: key.into(), ty: recipe.ty()?, recipe: Some(Arc::new(recipe)) })
     }
 
-    /// Returns the parameter as it is in a call which replaces `prefix` by `replacement`.
     pub fn resolved(&self, prefix: &str, replacement: &str) -> Self {
         Self {
             key: resolve_key(&self.key, prefix, replacement),
@@ -116,8 +107,7 @@ impl Parameter {
         matches!(self.recipe.as_deref(), Some(Recipe::Op(Op::Pack(_), _)))
     }
 
-    /// Returns the key and the type of every tensor of the checkpoint that the recipe reads. If the
-    /// recipe reads a tensor twice, the list contains the tensor twice.
+    /// The checkpoint's tensors in the recipe, with repetitions.
     pub fn sources(&self) -> Vec<(&str, &TensorType)> {
         match &self.recipe {
             None => vec![(&self.key, &self.ty)],
@@ -125,7 +115,6 @@ impl Parameter {
         }
     }
 
-    /// Computes the value of the parameter from the values of the checkpoint's tensors.
     pub fn value(&self, of: &dyn Fn(&str) -> Option<Value>) -> Result<Value, (String, TensorType)> {
         match &self.recipe {
             None => source(&self.key, &self.ty, of),
@@ -143,9 +132,8 @@ fn source(
 }
 
 impl Recipe {
-    /// Whether a recipe may contain the operation `op` with operands of the given types. The crate
-    /// `bake` must be able to compute the result of the operation in pieces, and to read only a
-    /// bounded part of the operands for each piece.
+    /// Whether a recipe may contain `op`: `bake` computes the result in pieces, each from a bounded part of
+    /// the operands.
     pub fn can(op: &Op, operands: &[&TensorType]) -> bool {
         op.bakes() && operands.iter().all(|ty| ty.element.is_float())
     }
@@ -157,7 +145,6 @@ impl Recipe {
         }
     }
 
-    /// Returns the type of the recipe's result.
     pub fn ty(&self) -> Result<TensorType, InferError> {
         match self {
             Self::Source(_, ty) => Ok(ty.clone()),
@@ -236,7 +223,6 @@ impl Recipe {
         }
     }
 
-    /// Parses a recipe from the text that [`Recipe::print`] appends.
     pub fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
         Self::parse_within(reader, DEEPEST)
     }

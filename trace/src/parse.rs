@@ -35,8 +35,7 @@ impl FromStr for Trace {
 
 struct Parser<'a> {
     reader: Reader<'a>,
-    /// The field paths and file names that the parser has read in the text. The parser stores each
-    /// path and each file name only once, because the text repeats them often.
+    /// Paths and files that were read: the text repeats them often.
     strings: HashMap<String, Arc<str>>,
 }
 

@@ -38,8 +38,8 @@ impl fmt::Display for Trace {
 }
 
 impl Trace {
-    /// Appends the line for a node, for example `  %7 = linear (%5, %6) : bf16[1,1,64] {B,S,D} from
-    /// "model.layers.*.mlp.up_proj" at "models/src/llama.rs":61`.
+    /// For example `  %7 = linear (%5, %6) : bf16[1,1,64] {B,S,D} from "model.layers.*.mlp.up_proj" at
+    /// "models/src/llama.rs":61`.
     fn print_node(&self, function: &Function, id: NodeId, out: &mut String) {
         let node = function.node(id);
         let _ = write!(out, "  %{} = ", id.index());

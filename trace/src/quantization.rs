@@ -10,24 +10,21 @@ use ops::{TensorType, WeightFormat};
 
 use crate::{Parameter, key_pattern};
 
-/// The storage formats of the weights that matmuls read. Norms, biases, and matrices with fewer
-/// outputs than the 16 rows of a panel always have the element type of the network.
+/// How matmul weights are stored. Norms, biases, and matrices with fewer outputs than a panel's 16 rows keep
+/// the network's element type.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Quantization {
-    /// The archive stores all weights in the element type of the network.
+    /// All weights in the element type of the network.
     #[default]
     Computed,
     All(WeightFormat),
-    /// The archive stores matmul weights in the given format, but stores the output head and the
-    /// value matrices in 8 bits.
+    /// The given format, except the output head and the value matrices, which have 8 bits.
     Mixed(WeightFormat),
     /// Each tensor-name pattern selects the storage format of the matching weights, as in a
     /// quantized checkpoint, and the name of a tensor selects the format of this tensor. Weights
     /// that match nothing keep the element type of the network.
     ByKey(Arc<BTreeMap<String, WeightFormat>>),
-    /// The map `formats` contains a storage format for each tensor-name pattern, where `None`
-    /// selects the element type of the network. The choice `base` selects the storage format of the
-    /// weights that match no pattern.
+    /// By tensor-name pattern, where `None` is the network's element type; `base` for the others.
     Mapped {
         base: Box<Quantization>,
         formats: Arc<BTreeMap<String, Option<WeightFormat>>>,
@@ -35,8 +32,7 @@ pub enum Quantization {
 }
 
 impl Quantization {
-    /// Selects the storage formats of weights by tensor-name patterns. An empty map selects the
-    /// element type of the network for all weights.
+    /// An empty map keeps the network's element type.
     pub fn by_key(formats: BTreeMap<String, WeightFormat>) -> Self {
         if formats.is_empty() { Self::Computed } else { Self::ByKey(Arc::new(formats)) }
     }
@@ -46,9 +42,7 @@ impl Quantization {
         Self::Mapped { base: Box::new(base), formats: Arc::new(formats) }
     }
 
-    /// Selects the same storage format for all matrices, including the output head. With a mixed
-    /// format, a network that consists of a single matmul would store its matrix in 8 bits, because
-    /// the matrix is the output head.
+    /// One format for all matrices, the output head included. A network of one matmul is its own output head.
     #[must_use]
     pub fn pure(&self) -> Self {
         match self {
@@ -57,14 +51,12 @@ impl Quantization {
         }
     }
 
-    /// Whether any weights of the program are rounded. Either Tracewright rounds the weights, or
-    /// the checkpoint contains rounded weights.
+    /// Whether weights are rounded, by Tracewright or in the checkpoint.
     pub fn rounds(&self) -> bool {
         *self != Self::Computed
     }
 
-    /// Returns the storage format for each tensor-name pattern. The map is empty if you did not
-    /// select storage formats by tensor-name pattern.
+    /// Empty unless formats were selected by pattern.
     pub fn formats(&self) -> Arc<BTreeMap<String, WeightFormat>> {
         match self {
             Self::ByKey(formats) => formats.clone(),
@@ -72,8 +64,7 @@ impl Quantization {
         }
     }
 
-    /// Returns the storage format of a parameter; `None` if the archive stores the parameter in the
-    /// element type of the network.
+    /// `None` for the network's element type.
     ///
     /// # Panics
     /// Panics if the choice depends on the network, and was not resolved.
@@ -107,8 +98,7 @@ impl From<Option<WeightFormat>> for Quantization {
     }
 }
 
-/// Prints the name of the storage format as you write it for the flag `--quant`. `q4` is a mixed
-/// storage format, and `q4:pure` stores every matrix in q4.
+/// As for `--quant`: `q4` is mixed, and `q4:pure` stores every matrix in q4.
 impl fmt::Display for Quantization {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -7,48 +7,34 @@ use ops::{Attribute as _, ElementType, ParseError, Reader, TensorType};
 use crate::axis::AxisName;
 use crate::state::{Part, StateName};
 
-/// The role of an argument or a result of an entry point. The role tells the code that runs a
-/// program which kind of data the argument or the result contains.
+/// The kind of data in an argument or result of an entry point.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
     /// The argument or the result has no special role for the code that runs the program.
     #[default]
     Plain,
-    /// The argument contains the ids of the new tokens, `i32[B,S]`. A call of the entry point has S
-    /// new tokens for each sequence.
+    /// The ids of S new tokens per sequence, `i32[B,S]`.
     Tokens,
-    /// The argument contains vectors `[B,S,D]` that replace the embeddings of tokens. The argument
-    /// has S vectors for each sequence.
+    /// Vectors `[B,S,D]` in place of the embeddings of tokens.
     Features,
-    /// The argument contains the number of tokens that each sequence already has. The number of
-    /// earlier tokens is also the position of the sequence's first new token. The argument has the
-    /// type `i32[]` for a single sequence, and otherwise `i32[B]`.
+    /// The tokens that each sequence already has, which is the position of its first new one: `i32[]` for a
+    /// single sequence, otherwise `i32[B]`.
     Start {
-        /// The largest number of tokens that a sequence can have in the program.
+        /// The most tokens of a sequence.
         context: usize,
     },
-    /// The argument contains the number of real tokens among the S new tokens of a sequence, from 0
-    /// to S. The new tokens that follow the real tokens are padding. The argument has the type
-    /// `i32[]` for a single sequence, and otherwise `i32[B]`.
+    /// The real tokens among the S new ones, 0 to S; padding follows. `i32[]` for a single sequence,
+    /// otherwise `i32[B]`.
     Count,
-    /// The argument is 1 for a sequence that has more than `original` tokens, and 0 for a shorter
-    /// sequence. The state of a sequence is only valid with the value that computed the state. The
-    /// argument has the type `i32[]` for a single sequence, and otherwise `i32[B]`.
+    /// 1 for a sequence of more than `original` tokens, else 0. State is only valid with the value that
+    /// computed it. `i32[]` for a single sequence, otherwise `i32[B]`.
     Extended {
         /// The largest number of tokens in a sequence before the context was extended.
         original: usize,
     },
-    /// The argument or the result is a tensor of the state that a layer keeps between calls. As an
-    /// argument, the tensor contains the state before the call; as a result, the tensor contains
-    /// the state after the call.
-    State {
-        layer: usize,
-        /// The name of the state tensor, and the kind of state.
-        part: Part,
-    },
-    /// The tensor is the output of an encoder, which a layer reads. The entry point that runs the
-    /// encoder returns the tensor as a result. All entry points that do not run the encoder take
-    /// the tensor as an argument.
+    /// State that a layer keeps between calls: before the call as an argument, after it as a result.
+    State { layer: usize, part: Part },
+    /// The output of an encoder: a result of the entry point that runs it, and an argument of the others.
     Memory {
         layer: usize,
         /// The name of the tensor, which is unique among the encoder outputs that the layer reads.
@@ -65,12 +51,10 @@ pub enum Role {
     /// The result contains the hidden states from which the network computes logits, as `f32[B,S,D]`.
     /// The hidden states are the output of the norm after the last layer.
     Hidden,
-    /// The result contains the logits of all tokens in the vocabulary. The result has the type `f32[B,V]` for
-    /// the logits after the last real token, or `f32[B,S,V]` for the logits after each new token.
+    /// `f32[B,V]` after the last real token, or `f32[B,S,V]` after each new token.
     Logits,
-    /// The result contains the token with the largest logit; among tokens with equal logits, the
-    /// token with the lowest id. The result has the type `i32[B]` for the token after the last real
-    /// token, or `i32[B,S]` for a token after each new token.
+    /// The largest logit's token, the lowest id of equal ones: `i32[B]` after the last real token, or
+    /// `i32[B,S]` after each new token.
     Token,
     /// The result contains the embedding of each text in the batch, as `f32[B,O]`.
     Embedding,
@@ -157,14 +141,13 @@ pub struct Argument {
     pub name: String,
     pub role: Role,
     pub ty: TensorType,
-    /// The names of the tensor's axes; the list is empty if the names are unknown.
+    /// Empty if unknown.
     pub axes: Vec<AxisName>,
 }
 
 impl Argument {
-    /// Whether the caller passes the argument as an `i32` in host memory. The host computes the
-    /// offsets of slices from `start` and `count`. In device memory, the host would have to copy
-    /// them from the device in every call.
+    /// Whether the caller passes an `i32` in host memory. The host computes offsets of slices from `start`
+    /// and `count`, and would have to copy them from the device in every call.
     pub fn is_host_scalar(&self) -> bool {
         let position = matches!(self.role, Role::Start { .. } | Role::Count | Role::Extended { .. });
         position && self.ty.rank() == 0 && self.ty.element == ElementType::I32

@@ -33,7 +33,7 @@ use crate::{Function, FunctionId, NodeKind, Parameter};
 pub struct Trace {
     /// All functions of the program. A function can call only functions that come earlier in the list.
     pub functions: Vec<Function>,
-    /// The entry points, which are the functions that the host can call.
+    /// The functions that the host can call.
     pub entries: Vec<FunctionId>,
 }
 
@@ -44,37 +44,28 @@ pub struct ParameterConflict {
     pub key: String,
     pub first: TensorType,
     pub second: TensorType,
-    /// The keys of the parameter in the functions that declare the parameter, before a call
-    /// replaces the prefix of the keys.
+    /// The keys in the declaring functions, before calls replace their prefix.
     pub origins: BTreeSet<String>,
 }
 
-/// A parameter that a function reads, directly or through the functions that it calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Read {
-    /// The parameter, with the key that it has in the function.
     pub parameter: Parameter,
-    /// The keys of the parameter in the functions that declare the parameter, before a call
-    /// replaces the prefix of the keys.
+    /// The keys in the declaring functions, before calls replace their prefix.
     pub origins: Arc<BTreeSet<String>>,
 }
 
 /// The parameters that a trace reads, by key. Each call replaces the prefix of its parameters' keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reads {
-    /// For each function, the parameters that the function reads, directly or through the functions
-    /// that it calls.
     pub functions: Vec<BTreeMap<String, Read>>,
-    /// The parameters that at least one entry point reads.
     pub entries: BTreeMap<String, Read>,
 }
 
-/// The number of functions, nodes and parameters in a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub functions: usize,
-    /// The number of nodes in all functions of the trace. The number includes the nodes of a
-    /// function only once, even if several calls use the function.
+    /// Each function counts once, however often it is called.
     pub nodes: usize,
     pub parameters: usize,
     pub parameter_elements: usize,
@@ -120,7 +111,6 @@ impl Trace {
         Self { functions, entries }
     }
 
-    /// The parameters that each function and each entry point reads.
     pub fn reads(&self) -> Result<Reads, ParameterConflict> {
         // The loop resolves the parameters of each function once. Each caller then renames them.
         let mut of: Vec<BTreeMap<String, Read>> = Vec::with_capacity(self.functions.len());
@@ -148,13 +138,11 @@ impl Trace {
         Ok(Reads { functions: of, entries })
     }
 
-    /// Returns every parameter that at least one entry point reads, sorted by key. Each call
-    /// replaces the prefix of its parameters' keys.
+    /// Sorted by key, with the prefixes that calls set.
     pub fn parameters(&self) -> Result<Vec<Parameter>, ParameterConflict> {
         Ok(self.reads()?.entries.into_values().map(|read| read.parameter).collect())
     }
 
-    /// Returns the number of functions, nodes and parameters in the trace.
     pub fn counts(&self) -> Result<Counts, ParameterConflict> {
         let parameters = self.parameters()?;
         Ok(Counts {

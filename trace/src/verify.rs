@@ -4,10 +4,8 @@ use ops::{InferError, TensorType};
 
 use crate::{Argument, Function, NodeId, NodeKind, ParameterConflict, Provenance, Role, Signature, Trace};
 
-/// The reason why a trace is not valid.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum VerifyError {
-    /// An operation rejects the types of its operands.
     #[error("the node %{node} of `{function}` ({}, {}:{}) is not valid", .provenance.path, .provenance.file, .provenance.line)]
     Infer {
         function: String,
@@ -16,7 +14,6 @@ pub enum VerifyError {
         provenance: Provenance,
         source: Box<InferError>,
     },
-    /// The type of a node differs from the type that the node's operation returns.
     #[error("the node %{node} of `{function}` ({}, {}:{}) has the type `{found}`, expected `{expected}`",
         .provenance.path, .provenance.file, .provenance.line)]
     Type {
@@ -29,21 +26,17 @@ pub enum VerifyError {
     },
     #[error("the node %{node} of `{function}`: {what}")]
     Structure { function: String, node: usize, what: &'static str },
-    /// Two functions have the same name.
     #[error("two functions have the name `{0}`")]
     DuplicateFunction(String),
-    /// An entry point reads the output of an encoder, but no entry point returns this output with
-    /// the same type.
+    /// No entry point returns an encoder's output of this type.
     #[error("the entry point `{reader}` reads `{memory}`, {}", other_filler(.filler))]
     Memory {
         /// The entry point that reads the encoder's output.
         reader: String,
         memory: String,
-        /// The entry point that returns the output with a different type, and the type that this
-        /// entry point returns.
+        /// The entry point that returns it with another type, and that type.
         filler: Option<(String, String)>,
     },
-    /// The trace declares a parameter with two different types.
     #[error(transparent)]
     Parameter(#[from] ParameterConflict),
 }
@@ -56,8 +49,7 @@ fn other_filler(filler: &Option<(String, String)>) -> String {
 }
 
 impl Trace {
-    /// Checks all properties on which later compilation stages rely: types, operand indices, the
-    /// order of nodes, calls, names.
+    /// Checks what later stages rely on: types, operand indices, the order of nodes, calls, names.
     pub fn verify(&self) -> Result<(), VerifyError> {
         for (i, function) in self.functions.iter().enumerate() {
             if self.functions[..i].iter().any(|f| f.name == function.name) {
@@ -92,8 +84,7 @@ impl Trace {
         self.verify_memory()
     }
 
-    /// Verifies that another entry point returns each encoder output that an entry point reads,
-    /// with the same type.
+    /// Each encoder output that is read must be returned by another entry point with the same type.
     fn verify_memory(&self) -> Result<(), VerifyError> {
         let entries: Vec<Signature> = self.entries.iter().map(|&id| self.function(id).signature()).collect();
         let is_memory = |argument: &&Argument| matches!(argument.role, Role::Memory { .. });

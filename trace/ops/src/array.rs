@@ -3,7 +3,6 @@
 use crate::{ElementType, TensorType, Value};
 use half::{bf16, f16};
 
-/// A type of number that an [`Array`] can contain.
 pub trait Number: Copy {
     const TYPE: ElementType;
     /// Appends the bytes of the number in little-endian order to a buffer.
@@ -44,7 +43,6 @@ pub struct Array {
     bytes: Vec<u8>,
 }
 
-/// The array has another number of elements than its shape requires.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArrayError {
     #[error("the array has {found} numbers, expected {expected} for the shape {shape:?}")]
@@ -54,13 +52,11 @@ pub enum ArrayError {
         array's own element type"
     )]
     Element { ty: TensorType, asked: ElementType },
-    /// The number of axis names differs from the number of axes.
     #[error("the names of the axes are {names:?}, expected one name for each axis of {ty}")]
     Axes { ty: TensorType, names: Vec<String> },
 }
 
 impl Array {
-    /// Creates an array from its numbers in row-major order.
     pub fn from_slice<T: Number>(numbers: &[T], shape: impl Into<Vec<usize>>) -> Result<Self, ArrayError> {
         let ty = TensorType::new(T::TYPE, shape.into());
         if ty.count() != numbers.len() {
@@ -72,8 +68,7 @@ impl Array {
         Ok(Self { ty, axes: Vec::new(), bytes })
     }
 
-    /// Sets the names of the axes. When you call a program with the array, Tracewright compares the
-    /// names with the axis names that the network declares.
+    /// Calls compare the names with those that the network declares.
     pub fn with_axes(mut self, names: &[&str]) -> Result<Self, ArrayError> {
         self.axes = names.iter().map(|name| (*name).to_owned()).collect();
         match self.axes.len() == self.ty.rank() {
@@ -82,10 +77,6 @@ impl Array {
         }
     }
 
-    /// Creates an array from its little-endian bytes.
-    ///
-    /// # Panics
-    /// Panics if the length of `bytes` differs from `ty.bytes()`.
     pub fn from_bytes(ty: TensorType, axes: Vec<String>, bytes: Vec<u8>) -> Self {
         assert_eq!(bytes.len(), ty.bytes(), "storage of {ty}");
         Self { ty, axes, bytes }
@@ -95,7 +86,6 @@ impl Array {
         &self.ty
     }
 
-    /// The names of the axes; the list is empty if the axes have no names.
     pub fn axes(&self) -> &[String] {
         &self.axes
     }
@@ -104,7 +94,6 @@ impl Array {
         &self.bytes
     }
 
-    /// Returns the numbers of the array in row-major order.
     pub fn to_vec<T: Number>(&self) -> Result<Vec<T>, ArrayError> {
         match T::TYPE == self.ty.element {
             true => Ok(self.bytes.chunks_exact(size_of::<T>()).map(T::read).collect()),
@@ -114,7 +103,6 @@ impl Array {
 }
 
 impl From<&Value> for Array {
-    /// Converts a Rust value to an array without axis names.
     fn from(value: &Value) -> Self {
         Self { ty: value.ty.clone(), axes: Vec::new(), bytes: value.to_bytes() }
     }

@@ -30,7 +30,6 @@ pub enum WeightUse {
     Stack,
 }
 
-/// The type of an operand, and other properties of the operand that the cost model needs.
 #[derive(Clone, Copy, Debug)]
 pub struct CostOperand<'a> {
     pub ty: &'a TensorType,
@@ -44,14 +43,12 @@ pub struct OpWork {
     pub bytes: f64,
     /// The number of multiplications, additions and elementary functions.
     pub flops: f64,
-    /// The number of kernel launches that the operation needs. The number of launches is a fraction
-    /// if the compiler often fuses the operation with a neighbouring operation.
+    /// Kernel launches; a fraction if the compiler often fuses the operation with a neighbour.
     pub dispatches: f64,
 }
 
 impl OpWork {
-    /// The operation costs nothing: the operation's result is a view, or a value that the compiler
-    /// recomputes wherever another operation reads it.
+    /// The result is a view, or recomputed wherever another operation reads it.
     pub const FREE: Self = Self { bytes: 0.0, flops: 0.0, dispatches: 0.0 };
 
     /// Returns the cost of an operation, if the compiler fuses it with the operation that reads its result.
@@ -59,7 +56,6 @@ impl OpWork {
         Self { flops, ..Self::FREE }
     }
 
-    /// The cost of an operation that only reads and stores a value.
     pub fn copy(ty: &TensorType) -> Self {
         Self { bytes: 2.0 * ty.bytes() as f64, flops: 0.0, dispatches: 0.2 }
     }
@@ -71,12 +67,11 @@ impl OpWork {
         Self { bytes: (read + ty.bytes()) as f64, flops, dispatches: 1.0 }
     }
 
-    /// Returns the cost of a matmul in which each element of the result is a sum of `contracted` products.
+    /// Each element of the result is a sum of `contracted` products.
     pub fn matmul(operands: &[CostOperand<'_>], ty: &TensorType, contracted: usize) -> Self {
         Self::kernel(operands, ty, 2.0 * ty.count() as f64 * contracted as f64)
     }
 
-    /// Returns the usual cost of an operation of the given class.
     pub(crate) fn usual(class: OpClass, operands: &[CostOperand<'_>], ty: &TensorType) -> Self {
         let count = ty.count() as f64;
         let elements = |at: usize| operands[at].ty.count() as f64;
@@ -101,31 +96,25 @@ impl OpWork {
 /// The loops that compute an operation, and the loop for each axis of the operands and of the result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IterationSpace {
-    /// For each operand and each of its axes, the loop over this axis; `None` if the index along
-    /// the axis is not the index of a loop.
+    /// For each axis of each operand, its loop; `None` if the index along it is no loop's.
     pub operands: Vec<Vec<Option<usize>>>,
     /// For each axis of the result, the loop over this axis.
     pub result: Vec<Option<usize>>,
-    /// The number of loops that compute the operation. If a loop belongs to no axis of the result,
-    /// the operation sums over this loop.
+    /// The loops; one that belongs to no axis of the result is a sum.
     pub count: usize,
 }
 
 impl IterationSpace {
-    /// Creates one loop for each axis of the result. `operands` contains the loop for each axis of
-    /// the operands.
     pub fn of_result(operands: Vec<Vec<Option<usize>>>, ty: &TensorType) -> Self {
         Self { operands, result: same(ty.rank()), count: ty.rank() }
     }
 
-    /// Returns the loops of an operation that reads every operand at the same index at which it
-    /// stores the result.
+    /// Every operand is read at the index of the result.
     pub fn aligned(operands: &[&TensorType], ty: &TensorType) -> Self {
         Self::of_result(operands.iter().map(|operand| same(operand.rank())).collect(), ty)
     }
 
-    /// Like [`aligned`](Self::aligned), but along the given axis, the operation reads the operands
-    /// at indices that differ from the result's index.
+    /// Like [`aligned`](Self::aligned), except that operands are read at other indices along `axis`.
     pub fn aligned_but(axis: usize, operands: &[&TensorType], ty: &TensorType) -> Self {
         let mut space = Self::aligned(operands, ty);
         // A slice also has an index as an operand, which has no axes.
@@ -133,13 +122,11 @@ impl IterationSpace {
         space
     }
 
-    /// Returns the loops of an operation for which no axis of an operand has a loop.
     pub fn opaque(operands: &[&TensorType], ty: &TensorType) -> Self {
         Self::of_result(operands.iter().map(|operand| vec![None; operand.rank()]).collect(), ty)
     }
 }
 
-/// Returns the loop with the index `i` for each axis `i`.
 pub(crate) fn same(rank: usize) -> Vec<Option<usize>> {
     (0..rank).map(Some).collect()
 }

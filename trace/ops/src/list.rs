@@ -2,15 +2,13 @@
 
 use crate::Example;
 
-/// The documentation of an operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Documented {
-    /// The name of the operation in the text form of traces.
     pub name: &'static str,
     pub rust: &'static str,
     pub module: &'static str,
     pub doc: &'static [&'static str],
-    /// The attributes of the operation, each with the lines of its documentation.
+    /// Attributes, each with the lines of its documentation.
     pub fields: &'static [(&'static str, &'static [&'static str])],
     pub examples: &'static [Example],
 }
@@ -25,8 +23,7 @@ macro_rules! operations {
         archive { $($archive_file:ident::$archive:ident,)* }
         kernels { $($kernel_file:ident::$kernel:ident,)* }
     ) => {
-        /// Calls a macro with a list of `name::Operation`. The list contains each composite
-        /// operation that is an elementwise function of one float tensor.
+        /// Calls a macro with the `name::Operation` of each composite function of one float tensor.
         #[macro_export]
         macro_rules! float_functions {
             ($dollar then:ident) => { $dollar then! { $($function::$map,)* } };
@@ -47,25 +44,21 @@ macro_rules! operations {
         archive { $($archive_file:ident::$archive:ident,)* }
         kernels { $($kernel_file:ident::$kernel:ident,)* }
     ) => {
-        /// Describes whether StableHLO, a converter, a compiler's dialect or the crate `bake`
-        /// computes an operation.
+        /// Who computes an operation.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Form<'a> {
             /// The operation is a single StableHLO statement.
             Primitive,
             /// A converter expands the operation to primitive operations.
             Composite(Composite<'a>),
-            /// The operation belongs to the dialect of one compiler, and replaces a composite
-            /// operation in programs for this compiler.
+            /// In the dialect of one compiler, in place of a composite operation.
             Idiom(Idiom<'a>),
-            /// The crate `bake` computes the operation when it writes an archive. No compiled
-            /// program contains an operation that `bake` computes.
+            /// Computed by `bake` when it writes an archive; in no compiled program.
             Archive(LayoutOp<'a>),
             Kernel,
         }
 
-        /// A composite operation. The list of composite operations is closed, so every composite
-        /// operation has a converter.
+        /// A closed list, so that every one has a converter.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Composite<'a> {
             $(#[doc = concat!("See [`", stringify!($composite), "`].")] $composite(&'a $composite)),*
@@ -77,7 +70,6 @@ macro_rules! operations {
             $(#[doc = concat!("See [`", stringify!($archive), "`].")] $archive(&'a $archive)),*
         }
 
-        /// An operation that belongs to the dialect of one compiler.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Idiom<'a> {
             $(#[doc = concat!("See [`", stringify!($idiom), "`].")] $idiom(&'a $idiom)),*
@@ -116,27 +108,22 @@ macro_rules! operations {
     ($($file:ident::$name:ident,)*) => {
         $(pub use $file::$name;)*
 
-        /// An operation with its attributes. The list of operations is closed, so every stage of
-        /// the compiler handles every operation.
+        /// A closed list, so that every stage of the compiler handles every operation.
         #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Op { $(#[doc = concat!("See [`", stringify!($name), "`].")] $name($name)),* }
 
         impl Op {
-            /// The names of all operations, in the order of the closed list.
             pub const NAMES: &'static [&'static str] = &[$($name::NAME),*];
 
-            /// The name of the operation in the text form of traces.
             pub fn name(&self) -> &'static str {
                 match self { $(Self::$name(_) => $name::NAME),* }
             }
 
-            /// Computes the type of the operation's result.
             pub fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {
                 match self { $(Self::$name(op) => op.infer(operands)),* }
             }
 
-            /// Evaluates the operation exactly as its definition requires. The argument `ty` is the
-            /// type that [`Op::infer`] returns for the operands' types.
+            /// Evaluates the definition exactly. `ty` is the result of [`Op::infer`].
             pub fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
                 match self { $(Self::$name(op) => op.eval(operands, ty)),* }
             }
@@ -155,8 +142,7 @@ macro_rules! operations {
                 match self { $(Self::$name(_) => $name::IS_VIEW),* }
             }
 
-            /// Whether each element of the result depends only on operand elements with the same
-            /// index, along the axes that the operand and the result have in common.
+            /// Whether each element depends only on operand elements with the same index along common axes.
             pub fn keeps_axes(&self) -> bool {
                 match self { $(Self::$name(_) => $name::KEEPS_AXES),* }
             }
@@ -171,13 +157,13 @@ macro_rules! operations {
                 match self { $(Self::$name(_) => $name::PICKS_ROWS),* }
             }
 
-            /// Whether the crate `bake` can compute the result in pieces, and reads only a bounded
-            /// part of the float operands for each piece.
+            /// Whether `bake` can compute the result in pieces, each from a bounded part of the float
+            /// operands.
             pub fn bakes(&self) -> bool {
                 match self { $(Self::$name(op) => op.bakes()),* }
             }
 
-            /// Returns a label of one or two words for the operation in diagrams.
+            /// One or two words for diagrams.
             pub fn label(&self) -> String {
                 match self { $(Self::$name(op) => op.label()),* }
             }
@@ -187,8 +173,6 @@ macro_rules! operations {
                 match self { $(Self::$name(_) => $name::WEIGHT_USE),* }
             }
 
-            /// Returns the number of bytes and arithmetic operations that the operation needs, for
-            /// a cost model.
             pub fn work(&self, operands: &[CostOperand<'_>], ty: &TensorType) -> OpWork {
                 match self { $(Self::$name(op) => op.work(operands, ty)),* }
             }
@@ -203,7 +187,6 @@ macro_rules! operations {
                 match self { $(Self::$name(op) => op.bound()),* }
             }
 
-            /// Returns the documentation of every operation, in the order of the list.
             pub fn documented() -> Vec<Documented> {
                 vec![$(Documented {
                     name: $name::NAME,
@@ -215,18 +198,15 @@ macro_rules! operations {
                 }),*]
             }
 
-            /// Returns the examples of every operation, with the operation's name.
             pub fn examples() -> Vec<(&'static str, &'static [Example])> {
                 vec![$(($name::NAME, $name::EXAMPLES)),*]
             }
 
-            /// Appends the name and the attributes of the operation to `out`.
             pub fn print(&self, out: &mut String) {
                 out.push_str(self.name());
                 match self { $(Self::$name(op) => op.print_attributes(out)),* }
             }
 
-            /// Parses an operation from the text that [`Op::print`] appends.
             pub fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
                 let mut ahead = reader.clone();
                 let name = ahead.word()?;

@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use crate::{Attribute, ElementType, ParseError, Reader, Real, TensorType, Value};
 
-/// A constant tensor whose elements are known when a trace is recorded. Two literals are equal if
-/// they have the same type and store the same content in the same representation.
+/// A constant tensor. Two are equal if type, content and representation are.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Literal {
     ty: TensorType,
@@ -15,18 +14,15 @@ pub struct Literal {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Content {
-    /// All elements of the literal have the same bit pattern. The literal stores a bit pattern and
-    /// not a number, so that a NaN keeps its payload.
+    /// The bit pattern of all elements, and not a number, so that a NaN keeps its payload.
     Splat(u32),
     /// The literal stores the bytes of all elements, little-endian and in row-major order.
     Dense(Arc<[u8]>),
-    /// The literal is a table for rotary embeddings, whose elements Tracewright computes only when they are
-    /// needed. Therefore Tracewright records a network quickly, and the text of the trace stays short.
+    /// Computed only when needed, so that recording is quick and the trace's text stays short.
     Rope(Arc<RopeTable>),
 }
 
 crate::words! {
-    /// The trigonometric function in a table for rotary embeddings.
     pub enum RopePart {
         /// The table contains cos(position · inv_freq) · scaling.
         Cos = "cos",
@@ -45,15 +41,14 @@ crate::words! {
 pub struct RopeTable {
     pub part: RopePart,
     pub positions: usize,
-    /// The factor by which the table multiplies the cosine or the sine. The factor is 1 for all
-    /// rotary embeddings except the variants yarn and longrope.
+    /// The factor of cosine and sine: 1 except for yarn and longrope.
     pub scaling: Real,
     /// The angular frequency for each column of the table, as a number that f32 represents exactly.
     pub inv_freq: Vec<Real>,
 }
 
 impl RopeTable {
-    /// Returns one element of the table, before the rounding to the element type.
+    /// Before the rounding to the element type.
     pub fn at(&self, position: usize, column: usize) -> f64 {
         let angle = f64::from((position as f32) * (self.inv_freq[column].0 as f32));
         let value = match self.part {
@@ -75,24 +70,21 @@ impl RopeTable {
 }
 
 impl Literal {
-    /// Creates a literal in which every element is `value`, rounded to the element type.
     pub fn splat(ty: TensorType, value: f64) -> Self {
         let bits = ty.element.encode(value);
         Self { ty, content: Content::Splat(bits) }
     }
 
-    /// Creates a literal in which every element has the given bit pattern.
     pub fn splat_bits(ty: TensorType, bits: u32) -> Self {
         Self { ty, content: Content::Splat(bits) }
     }
 
-    /// Creates a literal from little-endian bytes; returns `None` if the number of bytes is not `ty.bytes()`.
+    /// From little-endian bytes; `None` if their number is not `ty.bytes()`.
     pub fn dense(ty: TensorType, bytes: impl Into<Arc<[u8]>>) -> Option<Self> {
         let bytes = bytes.into();
         (bytes.len() == ty.bytes()).then_some(Self { ty, content: Content::Dense(bytes) })
     }
 
-    /// Creates a literal with the type and the elements of `value`.
     pub fn from_value(value: &Value) -> Self {
         Self { ty: value.ty.clone(), content: Content::Dense(value.to_bytes().into()) }
     }
@@ -115,7 +107,6 @@ impl Literal {
         }
     }
 
-    /// Returns the rotary table, if the literal is a rotary table.
     pub fn as_rope_table(&self) -> Option<&RopeTable> {
         match &self.content {
             Content::Rope(table) => Some(table),
@@ -138,7 +129,7 @@ impl Literal {
         Value::from_bytes(self.ty.clone(), &self.to_bytes())
     }
 
-    /// Formats the literal as an MLIR attribute: `dense<…> : tensor<…>`.
+    /// `dense<…> : tensor<…>`.
     pub fn mlir(&self) -> String {
         let element = self.ty.element;
         let mut text = String::from("dense<");

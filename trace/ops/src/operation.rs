@@ -9,17 +9,14 @@ use crate::{
     WeightUse,
 };
 
-/// An operation is a function of its operands. The operation's source file contains everything about the
-/// operation.
+/// A function of its operands. Its source file contains everything about it.
 pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
-    /// The largest allowed difference between the result that IREE computes and the result of
-    /// [`Operation::eval`]. The bound is a few times the largest difference that a test measured
-    /// with IREE 3.13 on x86-64. The inputs of the test were the examples of the operation and, for
-    /// composite operations, results of the library HF transformers.
+    /// The largest allowed difference between IREE's result and [`Operation::eval`]: a few times the largest
+    /// measured with IREE 3.13 on x86-64, on the examples and, for composite operations, results of HF
+    /// transformers.
     const BOUND: Bound;
 
-    /// Returns [`Operation::BOUND`], or a bound that is tighter than `BOUND` for particular
-    /// attributes of the operation.
+    /// A tighter bound for particular attributes.
     fn bound(&self) -> Bound {
         Self::BOUND
     }
@@ -29,12 +26,10 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
     /// Whether each element of the result depends only on the operands' elements at the same index.
     const IS_MAP: bool = matches!(Self::CLASS, OpClass::Elementwise);
 
-    /// Whether the result only selects or repeats elements of the operand. A result that only
-    /// selects or repeats elements of an operand never needs separate memory.
+    /// Whether the result only selects or repeats elements, and so needs no memory.
     const IS_VIEW: bool = false;
 
-    /// Whether each element of the result depends only on operand elements with the same index,
-    /// along the axes that the operand and the result have in common.
+    /// Whether each element depends only on operand elements with the same index along common axes.
     const KEEPS_AXES: bool = Self::IS_MAP;
 
     /// Whether a compiler may write the result into the memory of an operand that has the same type.
@@ -43,23 +38,19 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
     /// Whether the operation reads only the rows of operand 0 that its indices select.
     const PICKS_ROWS: bool = false;
 
-    /// How the operation reads a weight that the archive can store in another layout; `None` if the
-    /// operation reads no such weight.
+    /// How the operation reads a weight that the archive can store in another layout.
     const WEIGHT_USE: Option<WeightUse> = None;
 
     /// Examples of valid and invalid uses of the operation, which the tests run.
     const EXAMPLES: &'static [Example];
 
-    /// Computes the type of the operation's result.
     fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError>;
 
-    /// Evaluates the operation exactly as it is defined, without regard to speed. The types of the
-    /// operands must be types that [`Operation::infer`] accepts, and `ty` must be the result of
-    /// `infer`. The function rounds each element of the result to the element type. The function
-    /// rounds a sum only once, after the exact addition of all terms.
+    /// The exact definition, without regard to speed, for operands that [`Operation::infer`] accepts and the
+    /// `ty` it returns. Each element is rounded to the element type, and each sum once, after the exact
+    /// addition of all terms.
     fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value;
 
-    /// Returns the number of bytes and arithmetic operations that the operation needs, for a cost model.
     fn work(&self, operands: &[CostOperand<'_>], ty: &TensorType) -> OpWork {
         match Self::IS_VIEW {
             true => OpWork::FREE,
@@ -67,19 +58,17 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
         }
     }
 
-    /// Whether the crate `bake` can compute the result in pieces, and reads only a bounded part of
-    /// the float operands for each piece.
+    /// Whether `bake` can compute the result in pieces, each from a bounded part of the float operands.
     fn bakes(&self) -> bool {
         false
     }
 
-    /// Returns a label of one or two words for the operation in diagrams.
+    /// One or two words for diagrams.
     fn label(&self) -> String {
         Self::NAME.replace('_', " ")
     }
 
-    /// Returns the loops that compute the operation. The loops of an operation determine how the
-    /// operation can be partitioned over devices.
+    /// The loops determine how the operation can be partitioned over devices.
     fn iteration_space(&self, operands: &[&TensorType], ty: &TensorType) -> IterationSpace {
         match Self::IS_MAP || Self::CLASS == OpClass::Constant {
             true => IterationSpace::aligned(operands, ty),
@@ -90,28 +79,23 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
 
 /// An operation that StableHLO expresses with a single statement.
 pub trait Primitive: Operation {
-    /// Returns the right-hand side of the operation's StableHLO statement. If other statements must
-    /// come before the operation's statement, the function passes these statements to `statements`.
+    /// The right-hand side of the StableHLO statement; earlier statements go to `statements`.
     fn spell(&self, statements: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> String;
 }
 
-/// The text form of an operation: its name and its attributes. The macro
-/// [`operation!`](crate::operation!) implements the trait for each operation.
+/// The text form. [`operation!`](crate::operation!) implements it.
 pub trait Attributes: Sized {
-    /// The name of the operation in the text form of traces.
     const NAME: &'static str;
     const DOC: &'static [&'static str];
-    /// The names of the attributes of the operation, each with the lines of its documentation.
+    /// Names, each with the lines of its documentation.
     const FIELDS: &'static [(&'static str, &'static [&'static str])];
     const MODULE: &'static str;
-    /// Appends the text ` key=value` for each attribute of the operation.
+    /// ` key=value` for each attribute.
     fn print_attributes(&self, out: &mut String);
-    /// Parses the attributes of the operation from the text that `print_attributes` appends.
     fn parse_attributes(reader: &mut Reader<'_>) -> Result<Self, ParseError>;
 }
 
-/// Declares the struct of an operation, with the documentation, the name in the text form, and the
-/// attributes.
+/// Declares an operation's struct, documentation, name and attributes.
 #[macro_export]
 macro_rules! operation {
     ($(#[doc = $line:literal])* $name:ident = $text:literal { $($(#[doc = $doc:literal])* $field:ident : $ty:ty),* $(,)? }) => {
@@ -146,37 +130,33 @@ macro_rules! operation {
 /// An operand in a StableHLO statement: its SSA name (`%4`) and its type.
 #[derive(Clone, Copy, Debug)]
 pub struct Operand<'a> {
-    /// The SSA name of the operand, for example `%4`.
+    /// The SSA name, such as `%4`.
     pub name: &'a str,
     pub ty: &'a TensorType,
 }
 
-/// Receives the statements that come before the statement of an operation.
+/// Receives the statements that come before an operation's own.
 pub trait Statements {
-    /// Appends the statement `%fresh = rhs`, where `%fresh` is a new name, and returns the name.
+    /// Appends `%fresh = rhs`, and returns the new name.
     fn statement(&mut self, rhs: String) -> String;
 
-    /// Appends the statement `%fresh:results = rhs`, which has several results, and returns the new
-    /// name `%fresh`. The names of the statement's results are `%fresh#0`, `%fresh#1`, ….
+    /// Appends `%fresh:results = rhs`, and returns `%fresh`. The results are `%fresh#0`, `%fresh#1`, ….
     fn group(&mut self, rhs: String, results: usize) -> String;
 }
 
-/// The largest allowed difference between a result and the result of the evaluator. If the elements
-/// are integers or booleans, the two results must be equal.
+/// The largest allowed difference from the evaluator's result. Integers and booleans must be equal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bound {
     /// The bits of the two results must be equal, except that any NaN equals any other NaN.
     Exact,
     /// Each element may differ by this number of units in the last place of the expected element.
     Ulps(f64),
-    /// Each element may differ by this number of units in the last place of the result's largest
-    /// expected element. Use a bound relative to the largest element for operations with sums,
-    /// because a small result can be the difference of large terms.
+    /// Units in the last place of the largest expected element: for sums, whose small results can be
+    /// differences of large terms.
     UlpsOfLargest(f64),
 }
 
 impl Bound {
-    /// Returns the largest allowed difference for each expected element.
     pub fn allowances(self, expected: &Value) -> impl Iterator<Item = f64> + '_ {
         let element = expected.ty.element;
         let largest = expected.data.iter().filter(|x| x.is_finite()).fold(0.0f64, |m, x| m.max(x.abs()));
@@ -204,28 +184,25 @@ impl Bound {
     }
 }
 
-/// An example use of an operation in the text form of traces.
+/// A use in the text form of traces.
 ///
-/// The field `op` contains the name and the attributes of the operation. An operand of the example
-/// is a type, optionally with elements, such as `i32[2] 3,1`. If an operand of the example has no
-/// elements, the tests generate the elements. The field `result` is an error, a type, or a type
-/// with the elements that NumPy computes.
+/// `op` has the name and the attributes. An operand is a type, optionally with elements (otherwise
+/// generated), such as `i32[2] 3,1`. `result` is an error, a type, or a type with the elements that NumPy
+/// computes.
 #[derive(Clone, Copy, Debug)]
 pub struct Example {
     /// The name and the attributes of the operation: `narrow axis=1 start=2 length=4`.
     pub op: &'static str,
-    /// The operands of the example, such as `f32[4,8]`.
+    /// Such as `f32[4,8]`.
     pub operands: &'static [&'static str],
-    /// The result of the operation, or a substring of the error message.
+    /// The result, or a substring of the error.
     pub result: Result<&'static str, &'static str>,
 }
 
-/// Creates an example of a valid use of an operation.
 pub const fn good(op: &'static str, operands: &'static [&'static str], result: &'static str) -> Example {
     Example { op, operands, result: Ok(result) }
 }
 
-/// Creates an example of an invalid use of an operation.
 pub const fn bad(op: &'static str, operands: &'static [&'static str], error: &'static str) -> Example {
     Example { op, operands, result: Err(error) }
 }
@@ -233,29 +210,24 @@ pub const fn bad(op: &'static str, operands: &'static [&'static str], error: &'s
 /// The reason why an operation rejects its operands or attributes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InferError {
-    /// The number of operands is wrong for the operation.
     #[error("`{op}` takes {expected} operands, found {found}")]
     Arity {
         op: &'static str,
-        /// The numbers of operands that the operation accepts, in words.
+        /// The accepted numbers, in words.
         expected: String,
         found: usize,
     },
-    /// The operation does not support the element type of an operand.
     #[error("`{op}` needs elements of type {expected}, found `{found}`")]
     Element { op: &'static str, expected: &'static str, found: TensorType },
     /// The types of two operands must agree, but differ.
     #[error("`{op}`: {what}, found `{left}` and `{right}`")]
     Mismatch { op: &'static str, what: &'static str, left: TensorType, right: TensorType },
-    /// An attribute names an axis that the operand does not have.
     #[error("`{op}`: the axis {axis} does not exist in `{ty}`, which has {} axes", .ty.rank())]
     Axis { op: &'static str, axis: usize, ty: TensorType },
-    /// The value of an attribute is out of range.
     #[error("`{op}`: {what} is {found}, expected {expected}")]
     Attribute { op: &'static str, what: &'static str, found: String, expected: String },
 }
 
-/// Returns the operands as an array, if the number of operands is the number that `op` takes.
 pub fn arity<'a, T, const N: usize>(op: &'static str, operands: &[&'a T]) -> Result<[&'a T; N], InferError> {
     const WORDS: [&str; 6] = ["no", "1", "2", "3", "4", "5"];
     operands.try_into().map_err(|_| InferError::Arity {
@@ -278,7 +250,6 @@ pub fn element(
     }
 }
 
-/// Returns an error unless `ty` has the axis `axis`.
 pub fn axis(op: &'static str, axis: usize, ty: &TensorType) -> Result<usize, InferError> {
     match ty.shape.get(axis) {
         Some(&extent) => Ok(extent),
@@ -300,8 +271,7 @@ pub fn agree(
     }
 }
 
-/// Returns an error if an attribute of an operation has an invalid value. Pass `format_args!` as
-/// `expected`, because the function formats the text only if the check fails.
+/// Pass `format_args!` as `expected`, which is formatted only if the check fails.
 pub fn attribute(
     op: &'static str,
     what: &'static str,

@@ -4,20 +4,17 @@ use std::fmt::Write as _;
 
 use crate::{ElementType, TensorType};
 
-/// The error for a text that differs from the expected syntax.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: expected {expected}, found `{found}`")]
 pub struct ParseError {
-    /// The number of the line in which the error is, from 1.
     pub line: usize,
-    /// The number of the column in which the error is, in characters from 1.
+    /// In characters, from 1.
     pub column: usize,
     pub expected: String,
     pub found: String,
 }
 
-/// A cursor that reads a text from start to end. The cursor skips blanks before a token, but never
-/// a line end.
+/// Reads a text from start to end. Skips blanks before a token, but never a line end.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     text: &'a str,
@@ -25,7 +22,6 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Creates a cursor at the start of `text`.
     pub fn new(text: &'a str) -> Self {
         Self { text, at: 0 }
     }
@@ -42,15 +38,11 @@ impl<'a> Reader<'a> {
         self.rest().trim_start().is_empty()
     }
 
-    /// Checks that only blanks and line ends are left in the text.
-    ///
-    /// # Errors Returns an error if the rest of the text contains any character other than blanks
-    /// and line ends.
     pub fn end(&mut self) -> Result<(), ParseError> {
         if self.at_end() { Ok(()) } else { self.error("the end") }
     }
 
-    /// Returns the error that reports that the text at the current position is not `expected`.
+    /// The error that the text here is not `expected`.
     pub fn error<T>(&mut self, expected: impl Into<String>) -> Result<T, ParseError> {
         let found = self.rest().split(['\n', ' ']).next().unwrap_or_default().chars().take(40).collect();
         let before = &self.text[..self.at];
@@ -63,7 +55,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// If the next token is `token`, the cursor skips the token and the function returns true.
+    /// Skips the next token if it is `token`.
     pub fn eat(&mut self, token: &str) -> bool {
         let found = self.rest().starts_with(token);
         if found {
@@ -72,13 +64,11 @@ impl<'a> Reader<'a> {
         found
     }
 
-    /// Skips the next token if it is `token`; otherwise, returns an error.
     pub fn expect(&mut self, token: &str) -> Result<(), ParseError> {
         if self.eat(token) { Ok(()) } else { self.error(format!("`{}`", token.escape_debug())) }
     }
 
-    /// Reads the longest run of characters for which `keep` returns true. The run must contain at
-    /// least one character.
+    /// The longest run of characters that `keep` accepts, at least one.
     pub fn take_while(&mut self, what: &str, keep: impl Fn(char) -> bool) -> Result<&'a str, ParseError> {
         let rest = self.rest();
         let length = rest.find(|c| !keep(c)).unwrap_or(rest.len());
@@ -89,7 +79,7 @@ impl<'a> Reader<'a> {
         Ok(&rest[..length])
     }
 
-    /// Reads a name, which consists of letters, digits and `_`.
+    /// Letters, digits and `_`.
     pub fn word(&mut self) -> Result<&'a str, ParseError> {
         self.take_while("a name", |c| c.is_alphanumeric() || c == '_')
     }
@@ -117,7 +107,7 @@ impl<'a> Reader<'a> {
         self.error("a closing `\"`")
     }
 
-    /// Reads a list of attribute values in the form `[a,b,…]`.
+    /// `[a,b,…]`.
     pub fn list<T: Attribute>(&mut self) -> Result<Vec<T>, ParseError> {
         self.expect("[")?;
         let mut items = Vec::new();
@@ -131,7 +121,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Appends a string in the notation that [`Reader::string`] reads.
+/// The notation that [`Reader::string`] reads.
 pub fn print_string(value: &str, out: &mut String) {
     out.push('"');
     for c in value.chars() {
@@ -145,10 +135,9 @@ pub fn print_string(value: &str, out: &mut String) {
     out.push('"');
 }
 
-/// A parameter of an operation that is not an operand, and the text form of the parameter.
+/// A value of an operation that is not an operand, with its text form.
 pub trait Attribute: Sized {
     fn print(&self, out: &mut String);
-    /// Parses a value of the attribute from the text that `print` appends.
     fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError>;
 }
 
@@ -162,8 +151,7 @@ impl Attribute for usize {
     }
 }
 
-/// A real number as the attribute of an operation. Two real numbers are equal if their bits are
-/// equal. Therefore a real number can be a key in a map.
+/// Equal if the bits are, so that it can be a key in a map.
 #[derive(Clone, Copy, Debug)]
 pub struct Real(pub f64);
 
@@ -279,7 +267,6 @@ macro_rules! words {
         pub enum $name { $($(#[$doc])* $variant),* }
         impl $name {
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
-            /// Returns the word that represents this value in the text form.
             pub fn word(self) -> &'static str {
                 match self { $(Self::$variant => $word),* }
             }

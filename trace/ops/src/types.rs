@@ -20,10 +20,9 @@ pub enum ElementType {
     Bf16,
     I32,
     I8,
-    /// A signed 4-bit integer in two's complement. A byte contains two 4-bit integers, and the
-    /// first integer is in the low four bits. Only weights in archives have 4-bit integers.
+    /// Two's complement, two to a byte, the first in the low four bits. Only weights in archives have it.
     I4,
-    /// A boolean, which is stored in one byte.
+    /// A boolean in one byte.
     I1,
 }
 
@@ -43,7 +42,6 @@ impl ElementType {
         }
     }
 
-    /// Returns the number of bits that one element occupies in memory.
     pub fn bits(self) -> usize {
         match self {
             Self::F32 | Self::I32 => 32,
@@ -53,17 +51,15 @@ impl ElementType {
         }
     }
 
-    /// Returns the number of bytes that `count` elements occupy in memory.
     pub fn bytes(self, count: usize) -> usize {
         count.saturating_mul(self.bits()).div_ceil(8)
     }
 
-    /// Whether the type is a floating-point type.
     pub fn is_float(self) -> bool {
         matches!(self, Self::F32 | Self::F16 | Self::Bf16)
     }
 
-    /// Whether the type is an integer type. The boolean type `i1` is not an integer type.
+    /// Not for `i1`.
     pub fn is_integer(self) -> bool {
         matches!(self, Self::I32 | Self::I8 | Self::I4)
     }
@@ -75,7 +71,6 @@ impl fmt::Display for ElementType {
     }
 }
 
-/// The error for a word that is not the name of an element type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not an element type; expected one of f32, f16, bf16, i32, i8, i4, i1")]
 pub struct UnknownElementType(pub String);
@@ -99,7 +94,6 @@ impl FromStr for ElementType {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TensorType {
-    /// The type of every element of the tensor.
     pub element: ElementType,
     /// The extents of the axes, outermost axis first; the list is empty for a scalar.
     pub shape: Vec<usize>,
@@ -110,13 +104,11 @@ impl TensorType {
         Self { element, shape: shape.into() }
     }
 
-    /// The number of axes of the tensor.
     pub fn rank(&self) -> usize {
         self.shape.len()
     }
 
-    /// Returns the number of elements in a tensor of this type. If the number of elements does not
-    /// fit into a `usize`, the result is `usize::MAX`, which exceeds any memory.
+    /// `usize::MAX`, which exceeds any memory, if the number does not fit.
     pub fn count(&self) -> usize {
         self.shape.iter().fold(1, |count, &extent| count.saturating_mul(extent))
     }
@@ -126,7 +118,6 @@ impl TensorType {
         self.element.bytes(self.count())
     }
 
-    /// Returns the type with the same shape and another element type.
     pub fn with_element(&self, element: ElementType) -> Self {
         Self { element, shape: self.shape.clone() }
     }
@@ -138,7 +129,7 @@ impl TensorType {
         ty
     }
 
-    /// Returns the type in MLIR syntax: `tensor<2x3xbf16>`.
+    /// `tensor<2x3xbf16>`.
     pub fn mlir(&self) -> String {
         let mut text = String::with_capacity(32);
         text.push_str("tensor<");

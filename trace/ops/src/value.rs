@@ -24,12 +24,10 @@ pub struct Value {
 }
 
 impl Value {
-    /// Creates a tensor of type `ty` from the elements `data`. The function rounds each element to
-    /// the element type.
+    /// Rounds each element to the element type.
     ///
     /// # Panics
-    /// Panics if `data` does not contain `ty.count()` elements, because a wrong number is a bug in
-    /// the caller.
+    /// Panics if `data` does not contain `ty.count()` elements.
     pub fn new(ty: TensorType, data: impl IntoIterator<Item = f64>) -> Self {
         let data: Vec<f64> = data.into_iter().map(|x| ty.element.round(x)).collect();
         assert_eq!(data.len(), ty.count(), "a value of {ty} needs {} elements", ty.count());
@@ -47,7 +45,7 @@ impl Value {
         self.data[flat_index(&self.ty.shape, index)]
     }
 
-    /// Reads a tensor of type `ty` from little-endian bytes.
+    /// From little-endian bytes.
     ///
     /// # Panics
     /// Panics if the length of `bytes` differs from `ty.bytes()`.
@@ -80,16 +78,15 @@ pub fn for_each_index(shape: &[usize], mut f: impl FnMut(&[usize])) {
     }
 }
 
-/// Returns the row-major position of `index` in a tensor with the shape `shape`.
+/// Row-major.
 pub fn flat_index(shape: &[usize], index: &[usize]) -> usize {
     index.iter().zip(shape).fold(0, |flat, (&i, &extent)| flat * extent + i)
 }
 
-/// Computes the sum of `terms`, and rounds the exact sum only once. The result does not depend on
-/// the order of the terms. The sum of an empty list of terms is +0.
+/// The exact sum, rounded once, so that it does not depend on the order. An empty sum is +0.
 ///
-/// The method is from Shewchuk, "Adaptive Precision Floating-Point Arithmetic and Fast Robust Geometric
-/// Predicates" (1997): the running sum is a list of non-overlapping partial sums, which are exact.
+/// Shewchuk, "Adaptive Precision Floating-Point Arithmetic and Fast Robust Geometric Predicates" (1997): the
+/// running sum is a list of non-overlapping partial sums, which are exact.
 pub fn exact_sum(terms: impl IntoIterator<Item = f64>) -> f64 {
     let mut partials: Vec<f64> = Vec::new();
     let (mut special, mut negative_zeros_only, mut any) = (0.0f64, true, false);
@@ -147,9 +144,8 @@ pub fn exact_sum(terms: impl IntoIterator<Item = f64>) -> f64 {
     sum
 }
 
-/// Rounds `x` towards zero to an f32 number. If the f32 number differs from `x`, the function sets
-/// the last bit of the f32 number ("round to odd"). If you then round the f32 number to a type that
-/// is at least two bits narrower, the result is the same as if you round `x` once.
+/// Rounds towards zero, and sets the last bit if that changes `x`. To round the result to a type at least two
+/// bits narrower is the same as to round `x` once.
 fn rounded_to_odd(x: f64) -> f32 {
     let nearest = x as f32;
     if f64::from(nearest) == x || nearest.is_nan() {
@@ -160,8 +156,7 @@ fn rounded_to_odd(x: f64) -> f32 {
 }
 
 impl ElementType {
-    /// Rounds `x` to a number of the element type. The function rounds floats to the nearest number (halves
-    /// to even), and truncates and saturates integers. For `i1`, every number other than zero becomes true.
+    /// Floats to nearest, halves to even; integers truncated and saturated. `i1` is true unless zero.
     pub fn round(self, x: f64) -> f64 {
         self.decode(self.encode(x))
     }
@@ -175,8 +170,7 @@ impl ElementType {
         }
     }
 
-    /// Rounds `x` to the element type, and returns the bit pattern of the result. Every NaN becomes
-    /// the canonical quiet NaN.
+    /// The bit pattern of the rounded number. Every NaN becomes the canonical quiet NaN.
     #[inline]
     pub fn encode(self, x: f64) -> u32 {
         // The crate `half` drops half of the f64 mantissa before it rounds. If the number is first
@@ -211,8 +205,7 @@ impl ElementType {
         if x.is_nan() { f64::NAN } else { x }
     }
 
-    /// Decodes the elements from index `start` on from little-endian bytes. The number type f32
-    /// must be able to represent every number of the element type.
+    /// From element `start` on. f32 must be able to represent every number of the element type.
     pub fn decode_all(self, bytes: &[u8], start: usize, out: &mut [f32]) {
         match self {
             // Most weights have this type, so the loop does not match the type for each element.
@@ -236,7 +229,6 @@ impl ElementType {
         }
     }
 
-    /// Returns the bit pattern of element `i` from little-endian bytes.
     pub fn load(self, bytes: &[u8], i: usize) -> u32 {
         match self.bits() {
             32 => u32::from_le_bytes([bytes[4 * i], bytes[4 * i + 1], bytes[4 * i + 2], bytes[4 * i + 3]]),
@@ -246,7 +238,6 @@ impl ElementType {
         }
     }
 
-    /// Stores the bit pattern of element `i` in little-endian bytes.
     #[inline]
     pub fn store(self, bytes: &mut [u8], i: usize, bits: u32) {
         match self.bits() {
@@ -260,8 +251,7 @@ impl ElementType {
         }
     }
 
-    /// Returns the distance between |x| and the next larger number of the element type, which is
-    /// one unit in the last place.
+    /// The distance from |x| to the next larger number of the type.
     pub fn ulp(self, x: f64) -> f64 {
         let (mantissa, min_exponent) = match self {
             Self::F32 => (23, -126),

@@ -27,7 +27,6 @@ pub use name::StateName;
 
 use crate::axis::AxisName;
 
-/// The sizes of a program, from which Tracewright computes the sizes of the state tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     pub batch: usize,
@@ -38,32 +37,25 @@ pub struct Sizes {
 
 pub type StateAxis = (AxisName, usize);
 
-/// The properties that each kind of state declares.
 trait Kind: Sized {
-    /// The name of this kind of state in the text of a trace.
     const NAME: &'static str;
-    /// Returns all axes of a tensor that contains this kind of state. The layer declares only the
-    /// axes `own`, and the kind of state adds the other axes.
+    /// All axes of a tensor; the layer declares only `own`.
     fn axes(&self, own: &[StateAxis], sizes: Sizes) -> Vec<StateAxis>;
 
-    /// Returns the storage format of the state tensors.
     fn format(&self) -> KvFormat {
         KvFormat::Computed
     }
 
-    /// Returns the number of slots in a program with the given context length; `None` if this kind
-    /// of state has no slots.
+    /// `None` if this kind of state has no slots.
     fn slots(&self, context: usize) -> Option<usize>;
 
     /// Whether a sequence can go back to position `to`, if it has written all positions below `written`.
     fn rewinds(&self, written: usize, to: usize) -> bool;
 
-    /// Prints the parameters of this kind of state, after its name.
     fn print(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
         Ok(())
     }
 
-    /// Parses the parameters of this kind of state from the text that `print` appends.
     fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError>;
 }
 
@@ -77,27 +69,22 @@ macro_rules! kinds {
         }
 
         impl StateKind {
-            /// Returns all axes of a tensor that contains this kind of state. The layer declares
-            /// only the axes `own`, and the kind of state adds the other axes. A tensor of scales
-            /// does not have the last axis of `own`.
+            /// All axes of a tensor; the layer declares only `own`. Scales lack the last of them.
             pub fn axes(self, own: &[StateAxis], sizes: Sizes) -> Vec<StateAxis> {
                 match self { $(Self::$name(kind) => kind.axes(own, sizes),)+ }
             }
 
-            /// Returns the storage format of the state tensors.
             pub fn format(self) -> KvFormat {
                 match self { $(Self::$name(kind) => kind.format(),)+ }
             }
 
-            /// Returns the number of slots in a program with the given context length; `None` if
-            /// this kind of state has no slots.
+            /// `None` if this kind of state has no slots.
             pub fn slots(self, context: usize) -> Option<usize> {
                 match self { $(Self::$name(kind) => kind.slots(context),)+ }
             }
 
-            /// Whether a sequence can go back to position `to` and continue from this position, if
-            /// it has written all positions below `written`. Every sequence can go back to position
-            /// 0.
+            /// Whether a sequence that has written all positions below `written` can continue from `to`.
+            /// Every one can from 0.
             pub fn rewinds(self, written: usize, to: usize) -> bool {
                 to == 0 || match self { $(Self::$name(kind) => kind.rewinds(written, to),)+ }
             }
@@ -128,14 +115,12 @@ kinds! { Kv: kv::KvState, Ring: ring::RingState, Recurrent: recurrent::Recurrent
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Part {
     pub kind: StateKind,
-    /// The name of the state tensor, which is unique within the layer.
+    /// Unique within the layer.
     pub name: StateName,
 }
 
 impl Part {
-    /// Returns the number of slots of the state tensor in a program with the given context length,
-    /// and the index of the slot axis among the `rank` axes. The function returns `None` if the
-    /// state tensor has no slots.
+    /// The slots, and the index of their axis among `rank` axes.
     pub fn slots(self, context: usize, rank: usize) -> Option<(usize, usize)> {
         let is_scales = self.kind.format() == KvFormat::Q8 && self.name.as_str().ends_with(KvFormat::SCALES);
         let features = if is_scales { 0 } else { 1 };

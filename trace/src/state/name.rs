@@ -2,9 +2,8 @@ use std::fmt;
 
 use ops::{ParseError, Reader};
 
-/// The name of a tensor that contains state. A name has at most 32 ASCII letters, digits and
-/// underscores, and does not end with a digit. Because a name does not end with a digit, a name
-/// followed by a layer number never equals another name.
+/// At most 32 ASCII letters, digits and underscores, not ending with a digit, so that a name followed by a
+/// layer number never equals another.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StateName {
     bytes: [u8; Self::LONGEST],

@@ -2,9 +2,8 @@ use ops::{ParseError, Reader};
 
 use super::{Kind, Sizes, StateAxis};
 
-/// A state tensor `[B, …]` that a recurrence or a causal convolution passes from one token to the
-/// next token. The state tensor contains no separate data for earlier tokens. Therefore a sequence
-/// cannot go back to an earlier position, except to position 0.
+/// State `[B, …]` of a recurrence or a causal convolution. It has no separate data for earlier tokens, so a
+/// sequence can go back only to position 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RecurrentState;
 

@@ -5,30 +5,24 @@ use ops::{Attribute as _, ParseError, Reader};
 use super::kv::with_slots;
 use super::{Kind, KvFormat, Sizes, StateAxis};
 
-/// Stores the keys and values of a layer with a sliding window in a ring buffer. The ring buffer
-/// has slots for the window and for the new tokens of the longest call. Slot t of the ring buffer
-/// contains the data for the last position p with p mod slots = t.
+/// A ring buffer for a sliding window. It has slots for the window and the longest call. Slot t has the last
+/// position p with p mod slots = t.
 ///
-/// The program overwrites the data for position p with the data for position p + slots. The window
-/// of position `to` begins at position `to` − window + 1. Therefore a sequence can go back to
-/// position `to` if it has written no position from `to` + slack on.
+/// Position p + slots overwrites p, and the window of `to` begins at `to` − window + 1. So a sequence can go
+/// back to `to` if it has written nothing from `to` + slack on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RingState {
     /// The number of positions that a query sees, which includes the query's own position.
     pub window: usize,
-    /// The number of positions by which a sequence can go back. The slack is the largest number of
-    /// new tokens in a call.
+    /// The positions by which a sequence can go back: the most new tokens of a call.
     pub slack: usize,
-    /// The storage format of the keys and values in the ring buffer.
     pub format: KvFormat,
 }
 
 impl RingState {
-    /// The name of the axis of slots in the ring buffer.
     pub const AXIS: &'static str = "ring";
 
-    /// Returns the ring buffer for a window; `None` if the ring buffer would have at least as many
-    /// slots as the context.
+    /// `None` if the ring would have at least as many slots as the context.
     pub fn of(window: usize, format: KvFormat, sizes: Sizes) -> Option<Self> {
         let ring = Self { window, slack: sizes.chunk, format };
         (ring.length() < sizes.context).then_some(ring)

@@ -1,7 +1,6 @@
 use super::prelude::*;
 
 crate::words! {
-    /// The function that a [`Binary`] operation computes.
     pub enum BinaryKind {
         /// a + b
         Add = "add",

@@ -21,8 +21,7 @@ operation! {
 }
 
 impl BoundedSdpa {
-    /// Returns the [`Sdpa`] operation that computes the same result, but that may also read keys
-    /// after the last query.
+    /// The [`Sdpa`] with the same result, which may also read keys after the last query.
     pub fn unbounded(&self) -> Sdpa {
         Sdpa { mask: self.mask.clone(), scale: self.scale, softcap: self.softcap, offset: true }
     }

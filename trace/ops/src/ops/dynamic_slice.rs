@@ -79,8 +79,7 @@ pub(super) fn clamped(start: &Value, extent: usize, length: usize) -> usize {
     (start.data[0].max(0.0) as usize).min(extent - length)
 }
 
-/// Returns the start index for each axis, which is zero for all axes except `axis`. The returned
-/// list contains the SSA names and the types of the start indices.
+/// The SSA names and types of the start indices, which are zero for all axes except `axis`.
 pub(super) fn starts(s: &mut dyn Statements, axis: usize, rank: usize, start: &str) -> (String, String) {
     let zero = match rank {
         1 => String::new(),

@@ -59,8 +59,7 @@ impl Operation for Linear {
     }
 }
 
-/// Returns the dot products of all rows of x with all rows of w, plus the bias. The function rounds
-/// each sum of products only once.
+/// All rows of x with all rows of w, plus the bias, each sum rounded once.
 pub(super) fn product(x: &Value, w: &Value, bias: Option<&Value>, ty: &TensorType) -> Value {
     let [outputs, inputs] = w.ty.shape[..] else { unreachable!("inferred") };
     let rows = ty.count().checked_div(outputs).unwrap_or(0);

@@ -26,17 +26,13 @@ operation! {
     }
 }
 
-/// The extents of the tensor axes in linear attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinearAttentionSizes {
     pub sequences: usize,
     pub tokens: usize,
     pub heads: usize,
-    /// The number of value heads for each key head.
     pub groups: usize,
-    /// The number of features of each key vector.
     pub keys: usize,
-    /// The number of features of each value vector.
     pub values: usize,
 }
 
@@ -224,8 +220,7 @@ const STEP: [&str; 8] = [
     "i32[] 1",
 ];
 
-/// Returns operands of linear attention for sequences that begin, sequences that continue, and
-/// sequences without new tokens.
+/// Sequences that begin, that continue, and that have no new tokens.
 const ROWS: [&str; 8] = [
     "f32[3,4,2,5]",
     "f32[3,4,2,5]",
@@ -272,7 +267,6 @@ const CHUNKS: [&str; 8] = [
     "i32[] 69",
 ];
 
-/// Returns the operands of linear attention with the given queries and keys.
 const fn with(q: &'static str, k: &'static str) -> [&'static str; 8] {
     [q, k, "f32[1,1,2,3,20]", "f32[1,1,2,3]", "f32[1,1,2,3]", "f32[1,2,3,4,20]", "i32[]", "i32[]"]
 }

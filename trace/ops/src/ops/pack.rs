@@ -66,7 +66,7 @@ impl Operation for Pack {
     }
 }
 
-/// Unpacks a matrix to `[outputs, inputs]`, and multiplies quantized numbers by their scales.
+/// A matrix `[outputs, inputs]`; quantized numbers are multiplied by their scales.
 pub(super) fn unpacked(format: WeightFormat, packed: &Value, outputs: usize, inputs: usize) -> Value {
     let bytes = packed.to_bytes();
     let panel = format.packed(PANEL, inputs).bytes();

@@ -33,8 +33,8 @@ operation! {
 }
 
 impl PackedExperts {
-    /// Returns the largest share of the stack that the operation can read for a result of the type `ty`. For
-    /// the largest share, each row of the result reads another matrix, until all matrices are read.
+    /// The largest share of the stack that a result of type `ty` reads: each row reads another matrix, until
+    /// all are read.
     pub fn share(&self, ty: &TensorType) -> f64 {
         let rows = ty.count() / self.outputs.max(1);
         rows.min(self.experts) as f64 / self.experts as f64

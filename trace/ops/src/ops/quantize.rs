@@ -87,7 +87,6 @@ impl Operation for Quantize {
     }
 }
 
-/// Returns the type of one of the tensors that contain a matrix in a format with groups.
 fn grouped(
     op: &'static str,
     format: WeightFormat,
@@ -103,8 +102,8 @@ fn grouped(
     format.grouped(part, outputs, inputs).ok_or(refused)
 }
 
-/// Checks the operands that contain a matrix in a format with groups. The argument `others` is the number of
-/// operands that do not belong to the matrix. The function returns the number of rows of the matrix.
+/// Checks the operands of a matrix in a format with groups, beside `others` that do not belong to it. Returns
+/// its rows.
 pub(super) fn check_parts(
     op: &'static str,
     format: WeightFormat,
@@ -130,8 +129,7 @@ pub(super) fn check_parts(
     Ok(outputs)
 }
 
-/// Restores the matrix `[outputs, inputs]` from its tensors, and multiplies the quantized numbers
-/// by their scales.
+/// The matrix `[outputs, inputs]`; quantized numbers are multiplied by their scales.
 pub(super) fn ungrouped(format: WeightFormat, parts: &[&Value], inputs: usize) -> Value {
     let integers = parts[0];
     let [outputs, groups, bytes] = integers.ty.shape[..] else { unreachable!("inferred") };

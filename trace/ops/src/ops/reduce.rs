@@ -2,7 +2,6 @@ use super::binary::larger;
 use super::prelude::*;
 
 crate::words! {
-    /// The function with which a reduction combines the elements of its operand.
     pub enum ReduceKind {
         /// The reduction computes the sum of the elements.
         Add = "add",

@@ -36,11 +36,9 @@ pub enum MaskTerm {
     Ring,
 }
 
-/// A function that creates a mask term from a number.
 type Sized = fn(usize) -> MaskTerm;
 
 impl MaskTerm {
-    /// Whether the mask term has an operand.
     pub fn has_operand(self) -> bool {
         matches!(self, Self::Padding | Self::Prefix | Self::Additive | Self::Sinks)
     }
@@ -112,7 +110,6 @@ operation! {
 pub(crate) const HIDDEN: f64 = f32::MIN as f64;
 
 impl Sdpa {
-    /// Returns the factor for the scores, for heads with the given number of features.
     pub fn scale_for(&self, features: usize) -> f64 {
         self.scale.map_or_else(|| 1.0 / libm::sqrt(features as f64), |s| s.0)
     }
@@ -120,13 +117,12 @@ impl Sdpa {
     /// The score of a key that a query may not see.
     pub const HIDDEN: f64 = HIDDEN;
 
-    /// Whether the query heads are grouped. With grouped heads, q has one axis more than k.
+    /// Whether q has one axis more than k.
     pub fn grouped(q: &TensorType, k: &TensorType) -> bool {
         q.rank() == k.rank() + 1
     }
 
-    /// Splits the operands after v into the offset, if the operation has an offset, and the mask
-    /// terms with their operands.
+    /// Splits the operands after v into the offset and the mask terms with their operands.
     pub fn operands<T: Copy>(&self, operands: &[T]) -> (Option<T>, Vec<(MaskTerm, Option<T>)>) {
         let mut rest = operands.iter().skip(3).copied();
         let offset = self.offset.then(|| rest.next()).flatten();

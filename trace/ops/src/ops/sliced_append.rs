@@ -15,7 +15,6 @@ operation! {
 }
 
 impl SlicedAppend {
-    /// Returns the [`Append`] operation that computes the same result.
     pub fn append(&self) -> Append {
         Append { axis: self.axis, ring: false }
     }

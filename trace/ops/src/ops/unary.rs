@@ -1,7 +1,6 @@
 use super::prelude::*;
 
 crate::words! {
-    /// The function that a [`Unary`] operation computes.
     pub enum UnaryKind {
         /// −x
         Negate = "negate",
