@@ -39,24 +39,20 @@ pub struct Archive {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub name: String,
-    /// The type of the tensor that the entry stores. The type of the tensor is known only if the
-    /// entry has metadata from Tracewright.
+    /// From Tracewright's metadata.
     pub ty: Option<TensorType>,
-    /// The hash of the data as a hexadecimal number, if the metadata of the entry contain a hash.
+    /// Hexadecimal, from the metadata.
     pub blake3: Option<String>,
     /// The recipe that computed the data from tensors of the checkpoint, if the metadata contain a recipe.
     pub recipe: Option<String>,
-    /// The names of the checkpoint's tensors that the recipe reads. The list is empty if the
-    /// metadata contain no names of tensors.
+    /// The checkpoint's tensors in the recipe; empty if unknown.
     pub sources: Vec<String>,
     pub data: EntryData,
 }
 
-/// The location of the bytes of an archive entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EntryData {
-    /// The bytes of the entry are in the given range of the file. The range of the entry's bytes
-    /// begins at a multiple of 64 in the file.
+    /// Begins at a multiple of 64 in the file.
     Range(Range<usize>),
     /// The bytes of the archive entry repeat a pattern. The file contains the pattern only once.
     Splat {
@@ -68,9 +64,8 @@ pub enum EntryData {
 }
 
 impl Archive {
-    /// Maps the archive into memory, and checks every byte outside of the tensors' data. The checks
-    /// of the archive protect IREE, because IREE's reader checks very little. For example, IREE's
-    /// reader crashes if the end of a range overflows.
+    /// Maps the archive, and checks every byte outside of the tensors' data, because IREE's reader checks
+    /// little: it crashes, for example, if the end of a range overflows.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
         let path = path.as_ref();
         let map = MappedFile::open(path)?;
@@ -83,14 +78,13 @@ impl Archive {
         &self.path
     }
 
-    /// Returns the bytes of the whole file without a copy. The memory mapping exists until the last
-    /// clone of the result is dropped. If another process truncates the mapped file, the operating
-    /// system kills this process when this process reads the missing bytes.
+    /// The whole file, mapped until the last clone is dropped. If another process truncates it, the system
+    /// kills this process when it reads the missing bytes.
     pub fn bytes(&self) -> Arc<dyn AsRef<[u8]> + Send + Sync> {
         self.map.clone()
     }
 
-    /// Returns all entries of the archive, sorted by name.
+    /// Sorted by name.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
@@ -100,8 +94,7 @@ impl Archive {
         Some(&self.entries[index])
     }
 
-    /// Returns the data of the entry with the given name. The result is `None` if the archive has
-    /// no entry with the given name, or if the entry repeats a pattern.
+    /// `None` if there is no such entry, or it repeats a pattern.
     pub fn data(&self, name: &str) -> Option<&[u8]> {
         match &self.get(name)?.data {
             EntryData::Range(range) => self.map.get(range.clone()),
@@ -109,29 +102,22 @@ impl Archive {
         }
     }
 
-    /// Passes the data of the entry with the given name to `read`. Unlike the data that
-    /// [`data`](Self::data) returns, the passed bytes do not stay in the memory of the process. The
-    /// result is `None` if the archive has no data for the given name.
+    /// Unlike those of [`data`](Self::data), the bytes do not stay in the memory of the process.
     pub fn read_once<R>(&self, name: &str, read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>, ArchiveError> {
         let Some(EntryData::Range(range)) = self.get(name).map(|entry| &entry.data) else { return Ok(None) };
         Ok(Some(self.map.read_once(range.clone(), read).with_path("map", &self.path)?))
     }
 
-    /// Returns an identifier of the archive. The identifier of an archive is the blake3 hash of all bytes
-    /// before the tensors' data. The bytes before the data include the hash of each tensor. Therefore, if
-    /// every tensor has a hash, archives with different data have different identifiers.
+    /// The blake3 hash of all bytes before the tensors' data. They include each tensor's hash, so archives
+    /// with different data have different identifiers.
     pub fn table_blake3(&self) -> String {
         // The start of the storage segment. An earlier check guarantees that the start lies inside the file.
         let front = LittleEndian::read_u64(&self.map[72..80]) as usize;
         blake3::hash(&self.map[..front]).to_string()
     }
 
-    /// Computes the hashes of all tensors' data on all threads, and compares these hashes with the
-    /// hashes in the metadata.
-    ///
-    /// # Errors
-    /// Returns an error if the data of an entry do not have the hash in the metadata. The error lists all
-    /// damaged entries. The function also returns an error if `watch` stops the verification.
+    /// Compares all tensors' data with the hashes in the metadata, on all threads. The error lists all
+    /// damaged entries.
     pub fn verify_content(&self, watch: Option<Watch<'_>>) -> Result<Verified, ArchiveError> {
         let mut verified = Verified::default();
         let mut hashed = Vec::new();
@@ -169,7 +155,6 @@ impl Archive {
 pub struct Verified {
     pub entries: usize,
     pub bytes: u64,
-    /// The names of the entries whose metadata contain no hash.
     pub without_hash: Vec<String>,
 }
 
@@ -182,8 +167,7 @@ impl Entry {
     }
 }
 
-/// The JSON object that Tracewright stores in the metadata of an archive's entry. IREE ignores the
-/// JSON object.
+/// JSON in the metadata of an entry, which IREE ignores.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct ArchiveMetadata {
     pub dtype: String,
@@ -196,22 +180,20 @@ pub(crate) struct ArchiveMetadata {
     pub sources: Vec<String>,
 }
 
-/// Returns the size of a tensor in bytes. The result is `None` if the number of bytes overflows.
+/// `None` on overflow.
 pub(crate) fn byte_length(ty: &TensorType) -> Option<u64> {
     let count = ty.shape.iter().try_fold(1u64, |count, &extent| count.checked_mul(extent as u64))?;
     Some(count.checked_mul(ty.element.bits() as u64)?.div_ceil(8))
 }
 
-/// One record of the archive's table of entries. All ranges in a record are relative to the start
-/// of the file. An earlier check guarantees that each range lies inside its segment.
+/// Ranges are relative to the file's start, and checked to lie in their segment.
 struct Record {
     name: Range<u64>,
     metadata: Range<u64>,
     data: EntryData,
 }
 
-/// Checks the structure of the whole archive file, and returns the entries. The function never
-/// panics. The memory consumption of the function is at most proportional to the size of the file.
+/// Never panics, and takes memory at most proportional to the file.
 pub(crate) fn verify(path: &Path, bytes: &[u8]) -> Result<Vec<Entry>, ArchiveError> {
     let file = Verifier { path, bytes };
     let (records, claims) = file.table()?;
@@ -273,8 +255,7 @@ impl Verifier<'_> {
         self.bytes.len() as u64
     }
 
-    /// Returns the bytes in a range of the archive file. An earlier check guarantees that the range
-    /// lies inside the file.
+    /// Checked before to lie in the file.
     fn slice(&self, range: Range<u64>) -> &[u8] {
         &self.bytes[range.start as usize..range.end as usize]
     }
@@ -312,8 +293,7 @@ impl Verifier<'_> {
         self.check(self.u64(24) == 0, 24, ArchiveRule::Flags, 0, format_args!("{:#x}", self.u64(24)))
     }
 
-    /// Reads the header and the table of entries. Returns the entries of the archive, and all
-    /// ranges of the file that the header, the table and the entries occupy.
+    /// The entries, and all ranges that the header, the table and the entries occupy.
     fn table(&self) -> Result<(Vec<Record>, Vec<Range<u64>>), ArchiveError> {
         self.header()?;
         let entries = self.segment(40, HEADER_SIZE, ENTRY_ALIGNMENT)?;
@@ -398,8 +378,8 @@ impl Verifier<'_> {
         Ok((records, claims))
     }
 
-    /// Reads the offset and the length of a segment at the position `field`. The segment must start at the
-    /// end of the previous segment. A segment that is not empty must begin at a multiple of `alignment`.
+    /// Reads an offset and a length at `field`. The segment must start at the end of the previous one, and
+    /// unless empty at a multiple of `alignment`.
     fn segment(&self, field: u64, before: u64, alignment: u64) -> Result<Range<u64>, ArchiveError> {
         let (offset, length) = (self.u64(field), self.u64(field + 8));
         let start = before.next_multiple_of(alignment);
@@ -416,8 +396,7 @@ impl Verifier<'_> {
         }
     }
 
-    /// Reads a range. The position `field` of the file contains the offset and the length of the
-    /// range. The offset of the range is relative to the start of `segment`.
+    /// Reads an offset, relative to `segment`, and a length at `field`.
     fn range(&self, field: u64, segment: &Range<u64>) -> Result<Range<u64>, ArchiveError> {
         let (offset, length) = (self.u64(field), self.u64(field + 8));
         let size = segment.end - segment.start;

@@ -42,47 +42,40 @@ pub struct Checkpoint {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckpointTensor {
     pub name: String,
-    /// The name of the tensor in the file. Several tensors of the checkpoint can be parts of the
-    /// same tensor in the file.
+    /// The name in the file. Several tensors can be parts of the same one.
     pub source: String,
-    /// The storage format of the tensor's numbers, which is either an element type or a format with
-    /// quantized blocks. The element type can be a type that Tracewright does not support.
+    /// The element type can be one that Tracewright does not support.
     pub stored: StoredNumbers,
     pub shape: Vec<usize>,
     pub range: Range<usize>,
-    /// The difference between the order of the numbers in the file and the order in the model.
     pub arranged: StoredOrder,
-    /// Whether a shard contains the tensor, but the index does not list the tensor. Unlisted
-    /// tensors exist in fine-tuned checkpoints whose shards replace tensors of another checkpoint.
+    /// In a shard, but not in the index, as in fine-tuned checkpoints whose shards replace tensors of another
+    /// one.
     pub unlisted: bool,
     pub(crate) file: usize,
     /// Whether `shape` does not contain leading extents of 1, as in GGUF files.
     pub(crate) without_ones: bool,
-    /// The location of the scales for [`StoredNumbers::Mxfp4`]: the index of the file, and the
-    /// range of bytes in this file.
+    /// For [`StoredNumbers::Mxfp4`], the file's index and the range of bytes.
     pub(crate) scales: Option<(usize, Range<usize>)>,
 }
 
-/// Describes how the order of a tensor's numbers in the file differs from the order in the model.
-/// For example, the conversion to GGUF changes the order of some tensors.
+/// How the file's order differs from the model's; the conversion to GGUF, for example, changes some tensors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StoredOrder {
-    /// The file stores the numbers in the order of the model.
     #[default]
     Same,
-    /// The rows of the matrix belong to `heads` attention heads, and the file interleaves the rows of each
-    /// head. For each head, the file stores the first half of the rows at even positions, and the second half
-    /// at odd positions. As a result, the two rows of each pair that RoPE rotates are neighbours in the file.
+    /// The rows of each of `heads` heads are interleaved: the first half at even positions, the second at odd
+    /// ones. So the two rows of a pair that RoPE rotates are neighbours.
     PermutedRope { heads: usize },
     /// The file stores the transposed matrix, so the last two axes of the tensor are exchanged.
     Transposed,
-    /// The file stores each number increased by 1.
+    /// The file stores x + 1.
     PlusOne,
-    /// The file stores −eˣ instead of each number x.
+    /// The file stores −eˣ.
     NegativeExponential,
 }
 
-/// The numbers of a tensor, in the order in which the file stores them.
+/// In the order of the file.
 #[derive(Clone, Copy, Debug)]
 pub struct TensorNumbers<'a> {
     bytes: &'a [u8],
@@ -92,9 +85,7 @@ pub struct TensorNumbers<'a> {
 }
 
 impl TensorNumbers<'_> {
-    /// Reads the numbers of the tensor from the index `start` on. If the tensor is stored in
-    /// quantized blocks, the function computes the same f32 numbers as ggml. If Tracewright does
-    /// not support the element type, the function writes zeros.
+    /// From `start` on. Quantized blocks give the same f32 as ggml; an unsupported element type gives zeros.
     ///
     /// # Panics
     /// Panics if the tensor has fewer than `start + out.len()` numbers.
@@ -120,8 +111,8 @@ impl TensorNumbers<'_> {
         self.stored
     }
 
-    /// Returns the integers and the scales of the block that contains the `count` numbers from the index
-    /// `start` on. The result is `None` if none of Tracewright's formats can store the block without changes.
+    /// The block of the `count` numbers from `start` on; `None` if no format of Tracewright stores it
+    /// unchanged.
     pub fn quantized(&self, start: usize, count: usize) -> Option<Quantized> {
         match self.stored {
             StoredNumbers::Blocks(format) if count == format.numbers() => format.quantized(self.bytes, start),
@@ -142,13 +133,12 @@ impl TensorNumbers<'_> {
 }
 
 impl Checkpoint {
-    /// Opens a safetensors file, a GGUF file or an index. You can also pass a directory that contains a
-    /// safetensors file or an index under the standard name. The function checks all headers, but reads no
-    /// tensor data. The tensors of a GGUF file keep the names that the file contains.
+    /// A safetensors file, a GGUF file, an index, or a directory with the first or an index under the
+    /// standard name. Checks all headers, but reads no tensor data.
     ///
-    /// If a directory contains both a safetensors file and an index, the function reads the safetensors file,
-    /// as Hugging Face transformers does. See [`passed_over`](Self::passed_over). If several shards contain
-    /// the same tensor, the function reads the tensor from the shard that the index lists.
+    /// If a directory has a safetensors file and an index, it reads the former, as Hugging Face transformers
+    /// does: see [`passed_over`](Self::passed_over). A tensor in several shards comes from the one that the
+    /// index lists.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
         let path = path.as_ref();
         if Gguf::is_at(path) {
@@ -175,14 +165,12 @@ impl Checkpoint {
         Self { path: path.into(), files: Vec::new(), tensors: BTreeMap::new(), passed_over: None }
     }
 
-    /// Returns the index that Tracewright ignored because the same directory contains a single
-    /// safetensors file. The result is `None` if Tracewright ignored no index, or if the shards of
-    /// the index contain the same weights as the single file.
+    /// The index that was ignored beside a single safetensors file, unless its shards have the same weights.
     pub fn passed_over(&self) -> Option<&PassedOver> {
         self.passed_over.as_ref()
     }
 
-    /// Creates a checkpoint with the tensors of a GGUF file. The tensors keep their names from the GGUF file.
+    /// Names stay as in the file.
     pub fn of_gguf(file: &Gguf) -> Self {
         let tensor = |tensor: &crate::GgufTensor| {
             let (name, shape, range) = (tensor.name.clone(), tensor.shape.clone(), tensor.range.clone());
@@ -206,10 +194,8 @@ impl Checkpoint {
         Self { files, tensors: file.tensors().iter().map(tensor).collect(), ..Self::empty(file.path()) }
     }
 
-    /// Replaces each tensor with the result of `revise`. The callback `revise` can change the name,
-    /// the stored order and the shape, but not the number of elements. If `revise` returns `None`,
-    /// the tensor is removed. The function does not change a tensor if another tensor already has
-    /// the name that `revise` returns.
+    /// `revise` can change the name, the order and the shape, but not the number of elements, and removes a
+    /// tensor by `None`. A tensor stays as it is if its new name is taken.
     #[must_use]
     pub fn revised(mut self, revise: impl Fn(CheckpointTensor) -> Option<CheckpointTensor>) -> Self {
         count(&GGUF_RENAMINGS);
@@ -225,8 +211,7 @@ impl Checkpoint {
         self
     }
 
-    /// Adds the tensors of another checkpoint, which is in the subfolder `folder` of this checkpoint's
-    /// folder. The function adds `folder` and a dot in front of the names of the added tensors.
+    /// Adds the checkpoint in a subfolder, with `folder` and a dot before its names.
     pub fn with_folder(mut self, folder: &str) -> Result<Self, ArchiveError> {
         let other = Self::open(self.path.join(folder))?;
         let first = self.files.len();
@@ -239,8 +224,7 @@ impl Checkpoint {
         Ok(self)
     }
 
-    /// Renames tensors. Each pair in `prefixes` contains an old prefix and a new prefix. A tensor
-    /// keeps its old name if another tensor already has the new name.
+    /// Pairs of an old and a new prefix. A tensor keeps its name if the new one is taken.
     #[must_use]
     pub fn renamed(mut self, prefixes: &[(&str, &str)]) -> Self {
         for name in self.tensors.keys().cloned().collect::<Vec<_>>() {
@@ -256,12 +240,9 @@ impl Checkpoint {
         self
     }
 
-    /// Splits tensors that contain several weights, such as a stack of expert matrices, into one tensor per
-    /// weight. Each pair in `stacks` contains the suffix of the tensor's name, and the suffixes of the
-    /// weights' names. If the suffixes of the weights contain a `*`, the function first splits the tensor
-    /// into slices along the first axis. Then the function divides each slice into equal parts, one part for
-    /// each suffix. In the name of a weight, the index of the slice replaces the `*`. If a tensor cannot be
-    /// divided equally, the function does not change the tensor.
+    /// Splits tensors of several weights, such as stacks of experts. A pair has the suffix of the tensor, and
+    /// those of its weights. With `*`, which becomes the slice's index, the tensor is first cut along its
+    /// first axis. Each slice is divided equally among the suffixes, or stays as it is.
     #[must_use]
     pub fn apart(mut self, stacks: &[(&str, &[&str])]) -> Self {
         for name in self.tensors.keys().cloned().collect::<Vec<_>>() {
@@ -276,10 +257,8 @@ impl Checkpoint {
         self
     }
 
-    /// Combines tensors of four-bit floats with the tensors of their scales, as in published
-    /// gpt-oss checkpoints. The tensors `NAME_blocks` `[…, rows, inputs / 32, 16]` and
-    /// `NAME_scales` `[…, rows, inputs / 32]` become one tensor `NAME` `[…, inputs, rows]`. The
-    /// function changes only tensors of four-bit floats and tensors of their scales.
+    /// Combines four-bit floats with their scales, as in published gpt-oss checkpoints: `NAME_blocks` `[…,
+    /// rows, inputs / 32, 16]` and `NAME_scales` `[…, rows, inputs / 32]` become `NAME` `[…, inputs, rows]`.
     #[must_use]
     pub fn with_scales(mut self) -> Self {
         for name in self.tensors.keys().cloned().collect::<Vec<_>>() {
@@ -314,7 +293,7 @@ impl Checkpoint {
         self.files.iter().map(|(path, _)| path.as_path())
     }
 
-    /// Computes the blake3 hash of all files of the checkpoint on all threads.
+    /// On all threads.
     pub fn content_blake3(&self) -> String {
         let mut hasher = blake3::Hasher::new();
         for (_, map) in &self.files {
@@ -325,7 +304,7 @@ impl Checkpoint {
         hasher.finalize().to_string()
     }
 
-    /// Returns all tensors, sorted by name.
+    /// Sorted by name.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = &CheckpointTensor> {
         self.tensors.values()
     }
@@ -334,14 +313,11 @@ impl Checkpoint {
         self.tensors.get(name)
     }
 
-    /// Returns the path of the file that contains a tensor.
     pub fn file(&self, tensor: &CheckpointTensor) -> &Path {
         &self.files[tensor.file].0
     }
 
-    /// Returns the type of the tensor with the given name.
-    ///
-    /// The function returns an error for an unsupported element type.
+    /// Fails for an unsupported element type.
     pub fn ty(&self, name: &str) -> Result<TensorType, ArchiveError> {
         let tensor = self.require(name)?;
         let (path, name) = (self.file(tensor).to_owned(), name.to_owned());
@@ -357,23 +333,20 @@ impl Checkpoint {
         }
     }
 
-    /// Returns the stored bytes of the tensor with the given name. The bytes of the tensor are
-    /// little-endian, and may be unaligned in memory.
+    /// Little-endian, perhaps unaligned.
     pub fn data(&self, name: &str) -> Result<&[u8], ArchiveError> {
         let tensor = self.require(name)?;
         Ok(&self.files[tensor.file].1[tensor.range.clone()])
     }
 
-    /// Passes the stored bytes of the tensor with the given name to `read`. Unlike the bytes that
-    /// [`data`](Self::data) returns, the passed bytes do not stay in the memory of the process.
+    /// Unlike those of [`data`](Self::data), the bytes do not stay in the memory of the process.
     pub fn read_once<R>(&self, name: &str, read: impl FnOnce(&[u8]) -> R) -> Result<R, ArchiveError> {
         let tensor = self.require(name)?;
         let (path, file) = &self.files[tensor.file];
         Ok(file.read_once(tensor.range.clone(), read).with_path("map", path)?)
     }
 
-    /// Returns a reader for the numbers of the tensor with the given name. The reader returns the
-    /// numbers in the order of the file.
+    /// In the order of the file.
     pub fn numbers(&self, name: &str) -> Result<TensorNumbers<'_>, ArchiveError> {
         let tensor = self.require(name)?;
         let (bytes, stored) = (self.data(name)?, tensor.stored);
@@ -382,8 +355,7 @@ impl Checkpoint {
         Ok(TensorNumbers { bytes, stored, element: tensor.element(), scales })
     }
 
-    /// Whether the tensors `name` and `other` exist and contain the same numbers. The stored types
-    /// of the two tensors may differ.
+    /// The stored types may differ.
     pub fn holds_equal(&self, name: &str, other: &str) -> bool {
         const TOGETHER: usize = 4096;
         let (Some(a), Some(b)) = (self.get(name), self.get(other)) else { return false };
@@ -410,7 +382,6 @@ impl Checkpoint {
         self.get(name).ok_or_else(|| ArchiveError::NoTensor { path: self.path.clone(), name: name.into() })
     }
 
-    /// Maps a file into memory and returns the tensors of the file.
     pub(crate) fn add_file(&mut self, path: PathBuf) -> Result<Vec<CheckpointTensor>, ArchiveError> {
         let map = MappedFile::open(&path)?;
         if let Some(format) = UnsupportedFormat::of_safetensors(&path, &map) {
@@ -441,8 +412,7 @@ impl Checkpoint {
         Ok(tensors)
     }
 
-    /// Checks whether an archive may be written to `path`. Overwriting a memory-mapped checkpoint
-    /// would destroy what may be the only copy of the weights.
+    /// Overwriting a mapped checkpoint would destroy what may be the only copy of the weights.
     pub fn check_output(&self, path: &Path) -> Result<(), ArchiveError> {
         match files::is_one_of(path, self.files().chain([self.path()])) {
             true => Err(ArchiveError::OutputIsInput { path: path.into() }),
@@ -451,8 +421,7 @@ impl Checkpoint {
     }
 }
 
-/// Replaces tensors of bytes with the block-quantized matrices that the bytes store. The argument
-/// `text` is the JSON that lists the block-quantized tensors in the metadata of the file.
+/// Turns tensors of bytes into the block-quantized matrices that `text`, JSON in the file's metadata, lists.
 fn in_blocks(tensors: &mut [CheckpointTensor], text: &str) -> Result<(), RowsProblem> {
     let mut described: BTreeMap<String, BlockRows> = serde_json::from_str(text).map_err(RowsProblem::Json)?;
     for tensor in tensors {
@@ -477,7 +446,7 @@ fn in_blocks(tensors: &mut [CheckpointTensor], text: &str) -> Result<(), RowsPro
 }
 
 impl CheckpointTensor {
-    /// Returns the tensors into which [`Checkpoint::apart`] splits a tensor.
+    /// For [`Checkpoint::apart`].
     fn pieces(&self, before: &str, parts: &[&str]) -> Option<Vec<Self>> {
         let numbered = parts.iter().any(|part| part.contains('*'));
         let (count, mut shape) = match numbered {
@@ -507,8 +476,6 @@ impl CheckpointTensor {
         self.shape == shape || (self.without_ones && short(&self.shape) == short(shape))
     }
 
-    /// Returns the format of the tensor's quantized blocks. The result is `None` if the tensor is
-    /// not stored in quantized blocks.
     pub fn blocks(&self) -> Option<BlockFormat> {
         match self.stored {
             StoredNumbers::Blocks(format) | StoredNumbers::Rows(format, _) => Some(format),
@@ -517,8 +484,6 @@ impl CheckpointTensor {
         }
     }
 
-    /// Returns the element type of the tensor. The result is `None` for quantized blocks and for
-    /// unsupported element types.
     pub fn element(&self) -> Option<ElementType> {
         let StoredNumbers::Each(dtype) = self.stored else { return None };
         match dtype {

@@ -4,13 +4,11 @@ use crate::ArchiveError;
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 use ops::ElementType;
 
-/// The number of elements that the conversion writes into an intermediate buffer. A buffer with
-/// [`BLOCK`] elements fits into the processor's first-level cache.
+/// Elements in an intermediate buffer, which fits into the first-level cache.
 const BLOCK: usize = 1024;
 
-/// Converts little-endian elements from one float type to another. The function rounds to nearest
-/// even, and a NaN stays a NaN. If `from` and `to` are equal, the function copies the bytes, even
-/// for an unsupported element type. The slices `src` and `dst` may be unaligned.
+/// Rounds to nearest even; a NaN stays a NaN. Equal types copy the bytes, even of unsupported ones. The
+/// slices may be unaligned.
 pub fn convert(src: &[u8], from: ElementType, to: ElementType, dst: &mut [u8]) -> Result<(), ArchiveError> {
     if from != to && !(from.is_float() && to.is_float()) {
         return Err(ArchiveError::Conversion { from, to });
@@ -38,7 +36,6 @@ pub fn convert(src: &[u8], from: ElementType, to: ElementType, dst: &mut [u8]) -
     Ok(())
 }
 
-/// Whether no float of the type `element` in `bytes` is NaN or infinite.
 pub(crate) fn is_finite(bytes: &[u8], element: ElementType) -> bool {
     // A NaN and an infinity have an exponent of ones.
     let halves = |exponent: u16| {

@@ -8,15 +8,11 @@ use crate::progress::Watch;
 use crate::write::{NewEntry, WriteOptions, write};
 use crate::{ArchiveError, Checkpoint};
 
-/// Options of [`convert_checkpoint`].
 pub struct ConvertOptions<'a> {
-    /// The element type to which the conversion converts all float tensors. If the field is `None`,
-    /// the tensors keep their stored element types.
+    /// For all float tensors; `None` keeps their types.
     pub float: Option<ElementType>,
-    /// Whether the archive contains metadata with the type and the hash of each tensor. Without
-    /// metadata, the archive can also contain tensors of unsupported element types. If the header
-    /// of the checkpoint lists the tensors in sorted order, an archive without metadata equals the
-    /// output of `iree-convert-parameters`.
+    /// The type and the hash of each tensor. Without them, unsupported element types are possible, and for a
+    /// sorted header the archive equals that of `iree-convert-parameters`.
     pub metadata: bool,
     /// The callback that receives the progress, and that can stop the conversion.
     pub watch: Option<Watch<'a>>,
@@ -36,8 +32,7 @@ pub struct Converted {
     pub to: ElementType,
 }
 
-/// Writes all tensors of a checkpoint to an archive, and keeps the names of the tensors. Returns
-/// the tensors whose element type was converted.
+/// Returns the tensors whose element type changed.
 pub fn convert_checkpoint(
     checkpoint: &Checkpoint,
     path: impl AsRef<Path>,

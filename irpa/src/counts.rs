@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The number of GGUF files that this process has parsed, completely or only the keys.
 pub static GGUF_PARSES: AtomicUsize = AtomicUsize::new(0);
 
-/// The number of times that this process has renamed all tensors of a GGUF file.
+/// By this process, for the tests.
 pub static GGUF_RENAMINGS: AtomicUsize = AtomicUsize::new(0);
 
 pub(crate) fn count(counter: &AtomicUsize) {

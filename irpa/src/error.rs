@@ -27,7 +27,6 @@ pub enum RowsProblem {
     Bytes { name: String, dtype: Dtype, found: usize, expected: usize },
 }
 
-/// An error about an archive, about a checkpoint, or about the conversion of a checkpoint to an archive.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
     #[error(transparent)]
@@ -46,7 +45,6 @@ pub enum ArchiveError {
     /// The progress callback stopped the reading or writing operation.
     #[error("stopped on request while working on `{path}`")]
     Cancelled { path: PathBuf },
-    /// The archive violates a rule of the archive format.
     #[error(
         "`{path}` is not a valid parameter archive: at byte {offset}, {rule}: expected {expected}, found {found}"
     )]
@@ -61,11 +59,9 @@ pub enum ArchiveError {
     SourceLength {
         name: String,
         expected: u64,
-        /// The number of bytes that the caller wrote for the entry. If the caller writes too many
-        /// bytes, the writer stops counting after the first write that exceeds the planned size.
+        /// Not counted after the first write that exceeds the plan.
         found: u64,
     },
-    /// Tracewright cannot convert numbers of the element type `from` to the element type `to`.
     #[error(
         "cannot convert {from} to {to}: only f32, f16 and bf16 convert to each other; declare the tensor as {from}"
     )]
@@ -76,15 +72,12 @@ pub enum ArchiveError {
         elements differ"
     )]
     ConversionLength { from: ElementType, to: ElementType, source_bytes: usize, target_bytes: usize },
-    /// A number is not finite, or is not finite after a conversion.
     #[error(transparent)]
     NotFinite(Box<NotFinite>),
-    /// The GGUF file is invalid.
     #[error("`{path}` is not a readable GGUF file: {}", List(problems))]
     Gguf {
         path: PathBuf,
-        /// All problems in the GGUF file, in the order in which the reader found the problems. If a
-        /// problem prevents further reading, the list ends with this problem.
+        /// In the order found; the last one may have prevented further reading.
         problems: Vec<GgufProblem>,
     },
     /// The tensor is stored in quantized blocks, but the caller expects plain elements.
@@ -95,13 +88,11 @@ pub enum ArchiveError {
     /// The description of quantized matrices in a safetensors file is not valid.
     #[error("`{path}`: {problem}; quantize the model again")]
     Rows { path: PathBuf, problem: RowsProblem },
-    /// The checkpoint contains an element type that Tracewright does not support.
     #[error(
         "`{path}`: the tensor `{name}` is stored as {dtype}, expected F32, F16, BF16, I32, I8 or BOOL; \
         save the checkpoint with one of these types"
     )]
     Dtype { path: PathBuf, name: String, dtype: Dtype },
-    /// The file or directory has an unsupported format.
     #[error("`{path}` is {format}")]
     Foreign {
         path: PathBuf,
@@ -117,7 +108,6 @@ pub enum ArchiveError {
         }
     )]
     Snapshots { path: PathBuf, snapshots: Vec<String> },
-    /// The directory contains no checkpoint.
     #[error(
         "no checkpoint in `{path}`: expected `model.safetensors` or `model.safetensors.index.json`, found {}",
         match &found[..] {
@@ -127,7 +117,6 @@ pub enum ArchiveError {
         }
     )]
     NoCheckpoint { path: PathBuf, found: Vec<String> },
-    /// The safetensors crate rejects the file.
     #[error("`{path}` ({size} bytes) is not a valid safetensors file; download or save the file again")]
     Safetensors { path: PathBuf, size: u64, source: SafeTensorError },
     /// A safetensors file is shorter or longer than its header declares.
@@ -137,15 +126,12 @@ pub enum ArchiveError {
     )]
     SafetensorsLength {
         path: PathBuf,
-        /// The expected size of the file, computed from the header. If the header itself is
-        /// truncated, the expected size is a lower bound.
+        /// From the header; a lower bound if that is truncated.
         expected: u64,
         found: u64,
     },
-    /// The index is not valid JSON, or does not have the structure of an index.
     #[error("`{path}` is not a valid index of a checkpoint")]
     Index { path: PathBuf, source: serde_json::Error },
-    /// The index and its shards contradict each other. The field `problems` lists all contradictions.
     #[error("`{path}` does not match its shards: {}", List(problems))]
     IndexMismatch { path: PathBuf, problems: Vec<IndexProblem> },
     #[error("`{path}` contains no tensor `{name}`")]
@@ -167,39 +153,34 @@ impl ArchiveError {
     }
 }
 
-/// Lists the rules of the archive format that [`Archive::open`](crate::Archive::open) checks.
+/// A rule that [`Archive::open`](crate::Archive::open) checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ArchiveRule {
     Magic,
-    /// The version of the archive format must be 0.0.
+    /// 0.0.
     Version,
-    /// The header of an archive must have 88 bytes.
+    /// 88 bytes.
     HeaderSize,
     /// The header must not link to another archive in the same file.
     NextHeader,
     Flags,
-    /// The file must contain the segments in the order entries, metadata, storage. A segment must
-    /// not be longer than its content.
+    /// Entries, metadata, storage, none longer than its content.
     Segment,
     /// The file must end at the end of the storage segment, rounded up to a multiple of the page size.
     FileSize,
     /// The table of entries must have exactly as many entries as the archive's header declares.
     EntryCount,
-    /// The size of a table entry must match the type of the entry.
     EntrySize,
     /// The type of an entry must be one of: skipped, repeated pattern, data.
     EntryType,
-    /// The name and the metadata of an entry must be inside the metadata segment. The data of an
-    /// entry must be inside the storage segment.
+    /// Name and metadata lie in the metadata segment, data in the storage segment.
     Range,
     Name,
     Order,
-    /// Each alignment in the archive must be a power of two. The data of an entry must begin at a
-    /// multiple of the entry's alignment, which is at least 64 bytes.
+    /// A power of two, at least 64; data begins at a multiple of it.
     Alignment,
-    /// A repeated pattern must have 1, 2, 4, 8 or 16 bytes. The size of an entry that repeats a
-    /// pattern must be a multiple of the pattern's size.
+    /// A pattern of 1, 2, 4, 8 or 16 bytes, of which the size is a multiple.
     Splat,
     /// The ranges of the header, the table and the entries must not overlap.
     Overlap,
@@ -252,16 +233,13 @@ pub enum EntryProblem {
     Splat { pattern: usize, length: u64 },
 }
 
-/// A problem in a GGUF file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GgufProblem {
-    /// The file does not begin with `GGUF`.
     #[error("the file does not begin with `GGUF`; download the file again")]
     Magic,
     #[error("the version of the file is {found}, expected 2 or 3; convert the model again")]
     Version { found: u32 },
-    /// The numbers in the GGUF file are big-endian.
     #[error(
         "the numbers in the file are big-endian, expected little-endian; convert the file with \
         `gguf-convert-endian` of the package `gguf`"
@@ -275,7 +253,6 @@ pub enum GgufProblem {
         /// The item at which the file ends, such as a tensor's name.
         what: &'static str,
         at: u64,
-        /// The number of bytes that the truncated item needs.
         needed: u64,
         size: u64,
     },
@@ -287,19 +264,15 @@ pub enum GgufProblem {
         /// The largest number of items of the kind `what` that the reader accepts.
         most: usize,
     },
-    /// A string in the file is not valid UTF-8.
     #[error("{what} at byte {at} is not UTF-8")]
     Text { what: &'static str, at: u64 },
-    /// The type of a metadata value is unknown, or an array in the metadata contains arrays.
     #[error(
         "the key `{key}` has the value type {found}, expected a type from 0 to 8 or from 10 to 12, or one \
         array of these types"
     )]
     ValueType { key: String, found: u32 },
-    /// The metadata of the GGUF file contain the same key twice.
     #[error("the key `{key}` occurs twice")]
     KeyTwice { key: String },
-    /// The alignment of the tensors in the file is not allowed.
     #[error("`general.alignment` is {found}, expected a power of two from 8 to 1048576")]
     Alignment { found: i128 },
     /// The file contains only one part of a model that is split into several files.
@@ -308,20 +281,16 @@ pub enum GgufProblem {
         llama.cpp"
     )]
     Part { count: i128 },
-    /// The file contains two tensors with the same name.
     #[error("tensor `{name}` occurs twice")]
     TensorTwice { name: String },
     #[error("tensor `{name}` has {found} axes, expected at most {most}")]
     Rank { name: String, found: u32, most: u32 },
-    /// The storage type of a tensor is not supported.
     #[error(
         "the tensor `{name}` has the ggml type {found}, expected F32, F16, BF16{}; use a file with one of \
         these types",
         BlockTypes
     )]
     TensorType { name: String, found: u32 },
-    /// A tensor has no elements or too many elements, or the rows of a tensor do not consist of
-    /// whole quantized blocks.
     #[error(
         "the tensor `{name}` has the shape {shape:?}, expected extents of at least 1 and a row length that \
         is a multiple of {together}"
@@ -338,16 +307,13 @@ pub enum GgufProblem {
         name: String,
         /// The offset of the tensor's data, relative to the end of the table of tensors.
         offset: u64,
-        /// The alignment of tensor data in the file, in bytes.
         alignment: u64,
     },
-    /// The data of two tensors overlap.
     #[error(
         "the data of the tensors `{first}` and `{second}` overlap at byte {at} of the file, expected separate data; \
         convert the model again"
     )]
     Overlap { first: String, second: String, at: u64 },
-    /// The data of a tensor end after the end of the file.
     #[error("the data of the tensor `{name}` end {}, but the file has {size} bytes; download the file again",
         match end { Some(end) => format!("at byte {end}"), None => "beyond the largest possible file".into() })]
     Beyond { name: String, end: Option<u64>, size: u64 },
@@ -374,26 +340,17 @@ pub struct Damage {
     pub found: String,
 }
 
-/// A contradiction between an index and its shards.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IndexProblem {
-    /// The index contains a path instead of the file name of a shard.
     #[error("shard `{0}` is not a plain file name")]
     ShardName(String),
-    /// A shard that the index lists is missing.
     #[error("shard `{0}` is missing")]
     MissingShard(String),
-    /// A shard of the checkpoint cannot be read.
     #[error("shard `{shard}` is broken: {reason}")]
     BrokenShard { shard: String, reason: String },
-    /// The index lists a tensor that the shard does not contain.
     #[error("tensor `{name}` is not in shard `{shard}`")]
-    MissingTensor {
-        name: String,
-        /// The name of the shard that the index lists for the tensor.
-        shard: String,
-    },
+    MissingTensor { name: String, shard: String },
 }
 
 struct List<'a, T>(&'a [T]);

@@ -6,8 +6,7 @@ use ops::ElementType;
 use crate::{ArchiveError, Checkpoint, CheckpointTensor, NotFinite, NumberPlace, StoredNumbers, StoredOrder};
 
 impl Checkpoint {
-    /// Finds the first number of a tensor, in the order of the file, for which `keeps` returns
-    /// false. The argument `to` names the type to which the number should be converted.
+    /// In the order of the file; `to` is named in the error.
     pub fn first_lost(
         &self,
         name: &str,
@@ -31,7 +30,6 @@ impl Checkpoint {
         Ok(None)
     }
 
-    /// The error that a tensor contains a number that is not finite as `to`.
     pub(crate) fn not_finite(&self, name: &str, to: ElementType) -> ArchiveError {
         match self.first_lost(name, to.name(), |x| to.round(x.into()).is_finite()) {
             Ok(Some(lost)) => lost.into(),

@@ -51,24 +51,19 @@ pub struct Gguf {
 pub struct GgufTensor {
     pub name: String,
     pub numbers: StoredNumbers,
-    /// The sizes of the tensor's axes, beginning with the outermost axis whose size is not 1. A GGUF
-    /// file stores the sizes of the axes in reverse order.
+    /// The outermost axis first, as GGUF does not, without leading ones.
     pub shape: Vec<usize>,
     pub range: Range<usize>,
 }
 
-/// The format in which a file stores the numbers of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoredNumbers {
     Each(Dtype),
-    /// The file stores the numbers in quantized blocks, and each block contains its own scales.
+    /// Each with its own scales.
     Blocks(BlockFormat),
-    /// The file stores the rows of a matrix in quantized blocks. The second field of this enum
-    /// variant is the number of values in a matrix row. Each row begins with a new block, and zeros
-    /// fill the last block of a row.
+    /// A matrix with this many values per row. Each row begins a block, and zeros fill its last one.
     Rows(BlockFormat, usize),
-    /// The numbers are four-bit floats, and each byte contains two numbers. Another tensor contains
-    /// the scales of the four-bit floats.
+    /// Four-bit floats, two per byte; another tensor has the scales.
     Mxfp4,
 }
 
@@ -93,7 +88,7 @@ impl fmt::Display for GgufValue<'_> {
     }
 }
 
-/// An array of values in the metadata. All elements of the array have the same type.
+/// All elements have the same type.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GgufArray<'a> {
     kind: Kind,
@@ -101,14 +96,13 @@ pub struct GgufArray<'a> {
     bytes: &'a [u8],
 }
 
-/// The type and the position of a metadata value in the file.
 #[derive(Clone, Debug)]
 enum ValuePlace {
     One(Kind, Range<usize>),
     Array(Kind, usize, Range<usize>),
 }
 
-/// The type of a metadata value (`gguf_metadata_value_type`).
+/// `gguf_metadata_value_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     U8,
@@ -146,8 +140,7 @@ impl Kind {
         })
     }
 
-    /// Returns the size in bytes that each value of the type `self` has. The result is `None` for
-    /// the type of strings.
+    /// `None` for strings.
     fn bytes(self) -> Option<usize> {
         Some(match self {
             Self::U8 | Self::I8 | Self::Bool => 1,
@@ -158,8 +151,7 @@ impl Kind {
         })
     }
 
-    /// Decodes a value of the type `self` from `bytes`. For a string, `bytes` contains only the
-    /// text, without the preceding length.
+    /// For a string, `bytes` is the text without its length.
     fn value(self, bytes: &[u8]) -> GgufValue<'_> {
         let mut word = [0; 8];
         bytes.iter().zip(&mut word).for_each(|(byte, place)| *place = *byte);
@@ -182,8 +174,7 @@ impl Kind {
 }
 
 impl Gguf {
-    /// Whether the name or the first bytes of the file at `path` identify a GGUF file. The result
-    /// is also true if `path` is a broken link with the name of a GGUF file.
+    /// By name or first bytes; also true for a broken link of that name.
     pub fn is_at(path: &Path) -> bool {
         let begins = || {
             let mut magic = [0; 4];
@@ -194,11 +185,7 @@ impl Gguf {
         (path.is_file() && (is_named || begins())) || (is_named && BrokenLink::at(path).is_some())
     }
 
-    /// Maps a file into memory, and reads everything except the data of the tensors.
-    ///
-    /// # Errors
-    /// Returns an error if the file cannot be read, is not a GGUF file, or is truncated. If keys or tensors
-    /// are invalid, the error lists all problems.
+    /// Reads everything except the tensors' data. The error lists all invalid keys and tensors.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
         let path = path.as_ref();
         let map = MappedFile::open(path)?;
@@ -217,8 +204,7 @@ impl Gguf {
         }
     }
 
-    /// Maps a file into memory, and reads only the keys of the metadata. The returned [`Gguf`]
-    /// contains no tensors.
+    /// Reads only the metadata's keys; no tensors.
     pub fn open_keys(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
         let path = path.as_ref();
         let map = MappedFile::open(path)?;
@@ -243,8 +229,7 @@ impl Gguf {
         })
     }
 
-    /// Returns the string that the metadata contain under the given key. The result is `None` if
-    /// the key is missing, or if the value of the key is not a string.
+    /// `None` if missing or not a string.
     pub fn text(&self, key: &str) -> Option<&str> {
         match self.get(key)? {
             GgufValue::Text(text) => Some(text),
@@ -296,8 +281,7 @@ impl<'a> GgufArray<'a> {
         })
     }
 
-    /// Returns the elements of the array that the metadata contain under the given key. The result
-    /// is `None` if the elements are not strings.
+    /// `None` if the elements are not strings.
     pub fn texts(self) -> Option<impl Iterator<Item = &'a str>> {
         let text = |value| match value {
             GgufValue::Text(text) => text,
@@ -352,7 +336,6 @@ impl<'a> Reader<'a> {
         Ok((keys, self.tensors(infos, start, alignment)))
     }
 
-    /// Reads the number of tensors, and all keys of the metadata.
     fn head(&mut self) -> Result<(usize, BTreeMap<String, ValuePlace>), GgufProblem> {
         if self.take(4, "the magic")? != MAGIC {
             return Err(GgufProblem::Magic);
@@ -388,7 +371,6 @@ impl<'a> Reader<'a> {
         if found > most as u64 { Err(GgufProblem::Count { what, found, most }) } else { Ok(found as usize) }
     }
 
-    /// Reads the length of a string, then reads the string, and returns the range of the string in the file.
     fn text(&mut self, what: &'static str) -> Result<Range<usize>, GgufProblem> {
         let length = usize::try_from(self.u64(what)?).unwrap_or(usize::MAX);
         let start = self.at;
@@ -488,7 +470,6 @@ impl<'a> Reader<'a> {
         Ok(Info { name, shape, ty, offset })
     }
 
-    /// Checks all tensors, and returns the valid tensors.
     fn tensors(&mut self, infos: Vec<Info>, start: u64, alignment: u64) -> Vec<GgufTensor> {
         let size = self.bytes.len() as u64;
         let mut names = std::collections::BTreeSet::new();
@@ -526,7 +507,6 @@ fn overlaps(tensors: &[GgufTensor]) -> Vec<GgufProblem> {
     problems
 }
 
-/// The record of one tensor in the table of tensors.
 struct Info {
     name: String,
     shape: Vec<u64>,
@@ -577,7 +557,7 @@ impl StoredNumbers {
         })
     }
 
-    /// Returns the number of values in a block, and the size of a block in bytes.
+    /// Values and bytes.
     fn block(self) -> (u64, u64) {
         match self {
             Self::Each(Dtype::F32) => (1, 4),

@@ -3,8 +3,7 @@
 use crate::{Gguf, GgufPart};
 
 impl GgufPart {
-    /// Returns the kind of a GGUF file that is not a whole model, or `None` for a model. The keys of
-    /// the metadata decide, so `file` may come from [`Gguf::open_keys`].
+    /// `None` for a whole model. The keys decide, so `file` may come from [`Gguf::open_keys`].
     pub fn of_keys(file: &Gguf) -> Option<Self> {
         let architecture = file.text("general.architecture");
         match (file.text("general.type"), architecture) {
@@ -20,7 +19,7 @@ impl GgufPart {
         }
     }
 
-    /// Returns the kind of a GGUF file that is not a whole model, or `None` for a model.
+    /// `None` for a whole model.
     pub fn of(file: &Gguf) -> Option<Self> {
         Self::of_keys(file).or_else(|| file.tensors().is_empty().then_some(Self::Vocabulary))
     }

@@ -2,18 +2,15 @@
 
 use std::fmt;
 
-/// A GGUF file that belongs to a model, but is not a whole model. `general.type` or
-/// `general.architecture` names the kind (`gguf-py/gguf/constants.py` in llama.cpp).
+/// Belongs to a model, by `general.type` or `general.architecture` (`gguf-py/gguf/constants.py` in
+/// llama.cpp).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GgufPart {
     /// The encoder of images or sounds (`mmproj`).
     Projector,
     /// A LoRA adapter.
-    Adapter {
-        /// The name of the base model, if the metadata contain this name.
-        base: Option<String>,
-    },
+    Adapter { base: Option<String> },
     /// An importance matrix of `llama-imatrix`.
     Imatrix,
     /// Directions that llama.cpp adds to the activations of a model.

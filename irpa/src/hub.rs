@@ -8,7 +8,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The folder of one model in the cache of the Hugging Face hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubFolder {
     path: PathBuf,
@@ -17,9 +16,8 @@ pub struct HubFolder {
 }
 
 impl HubFolder {
-    /// Returns the folder at `path`, if `path` is the folder of a model in the cache. The folder of
-    /// a model contains a subfolder `snapshots`. The folder of a model must have a name such as
-    /// `models--org--name`, or contain another subfolder of the hub besides `snapshots`.
+    /// If `path` has a subfolder `snapshots`, and a name such as `models--org--name` or another subfolder of
+    /// the hub.
     pub fn at(path: &Path) -> Option<Self> {
         let folder = path.join("snapshots");
         let is_named = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("models--"));
@@ -38,8 +36,7 @@ impl HubFolder {
         Some(Self { path: path.to_owned(), snapshots, main })
     }
 
-    /// Returns the model's snapshot of the branch `main`. If the folder contains only one snapshot,
-    /// the function returns this snapshot.
+    /// The branch `main`, or the only snapshot.
     pub fn snapshot(&self) -> Result<&Path, ArchiveError> {
         match (&self.main, &self.snapshots[..]) {
             (Some(main), _) => Ok(main),

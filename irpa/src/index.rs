@@ -20,14 +20,12 @@ impl Index {
         files::parse_json(&text).map_err(|source| ArchiveError::Index { path: path.into(), source })
     }
 
-    /// Returns the sorted file names of the shards.
     pub fn shards(&self) -> BTreeSet<&str> {
         self.weight_map.values().map(String::as_str).collect()
     }
 }
 
-/// An index that Tracewright ignores, because the same folder contains a single safetensors file.
-/// The shards of the index contain other weights than the single safetensors file.
+/// An index that was ignored for a single safetensors file with other weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PassedOver {
     pub index: PathBuf,
@@ -39,11 +37,8 @@ pub struct PassedOver {
 /// The difference between a tensor in the single file and the tensor with the same name in the shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShardDifference {
-    /// Only the single file contains the tensor.
     OnlyInFile,
-    /// Only the shards contain the tensor.
     OnlyInShards,
-    /// The shape or the type of the tensor differs.
     Type,
     Numbers,
 }

@@ -14,7 +14,6 @@ use crate::ArchiveError;
 /// The smallest size in bytes of a range that [`MappedFile::read_once`] maps separately.
 const LARGE: usize = 1 << 20;
 
-/// A memory-mapped file. A `MappedFile` dereferences to the bytes of the file.
 #[derive(Debug)]
 pub(crate) struct MappedFile {
     file: File,
@@ -28,8 +27,7 @@ impl MappedFile {
         Ok(Arc::new(Self { file, map }))
     }
 
-    /// Passes the bytes of `range` to `read`. The function maps a large range separately, and unmaps the
-    /// range at the end. Therefore, the bytes of the range do not stay in the memory of this process.
+    /// A large range is mapped separately and then unmapped, so that it does not stay in memory.
     pub fn read_once<R>(&self, range: Range<usize>, read: impl FnOnce(&[u8]) -> R) -> io::Result<R> {
         if range.len() < LARGE {
             return Ok(read(&self.map[range]));

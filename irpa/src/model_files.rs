@@ -5,9 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use crate::{ArchiveError, Checkpoint, Gguf, GgufPart, UnsupportedFormat};
 
-/// The files of a model: a folder, a `config.json`, a GGUF file or an export. Clones share everything
-/// that was parsed, so a GGUF file is parsed only once. A file that cannot be read is an error of the
-/// function that needs the file.
+/// A folder, a `config.json`, a GGUF file or an export. Clones share everything that was parsed, so a GGUF
+/// file is parsed only once. Only a function that needs a file fails if it cannot be read.
 #[derive(Clone, Debug)]
 pub struct ModelFiles(Arc<Parsed>);
 
@@ -20,7 +19,7 @@ struct Parsed {
 }
 
 impl ModelFiles {
-    /// The files of the model at `path`. The function parses nothing yet.
+    /// Parses nothing yet.
     pub fn at(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
         let is_gguf = Gguf::is_at(&path);
@@ -35,7 +34,7 @@ impl ModelFiles {
         self.0.is_gguf
     }
 
-    /// Returns the parsed GGUF file, or `None` if the model is no GGUF file.
+    /// `None` if the model is no GGUF file.
     pub fn gguf(&self) -> Result<Option<&Gguf>, ArchiveError> {
         if !self.is_gguf() {
             return Ok(None);
@@ -50,7 +49,7 @@ impl ModelFiles {
         }))
     }
 
-    /// Returns the weights, under the names that the files contain.
+    /// Under the names in the files.
     pub fn checkpoint(&self) -> Result<&Checkpoint, ArchiveError> {
         let parsed = &self.0;
         Ok(match parsed.checkpoint.get() {

@@ -5,28 +5,24 @@ use std::path::PathBuf;
 
 use ops::format::BlockFormat;
 
-/// A number that is not finite, or that is not finite after a conversion.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NotFinite {
     pub path: PathBuf,
-    /// The name of the tensor in the file.
     pub tensor: String,
     pub place: NumberPlace,
-    /// The number before the conversion.
     pub found: f32,
-    /// The name of the type or format to which the number should be converted.
     pub to: &'static str,
 }
 
-/// The place of a number. All indexes begin with 0.
+/// All indexes begin with 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NumberPlace {
-    /// The file stores the number, in the order of the file.
+    /// In the order of the file.
     Stored {
         /// The index of the row, where all axes but the last one count as one axis.
         row: usize,
         column: usize,
-        /// The format of the number's block, and the index of the block in the tensor.
+        /// With the block's index in the tensor.
         block: Option<(BlockFormat, usize)>,
     },
     /// The number with this index in the network's tensor is computed from finite numbers of the file.

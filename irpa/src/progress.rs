@@ -5,19 +5,16 @@ use std::path::Path;
 
 use crate::ArchiveError;
 
-/// The number of bytes in one chunk of processed data. An operation hashes, writes and reports all
-/// bytes of a chunk together. A chunk of data fits into the cache of one core.
+/// Bytes that are hashed, written and reported together; they fit into the cache of one core.
 pub(crate) const CHUNK: usize = 1 << 20;
 
-/// The progress of a long operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     pub done: u64,
     pub total: u64,
 }
 
-/// A callback that a long operation calls after every chunk of data. If the callback returns
-/// `Break`, the operation stops and removes its unfinished file.
+/// Called after every chunk. `Break` stops the operation, which removes its unfinished file.
 pub type Watch<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;
 
 /// Counts the processed bytes, and calls the progress callback.

@@ -9,14 +9,10 @@ use std::{
 };
 
 impl Checkpoint {
-    /// Adds the tensors of all shards of an index. If the index and the shards contradict each
-    /// other, the error lists all contradictions.
+    /// Adds the tensors of all shards. The error lists all contradictions with the index.
     ///
-    /// If several shards contain a tensor with the same name, the function uses the tensor from the shard
-    /// that the index lists. Several shards can contain a tensor with the same name if a checkpoint replaces
-    /// some tensors of another checkpoint. If the index does not list such a tensor, the function uses the
-    /// tensor from the last shard in the order of names. Hugging Face transformers 5.24 uses the tensor from
-    /// the last shard, too (`modeling_utils.py`, `merged_state_dict`).
+    /// Checkpoints that replace tensors of another one have them in several shards. Then the index decides, or
+    /// else the last name, as in Hugging Face transformers 5.24 (`modeling_utils.py`, `merged_state_dict`).
     pub(crate) fn add_shards(&mut self, path: &Path) -> Result<(), ArchiveError> {
         let index = Index::read(path)?;
         let mut problems = Vec::new();
@@ -66,24 +62,19 @@ impl Checkpoint {
     }
 }
 
-/// Whether the name of a shard is only a file name, and not a path to another folder. The function
-/// rejects the path separators of all operating systems.
+/// Rejects the path separators of all operating systems.
 fn is_plain(name: &str) -> bool {
     let mut components = Path::new(name).components();
     matches!((components.next(), components.next()), (Some(Component::Normal(part)), None) if part == name)
         && !name.contains(['/', '\\', ':', '\0'])
 }
 
-/// The number of bytes at the beginning and at the end of a tensor that
-/// [`Checkpoint::differs_from`] compares. The first and last bytes are enough to distinguish
-/// trained weights, and comparing only these bytes is fast.
+/// Bytes at both ends of a tensor for [`Checkpoint::differs_from`]: enough for trained weights, and fast.
 const COMPARED: usize = 64;
 
 impl Checkpoint {
-    /// Compares this checkpoint, which is a single file, with the shards of an index. Returns the
-    /// index if the single file and the shards differ. The function compares names, types and
-    /// shapes, and the first and last bytes of each tensor. The result is `None` if the single file
-    /// equals the shards, if all shards are missing, or if a shard cannot be read.
+    /// Compares this single file with an index's shards: names, types, shapes, and both ends of each tensor.
+    /// `None` if they are equal, all are missing, or one cannot be read.
     pub(crate) fn differs_from(&self, index: PathBuf) -> Option<PassedOver> {
         let weights = Index::read(&index).ok()?;
         if !weights.shards().iter().any(|shard| files::is_there(&index.with_file_name(shard))) {

@@ -6,41 +6,33 @@ use errors::{FileError, WithPath as _};
 use files::{StandIn, is_there, limits};
 use std::{collections::BTreeSet, fmt, fs, io::Read as _, path::Path};
 
-/// The standard file name of a model's weights, if all weights are in one file.
 pub(crate) const SINGLE: &str = "model.safetensors";
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
 
-/// An unsupported format that Tracewright recognizes. The error about an unsupported format
-/// explains how to fix the problem.
+/// Recognized, so that the error can explain what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UnsupportedFormat {
     PyTorch,
-    /// A folder with several GGUF files, so the model is ambiguous. To fix the error, pass the path
-    /// of one GGUF file.
+    /// Several files, so the model is ambiguous.
     Gguf(Vec<String>),
-    /// A GGUF file under the name of a safetensors file.
+    /// Under the name of a safetensors file.
     GgufFile,
-    /// A GGUF file that is not a whole model.
     GgufPart(GgufPart),
-    /// A placeholder file instead of a file with weights. A placeholder remains in the folder after
-    /// an incomplete download.
+    /// Left by an incomplete download.
     StandIn(StandIn),
-    /// An adapter for a base model, in the format of PEFT.
+    /// In PEFT's format.
     Adapter {
-        /// The kind of adapter, such as `LORA`, from the adapter's configuration.
+        /// Such as `LORA`.
         kind: String,
-        /// The name of the base model, if the adapter's configuration contains this name.
         base: Option<String>,
     },
-    /// Several models in one folder, in the format of diffusers.
+    /// Several models in diffusers' format.
     Pipeline,
-    /// A zip or tar archive, or a compressed file, instead of a model. If you passed a folder that
-    /// contains a zip, tar or compressed file, the field contains the name of this file.
+    /// A zip, tar or compressed file, named if it is in the folder.
     Packed(Option<String>),
     /// An IREE parameter archive, which does not contain the configuration of a model.
     Archive,
-    /// Weights or a program in the format of another library.
     Other(&'static str),
     /// A folder whose only content is another folder with a model.
     Inside(String),
@@ -103,20 +95,17 @@ fn one_of(names: &[String]) -> String {
 }
 
 impl UnsupportedFormat {
-    /// Recognizes an unsupported format by the first bytes or the name of a file. Returns `None` if
-    /// the file can be a safetensors, GGUF or JSON file.
+    /// By first bytes or name; `None` for what can be a safetensors, GGUF or JSON file.
     pub fn of_file(path: &Path, head: &[u8]) -> Option<Self> {
         of_file(path, head).filter(|format| !matches!(format, Self::Gguf(_) | Self::GgufFile))
     }
 
-    /// Recognizes an unsupported format like [`of_file`](Self::of_file), for a file in which the caller
-    /// expects safetensors.
+    /// Like [`of_file`](Self::of_file), where safetensors is expected.
     pub(crate) fn of_safetensors(path: &Path, bytes: &[u8]) -> Option<Self> {
         of_file(path, bytes).filter(|format| !matches!(format, Self::Gguf(_)))
     }
 
-    /// Recognizes an unsupported format by the files in the folder at `path`. Returns `None` if the
-    /// folder contains a model in safetensors, or if no format is recognized.
+    /// `None` for a model in safetensors, or if no format is recognized.
     pub fn of_folder(path: &Path) -> Result<Option<Self>, FileError> {
         let named = |name: &str| path.join(name);
         if [SINGLE, INDEX].into_iter().any(|name| is_there(&named(name))) {
@@ -167,7 +156,6 @@ const ONNX: &str = "a model in ONNX";
 const BEFORE_GGUF: UnsupportedFormat =
     UnsupportedFormat::Other("a file in a format that llama.cpp had before GGUF");
 
-/// The file name extensions of unsupported formats.
 const EXTENSIONS: &[(&str, UnsupportedFormat)] = &[
     ("bin", UnsupportedFormat::PyTorch),
     ("pt", UnsupportedFormat::PyTorch),
@@ -194,7 +182,6 @@ const EXTENSIONS: &[(&str, UnsupportedFormat)] = &[
     ("7z", UnsupportedFormat::Packed(None)),
 ];
 
-/// The first bytes of files in unsupported formats.
 const MAGIC: &[(&[u8], UnsupportedFormat)] = &[
     (b"GGUF", UnsupportedFormat::GgufFile),
     // `ggml`, `ggmf`, `ggjt` and `ggla`, as little-endian numbers.
@@ -216,7 +203,7 @@ fn by_extension(path: &Path) -> Option<UnsupportedFormat> {
     EXTENSIONS.iter().find(|(known, _)| *known == end).map(|(_, format)| format.clone())
 }
 
-/// Recognizes the format of a file for [`UnsupportedFormat::of_file`], including GGUF.
+/// Including GGUF.
 fn of_file(path: &Path, bytes: &[u8]) -> Option<UnsupportedFormat> {
     match StandIn::of(bytes) {
         // The file is empty. Its name may show that the file has another format.
@@ -246,7 +233,6 @@ fn of_file(path: &Path, bytes: &[u8]) -> Option<UnsupportedFormat> {
         .or(known)
 }
 
-/// Whether a regular file begins like a GGUF file.
 fn is_gguf(path: &Path) -> bool {
     let mut head = Vec::new();
     let read = |file: fs::File| file.take(4).read_to_end(&mut head);
@@ -276,7 +262,6 @@ fn inside(path: &Path, names: &[String]) -> Option<UnsupportedFormat> {
     is_model.then(|| UnsupportedFormat::Inside(only.clone()))
 }
 
-/// Returns the sorted names of all files and folders in a folder.
 pub(crate) fn list(folder: &Path) -> Result<BTreeSet<String>, FileError> {
     let mut names = BTreeSet::new();
     for item in fs::read_dir(folder).with_path("list", folder)? {

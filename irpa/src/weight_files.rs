@@ -10,19 +10,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The files with weights in a folder.
 pub(crate) struct WeightFiles {
-    /// The file with weights that Tracewright reads. The field contains the path of the single
-    /// safetensors file, or the path of the index if the weights are in several files.
+    /// The single safetensors file, or the index of several.
     pub file: PathBuf,
-    /// Tracewright ignores an index in the same folder as a single safetensors file. The field
-    /// contains the path of an ignored index.
+    /// Ignored beside a single safetensors file.
     pub index: Option<PathBuf>,
 }
 
 impl WeightFiles {
-    /// Finds the files with weights. If a folder contains several checkpoints, the function prefers
-    /// the same file as Hugging Face transformers.
+    /// If there are several, prefers the one that Hugging Face transformers does.
     pub fn find(folder: &Path) -> Result<Self, ArchiveError> {
         let [single, index] =
             [SINGLE, INDEX].map(|name| Some(folder.join(name)).filter(|path| is_there(path)));
@@ -45,8 +41,7 @@ impl WeightFiles {
     }
 }
 
-/// Creates the error for a file that the safetensors crate rejects. Usually, the safetensors crate
-/// rejects a file because the file is truncated.
+/// Usually the file is truncated.
 pub(crate) fn rejected(path: &Path, bytes: &[u8], error: SafeTensorError) -> ArchiveError {
     let size = bytes.len() as u64;
     let expected = match (&error, bytes.first_chunk()) {
@@ -66,8 +61,7 @@ pub(crate) fn rejected(path: &Path, bytes: &[u8], error: SafeTensorError) -> Arc
     }
 }
 
-/// Returns an error if a file is a placeholder instead of weights. A placeholder remains in the
-/// folder after an incomplete download.
+/// After an incomplete download, the folder has a placeholder.
 pub(crate) fn refuse_stand_in(path: &Path, bytes: &[u8]) -> Result<(), ArchiveError> {
     match StandIn::of(bytes) {
         None | Some(StandIn::Empty) => Ok(()),

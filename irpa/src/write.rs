@@ -22,7 +22,6 @@ use std::{
 
 const FLUSHED: usize = 64 << 20;
 
-/// A new archive entry that [`write()`] will write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewEntry {
     name: String,
@@ -39,18 +38,17 @@ enum Content {
 }
 
 impl NewEntry {
-    /// Creates an archive entry for a tensor. The caller of [`write()`] provides the data of the tensor.
+    /// The caller of [`write()`] provides the data.
     pub fn tensor(name: impl Into<String>, ty: TensorType) -> Self {
         Self::new(name, Content::Tensor(ty))
     }
 
-    /// Creates an entry for `length` bytes of an unknown type. The created entry has no metadata.
+    /// Unknown type, without metadata.
     pub fn raw(name: impl Into<String>, length: u64) -> Self {
         Self::new(name, Content::Raw(length))
     }
 
-    /// Creates an entry for a tensor that repeats a pattern of 1, 2, 4, 8 or 16 bytes. The archive
-    /// stores the pattern only once.
+    /// Repeats a pattern of 1, 2, 4, 8 or 16 bytes, which is stored once.
     pub fn splat(name: impl Into<String>, ty: TensorType, pattern: &[u8]) -> Self {
         Self::new(name, Content::Splat(ty, pattern.into()))
     }
@@ -59,8 +57,7 @@ impl NewEntry {
         Self { name: name.into(), content, recipe: None, sources: Vec::new() }
     }
 
-    /// Adds a recipe to the metadata of the entry. The recipe describes how the data are computed
-    /// from the checkpoint's tensors in `sources`.
+    /// Computed from the checkpoint's tensors in `sources`.
     pub fn with_recipe(mut self, recipe: impl Into<String>, sources: Vec<String>) -> Self {
         self.recipe = Some(recipe.into());
         self.sources = sources;
@@ -97,8 +94,7 @@ impl NewEntry {
         }
     }
 
-    /// Returns the metadata that the archive will contain for the entry. The returned metadata contain zeros
-    /// instead of the hash, because the hash is known only after all data are written.
+    /// With zeros for the hash, which is known only after all data.
     fn metadata(&self) -> Option<String> {
         let (ty, hashed) = match &self.content {
             Content::Tensor(ty) => (ty, true),
@@ -117,10 +113,8 @@ impl NewEntry {
     }
 }
 
-/// Options of [`write()`].
 pub struct WriteOptions<'a> {
-    /// Whether the archive contains metadata with the type and the hash of each tensor. Tracewright
-    /// needs the types and hashes, but IREE does not.
+    /// The type and the hash of each tensor, which Tracewright needs, but IREE does not.
     pub metadata: bool,
     /// The callback that receives the progress of the writer. The callback can stop the writer.
     pub watch: Option<Watch<'a>>,
@@ -135,12 +129,9 @@ impl Default for WriteOptions<'_> {
 /// The kind of file that a new archive may replace. A new archive may replace only another archive.
 pub const ARCHIVE: FileKind = FileKind { name: "a parameter archive", is: |head| head.starts_with(b"IRPA") };
 
-/// Writes an archive file in which the entries are sorted by name. The function calls `source` for
-/// each entry with data, in the order of the names. The callback `source` must write exactly as
-/// many bytes to the [`Sink`] as the type of the entry requires. The archive appears at `path` only
-/// after all data are on disk. After an error, an old file at `path` is unchanged, and no new file
-/// remains. The function replaces an existing file only if the file is an archive or empty. The
-/// function's memory consumption does not depend on the size of the data.
+/// Writes an archive sorted by name. `source` gets each entry with data in that order, and must write exactly
+/// its type's bytes to the [`Sink`]. The archive appears at `path` only when all data are on disk, replaces
+/// only an archive or an empty file, and leaves nothing after an error. Memory does not depend on the size.
 pub fn write<E: From<ArchiveError>>(
     path: impl AsRef<Path>,
     entries: Vec<NewEntry>,
@@ -164,8 +155,7 @@ pub fn write<E: From<ArchiveError>>(
     Ok(())
 }
 
-/// Flushes written data to the disk while the caller computes the next data. Without earlier
-/// flushes, the flush after the last entry would have to write all data.
+/// Flushes while the next data are computed, so that the last flush has less to write.
 fn flushing<E: From<ArchiveError>>(
     file: &File,
     destination: &Destination<'_>,
@@ -247,11 +237,9 @@ pub(crate) struct ArchivePlan {
 
 struct Placed {
     entry: NewEntry,
-    /// The offset and the length of the entry's data in the file. The field is `None` if the entry
-    /// repeats a pattern.
+    /// Offset and length; `None` for a repeated pattern.
     data: Option<(u64, u64)>,
-    /// The position in the file at which the hash of the data is stored. The field is `None` if the
-    /// entry has no metadata.
+    /// `None` without metadata.
     hash: Option<usize>,
 }
 
@@ -344,8 +332,7 @@ impl ArchivePlan {
         Ok(Self { front, entries: placed, data_size, file_size })
     }
 
-    /// Streams the data of all entries, and then writes the header and the table at the beginning of the
-    /// file. Therefore, an unfinished archive does not begin with the magic bytes of the format.
+    /// Data first, then the header, so that an unfinished archive does not begin with the magic bytes.
     pub fn stream<E: From<ArchiveError>>(
         mut self,
         destination: &Destination<'_>,
@@ -385,8 +372,7 @@ impl ArchivePlan {
     }
 }
 
-/// Fills the space between two ranges of the file with zeros. The function writes fewer zeros than
-/// a memory page has bytes.
+/// Fewer zeros than a memory page has bytes.
 fn pad(out: &mut impl Write, count: u64) -> io::Result<()> {
     const ZEROS: [u8; FILE_ALIGNMENT as usize] = [0; FILE_ALIGNMENT as usize];
     out.write_all(&ZEROS[..count as usize])
@@ -421,8 +407,7 @@ impl Sink<'_> {
         Ok(())
     }
 
-    /// Converts a tensor of a checkpoint to another element type, and writes the result. The
-    /// function converts pieces of bounded size, so its memory consumption is constant.
+    /// In pieces of bounded size.
     pub fn write_converted(
         &mut self,
         checkpoint: &Checkpoint,

@@ -8,39 +8,32 @@ use ops::WeightFormat;
 use ops::format::{Codes, GROUP, GROUPS, Groups};
 use rayon::prelude::*;
 
-/// The damping factor for the matrix of the inputs' second moments. [`Moments::new`] multiplies the
-/// damping factor by the mean of the matrix diagonal, and adds the product to each element of the
-/// diagonal. The GPTQ implementation calls the damping factor `percdamp`.
+/// Times the mean of the diagonal, this is added to the diagonal; `percdamp` in GPTQ's implementation.
 const DAMPING: f64 = 0.01;
 
-/// The number of matrix rows that one thread rounds together. For all matrix rows that a thread
-/// rounds together, the thread reads each row of the matrix U in [`Moments`] only once.
+/// The rows that one thread rounds together, for which it reads each row of U in [`Moments`] once.
 const TOGETHER: usize = 16;
 
 /// Describes which statistics of a matmul's inputs are known.
 pub enum Importance {
     /// No statistics of the matmul's inputs are known, so the rounding treats all inputs equally.
     Equal,
-    /// The mean square of each matmul input is known.
     Squares(Vec<f32>),
     /// The second moments of all pairs of matmul inputs are known.
     Moments(Moments),
 }
 
-/// The second moments H of a matmul's inputs. The type [`Moments`] stores the upper triangular
-/// matrix U with `UᵀU = H⁻¹`.
+/// The second moments H of a matmul's inputs, as the upper triangular U with `UᵀU = H⁻¹`.
 pub struct Moments {
     /// The upper triangular matrix U, with the type f32 `[inputs, inputs]`.
     factor: Vec<f32>,
-    /// Contains, for each matrix column, the cost of a rounding error if later columns compensate
-    /// the error. The cost of an error in column `i` is `1 / U[i][i]²`.
+    /// For each column, the cost of a rounding error that later columns compensate: `1 / U[i][i]²`.
     weights: Vec<f32>,
 }
 
 impl Moments {
-    /// Computes the moments from the sums of products of all pairs of inputs, f32
-    /// `[inputs, inputs]`. If a matmul input is always zero, the matrix column of this input
-    /// doesn't affect the rounding of other columns.
+    /// From the sums of products of all pairs of inputs, `[inputs, inputs]`. The column of an input that is
+    /// always zero doesn't affect the others.
     pub fn new(sums: &[f32], inputs: usize) -> Self {
         let mut factor: Vec<f64> = sums.iter().map(|&sum| f64::from(sum)).collect();
         let diagonal = |i: usize| i * inputs + i;
@@ -54,8 +47,7 @@ impl Moments {
     }
 }
 
-/// Computes the upper triangular matrix R with `R Rᵀ = H`. The matrix R overwrites the upper half
-/// of the matrix H.
+/// The upper triangular R with `R Rᵀ = H`, in the upper half of H.
 fn upper_root(h: &mut [f64], n: usize) {
     for i in (0..n).rev() {
         let (above, rest) = h.split_at_mut(i * n);
@@ -70,8 +62,7 @@ fn upper_root(h: &mut [f64], n: usize) {
     }
 }
 
-/// Computes the inverse of an upper triangular matrix. In the returned inverse, the elements below
-/// the diagonal are zero.
+/// The inverse of an upper triangular matrix; zeros below the diagonal.
 fn inverse(r: &[f64], n: usize) -> Vec<f32> {
     let mut inverse = vec![0.0f32; n * n];
     inverse.par_chunks_mut(n.max(1)).enumerate().for_each(|(i, row)| {
@@ -87,8 +78,7 @@ fn inverse(r: &[f64], n: usize) -> Vec<f32> {
     inverse
 }
 
-/// Computes a dot product with eight partial sums. The function always adds the partial sums in the
-/// same order.
+/// Eight partial sums, always added in the same order.
 fn dot(a: &[f64], b: &[f64]) -> f64 {
     let mut lanes = [0.0; 8];
     let (a, a_rest) = a.as_chunks::<8>();
@@ -100,13 +90,11 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
     lanes.iter().sum::<f64>() + rest
 }
 
-/// Rounds a matrix to quantized blocks, and returns the bytes of the blocks. As in GGUF, each row
-/// of the matrix begins with a new block. The function overwrites `matrix`. Returns `None` if the
-/// scale of a block is not finite.
+/// Rounds a matrix to quantized blocks, a new one for each row as in GGUF, and overwrites `matrix`. Returns
+/// `None` if the scale of a block is not finite.
 ///
 /// # Panics
-/// Panics if `format` does not store numbers in quantized blocks, or if the size of the moments
-/// differs from `inputs`.
+/// Panics if `format` has no quantized blocks, or if the size of the moments differs from `inputs`.
 pub fn round(
     format: WeightFormat,
     matrix: &mut [f32],

@@ -9,7 +9,6 @@ use trace::Recipe;
 
 use crate::pieces::{PIECE, PieceReader};
 
-/// The type of the numbers after a conversion.
 #[derive(Clone, Copy)]
 pub(crate) enum NewNumbers {
     Each(ElementType),
@@ -32,8 +31,7 @@ impl NewNumbers {
     }
 }
 
-/// Returns the error that a conversion to `new` loses a number. The function reads the weight
-/// again from its start, so the error names the first such number, whatever thread found it.
+/// Reads the weight again from its start, so the error names the first number, whatever thread found it.
 pub(crate) fn lost(
     made: &PieceReader<'_>,
     recipe: &Recipe,

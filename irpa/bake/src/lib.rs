@@ -28,11 +28,9 @@ pub use mismatch::{Declared, Problem};
 pub use quantize::{QuantizeError, Quantizer, check_new_checkpoint};
 pub use recipe::{read, value};
 
-/// Options of [`bake`].
 pub struct BakeOptions<'a> {
-    /// Whether `bake` stores metadata with the type and the hash of each parameter in the archive.
+    /// Whether the archive stores the type and the hash of each parameter.
     pub metadata: bool,
-    /// The callback that receives the progress of `bake`. The progress callback can stop `bake`.
     pub watch: Option<Watch<'a>>,
 }
 
@@ -47,10 +45,8 @@ pub struct Baked {
     pub bytes: u64,
     /// The keys of the tensors whose element type was converted, each with the old and the new element type.
     pub converted: Vec<(String, ElementType, ElementType)>,
-    /// For each kind of conversion from quantized blocks, the number of tensors to which `bake`
-    /// applied this conversion.
+    /// For each conversion from quantized blocks, the number of tensors.
     pub blocks: BTreeMap<FromBlocks, usize>,
-    /// The keys of the checkpoint's tensors that `bake` ignored.
     pub ignored: Vec<String>,
 }
 
@@ -59,25 +55,21 @@ pub struct Baked {
 pub struct Checked(Baked);
 
 impl Checked {
-    /// The statistics of the conversion that [`write()`] will do. The field [`bytes`](Baked::bytes)
-    /// is 0, because only [`write()`] counts the written bytes.
+    /// [`bytes`](Baked::bytes) is 0, because only [`write()`] counts the written bytes.
     pub fn planned(&self) -> &Baked {
         &self.0
     }
 }
 
-/// Contains the source format and the target format of a tensor that the checkpoint stores in
-/// quantized blocks.
+/// A tensor's format in the checkpoint's quantized blocks and in the archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FromBlocks {
     pub from: BlockFormat,
-    /// The format of the tensor in the archive. If the format is `None`, the archive stores plain
-    /// elements of the element type.
+    /// `None` stands for plain elements of the type.
     pub to: (Option<WeightFormat>, ElementType),
 }
 
 impl FromBlocks {
-    /// Whether the conversion keeps the exact value of every number.
     pub fn is_exact(&self) -> bool {
         match self.to {
             (Some(format), _) if format.element().is_none() => self.from.is_kept_in(format),
@@ -103,18 +95,15 @@ pub enum BakeError {
     /// The tensors of the checkpoint don't match the parameters of the model. Tracewright wrote nothing.
     #[error("checkpoint `{}` does not fit the model: {} problem(s){}", .path.display(), .problems.len(), list(.problems))]
     Mismatch { path: PathBuf, problems: Vec<Problem> },
-    /// The recipe that computes a parameter from checkpoint tensors is invalid, or the type of the
-    /// result differs from the type of the parameter.
+    /// The recipe is invalid, or its result has another type than the parameter.
     #[error("the recipe that computes the tensor `{key}` is wrong")]
     Recipe { key: String, source: Box<InferError> },
-    /// Reading or writing an archive failed.
     #[error(transparent)]
     Archive(#[from] irpa::ArchiveError),
 }
 
 impl BakeError {
-    /// Extends the error with the source lines at which the network in `trace` declares the tensors
-    /// that the error names.
+    /// Adds the source lines at which `trace` declares the tensors.
     #[must_use]
     pub fn declared_in(mut self, trace: &Trace) -> Self {
         if let Self::Mismatch { problems, .. } = &mut self {
@@ -129,14 +118,12 @@ impl BakeError {
     }
 }
 
-/// Reads `parameters` from `checkpoint`, and writes the parameters to the archive `out`. The
-/// function converts floats to the element type that the network declares. The memory consumption
-/// of `bake` does not depend on the size of the checkpoint.
+/// Writes the parameters to the archive `out`, with floats in the declared element type. The memory
+/// consumption does not depend on the size of the checkpoint.
 ///
 /// # Errors
-/// If the checkpoint and the parameters differ, the error lists all differences, and `bake` writes
-/// nothing. Returns an error if reading the checkpoint or writing the archive fails. After an
-/// error, the function leaves no new file on the disk.
+/// If checkpoint and parameters differ, the error lists all differences, and nothing is written. No error
+/// leaves a new file on the disk.
 pub fn bake(
     checkpoint: &Checkpoint,
     parameters: &[Parameter],
@@ -148,12 +135,7 @@ pub fn bake(
     write(checkpoint, parameters, checked, out, options)
 }
 
-/// Writes the same archive as [`bake`]. Before you call this function, call [`check`] with the same
-/// checkpoint and parameters.
-///
-/// # Errors
-/// Returns an error if reading the checkpoint or writing the archive fails. After an error, the
-/// function leaves no new file on the disk.
+/// Writes the same archive as [`bake`]; call [`check`] first. No error leaves a new file on the disk.
 pub fn write(
     checkpoint: &Checkpoint,
     parameters: &[Parameter],
@@ -172,7 +154,6 @@ pub fn write(
     Ok(baked)
 }
 
-/// Creates the archive entry that describes the data of a parameter.
 fn entry(parameter: &Parameter) -> NewEntry {
     let entry = NewEntry::tensor(&parameter.key, parameter.ty.clone());
     let Some(recipe) = &parameter.recipe else { return entry };
@@ -182,9 +163,8 @@ fn entry(parameter: &Parameter) -> NewEntry {
     entry.with_recipe(text, sources)
 }
 
-/// Returns the tensors that the network declares, but that the simplifier removed. A checkpoint may contain
-/// tensors that the simplifier removed from the network. The argument `recorded` contains the parameters of
-/// the recorded trace. The argument `parameters` contains the parameters of the simplified trace.
+/// Tensors that the network declares, but the simplifier removed, so that a checkpoint may still contain
+/// them.
 pub fn unread(recorded: &[Parameter], parameters: &[Parameter]) -> Vec<Ignorable> {
     fn keys(of: &[Parameter]) -> BTreeSet<&str> {
         of.iter().flat_map(Parameter::sources).map(|(key, _)| key).collect()
@@ -193,11 +173,7 @@ pub fn unread(recorded: &[Parameter], parameters: &[Parameter]) -> Vec<Ignorable
     recorded.difference(&read).map(|&key| Ignorable::Unread(key.to_owned())).collect()
 }
 
-/// Compares a checkpoint with the parameters of a model.
-///
-/// # Errors
-/// Returns an error if the checkpoint and the parameters differ. The error lists all differences
-/// between the checkpoint and the parameters.
+/// The error lists all differences between the checkpoint and the parameters.
 pub fn check(
     checkpoint: &Checkpoint,
     parameters: &[Parameter],
@@ -288,7 +264,6 @@ pub fn check(
     }
 }
 
-/// Checks that the recipe of a parameter computes a tensor of the parameter's type.
 fn check_recipe(parameter: &Parameter) -> Result<(), BakeError> {
     let Some(recipe) = &parameter.recipe else { return Ok(()) };
     let what = "the parameter and the result of the recipe must have one type";
@@ -299,8 +274,7 @@ fn check_recipe(parameter: &Parameter) -> Result<(), BakeError> {
     made.map_err(|source| BakeError::Recipe { key: parameter.key.clone(), source: Box::new(source) })
 }
 
-/// Returns the packed format in which the archive stores a parameter. The result is `None` if the
-/// archive stores the parameter as plain elements.
+/// `None` for plain elements.
 pub fn format(parameter: &Parameter) -> Option<WeightFormat> {
     let Recipe::Op(op, _) = parameter.recipe.as_deref()? else { return None };
     match op.form() {

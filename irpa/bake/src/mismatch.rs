@@ -13,14 +13,12 @@ use trace::{AxisName, NodeKind, Provenance, Trace, key_pattern};
 /// The key of a language model's output matrix in Hugging Face checkpoints.
 const HEAD: &str = "lm_head.weight";
 
-/// A difference between a checkpoint and a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Problem {
     /// The keys in the checkpoint begin with another prefix than the keys of the parameters.
     Beginning {
         /// The prefix of the keys of the model's parameters.
         declared: String,
-        /// The prefix of the keys in the checkpoint.
         found: String,
         key: String,
         count: usize,
@@ -29,16 +27,17 @@ pub enum Problem {
     Missing {
         key: String,
         ty: TensorType,
-        /// The key in the checkpoint that is most similar to the missing key. The search for a
-        /// similar key ignores the keys of tensors that the model reads.
+        /// The most similar key that the model does not read.
         nearest: Option<String>,
     },
     /// The checkpoint contains a tensor that the model does not read.
-    Extra { key: String, file: PathBuf },
+    Extra {
+        key: String,
+        file: PathBuf,
+    },
     /// A tensor should be a copy of another tensor, but the contents of the two tensors differ.
     NotEqual {
         key: String,
-        /// The key of the tensor of which the tensor `key` should be a copy.
         other: String,
     },
     Shape {
@@ -46,18 +45,19 @@ pub enum Problem {
         file: PathBuf,
         expected: Vec<usize>,
         found: Vec<usize>,
-        /// The declaration of the tensor in the trace, if this declaration is known.
         declared: Option<Declared>,
     },
-    /// The element type in the checkpoint cannot be converted to the declared type.
-    Element { key: String, file: PathBuf, expected: ElementType, found: String },
+    Element {
+        key: String,
+        file: PathBuf,
+        expected: ElementType,
+        found: String,
+    },
 }
 
-/// The declaration of a checkpoint's tensor in a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Declared {
-    /// The names of the tensor's axes. The list of axis names is empty if a recipe computes a
-    /// parameter from the tensor.
+    /// Empty for a recipe's source.
     pub axes: Vec<AxisName>,
     pub provenance: Provenance,
 }
@@ -123,8 +123,7 @@ fn begin(prefix: &str) -> String {
 }
 
 impl Problem {
-    /// Replaces the layer numbers in a problem's tensor keys with `*`, and returns the changed problem. If
-    /// several layers have the same problem, the function returns equal results for these layers.
+    /// With `*` for layer numbers, so that layers with the same problem have equal ones.
     fn of_all_layers(&self) -> Self {
         let pattern = |key: &String| key_pattern(key);
         let mut problem = self.clone();
@@ -143,8 +142,7 @@ impl Problem {
     }
 }
 
-/// Formats each problem as one line of text. If several problems differ only in the number of the
-/// layer, the function formats a single line for these problems.
+/// One line per problem. Layers with the same problem share a line.
 pub(crate) fn list(problems: &[Problem]) -> String {
     let mut count: HashMap<String, usize> = HashMap::new();
     let patterns: Vec<String> = problems.iter().map(|problem| problem.of_all_layers().to_string()).collect();
@@ -166,11 +164,9 @@ pub(crate) struct Moved<'a> {
 }
 
 impl<'a> Moved<'a> {
-    /// Finds a common prefix of missing keys, and the prefix that the checkpoint uses instead. The function
-    /// chooses the two prefixes so that replacing the old prefix turns as many missing keys as possible into
-    /// keys of unread tensors in the checkpoint. Returns `None` if no replacement turns at least two missing
-    /// keys into keys of unread tensors. The function replaces at most the first two components of a missing
-    /// key, because the remaining components of the key identify the parameter.
+    /// Finds the prefix of missing keys and of the checkpoint's whose exchange turns most missing keys (at
+    /// least two) into unread ones. Only the first two components can change, because the rest identifies the
+    /// parameter.
     pub(crate) fn find(missing: &[&'a str], unread: &[&'a str]) -> Option<Self> {
         let cuts = |key: &str| {
             let dots = key.match_indices('.').map(|(at, _)| at + 1);
@@ -205,8 +201,7 @@ impl<'a> Moved<'a> {
     }
 }
 
-/// Returns the declaration of each checkpoint tensor from which `trace` computes a parameter. The
-/// returned map contains each declaration under the key of the declared tensor.
+/// By the key of the tensor.
 pub(crate) fn declarations(trace: &Trace) -> BTreeMap<String, Declared> {
     // An earlier check rejects a trace that declares a key with two types.
     let Ok(reads) = trace.reads() else { return BTreeMap::new() };

@@ -11,27 +11,23 @@ use trace::Recipe;
 /// The number of elements that the evaluator of a recipe computes at a time.
 pub(crate) const PIECE: usize = 1 << 14;
 
-/// Reads any range of a recipe's result. The reader contains the result type of each operation in
-/// the recipe, and reads the numbers of the source tensors.
+/// Reads any range of a recipe's result.
 pub(crate) struct PieceReader<'a> {
     pub(crate) ty: TensorType,
-    /// Whether the reader changes numbers, and does not only move them. Then a number that is not
-    /// finite is an error.
+    /// Whether numbers change, and do not only move; then one that is not finite is an error.
     pub(crate) converts: bool,
     from: PieceSource<'a>,
 }
 
 enum PieceSource<'a> {
-    /// The numbers of a checkpoint's tensor, and the element type to which [`PieceReader`] rounds
-    /// the numbers.
+    /// With the element type to which [`PieceReader`] rounds.
     Source(TensorNumbers<'a>, Option<ElementType>),
     Op(Cow<'a, Op>, Vec<PieceReader<'a>>),
 }
 
 impl<'a> PieceReader<'a> {
-    /// Creates a reader for the result of a recipe. Set `grouped` if the archive stores the result
-    /// in quantized groups. If `grouped` is true, the reader does not round numbers from the
-    /// checkpoint's quantized blocks to an element type.
+    /// With `grouped`, the archive stores quantized groups, and numbers of the checkpoint's blocks are not
+    /// rounded.
     pub(crate) fn new(
         recipe: &'a Recipe,
         checkpoint: &'a Checkpoint,
@@ -70,8 +66,7 @@ impl<'a> PieceReader<'a> {
         Self { ty, converts, from: PieceSource::Op(op, operands) }
     }
 
-    /// Creates a reader for a tensor of the checkpoint. The reader returns the elements in the
-    /// order of the model's tensor, even if the checkpoint stores the elements in another order.
+    /// In the order of the model's tensor, whatever the checkpoint's order.
     pub(crate) fn source(
         key: &str,
         ty: &TensorType,
@@ -123,8 +118,7 @@ impl<'a> PieceReader<'a> {
         })
     }
 
-    /// Returns the quantized integers and the scale of `count` numbers from the index `start` on.
-    /// The result is `None` unless the `count` numbers form one quantized group in the checkpoint.
+    /// `None` unless the numbers are one quantized group of the checkpoint.
     pub(crate) fn quantized(&self, start: usize, count: usize) -> Option<Quantized> {
         match &self.from {
             PieceSource::Source(numbers, _) => numbers.quantized(start, count),
@@ -157,8 +151,7 @@ impl<'a> PieceReader<'a> {
         }
     }
 
-    /// Reads elements of the result in row-major order, from the index `start` on. The function
-    /// returns f32 numbers, because an f32 can represent every number that a recipe computes.
+    /// Row-major, as f32, which can represent every number that a recipe computes.
     pub(crate) fn read(&self, start: usize, out: &mut [f32]) {
         match &self.from {
             PieceSource::Source(numbers, rounded) => {
@@ -232,8 +225,7 @@ impl<'a> PieceReader<'a> {
         }
     }
 
-    /// Reads elements of an operation's operand. For each axis of the result, `moves` contains the
-    /// distance in the operand's data between neighbouring elements along this axis.
+    /// `moves` has, for each axis of the result, the distance between neighbours in the operand's data.
     fn read_strided(&self, moves: &[usize], operand: &PieceReader<'_>, start: usize, out: &mut [f32]) {
         let shape = &self.ty.shape;
         let own = strides(shape);

@@ -18,22 +18,18 @@ use trace::{Parameter, Recipe, key_pattern};
 use crate::compensate::{Importance, round};
 use crate::finite::lost_in;
 
-/// The name of the file that contains the tensors of the quantized checkpoint.
 const FILE: &str = "model.safetensors";
 
 /// The reason why Tracewright cannot write a quantized copy of a checkpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum QuantizeError {
-    /// A file or folder of the quantized checkpoint cannot be written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A tensor is missing in the original checkpoint.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
     /// The folder for the new checkpoint is a file, or already contains a file of a model.
     #[error("`{}` exists; write to another folder, or move this file away", .0.display())]
     Exists(PathBuf),
-    /// The quantized checkpoint cannot be written.
     #[error("cannot write `{}`", .path.display())]
     Write { path: PathBuf, source: safetensors::SafeTensorError },
 }
@@ -45,16 +41,14 @@ pub struct Quantizer<'a> {
     rounded: BTreeMap<String, (BlockRows, Vec<u8>)>,
 }
 
-/// A tensor that a network reads from the checkpoint.
 struct Source {
     ty: TensorType,
     format: Option<WeightFormat>,
-    /// Whether the checkpoint stores the transpose of the matrix that the matmul uses.
     transposed: bool,
 }
 
-/// Checks that the folder of a new checkpoint contains no file that the checkpoint or its tokenizer
-/// would replace, and none of the files `more`. The check comes before the slow calibration.
+/// Checks before the slow calibration that the folder has no file that the checkpoint or its tokenizer would
+/// replace, and none of `more`.
 pub fn check_new_checkpoint(folder: &Path, more: &[&str]) -> Result<(), QuantizeError> {
     let files = [FILE].iter().chain(files::TOKENIZER_FILES).chain(more).copied();
     let mut files = files.map(|name| folder.join(name));
@@ -66,8 +60,7 @@ pub fn check_new_checkpoint(folder: &Path, more: &[&str]) -> Result<(), Quantize
 }
 
 impl<'a> Quantizer<'a> {
-    /// Creates a quantizer for the checkpoint tensors that the recorded parameters read. `formats`
-    /// selects the format of each matrix by a pattern that matches the key of the matrix.
+    /// `formats` selects the format of each matrix by a pattern for its key.
     pub fn new(
         checkpoint: &'a Checkpoint,
         parameters: &[Parameter],
@@ -98,8 +91,7 @@ impl<'a> Quantizer<'a> {
         left.map(|(key, source)| (key.clone(), 4 * source.ty.count())).collect()
     }
 
-    /// Quantizes the matrix with the given key. The function does nothing if `formats` contains no
-    /// format for the matrix.
+    /// Does nothing if `formats` has no format for the matrix.
     pub fn round(&mut self, key: &str, importance: &Importance) -> Result<(), ArchiveError> {
         let Some(Source { ty, format: Some(format), transposed }) = self.sources.get(key) else {
             return Ok(());
@@ -123,8 +115,7 @@ impl<'a> Quantizer<'a> {
         Ok(())
     }
 
-    /// Writes all tensors into a folder, and returns the number of written bytes. Before writing, the
-    /// function quantizes each matrix that is not quantized yet, without statistics of the matmul's inputs.
+    /// Returns the number of bytes. Matrices that are not quantized yet are rounded without statistics.
     pub fn write(mut self, folder: &Path) -> Result<u64, QuantizeError> {
         for (key, _) in self.left() {
             self.round(&key, &Importance::Equal)?;
@@ -203,8 +194,7 @@ struct Written<'a> {
 
 enum Data<'a> {
     Blocks(&'a [u8]),
-    /// The numbers of a tensor, and the place for an error while the numbers are read. The trait `View`
-    /// returns no errors.
+    /// Keeps the error of reading, because the trait `View` returns none.
     Dense(&'a Checkpoint, &'a str, TensorType, &'a RefCell<Option<ArchiveError>>),
 }
 

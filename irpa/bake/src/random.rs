@@ -17,13 +17,11 @@ use trace::Parameter;
 
 #[derive(Debug, thiserror::Error)]
 pub enum RandomError {
-    /// A file or folder cannot be written or read.
     #[error(transparent)]
     File(#[from] FileError),
     /// The folder already contains a checkpoint or a different configuration file.
     #[error("`{}` exists; write to another folder, or move this file away", .0.display())]
     Exists(PathBuf),
-    /// The progress callback stopped the function that writes the weights.
     #[error("stopped on request while writing `{}`", .0.display())]
     Stopped(PathBuf),
     /// The machine does not have enough memory for a tensor. [`write_random`] keeps a whole tensor in memory.
@@ -40,13 +38,11 @@ struct RandomTensor<'a> {
     watch: WatchBytes<'a>,
 }
 
-/// A callback that receives the size of each written tensor in bytes. The callback can stop the
-/// function that writes the tensors.
+/// Receives the bytes of each written tensor, and can stop.
 pub type WatchBytes<'a> = &'a (dyn Fn(usize) -> ControlFlow<()> + Sync);
 
 impl RandomTensor<'_> {
-    /// Generates the random bytes of a tensor. Each tensor has a separate stream of random numbers,
-    /// so the content of a tensor does not depend on other tensors.
+    /// A separate stream per tensor, so that its content does not depend on others.
     fn bytes(&self) -> Vec<u8> {
         if (self.watch)(0).is_break() {
             return Vec::new(); // The file is thrown away.
@@ -116,8 +112,7 @@ impl View for &RandomTensor<'_> {
     }
 }
 
-/// Returns a folder in the cache that contains random weights for a configuration. The cache
-/// contains one folder with random weights for each combination of a seed and a list of parameters.
+/// A cached folder with random weights, one for each seed and list of parameters.
 pub fn random_checkpoint(
     config: &Path,
     parameters: &[Parameter],
@@ -139,13 +134,8 @@ pub fn random_checkpoint(
     Ok(folder)
 }
 
-/// Copies the file `config` to `config.json` in `folder`, and writes `model.safetensors` into the
-/// same folder. The file `model.safetensors` contains random data for each tensor that the
-/// parameters in `parameters` read. The function keeps only one tensor at a time in memory.
-///
-/// # Errors
-/// Returns an error if a file already exists or cannot be written. The function also returns an error if the
-/// progress callback requests to stop. After an error, the function leaves no partial file in the folder.
+/// Writes `config.json`, a copy of `config`, and `model.safetensors` with random data for each tensor of the
+/// parameters, one at a time in memory. No error leaves a partial file in the folder.
 pub fn write_random(
     config: &Path,
     parameters: &[Parameter],

@@ -12,7 +12,6 @@ use trace::{Parameter, Recipe};
 use crate::finite::{NewNumbers, are_kept, lost};
 use crate::pieces::{PIECE, PieceReader};
 
-/// Writes the data of a parameter to an archive.
 pub(crate) fn write(
     parameter: &Parameter,
     checkpoint: &Checkpoint,
@@ -39,7 +38,7 @@ fn write_source(
     }
 }
 
-/// Evaluates a recipe and writes its result, [`PIECE`] elements at a time.
+/// [`PIECE`] elements at a time.
 fn write_made(recipe: &Recipe, checkpoint: &Checkpoint, sink: &mut Sink<'_>) -> Result<(), ArchiveError> {
     let made = PieceReader::new(recipe, checkpoint, false)?;
     let element = made.ty.element;
@@ -59,8 +58,7 @@ fn write_made(recipe: &Recipe, checkpoint: &Checkpoint, sink: &mut Sink<'_>) -> 
     Ok(())
 }
 
-/// Reads the numbers of a checkpoint's tensor from the index `start` on, and rounds the numbers to
-/// the type that the network declares.
+/// From `start` on, rounded to the declared type.
 pub fn read(
     checkpoint: &Checkpoint,
     key: &str,
@@ -79,8 +77,7 @@ pub fn read(
     }
 }
 
-/// Returns a tensor of a checkpoint, converted to the type that the network declares. The result is
-/// `None` if the tensor is missing, or if the tensor's shape is not the declared shape.
+/// In the declared type. `None` if the tensor is missing or has another shape.
 pub fn value(checkpoint: &Checkpoint, key: &str, ty: &TensorType) -> Option<Value> {
     let tensor = checkpoint.get(key).filter(|tensor| tensor.has_shape(&ty.shape))?;
     match tensor.element() {
@@ -140,9 +137,8 @@ fn write_recipe(recipe: &Recipe, checkpoint: &Checkpoint, sink: &mut Sink<'_>) -
 /// The number of panels that the threads pack in memory before one thread writes these panels to the archive.
 const PANELS: usize = 64;
 
-/// Writes a matrix in a packed format, in which each panel contains sixteen rows of the matrix. The
-/// callback `bytes` returns the size of a packed matrix with a given number of rows and inputs. The
-/// callback `make` packs one panel of the matrix, and returns whether the format keeps all numbers.
+/// Packs panels of sixteen rows. `bytes` is the size of a packed matrix of some rows and inputs. `make` packs
+/// a panel, and returns whether the format keeps all numbers.
 fn write_panels(
     matrix: &Recipe,
     format: WeightFormat,
@@ -189,8 +185,7 @@ struct Panel<'p, 'a> {
 }
 
 impl Panel<'_, '_> {
-    /// Returns quantized numbers of a matrix in the checkpoint, beginning at the given row and
-    /// column. The result is `None` if `format` cannot store the quantized numbers unchanged.
+    /// `None` if `format` cannot store the quantized numbers unchanged.
     fn quantized(&self, format: WeightFormat, row: usize, column: usize) -> Option<Quantized> {
         let together = format.together()?.min(self.inputs - column);
         let stored = self.made.quantized((self.first + row) * self.inputs + column, together)?;

@@ -14,15 +14,13 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} `{}`", .path.display())]
 pub struct FileError {
-    /// The failed operation, for example `read`, `create` or `create a file in`.
+    /// For example `read`, `create` or `create a file in`.
     pub action: &'static str,
     pub path: PathBuf,
     pub source: io::Error,
 }
 
-/// Adds a path to an I/O error.
 pub trait WithPath<T> {
-    /// Adds the operation `action` and the path to the error.
     fn with_path(self, action: &'static str, path: &Path) -> Result<T, FileError>;
 }
 
@@ -32,15 +30,13 @@ impl<T> WithPath<T> for io::Result<T> {
     }
 }
 
-/// A source line in the declaration of a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The path of the model's field that contains the declaration, if this path is known. An
-    /// example of a field path is `model.layers.*.self_attn.q_proj`.
+    /// Such as `model.layers.*.self_attn.q_proj`, if known.
     pub path: String,
     /// The Rust file, relative to the parent folder of the crate, such as `models/src/llama.rs`.
     pub file: String,
-    /// The line number in the Rust file, which begins at 1.
+    /// From 1.
     pub line: u32,
 }
 
@@ -53,7 +49,7 @@ pub fn shortened(mut text: String, most: usize) -> String {
     text
 }
 
-/// Displays an error, and each cause of the error on a separate line.
+/// Each cause is on a separate line.
 pub struct WithCauses<'a>(pub &'a (dyn Error + 'static));
 
 impl fmt::Display for WithCauses<'_> {
@@ -73,12 +69,10 @@ impl fmt::Display for WithCauses<'_> {
     }
 }
 
-/// The largest number of items that an error message lists. The error value itself contains all
-/// items, although the message omits some items.
+/// The most items that a message lists; the error value has all.
 pub const LISTED: usize = 50;
 
-/// Displays at most [`LISTED`] items on separate lines. If there are more than [`LISTED`] items,
-/// the last line contains the number of omitted items.
+/// At most [`LISTED`] items on separate lines, then the number of omitted ones.
 pub struct Listed<'a, T>(pub &'a [T]);
 
 impl<T: fmt::Display> fmt::Display for Listed<'_, T> {
@@ -91,9 +85,7 @@ impl<T: fmt::Display> fmt::Display for Listed<'_, T> {
     }
 }
 
-/// Escapes the control characters of a text before the text is printed to a terminal. Escaping is
-/// necessary because names in untrusted files can contain control sequences. The function does not
-/// escape line breaks and tabs.
+/// Escapes control characters, except line breaks and tabs: untrusted names can contain control sequences.
 pub fn escaped(text: &str) -> String {
     let is_plain = |c: char| !c.is_control() || c == '\n' || c == '\t';
     text.chars().fold(String::with_capacity(text.len()), |mut shown, c| {

@@ -9,8 +9,7 @@ use serde::ser::{Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// The key of an object that contains the text of a number. serde_json uses the same key for
-/// numbers if its feature `arbitrary_precision` is enabled.
+/// serde_json's own key for numbers with the feature `arbitrary_precision`.
 const KEY: &str = "$serde_json::private::Number";
 
 /// Parses JSON like `serde_json::from_str`, but keeps the text of each number that is no `i64`, no
@@ -35,7 +34,6 @@ pub fn with_exact_numbers(text: &str) -> Cow<'_, str> {
     replaced(text, &numbers, kept).into()
 }
 
-/// The text of a number that [`parse_exact`] kept.
 pub fn exact_number(value: &Value) -> Option<&str> {
     let object = value.as_object().filter(|object| object.len() == 1)?;
     let text = object.get(KEY)?.as_str()?;
@@ -97,7 +95,7 @@ fn string_len(bytes: &[u8]) -> usize {
     bytes.len()
 }
 
-/// The length of the JSON number at the beginning of a text, or 0.
+/// 0 if the text does not begin with a number.
 fn number_len(text: &str) -> usize {
     let bytes = text.as_bytes();
     let digits = |from: usize| {

@@ -16,14 +16,13 @@ fn not_finite(word: &str) -> String {
     format!("{{\"__float__\":\"{word}\"}}")
 }
 
-/// Formats a JSON value as Python does, with `Infinity`, `-Infinity` or `NaN` for numbers that are
-/// not finite.
+/// As Python does, with `Infinity`, `-Infinity` or `NaN`.
 pub fn as_written(value: &str) -> String {
     NOT_FINITE.iter().fold(value.to_owned(), |text, word| text.replace(&not_finite(word), word))
 }
 
-/// Parses JSON that Python may have written. The function converts a number that is not finite to
-/// an object such as `{"__float__": "Infinity"}`, as Hugging Face transformers 5 does.
+/// Numbers that are not finite become objects such as `{"__float__": "Infinity"}`, as in Hugging Face
+/// transformers 5.
 pub fn parse_json<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
     with_json(text, |text| serde_json::from_str(text))
 }

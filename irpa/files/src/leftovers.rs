@@ -12,14 +12,14 @@ use tempfile::TempDir;
 const PREFIX: &str = ".tracewright-";
 const SUFFIX: &str = ".partial";
 
-/// A folder for temporary files. Dropping a `Scratch` value removes the folder.
+/// A temporary folder, which dropping removes.
 pub struct Scratch {
     folder: TempDir,
     _lock: Option<File>,
 }
 
 impl Scratch {
-    /// Creates a temporary folder in `folder`, and removes temporary folders of killed runs from `folder`.
+    /// Also removes those of killed runs.
     pub fn new_in(folder: &Path) -> Result<Self, FileError> {
         Self::new(folder).with_path("create a folder in", folder)
     }
@@ -50,8 +50,7 @@ impl Scratch {
     }
 }
 
-/// Removes temporary files of killed runs in `folder`. The function keeps temporary files that
-/// cannot be removed.
+/// Removes temporary files of killed runs, except those that cannot be removed.
 pub(crate) fn sweep(folder: &Path) {
     let entries = if cfg!(unix) { fs::read_dir(folder).ok() } else { None };
     for entry in entries.into_iter().flatten().flatten() {

@@ -8,14 +8,12 @@ use crate::leftovers::sweep;
 use crate::{FileKind, NewFile};
 use errors::{FileError, WithPath as _};
 
-/// A cache of compiled modules in a folder.
+/// Compiled modules in a folder.
 ///
-/// A cache entry consists of a module and the module's hash. The cache writes an entry atomically,
-/// and checks the hash when reading the entry. The cache never returns an invalid module, even if
-/// the disk is shared or failing, or if a compiler wrote a damaged module.
+/// An entry is a module and its hash, written atomically and checked when read. So an invalid module is never
+/// returned, even if the disk is shared or failing, or a compiler wrote a damaged one.
 #[derive(Clone, Debug)]
 pub struct ModuleCache {
-    /// The folder of the cache, which [`create`](Self::create) creates.
     pub dir: PathBuf,
 }
 
@@ -24,19 +22,16 @@ impl ModuleCache {
         Self { dir: dir.into() }
     }
 
-    /// Creates the folder.
     pub fn create(&self) -> Result<(), FileError> {
         fs::create_dir_all(&self.dir).with_path("create", &self.dir)
     }
 
-    /// Returns the path of the file `key` with the given extension in the cache folder.
     pub fn path(&self, key: &str, extension: &str) -> PathBuf {
         self.dir.join(key).with_extension(extension)
     }
 
-    /// Returns the module with the given key, or `None` if the cache entry is missing or damaged. If the
-    /// module is found, the function removes the temporary files of killed runs, because nothing is
-    /// compiled that would remove them.
+    /// `None` if the entry is missing or damaged. A hit removes temporary files of killed runs, because no
+    /// compilation does.
     pub fn load(&self, key: &str) -> Result<Option<Vec<u8>>, FileError> {
         let path = self.path(key, "module");
         let bytes = match fs::read(&path) {
@@ -51,7 +46,6 @@ impl ModuleCache {
         Ok(Some(module.to_vec()))
     }
 
-    /// Stores a compiled module in the cache under a key.
     pub fn store(&self, key: &str, module: &[u8]) -> Result<(), FileError> {
         let entry = [blake3::hash(module).as_bytes(), module].concat();
         NewFile::write(&self.path(key, "module"), FileKind::CACHED, &entry)

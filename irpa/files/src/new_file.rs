@@ -8,10 +8,8 @@ use crate::FileKind;
 use crate::leftovers::Scratch;
 use crate::read::regular;
 
-/// A new file that appears at its path only when the caller publishes the file. If the caller does
-/// not publish the file, its temporary file is removed.
+/// Appears at its path only when published; otherwise its temporary file is removed.
 pub struct NewFile {
-    /// The path at which the caller requested the new file.
     asked: PathBuf,
     path: PathBuf,
     kind: FileKind,
@@ -21,8 +19,7 @@ pub struct NewFile {
 }
 
 impl NewFile {
-    /// Creates a temporary file in a temporary folder next to `path`. If `path` is a link,
-    /// publishing replaces the target of the link.
+    /// In a temporary folder next to `path`. If that is a link, publishing replaces its target.
     pub fn begin(path: &Path, kind: FileKind) -> Result<Self, FileError> {
         let asked = path.to_owned();
         let path = replaced(path, kind)?;
@@ -42,12 +39,11 @@ impl NewFile {
         begin().with_path("create", &path)
     }
 
-    /// Creates a file that contains the given bytes, and publishes the file at `path`.
     pub fn write(path: &Path, kind: FileKind, content: &[u8]) -> Result<(), FileError> {
         Self::begin(path, kind)?.publish_as(content)
     }
 
-    /// Returns the temporary path of the file, which is valid until the file is published.
+    /// Valid until the file is published.
     pub fn partial(&self) -> &Path {
         &self.partial
     }
@@ -56,15 +52,13 @@ impl NewFile {
         &self.file
     }
 
-    /// Writes the content into the file and publishes the file. If a file of the same kind exists
-    /// at the final path, the new file replaces this file.
+    /// Writes the content, and publishes the file.
     pub fn publish_as(mut self, content: &[u8]) -> Result<(), FileError> {
         self.file.write_all(content).with_path("write", &self.path)?;
         self.publish()
     }
 
-    /// Publishes the file: moves the file from its temporary path to its final path. If a file of
-    /// the same kind exists at the final path, the new file replaces this file.
+    /// Moves the file to its path, where it may replace one of the same kind.
     pub fn publish(self) -> Result<(), FileError> {
         let Self { asked, path, kind, partial, file, .. } = &self;
         let synced = || {
@@ -86,8 +80,7 @@ impl NewFile {
     }
 }
 
-/// Returns the path of the file that a new file at `path` would replace, and checks that the file
-/// may be replaced.
+/// Checks that the file may be replaced.
 fn replaced(path: &Path, kind: FileKind) -> Result<PathBuf, FileError> {
     match path.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(path.to_owned()),

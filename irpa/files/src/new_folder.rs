@@ -5,19 +5,15 @@ use std::path::{Path, PathBuf};
 
 use errors::{FileError, WithPath as _};
 
-/// A new folder, with all parent folders that Tracewright created for the new folder.
+/// With all parent folders that were created for it.
 #[derive(Debug)]
 pub struct NewFolder {
-    /// The folders that Tracewright created, beginning with the innermost folder.
+    /// The innermost first.
     made: Vec<PathBuf>,
 }
 
 impl NewFolder {
-    /// Creates the folder at `path`, and its missing parent folders.
-    ///
-    /// # Errors
-    /// Returns an error if a folder cannot be created. After an error, the function removes all folders that
-    /// it created.
+    /// With missing parents. After an error, no created folder is left.
     pub fn create(path: &Path) -> Result<Self, FileError> {
         let missing =
             path.ancestors().take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists());
@@ -31,7 +27,7 @@ impl NewFolder {
         }
     }
 
-    /// Removes the folders that Tracewright created, if the folders are empty.
+    /// Removes the created folders that are empty.
     pub fn discard(self) {
         // The caller has failed and reports its own error. A folder that remains is not worth
         // another message.

@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use errors::{FileError, WithPath as _};
 use same_file::Handle;
 
-/// Whether `path` is one of the given files. The result is true for a symbolic link or a hard link
-/// to one of the files.
+/// Also for symbolic and hard links to the files.
 pub fn is_one_of(path: &Path, files: impl IntoIterator<Item = impl AsRef<Path>>) -> bool {
     // Only regular files are opened, because opening a pipe might wait forever.
     let open = |path: &Path| path.is_file().then(|| Handle::from_path(path).ok()).flatten();
@@ -16,8 +15,7 @@ pub fn is_one_of(path: &Path, files: impl IntoIterator<Item = impl AsRef<Path>>)
     files.into_iter().any(|file| open(file.as_ref()).is_some_and(|file| file == path))
 }
 
-/// Locks a folder for one run of Tracewright. The lock is a file, which the run removes at its end.
-/// If the process ends early, the system releases the lock.
+/// Locks a folder for one run by a file. If the process ends early, the system releases it.
 pub struct FolderLock {
     path: PathBuf,
     _file: File,
@@ -27,13 +25,12 @@ pub struct FolderLock {
 impl FolderLock {
     const NAME: &str = ".tracewright-lock";
 
-    /// Whether the folder contains the lock file of any run, even of a run that has ended. A run
-    /// may end without removing its lock file.
+    /// Whether any run's lock file is there, even of a run that ended without removing it.
     pub fn was_taken(folder: &Path) -> bool {
         folder.join(Self::NAME).exists()
     }
 
-    /// Locks the folder. The result is `None` if another run has locked the folder.
+    /// `None` if another run has locked the folder.
     pub fn take(folder: &Path) -> Result<Option<Self>, FileError> {
         let path = folder.join(Self::NAME);
         let file = File::options().create(true).append(true).open(&path).with_path("create", &path)?;
@@ -52,8 +49,7 @@ impl FolderLock {
         Ok(is_there.then(|| Self { path, _file: file, stays: false }))
     }
 
-    /// Unlocks the folder, but keeps the lock file. After unlocking, [`was_taken`](Self::was_taken)
-    /// stays true for the folder.
+    /// Unlocks, but keeps the file, so that [`was_taken`](Self::was_taken) stays true.
     pub fn leave(mut self) {
         self.stays = true;
     }

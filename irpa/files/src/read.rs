@@ -6,11 +6,8 @@ use errors::{FileError, WithPath as _};
 
 use crate::{BrokenLink, StandIn, limits};
 
-/// Reads a regular file of at most `limit` bytes.
-///
-/// # Errors
-/// Returns an error if the file does not exist, cannot be read, is too large, or is a [placeholder](StandIn).
-/// The function rejects a path that is not a regular file, because reading a pipe could wait forever.
+/// Rejects what is not a regular file, because reading a pipe could wait forever, and
+/// [placeholders](StandIn).
 pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
     let read = || {
         regular(path)?;
@@ -32,13 +29,11 @@ pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
     read().with_path("read", path)
 }
 
-/// Reads a text file of at most `limit` bytes.
 pub fn read_text(path: &Path, limit: u64) -> Result<String, FileError> {
     utf8(read(path, limit)?).with_path("read", path)
 }
 
-/// The byte order mark that some editors put at the beginning of a UTF-8 file, and that is not a part of
-/// the text.
+/// Some editors put it at the beginning of a UTF-8 file.
 const MARK: &str = "\u{feff}";
 
 /// Returns the bytes of a text without the byte order mark at the beginning.
@@ -46,7 +41,6 @@ pub fn unmarked(bytes: &[u8]) -> &[u8] {
     bytes.strip_prefix(MARK.as_bytes()).unwrap_or(bytes)
 }
 
-/// Removes the byte order mark at the beginning of a text.
 pub fn without_mark(mut text: String) -> String {
     if text.starts_with(MARK) {
         text.drain(..MARK.len());
@@ -66,8 +60,7 @@ fn utf8(bytes: Vec<u8>) -> io::Result<String> {
     })
 }
 
-/// Reads the text of a JSON configuration, and checks that its values fit into the memory limit. The
-/// text does not include a byte order mark.
+/// Without a byte order mark. The values must fit into the memory limit.
 pub fn read_json(path: &Path) -> Result<String, FileError> {
     let text = without_mark(read_text(path, limits::CONFIG)?);
     if text.is_empty() {
@@ -77,7 +70,6 @@ pub fn read_json(path: &Path) -> Result<String, FileError> {
     Ok(text)
 }
 
-/// Checks that the values of a JSON text fit into the memory limit for configurations.
 pub fn check_json(text: &str) -> io::Result<()> {
     let (most, limit) = (json_memory(text), limits::JSON_MEMORY);
     match most > limit {
@@ -88,8 +80,7 @@ pub fn check_json(text: &str) -> io::Result<()> {
     }
 }
 
-/// Returns an upper bound of the memory that the values of a JSON text occupy, in bytes. The bound doubles
-/// the size of lists and objects, because a growing list moves to an allocation of twice its size.
+/// An upper bound in bytes. Lists and objects count twice, because a growing list moves to twice its size.
 fn json_memory(text: &str) -> u64 {
     let mut in_string = false;
     let mut bytes = text.bytes();
@@ -120,8 +111,7 @@ pub fn read_stream(path: &Path, limit: u64) -> Result<String, FileError> {
     File::open(path).and_then(|file| read_from(file, limit)).with_path("read", path)
 }
 
-/// Reads a whole text of at most `limit` bytes from a reader. A byte order mark at the beginning of the
-/// text is left out.
+/// Without a byte order mark.
 pub fn read_from(from: impl io::Read, limit: u64) -> io::Result<String> {
     let mut bytes = Vec::new();
     from.take(limit + 1).read_to_end(&mut bytes)?;
@@ -135,7 +125,7 @@ fn too_large(what: String) -> io::Error {
     io::Error::new(io::ErrorKind::FileTooLarge, what)
 }
 
-/// Checks that `path` is a regular file. If the path is a link, the function checks the target of the link.
+/// For a link, the target must be a regular file.
 pub fn regular(path: &Path) -> io::Result<()> {
     if let Some(broken) = BrokenLink::at(path) {
         return Err(broken.error());

@@ -4,16 +4,14 @@ use std::{fmt, fs, io};
 /// A placeholder for a file that was not downloaded, or was downloaded only in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StandIn {
-    /// The placeholder that git leaves if git-lfs is not installed.
+    /// Left by git without git-lfs.
     LfsPointer,
-    /// A web page that was downloaded instead of the file.
+    /// Downloaded instead of the file.
     HtmlPage,
     Empty,
 }
 
 impl StandIn {
-    /// Returns the kind of placeholder that begins with the given bytes, or `None` if the bytes do
-    /// not begin a placeholder.
     pub fn of(head: &[u8]) -> Option<Self> {
         let start = head.trim_ascii_start();
         let is_tag =
@@ -26,7 +24,7 @@ impl StandIn {
         }
     }
 
-    /// Describes the placeholder, and explains how to get the file.
+    /// Also how to get the file.
     pub fn what(self) -> &'static str {
         match self {
             Self::LfsPointer => {
@@ -58,7 +56,7 @@ impl std::error::Error for StandIn {}
 pub struct BrokenLink(pub PathBuf);
 
 impl BrokenLink {
-    /// Returns the link at `path` if its target does not exist.
+    /// A link whose target does not exist.
     pub fn at(path: &Path) -> Option<Self> {
         match fs::metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => fs::read_link(path).ok().map(Self),

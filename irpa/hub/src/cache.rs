@@ -10,27 +10,23 @@ use errors::WithPath as _;
 use crate::select::{INDEX, Selection, select, shards};
 use crate::{Hub, HubError, ModelName};
 
-/// The text with which the name of each model's folder in the cache begins.
 const MODELS: &str = "models--";
 
 /// The largest size in bytes of a file with an access token or with the id of a commit.
 const LINE: u64 = 1 << 12;
 
-/// A model in the Hugging Face cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CachedModel {
-    /// The name of the repository, such as `org/name`.
+    /// Such as `org/name`.
     pub repository: String,
-    /// The downloaded snapshots, one for each commit.
+    /// One for each commit.
     pub snapshots: Vec<CachedSnapshot>,
 }
 
-/// The downloaded files of one commit of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CachedSnapshot {
-    /// The id of the commit, which has 40 hexadecimal digits.
+    /// 40 hexadecimal digits.
     pub commit: String,
-    /// The branches and tags that refer to the commit.
     pub revisions: Vec<String>,
     pub path: PathBuf,
     /// The sorted paths of the files, relative to `path`, with `/` between folders.
@@ -39,8 +35,7 @@ pub struct CachedSnapshot {
 }
 
 impl CachedSnapshot {
-    /// Returns the local path of a model: the snapshot folder, or a GGUF file. The result is `None`
-    /// if a file of the model is missing in the snapshot.
+    /// A snapshot folder or a GGUF file; `None` if the snapshot lacks a file.
     fn model(&self, name: &ModelName) -> Result<Option<PathBuf>, HubError> {
         match select(name, &self.files) {
             Ok(Selection::Gguf(file)) => Ok(Some(self.path.join(file))),
@@ -59,13 +54,12 @@ impl CachedSnapshot {
 }
 
 impl Hub {
-    /// Returns the folder of a repository in the cache. The returned folder may not exist yet.
+    /// May not exist yet.
     pub(crate) fn folder(&self, repository: &str) -> PathBuf {
         self.cache.join(format!("{MODELS}{}", repository.replace('/', "--")))
     }
 
-    /// Returns the path of a model in the cache: a folder, or a GGUF file. The result is `None` if
-    /// the cache does not contain all files of the model.
+    /// A folder or a GGUF file; `None` if the cache lacks a file.
     pub fn find(&self, name: &ModelName) -> Result<Option<PathBuf>, HubError> {
         let folder = self.folder(&name.repository);
         let found = snapshots(&folder);
@@ -82,7 +76,7 @@ impl Hub {
         snapshot.map_or(Ok(None), |snapshot| snapshot.model(name))
     }
 
-    /// Returns the models in the cache, sorted by name. If there is no cache, the list is empty.
+    /// Sorted by name.
     pub fn models(&self) -> Result<Vec<CachedModel>, HubError> {
         if !self.cache.exists() {
             return Ok(Vec::new());
@@ -99,7 +93,6 @@ impl Hub {
     }
 }
 
-/// Returns the sorted snapshots in the folder of a model.
 fn snapshots(folder: &Path) -> Vec<CachedSnapshot> {
     let mut refs = Vec::new();
     walk(&folder.join("refs"), "", &mut |name, path| {
@@ -126,8 +119,7 @@ fn snapshots(folder: &Path) -> Vec<CachedSnapshot> {
     snapshots
 }
 
-/// Calls `visit` with the relative name and the path of each file in a folder and its subfolders,
-/// in sorted order.
+/// In sorted order, with relative names.
 fn walk(folder: &Path, inside: &str, visit: &mut impl FnMut(&str, &Path)) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     let mut entries: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
@@ -142,7 +134,6 @@ fn walk(folder: &Path, inside: &str, visit: &mut impl FnMut(&str, &Path)) {
     }
 }
 
-/// Reads the access token for the Hugging Face hub from a file.
 pub(crate) fn token(file: &Path) -> Result<String, HubError> {
     Ok(files::read_text(file, LINE)?)
 }

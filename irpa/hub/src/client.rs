@@ -18,7 +18,6 @@ const SILENCE: Duration = Duration::from_secs(30);
 /// The largest size in bytes of the hub's description of a repository.
 const DESCRIPTION: u64 = 64 << 20;
 
-/// The hub's description of a commit of a repository.
 #[derive(Debug, Deserialize)]
 pub struct Commit {
     pub sha: String,
@@ -26,7 +25,6 @@ pub struct Commit {
     pub files: Vec<Described>,
 }
 
-/// The hub's description of a file of a commit.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Described {
     #[serde(rename = "rfilename")]
@@ -44,15 +42,13 @@ struct Large {
 }
 
 impl Described {
-    /// Returns the hash that names the file in the cache. The hub declares a SHA-256 hash for a
-    /// large file, and git's SHA-1 hash for a small file.
+    /// Names the file in the cache: SHA-256 for a large file, git's SHA-1 for a small one.
     pub fn hash(&self) -> Option<&str> {
         let hash = self.lfs.as_ref().map(|large| large.sha256.as_str()).or(self.blob.as_deref())?;
         (matches!(hash.len(), 40 | 64) && hash.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(hash)
     }
 }
 
-/// A connection to the Hugging Face hub.
 pub struct HubClient<'a> {
     hub: &'a Hub,
     agent: Agent,
@@ -100,8 +96,7 @@ impl<'a> HubClient<'a> {
         Ok(commit)
     }
 
-    /// Downloads a file of a commit, beginning with the byte `start`. The returned number is the
-    /// index of the first byte that the hub sends, which is 0 if the hub ignores `start`.
+    /// From byte `start` on; the returned index of the first byte is 0 if the hub ignores that.
     pub fn file(
         &self,
         name: &ModelName,
@@ -131,7 +126,6 @@ impl<'a> HubClient<'a> {
         request.call().map_err(|source| failed(url, source))
     }
 
-    /// Checks the HTTP status of the hub's answer.
     fn check(&self, name: &ModelName, url: &str, answer: &Response<Body>) -> Result<(), HubError> {
         let code = |headers: &HeaderMap| {
             headers.get("X-Error-Code").and_then(|code| code.to_str().ok()).map(str::to_owned)
@@ -149,7 +143,6 @@ impl<'a> HubClient<'a> {
     }
 }
 
-/// Percent-encodes a path for a URL.
 fn in_address(path: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
     path.bytes().fold(String::new(), |mut address, byte| {

@@ -15,20 +15,18 @@ use crate::client::{Commit, Described, HubClient};
 use crate::select::{INDEX, Selection, select, shards};
 use crate::{Fetched, Hub, HubError, ModelName};
 
-/// A function that receives the progress of a download, and can stop the download.
+/// Receives the progress, and can stop the download.
 type Watch<'a> = &'a mut dyn FnMut(Fetched<'_>) -> ControlFlow<()>;
 
-/// A download ends with an error after this number of consecutive connections that fail before the
-/// first byte arrives.
+/// Consecutive connections that may fail before the first byte arrives.
 const ATTEMPTS: u32 = 5;
 
-/// The pause after the first failed connection of a download. Each further failed connection
-/// doubles the pause before the next attempt.
+/// After the first failed connection; doubles with each further one.
 const PAUSE: Duration = Duration::from_millis(500);
 
 const BLOCK: usize = 1 << 18;
 
-/// Downloads the newest commit of a model, and returns the path of the model in the cache.
+/// The newest commit. Returns its path in the cache.
 pub fn download(hub: &Hub, name: &ModelName, watch: Watch<'_>) -> Result<PathBuf, HubError> {
     let client = HubClient::new(hub);
     let commit = client.commit(name)?;
@@ -88,7 +86,6 @@ impl Download<'_> {
         self.snapshot().join(file)
     }
 
-    /// Downloads the files that are missing in the cache.
     fn files(&mut self, files: &[String]) -> Result<(), HubError> {
         let mut described = Vec::new();
         for file in files {
@@ -102,8 +99,7 @@ impl Download<'_> {
         Ok(())
     }
 
-    /// Reports the progress of the download to the function that receives the progress. `more` is
-    /// the number of bytes of the current file that have arrived.
+    /// `more` bytes of the current file have arrived.
     fn tell(&mut self, file: &str, more: u64) -> Result<(), HubError> {
         match (self.watch)(Fetched { file, done: self.done + more, total: self.total }) {
             ControlFlow::Continue(()) => Ok(()),
@@ -133,8 +129,7 @@ impl Download<'_> {
         self.tell(&file.name, 0)
     }
 
-    /// Downloads a file into the folder of blobs. The file appears under its hash only after the
-    /// download is complete.
+    /// The file appears under its hash only when complete.
     fn blob(&mut self, file: &Described, hash: &str, blob: &Path) -> Result<(), HubError> {
         make_folder(&self.locks)?;
         make_folder(&self.folder.join("blobs"))?;
@@ -158,8 +153,7 @@ impl Download<'_> {
         Ok(fs::rename(&part, blob).with_path("rename", &part)?)
     }
 
-    /// Downloads the missing bytes of a partial file, and returns the hash of the whole file.
-    /// `digits` is the number of digits of the hash: 64 selects SHA-256, and 40 selects SHA-1.
+    /// Returns the hash of the whole file. `digits` is 64 for SHA-256, 40 for SHA-1.
     fn part(&mut self, file: &Described, digits: usize, part: &Path) -> Result<String, HubError> {
         let open = File::options().create(true).read(true).append(true).open(part);
         let mut written = open.with_path("create", part)?;
@@ -235,7 +229,6 @@ impl Download<'_> {
         }
     }
 
-    /// Stores in the cache which commit the requested revision refers to.
     fn keep_revision(&self) -> Result<(), HubError> {
         let revision = self.name.revision();
         if revision == self.commit.sha {
@@ -280,7 +273,6 @@ impl Hash {
         }
     }
 
-    /// Adds a whole file to the hash, and returns the file's length.
     fn all(&mut self, file: &mut File) -> io::Result<u64> {
         file.seek(SeekFrom::Start(0))?;
         let (mut block, mut length) = (vec![0; BLOCK], 0);
@@ -308,8 +300,8 @@ fn make_folder(folder: &Path) -> Result<(), FileError> {
     fs::create_dir_all(folder).with_path("create", folder)
 }
 
-/// Adds a blob to a snapshot as a relative link. `depth` is the number of folders between the snapshot folder
-/// and the link. The new link replaces an existing link, for example a link whose blob was removed.
+/// A relative link, `depth` folders deep. It replaces an existing one, for example one whose blob was
+/// removed.
 fn place(blob: &Path, link: &Path, depth: usize) -> Result<(), FileError> {
     let folder = link.parent().unwrap_or(link);
     make_folder(folder)?;

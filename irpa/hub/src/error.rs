@@ -14,33 +14,22 @@ pub enum HubError {
         "Tracewright cannot find the folder of the Hugging Face cache, expected `HF_HOME`, `HF_HUB_CACHE` or a home folder"
     )]
     NoCache,
-    /// The model is not in the cache, and downloads are disabled.
     #[error("`{name}` is not in the cache `{}`, and `HF_HUB_OFFLINE` forbids downloads", .cache.display())]
     Offline { name: Box<ModelName>, cache: PathBuf },
-    /// The hub has no model with the requested name, or hides the model from you.
+    /// Or hides it from you.
     #[error("the hub at {endpoint} does not list a model `{name}`")]
     NoModel { name: Box<ModelName>, endpoint: String },
     /// The hub gives the model only to some users, and the access token is missing or rejected.
     #[error("the hub at {endpoint} gives the model `{name}` only to users with access")]
-    NoAccess {
-        name: Box<ModelName>,
-        endpoint: String,
-        /// Whether the client sent an access token.
-        with_token: bool,
-    },
-    /// The model has no branch, tag or commit with the requested name.
+    NoAccess { name: Box<ModelName>, endpoint: String, with_token: bool },
     #[error("the model `{}` has no revision `{}`", .name.repository, .name.revision())]
     NoRevision { name: Box<ModelName> },
-    /// The model has no file with the requested name.
     #[error("the model `{}` has no file `{file}`, expected one of:{}", .name.repository, Listed(.known))]
     NoFile { name: Box<ModelName>, file: String, known: Vec<String> },
-    /// Several GGUF files match the name.
     #[error("`{name}` matches {} GGUF files, expected one of:{}", .files.len(), Listed(.files))]
     SeveralFiles { name: Box<ModelName>, files: Vec<String> },
-    /// The repository contains no weights that Tracewright supports.
     #[error("the model `{name}` has no safetensors and no GGUF files, only:{}", Listed(.known))]
     NoWeights { name: Box<ModelName>, known: Vec<String> },
-    /// The hub answered with an error status.
     #[error("{url} responded with the HTTP status {status}, expected 200")]
     Status { url: String, status: u16 },
     /// The model is not in the cache, and the program was built without downloads.
@@ -52,23 +41,18 @@ pub enum HubError {
     /// The connection failed, or was interrupted too often.
     #[error("cannot download {url}")]
     Connection { url: String, source: Box<dyn std::error::Error + Send + Sync> },
-    /// The hub's description of a model is invalid.
     #[error("the response of {url} does not describe a model: {what}")]
     Answer { url: String, what: String },
-    /// The hash of a downloaded file differs from the hash that the hub declares.
     #[error("`{file}` of `{name}` has the hash {found}, expected {expected}")]
     Hash { name: Box<ModelName>, file: String, found: String, expected: String },
-    /// The function that receives the progress stopped the download. The next download of the same
-    /// model continues with the first missing byte.
+    /// The next download continues with the first missing byte.
     #[error("the download was stopped")]
     Stopped,
-    /// A file of the cache cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
 }
 
 impl HubError {
-    /// Returns a text that explains how to fix the error.
     pub fn help(&self) -> Option<String> {
         Some(match self {
             Self::NoCache => "set `HF_HOME` to a folder".into(),

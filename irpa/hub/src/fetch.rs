@@ -6,11 +6,8 @@ use std::path::PathBuf;
 use crate::{Fetched, Hub, HubError, ModelName};
 
 impl Hub {
-    /// Downloads the missing files of a model, and returns the path of the model in the cache.
-    /// `watch` receives the progress, and can stop the download.
-    ///
-    /// An interrupted download continues with the first missing byte. Before a file appears in the
-    /// cache, the function compares the file's hash with the hub's hash.
+    /// Returns the path in the cache. An interrupted download continues with the first missing byte, and a
+    /// file appears in the cache only with the hub's hash.
     pub fn fetch(
         &self,
         name: &ModelName,
@@ -22,8 +19,7 @@ impl Hub {
         }
     }
 
-    /// Downloads a model like [`fetch`](Self::fetch), but asks the hub for a newer commit even if
-    /// the cache contains the model.
+    /// Like [`fetch`](Self::fetch), but asks for a newer commit.
     pub fn update(
         &self,
         name: &ModelName,

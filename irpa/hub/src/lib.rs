@@ -26,27 +26,24 @@ pub use progress::Fetched;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Contains the address of the Hugging Face hub, and the folder in which the hub's tools store
-/// downloaded models.
+/// The address of the Hugging Face hub, and the cache of its tools.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hub {
-    /// The cache folder. The cache contains a folder `models--org--name` for each model.
+    /// Has a folder `models--org--name` for each model.
     pub cache: PathBuf,
-    /// The address of the hub, without a final `/`.
+    /// Without a final `/`.
     pub endpoint: String,
-    /// The access token for private and gated models.
+    /// For private and gated models.
     pub token: Option<String>,
-    /// Whether downloads from the Hugging Face hub are disabled. Without downloads, Tracewright
-    /// uses only the cache.
+    /// Use only the cache.
     pub offline: bool,
 }
 
 impl Hub {
     pub const ENDPOINT: &str = "https://huggingface.co";
 
-    /// Reads the settings from the environment variables of the Python package `huggingface_hub`:
-    /// `HF_HUB_CACHE`, `HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_HUB_OFFLINE`. If no
-    /// variable sets the cache, the function uses a folder in `home`, the user's cache folder.
+    /// Reads `huggingface_hub`'s variables `HF_HUB_CACHE`, `HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`,
+    /// `HF_TOKEN_PATH`, `HF_HUB_OFFLINE`. The default cache is in `home`, the user's cache folder.
     pub fn of_variables(
         variable: impl Fn(&str) -> Option<OsString>,
         home: Option<&Path>,

@@ -8,12 +8,11 @@ use crate::near_path;
 /// A name of a model such as `org/name`, optionally with a revision and a file: `org/name@revision:file`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ModelName {
-    /// The name of the repository, such as `org/name`.
+    /// Such as `org/name`.
     pub repository: String,
     /// The revision, which is a branch, a tag or a commit. The default revision is the branch `main`.
     pub revision: Option<String>,
-    /// A file of the repository, or a part of a GGUF file's name such as `Q4_K_M`. If `file` is
-    /// `None`, the name refers to the whole model.
+    /// A file, or a part of a GGUF file's name such as `Q4_K_M`; `None` for the whole model.
     pub file: Option<String>,
 }
 
@@ -46,9 +45,8 @@ impl ModelName {
         }
     }
 
-    /// Interprets the path of a model as a name on the hub. The result is `None` if the path exists, if
-    /// its first folder exists, or if the path [resembles](near_path) an existing path. An address such
-    /// as `hf://org/name` is always a name on the hub.
+    /// `None` if the path or its first folder exists, or it [resembles](near_path) an existing path.
+    /// `hf://org/name` is always a name on the hub.
     pub fn of_path(path: &Path) -> Option<Self> {
         let text = path.to_str()?;
         let name = Self::parse(text)?;
@@ -58,8 +56,7 @@ impl ModelName {
         (is_address || !is_local()).then_some(name)
     }
 
-    /// Parses the path in the address of a model's web page: `org/name`, `org/name/tree/main` or
-    /// `org/name/blob/main/model.gguf`.
+    /// `org/name`, `org/name/tree/main` or `org/name/blob/main/model.gguf`.
     fn of_page(page: &str) -> Option<Self> {
         let page = page.split(['?', '#']).next()?;
         let (page, file) = divided(page, ':');
@@ -101,15 +98,13 @@ impl ModelName {
     }
 }
 
-/// Whether a relative path stays inside its folder.
 pub(crate) fn is_inside(path: &str) -> bool {
     !path.is_empty()
         && Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))
         && !path.chars().any(|c| c.is_control() || c == '\\')
 }
 
-/// Splits a text at the first occurrence of `mark`. The second returned part is `None` if the text
-/// does not contain `mark`.
+/// At the first `mark`.
 fn divided(text: &str, mark: char) -> (&str, Option<&str>) {
     text.split_once(mark).map_or((text, None), |(before, after)| (before, Some(after)))
 }

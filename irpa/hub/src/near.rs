@@ -3,11 +3,10 @@
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// The largest number of names in a folder that the search compares.
+/// The most names that are compared in a folder.
 const NAMES: usize = 10_000;
 
-/// Returns an existing path whose names differ from the names in a missing path only in a few characters.
-/// The result is `None` if the path exists, or resembles no existing path.
+/// An existing path that differs only in a few characters; `None` if the path itself exists.
 pub fn near_path(path: &Path) -> Option<PathBuf> {
     let mut found = PathBuf::new();
     let mut is_other = false;

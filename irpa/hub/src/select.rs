@@ -2,28 +2,22 @@
 
 use crate::{HubError, ModelName};
 
-/// The files that a model for the Python package sentence-transformers has in addition to the usual
-/// files of a model. Tracewright reads these files if a repository contains them.
+/// Additional files of sentence-transformers.
 const SENTENCE_FILES: [&str; 3] =
     ["modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"];
 
-/// The file that lists the weight files of a checkpoint with several weight files.
 pub const INDEX: &str = "model.safetensors.index.json";
 
-/// The weight file of a checkpoint with a single weight file.
 pub const WHOLE: &str = "model.safetensors";
 
-/// The files of a repository that Tracewright reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selection {
-    /// One GGUF file, which contains the whole model.
+    /// The whole model.
     Gguf(String),
-    /// The files of a model folder. If the list contains an index file, the index names further
-    /// weight files to download, which are called shards.
+    /// With an index, shards (further weight files) are still to be downloaded.
     Folder { files: Vec<String>, has_index: bool },
 }
 
-/// Selects the files of a repository that belong to the model `name`.
 pub fn select(name: &ModelName, files: &[String]) -> Result<Selection, HubError> {
     let has = |file: &str| files.iter().any(|known| known == file);
     let is_gguf = |file: &&String| file.to_lowercase().ends_with(".gguf");
@@ -64,8 +58,7 @@ pub fn select(name: &ModelName, files: &[String]) -> Result<Selection, HubError>
     }
 }
 
-/// Whether the name of a file contains `tag`, with no letter, digit or underscore directly before or after
-/// the tag. For example, `model-Q4_K.gguf` contains `Q4_K`, but `model-Q4_K_M.gguf` does not.
+/// `tag` as a whole word: `model-Q4_K.gguf` contains `Q4_K`, but `model-Q4_K_M.gguf` does not.
 fn is_tagged(file: &str, tag: &str) -> bool {
     let is_end = |c: Option<char>| c.is_none_or(|c| !(c.is_ascii_alphanumeric() || c == '_'));
     file.match_indices(tag).any(|(at, _)| {
@@ -80,8 +73,7 @@ fn one_gguf(name: &ModelName, mut found: Vec<String>) -> Result<Option<Selection
     }
 }
 
-/// Returns the names of the weight files that an index lists, without duplicates. The result is
-/// `None` if the text is not a valid index of weight files.
+/// Without duplicates; `None` if the index is not valid.
 pub fn shards(index: &[u8]) -> Option<Vec<String>> {
     let index: serde_json::Value = serde_json::from_slice(::files::unmarked(index)).ok()?;
     let map = index.get("weight_map")?.as_object()?;
