@@ -16,23 +16,20 @@ use crate::ffi::{Library, RawClient, RawDevice, RawExecutable, RawTensor};
 use crate::options::XlaOptions;
 use crate::placement::Placement;
 
-/// The name of the plugin option that splits the processor into several devices. Only the plugin
-/// for the CPU has the option that splits the processor.
+/// The option that splits the processor into several devices, in the plugin for the CPU only.
 const CPU_DEVICES: &str = "cpu_device_count";
 
-/// The largest number of devices into which the plugin for the CPU can split the processor
-/// (`kMaxCpuDevicesPerProcess` in `xla/pjrt/plugin/xla_cpu/cpu_topology.h`).
+/// `kMaxCpuDevicesPerProcess` in `xla/pjrt/plugin/xla_cpu/cpu_topology.h`.
 const MOST_CPU_DEVICES: usize = 2048;
 
-/// A PJRT plugin that is loaded into this process.
 #[derive(Clone)]
 pub struct Plugin {
     library: Rc<Library>,
     path: PathBuf,
 }
 
-/// A client of a plugin. In this process, the client owns the devices of the plugin. All executables and
-/// tensors on the client's devices belong to the client. A clone of a [`Client`] refers to the same client.
+/// Owns the devices of a plugin in this process, and all executables and tensors on them. Clones are the same
+/// client.
 #[derive(Clone)]
 pub struct Client(Rc<Inner>);
 
@@ -46,16 +43,15 @@ struct Inner {
     helpers: RefCell<Helpers>,
 }
 
-/// Contains the compiled helper modules that create, copy and change tensors. The key of a helper
-/// module consists of the text of the module and the devices.
+/// Compiled modules that create, copy and change tensors, by text and devices.
 type Helpers = HashMap<(String, Range<usize>), Rc<RawExecutable>>;
 
-/// The description of a device, which the plugin provides.
+/// As the plugin describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PjrtDevice {
-    /// The index of the device in the client's list of devices.
+    /// In the client's list of devices.
     pub ordinal: usize,
-    /// The number with which XLA identifies the device.
+    /// XLA's own number.
     pub id: i32,
     /// The name of the device's hardware, such as `NVIDIA H100 80GB HBM3`.
     pub kind: String,
@@ -66,40 +62,35 @@ pub struct Executable {
     client: Client,
     raw: RawExecutable,
     devices: Range<usize>,
-    /// The type and the placement of each result of the program. The type of a result describes the
-    /// whole tensor, even if several devices store parts of the tensor.
+    /// Types of whole tensors, even if several devices store parts.
     results: Vec<(TensorType, Placement)>,
 }
 
-/// A tensor on one or more devices. `PjrtBuffer` does not implement `Clone`, because a call may
-/// reuse the tensor's memory.
+/// A tensor on one or more devices. Not `Clone`, because a call may reuse its memory.
 pub struct PjrtBuffer {
     client: Client,
-    /// The parts into which the placement divides the tensor. Each device of the placement stores
-    /// one part of the tensor.
+    /// One on each device of the placement.
     parts: Vec<RawTensor>,
-    /// The type of the whole tensor, which includes the parts on all devices.
+    /// Of the whole tensor.
     ty: TensorType,
     placement: Placement,
 }
 
-/// An argument with which you call a program.
 pub enum PjrtArgument<'a> {
-    /// The call consumes the argument tensor. If the argument has the attribute
-    /// `tf.aliasing_output` in the module, a result reuses the memory of the tensor.
+    /// Consumed by the call. With the attribute `tf.aliasing_output` in the module, a result reuses its
+    /// memory.
     Donated(PjrtBuffer),
     /// The call only reads the tensor, so you can use the tensor after the call.
     Kept(&'a PjrtBuffer),
 }
 
 impl Plugin {
-    /// Loads a plugin, which is a shared library that exports the function `GetPjrtApi`. The
-    /// plugin's code runs in this process, so load only plugins that you trust.
+    /// Load only plugins that you trust: their code runs in this process.
     pub fn load(path: &Path) -> Result<Self, PjrtError> {
         Ok(Self { library: Library::load(path)?, path: path.to_owned() })
     }
 
-    /// Returns the major and the minor version of the PJRT API that the plugin implements.
+    /// Major and minor version of the plugin's PJRT API.
     pub fn version(&self) -> (i32, i32) {
         self.library.version
     }
@@ -113,8 +104,8 @@ impl Plugin {
         self.start(None)
     }
 
-    /// Starts the plugin's platform in this process, with at least the given number of devices. The
-    /// plugin for the CPU splits the processor into several devices, which share one memory.
+    /// At least `devices` devices. The plugin for the CPU splits the processor into devices that share one
+    /// memory.
     pub fn client_with(&self, devices: usize) -> Result<Client, PjrtError> {
         let client = self.client()?;
         let is_cpu = client.platform() == "cpu";
@@ -156,8 +147,7 @@ impl Client {
         &self.0.platform
     }
 
-    /// Returns the version of the plugin's platform. Each plugin uses a different format for the
-    /// version of its platform.
+    /// In a format of each plugin's own.
     pub fn platform_version(&self) -> &str {
         &self.0.platform_version
     }
@@ -166,8 +156,7 @@ impl Client {
         self.0.devices.iter().map(|(_, device)| device)
     }
 
-    /// Returns the number of bytes that this client has copied to devices, and the number of bytes
-    /// that were copied from devices.
+    /// Bytes copied to devices, and from devices.
     pub fn transferred(&self) -> (u64, u64) {
         (self.0.uploaded.get(), self.0.downloaded.get())
     }
@@ -180,10 +169,8 @@ impl Client {
         })
     }
 
-    /// Compiles the text of a StableHLO module for the devices with the given indices. If you list
-    /// several devices, XLA partitions the module over these devices. The module declares the
-    /// sharding of each argument and each result in the syntax of Shardy. A call of the executable
-    /// runs the module's function `main`.
+    /// Compiles a StableHLO module for the devices with these indices. XLA partitions it over several, by the
+    /// sharding of each argument and result in Shardy's syntax. Calls run its `main`.
     pub fn compile(
         &self,
         module: &str,
@@ -205,8 +192,7 @@ impl Client {
         self.0.raw.compile(module, &options.encode(&ids)).map_err(refused)
     }
 
-    /// Creates an executable from a program that the plugin compiled, and asks the plugin for the
-    /// types of the results. The callback `refused` converts an error that the plugin reports.
+    /// Asks the plugin for the types of the results. `refused` converts an error of the plugin.
     fn loaded(
         &self,
         raw: RawExecutable,
@@ -222,8 +208,7 @@ impl Client {
         Ok(Executable { client: self.clone(), raw, devices, results })
     }
 
-    /// Copies the little-endian bytes of a tensor to the devices of a placement. Each device
-    /// receives only its part of the tensor.
+    /// Little-endian. Each device receives only its part.
     pub fn upload(
         &self,
         placement: &Placement,
@@ -261,14 +246,12 @@ fn refused(status: PjrtStatus) -> PjrtError {
 }
 
 impl Executable {
-    /// Returns the types of the program's results. Each type describes the whole tensor, and not
-    /// only the part on one device.
+    /// Whole tensors, and not parts on one device.
     pub fn results(&self) -> impl Iterator<Item = &TensorType> {
         self.results.iter().map(|(ty, _)| ty)
     }
 
-    /// Sets the placement of each result, which must agree with the result's sharding in the
-    /// module. By default, each device returns the whole tensor of each result.
+    /// Must agree with the results' sharding in the module. By default, each device returns whole tensors.
     pub fn returning(mut self, placements: Vec<Placement>) -> Result<Self, PjrtError> {
         if placements.len() != self.results.len() {
             return Err(PjrtError::ResultCount { expected: placements.len(), found: self.results.len() });
@@ -283,9 +266,8 @@ impl Executable {
         Ok(self)
     }
 
-    /// Starts a call of the program on all of its devices. The function can return before the call
-    /// of the program ends. If you read a result, the read waits for the end of the call. If the
-    /// call fails, reading a result returns the error.
+    /// Can return before the program ends. Reading a result waits for the end, and returns the error of a
+    /// failed call.
     pub fn execute(&self, arguments: Vec<PjrtArgument<'_>>) -> Result<Vec<PjrtBuffer>, PjrtError> {
         let mut kept = Vec::new();
         let mut passed: Vec<Vec<&RawTensor>> =
@@ -321,18 +303,15 @@ impl Executable {
 }
 
 impl PjrtBuffer {
-    /// Returns the type of the whole tensor.
     pub fn ty(&self) -> &TensorType {
         &self.ty
     }
 
-    /// Returns the placement of the tensor on devices.
     pub fn placement(&self) -> &Placement {
         &self.placement
     }
 
-    /// Reads the little-endian bytes of the whole tensor. If several devices store the same part of
-    /// the tensor, the function reads this part from only one device.
+    /// Little-endian, each part from only one device.
     pub fn read(&self) -> Result<Vec<u8>, PjrtError> {
         let mut whole = vec![0; self.ty.bytes()];
         let mut part = vec![0; self.placement.local(&self.ty)?.bytes()];
@@ -347,9 +326,7 @@ impl PjrtBuffer {
         Ok(whole)
     }
 
-    /// Reads the little-endian bytes of one element of the tensor. The argument `index` is the
-    /// position of the element in row-major order. The function copies only the bytes of the
-    /// requested element to the host.
+    /// Row-major `index`. Copies only the bytes of this element.
     pub fn read_element(&self, index: usize) -> Result<Vec<u8>, PjrtError> {
         let size = self.ty.element.bytes(1);
         let (start, end) = (index.saturating_mul(size), index.saturating_add(1).saturating_mul(size));

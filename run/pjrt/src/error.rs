@@ -6,8 +6,7 @@ use std::path::PathBuf;
 
 use ops::{ElementType, TensorType};
 
-/// An error that a plugin reports. The error consists of a status code from Abseil's `status.h` and
-/// a message of the plugin.
+/// A status code of Abseil's `status.h`, and the plugin's message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PjrtStatus {
     pub code: i32,
@@ -18,7 +17,7 @@ impl PjrtStatus {
     /// The status code that a plugin returns if a device has no memory left.
     const EXHAUSTED: i32 = 8;
 
-    /// The names of the status codes. The first name in the list belongs to the status code 1.
+    /// From code 1 on.
     const NAMES: [&str; 16] = [
         "CANCELLED",
         "UNKNOWN",
@@ -55,20 +54,11 @@ impl fmt::Display for PjrtStatus {
 /// The reason why a plugin cannot be loaded, or why a function of a plugin fails.
 #[derive(Debug, thiserror::Error)]
 pub enum PjrtError {
-    /// No installed Python package contains a plugin for the platform.
     #[error("Tracewright found no PJRT plugin for `{platform}` in {folders} folders of Python packages{}", install(*.package))]
-    NoPlugin {
-        platform: String,
-        /// The name of the Python package that contains a plugin for the platform.
-        package: Option<&'static str>,
-        /// The number of folders of Python packages in which Tracewright searched for the plugin.
-        folders: usize,
-    },
-    /// The operating system cannot load the plugin. The plugin file is missing, damaged or for
-    /// another platform, or requires a missing system library.
+    NoPlugin { platform: String, package: Option<&'static str>, folders: usize },
+    /// Missing, damaged, for another platform, or a system library is missing.
     #[error("the plugin `{}` cannot be loaded", .path.display())]
     Library { path: PathBuf, source: libloading::Error },
-    /// The plugin file is truncated.
     #[error("the plugin `{}` is damaged: the file has {found} bytes, expected {expected}; install the plugin again", .path.display())]
     Cut {
         path: PathBuf,
@@ -77,7 +67,6 @@ pub enum PjrtError {
         /// The actual size of the truncated plugin file, in bytes.
         found: u64,
     },
-    /// The library is not a PJRT plugin.
     #[error(
         "`{}` is not a PJRT plugin: the library exports no `GetPjrtApi`, or this function returns no table of \
         functions; install another plugin", .path.display()
@@ -99,33 +88,26 @@ pub enum PjrtError {
     /// The plugin does not start, for example because a driver or a library is missing.
     #[error("the plugin `{}` does not start: {status}", .path.display())]
     Start { path: PathBuf, status: PjrtStatus },
-    /// The platform has no device with the number `ordinal`.
     #[error("there is no device {ordinal}: the platform `{platform}` has {count} device(s)")]
     NoDevice { platform: String, ordinal: usize, count: usize },
-    /// The platform has fewer devices than the program needs.
     #[error("the platform `{platform}` has {found} device(s), expected at least {expected}")]
     FewDevices {
         platform: String,
         expected: usize,
-        /// The largest number of devices that the platform can have in this process.
+        /// The most that the platform can have in this process.
         found: usize,
     },
-    /// The plugin cannot compile the module.
     #[error("the module does not compile: {0}")]
     Compile(PjrtStatus),
-    /// The module returns numbers of a type that Tracewright does not support.
     #[error("result {index} of the module has an element type that is not supported")]
     ResultType { index: usize },
     /// XLA and the host use different byte formats for numbers of this element type.
     #[error("a tensor of {0} cannot be uploaded, expected f32, f16, bf16, i32, i8 or i1")]
     Element(ElementType),
-    /// The number of bytes does not match the tensor's type.
     #[error("a tensor of the type `{ty}` takes {expected} bytes, found {found}")]
     ByteCount { ty: TensorType, expected: usize, found: usize },
-    /// The range of requested bytes is outside the tensor.
     #[error("bytes {start} to {end} are outside a tensor of type `{ty}`")]
     Range { ty: TensorType, start: usize, end: usize },
-    /// The device has no memory left.
     #[error("the device has no memory left to {action}: {status}")]
     OutOfMemory {
         /// The failed operation, such as `call the module`.
@@ -135,41 +117,31 @@ pub enum PjrtError {
     /// Different devices store different rows of a tensor, so a single device cannot copy a range of rows.
     #[error("the tensor of type `{ty}` is divided along its first axis, expected all rows on each device")]
     DividedRows { ty: TensorType },
-    /// The plugin has no functions that store and load executables.
     #[error("the plugin for `{platform}` cannot store executables")]
     NotStored { platform: String },
     /// An argument of a call belongs to another client than the program.
     #[error("the argument {index} belongs to another PJRT client than the program")]
     OtherClient { index: usize },
-    /// An argument or a result of a call is on other devices than the program.
     #[error("the tensor {index} is on the devices {found:?}, expected {expected:?}")]
-    OtherDevices {
-        index: usize,
-        /// The indices of the devices on which the program runs.
-        expected: Range<usize>,
-        found: Range<usize>,
-    },
+    OtherDevices { index: usize, expected: Range<usize>, found: Range<usize> },
     /// The placement cannot divide a tensor of the type `ty` into equal parts.
     #[error("a tensor of type `{ty}` cannot be divided into {parts:?} parts")]
     Placement {
         ty: TensorType,
-        /// The number of parts into which the placement divides each axis of the tensor of the type `ty`.
+        /// Along each axis of `ty`.
         parts: Vec<usize>,
     },
-    /// The number of results in the module differs from the number of placements.
     #[error("the module has {found} results, expected {expected}")]
     ResultCount { expected: usize, found: usize },
-    /// Another operation failed.
     #[error("cannot {action}: {status}")]
     Failed {
-        /// The failed operation, such as `call the module`.
+        /// Such as `call the module`.
         action: String,
         status: PjrtStatus,
     },
 }
 
-/// Returns the last part of the error message about a missing plugin. The returned text contains
-/// the name of the package that you must install.
+/// The end of the message about a missing plugin: which package to install.
 fn install(package: Option<&str>) -> String {
     package.map_or_else(String::new, |package| format!("; install the package `{package}`"))
 }

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 
-/// The size of the header of a 64-bit ELF file, in bytes.
+/// Bytes of a 64-bit ELF header.
 const HEADER: usize = 64;
 
 /// The size of a program header in a 64-bit ELF file, in bytes.
@@ -15,9 +15,8 @@ const PROGRAM_HEADER: usize = 56;
 /// The number of the segment type that the operating system maps into memory (`PT_LOAD`).
 const LOADED: u32 = 1;
 
-/// Checks whether an ELF library is truncated. If the file is too short, the function returns the
-/// size that the file's segments require, and the actual size of the file. Returns `None` for a
-/// complete library, and for other kinds of files.
+/// The size that an ELF library's segments require, and its actual size, if it is truncated. `None` for other
+/// files.
 pub fn missing_end(path: &Path) -> io::Result<Option<(u64, u64)>> {
     let mut file = File::open(path)?;
     let size = file.metadata()?.len();

@@ -3,17 +3,14 @@
 //! The field numbers come from `xla/pjrt/proto/compile_options.proto`, and from
 //! `DeviceAssignmentProto` in `xla/xla_data.proto`.
 
-/// Options of XLA's compiler.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct XlaOptions {
-    /// The names and values of XLA settings, such as `xla_cpu_scheduler_type`. The given settings
-    /// override the default settings of XLA.
+    /// Such as `xla_cpu_scheduler_type`. They override the defaults.
     pub settings: Vec<(String, String)>,
 }
 
 impl XlaOptions {
-    /// Encodes a `CompileOptionsProto`. XLA partitions the program over the devices with the ids in
-    /// `devices`.
+    /// A `CompileOptionsProto` for the devices with these ids.
     pub(crate) fn encode(&self, devices: &[i64]) -> Vec<u8> {
         let count = devices.len() as i64;
         // The device assignment lists one replica, with one device for each partition.
@@ -32,7 +29,7 @@ impl XlaOptions {
     }
 }
 
-/// A Protocol Buffers message to which fields can be appended.
+/// Protocol Buffers.
 #[derive(Default)]
 struct Message(Vec<u8>);
 
@@ -43,7 +40,7 @@ impl Message {
         self
     }
 
-    /// Appends a field that contains a text, bytes, packed numbers or another message.
+    /// A text, bytes, packed numbers or another message.
     fn bytes(mut self, field: i64, value: &[u8]) -> Self {
         self.0.extend(varint(field << 3 | 2));
         self.0.extend(varint(value.len() as i64));
@@ -52,8 +49,7 @@ impl Message {
     }
 }
 
-/// Encodes a number as a varint of Protocol Buffers. Each byte of a varint contains seven bits of the number,
-/// beginning with the lowest bits. The top bit is set in all bytes of a varint except the last byte.
+/// Seven bits per byte, lowest first. The top bit is set in all bytes but the last.
 fn varint(value: i64) -> Vec<u8> {
     let mut rest = value as u64;
     let mut bytes = Vec::new();

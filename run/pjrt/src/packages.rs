@@ -5,19 +5,17 @@ use std::path::{Path, PathBuf};
 
 use crate::error::PjrtError;
 
-/// A Python package that contains a plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PluginPackage {
-    /// The name of the platform that the plugin reports, such as `cuda`.
+    /// As the plugin reports it, such as `cuda`.
     pub platform: &'static str,
-    /// The package name that you pass to `pip install`.
+    /// For `pip install`.
     pub name: &'static str,
-    /// The path of the plugin file, relative to the folder of Python packages.
+    /// Relative to the folder of Python packages.
     file: &'static str,
 }
 
-/// Lists the Python packages from which Tracewright can load a plugin. If several packages contain
-/// a plugin for the same platform, Tracewright prefers the first package.
+/// For the same platform, the first package comes first.
 pub const PACKAGES: [PluginPackage; 6] = [
     of("cpu", "fastatomstruct-xla-cpu", "fastatomstruct_xla_cpu/libpjrt_cpu.so"),
     of("cuda", "jax-cuda13-pjrt", "jax_plugins/xla_cuda13/xla_cuda_plugin.so"),
@@ -31,8 +29,7 @@ const fn of(platform: &'static str, name: &'static str, file: &'static str) -> P
     PluginPackage { platform, name, file }
 }
 
-/// Searches for plugins in folders of Python packages (`site-packages`). Returns the package and
-/// the path of each plugin.
+/// Searches folders of Python packages (`site-packages`).
 pub fn packaged(folders: &[PathBuf]) -> Vec<(PluginPackage, PathBuf)> {
     let found = |package: PluginPackage| {
         let in_folder = |folder: &PathBuf| Path::new(folder).join(package.file);
@@ -41,7 +38,6 @@ pub fn packaged(folders: &[PathBuf]) -> Vec<(PluginPackage, PathBuf)> {
     PACKAGES.into_iter().filter_map(found).collect()
 }
 
-/// Finds the plugin of a platform in folders of Python packages.
 pub fn find_plugin(platform: &str, folders: &[PathBuf]) -> Result<PathBuf, PjrtError> {
     let found = packaged(folders).into_iter().find(|(package, _)| package.platform == platform);
     found.map(|(_, path)| path).ok_or_else(|| PjrtError::NoPlugin {

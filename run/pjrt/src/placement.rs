@@ -8,28 +8,24 @@ use targets::{Mesh, MeshAxis};
 
 use crate::error::PjrtError;
 
-/// Describes the devices that store a tensor, and the part of the tensor on each device.
+/// Which devices store a tensor, and which parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     devices: Range<usize>,
-    /// The number of parts into which each axis of the tensor is divided. The list is empty if each
-    /// device of the placement stores the whole tensor.
+    /// Along each axis; empty if each device stores the whole tensor.
     parts: Vec<usize>,
-    /// The position of each device's part in the tensor. For each device, the list contains an
-    /// index along each axis of the tensor.
+    /// Each device's part, by an index along each axis.
     indices: Vec<Vec<usize>>,
 }
 
-/// The byte ranges of the whole tensor that together contain one part of the tensor. All byte ranges of a
-/// part have the same length. The order of the ranges is the order of the bytes in the part.
+/// The ranges of the whole tensor's bytes that form one part, in its order, all of one length.
 struct Runs {
     length: usize,
-    /// The offset of each byte range in the whole tensor.
+    /// In the whole tensor.
     offsets: Vec<usize>,
 }
 
 impl Placement {
-    /// Places the whole tensor on one device.
     pub fn on(device: usize) -> Self {
         Self::copies(device..device + 1)
     }
@@ -39,10 +35,8 @@ impl Placement {
         Self { indices: devices.clone().map(|_| Vec::new()).collect(), devices, parts: Vec::new() }
     }
 
-    /// Places one part of the tensor on each device of a mesh. The first device of the mesh is the
-    /// first device of the client. For each axis of the tensor, `axes` lists the mesh axes that
-    /// partition this tensor axis. If several mesh axes partition a tensor axis, the index along
-    /// the first listed mesh axis changes slowest.
+    /// One part for each device of a mesh, from the client's first device on. `axes` lists the mesh axes that
+    /// partition each tensor axis, the slowest first.
     pub fn new(mesh: &Mesh, axes: &[Vec<MeshAxis>]) -> Self {
         let index = |device: usize| {
             let along = |axes: &Vec<MeshAxis>| {
@@ -55,18 +49,15 @@ impl Placement {
         Self { indices: devices.clone().map(index).collect(), devices, parts }
     }
 
-    /// Returns the indices of the placement's devices.
     pub fn devices(&self) -> Range<usize> {
         self.devices.clone()
     }
 
-    /// Whether different devices store different rows of the tensor. A row is a slice of the tensor
-    /// at an index of the first axis.
+    /// A row is a slice at an index of the first axis.
     pub fn divides_rows(&self) -> bool {
         self.parts.first().is_some_and(|&parts| parts > 1)
     }
 
-    /// Returns the type of the part that each device stores, for a tensor of the type `ty`.
     pub(crate) fn local(&self, ty: &TensorType) -> Result<TensorType, PjrtError> {
         if self.parts.is_empty() {
             return Ok(ty.clone());
@@ -81,15 +72,14 @@ impl Placement {
         if divides { Ok(local) } else { Err(refused()) }
     }
 
-    /// Returns the type of the whole tensor, if each part has the type `local`.
+    /// For parts with the type `local`.
     pub(crate) fn whole(&self, local: &TensorType) -> Result<TensorType, PjrtError> {
         let mut ty = local.clone();
         ty.shape.iter_mut().zip(&self.parts).for_each(|(extent, &parts)| *extent *= parts);
         self.local(&ty).map(|_| ty)
     }
 
-    /// Returns the bytes of the part that one device stores. The argument `place` is the index of
-    /// the device in this placement.
+    /// `place` is the device's index in this placement.
     pub(crate) fn part<'a>(
         &self,
         ty: &TensorType,
@@ -118,14 +108,12 @@ impl Placement {
         Ok(())
     }
 
-    /// Selects one device for each different part of the tensor, and returns the indices of the
-    /// selected devices in this placement.
+    /// One device's index for each different part.
     pub(crate) fn once(&self) -> impl Iterator<Item = usize> {
         (0..self.indices.len()).filter(|&place| !self.indices[..place].contains(&self.indices[place]))
     }
 
-    /// Finds the first device that stores the element with the row-major index `index`. Returns the index of
-    /// the device in this placement, and the row-major index of the element in the device's part.
+    /// The first device (its index here) with the element, and the element's row-major index in its part.
     pub(crate) fn find(&self, ty: &TensorType, index: usize) -> Result<(usize, usize), PjrtError> {
         let local = self.local(ty)?;
         let (mut rest, mut stride, mut within) = (index, 1, 0);
@@ -161,8 +149,7 @@ impl Placement {
     }
 }
 
-/// Returns the coordinate of a device along an axis of a mesh. From one device to the next, the
-/// coordinate along the last axis of the mesh changes fastest.
+/// The last axis of the mesh changes fastest.
 fn coordinate(mesh: &Mesh, axis: &MeshAxis, device: usize) -> usize {
     let behind = mesh.axes.iter().rev().take_while(|other| other.name != axis.name);
     device / behind.map(|other| other.size).product::<usize>() % axis.size
@@ -181,8 +168,7 @@ mod tests {
         Placement::new(&mesh, &axes)
     }
 
-    /// Creates the parts of a tensor whose elements are the numbers 0, 1, 2 and so on. The function
-    /// also checks that the methods of [`Placement`] agree about the parts of this tensor.
+    /// For the numbers 0, 1, 2, …, checking that the methods of [`Placement`] agree.
     fn parts(placement: &Placement, shape: &[usize]) -> Vec<Vec<u8>> {
         let ty = TensorType::new(ElementType::I8, shape);
         let bytes: Vec<u8> = (0..ty.count() as u8).collect();

@@ -8,19 +8,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::io::dup;
 use rustix::stdio::{dup2_stderr, stderr};
 
-/// On processors with AVX-512, XLA prints an error of about 2,500 characters for each executable
-/// that XLA loads. XLA's error message is wrong, because the executable works. XLA searches for
-/// LLVM's tuning preferences in the list of processor features, but this list contains only
-/// features. See <https://github.com/openxla/xla/issues/44565>.
+/// On processors with AVX-512, XLA prints this error of about 2,500 characters for each loaded executable,
+/// although it works: it looks for LLVM's tuning preferences in a list of features. See
+/// <https://github.com/openxla/xla/issues/44565>.
 const PREFERENCE: &str = "Target machine feature +prefer-no-";
 
 /// The text of the warning that the library Abseil prints before its first message.
 const BEFORE_ALL: &str =
     "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR";
 
-/// Calls a function, and captures standard error during the call. After the call, the captured text
-/// is printed without the misleading messages. The captured text can include messages that other
-/// threads print during the call.
+/// Captures standard error during the call, also of other threads, and prints it without misleading messages.
 pub fn without_wrong_messages<T>(call: impl FnOnce() -> T) -> T {
     let _captured = Captured::begin();
     call()

@@ -30,28 +30,21 @@ use crate::{Expanded, Footprint, Lowered, Memory, Program};
 
 /// The compiler and the cache folder of a build, and a function that receives each step of the build.
 pub struct BuildTools<'a> {
-    /// The compiler `iree-compile`, which compiles the module.
     pub compiler: &'a Compiler,
-    /// The cache folder for compiled modules and archives of weights. The name of each cached file is a hash
-    /// of the data from which Tracewright creates the file. You can delete the cache folder at any time.
+    /// For modules and archives, each named by a hash of what it is created from. You can delete it at any
+    /// time.
     pub cache: &'a Path,
-    /// A function that receives each step of the build and can stop the build. With `None`, the
-    /// build reports no steps.
     pub watch: Option<WatchSteps<'a>>,
 }
 
-/// A function that receives each step of a build. To stop the build, the function returns
-/// [`ControlFlow::Break`].
+/// [`ControlFlow::Break`] stops the build.
 pub type WatchSteps<'a> = &'a mut dyn FnMut(BuildStep) -> ControlFlow<()>;
 
-/// A step of a build that can take a long time.
 #[derive(Clone, Copy, Debug)]
 pub enum BuildStep {
     /// Tracewright downloads a model from the Hugging Face hub.
     Download(irpa::Progress),
-    /// `iree-compile` compiles the text of the module.
     Compile,
-    /// Tracewright writes the archive of the weights.
     Bake(irpa::Progress),
     /// IREE loads the module. Loading a module takes little time.
     Load,
@@ -59,31 +52,24 @@ pub enum BuildStep {
     Verify(irpa::Progress),
 }
 
-/// Options of [`build_program`].
 pub struct ProgramOptions<'a> {
     /// The compiler and the cache folder of the build, and the function that receives each step of the build.
     pub tools: BuildTools<'a>,
-    /// The target for which the module is compiled. The default target is this machine.
+    /// By default, this machine.
     pub target: Target,
-    /// The rewrite rules with which Tracewright simplifies the trace. By default, Tracewright
-    /// applies only rules that keep every bit of the results.
+    /// By default, only rules that keep every bit of the results.
     pub rules: Rules,
-    /// The storage format of weights, and whether Tracewright's kernels or the compiler's own code compute
-    /// matmuls. By default, kernels compute matmuls, and weights have the network's element type.
+    /// By default, kernels compute matmuls, and weights have the network's element type.
     pub weights: Weights,
-    /// The device that runs the network. By default, the network runs on all threads of this machine's
-    /// processor.
+    /// By default, all threads of this machine's processor.
     pub device: Device,
-    /// The memory into which the network must fit. If the limit is `None`, the build does not check whether
-    /// the network fits into memory. The default limit is the memory that this process may use.
+    /// A limit for the network; by default, the memory that this process may use.
     pub memory: Option<Memory>,
-    /// Tensors that the checkpoint may contain in addition to the parameters of the network. By
-    /// default, the checkpoint may contain only the parameters of the network.
+    /// Tensors that the checkpoint may contain beside the network's parameters; by default none.
     pub ignorable: Vec<Ignorable>,
 }
 
 impl<'a> ProgramOptions<'a> {
-    /// Creates options with the given compiler and cache folder, and with defaults for all other options.
     pub fn new(compiler: &'a Compiler, cache: &'a Path) -> Self {
         BuildTools::new(compiler, cache).into()
     }
@@ -103,30 +89,23 @@ impl<'a> From<BuildTools<'a>> for ProgramOptions<'a> {
     }
 }
 
-/// A loaded program, the module and the archive of the program, and the times of the build.
 pub struct BuiltProgram {
-    /// The loaded program, ready for calls.
     pub program: Program,
-    /// The device on which the program runs.
     pub runtime: Runtime,
     /// The lowered module, whose StableHLO text the compiler has compiled.
     pub module: Module,
-    /// The options with which Tracewright called `iree-compile`.
     pub options: CompileOptions,
-    /// The archive with the weights.
     pub archive: Archive,
     /// Statistics about writing the archive, or `None` if the archive was already in the cache.
     pub baked: Option<Baked>,
-    /// The time for compiling the module, or for reading the module from the cache.
+    /// Or for reading the module from the cache.
     pub compile: Duration,
-    /// The time that loading the program took.
     pub load: Duration,
 }
 
 /// The reason why a network cannot be built or loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// The recorded trace cannot be lowered.
     #[error(transparent)]
     Lower(#[from] LowerError),
     /// The network needs more memory than the machine has.
@@ -135,31 +114,24 @@ pub enum LoadError {
     /// The tensors of the checkpoint differ from the parameters that the trace declares.
     #[error(transparent)]
     Bake(#[from] BakeError),
-    /// A file of the checkpoint, or the archive of weights, is damaged.
     #[error(transparent)]
     Archive(#[from] irpa::ArchiveError),
-    /// The archive lacks a parameter of the module, or contains the parameter with a different type.
     #[error("`{}` does not fit the module: the parameter `{key}` is {found}, expected `{expected}`", .path.display())]
     Parameter {
-        /// The path of the archive that lacks the parameter.
         path: PathBuf,
-        /// The key of the parameter in the archive.
         key: String,
         /// The parameter's element type and shape that the module declares.
         expected: String,
-        /// The parameter's element type and shape in the archive.
         found: String,
     },
-    /// A file or folder cannot be read or created.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The caller's function, which receives the steps of the build, stopped the build.
+    /// By the function that receives the steps.
     #[error("the build was stopped on request")]
     Stopped,
     /// The operating system cannot start a thread for the compilation.
     #[error("the system cannot start a thread")]
     Thread(#[source] io::Error),
-    /// `iree-compile` failed, or is not installed.
     #[error(transparent)]
     Compile(#[from] CompileError),
     /// IREE rejects the module, or a device fails.
@@ -167,13 +139,8 @@ pub enum LoadError {
     Runtime(#[from] runtime::RuntimeError),
 }
 
-/// Lowers the trace of a network's entry points, and loads the program. If the cache lacks the
-/// compiled module or the archive of weights, the function first creates the missing file.
-///
-/// # Errors
-/// Returns the error of the first build stage that fails. If the checkpoint does not match the
-/// trace's parameters, the function returns an error before the slow compilation begins. The error
-/// lists all differences between the checkpoint and the parameters.
+/// Lowers a trace and loads the program, from the cache as far as it can. Fails before the slow compilation
+/// if checkpoint and parameters differ, with all differences.
 pub fn build_program(
     traced: &Traced,
     checkpoint: &Checkpoint,
@@ -213,9 +180,7 @@ pub fn build_program(
 pub struct Build<'a, 't> {
     /// The StableHLO text of the module, and the list of the module's weights.
     pub lowered: Lowered,
-    /// The options with which Tracewright called `iree-compile`.
     pub options: CompileOptions,
-    /// The compiled module, and the time that the compilation took.
     pub compiled: Compiled,
     checkpoint: &'a Checkpoint,
     /// The tensors of the checkpoint, matched with the parameters of the network.
@@ -224,13 +189,8 @@ pub struct Build<'a, 't> {
 }
 
 impl<'a, 't> Build<'a, 't> {
-    /// Compares the checkpoint with the network's parameters, and compiles the module unless the cache
-    /// contains the compiled module. `recorded` is the trace that Tracewright recorded before lowering.
-    ///
-    /// # Errors
-    /// Returns the error of the compiler if the compilation fails. If the checkpoint does not match
-    /// the parameters, the function returns an error before the slow compilation begins. The error
-    /// lists all differences between the checkpoint and the parameters.
+    /// `recorded` is the trace before lowering. Fails before the slow compilation if checkpoint and
+    /// parameters differ, with all differences.
     pub fn new(
         lowered: Lowered,
         recorded: &Trace,
@@ -244,7 +204,7 @@ impl<'a, 't> Build<'a, 't> {
         Ok(Self { lowered, options, compiled, checkpoint, checked, tools })
     }
 
-    /// Converts the weights of the checkpoint, and writes the archive of weights to `path`.
+    /// Converts the checkpoint's weights.
     pub fn bake(&mut self, path: &Path) -> Result<(Archive, Baked), LoadError> {
         let tools = &mut self.tools;
         let mut watch = |progress| tools.watch(BuildStep::Bake(progress));
@@ -253,9 +213,8 @@ impl<'a, 't> Build<'a, 't> {
         Ok((Archive::open(path)?, baked))
     }
 
-    /// Compiles the module like [`new`](Self::new), and writes the archive of the weights into the
-    /// cache at the same time. The function returns the build, the archive, and statistics about
-    /// writing the archive. The statistics are `None` if the cache already contained the archive.
+    /// Like [`new`](Self::new), but bakes into the cache at the same time. No statistics if the archive was
+    /// there.
     pub fn with_cached_archive(
         lowered: Lowered,
         recorded: &Trace,
@@ -300,7 +259,6 @@ impl<'a, 't> Build<'a, 't> {
         Ok((Self { lowered, options, compiled, checkpoint, checked, tools }, archive))
     }
 
-    /// Loads the compiled module together with the archive of weights.
     pub fn instantiate(&mut self, runtime: &Runtime, archive: &Archive) -> Result<VmModule, LoadError> {
         self.tools.tell(BuildStep::Load)?;
         instantiate(&self.lowered.module, runtime, &self.compiled.vmfb, archive)
@@ -318,7 +276,6 @@ fn write_archive(
     Ok(bake::write(checkpoint, parameters, checked, path, options)?)
 }
 
-/// Returns the compiler's options for a lowered network and the target of the network.
 pub fn compile_options(lowered: &Lowered, compiler: &Compiler) -> Result<CompileOptions, CompileError> {
     // The options fit the largest weight, because matmuls with the largest weights take most of the
     // time.
@@ -338,7 +295,6 @@ pub fn instantiate(
     Ok(VmModule::load(runtime, vmfb, &[map_parameters(archive, expected)?])?)
 }
 
-/// Compiles a module, unless the cache contains the compiled module.
 pub fn compile(
     module: &Module,
     compiler: &Compiler,
@@ -350,8 +306,6 @@ pub fn compile(
 }
 
 impl<'a> BuildTools<'a> {
-    /// Creates build tools with the given compiler and cache folder, but without a function that
-    /// receives the steps of the build.
     pub fn new(compiler: &'a Compiler, cache: &'a Path) -> Self {
         Self { compiler, cache, watch: None }
     }
@@ -368,8 +322,7 @@ impl<'a> BuildTools<'a> {
     }
 }
 
-/// Finds in the cache the archive that contains the given parameters. If the archive is missing,
-/// the function calls `bake` to write the archive, and returns the statistics of `bake`.
+/// Calls `bake` if the archive is missing, and returns its statistics.
 pub fn cached_archive(
     checkpoint: &Checkpoint,
     parameters: &[Parameter],
@@ -391,10 +344,9 @@ pub fn cached_archive(
     Ok((Archive::open(&path)?, Some(baked)))
 }
 
-/// Returns the archive's name in the cache, which is a hash of the checkpoint's files and of the parameters.
-/// The hash identifies a checkpoint file by its path, size and modification time, and on Unix also by its
-/// inode and change time. If another program rewrites a checkpoint file, the size, the times or the inode
-/// change. Hashing gigabytes of weights at every start would take longer than loading the weights.
+/// A hash of parameters and files, by path, size, modification time, and on Unix inode and change time: one
+/// of them changes when a file is rewritten. Hashing gigabytes at every start would take longer than loading
+/// them.
 fn archive_key(checkpoint: &Checkpoint, parameters: &[Parameter]) -> Result<String, LoadError> {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&ROUNDING.to_le_bytes());
@@ -422,12 +374,8 @@ fn archive_key(checkpoint: &Checkpoint, parameters: &[Parameter]) -> Result<Stri
     Ok(hasher.finalize().to_hex()[..32].to_owned())
 }
 
-/// Memory-maps the parameters of an archive without copying the parameters.
-///
-/// # Errors
-/// Returns an error if the archive lacks a parameter, or contains the parameter with a different
-/// type. The function compares names and types, because IREE itself would not detect a missing
-/// parameter or a wrong type.
+/// Without a copy. Names and types are compared, because IREE would not detect a missing parameter or a wrong
+/// type.
 pub fn map_parameters<'a>(
     archive: &Archive,
     expected: impl Iterator<Item = (&'a str, String)>,

@@ -6,15 +6,13 @@ use ops::{ElementType, TensorType};
 use runtime::{CompileOptions, Compiler};
 use trace::{Argument, Role, Signature};
 
-/// Formats a command line so that a shell can read it.
+/// For a shell.
 fn line<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
     // No program accepts an argument with a zero byte.
     shlex::try_join(words).unwrap_or_default()
 }
 
-/// Returns the command that compiles the module text in the file `text` to the file `vmfb`. The
-/// command reads the module text from standard input, because otherwise the compiled module would
-/// contain the path of the text file.
+/// From stdin, because otherwise the module would contain the path of the text.
 pub fn compile(compiler: &Compiler, options: &CompileOptions, text: &Path, vmfb: &Path) -> String {
     let [program, text, vmfb] =
         [compiler.path.as_path(), text, vmfb].map(|path| path.to_string_lossy().into_owned());
@@ -24,8 +22,7 @@ pub fn compile(compiler: &Compiler, options: &CompileOptions, text: &Path, vmfb:
     format!("{} < {}", line(words), line([text.as_str()]))
 }
 
-/// Returns the command that calls an entry point once, at the beginning of a text. The command
-/// passes as many of the given tokens as fit into one call.
+/// Calls an entry point once, at the beginning of a text, with the tokens that fit.
 pub fn call(vmfb: &Path, archive: &Path, entry: &Signature, tokens: &[u32]) -> String {
     let mut words = vec![
         "iree-run-module".to_owned(),
@@ -44,8 +41,7 @@ pub fn call(vmfb: &Path, archive: &Path, entry: &Signature, tokens: &[u32]) -> S
     line(words.iter().map(String::as_str))
 }
 
-/// Formats an argument for `iree-run-module`. If numbers are missing on the command line,
-/// `iree-run-module` uses zero.
+/// `iree-run-module` fills missing numbers with zero.
 fn input(argument: &Argument, entry: &Signature, tokens: &[u32]) -> String {
     let room = entry.arguments.iter().find(|argument| argument.role == Role::Tokens);
     let room = room.and_then(|argument| argument.ty.shape.last()).copied().unwrap_or_default();

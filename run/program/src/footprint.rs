@@ -30,29 +30,20 @@ use crate::Expanded;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Footprint {
-    /// The sizes and keys of the program's weights, by storage format. The program maps all weights
-    /// into memory.
+    /// By storage format. All are mapped into memory.
     pub weights: BTreeMap<WeightStorage, WeightTotal>,
-    /// The size of all weights that every call reads completely, in bytes. The field excludes
-    /// weights from which calls only look up rows, such as an embedding matrix.
+    /// Bytes that every call reads completely; not those of which it looks up rows, such as an embedding.
     pub streamed: usize,
-    /// The size of the weights that the compiled program copies and repacks at its start, in bytes.
-    /// No weights are repacked if the archive already stores weights in the layout of the kernels,
-    /// or if the program reads the weights directly from the memory-mapped file.
+    /// Bytes that the program copies and repacks at its start: none if the archive has the kernels' layout,
+    /// or the mapped file is read directly.
     pub repacked: usize,
-    /// Maps each kind of state, such as `kv.keys`, to its size in bytes. All entry points of the
-    /// program share the same state.
+    /// Bytes of each kind of state, such as `kv.keys`. All entry points share it.
     pub state: BTreeMap<String, usize>,
-    /// Maps each entry point to an upper bound of the memory for activations. A call needs memory
-    /// for activations in addition to the memory for weights and state.
+    /// An upper bound of the bytes of each entry point's activations.
     ///
-    /// The upper bound is the size of all values that the entry point itself computes, plus the size of all
-    /// values in the largest layer that the entry point calls. The bound includes all values of one layer,
-    /// because only one layer runs at a time, and the compiler may reorder operations within a layer. The
-    /// bound includes no memory for views, which share the memory of another tensor. If the result of an
-    /// operation can overwrite an operand that no other operation reads, the bound includes no memory for the
-    /// result. If a call updates a KV cache and also reads a part of the cache, IREE copies the cache, so the
-    /// bound includes the cache twice.
+    /// It adds all values of the entry point to those of its largest layer: one layer runs at a time, and the
+    /// compiler may reorder within it. Views, and results that can overwrite an operand that nothing else
+    /// reads, take nothing. A cache that a call updates and also reads counts twice, because IREE copies it.
     pub activations: BTreeMap<String, usize>,
     /// The size of all constants in the compiled module, such as rotary tables, in bytes.
     pub constants: usize,
@@ -60,15 +51,13 @@ pub struct Footprint {
     pub compile: usize,
 }
 
-/// The storage format of a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WeightStorage {
     /// The weight is stored in the packed layout that Tracewright's kernels read.
     Packed(WeightFormat),
     /// The weight is quantized and stored in the checkpoint's order.
     Grouped(WeightFormat),
-    /// The weight is stored in the element type of the network. The second field of this enum
-    /// variant contains the reason why the weight is not packed or quantized.
+    /// In the network's element type, and why.
     Plain(ElementType, DenseReason),
 }
 
@@ -76,20 +65,18 @@ pub enum WeightStorage {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WeightTotal {
     pub keys: Vec<String>,
-    /// The patterns that match the weights' keys in the checkpoint. A pattern contains `*` instead
-    /// of a layer's number.
+    /// Keys in the checkpoint, with `*` for a layer's number.
     pub patterns: BTreeSet<String>,
-    /// The total size of all weights with this storage format, in bytes.
+    /// Of all weights together.
     pub bytes: usize,
 }
 
-/// The memory that a program can use, in bytes.
+/// Bytes that a program can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// The whole memory of the machine, or the memory limit of the process (`memory.max` of the
-    /// control group).
+    /// The machine's, or the process's limit (`memory.max` of the control group).
     pub total: u64,
-    /// The sum of the free memory and the memory that the operating system can free.
+    /// Free memory, and what the system can free.
     pub available: u64,
 }
 
@@ -103,7 +90,6 @@ pub struct Memory {
 pub struct TooLarge {
     pub what: Phase,
     pub needs: u64,
-    /// The size of the program's weights in bytes.
     pub weights: usize,
     pub state: usize,
     pub activations: usize,
@@ -118,20 +104,18 @@ pub enum Phase {
     Device,
 }
 
-/// The fixed part of the memory that `iree-compile` 3.13 needs, in bytes. The compiler needs a fixed amount
-/// of memory. In addition, the compiler needs memory for each operation and for constants.
+/// `iree-compile` 3.13 needs this beside memory for each operation and for constants.
 const COMPILER: usize = 160 << 20;
 /// For each operation, the memory that `iree-compile` needs in addition to [`COMPILER`], in bytes.
 const COMPILED_NODE: usize = 12 << 10;
 /// For each byte of constants, the memory that `iree-compile` needs in addition to [`COMPILER`], in bytes.
 const COMPILED_CONSTANT: usize = 8;
 
-/// The memory that a process needs for code, threads and a small tokenizer, in bytes. With the
-/// model in `demo`, whose size is 1.7 MB, `generate` needs at most 30 MB.
+/// Code, threads and a small tokenizer. `generate` needs at most 30 MB with the model in `demo` (1.7 MB).
 const PROCESS: usize = 32 << 20;
 
 impl Footprint {
-    /// If the program uses several quantized formats, returns each format and the weights in this format.
+    /// Each quantized format, if there are several.
     pub fn mixture(&self) -> Vec<(WeightFormat, &WeightTotal)> {
         let quantized = |(stored_as, stored): (&WeightStorage, _)| Some((stored_as.quantized()?, stored));
         let formats: Vec<_> = self.weights.iter().filter_map(quantized).collect();
@@ -189,7 +173,6 @@ impl Footprint {
         })
     }
 
-    /// Returns the size of all weights in the archive, in bytes.
     pub fn weight_bytes(&self) -> usize {
         self.weights.values().map(|stored| stored.bytes).sum()
     }
@@ -204,14 +187,12 @@ impl Footprint {
         self.activations.values().copied().max().unwrap_or(0)
     }
 
-    /// Returns the memory that a process needs for running the program, in bytes.
     pub fn running(&self) -> u64 {
         // A module is read, and copied to where it stays.
         let parts = [self.repacked, self.activation_bytes(), 2 * self.constants, PROCESS, self.state_bytes()];
         (self.weight_bytes() + parts.iter().sum::<usize>()) as u64
     }
 
-    /// Checks that the given memory is large enough for compiling and for running the program.
     pub fn check(&self, memory: Memory) -> Result<(), TooLarge> {
         for (what, needs) in [(Phase::Running, self.running()), (Phase::Compiling, self.compile as u64)] {
             if needs > memory.total {
@@ -249,8 +230,7 @@ impl Memory {
 }
 
 impl Expanded {
-    /// Returns the storage format of a parameter. The argument `origins` contains the keys under
-    /// which the network declares the parameter.
+    /// `origins` are the keys under which the network declares it.
     fn stored_as(&self, parameter: &Parameter, origins: &BTreeSet<String>) -> WeightStorage {
         if let Some(Recipe::Op(op, _)) = parameter.recipe.as_deref()
             && let Form::Archive(stored) = op.form()
@@ -266,8 +246,7 @@ impl Expanded {
     }
 }
 
-/// Returns the keys of all weights from which functions only look up rows, such as the key of an
-/// embedding matrix.
+/// Weights of which functions only look up rows, such as an embedding.
 pub(crate) fn only_looked_up(trace: &Trace) -> BTreeSet<String> {
     let (mut looked_up, mut read) = (BTreeSet::new(), BTreeSet::new());
     for function in &trace.functions {
@@ -283,8 +262,7 @@ pub(crate) fn only_looked_up(trace: &Trace) -> BTreeSet<String> {
     &looked_up - &read
 }
 
-/// Returns the total size of the different constants that a module stores, in bytes. A constant
-/// whose elements are all equal needs no memory.
+/// Different constants of a module; those of equal elements need nothing.
 fn constants(trace: &Trace) -> usize {
     let mut found: BTreeSet<&Literal> = BTreeSet::new();
     for function in &trace.functions {
@@ -296,9 +274,8 @@ fn constants(trace: &Trace) -> usize {
     found.iter().filter(|literal| literal.as_splat().is_none()).map(|literal| literal.ty().bytes()).sum()
 }
 
-/// Returns an estimate of the memory that `iree-compile` needs, in bytes. The estimate depends on
-/// the number of operations after inlining all calls. The estimate also depends on the size of the
-/// constants, because the compiler parses constants as text.
+/// An estimate for `iree-compile`, by the operations after inlining, and by the constants, which it parses as
+/// text.
 fn compile(trace: &Trace, constants: usize) -> usize {
     let mut inlined: Vec<usize> = Vec::with_capacity(trace.functions.len());
     for function in &trace.functions {
@@ -312,8 +289,7 @@ fn compile(trace: &Trace, constants: usize) -> usize {
     COMPILER + nodes * COMPILED_NODE + constants * COMPILED_CONSTANT
 }
 
-/// Returns the size of each function's activations in bytes, including the activations of called
-/// functions. See [`Footprint::activations`].
+/// With the functions that each calls: see [`Footprint::activations`].
 fn computed(trace: &Trace, in_xla: bool) -> Vec<usize> {
     let mut found: Vec<Computed> = Vec::with_capacity(trace.functions.len());
     for function in &trace.functions {
@@ -323,8 +299,7 @@ fn computed(trace: &Trace, in_xla: bool) -> Vec<usize> {
 }
 
 struct Computed {
-    /// The size of all values that the function computes, plus the size of the values in the
-    /// largest called function. The field excludes the sizes of the arguments of the function.
+    /// All computed values, and those of the largest called function, without the arguments.
     bytes: usize,
     /// For each result, contains the index of the argument whose memory the result reuses, or `None`.
     in_place: Vec<Option<usize>>,
@@ -373,8 +348,7 @@ impl Computed {
     }
 }
 
-/// Returns the number of readers of each node. Only a live node, whose value the function's results need, is
-/// a reader of its operands. A result of the function is also a reader of the node that computes the result.
+/// Only nodes that the results need read their operands; a result reads its node.
 fn readers(function: &Function, live: &[bool]) -> Vec<usize> {
     let mut readers = vec![0; function.len()];
     let ids = function.ids().filter(|id| live[id.index()]);
@@ -385,8 +359,7 @@ fn readers(function: &Function, live: &[bool]) -> Vec<usize> {
 
 /// Describes where the result of an operation is stored in memory.
 enum Room {
-    /// The result of the operation needs no memory. For example, the result is a constant, which is
-    /// a part of the module.
+    /// For example a constant, which is a part of the module.
     None,
     /// The result of the operation is stored in the memory of another node.
     Of(NodeId),
@@ -411,18 +384,16 @@ impl Room {
     }
 }
 
-/// The operations by which XLA dequantizes weights. XLA fuses these operations with a sum of
-/// products. For a matmul operation, XLA writes the dequantized weight to memory.
+/// XLA fuses dequantization with a sum of products. For a matmul, it writes the dequantized weight to memory.
 struct FusedWeights {
-    /// For each node, whether the node is one of these operations.
+    /// Nodes that dequantize.
     is_part: Vec<bool>,
-    /// For each node, whether a matmul reads the node.
+    /// Nodes that a matmul reads.
     is_written: Vec<bool>,
 }
 
 impl FusedWeights {
-    /// Finds the operations by which XLA dequantizes the weights of a function. If another compiler
-    /// compiles the function, the result is empty.
+    /// Empty for other compilers.
     fn of(function: &Function, live: &[bool], in_xla: bool) -> Self {
         let nothing = || vec![false; function.len()];
         let (mut is_part, mut is_written) = (nothing(), nothing());
@@ -467,14 +438,11 @@ fn is_broadcast(op: &Op) -> bool {
     matches!(op, Op::BroadcastInDim(_))
 }
 
-/// Whether a parameter is one of the tensors that store a quantized weight.
 fn is_grouped(parameter: &Parameter) -> bool {
     matches!(parameter.recipe.as_deref(), Some(Recipe::Op(Op::Quantize(_), _)))
 }
 
-/// Returns the peak memory that `function` needs on one device of a mesh, in bytes. The function
-/// `function` must not contain calls, and executes its nodes in order. The argument `shardings`
-/// contains the sharding of each node.
+/// On one device of a mesh, for a function without calls that executes its nodes in order.
 pub(crate) fn peak(function: &Function, shardings: &[Sharding]) -> usize {
     let live = function.live();
     let readers = readers(function, &live);
@@ -509,7 +477,7 @@ pub(crate) fn peak(function: &Function, shardings: &[Sharding]) -> usize {
     most
 }
 
-/// Returns the argument of a call whose memory the given result reuses.
+/// Whose memory the result reuses.
 fn argument_of(function: &Function, call: NodeId, result: usize, callees: &[Computed]) -> Option<NodeId> {
     let NodeKind::Call { function: callee, .. } = function.node(call).kind else { return None };
     let argument = callees[callee.0 as usize].in_place.get(result).copied()??;
@@ -523,7 +491,6 @@ pub fn peak_rss() -> Option<u64> {
     Some(line.trim().trim_end_matches(" kB").parse::<u64>().ok()? * 1024)
 }
 
-/// Formats a number of bytes for messages.
 pub fn readable(bytes: u64) -> String {
     match bytes {
         0..10_000_000 => format!("{:.2} MB", bytes as f64 / 1e6),
@@ -533,7 +500,6 @@ pub fn readable(bytes: u64) -> String {
 }
 
 impl WeightStorage {
-    /// Returns the quantization format of the weight, if the weight is quantized.
     pub fn quantized(&self) -> Option<WeightFormat> {
         match self {
             Self::Packed(format) | Self::Grouped(format) => Some(*format).filter(|f| f.element().is_none()),

@@ -12,58 +12,49 @@ use trace::{Function, NodeId, NodeKind, Parameter, ParameterConflict, Role};
 use crate::Expanded;
 use crate::footprint::{Memory, Phase, TooLarge, only_looked_up, peak};
 
-/// Contains the memory that one device of a mesh needs, and the work that this device does. All
-/// devices of the mesh need the same memory and do the same work.
+/// The memory and the work of one device; they are the same for all devices of the mesh.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DevicePartition {
     pub devices: usize,
-    /// The size of the weights on one device, in bytes.
+    /// Bytes on one device.
     pub weights: usize,
-    /// For each weight that every device stores completely, maps the key of the weight to its size in bytes.
-    /// The field `weights` includes the size of the weights that every device stores completely.
+    /// Bytes of weights that every device stores completely; part of `weights`.
     pub replicated: BTreeMap<String, usize>,
     /// Maps each kind of state, such as `kv.keys`, to its size on one device in bytes.
     pub state: BTreeMap<String, usize>,
-    /// Notes about each tensor axis that is shorter than its mesh axis, so several devices have a copy of the
-    /// same part of the tensor. The length of a mesh axis is the number of devices along this axis.
+    /// Tensor axes shorter than their mesh axis, so that several devices copy the same part.
     pub notes: BTreeSet<ShardNote>,
-    /// Contains the cost of one call for each entry point.
     pub calls: Vec<CallCost>,
 }
 
-/// The cost of a call of an entry point on one device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallCost {
     pub entry: String,
-    /// The number of new tokens that the call processes in all sequences together.
+    /// New tokens, in all sequences together.
     pub tokens: usize,
-    /// The size of all state and of all weights that the call reads, in bytes. If the call only
-    /// looks up rows of a weight, the field includes only the size of the looked-up rows.
+    /// Bytes of state and weights; of weights that are looked up, only the rows.
     pub read: usize,
     /// The peak size of all activations that exist at the same time during the call, in bytes.
     pub activations: usize,
     /// The number of multiplications, additions and elementary functions that the device computes.
     pub flops: f64,
-    /// The collective operations that the call runs, in the order of execution.
+    /// In the order of execution.
     pub collectives: Vec<Collective>,
 }
 
 /// A lower bound of the time that one device needs for a call, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CallSeconds {
-    /// The time for reading weights and state, in seconds.
+    /// Seconds for weights and state.
     pub read: f64,
-    /// The time for arithmetic operations, in seconds. The times for reading and for arithmetic
-    /// operations overlap, because the device computes while it reads weights and state.
+    /// Seconds for arithmetic, which overlaps with reading.
     pub compute: f64,
-    /// The time for communication with other devices, in seconds. During communication, the device
-    /// does no other work.
+    /// Seconds for communication, during which the device does no other work.
     pub exchange: f64,
 }
 
 impl DevicePartition {
-    /// Computes the memory that a program needs on each device, and the work that each device does.
-    /// If `shards` has no mesh, the result describes a single device.
+    /// Without a mesh, for a single device.
     pub fn of(Expanded { trace, target, .. }: &Expanded, shards: Shards) -> Result<Self, ParameterConflict> {
         let parameters = trace.parameters()?;
         let whole = shards.replicated(&parameters).into_iter();
@@ -116,12 +107,12 @@ impl DevicePartition {
         })
     }
 
-    /// Returns the size of the state of all layers on one device, in bytes.
+    /// Bytes on one device.
     pub fn state_bytes(&self) -> usize {
         self.state.values().sum()
     }
 
-    /// Returns the largest size of a call's activations, in bytes.
+    /// Bytes of the largest call.
     pub fn activation_bytes(&self) -> usize {
         self.calls.iter().map(|call| call.activations).max().unwrap_or(0)
     }
@@ -131,13 +122,12 @@ impl DevicePartition {
         (self.weights + self.state_bytes() + self.activation_bytes()) as u64
     }
 
-    /// Checks that the memory of one device is large enough for the program. If the size of the
-    /// machine's memory is unknown, the check succeeds.
+    /// Succeeds if the machine's memory is unknown.
     pub fn check(&self, machine: &NamedMachine) -> Result<(), TooLarge> {
         machine.memory.map_or(Ok(()), |total| self.fits(Phase::Device, 1, total))
     }
 
-    /// Checks that the memory that all devices share is large enough for the data of all devices together.
+    /// For devices that share one memory.
     pub fn check_together(&self, memory: Memory) -> Result<(), TooLarge> {
         self.fits(Phase::Running, self.devices, memory.total)
     }
@@ -155,8 +145,7 @@ impl DevicePartition {
 }
 
 impl CallCost {
-    /// Returns the number of bytes that one device sends to other devices during a call. The device
-    /// receives the same number of bytes.
+    /// Bytes that one device sends in a call, and as many that it receives.
     pub fn sent(&self) -> f64 {
         self.collectives.iter().map(Collective::sent_bytes).sum()
     }
@@ -190,8 +179,7 @@ fn tokens(entry: &Function) -> usize {
     tokens.map_or(1, |argument| argument.ty.count())
 }
 
-/// Returns the number of arithmetic operations that one device computes. For each node, `parts`
-/// contains the number of devices that share the computation of the node.
+/// Of one device. `parts` has the devices that share each node's computation.
 fn flops(machine: &Machine, entry: &Function, parts: &[usize]) -> f64 {
     let live = entry.live();
     let of_node = |id: NodeId| {

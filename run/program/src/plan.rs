@@ -28,28 +28,21 @@ use crate::{Expanded, Lowered, StagedTrace};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Plan {
-    /// The model's network.
     pub model: Opened,
     /// The type of weights and activations: f32, f16 or bf16.
     pub element: ElementType,
-    /// The largest number of tokens in a sequence.
+    /// Tokens of a sequence.
     pub context: usize,
     /// The number of tokens that one prefill call processes for each sequence.
     pub chunk: usize,
-    /// The number of sequences that one call of the network processes. By default, one call of the
-    /// network processes one sequence.
+    /// Sequences per call.
     pub batch: usize,
-    /// The storage format of cached keys and values. By default, keys and values have the network's
-    /// element type.
+    /// By default, the network's element type.
     pub kv: KvFormat,
-    /// The target for which the network is compiled. By default, the network is compiled for this machine.
     pub target: Target,
-    /// The rewrite rules with which Tracewright simplifies the trace. By default, Tracewright
-    /// applies only rules that keep every bit of the results.
+    /// By default, only rules that keep every bit of the results.
     pub rules: Rules,
-    /// The storage format of weights, and whether kernels compute matmuls. By default, kernels
-    /// compute matmuls. The default storage format is the checkpoint's quantization, or the element
-    /// type if the checkpoint is not quantized.
+    /// By default, kernels compute matmuls, and weights are stored as in the checkpoint.
     pub weights: Weights,
 }
 
@@ -61,18 +54,17 @@ pub enum PlanError {
         "the option `context` is {found}, expected 1 to {longest} tokens, the longest context that the model supports"
     )]
     Context {
-        /// The context length that the caller requested, in tokens.
+        /// In tokens.
         found: usize,
-        /// The longest context that is possible, in tokens.
+        /// In tokens.
         longest: usize,
     },
-    /// The requested number of tokens per prefill call (the chunk) is not between 1 and the length
-    /// of the context.
+    /// Not between 1 and the context.
     #[error("the option `chunk` is {found}, expected 1 to {context} tokens, the length of the context")]
     Chunk {
         /// The number of tokens per prefill call that the caller requested.
         found: usize,
-        /// The context length of the plan, in tokens.
+        /// In tokens.
         context: usize,
     },
     /// The requested length of texts is larger than the model's limit.
@@ -80,18 +72,17 @@ pub enum PlanError {
         "the option `length` is {found}, expected 1 to {longest} tokens, the longest text that the model supports"
     )]
     Length {
-        /// The length that the caller requested, in tokens.
+        /// In tokens.
         found: usize,
-        /// The longest text that the model can process, in tokens.
+        /// In tokens.
         longest: usize,
     },
-    /// The element type is not f32, f16 or bf16.
+    /// Not f32, f16 or bf16.
     #[error("the option `element` is {0}, expected f32, f16 or bf16")]
     Element(ElementType),
     /// The network cannot be recorded, because its declaration or its configuration has an error.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// The recorded trace cannot be lowered.
     #[error(transparent)]
     Lower(#[from] LowerError),
     /// Two entry points of a network declare the same parameter with different types.
@@ -102,14 +93,11 @@ pub enum PlanError {
     QuantMap(#[from] QuantMapError),
 }
 
-/// The default number of tokens per prefill call. In a call with fewer than 128 tokens, the memory
-/// bandwidth limits the speed of matmuls. In a call with more than 128 tokens, the processor's
-/// arithmetic limits the speed of matmuls.
+/// Tokens per prefill call. With fewer, memory bandwidth limits matmuls; with more, arithmetic does.
 const CHUNK: usize = 128;
 
 impl Plan {
-    /// Creates a plan for a model. `None` selects the model's element type, the longest context
-    /// that the model supports, and a chunk of 128 tokens.
+    /// `None` selects the model's element type, the longest context, and a chunk of 128 tokens.
     pub fn new(
         model: impl Into<Opened>,
         element: Option<ElementType>,
@@ -136,24 +124,22 @@ impl Plan {
         Ok(Self { model, element, context, chunk, batch: 1, kv, target, rules, weights })
     }
 
-    /// Returns a context length that has room for `tokens` tokens. The context is a power of two, but at most
-    /// `longest`. Because contexts are powers of two, Tracewright compiles only a few different modules.
+    /// A power of two, so that only a few modules are compiled, but at most `longest`.
     pub fn context_for(tokens: usize, longest: usize) -> usize {
         rounded_up(tokens, 512, longest)
     }
 
-    /// Returns the entry points of the model; see [`ModelKind::entry_points`].
+    /// See [`ModelKind::entry_points`].
     pub fn entry_points(&self) -> Vec<EntryPoint> {
         self.remembering(self.model.entry_points(self.batch, self.chunk, self.context))
     }
 
-    /// Returns all entry points except the entry point that computes scores.
+    /// Without the one that computes scores.
     pub fn steps(&self) -> Vec<EntryPoint> {
         self.steps_of(self.chunk, self.context)
     }
 
-    /// Returns the entry points of an export for IREE, which are all entry points of the model. If
-    /// the model predicts tokens, the export contains the entry point that verifies draft tokens.
+    /// For IREE: all, with the one that verifies draft tokens if the model predicts tokens.
     pub fn exported(&self) -> Vec<EntryPoint> {
         let mut entries = self.entry_points();
         if entries.iter().any(|entry| entry.logits == LogitsMode::Next) {
@@ -162,9 +148,8 @@ impl Plan {
         entries.into_iter().flat_map(EntryPoint::in_parts).collect()
     }
 
-    /// Returns the entry point that verifies draft tokens. Reading the weights from memory takes
-    /// most of the time of a call. A call that verifies several draft tokens takes little longer
-    /// than a call for a single token.
+    /// Verifies draft tokens. Most of a call's time is reading weights, so several tokens take little longer
+    /// than one.
     pub fn verifier(&self) -> Vec<EntryPoint> {
         self.remembering(vec![EntryPoint::verify(self.batch, self.width(), self.context)])
     }
@@ -175,8 +160,7 @@ impl Plan {
         WIDTH.min(self.context)
     }
 
-    /// Adds the entry points that run the network's module for multi-token prediction. All given
-    /// entry points that choose tokens also return the hidden states that the module reads.
+    /// Adds multi-token prediction. Entry points that choose tokens then also return its hidden states.
     pub fn with_mtp(&self, entries: Vec<EntryPoint>) -> Vec<EntryPoint> {
         let hidden = |entry: EntryPoint| match entry.logits {
             LogitsMode::Next | LogitsMode::Verify => entry.with_hidden(),
@@ -186,15 +170,14 @@ impl Plan {
         entries.into_iter().map(hidden).chain(self.remembering(drafts)).collect()
     }
 
-    /// Returns the same entry points as [`steps`](Self::steps), but with the given chunk and context.
+    /// Like [`steps`](Self::steps), with this chunk and context.
     pub fn steps_of(&self, chunk: usize, context: usize) -> Vec<EntryPoint> {
         let mut entries = self.model.entry_points(self.batch, chunk, context);
         entries.retain(|entry| entry.logits != LogitsMode::All);
         self.remembering(entries)
     }
 
-    /// Applies measured settings, such as the tile sizes of kernels, to the plan. If `chunk` is
-    /// set, the plan ignores the tuning's number of tokens per prefill call.
+    /// Applies measured settings. `chunk` takes precedence over the tuning's.
     pub fn tuned(self, tuning: Tuning, chunk: Option<usize>) -> Self {
         let measured = tuning.chunk.filter(|_| chunk.is_none());
         let chunk = measured.map_or(self.chunk, |chunk| chunk.get().min(self.context));
@@ -206,7 +189,6 @@ impl Plan {
         entries.into_iter().map(|entry| EntryPoint { kv: self.kv, ..entry }).collect()
     }
 
-    /// Returns the options with which Tracewright simplifies a trace of the plan.
     pub fn simplification(&self, trace: &Trace) -> Result<Options, PlanError> {
         let quantize = lower::resolved(&self.weights.quantize, trace).map_err(LowerError::from)?;
         Ok(Options { formats: quantize.formats(), ..Options::new(self.rules, &self.target) })
@@ -217,12 +199,10 @@ impl Plan {
         self.model.named(checkpoint)
     }
 
-    /// Records the trace of all entry points of the network.
     pub fn trace(&self) -> Result<Traced, PlanError> {
         self.record(&self.entry_points())
     }
 
-    /// Records the trace of the given entry points.
     pub fn record(&self, entries: &[EntryPoint]) -> Result<Traced, PlanError> {
         let traced = self.recorded(entries)?;
         Ok(Traced { trace: traced.trace.with_formats(&self.weights.quantize), ..traced })
@@ -240,25 +220,23 @@ impl Plan {
         Ok(self.model.trace(self.element, &entries.iter().map(chosen).collect::<Vec<_>>())?)
     }
 
-    /// Simplifies a trace of the plan, and expands the trace to primitives. The trace contains all
-    /// or some of the entry points that [`trace`](Self::trace) records.
+    /// For all or some of the entry points that [`trace`](Self::trace) records.
     pub fn expand(&self, trace: &Trace) -> Result<Expanded, PlanError> {
         Ok(Expanded::new(trace, self.rules, self.target.clone(), self.weights.clone())?)
     }
 
-    /// Lowers a trace, and returns the trace after each stage of the lowering.
+    /// The trace after each stage.
     pub fn stages(&self, trace: &Trace) -> Result<StagedTrace, PlanError> {
         Ok(StagedTrace::new(trace, self.rules, self.target.clone(), self.weights.clone())?)
     }
 
-    /// Simplifies and lowers a trace of the plan. The trace contains all or some of the entry
-    /// points that [`trace`](Self::trace) records.
+    /// For all or some of the entry points that [`trace`](Self::trace) records.
     pub fn lower(&self, trace: &Trace) -> Result<Lowered, PlanError> {
         Ok(self.expand(trace)?.lower(self.model.ignorable.clone())?)
     }
 }
 
-/// Returns the type of weights and activations. The default type is f32.
+/// The type of weights and activations, by default f32.
 fn computed_in(wanted: Option<ElementType>) -> Result<ElementType, PlanError> {
     match wanted.unwrap_or(ElementType::F32) {
         element @ (ElementType::F32 | ElementType::F16 | ElementType::Bf16) => Ok(element),
@@ -266,7 +244,7 @@ fn computed_in(wanted: Option<ElementType>) -> Result<ElementType, PlanError> {
     }
 }
 
-/// Returns the smallest number `least` · 2ⁿ that is at least `tokens`, limited to `longest`.
+/// The smallest `least` · 2ⁿ ≥ `tokens`, limited to `longest`.
 pub fn rounded_up(tokens: usize, least: usize, longest: usize) -> usize {
     tokens.checked_next_power_of_two().unwrap_or(longest).max(least).min(longest)
 }

@@ -11,7 +11,6 @@ pub struct Program {
     signatures: Vec<Signature>,
 }
 
-/// A program that IREE or XLA has loaded.
 enum LoadedProgram {
     Iree(Runtime, runtime::VmModule),
     Xla(Xla),
@@ -28,77 +27,50 @@ pub enum LoadedNetwork {
 /// The reason why a call was rejected, or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// The program has no entry point with the requested name.
     #[error("the program has no entry point `{name}`; its entry points are {entries:?}")]
-    NoEntry {
-        /// The name of the entry point that the caller requested.
-        name: String,
-        /// The names of all entry points of the program.
-        entries: Vec<String>,
-    },
+    NoEntry { name: String, entries: Vec<String> },
     /// The caller passed too many or too few arguments.
     #[error("the entry point `{entry}` takes {expected} arguments ({}), found {found}", .arguments.join(", "))]
-    Count {
-        /// The name of the entry point that the caller called.
-        entry: String,
-        /// The number of arguments that the entry point takes.
-        expected: usize,
-        /// The arguments of the entry point, with their types.
-        arguments: Vec<String>,
-        /// The number of arguments that the caller passed.
-        found: usize,
-    },
-    /// The caller passed a name that no argument has, left out the name of an argument, or passed a
-    /// name twice.
+    Count { entry: String, expected: usize, arguments: Vec<String>, found: usize },
+    /// Unknown, missing or passed twice.
     #[error("the entry point `{entry}`: {what} `{name}`; its arguments are {}", .arguments.join(", "))]
     Name {
-        /// The name of the entry point that the caller called.
         entry: String,
         /// The end of the error message, which describes the problem with the argument's name.
         what: &'static str,
-        /// The name that is unknown, missing or repeated.
         name: String,
-        /// The arguments of the entry point, with their types.
         arguments: Vec<String>,
     },
-    /// The element type, the shape or the axis names of an argument are wrong.
+    /// A wrong element type, shape or axis name.
     #[error("the entry point `{entry}`: the argument `{name}` is {found}, expected {expected}")]
     Argument {
-        /// The name of the entry point that the caller called.
         entry: String,
-        /// The name of the argument whose value is wrong.
         name: String,
         /// The type, the shape and the axes that the entry point declares for the argument.
         expected: String,
-        /// The type, the shape and the axes of the value that the caller passed for the argument.
+        /// Type, shape and axes of the passed value.
         found: String,
     },
-    /// IREE failed during the call.
     #[error(transparent)]
     Runtime(#[from] runtime::RuntimeError),
-    /// XLA failed during the call.
     #[error(transparent)]
     Generate(#[from] GenerateError),
 }
 
 impl Program {
-    /// Creates a program from a module that IREE has loaded.
     pub fn new(runtime: &Runtime, program: runtime::VmModule, signatures: Vec<Signature>) -> Self {
         Self { loaded: LoadedProgram::Iree(runtime.clone(), program), signatures }
     }
 
-    /// Creates a program from entry points that XLA has compiled.
     pub fn on_xla(executor: Xla, signatures: Vec<Signature>) -> Self {
         Self { loaded: LoadedProgram::Xla(executor), signatures }
     }
 
-    /// Returns the arguments and results of each entry point.
     pub fn signatures(&self) -> &[Signature] {
         &self.signatures
     }
 
-    /// Returns the program as a language model that predicts the next token. The function supports
-    /// only programs that IREE has loaded.
+    /// Predicts the next token; only for programs in IREE.
     pub fn network(&self) -> Result<Network, GenerateError> {
         match &self.loaded {
             LoadedProgram::Iree(runtime, program) => Network::new(runtime, program, &self.signatures),
@@ -118,11 +90,7 @@ impl Program {
         })
     }
 
-    /// Calls an entry point with arguments in the declared order, and returns the results.
-    ///
-    /// # Errors
-    /// Returns an error if an argument is wrong, or if the call fails. The function checks the
-    /// arguments before the call.
+    /// In the declared order. Arguments are checked before the call.
     pub fn call(&self, entry: &str, arguments: &[Array]) -> Result<Vec<Array>, CallError> {
         let signature = self.signature(entry)?;
         if arguments.len() != signature.arguments.len() {
@@ -142,7 +110,7 @@ impl Program {
         }
     }
 
-    /// Calls an entry point with named arguments in any order, and returns the results.
+    /// In any order.
     pub fn call_named(&self, entry: &str, arguments: &[(&str, Array)]) -> Result<Vec<Array>, CallError> {
         let signature = self.signature(entry)?;
         let refuse = |what, name: &str| CallError::Name {
@@ -231,8 +199,7 @@ fn listed(signature: &Signature) -> Vec<String> {
     signature.arguments.iter().map(|argument| format!("`{argument}`")).collect()
 }
 
-/// Checks that a value has the declared element type and shape of an argument. If the axes of the
-/// value have names, the function compares the names of the axes too.
+/// Element type, shape, and the names of axes if the value has them.
 fn check(entry: &str, array: &Array, argument: &Argument) -> Result<(), CallError> {
     let named = array.axes().iter().map(String::as_str).eq(argument.axes.iter().map(|axis| &**axis));
     if *array.ty() == argument.ty && (array.axes().is_empty() || named) {

@@ -13,7 +13,6 @@ pub enum QuantMapError {
     /// The file that maps weights to storage formats cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The file is not a JSON object whose values are strings.
     #[error("`{}` is not a JSON object that maps patterns of weight names to formats", .path.display())]
     Json {
         /// The path of the file that is not a valid JSON object.
@@ -24,11 +23,9 @@ pub enum QuantMapError {
     /// A value in the file is not the name of a storage format.
     #[error("`{}`: the format of `{pattern}` is `{found}`, expected none, {}", .path.display(), WeightFormat::list(choices()))]
     Format {
-        /// The path of the file that contains the invalid value.
         path: PathBuf,
-        /// The key in the JSON file, which is a pattern of weight names.
+        /// A pattern of weight names.
         pattern: String,
-        /// The value that is not the name of a storage format.
         found: String,
     },
 }

@@ -9,8 +9,7 @@ use crate::device::Runtime;
 use crate::error::RuntimeError;
 use crate::ffi;
 
-/// The alignment in bytes that the first byte of a tensor needs. On every device, kernels can read
-/// tensors with this alignment.
+/// Bytes. Kernels on every device can read tensors with this alignment.
 const ALIGNMENT: usize = 256;
 
 /// A dense, row-major tensor in the memory of a device.
@@ -35,14 +34,12 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Creates a tensor of zeros on the device.
     pub fn zeros(runtime: &Runtime, ty: &TensorType) -> Result<Self, RuntimeError> {
         size(ty)?;
         Self::new(runtime, ty, None, "allocate")
     }
 
-    /// Copies the little-endian bytes of a tensor to the device. Each `i1` element occupies one
-    /// byte, and two `i4` elements share one byte.
+    /// Little-endian. `i1` takes one byte, and two `i4` share one.
     pub fn from_bytes(runtime: &Runtime, ty: &TensorType, bytes: &[u8]) -> Result<Self, RuntimeError> {
         check_length(ty, bytes.len())?;
         let buffer = Self::new(runtime, ty, Some(bytes), "fill")?;
@@ -64,8 +61,7 @@ impl Buffer {
         Ok(Self { raw, ty: ty.clone(), runtime: runtime.clone() })
     }
 
-    /// Wraps a buffer that IREE created. Returns `None` if Tracewright does not support the element
-    /// type of the buffer.
+    /// `None` if the element type is not supported.
     pub(crate) fn from_raw(runtime: &Runtime, raw: ffi::Buffer) -> Option<Self> {
         let ty = TensorType::new(raw.element()?, raw.shape());
         Some(Self { raw, ty, runtime: runtime.clone() })
@@ -89,8 +85,7 @@ impl Buffer {
         Ok(bytes)
     }
 
-    /// Copies the bytes of the tensor from the device to `target`. The length of `target` must be
-    /// the size of the tensor.
+    /// `target` must have the size of the tensor.
     pub fn read_into(&self, target: &mut [u8]) -> Result<(), RuntimeError> {
         check_length(&self.ty, target.len())?;
         let read = self.raw.read(self.runtime.raw(), 0, target);
@@ -99,8 +94,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// Copies the bytes of one element from the device. The argument `index` is the position of the
-    /// element in row-major order. The element type of the tensor must have at least eight bits.
+    /// Row-major `index`. The element type must have at least eight bits.
     pub fn read_element(&self, index: usize) -> Result<Vec<u8>, RuntimeError> {
         let mut bytes = vec![0; self.ty.element.bytes(1)];
         let read = self.raw.read(self.runtime.raw(), index * bytes.len(), &mut bytes);
@@ -118,7 +112,7 @@ impl Buffer {
         Ok(bytes)
     }
 
-    /// Replaces bytes of the tensor with `bytes`, beginning with the byte at `offset`.
+    /// From byte `offset` on.
     pub fn write_range(&mut self, offset: usize, bytes: &[u8]) -> Result<(), RuntimeError> {
         let written = self.raw.write(self.runtime.raw(), offset, bytes);
         written.map_err(|status| RuntimeError::Buffer { action: "write", ty: self.ty.clone(), status })?;
@@ -126,10 +120,8 @@ impl Buffer {
         Ok(())
     }
 
-    /// Returns `count` rows, which are slices along the first axis, beginning with the row `first`, as a
-    /// separate tensor. You can pass the returned tensor as an argument to a call. If the first row is
-    /// sufficiently aligned, the returned tensor shares the memory of the rows. Otherwise, the returned
-    /// tensor is a copy of the rows. After the call, pass the changed rows to [`put_rows`](Self::put_rows).
+    /// `count` rows (slices along the first axis) as a tensor for a call. It shares their memory if the first
+    /// is aligned, and otherwise is a copy. Pass the changed rows to [`put_rows`](Self::put_rows).
     pub fn rows(&mut self, first: usize, count: usize) -> Result<Self, RuntimeError> {
         let (ty, offset) = (self.ty.with_rows(count), self.ty.with_rows(first).bytes());
         let part = self.raw.part(&ty, offset);
@@ -138,8 +130,7 @@ impl Buffer {
         if offset.is_multiple_of(ALIGNMENT) { Ok(part) } else { part.separate() }
     }
 
-    /// Replaces rows, which are slices along the first axis, with the rows that a call returned, beginning
-    /// with the row `first`. If the call changed the rows in place, the function copies nothing.
+    /// The rows that a call returned. If it changed them in place, nothing is copied.
     pub fn put_rows(&mut self, first: usize, rows: Self) -> Result<(), RuntimeError> {
         let offset = self.ty.with_rows(first).bytes();
         let (allocation, start) = self.address();
@@ -150,8 +141,7 @@ impl Buffer {
         put.map_err(|status| RuntimeError::Buffer { action: "join", ty: self.ty.clone(), status })
     }
 
-    /// Returns the address of the tensor's memory. If a call reuses the memory of an argument for a
-    /// result, the argument and the result have the same address.
+    /// Equal for an argument and a result that reuses its memory.
     pub fn address(&self) -> (usize, usize) {
         self.raw.place()
     }
@@ -164,7 +154,7 @@ impl Buffer {
         self.raw
     }
 
-    /// Copies the tensor to memory that no other buffer uses.
+    /// Into memory that no other buffer uses.
     pub(crate) fn separate(self) -> Result<Self, RuntimeError> {
         let copied = self.raw.copy(self.runtime.raw());
         let raw =
@@ -188,7 +178,7 @@ fn check_length(ty: &TensorType, found: usize) -> Result<(), RuntimeError> {
     if found == expected { Ok(()) } else { Err(RuntimeError::Length { ty: ty.clone(), expected, found }) }
 }
 
-/// Computes the size of a tensor in bytes. Returns an error if the number of bytes overflows.
+/// Fails on overflow.
 fn size(ty: &TensorType) -> Result<usize, RuntimeError> {
     let elements = ty.shape.iter().try_fold(1usize, |count, &extent| count.checked_mul(extent));
     let fits = elements.and_then(|count| count.checked_mul(ty.element.bits())).is_some();

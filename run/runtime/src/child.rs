@@ -5,20 +5,17 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The interval at which this process checks whether a child process has ended.
+/// Between checks whether a child process has ended.
 const POLL: Duration = Duration::from_millis(5);
 
 pub(crate) enum Stopped {
     /// The operating system could not start the child process, or could not report its end.
     Io(io::Error),
-    /// The child process ran longer than the time limit.
     TimedOut,
-    /// The caller stopped the child process.
     Interrupted,
 }
 
-/// Runs a command. If the time limit is exceeded or `is_interrupted` returns `true`, the function
-/// kills the command's process and all child processes of this process.
+/// Kills the process and its children at the time limit, or if `is_interrupted`.
 pub(crate) fn run(
     command: &mut Command,
     limit: Duration,
@@ -40,8 +37,8 @@ pub(crate) fn run(
     }
 }
 
-/// A child process in a separate process group. When this value is dropped or this process ends for
-/// any reason, the child process and its own child processes are killed.
+/// A child process in its own group. It and its children are killed when this is dropped, or this process
+/// ends.
 struct Group {
     child: Child,
     #[cfg_attr(not(unix), allow(dead_code, reason = "only Unix has groups"))]
@@ -67,13 +64,10 @@ fn in_group(command: &mut Command, number: u32) {
     std::os::unix::process::CommandExt::process_group(command, i32::try_from(number).unwrap_or(0));
 }
 
-/// A shell that waits for the end of this process, and then kills its own process group. The child
-/// process starts in the process group of the shell, so killing the process group also kills the
-/// child process. Without the shell, a SIGKILL of this process would leave the child running. Linux
-/// can notify a child when its parent ends, but cannot notify the child's own child processes.
+/// A shell that kills its process group, which the child joins, when this process ends. Otherwise a SIGKILL
+/// of this process would leave the child running: Linux can notify a child, but not its children.
 ///
-/// The shell reads from a pipe, which the operating system closes when this process ends. On
-/// systems without a shell, the child process can outlive this process.
+/// It reads a pipe that the system closes then. Without a shell, the child can outlive this process.
 struct Watchman(Child);
 
 impl Watchman {

@@ -9,33 +9,28 @@ use files::{ModuleCache, Scratch};
 use crate::compiler::{CompileError, CompileOptions, Compiler};
 use crate::{cpu, program};
 
-/// The version of the keys and files in the cache for compiled modules. Change this version when
-/// you change the meaning or the format of the keys or files.
+/// Change it when the keys or the files of the cache change.
 const KEY_VERSION: &str = "tracewright module 1";
 
 #[derive(Clone, Copy, Debug)]
 pub struct ModuleText<'a> {
     pub text: &'a str,
-    /// The text of the module without source locations. Source locations do not affect the
-    /// computation, so the key in the cache depends only on the text without source locations.
+    /// For the key: source locations do not affect the computation.
     pub text_without_locs: &'a str,
 }
 
 #[derive(Clone, Debug)]
 pub struct Compiled {
     pub vmfb: Vec<u8>,
-    /// Whether the compiled module was found in the cache.
     pub from_cache: bool,
-    /// The time for compiling the module, or for reading the compiled module from the cache.
+    /// Or for reading the module from the cache.
     pub wall: Duration,
     /// The messages that the compiler printed while compiling the module.
     pub log: String,
 }
 
-/// Compiles the module, or reads the compiled module from the cache.
-///
-/// If the compiler fails, the folder of the cache contains the compiler's log and the text of the
-/// module. The error contains the path of the log.
+/// Or reads it from the cache. After a failure, the cache has the log, which the error names, and the
+/// module's text.
 pub fn compile(
     compiler: &Compiler,
     module: &ModuleText,
@@ -83,7 +78,7 @@ pub fn compile(
     Ok(Compiled { vmfb, from_cache: false, wall: start.elapsed(), log })
 }
 
-/// Returns a hash of all inputs that affect the compiled module.
+/// All inputs that affect the compiled module.
 fn key(module: &ModuleText, options: &CompileOptions, version: &str) -> String {
     let mut hasher = blake3::Hasher::new();
     // With its length in front, no part can pass for two.

@@ -18,11 +18,10 @@ use targets::{Backend, DeviceKind, Target};
 use crate::child::{self, Stopped};
 use crate::error::Status;
 
-/// The Python package that contains `iree-compile`. The version of the Python package is the same
-/// as the version of IREE's runtime.
+/// Has `iree-compile`, in the version of IREE's runtime.
 pub const WHEEL: &str = "iree-base-compiler==3.13.0";
 
-/// The folder of the Python package that contains the compiler.
+/// The folder with the compiler.
 const IN_WHEEL: &str = "iree/compiler/_mlir_libs";
 
 /// The compiler `iree-compile`. The compiler runs as a child process, because an invalid target
@@ -38,14 +37,13 @@ const IN_WHEEL: &str = "iree/compiler/_mlir_libs";
 #[derive(Clone, Debug)]
 pub struct Compiler {
     pub path: PathBuf,
-    /// The time limit for one compilation.
+    /// For one compilation.
     pub timeout: Duration,
     /// A flag that another thread sets to end a running compilation.
     pub interrupt: Option<Arc<AtomicBool>>,
     /// A second flag, with which a caller ends the compilations that the caller started.
     stop: Option<Arc<AtomicBool>>,
-    /// The version of `iree-compile` that the program reported. The field `version` stores the
-    /// compiler's version, because starting the compiler only to get its version takes time.
+    /// Kept, because starting the compiler takes time.
     version: OnceLock<String>,
 }
 
@@ -58,11 +56,9 @@ pub enum CompileError {
     NotFound { places: Vec<PathBuf> },
     #[error("cannot run `{}`", path.display())]
     Spawn { path: PathBuf, source: io::Error },
-    /// The program at the given path is not `iree-compile`, because the program prints no version
-    /// of `iree-compile`.
+    /// It prints no version of `iree-compile`.
     #[error("`{}` is not `iree-compile`: the program answers `--version` with `{answer}`", path.display())]
     NotACompiler { path: PathBuf, answer: String },
-    /// The compilation exceeded the time limit and was stopped.
     #[error(
         "`iree-compile` did not end within {} s and was stopped (its log is `{}`); raise the time limit",
         limit.as_secs_f64(), log.display()
@@ -70,19 +66,16 @@ pub enum CompileError {
     TimedOut { limit: Duration, log: PathBuf },
     #[error("the compilation was interrupted")]
     Interrupted,
-    /// A signal killed the compiler. For example, the operating system kills the compiler if the
-    /// compiler crashes or if the memory is full.
+    /// For example by the system, because it crashed or memory is full.
     #[error("`iree-compile` was killed by signal {signal}; its log is `{}`: {diagnostics}", log.display())]
     Killed { signal: i32, log: PathBuf, diagnostics: String },
-    /// The compiler rejected the module. The field `place` contains the source line of the error,
-    /// if the compiler reported a source line.
+    /// With the source line, if reported.
     #[error("`iree-compile` failed; its log is `{}`, and the module is in the same folder: {diagnostics}", log.display())]
     Failed { log: PathBuf, diagnostics: String, place: Option<Box<Place>> },
     /// The compiler reported success, but did not write a valid module.
     #[error("`{}` did not write a valid module (its log is `{}`, with the module's text in the same folder): \
         {status}", path.display(), log.display())]
     NoModule { path: PathBuf, log: PathBuf, status: Status },
-    /// The compiler does not know the processor or the features of the target.
     #[error("unknown target ({target}): {reason}; name a processor and features that LLVM knows, or `host`")]
     UnknownTarget { target: String, reason: String },
     /// A file of the cache for compiled modules cannot be read or written.
@@ -91,8 +84,7 @@ pub enum CompileError {
 }
 
 impl CompileError {
-    /// Replaces the path of the log file in this error with `path`. Returns false if the error
-    /// refers to no log file.
+    /// Returns false if the error has no log.
     pub(crate) fn keeps_log(&mut self, path: &Path) -> bool {
         match self {
             Self::TimedOut { log, .. }
@@ -116,7 +108,7 @@ fn unknown(target: &Target, reason: impl Into<String>) -> CompileError {
     CompileError::UnknownTarget { target: target.to_string(), reason: reason.into() }
 }
 
-/// Returns an error for targets that the compiler does not support, and for targets that abort the compiler.
+/// Targets that the compiler does not support, or that abort it.
 fn check(target: &Target) -> Result<(), CompileError> {
     let (here, there) = (std::env::consts::ARCH, target.architecture());
     if target.is_host() && there != here {
@@ -133,18 +125,15 @@ fn check(target: &Target) -> Result<(), CompileError> {
 #[derive(Clone, Debug, PartialEq)]
 pub struct CompileOptions {
     pub target: Target,
-    /// Whether the compiled program, when it starts, packs its weights for the instructions of the processor.
-    /// The packed weights need additional memory, because they are a copy of the weights. If the field is
-    /// false, the program reads weights directly from the memory-mapped file.
+    /// Whether the program packs its weights for the processor when it starts, which takes a copy of them.
+    /// Otherwise it reads them from the mapped file.
     pub tiled: bool,
-    /// Whether the compiler verifies the module after each pass. If the field is false, the
-    /// compiler still validates the input, but the compilation takes only two thirds of the time.
-    /// If a module is valid, the verification does not change the compiled module. If a compilation
-    /// without verification fails, Tracewright repeats the compilation with verification to get a
-    /// better message. Some compiler bugs are found only by verification, so the tests of
-    /// operations, kernels and legalizations verify the module after each pass.
+    /// Verifies the module after each pass. Without it, the input is still validated, valid modules become
+    /// the same program, and compiling takes two thirds of the time. A failed compilation is repeated with it
+    /// for a better message. Tests of operations, kernels and legalizations verify, because some bugs show
+    /// only then.
     pub verified: bool,
-    /// Additional command-line flags for `iree-compile`.
+    /// For `iree-compile`.
     pub flags: Vec<String>,
 }
 
@@ -155,9 +144,8 @@ impl Default for CompileOptions {
 }
 
 impl CompileOptions {
-    /// Creates options with the flags that were fastest in measurements, followed by the flags from the
-    /// target's tuning. The flag `--iree-opt-level=O1` avoids stack overflows in worker threads. Another of
-    /// the returned flags prevents the compiled program from transposing and copying weights at its start.
+    /// The fastest flags in measurements, then the tuning's. `--iree-opt-level=O1` avoids stack overflows in
+    /// workers; another keeps the program from transposing and copying weights at its start.
     pub fn new(target: Target, tiled: bool) -> Self {
         let flags = ["--iree-opt-level=O1", "--iree-opt-aggressively-propagate-transposes"];
         let tuned = target.tuning.flags.iter().map(|flag| flag.flag());
@@ -165,15 +153,12 @@ impl CompileOptions {
         Self { target, tiled, verified: false, flags }
     }
 
-    /// Returns the options for another compilation after a failed compilation. If the compiler
-    /// could not tile a matmul, the returned options disable tiling. If the compilation failed for
-    /// another reason, the returned options enable verification to get a better message. The result
-    /// is `None` if the system killed the compiler, or if verification was already enabled.
+    /// Options for a second attempt: without tiling if that failed, otherwise with verification for a better
+    /// message. `None` if the system killed the compiler, or verification was on.
     ///
-    /// iree-compile 3.13 packs a small operand of a tiled matmul as one vector, and then rejects
-    /// this vector type. For example, the compiler rejects the type `vector<8x2x4x64xf32>` on AVX2.
-    /// A vector of the type `vector<8x2x4x64xf32>` contains the attention heads of 8 tokens in a
-    /// Llama with 8 heads of 64 features (docs/upstream/heads_side_by_side.mlir).
+    /// iree-compile 3.13 packs a small operand of a tiled matmul as one vector, and then rejects its type. On
+    /// AVX2, an example is `vector<8x2x4x64xf32>`: the heads of 8 tokens in a Llama with 8 heads of 64
+    /// features (docs/upstream/heads_side_by_side.mlir).
     pub(crate) fn instead_after(&self, error: &CompileError) -> Option<Self> {
         const KILLED: i32 = 9;
         match error {
@@ -190,13 +175,12 @@ impl CompileOptions {
         }
     }
 
-    /// Whether the compiler writes a compiled module. With the flag `--compile-to`, the compiler
-    /// writes an intermediate representation instead.
+    /// With `--compile-to`, the compiler writes an intermediate representation instead.
     pub(crate) fn makes_module(&self) -> bool {
         !self.flags.iter().any(|flag| flag.starts_with("--compile-to="))
     }
 
-    /// Returns all flags for `iree-compile`, in the order of the command line.
+    /// In the order of the command line.
     pub fn all_flags(&self) -> Vec<String> {
         let mut flags = self.target.compiler_flags();
         flags.push(format!("--iree-opt-data-tiling={}", self.tiled));
@@ -228,10 +212,8 @@ impl Compiler {
         flags.into_iter().any(|flag| flag.load(Ordering::Relaxed))
     }
 
-    /// Finds the compiler. If `hint` contains a path, the function uses the compiler at this path.
-    /// Otherwise, the function uses the first compiler in `folders`, such as the folders of the
-    /// search path `PATH`. If a folder belongs to a Python environment, the function also searches
-    /// for the compiler in the Python packages of this environment.
+    /// At `hint`, or the first in `folders` (such as `PATH`), including the packages of their Python
+    /// environments.
     pub fn find(hint: Option<&Path>, folders: &[PathBuf]) -> Result<Self, CompileError> {
         if let Some(hint) = hint {
             let places = vec![hint.to_owned()];
@@ -241,7 +223,7 @@ impl Compiler {
         found.map(Self::new).ok_or_else(|| CompileError::NotFound { places: folders.to_vec() })
     }
 
-    /// Returns the version that the compiler prints, which consists of a version number and a commit.
+    /// Number and commit, as the compiler prints them.
     pub fn version(&self) -> Result<String, CompileError> {
         if let Some(version) = self.version.get() {
             return Ok(version.clone());
@@ -275,9 +257,8 @@ impl Compiler {
         })
     }
 
-    /// Returns the fastest options for a module whose largest matmuls have the element type
-    /// `element`. The function also completes the list of the target's features. If `packed` is
-    /// set, Tracewright's kernels compute the matmuls.
+    /// The fastest for a module whose largest matmuls have the type `element`, with the target's features.
+    /// `packed` if kernels compute them.
     pub fn options(
         &self,
         target: &Target,
@@ -298,9 +279,8 @@ impl Compiler {
         Ok(Target { features: Some(features), ..target.clone() })
     }
 
-    /// Asks the compiler for the features that code for the given target may use. For processors, the result
-    /// contains LLVM's names of the features. For a GPU, the result contains the number formats in which the
-    /// device computes, such as `fp16`, and the widths of numbers that the device can store, such as `b8`.
+    /// Features that code for the target may use, by the compiler: LLVM's names, or a GPU's formats of
+    /// computation (`fp16`) and widths of storage (`b8`).
     pub fn features(&self, target: &Target) -> Result<Vec<String>, CompileError> {
         let folder = Scratch::new_in(&std::env::temp_dir())?;
         let flags = vec!["--compile-to=preprocessing".into()];
@@ -326,8 +306,7 @@ impl Compiler {
         Ok(features.into_iter().map(str::to_owned).collect())
     }
 
-    /// Compiles `text` to the file `output`, and returns the compiler's log. The function writes
-    /// the log to the file `log`, and the text of the module into the folder of `log`.
+    /// Returns the log, also in the file `log`; its folder gets the text.
     pub(crate) fn run(
         &self,
         text: &str,
@@ -377,7 +356,6 @@ impl Compiler {
     }
 }
 
-/// Parses the features of a graphics processor from the compiler's output. The output has the form
 /// `compute = fp32|fp16, storage = b32|b16, subgroup = …`.
 fn device_features(text: &str) -> Vec<String> {
     let list = |name: &str| {
@@ -388,11 +366,8 @@ fn device_features(text: &str) -> Vec<String> {
     words.into_iter().filter(|word| !word.is_empty()).collect()
 }
 
-/// Returns the path of the compiler in a Python environment. The argument `folder` is the folder
-/// with the executables of the Python environment.
-///
-/// The environment's executable `iree-compile` is a Python script that starts the compiler.
-/// Starting the compiler directly is faster than starting the Python script.
+/// `folder` has the environment's executables. Its `iree-compile` is a Python script, which would start the
+/// compiler more slowly.
 fn in_environment(folder: &Path) -> Option<PathBuf> {
     let root = folder.parent()?;
     let versions = fs::read_dir(root.join("lib")).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -405,7 +380,6 @@ fn executable(folder: &Path) -> Option<PathBuf> {
     path.is_file().then_some(path)
 }
 
-/// Returns the line of the compiler's log that reports an unknown target, if any.
 fn unknown_target(log: &str) -> Option<&str> {
     let signs = [
         "Unknown CPU for target architecture",
@@ -417,9 +391,7 @@ fn unknown_target(log: &str) -> Option<&str> {
     log.lines().find(|line| signs.iter().any(|sign| line.contains(sign))).map(str::trim)
 }
 
-/// Returns the source line of the first error for which the compiler reports a source line. The
-/// compiler takes the file and the line from the source locations in the module. The names of the
-/// source locations are field paths.
+/// The first one. Names of source locations in the module are field paths.
 fn place(diagnostics: &str, text: &str) -> Option<Place> {
     let located = diagnostics.lines().find_map(|said| {
         let (place, _) = said.split_once(": error: ")?;
@@ -433,8 +405,7 @@ fn place(diagnostics: &str, text: &str) -> Option<Place> {
     Some(Place { path: name.replace('/', "."), file: file.into(), line })
 }
 
-/// Returns the first lines of the log that contain an error. If no line contains an error, the
-/// function returns the first lines of the log.
+/// The first lines with an error, or just the first ones.
 fn diagnostics(log: &str) -> String {
     const LINES: usize = 5;
     const LENGTH: usize = 400;

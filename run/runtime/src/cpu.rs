@@ -9,8 +9,7 @@ pub fn host_cpu_features() -> Vec<String> {
     known().into_iter().filter_map(|(name, has)| has.then_some(name)).collect()
 }
 
-/// Returns the required features that this machine's processor does not have. Code that uses a
-/// missing feature would crash on this machine. The result omits features that cannot be detected.
+/// Code that uses one would crash. Without features that cannot be detected.
 pub fn missing_cpu_features(required: &[String]) -> Vec<String> {
     let known = known();
     required.iter().filter(|name| known.get(*name) == Some(&false)).cloned().collect()

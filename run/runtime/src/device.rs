@@ -11,26 +11,24 @@ use crate::{driver, ffi};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Device {
-    /// A pool of threads on this machine's CPU. The threads are not pinned to cores, because pinned threads
-    /// lose most of their speed when another process needs a core.
+    /// Threads on this CPU, not pinned: pinned ones lose most of their speed when another process needs a
+    /// core.
     LocalTask {
         /// The number of threads in the pool. The number 0 selects as many threads as this process may use.
         workers: usize,
     },
     LocalSync,
-    /// A pool of threads that counts and times each executed function, for [`Runtime::executed`].
-    /// Counting makes the executed functions slower.
+    /// Counts and times executed functions for [`Runtime::executed`], which makes them slower.
     Watched {
         /// The number of threads in the pool. The number 0 selects as many threads as this process may use.
         workers: usize,
     },
-    /// A device other than the CPU, such as a GPU.
+    /// Other than the CPU.
     Driver(DeviceName),
 }
 
 impl Device {
-    /// Selects the device with the given name. The name of the CPU selects a pool of `workers`
-    /// threads. If `workers` is 0, the pool has as many threads as this process may use.
+    /// For the CPU, a pool of `workers` threads; 0 for as many as this process may use.
     pub fn of(name: DeviceName, workers: usize) -> Self {
         match name.kind {
             DeviceKind::Cpu => Self::LocalTask { workers },
@@ -42,8 +40,7 @@ impl Device {
 /// The number of bytes that this crate copied between the host and a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Transfers {
-    /// The number of bytes that [`Buffer::from_bytes`](crate::Buffer::from_bytes) copied from the
-    /// host to the device.
+    /// Bytes copied by [`Buffer::from_bytes`](crate::Buffer::from_bytes).
     pub host_to_device: u64,
     /// The number of bytes that this crate copied from the device to the host when reading buffers.
     pub device_to_host: u64,
@@ -108,7 +105,6 @@ impl Runtime {
         &self.0.raw
     }
 
-    /// Whether the device counts and times each executed function.
     pub(crate) fn is_watched(&self) -> bool {
         self.0.watched
     }

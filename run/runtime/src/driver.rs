@@ -9,12 +9,11 @@ use crate::ffi;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// The name with which you select the device on the command line.
+    /// On the command line.
     pub device: DeviceName,
-    /// The name of the device's hardware, as given by the manufacturer.
+    /// The manufacturer's name of the hardware.
     pub name: String,
-    /// A path with which the driver identifies the device. The path of a device does not depend on
-    /// other devices in the machine.
+    /// The driver's identification, which does not depend on other devices.
     pub path: String,
     /// The names of the device's features in a programming interface such as Vulkan.
     pub features: Vec<String>,
@@ -23,8 +22,7 @@ pub struct DeviceInfo {
 }
 
 impl DeviceInfo {
-    /// Parses the description of a device from an IREE driver. The description consists of lines
-    /// such as `key: value` and `features: name=yes other=no`.
+    /// Lines such as `key: value` and `features: name=yes other=no`.
     fn new(device: DeviceName, name: String, path: String, about: &str) -> Self {
         let pairs = about.lines().filter_map(|line| line.trim().split_once(": "));
         let about: BTreeMap<String, String> =
@@ -35,7 +33,6 @@ impl DeviceInfo {
         Self { device, name, path, features, about }
     }
 
-    /// Returns the default target of programs for this device.
     pub fn target(&self) -> Target {
         match self.device.kind {
             DeviceKind::Vulkan => {
@@ -47,8 +44,7 @@ impl DeviceInfo {
     }
 }
 
-/// Returns the number that the C shim uses for a driver. Returns an error if this binary was built
-/// without the driver.
+/// The C shim's number; an error if this binary has no such driver.
 pub(crate) fn code(kind: DeviceKind) -> Result<u32, RuntimeError> {
     match kind {
         DeviceKind::Vulkan if cfg!(feature = "vulkan") => Ok(1),
@@ -58,15 +54,14 @@ pub(crate) fn code(kind: DeviceKind) -> Result<u32, RuntimeError> {
     }
 }
 
-/// Creates the error for a driver that does not start. The function shortens IREE's message,
-/// because the message lists all paths in which IREE searched.
+/// Shortens IREE's message, which lists all searched paths.
 pub(crate) fn does_not_start(kind: DeviceKind, Status { code, message }: Status) -> RuntimeError {
     let said = message.split(" Tried: ").next().unwrap_or_default();
     let message = said.trim_end_matches(':').to_owned();
     RuntimeError::Driver { kind, status: Status { code, message } }
 }
 
-/// Returns all devices of a kind, in the order of their numbers.
+/// In the order of their numbers.
 pub fn devices(kind: DeviceKind) -> Result<Vec<DeviceInfo>, RuntimeError> {
     let found = ffi::devices(code(kind)?).map_err(|status| does_not_start(kind, status))?;
     let named = found.into_iter().enumerate().map(|(ordinal, (name, path, about))| {
@@ -75,7 +70,6 @@ pub fn devices(kind: DeviceKind) -> Result<Vec<DeviceInfo>, RuntimeError> {
     Ok(named.collect())
 }
 
-/// Returns the properties of the device with the given name.
 pub fn device(wanted: DeviceName) -> Result<DeviceInfo, RuntimeError> {
     let mut all = devices(wanted.kind)?;
     match wanted.ordinal < all.len() {

@@ -29,8 +29,7 @@ pub enum StatusCode {
 }
 
 impl StatusCode {
-    /// All status codes of IREE in the order of their numbers. The first status code has the number
-    /// 1.
+    /// From number 1 on.
     const ALL: [Self; 18] = [
         Self::Cancelled,
         Self::Unknown,
@@ -53,8 +52,7 @@ impl StatusCode {
     ];
 }
 
-/// An error that IREE reported. A [`Status`] contains the status code of the error, and the message
-/// without source locations and stack traces.
+/// An error of IREE, without source locations and stack traces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
     pub code: StatusCode,
@@ -62,8 +60,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// Parses the text of an IREE error, which has the form `FILE:LINE: CODE; message; message…`.
-    /// The text of an IREE error can also contain stack frames on separate lines.
+    /// `FILE:LINE: CODE; message; message…`, perhaps with stack frames on separate lines.
     pub(crate) fn new(code: u32, text: &str) -> Self {
         let index = (code as usize).wrapping_sub(1);
         let code = StatusCode::ALL.get(index).copied().unwrap_or(StatusCode::Unknown);
@@ -74,7 +71,7 @@ impl Status {
         Self { code, message: message.trim_end_matches([';', ' ']).to_owned() }
     }
 
-    /// Creates the error for a C function that reported success but returned no object.
+    /// Success without an object.
     pub(crate) fn no_object() -> Self {
         Self { code: StatusCode::Internal, message: "no object was made".into() }
     }
@@ -87,11 +84,9 @@ impl fmt::Display for Status {
     }
 }
 
-/// An error that occurs while a program is loaded or called. After an error of the type
-/// [`RuntimeError`], you can still use the runtime and all other programs.
+/// An error of loading or calling a program, after which you can still use the runtime and other programs.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
-    /// IREE cannot create the device.
     #[error("IREE cannot create the device: {0}")]
     Device(Status),
     /// This binary was built without the driver for the requested kind of device.
@@ -100,25 +95,21 @@ pub enum RuntimeError {
         `{0}`"
     )]
     DriverNotBuilt(DeviceKind),
-    /// Without the driver, this binary can compile and export programs for the requested kind of
-    /// device, but cannot run the programs.
+    /// This binary can still compile and export programs for the device.
     #[error(
         "this binary compiles and exports programs for {0} devices, but cannot run such programs; run the programs \
         with IREE's `iree-run-module`"
     )]
     NotRun(DeviceKind),
-    /// The driver for the requested kind of device fails, or the system library that the driver
-    /// needs is missing.
+    /// It fails, or lacks a system library.
     #[error("the {kind} driver does not start ({needs}): {status}", needs = needs(*kind))]
     Driver { kind: DeviceKind, status: Status },
-    /// The machine has no device with the given name.
     #[error("there is no device `{wanted}`: the {kind} driver finds {}", list(found), kind = wanted.kind)]
     NoDevice {
         wanted: DeviceName,
-        /// The names of all available devices of the requested kind, in the order of the devices' numbers.
+        /// In the order of their numbers.
         found: Vec<String>,
     },
-    /// The device does not report the functions that it executed.
     #[error("cannot profile the device: {0}")]
     Watch(Status),
     /// IREE cannot allocate, fill, read, write or copy a buffer.
@@ -134,22 +125,20 @@ pub enum RuntimeError {
     /// The number of given bytes differs from the number of bytes that the tensor's type requires.
     #[error("a tensor of the type `{ty}` takes {expected} bytes, found {found}")]
     Length { ty: TensorType, expected: usize, found: usize },
-    /// IREE rejected a scope, which is a collection of named parameters.
+    /// A scope is a collection of named parameters.
     #[error("IREE cannot provide the parameters of the scope `{scope}`: {status}")]
     Parameters { scope: String, status: Status },
-    /// The byte range of a parameter is outside of the archive.
     #[error(
         "the parameter `{name}` of the scope `{scope}` is at bytes {} to {} of an archive of {size} bytes; \
         the archive may be cut off", range.start, range.end
     )]
     ParameterRange { scope: String, name: String, range: Range<usize>, size: usize },
-    /// The module reads a parameter that no scope contains.
     #[error("the module needs a parameter that no archive provides: {0}")]
     MissingParameter(Status),
     /// The archive contains fewer bytes for a parameter than the module reads.
     #[error("a parameter is shorter than the module expects: {0}")]
     ShortParameter(Status),
-    /// The bytes are not a compiled module, or the module is truncated.
+    /// Or truncated.
     #[error("the file is not a compiled module, or the file is cut off; compile the model again: {0}")]
     NotAModule(Status),
     /// The module was compiled for another version of IREE, or for another machine.
@@ -158,45 +147,34 @@ pub enum RuntimeError {
         with {wheel}: {0}", wheel = crate::WHEEL
     )]
     OtherVersion(Status),
-    /// The module cannot be loaded, and no other error variant describes the reason.
     #[error("cannot load the module: {0}")]
     Load(Status),
-    /// The module exports no function with the name `name`.
     #[error("the module has no function `{name}`; the module has {}", list(exports))]
-    NoFunction {
-        name: String,
-        /// The names of all functions that the module exports.
-        exports: Vec<String>,
-    },
-    /// The number of arguments in a call differs from the number that the function expects.
+    NoFunction { name: String, exports: Vec<String> },
     #[error("function `{function}` takes {expected} arguments, found {found}: `{declaration}`")]
     Arity {
         function: String,
         expected: usize,
         found: usize,
-        /// The type of the called function, in the MLIR notation of the compiler.
+        /// MLIR, as the compiler writes it.
         declaration: String,
     },
     /// An argument of a call belongs to another runtime than the program.
     #[error("argument {index} of function `{function}` belongs to another runtime")]
     OtherRuntime { function: String, index: usize },
-    /// The call failed because an argument has a wrong type or shape, or because of an error inside
-    /// the function.
+    /// A wrong argument, or an error inside the function.
     #[error("call of `{function}` failed: {status}: `{declaration}`")]
     Call {
         function: String,
-        /// The error that IREE returned. IREE's message counts arguments from 0, so `input2` is the
-        /// third argument.
+        /// Counts arguments from 0, so `input2` is the third.
         status: Status,
-        /// The type of the called function, in the MLIR notation of the compiler.
+        /// MLIR, as the compiler writes it.
         declaration: String,
     },
-    /// A result has an element type that Tracewright does not support.
     #[error("result {index} of function `{function}` has an element type that is not supported")]
     ResultType { function: String, index: usize },
 }
 
-/// Names the system software that a driver needs.
 fn needs(kind: DeviceKind) -> &'static str {
     match kind {
         DeviceKind::Vulkan => {

@@ -15,8 +15,7 @@ use ops::{ElementType, TensorType};
 use crate::error::{RuntimeError, Status};
 use crate::parameters::{ParameterData, SharedBytes};
 
-/// Declares an opaque C type, and the owner type for objects of this C type. A value of the owner
-/// type releases the C object exactly once.
+/// Declares an opaque C type, and one that releases its objects exactly once.
 macro_rules! owner {
     ($(#[$doc:meta])* $owner:ident, $opaque:ident, $release:ident) => {
         #[repr(C)]
@@ -28,7 +27,7 @@ macro_rules! owner {
         pub(crate) struct $owner(NonNull<$opaque>);
 
         impl $owner {
-            /// Converts the status and the out parameter of a C function to a `Result`.
+            /// The status and the out parameter of a C function.
             fn take(status: *mut RawStatus, raw: *mut $opaque) -> Result<Self, Status> {
                 check(status)?;
                 NonNull::new(raw).map(Self).ok_or_else(Status::no_object)
@@ -54,18 +53,14 @@ owner!(Buffer, RawBuffer, tw_buffer_release);
 owner!(Parameters, RawParameters, tw_parameters_release);
 owner!(Program, RawProgram, tw_program_release);
 owner!(
-    /// One call of a function, which first stores the arguments and later the results.
+    /// Stores first the arguments and later the results.
     Call, RawCall, tw_call_release
 );
 
-/// The type of a callback that C calls for each executed function. The callback receives a pointer
-/// to the list that it extends, the name of the function with its length, the number of calls, and
-/// the total time in nanoseconds.
+/// Called by C for each executed function: the list to extend, name and length, calls, nanoseconds.
 type TakeRow = extern "C" fn(*mut c_void, *const c_char, usize, u64, u64);
 
-/// The type of a callback that C calls for each device of a driver. The arguments of the callback
-/// are a pointer to the list that the callback extends, and the three texts of a [`RawDevice`]. The
-/// argument after each text is the length of the text.
+/// Called by C for each device: the list to extend, and the texts of a [`RawDevice`] with their lengths.
 type TakeDevice =
     extern "C" fn(*mut c_void, *const c_char, usize, *const c_char, usize, *const c_char, usize);
 
@@ -207,8 +202,7 @@ unsafe extern "C" {
     fn tw_call_release(call: *mut RawCall);
 }
 
-/// The maximum length of the text of a [`Status`], in bytes. This crate truncates status texts that
-/// exceed the maximum length. The status texts of IREE itself have a few hundred bytes.
+/// Bytes. IREE's own texts have a few hundred.
 const STATUS_TEXT_LIMIT: usize = 4096;
 
 fn check(status: *mut RawStatus) -> Result<(), Status> {
@@ -224,8 +218,7 @@ fn check(status: *mut RawStatus) -> Result<(), Status> {
     Err(Status::new(code, text.trim_end_matches('\0')))
 }
 
-/// Returns LLVM's names of all CPU features that IREE can detect. The Boolean next to a feature's
-/// name is true if this CPU has the feature.
+/// All that IREE can detect, by LLVM's name, and whether this CPU has them.
 pub(crate) fn cpu_features() -> Vec<(String, bool)> {
     let mut text = vec![0u8; 4096];
     // SAFETY: `text` has the capacity that is given.
@@ -236,10 +229,10 @@ pub(crate) fn cpu_features() -> Vec<(String, bool)> {
     words.map(|(sign, name)| (name.to_owned(), sign == "+")).collect()
 }
 
-/// The name and the path of a device, and the driver's description of the device.
+/// Name, path, and the driver's description.
 type RawDevice = (String, String, String);
 
-/// Returns the devices of the driver that has the number `driver` in the C shim.
+/// `driver` is the C shim's number.
 pub(crate) fn devices(driver: u32) -> Result<Vec<RawDevice>, Status> {
     let mut devices: Vec<RawDevice> = Vec::new();
     // SAFETY: `take_device` gets the list that is given with it.
@@ -247,7 +240,6 @@ pub(crate) fn devices(driver: u32) -> Result<Vec<RawDevice>, Status> {
     Ok(devices)
 }
 
-/// Appends a device to the list that [`devices`] fills.
 extern "C" fn take_device(
     to: *mut c_void,
     name: *const c_char,
@@ -270,7 +262,7 @@ extern "C" fn take_device(
 }
 
 impl Runtime {
-    /// Opens a device of a driver. The argument `driver` is the number of the driver in the C shim.
+    /// `driver` is the C shim's number.
     pub(crate) fn open(driver: u32, ordinal: usize) -> Result<Self, Status> {
         let mut raw = ptr::null_mut();
         // SAFETY: `raw` is an out parameter.
@@ -278,8 +270,7 @@ impl Runtime {
         Self::take(status, raw)
     }
 
-    /// Creates IREE's device `local-task` with unpinned worker threads. If `workers` is 0, the function
-    /// creates the device `local-sync`. If `watched` is set, the device counts and times executed functions.
+    /// `local-task` with unpinned threads, or `local-sync` for 0. `watched` counts and times functions.
     pub(crate) fn new(workers: usize, watched: bool) -> Result<Self, Status> {
         let mut raw = ptr::null_mut();
         // SAFETY: `raw` is an out parameter.
@@ -293,8 +284,7 @@ impl Runtime {
         check(unsafe { tw_runtime_note(self.0.as_ptr()) })
     }
 
-    /// Returns the functions that the device has executed. For each function, the list contains the
-    /// name, the number of calls, and the total time in nanoseconds.
+    /// Name, calls and nanoseconds of each function.
     pub(crate) fn executed(&self) -> Result<Vec<(String, u64, u64)>, Status> {
         let mut rows: Vec<(String, u64, u64)> = Vec::new();
         // SAFETY: the runtime is alive, and `take_row` gets the list that is given with it.
@@ -303,7 +293,6 @@ impl Runtime {
     }
 }
 
-/// Appends a function to the list that [`Runtime::executed`] fills.
 extern "C" fn take_row(to: *mut c_void, name: *const c_char, length: usize, calls: u64, nanoseconds: u64) {
     // SAFETY: `to` is the list that `Runtime::executed` lent for the time of its call, and nothing else looks at it then;
     // the shim vouches for the name.
@@ -326,8 +315,7 @@ fn element_code(element: ElementType) -> u32 {
 }
 
 impl Buffer {
-    /// Creates a buffer. The new buffer contains zeros, or a copy of `bytes`. The length of `bytes`
-    /// must match the type.
+    /// Zeros, or a copy of `bytes`, whose length must match the type.
     pub(crate) fn new(runtime: &Runtime, ty: &TensorType, bytes: Option<&[u8]>) -> Result<Self, Status> {
         assert!(bytes.is_none_or(|bytes| bytes.len() == ty.bytes()), "the caller checked the length");
         let mut raw = ptr::null_mut();
@@ -347,22 +335,20 @@ impl Buffer {
         Self::take(status, raw)
     }
 
-    /// Copies bytes of the buffer to `target`, beginning with the byte at `offset`.
+    /// From byte `offset` on.
     pub(crate) fn read(&self, runtime: &Runtime, offset: usize, target: &mut [u8]) -> Result<(), Status> {
         let (data, size) = (target.as_mut_ptr().cast(), target.len());
         // SAFETY: both objects are alive; IREE checks the range against the buffer's own length.
         check(unsafe { tw_buffer_read(runtime.0.as_ptr(), self.0.as_ptr(), offset, data, size) })
     }
 
-    /// Overwrites bytes of the buffer, beginning with the byte at `offset`. No other code may use
-    /// the buffer while the method writes, so the method requires `&mut self`.
+    /// `&mut self`, because nothing else may use the buffer meanwhile.
     pub(crate) fn write(&mut self, runtime: &Runtime, offset: usize, bytes: &[u8]) -> Result<(), Status> {
         let (data, size) = (bytes.as_ptr().cast(), bytes.len());
         // SAFETY: both objects are alive; IREE checks the range against the buffer's own length.
         check(unsafe { tw_buffer_write(runtime.0.as_ptr(), self.0.as_ptr(), offset, data, size) })
     }
 
-    /// Creates a new buffer with the type and the content of this buffer.
     pub(crate) fn copy(&self, runtime: &Runtime) -> Result<Self, Status> {
         let mut raw = ptr::null_mut();
         // SAFETY: both objects are alive.
@@ -370,7 +356,7 @@ impl Buffer {
         Self::take(status, raw)
     }
 
-    /// Returns a tensor of the type `ty` in the memory of this buffer from the byte `offset` on.
+    /// From byte `offset` on.
     pub(crate) fn part(&mut self, ty: &TensorType, offset: usize) -> Result<Self, Status> {
         let (mut raw, buffer) = (ptr::null_mut(), self.0.as_ptr());
         // SAFETY: the buffer is alive, rank and shape describe one slice, and IREE checks the range against the
@@ -380,13 +366,13 @@ impl Buffer {
         Self::take(status, raw)
     }
 
-    /// Copies the bytes of another buffer into this buffer, beginning with the byte at `offset`.
+    /// From byte `offset` on.
     pub(crate) fn put(&mut self, runtime: &Runtime, offset: usize, part: &Self) -> Result<(), Status> {
         // SAFETY: all three objects are alive; IREE checks the range against the buffer's own length.
         check(unsafe { tw_buffer_put(runtime.0.as_ptr(), self.0.as_ptr(), offset, part.0.as_ptr()) })
     }
 
-    /// Returns the element type of the buffer, if Tracewright supports this element type.
+    /// If Tracewright supports it.
     pub(crate) fn element(&self) -> Option<ElementType> {
         // SAFETY: the buffer is alive.
         let code = unsafe { tw_buffer_element(self.0.as_ptr()) };
@@ -401,14 +387,13 @@ impl Buffer {
         }
     }
 
-    /// Returns the allocation that contains the buffer, and the buffer's offset in the allocation.
+    /// The allocation, and the offset in it.
     pub(crate) fn place(&self) -> (usize, usize) {
         // SAFETY: the buffer is alive.
         unsafe { (tw_buffer_allocation(self.0.as_ptr()), tw_buffer_offset(self.0.as_ptr())) }
     }
 
-    /// Whether the memory of the buffer is writable. The memory of constants and of memory-mapped
-    /// parameters is read-only.
+    /// Not for constants and mapped parameters.
     pub(crate) fn is_writable(&self) -> bool {
         // SAFETY: the buffer is alive.
         unsafe { tw_buffer_is_writable(self.0.as_ptr()) }
@@ -428,8 +413,7 @@ extern "C" fn release_bytes(owner: *mut c_void) {
 }
 
 impl Parameters {
-    /// Creates a scope of parameters, which refer to ranges of shared bytes. The shared bytes stay
-    /// alive as long as a program or a buffer uses the bytes.
+    /// Ranges of shared bytes, which live as long as a program or a buffer uses them.
     pub(crate) fn new(parameters: &crate::Parameters) -> Result<Self, RuntimeError> {
         let scope = &parameters.scope;
         let refused = |status| RuntimeError::Parameters { scope: scope.clone(), status };
@@ -477,8 +461,7 @@ impl Parameters {
 }
 
 impl Program {
-    /// Loads a module, and runs the initializers of the module. If loading fails, the Boolean next
-    /// to the error is true if IREE had verified the bytes of the module before the failure.
+    /// Also runs its initializers. After a failure, the flag is true if IREE had verified the bytes.
     pub(crate) fn load(
         runtime: &Runtime,
         vmfb: &[u8],
@@ -511,8 +494,7 @@ impl Program {
         unsafe { self.text(tw_program_export_name, ordinal) }
     }
 
-    /// Returns the type of the function in MLIR notation. The result is empty if the module does
-    /// not contain the type of the function.
+    /// MLIR; empty if the module does not contain it.
     pub(crate) fn export_declaration(&self, ordinal: usize) -> Result<String, Status> {
         // SAFETY: the shim's function of this signature, which sets a text that the module owns.
         unsafe { self.text(tw_program_export_declaration, ordinal) }
@@ -536,7 +518,7 @@ impl Program {
         Ok(String::from_utf8_lossy(bytes).into_owned())
     }
 
-    /// Returns the number of arguments and the number of results of the function.
+    /// Arguments and results.
     pub(crate) fn export_arity(&self, ordinal: usize) -> Result<(usize, usize), Status> {
         let (mut arguments, mut results) = (0, 0);
         // SAFETY: the program is alive; IREE checks the ordinal.
@@ -568,7 +550,6 @@ impl Call {
         check(unsafe { tw_call_push_i32(self.0.as_ptr(), value) })
     }
 
-    /// Calls the function, waits for its end, and returns the results.
     pub(crate) fn invoke(self) -> Result<Vec<RawValue>, Status> {
         // SAFETY: the call is alive.
         check(unsafe { tw_call_invoke(self.0.as_ptr()) })?;

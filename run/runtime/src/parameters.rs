@@ -4,29 +4,23 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes that stay at the same address as long as a reference to the bytes exists. For example, the
-/// bytes of a memory-mapped file and of a vector stay at the same address.
+/// Bytes that stay at one address, such as a mapped file or a vector.
 pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
-/// The alignment in bytes that a parameter needs in memory. If a parameter is aligned, IREE reads
-/// the parameter without a copy.
+/// Bytes. Aligned parameters are read without a copy.
 pub const PARAMETER_ALIGNMENT: usize = 64;
 
-/// A scope with named parameters, whose data are in shared bytes.
+/// A scope of named parameters in shared bytes, which live as long as a program or a buffer uses them.
 ///
-/// If the address of a parameter is a multiple of [`PARAMETER_ALIGNMENT`], IREE reads the parameter directly
-/// from the shared bytes. IREE copies a parameter whose address is not a multiple of [`PARAMETER_ALIGNMENT`].
-/// The shared bytes are released when no program and no buffer uses the bytes any more.
+/// IREE reads those in place whose address is a multiple of [`PARAMETER_ALIGNMENT`], and copies the others.
 #[derive(Clone)]
 pub struct Parameters {
-    /// The name of the scope, as in `#flow.parameter.named<"scope"::"name">`.
+    /// As in `#flow.parameter.named<"scope"::"name">`.
     pub scope: String,
-    /// The bytes that contain the data of all parameters.
     pub bytes: SharedBytes,
     pub entries: BTreeMap<String, ParameterData>,
 }
 
-/// The content of a parameter in a scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ParameterData {
     Range(Range<usize>),
@@ -39,8 +33,7 @@ pub enum ParameterData {
 }
 
 impl Parameters {
-    /// Returns the names of the parameters that IREE copies. IREE copies a parameter if its data
-    /// are not aligned to [`PARAMETER_ALIGNMENT`] bytes.
+    /// Those that IREE copies: not aligned to [`PARAMETER_ALIGNMENT`].
     pub fn misaligned(&self) -> impl Iterator<Item = &str> {
         let base = (*self.bytes).as_ref().as_ptr() as usize;
         self.entries.iter().filter_map(move |(name, entry)| match entry {

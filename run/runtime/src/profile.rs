@@ -6,21 +6,18 @@ use std::time::Duration;
 use crate::device::Runtime;
 use crate::error::RuntimeError;
 
-/// A compiled function that a device executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Executed {
-    /// The name of the function in the module. The field contains the name of a kernel, or a name
-    /// that the compiler generated for fused operations.
+    /// A kernel, or the compiler's name for fused operations.
     pub name: String,
     pub calls: u64,
-    /// The total time of all executions of the function. An execution begins with its first
-    /// workgroup and ends with its last workgroup.
+    /// All executions, each from its first workgroup to the end of its last.
     pub time: Duration,
 }
 
 impl Runtime {
-    /// Returns all functions that the device has executed since its creation, sorted by name. The device must
-    /// be a [`Device::Watched`](crate::Device::Watched). IREE measures the times of the executed functions.
+    /// Since the device was created, sorted by name. It must be a
+    /// [`Device::Watched`](crate::Device::Watched).
     pub fn executed(&self) -> Result<Vec<Executed>, RuntimeError> {
         let mut executed: BTreeMap<String, (u64, Duration)> = BTreeMap::new();
         // One row for each executable that has a function of this name.

@@ -10,7 +10,7 @@ use crate::error::{RuntimeError, Status, StatusCode};
 use crate::ffi;
 use crate::parameters::Parameters;
 
-/// A loaded module. A clone of a [`VmModule`] refers to the same module.
+/// Clones are the same module.
 #[derive(Clone)]
 pub struct VmModule(Rc<Inner>);
 
@@ -72,8 +72,7 @@ fn exports(raw: &ffi::Program) -> Result<Vec<Export>, Status> {
     Ok(exports)
 }
 
-/// Checks whether a module is complete. A module is also a zip file. The zip directory is at the end of a
-/// module. IREE does not read the zip directory, so IREE would not detect that the last bytes are missing.
+/// A module ends with a zip directory, which IREE does not read, so it would not notice missing bytes.
 fn check_end(vmfb: &[u8]) -> Result<(), Status> {
     const END_RECORD: usize = 22;
     let end = vmfb.len().saturating_sub(END_RECORD);
@@ -83,8 +82,7 @@ fn check_end(vmfb: &[u8]) -> Result<(), Status> {
     Ok(())
 }
 
-/// Checks whether the bytes are a complete module. The function also accepts modules for other
-/// machines and modules whose parameters are missing.
+/// Also accepts modules for other machines, and without their parameters.
 pub(crate) fn check(vmfb: &[u8]) -> Result<(), Status> {
     check_end(vmfb)?;
     let runtime = ffi::Runtime::new(0, false)?;
@@ -95,8 +93,7 @@ pub(crate) fn check(vmfb: &[u8]) -> Result<(), Status> {
     }
 }
 
-/// Converts IREE's error about loading a module. The text of IREE's message determines the kind of
-/// the new error.
+/// By the text of IREE's message.
 fn load_error((status, verified): (Status, bool)) -> RuntimeError {
     let says = |words: &[&str]| words.iter().any(|word| status.message.contains(word));
     if says(&[
@@ -162,13 +159,12 @@ pub struct VmFunction {
 }
 
 impl VmFunction {
-    /// Returns the type of the function in MLIR notation. The result is empty if the module does
-    /// not contain the type of the function.
+    /// MLIR; empty if the module does not contain it.
     pub fn declaration(&self) -> &str {
         &self.export().declaration
     }
 
-    /// Calls the function, and waits for the results.
+    /// Waits for the results.
     pub fn call(&self, arguments: Vec<VmValue>) -> Result<Vec<VmValue>, RuntimeError> {
         let Inner { raw, runtime, .. } = &*self.program.0;
         let Export { ordinal, name, declaration, arguments: expected } = self.export();
@@ -219,12 +215,10 @@ impl VmFunction {
     }
 }
 
-/// The memory ranges that the results of a call occupy.
+/// The memory of a call's results.
 ///
-/// If a function returns equal tensors, IREE can return the same buffer several times. IREE also
-/// returns constants and memory-mapped parameters without a copy. If two results share a buffer, a
-/// later call that updates one result in place would overwrite the other result. Therefore, this
-/// crate copies results that share memory with another result, a constant or a parameter.
+/// IREE can return one buffer several times, and constants and mapped parameters without a copy. A later call
+/// that updates such a result in place would overwrite the other, so shared results are copied.
 #[derive(Default)]
 struct Taken(HashMap<usize, Vec<Range<usize>>>);
 

@@ -16,15 +16,14 @@ use crate::options::XlaOptions;
 use crate::placement::Placement;
 
 impl Client {
-    /// Creates a tensor of zeros on the devices of a placement, without copying zeros from the host.
+    /// On the device, without copying zeros from the host.
     pub fn zeros(&self, placement: &Placement, ty: &TensorType) -> Result<PjrtBuffer, PjrtError> {
         let parts = self.on_parts(zeros(&placement.local(ty)?), placement, &[], &[])?;
         Ok(PjrtBuffer { client: self.clone(), parts, ty: ty.clone(), placement: placement.clone() })
     }
 
-    /// Calls a helper module on each device of a placement, and returns the result of each device.
-    /// For each tensor, the argument `arguments` contains the parts on the devices. The indices in
-    /// `kept` select tensors that the call does not consume.
+    /// Calls a helper module on each device. `arguments` has the parts of each tensor; the call does not
+    /// consume those in `kept`.
     fn on_parts(
         &self,
         module: String,
@@ -40,7 +39,6 @@ impl Client {
         Ok(returned.into_iter().flatten().collect())
     }
 
-    /// Returns the compiled helper module for the devices of a placement.
     fn helper(&self, module: String, placement: &Placement) -> Result<Rc<RawExecutable>, PjrtError> {
         let key = (module, placement.devices());
         if let Some(known) = self.0.helpers.borrow().get(&key) {
@@ -51,7 +49,6 @@ impl Client {
         Ok(compiled)
     }
 
-    /// Copies the index of a tensor's row to each device of a placement.
     fn row_index(&self, placement: &Placement, row: usize) -> Result<PjrtBuffer, PjrtError> {
         let copies = Placement::copies(placement.devices());
         self.upload(&copies, &TensorType::new(ElementType::I32, []), &(row as i32).to_le_bytes())
@@ -59,15 +56,14 @@ impl Client {
 }
 
 impl PjrtBuffer {
-    /// Copies the tensor. The copy of the tensor is on the same devices as the tensor.
+    /// On the same devices.
     pub fn copied(&self) -> Result<Self, PjrtError> {
         let module = copy(&self.placement.local(&self.ty)?);
         let parts = self.client.on_parts(module, &self.placement, &[&self.parts], &[0])?;
         Ok(self.like(self.ty.clone(), parts))
     }
 
-    /// Copies the tensor into another shape with the same number of elements. The function supports
-    /// only tensors that a single device stores as a whole.
+    /// Only for tensors that one device stores as a whole.
     pub fn reshaped(&self, ty: TensorType) -> Result<Self, PjrtError> {
         if ty.count() != self.ty.count()
             || ty.element != self.ty.element
@@ -87,8 +83,7 @@ impl PjrtBuffer {
         Ok(self.like(ty, parts))
     }
 
-    /// Copies `count` rows of the tensor, beginning with the row `first`. A row is a slice of the
-    /// tensor at an index of the first axis.
+    /// A row is a slice at an index of the first axis.
     pub fn rows(&self, first: usize, count: usize) -> Result<Self, PjrtError> {
         let ty = self.ty.with_rows(count);
         self.check_rows(first, &ty)?;
@@ -98,8 +93,7 @@ impl PjrtBuffer {
         Ok(self.like(ty, parts))
     }
 
-    /// Replaces rows of this tensor with the tensor `rows`, beginning with the row `first`. The
-    /// returned tensor reuses the memory of this tensor.
+    /// From row `first` on. Reuses the memory of this tensor.
     pub fn put_rows(self, first: usize, rows: &Self) -> Result<Self, PjrtError> {
         self.check_rows(first, &rows.ty)?;
         if self.placement != rows.placement {
@@ -117,8 +111,7 @@ impl PjrtBuffer {
         Self { client: self.client.clone(), parts, ty, placement: self.placement.clone() }
     }
 
-    /// Checks that rows with the type `ty` fit into this tensor, beginning with the row `first`.
-    /// The check fails unless each device stores a part of every row.
+    /// Fails unless each device stores a part of every row.
     fn check_rows(&self, first: usize, ty: &TensorType) -> Result<(), PjrtError> {
         let count = ty.shape.first().copied().unwrap_or_default();
         if self.placement.divides_rows() {
@@ -148,8 +141,7 @@ fn zeros(ty: &TensorType) -> String {
     )
 }
 
-/// Returns a helper module that copies a tensor. XLA cannot reuse the memory of the argument for
-/// the result, because the caller keeps the argument.
+/// The caller keeps the argument, so XLA cannot reuse its memory.
 fn copy(ty: &TensorType) -> String {
     let tensor = ty.mlir();
     format!("func.func @main(%a: {tensor}) -> {tensor} {{ return %a : {tensor} }}")
@@ -181,8 +173,7 @@ fn put_rows(into: &TensorType, rows: &TensorType) -> String {
     )
 }
 
-/// Returns the text of a slice's start indices, and the text of the indices' types. The slice
-/// begins at the row `%first`.
+/// The start indices of a slice from row `%first`, and their types.
 fn starts(ty: &TensorType) -> (String, String) {
     let starts: Vec<&str> = (0..ty.rank()).map(|axis| if axis == 0 { "%first" } else { "%zero" }).collect();
     (starts.join(", "), vec!["tensor<i32>"; ty.rank()].join(", "))

@@ -9,9 +9,8 @@ use crate::error::PjrtError;
 use crate::stderr::without_wrong_messages;
 
 impl Client {
-    /// Loads an executable from bytes that [`Executable::serialize`] returned, for the devices with the given
-    /// indices. The version of the plugin must be the same as the version that created the bytes. Pass only
-    /// bytes that you trust, because XLA runs the machine code that the bytes contain.
+    /// From bytes of the same plugin version. Pass only bytes that you trust, because XLA runs their machine
+    /// code.
     pub fn deserialize(&self, bytes: &[u8], devices: Range<usize>) -> Result<Executable, PjrtError> {
         let failed = |status| PjrtError::failed("load a stored executable", status);
         let load = || self.0.raw.deserialize(bytes).ok_or_else(|| self.keeps_none());
@@ -31,8 +30,7 @@ impl Client {
 }
 
 impl Executable {
-    /// Converts the executable to bytes, and returns the bytes. [`Client::deserialize`] loads an
-    /// executable from the returned bytes.
+    /// For [`Client::deserialize`].
     pub fn serialize(&self) -> Result<Vec<u8>, PjrtError> {
         let bytes = self.raw.serialize().ok_or_else(|| self.client.keeps_none())?;
         bytes.map_err(|status| PjrtError::failed("store an executable", status))

@@ -15,13 +15,11 @@ pub struct Opaque {
 
 pub type Raw = *mut Opaque;
 
-/// A function of the PJRT C API. The function takes a pointer to a struct with the arguments, and
-/// returns a pointer to an error, or null.
+/// Takes a pointer to its arguments, and returns an error or null.
 pub type Function<A> = unsafe extern "C" fn(*mut A) -> Raw;
 
-/// Declares structs that begin with the size of the struct and a list of extensions. The generated
-/// function `new` sets the size of the struct, and sets the remaining fields to zero. A zero in a
-/// field means a null pointer, the number 0 or a missing function.
+/// Structs that begin with their size and a list of extensions. `new` sets the size, and zeros elsewhere: a
+/// null pointer, the number 0 or a missing function.
 macro_rules! sized {
     ($($name:ident { $($field:ident: $ty:ty),* $(,)? })*) => { $(
         #[repr(C)]
@@ -100,7 +98,6 @@ sized! {
     BufferCopyRaw { buffer: Raw, data: *mut c_void, offset: i64, length: i64, done: Raw }
 }
 
-/// The version of the PJRT C API that a plugin implements.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ApiVersion {
@@ -110,8 +107,7 @@ pub struct ApiVersion {
     pub minor: c_int,
 }
 
-/// The first fields of a plugin's table of functions. The first fields of the table are the same in
-/// every version of the PJRT C API.
+/// The fields of a plugin's table that are the same in every version of the API.
 #[repr(C)]
 pub struct Header {
     pub size: usize,
@@ -119,12 +115,10 @@ pub struct Header {
     pub version: ApiVersion,
 }
 
-/// The names of the plugin functions that store and load executables. A plugin that cannot store
-/// and load executables can still run modules.
+/// For storing and loading executables. A plugin without them can still run modules.
 const OPTIONAL: [&str; 2] = ["executable_serialize", "executable_deserialize_and_load"];
 
-/// Declares the table of functions. Each line contains the number of unused functions before a used
-/// function, and then the used function.
+/// Each line has the number of unused functions before a used one, and that one.
 macro_rules! table {
     ($($skipped:literal $name:ident: $ty:ty;)*) => {
         /// A plugin's table of functions, up to the last function that this crate calls.
@@ -138,8 +132,7 @@ macro_rules! table {
         }
 
         impl Table {
-            /// Returns the name of the first required function that is missing in the table. The
-            /// functions in [`OPTIONAL`] are not required.
+            /// The first missing function that is not [`OPTIONAL`].
             pub fn missing(&self) -> Option<&'static str> {
                 [$((self.$name.function.is_some(), stringify!($name)),)*]
                     .into_iter()
@@ -194,8 +187,7 @@ mod tests {
 
     use super::*;
 
-    /// The expected offsets and sizes come from the C header of version 0.114. The offsets and
-    /// sizes were measured with libclang on 64-bit Linux.
+    /// Expected from the C header of version 0.114, measured with libclang on 64-bit Linux.
     #[test]
     #[cfg(target_pointer_width = "64")]
     fn layouts_equal_the_headers() {

@@ -21,24 +21,19 @@ use ops::{ElementType, TensorType};
 use crate::error::{PjrtError, PjrtStatus};
 use crate::library_file::missing_end;
 
-/// The oldest supported minor version of the C API. In the oldest supported version, the last
-/// fields of the C API's structs are the same as in the structs of `abi`.
+/// The first version whose structs end as those of `abi` do.
 pub const OLDEST_MINOR: i32 = 106;
 
-/// The supported major version of the C API. In other major versions of the C API, the structs have
-/// different fields.
+/// Other major versions have other fields.
 const MAJOR: i32 = 0;
 
-/// The maximum length of a plugin's message, in bytes. This crate shortens messages that exceed the
-/// maximum length, because some messages of XLA contain the text of a whole module.
+/// Bytes. Some messages of XLA contain the text of a whole module.
 const MESSAGE_LIMIT: usize = 2000;
 
-/// The addresses of the function tables of all initialized plugins. A process must initialize each
-/// plugin only once.
+/// Tables of functions, because a process must initialize each plugin only once.
 static INITIALIZED: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 
-/// A plugin library that is loaded into this process. The library is never unloaded, because its
-/// threads and exit handlers can run until the process ends.
+/// Never unloaded, because its threads and exit handlers can run until the process ends.
 pub struct Library {
     table: Table,
     pub version: (i32, i32),
@@ -93,8 +88,6 @@ impl Library {
         Ok(library)
     }
 
-    /// Calls a function of the plugin's table.
-    ///
     /// # Safety
     /// The pointers in `args` must be valid for this function, as documented in the C header.
     unsafe fn call<const N: usize, A>(
@@ -136,7 +129,6 @@ impl Library {
         Err(PjrtStatus { code: code.code, message: shortened(text) })
     }
 
-    /// Waits for an event of the plugin, and destroys the event.
     fn finish(&self, event: Raw) -> Result<(), PjrtStatus> {
         if event.is_null() {
             return Ok(());
@@ -149,7 +141,7 @@ impl Library {
         done
     }
 
-    /// Destroys an event of the plugin without waiting for the event.
+    /// Without waiting.
     fn release(&self, event: Raw) -> Result<(), PjrtStatus> {
         if event.is_null() {
             return Ok(());
@@ -161,8 +153,6 @@ impl Library {
     }
 }
 
-/// Copies a text from the memory of a plugin.
-///
 /// # Safety
 /// The pointer must be null, or point to `size` bytes.
 unsafe fn text(data: *const c_char, size: usize) -> String {
@@ -173,8 +163,6 @@ unsafe fn text(data: *const c_char, size: usize) -> String {
     String::from_utf8_lossy(unsafe { slice::from_raw_parts(data.cast(), size) }).into_owned()
 }
 
-/// Returns a slice that refers to a list in the memory of a plugin.
-///
 /// # Safety
 /// The pointer must be null, or point to `count` values that live as long as `'a`.
 unsafe fn list<'a, T>(data: *const T, count: usize) -> &'a [T] {
@@ -190,8 +178,7 @@ fn shortened(mut message: String) -> String {
     message
 }
 
-/// Returns the number that XLA uses for an element type. The result is `None` for Tracewright's
-/// four-bit integers, because XLA stores each four-bit integer in a whole byte.
+/// XLA's number. `None` for four-bit integers, because XLA stores each in a whole byte.
 fn element_code(element: ElementType) -> Option<c_int> {
     Some(match element {
         ElementType::I1 => 1,
@@ -204,8 +191,7 @@ fn element_code(element: ElementType) -> Option<c_int> {
     })
 }
 
-/// Declares an owner type for an object that belongs to a client. A value of the owner type
-/// destroys the object when the value is dropped.
+/// Declares a type that destroys a client's object when dropped.
 macro_rules! owner {
     ($name:ident, $args:ident, $field:ident, $function:ident) => {
         impl Drop for $name {
@@ -219,7 +205,7 @@ macro_rules! owner {
     };
 }
 
-/// A client object of a plugin. The client object owns the devices.
+/// Owns the devices.
 pub struct RawClient {
     library: Rc<Library>,
     raw: Raw,
@@ -229,13 +215,12 @@ pub struct RawClient {
 #[derive(Clone, Copy)]
 pub struct RawDevice(Raw);
 
-/// A program that is compiled and loaded.
 pub struct RawExecutable {
     client: Rc<RawClient>,
     raw: Raw,
 }
 
-/// A tensor, or a part of a tensor, on one device.
+/// A tensor, or a part of one, on one device.
 pub struct RawTensor {
     client: Rc<RawClient>,
     raw: Raw,
@@ -246,8 +231,7 @@ owner!(RawExecutable, ExecutableDestroy, executable, loaded_executable_destroy);
 owner!(RawTensor, BufferDestroy, buffer, buffer_destroy);
 
 impl RawClient {
-    /// Starts the plugin's platform. The argument `option` contains the name and the value of a
-    /// plugin option.
+    /// Starts the platform, with an option of the plugin.
     pub fn new(library: &Rc<Library>, option: Option<(&str, i64)>) -> Result<Rc<Self>, PjrtStatus> {
         /// The number with which the PJRT C API identifies options whose value is a 64-bit integer.
         const NUMBER: c_int = 1;
@@ -290,7 +274,7 @@ impl RawClient {
         }
     }
 
-    /// Returns the client's devices that this process can use.
+    /// Those that this process can use.
     pub fn devices(&self) -> Result<Vec<RawDevice>, PjrtStatus> {
         let mut args = abi::ClientDevices::new();
         args.client = self.raw;
@@ -301,7 +285,7 @@ impl RawClient {
         }
     }
 
-    /// Returns the id and the hardware name of a device of this client.
+    /// Id and hardware name.
     pub fn described(&self, device: RawDevice) -> Result<(i32, String), PjrtStatus> {
         let table = &self.library.table;
         let mut of = abi::DeviceDescription::new();
@@ -317,7 +301,7 @@ impl RawClient {
         }
     }
 
-    /// Compiles the text of a module. The argument `options` contains the bytes of a `CompileOptionsProto`.
+    /// `options` is a `CompileOptionsProto`.
     pub fn compile(self: &Rc<Self>, module: &str, options: &[u8]) -> Result<RawExecutable, PjrtStatus> {
         const FORMAT: &str = "mlir";
         let mut program = abi::Program::new();
@@ -331,8 +315,7 @@ impl RawClient {
         Ok(RawExecutable { client: self.clone(), raw: args.executable })
     }
 
-    /// Copies bytes to a device of this client. Returns `None` if XLA and the host use different
-    /// byte formats for the element type.
+    /// `None` if XLA and the host have different byte formats for the element type.
     pub fn upload(
         self: &Rc<Self>,
         device: RawDevice,
@@ -341,11 +324,10 @@ impl RawClient {
     ) -> Option<Result<RawTensor, PjrtStatus>> {
         /// The plugin copies the bytes of the tensor before the function returns.
         const DURING_CALL: c_int = 0;
-        /// The plugin reads the bytes of the tensor until the event `done`, so the caller does not
-        /// change the bytes before this event.
+        /// The plugin reads the bytes until the event `done`; the caller must not change them before.
         const UNTIL_DONE: c_int = 1;
-        /// The size of the largest tensor that the plugin copies immediately, in bytes. A decode
-        /// call uploads only tensors below this size, so the call does not wait for the uploads.
+        /// The most bytes that the plugin copies immediately. Uploads of a decode call are smaller, so it
+        /// does not wait.
         const COPIED: usize = 4096;
         assert!(bytes.len() == ty.bytes(), "the caller checked the length");
         let dims: Vec<i64> = ty.shape.iter().map(|&extent| extent as i64).collect();
@@ -371,8 +353,7 @@ impl RawExecutable {
         &self.client.library
     }
 
-    /// Returns the type of each result of the program. The type is `None` if Tracewright does not
-    /// support the element type.
+    /// `None` for unsupported element types.
     pub fn results(&self) -> Result<Vec<Option<TensorType>>, PjrtStatus> {
         let (library, table) = (self.library(), &self.library().table);
         let mut of = abi::LoadedGetExecutable::new();
@@ -402,11 +383,10 @@ impl RawExecutable {
         described
     }
 
-    /// Calls the program on all of its devices, and returns the results of each device. The argument
-    /// `arguments` contains one list of tensors per device, and `results` is the number of results. A result
-    /// can reuse the memory of an argument unless `kept` contains the index of this argument.
+    /// Calls the program with one list of tensors per device, and returns `results` results of each. They can
+    /// reuse the memory of arguments that are not in `kept`.
     ///
-    /// All arguments must belong to the same client as the executable.
+    /// All arguments must belong to the executable's client.
     pub fn execute(
         &self,
         arguments: &[Vec<&RawTensor>],
@@ -441,9 +421,7 @@ impl RawExecutable {
     }
 }
 
-/// Creates the type of each result of a program from the element types, the ranks and the sizes of
-/// the axes. The list `extents` contains the sizes of the first result's axes, then the sizes of
-/// the second result's axes, and so on.
+/// `extents` has the sizes of the first result's axes, then of the second's, and so on.
 fn tensor_types(elements: &[c_int], ranks: &[usize], extents: &[i64]) -> Vec<Option<TensorType>> {
     let mut rest = extents;
     let mut types = Vec::with_capacity(ranks.len());
@@ -466,8 +444,7 @@ impl RawTensor {
         Rc::ptr_eq(&self.client, client)
     }
 
-    /// Copies the whole tensor into `bytes`. The length of the slice `bytes` must be the size of
-    /// the tensor in bytes.
+    /// `bytes` must have the size of the tensor.
     pub fn read(&self, bytes: &mut [u8]) -> Result<(), PjrtStatus> {
         let mut args = abi::BufferToHost::new();
         args.buffer = self.raw;
@@ -477,8 +454,7 @@ impl RawTensor {
         self.library().finish(args.done)
     }
 
-    /// Copies bytes of the tensor into `bytes`, beginning with the byte `offset`. The plugin checks
-    /// that the range of bytes is inside the tensor.
+    /// From byte `offset` on. The plugin checks the range.
     pub fn read_part(&self, offset: usize, bytes: &mut [u8]) -> Result<(), PjrtStatus> {
         let mut args = abi::BufferCopyRaw::new();
         (args.buffer, args.data) = (self.raw, bytes.as_mut_ptr().cast());

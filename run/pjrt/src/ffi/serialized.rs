@@ -6,7 +6,7 @@ use super::{RawClient, RawExecutable, abi, list};
 use crate::error::PjrtStatus;
 
 impl RawClient {
-    /// Loads an executable from bytes. Returns `None` if the plugin cannot load executables from bytes.
+    /// `None` if the plugin cannot load executables from bytes.
     pub fn deserialize(self: &Rc<Self>, bytes: &[u8]) -> Option<Result<RawExecutable, PjrtStatus>> {
         let entry = &self.library.table.executable_deserialize_and_load;
         entry.function?;
