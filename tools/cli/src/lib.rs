@@ -67,12 +67,10 @@ pub fn main(read: ReadModel) -> ExitCode {
     run(read, std::env::args_os(), Vec::new()).into()
 }
 
-/// Runs [`main`] with the given command line, and returns the exit code. The first of the `words`
-/// is the program's name.
+/// Runs [`main`] with a command line, program name first, and returns the exit code.
 ///
-/// Some commands run Tracewright's command line a second time, in another process. If the command line runs
-/// inside another program, such as a Python interpreter, `again` contains the words of the command that
-/// starts the second process. If `again` is empty, the second process runs the current program.
+/// Some commands run the command line again in another process. `again` is the command that starts it, for
+/// example in a Python interpreter; if empty, it is the current program.
 pub fn run(read: ReadModel, words: impl IntoIterator<Item = OsString>, again: Vec<OsString>) -> u8 {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -124,8 +122,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts how often tests record the trace of a model. A test that reads the counter of
-    /// recorded traces locks `COUNTING`.
+    /// Recorded traces; a test that reads it locks `COUNTING`.
     static TRACED: AtomicUsize = AtomicUsize::new(0);
     static COUNTING: Mutex<()> = Mutex::new(());
 
@@ -177,8 +174,7 @@ mod tests {
         TRACED.load(Ordering::SeqCst)
     }
 
-    /// A small checkpoint can declare a huge network in its `config.json`. Recording the trace of a
-    /// huge network would take long.
+    /// A small checkpoint can declare a huge network, which would take long to record.
     #[test]
     fn sizes_that_the_weights_do_not_have_are_refused_before_recording() {
         let _counting = COUNTING.lock().unwrap();
@@ -223,7 +219,6 @@ mod tests {
         }
     }
 
-    /// Everything that a command reads from a GGUF file comes from one parsed file.
     #[cfg(all(feature = "iree", feature = "instruments"))]
     #[test]
     fn a_gguf_file_is_parsed_once_and_its_tensors_are_renamed_once() {
@@ -302,8 +297,7 @@ mod tests {
         assert!(count > 30, "{count} commands");
     }
 
-    /// Checks every command in the documents, including commands that a test cannot run. The tests
-    /// of `cargo xtask` check the subcommands of `cargo xtask`.
+    /// Also commands that a test cannot run. `cargo xtask` is checked there.
     #[test]
     fn commands_of_documents_are_commands() {
         const OTHERS: [&str; 13] = [

@@ -1,7 +1,7 @@
 //! Limits of the operating system for a process that runs what a stranger wrote. The operating system
 //! ends the process if it exceeds a limit.
 
-/// Limits the memory of this process, in bytes. The process writes no core file.
+/// In bytes; the process writes no core file.
 pub fn limit_memory(bytes: u64) {
     #[cfg(unix)]
     {
@@ -16,7 +16,7 @@ pub fn limit_memory(bytes: u64) {
     let _ = bytes;
 }
 
-/// Limits the processor time of this process, in seconds.
+/// Processor time, in seconds.
 pub fn limit_time(seconds: u64) {
     #[cfg(unix)]
     limit(rustix::process::Resource::Cpu, seconds);

@@ -18,7 +18,6 @@ use crate::variables::variables_help;
 /// The reason why a command of `tracewright` or `trace-dump` failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConsoleError {
-    /// The command-line arguments contradict each other.
     #[error("{what}")]
     Usage {
         /// The text explains which arguments contradict each other, and how to fix the contradiction.
@@ -35,7 +34,6 @@ pub enum ConsoleError {
     /// The Hugging Face hub's cache cannot resolve the name of a model.
     #[error(transparent)]
     Hub(#[from] HubError),
-    /// The path is neither the path of a model nor the name of a model on the hub.
     #[error(transparent)]
     NoModel(FileError),
     /// A file that a command needs cannot be read or written.
@@ -46,15 +44,12 @@ pub enum ConsoleError {
     /// The network cannot be built with the given options.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The weights of the model cannot be read.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// The output would replace a file of the model.
     #[error(transparent)]
     Own(#[from] OverwritesModel),
 }
 
-/// Creates an error about arguments that contradict each other.
 pub fn usage(what: impl Into<String>) -> ConsoleError {
     ConsoleError::Usage { what: what.into() }
 }
@@ -68,18 +63,15 @@ coded! {
     }
 }
 
-/// An error that ends a command. The error comes from the command line or from the library.
+/// From the command line or from the library.
 pub trait CommandError: Error + 'static {
     fn code(&self) -> Code;
 
-    /// Returns help texts that name the command-line options with which the user can fix the error.
-    /// The library does not know the options of a command line.
+    /// Names options, which the library does not know.
     fn help(&self) -> Vec<String>;
 
-    /// Returns the library's error, if the library caused this error.
     fn library(&self) -> Option<&AnyCoded>;
 
-    /// Whether Ctrl-C ended the command.
     fn is_interruption(&self) -> bool {
         false
     }
@@ -145,8 +137,7 @@ pub fn tell(error: &impl CommandError) {
     source::show(&error.library().map_or_else(Vec::new, Coded::places));
 }
 
-/// Ends a command: prints the command's error, and returns the exit code. `stopped` is the exit code for
-/// the signal that stopped the command, or `None` without a signal.
+/// `stopped` is the exit code for the signal that stopped the command.
 pub fn exit(result: Result<(), impl CommandError>, stopped: Option<u8>) -> u8 {
     // The exit code after Ctrl-C, which another program can also request without a signal.
     const INTERRUPTED: u8 = 130;

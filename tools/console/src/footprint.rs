@@ -9,12 +9,10 @@ use tracewright::footprint::{Footprint, Memory, WeightStorage, WeightTotal, read
 /// The maximum number of unquantized weights whose names the report prints.
 const NAMED: usize = 3;
 
-/// The patterns of weight names, joined into one line.
 pub fn patterns(stored: &WeightTotal) -> String {
     stored.patterns.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
 }
 
-/// The first `NAMED` names, and `…` if there are more names.
 fn named(keys: &[String]) -> String {
     let more = if keys.len() > NAMED { ", …" } else { "" };
     keys.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ") + more
@@ -29,7 +27,7 @@ pub struct FootprintReport<'a> {
 }
 
 impl FootprintReport<'_> {
-    /// The JSON that `tracewright plan --json` prints.
+    /// For `tracewright plan --json`.
     pub fn json(&self) -> Value {
         let Self { plan, footprint, memory } = self;
         let weights = footprint.weights.iter().map(|(stored_as, stored)| {

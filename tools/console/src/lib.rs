@@ -1,8 +1,7 @@
 //! Code that the command lines `tracewright` and `trace-dump` share. The crate parses the options
 //! of networks, resolves the paths of models, reports the memory of models, and prints errors.
 
-/// Prints a line on stderr, like the macro `eprintln`. The macro ignores a closed stderr, and
-/// escapes control characters in file names.
+/// Like `eprintln`, but ignores a closed stderr, and escapes control characters in file names.
 #[macro_export]
 macro_rules! say {
     ($($words:tt)*) => { $crate::say(&format!($($words)*)) };
@@ -36,17 +35,16 @@ use tracewright::files::{limits, read_from, read_stream};
 pub use tracewright::numeric::{activation_bits, kv_format};
 pub use variables::parsed;
 
-/// Prints a line on stderr; see [`say!`].
 pub fn say(text: &str) {
     let _ = writeln!(io::stderr(), "{}", escaped(text));
 }
 
-/// Reads the text of a file, or of stdin for `-`.
+/// Or stdin for `-`.
 pub fn read_text(path: &Path) -> Result<String, ConsoleError> {
     read_text_within(path, limits::PROMPT)
 }
 
-/// Reads a text like [`read_text`], with at most `limit` bytes.
+/// At most `limit` bytes.
 pub fn read_text_within(path: &Path, limit: u64) -> Result<String, ConsoleError> {
     match path.as_os_str() == "-" {
         true => {
@@ -68,8 +66,7 @@ pub fn take_stdin() -> Result<(), ConsoleError> {
     }
 }
 
-/// Prints the output of a command on stdout, and flushes stdout, so that a reader gets the output before the
-/// command continues.
+/// Flushes, so that a reader gets the output before the command continues.
 pub fn print(text: &str) -> Result<(), ConsoleError> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(ConsoleError::Output)

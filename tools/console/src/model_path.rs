@@ -13,9 +13,8 @@ use tracewright::irpa::{ArchiveError, Gguf, HubFolder, UnsupportedFormat};
 use crate::error::ConsoleError;
 use crate::network::preset;
 
-/// Returns the local path of a model. If `model` is a name on the Hugging Face hub or a folder in the hub's
-/// cache, the function returns the path of the downloaded snapshot. The function rejects known file formats
-/// that Tracewright does not support. The function does not check files whose format it does not recognize.
+/// For names on the hub and folders of its cache, the downloaded snapshot. Rejects known formats that
+/// Tracewright does not support, but does not check unknown ones.
 pub fn resolved(model: &Path) -> Result<PathBuf, ConsoleError> {
     if let Some(target) = BrokenLink::at(model) {
         let source = std::io::Error::new(std::io::ErrorKind::InvalidInput, target);
@@ -59,8 +58,7 @@ fn head(path: &Path) -> Vec<u8> {
     head
 }
 
-/// Finds the cache of the Hugging Face hub, with the same environment variables as the Python
-/// package `huggingface_hub`.
+/// By the environment variables of `huggingface_hub`.
 pub fn hub() -> Result<Hub, HubError> {
     let home = etcetera::choose_base_strategy().ok().map(|strategy| strategy.cache_dir());
     Hub::of_variables(|name| std::env::var_os(name), home.as_deref())

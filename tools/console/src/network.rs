@@ -10,13 +10,12 @@ use tracewright::models::{Opened, ReadModel};
 
 use crate::error::ConsoleError;
 
-/// Returns the preset with the name `model`, unless a file has the same name. A preset is the
-/// configuration of a published model.
+/// Unless a file has the same name.
 pub fn preset(model: &Path) -> Option<&'static Preset> {
     if model.exists() { None } else { model.to_str().and_then(Preset::named) }
 }
 
-/// Opens the network at a path, or the network of the preset with the given name.
+/// At a path, or of a preset.
 pub fn read_network(read: ReadModel, model: &Path, allowed_keys: &[String]) -> Result<Opened, ConsoleError> {
     if let Some(preset) = preset(model) {
         return Ok(preset.read()?.into());
@@ -41,8 +40,7 @@ pub fn warn(warnings: &[OpenWarning]) {
     }
 }
 
-/// Derives the name of a model from the model's path. For example, the name is `demo` for the paths
-/// `demo` and `demo/config.json`.
+/// `demo` for `demo` and `demo/config.json`.
 pub fn name_of(model: &Path) -> String {
     let whole = model.canonicalize().unwrap_or_else(|_| model.to_owned());
     let named = if whole.ends_with("config.json") { whole.parent().unwrap_or(&whole) } else { &whole };

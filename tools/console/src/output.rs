@@ -3,40 +3,40 @@
 
 use tracewright::files::FileKind;
 
-/// Parameter archives, which `bake -o` writes.
+/// For `bake -o`.
 pub use tracewright::irpa::ARCHIVE;
 
 /// Saved token sequences, which `generate --prompt-cache` and `chat --session` write.
 pub const SEQUENCE: FileKind = FileKind::SEQUENCE;
 
-/// Logits, which `generate --save-logits` writes.
+/// For `generate --save-logits`.
 pub const LOGITS: FileKind = FileKind { name: "a file of logits", is: is_logits };
 
-/// Messages of a chat, which the chat command `/save` writes.
+/// For the chat command `/save`.
 pub const MESSAGES: FileKind = FileKind {
     name: "a JSON list of messages",
     is: |head| opens(head, "[") && has(head, &["\"role\":"]) || is_empty_list(head),
 };
 
-/// Measurements, which `bench --json` writes.
+/// For `bench --json`.
 pub const BENCHMARK: FileKind = FileKind {
     name: "a report of `bench`",
     is: |head| opens(head, "{") && has(head, &["\"schema\":", "\"tracewright\":"]),
 };
 
-/// A picture of measurements, which `bench --plot` writes.
+/// For `bench --plot`.
 pub const PLOT: FileKind = FileKind {
     name: "a drawing of `bench`",
     is: |head| opens(head, "<svg ") && has(head, &["medians and quartiles of "]),
 };
 
-/// A profile, which `bench --trace` writes.
+/// For `bench --trace`.
 pub const PROFILE: FileKind = FileKind {
     name: "a profile",
     is: |head| opens(head, "{\"displayTimeUnit\":") && has(head, &["\"tracewright "]),
 };
 
-/// A manual page, which `man -o` writes.
+/// For `man -o`.
 pub const PAGE: FileKind =
     FileKind { name: "a page of this manual", is: |head| has(head, &["\n.TH tracewright"]) };
 
@@ -106,17 +106,15 @@ fn opens(head: &[u8], with: &str) -> bool {
     head.starts_with(with.as_bytes())
 }
 
-/// Whether the bytes `head` contain all words in `words`.
 fn has(head: &[u8], words: &[&str]) -> bool {
     words.iter().all(|word| head.windows(word.len()).any(|part| part == word.as_bytes()))
 }
 
-/// Whether the file is a saved chat that contains no messages.
 fn is_empty_list(head: &[u8]) -> bool {
     head.trim_ascii() == b"[]"
 }
 
-/// Whether the file is a safetensors file that contains only logits.
+/// Only logits, in safetensors.
 fn is_logits(head: &[u8]) -> bool {
     let Some((length, rest)) = head.split_first_chunk() else { return false };
     let header = usize::try_from(u64::from_le_bytes(*length)).ok().and_then(|length| rest.get(..length));

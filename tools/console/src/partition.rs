@@ -13,19 +13,16 @@ use tracewright::targets::{Mesh, NamedMachine};
 /// The memory and operations of each device of a mesh, as text and as JSON.
 pub struct PartitionReport<'a> {
     pub plan: &'a Plan,
-    /// The mesh; `None` if there is only one device.
     pub mesh: Option<&'a Mesh>,
-    /// The speed of each device, or `None` if `--machine` is not set.
+    /// If `--machine` is set.
     pub machine: Option<&'a NamedMachine>,
-    /// The memory and operations of each device.
     pub partition: &'a DevicePartition,
 }
 
-/// A kind of collective: its operation, the type of its result, and the number of devices.
+/// Operation, type of the result, and number of devices.
 type Kind = (CollectiveKind, String, usize);
 
-/// Counts how often each kind of collective occurs in a call, and how many bytes a device sends for each
-/// kind.
+/// How often each kind occurs in a call, and the bytes that a device sends for it.
 fn kinds(collectives: &[Collective]) -> BTreeMap<Kind, (usize, f64)> {
     let mut kinds: BTreeMap<Kind, (usize, f64)> = BTreeMap::new();
     for one in collectives {
@@ -37,7 +34,7 @@ fn kinds(collectives: &[Collective]) -> BTreeMap<Kind, (usize, f64)> {
 }
 
 impl PartitionReport<'_> {
-    /// The JSON that `tracewright plan --mesh --json` prints.
+    /// For `tracewright plan --mesh --json`.
     pub fn json(&self) -> Value {
         let Self { plan, partition, .. } = self;
         let call = |call: &CallCost| {

@@ -7,12 +7,9 @@ use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
 use tracewright::errors::{Place, escaped};
 use tracewright::files::{self, limits};
 
-/// The largest number of source lines that an error shows.
 const SHOWN: usize = 3;
 
-/// Reads a Rust source file that declares a part of the network. A node of a network refers to its source
-/// file by a path such as `models/src/llama.rs`. The current folder must be the folder of the file's crate or
-/// room, or a parent of them. The function returns `None` if the file cannot be read.
+/// A node's file, such as `models/src/llama.rs`, relative to the current folder, or to a crate or room in it.
 pub fn read(file: &str) -> Option<String> {
     let path = Path::new(file);
     if path.is_absolute() {
@@ -23,8 +20,7 @@ pub fn read(file: &str) -> Option<String> {
         .find_map(|up| files::read_text(&Path::new(up).join(path), limits::SOURCE).ok())
 }
 
-/// Prints the source lines at `places` on stderr, in the format of rustc. The function prints each
-/// line once, and skips files that cannot be read.
+/// In rustc's format, each line once, without files that cannot be read.
 pub fn show(places: &[Place]) {
     let mut lines: Vec<(&str, u32, Vec<&str>)> = Vec::new();
     for Place { path, file, line } in places {

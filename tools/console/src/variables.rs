@@ -11,7 +11,6 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, Error, FromArgMatches, Id};
 use error_codes::Code;
 
-/// An environment variable, and the option that the variable sets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Variable {
     id: Id,
@@ -21,11 +20,9 @@ struct Variable {
     shown: String,
 }
 
-/// The variables that set options of the command that this process runs.
 static SET: OnceLock<Vec<Variable>> = OnceLock::new();
 
-/// Parses the words of a command line, beginning with the program's name. If the arguments are invalid, the
-/// function prints an error and ends the process.
+/// Program name first. Prints an error and ends the process if the arguments are invalid.
 pub fn parsed<A: FromArgMatches>(command: Command, words: impl IntoIterator<Item = OsString>) -> A {
     let words: Vec<OsString> = words.into_iter().collect();
     let (error, named) = match read(with_negative_numbers(command), &words) {
@@ -47,8 +44,7 @@ pub fn parsed<A: FromArgMatches>(command: Command, words: impl IntoIterator<Item
     std::process::exit(error.exit_code())
 }
 
-/// Returns help texts that name the variables which set options of the running command. They can
-/// contradict options of the command line.
+/// Names the variables that are set: they can contradict options of the command line.
 pub fn variables_help() -> Vec<String> {
     help(SET.get().map_or(&[], Vec::as_slice))
 }
@@ -63,9 +59,8 @@ fn help(variables: &[Variable]) -> Vec<String> {
     variables.iter().filter(|variable| !APART.contains(&&*variable.option)).map(help).collect()
 }
 
-/// Parses a command line, and returns the variables that set options. If an option on the command line
-/// conflicts with options that variables set, the variables have no effect. An error is returned with the
-/// variables that it concerns.
+/// Variables that conflict with options on the command line have no effect. An error comes with the variables
+/// that it concerns.
 fn read<A: FromArgMatches>(
     mut command: Command,
     words: &[OsString],
@@ -98,7 +93,6 @@ fn read<A: FromArgMatches>(
     }
 }
 
-/// Returns the arguments that an error names.
 fn concerned(error: &Error) -> BTreeSet<String> {
     let named = [ContextKind::InvalidArg, ContextKind::PriorArg].map(|kind| match error.get(kind) {
         Some(ContextValue::String(one)) => vec![one.clone()],
@@ -108,7 +102,6 @@ fn concerned(error: &Error) -> BTreeSet<String> {
     named.into_iter().flatten().collect()
 }
 
-/// Returns the variables that set options of a command and of the subcommand in `matches`.
 fn variables(mut command: Command, matches: &ArgMatches) -> Vec<Variable> {
     command.build();
     let (mut command, mut matches) = (&command, matches);
@@ -141,8 +134,7 @@ fn without_variables(command: Command, ids: &BTreeSet<&Id>) -> Command {
     command.mut_args(without).mut_subcommands(|inner| without_variables(inner, ids))
 }
 
-/// Lets each option take a value such as `-1`, so that the option's own parser refuses or accepts the
-/// value. Otherwise, the parser of the command line takes the value for an unknown flag.
+/// Takes `-1` as a value for the option's own parser, and not as an unknown flag.
 fn with_negative_numbers(command: Command) -> Command {
     let takes = |argument: Arg| {
         let takes = argument.get_action().takes_values();
@@ -173,8 +165,7 @@ mod tests {
         Command::new("program").subcommand(run)
     }
 
-    /// Parses a command line with some of the variables set. Returns the source of the options that are
-    /// set, or the names of the variables that the error concerns.
+    /// The source of the options that are set, or the variables that the error concerns.
     fn read_with(names: &[&str], words: &[&str]) -> Result<String, Vec<String>> {
         let ids: Vec<Id> = ["file", "chat", "target", "device"].map(Id::from).into();
         let is_set = |id: &&Id| names.contains(&id.as_str());

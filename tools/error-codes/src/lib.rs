@@ -16,24 +16,19 @@ use std::str::FromStr;
 pub use errors::Place;
 use trace::Provenance;
 
-/// An error that has a code.
 pub trait Coded: Error {
     fn code(&self) -> Code;
 
-    /// Returns the wrapped error, if this error is only a wrapper. A wrapper has the same error
-    /// code and refers to the same source lines as the wrapped error.
+    /// The wrapped error, if this one has its code and source lines.
     fn passed_on(&self) -> Option<&(dyn Coded + 'static)> {
         None
     }
 
-    /// Returns the source lines of the network declaration to which the error refers, with the most
-    /// helpful line first.
+    /// The most helpful line first.
     fn places(&self) -> Vec<Place> {
         self.passed_on().map_or_else(Vec::new, Coded::places)
     }
 
-    /// Converts this error to a trait object. You can call this method on an error value and on an
-    /// error in a `Box`.
     fn coded(&self) -> &(dyn Coded + 'static)
     where
         Self: Sized + 'static,
@@ -49,8 +44,7 @@ impl AnyCoded {
         Self(Box::new(error))
     }
 
-    /// Converts the error to the type `E`. Returns `Err` with the unchanged error if the error does
-    /// not have the type `E`.
+    /// `Err` with the unchanged error if it has another type.
     pub fn downcast<E: Error + 'static>(self) -> Result<Box<E>, Self> {
         let Self(error) = self;
         match (&*error as &(dyn Error + 'static)).is::<E>() {
@@ -59,8 +53,7 @@ impl AnyCoded {
         }
     }
 
-    /// Finds an error of the type `E` in the chain that begins with this error and continues with
-    /// the wrapped errors.
+    /// In the chain of wrapped errors, from this one on.
     pub fn find<E: Error + 'static>(&self) -> Option<&E> {
         let mut errors = std::iter::successors(Some(self.coded()), |error| error.passed_on());
         errors.find_map(|error| (error as &(dyn Error + 'static)).downcast_ref())
@@ -95,10 +88,8 @@ impl fmt::Display for AnyCoded {
     }
 }
 
-/// Assigns codes to the variants of an error type. In the call of the macro, first list the variants that
-/// only wrap another error. Below the wrapping variants, list each error code with the variants that have
-/// this code. In the call of the macro, `@` precedes the source lines that the error refers to. The macro
-/// generates an exhaustive match, so a variant without a code doesn't compile.
+/// Lists the variants that wrap another error, and then each code with its variants. `@` precedes source
+/// lines. A variant without a code doesn't compile.
 #[macro_export]
 macro_rules! coded {
     ($($error:ident: $($passed:ident)* { $($code:ident: $($own:ident)+;)* } $(@ $places:expr;)?)+) => {
@@ -134,14 +125,10 @@ fn place(provenance: &Provenance) -> Place {
 
 macro_rules! codes {
     ($($name:ident)*) => {
-        /// The code that identifies a kind of error. The first two digits of a code are the number
-        /// of the error's group. Group 0 is about the command line and the system, group 1 about
-        /// the configuration, and group 2 about the checkpoint. Group 3 is about archives, group 4
-        /// about the declaration of a network, and group 5 about plans and lowering.
-        ///
-        /// Group 6 is about the compiler, group 7 about the runtime, group 8 about generation, and
-        /// group 9 about exports. Group 10 is about the instruments, group 11 about the Hugging
-        /// Face hub, and group 12 about the server.
+        /// The first two digits are the group: 0 the command line and the system, 1 the configuration, 2 the
+        /// checkpoint, 3 archives, 4 declarations of networks, 5 plans and lowering.
+        /// Then 6 is the compiler, 7 the runtime, 8 generation, 9 exports, 10 the instruments, 11 the Hugging Face
+        /// hub, 12 the server.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Code {
             $($name),*
@@ -150,7 +137,7 @@ macro_rules! codes {
         impl Code {
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// The code as text, such as `TW0201`.
+            /// Such as `TW0201`.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => stringify!($name)),*
@@ -199,7 +186,6 @@ impl fmt::Display for Code {
     }
 }
 
-/// The given text is not the code of a known error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no error with the code `{0}`; run `tracewright explain` without a code to list all codes")]
 pub struct UnknownCode(pub String);

@@ -60,8 +60,7 @@ impl Table {
         };
     }
 
-    /// Adds the changes of a compiler pass to the table: the estimated costs of each function, and
-    /// the number of matches of each rewrite rule.
+    /// The estimated costs of each function, and the matches of each rule.
     fn report(&mut self, title: &str, report: &Report) {
         let _ = writeln!(self.text, "\n{title}: estimates for one call, without what it calls");
         for change in &report.functions {

@@ -34,12 +34,11 @@ impl DiffArguments {
     }
 }
 
-/// The number of lines of context around a difference.
+/// Lines of context.
 const AROUND: usize = 2;
 
-/// Returns a table of all functions, and a diff for each pair of functions that differ. In a diff,
-/// `-` marks lines of the first network, and `+` marks lines of the second network. `diff` pairs
-/// entry points by name, and pairs the called functions in the order of the calls.
+/// A table of all functions, and a diff of each pair that differs (`-` first network, `+` second). Entry
+/// points are paired by name, called functions by the order of calls.
 fn diff(reports: [&NetworkReport; 2], stage: Stage) -> String {
     let mut text = table(reports);
     let [first, second] = reports.map(|report| functions(report, stage));
@@ -63,8 +62,7 @@ fn diff(reports: [&NetworkReport; 2], stage: Stage) -> String {
     text
 }
 
-/// Lists the functions of each entry point: first the entry point, and then the called functions in the order
-/// of the calls. If two entry points call a function, the function belongs to the earlier entry point.
+/// An entry point, then what it calls, in order. A function belongs to its first entry point.
 fn functions(report: &NetworkReport, stage: Stage) -> BTreeMap<(String, usize), &FunctionGraph> {
     let mut functions = BTreeMap::new();
     let mut seen: BTreeSet<&str> = BTreeSet::new();
@@ -83,8 +81,7 @@ fn functions(report: &NetworkReport, stage: Stage) -> BTreeMap<(String, usize), 
     functions
 }
 
-/// Writes one line of text for each node of a function. The lines contain no node numbers, because
-/// an added node would change the numbers of all later nodes.
+/// One line per node, without numbers, which an added node would change.
 fn lines(graph: &FunctionGraph) -> String {
     let line = |node: &NodeFacts| {
         let types: Vec<String> = node.types.iter().map(TypeFacts::named).collect();

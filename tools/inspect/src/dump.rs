@@ -117,9 +117,7 @@ impl DumpArguments {
     }
 }
 
-/// Returns the model options. The profile sets each option that the user did not set. The function
-/// ignores values of the profile that cannot be parsed, because a later comparison with the profile
-/// reports these values.
+/// The profile sets what the user did not. Values that cannot be parsed are left to the later comparison.
 fn as_profiled(asked: &ModelArguments, profile: &Profile) -> ModelArguments {
     let said = |name: &str| profile.variant.get(name).map_or("", String::as_str);
     let mut all = asked.clone();
@@ -192,7 +190,6 @@ fn dump(arguments: &DumpArguments, read: ReadModel, model: &Path) -> Result<Stri
     }
 }
 
-/// Formats a report in the selected output format.
 fn shown(
     mut report: NetworkReport,
     emit: Emit,
@@ -214,7 +211,7 @@ fn shown(
     Ok(if emit == Emit::Svg { report.svg(graph) } else { report.dot(graph) })
 }
 
-/// Returns the trace after all compiler passes up to `stage`.
+/// After all passes up to `stage`.
 fn carried(plan: &Plan, trace: &Trace, stage: Stage) -> Result<Trace, PlanError> {
     Ok(match stage {
         Stage::Traced => trace.clone(),
@@ -223,7 +220,7 @@ fn carried(plan: &Plan, trace: &Trace, stage: Stage) -> Result<Trace, PlanError>
     })
 }
 
-/// Returns the name of the function that computes a layer, in the last entry point that contains the layer.
+/// In the last entry point that contains the layer.
 fn function_of(trace: &Trace, layer: usize) -> Result<String, InspectError> {
     let mut layers = BTreeSet::new();
     let mut found = None;
@@ -247,7 +244,6 @@ fn function_of(trace: &Trace, layer: usize) -> Result<String, InspectError> {
     })
 }
 
-/// Returns a trace that contains only the function `name`.
 fn alone(trace: &Trace, name: &str) -> Trace {
     let functions = trace.functions.iter().filter(|function| function.name == name).cloned().collect();
     Trace { functions, entries: Vec::new() }

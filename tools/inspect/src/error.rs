@@ -8,7 +8,6 @@ use instruments::profile::ProfileError;
 pub enum InspectError {
     #[error(transparent)]
     Library(AnyCoded),
-    /// The network cannot be compiled for some targets.
     #[error("the network cannot be compiled for {}", .targets.join(", "))]
     Refused { targets: Vec<String> },
 }

@@ -46,7 +46,6 @@ enum Command {
     Presets(presets::PresetsArguments),
 }
 
-/// The options and subcommands of `trace-dump`.
 pub fn command() -> clap::Command {
     Arguments::command()
 }
@@ -56,8 +55,7 @@ pub fn main(read: ReadModel) -> ExitCode {
     run(read, std::env::args_os()).into()
 }
 
-/// Runs `trace-dump` with the command-line arguments `words`, and returns the exit code. The first
-/// item of `words` is the name of the program.
+/// Returns the exit code; `words` begins with the program's name.
 pub fn run(read: ReadModel, words: impl IntoIterator<Item = OsString>) -> u8 {
     let Arguments { command, dump } = console::parsed(command(), words);
     let result = match command {

@@ -53,8 +53,7 @@ impl LintArguments {
     }
 }
 
-/// The compiler for which `lint` checks a network: XLA, or IREE's compiler for a machine that
-/// `export --target` accepts.
+/// XLA, or IREE's compiler for a machine that `export --target` accepts.
 #[derive(Clone, Debug)]
 pub struct LintTarget {
     name: String,
@@ -70,10 +69,8 @@ impl FromStr for LintTarget {
     }
 }
 
-/// The severity of a finding of `lint`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Severity {
-    /// The target rejects the network.
     Refused,
     /// The compiled program is slower or larger than necessary.
     Slow,
@@ -93,24 +90,21 @@ impl Severity {
 
 struct Finding {
     severity: Severity,
-    /// A short title, which is the same for all findings of one kind.
+    /// The same for all findings of one kind.
     what: String,
-    /// The consequence of the finding.
     why: String,
-    /// The code of the error that corresponds to the finding.
     code: Option<Code>,
     /// The field paths or weight names that the finding concerns, and how often each of them occurs.
     places: BTreeMap<String, usize>,
 }
 
-/// The findings of `lint` for each target.
 struct Lint {
     model: String,
     targets: Vec<(LintTarget, Vec<Finding>)>,
 }
 
 impl Lint {
-    /// Checks a network for each target in `targets`, or for this machine if `targets` is empty.
+    /// This machine if `targets` is empty.
     fn new((model, name): (&Path, &str), plan: &Plan, trace: &Trace, targets: &[LintTarget]) -> Self {
         let host = [LintTarget { name: "host".into(), target: Target::host() }];
         let targets = if targets.is_empty() { &host } else { targets };
@@ -118,14 +112,13 @@ impl Lint {
         Self { model: name.to_owned(), targets: found.collect() }
     }
 
-    /// The targets that reject the network.
     fn refusing(&self) -> Vec<String> {
         let refuses = |findings: &[Finding]| findings.iter().any(|one| one.severity == Severity::Refused);
         let refusing = self.targets.iter().filter(|(_, findings)| refuses(findings));
         refusing.map(|(target, _)| target.name.clone()).collect()
     }
 
-    /// The findings as text, with one paragraph for each target.
+    /// One paragraph for each target.
     fn text(&self) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.
@@ -167,9 +160,8 @@ impl Lint {
     }
 }
 
-/// If the features of the target's processor are unknown, returns the target with only the features
-/// that the user added to the name of the target, such as `+avx2`. The compiler knows the other
-/// features of the processor, but `lint` does not call the compiler.
+/// If only the compiler knows the features, those that the user added, such as `+avx2`: `lint` does not call
+/// it.
 fn with_named_features(target: Target) -> Target {
     let Some(changes) = target.changes.as_deref().filter(|_| target.features.is_none()) else {
         return target;
@@ -272,8 +264,7 @@ fn counted(places: impl Iterator<Item = String>) -> BTreeMap<String, usize> {
     counted
 }
 
-/// The reason why an operation is slow if no kernel computes the operation. Returns `None` if
-/// Tracewright has no kernels for this kind of operation.
+/// Why an operation is slow without a kernel; `None` if there are no kernels for its kind.
 fn served(op: &Op) -> Option<&'static str> {
     Some(match op {
         Op::Sdpa(_) => "attention writes its scores to memory, and also reads masked keys and values",
@@ -315,8 +306,7 @@ fn unserved(simplified: &Trace, expanded: &Trace, has_kernels: bool, wanted: boo
         .collect()
 }
 
-/// Returns whether the expanded function `written` computes the operation `op` with a kernel, or
-/// still contains `op` itself.
+/// Whether `written`, expanded, computes `op` with a kernel or still contains it.
 fn has_kernel(written: &Function, op: &Op, provenance: &Provenance) -> bool {
     written.ids().any(|id| {
         let node = written.node(id);

@@ -26,12 +26,10 @@ impl OpsArguments {
     }
 }
 
-/// How the compiler lowers an operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// The operation is a single StableHLO statement.
     Primitive,
-    /// A converter expands the operation to primitive operations.
     Composite,
     Kernel,
     /// `bake` computes the operation when `bake` writes an archive. The operation is never in a module.
@@ -56,12 +54,10 @@ struct Listed {
     operands: BTreeSet<usize>,
     /// The element types of the first operand, or of the result if the operation has no operand.
     elements: Vec<ElementType>,
-    /// Contains the names of the StableHLO operations to which the compiler lowers the operation. For a
-    /// composite, contains the operations to which the composite expands.
+    /// Names of StableHLO operations.
     becomes: BTreeSet<String>,
 }
 
-/// The list of operations as a table or as JSON.
 fn ops(json: bool) -> String {
     let listed: Vec<Listed> = Op::documented().into_iter().map(Listed::new).collect();
     match json {
@@ -125,7 +121,6 @@ impl Listed {
         lines.join("\n")
     }
 
-    /// The path of an operation's source file.
     fn file(&self) -> String {
         format!("trace/ops/src/ops/{}.rs", self.said.module.rsplit("::").next().unwrap_or_default())
     }
@@ -156,7 +151,7 @@ impl Listed {
     }
 }
 
-/// Returns the operation of a valid example, and the types of its operands.
+/// The operation of a valid example, and its operands' types.
 fn read(example: &Example) -> Option<(Op, Vec<TensorType>)> {
     example.result.ok()?;
     let op = Op::parse(&mut Reader::new(example.op)).ok()?;
@@ -195,7 +190,6 @@ fn word(statement: &str) -> Option<String> {
     Some(rest[..end].to_owned())
 }
 
-/// The names of the operations that a composite expands to.
 fn converted(op: &Op, types: &[TensorType]) -> BTreeSet<String> {
     let mut function = Function::new("main", "");
     let mut b = Builder { function: &mut function, provenance: Provenance::new("", file!(), line!()) };

@@ -14,7 +14,6 @@ use tracewright::trace::Trace;
 
 use crate::error::InspectError;
 
-/// A network with its plan and its trace.
 pub struct Recorded {
     pub name: String,
     pub plan: Plan,
@@ -41,7 +40,7 @@ impl Recorded {
     }
 }
 
-/// Reads the network at a path, or the network of a preset. Returns the network and its name.
+/// At a path, or of a preset, with its name.
 pub fn named(
     model: &Path,
     allowed_keys: &[String],

@@ -38,16 +38,13 @@ impl StatsArguments {
     }
 }
 
-/// The operations and bytes in a call of an entry point.
 struct Call<'a> {
     graph: &'a FunctionGraph,
-    /// The number of new tokens of a call, summed over all sequences.
+    /// In all sequences.
     tokens: usize,
-    /// The number of operations in a call. An operation of a shared layer function is counted once
-    /// for each layer.
+    /// Once for each layer of a shared function.
     operations: usize,
-    /// The estimated time in seconds of all operations of a class, such as the matmuls. The keys
-    /// are the names of the classes.
+    /// Estimates by class, such as matmuls.
     seconds: BTreeMap<&'static str, f64>,
 }
 
@@ -81,7 +78,6 @@ impl<'a> Call<'a> {
     }
 }
 
-/// The statistics as a table or as one JSON object.
 fn stats(report: &NetworkReport, json: bool) -> String {
     let entries = report.stage(Stage::Expanded).filter(|graph| graph.entry);
     let calls: Vec<Call<'_>> = entries.map(|graph| Call::of(report, graph)).collect();

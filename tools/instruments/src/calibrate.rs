@@ -24,13 +24,11 @@ use tracewright::{Lowered, Plan, PlanError, Program};
 use crate::bisect::region::Region;
 use crate::bisect::{BisectError, TokenCall, signature};
 
-/// The settings for a calibration. The calibrated network computes in f32.
+/// The network computes in f32.
 pub struct Calibration<'a> {
-    /// The plan of the calibrated network. The plan's context length and chunk size are equal to
-    /// the length of a window of the text.
+    /// Context and chunk are the length of a window.
     pub plan: &'a Plan,
-    /// The checkpoint of the calibrated network. The tensors of the checkpoint have the names that
-    /// the network declares.
+    /// Under the names that the network declares.
     pub checkpoint: &'a Checkpoint,
     pub tools: (&'a Compiler, &'a Path),
     pub runtime: Runtime,
@@ -44,7 +42,6 @@ pub enum CalibrateError {
     Part(Box<BisectError>),
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// A weight matrix is missing in the checkpoint.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
     /// A layer reads a value that neither a layer nor the code before the first layer computes.
@@ -58,7 +55,6 @@ pub enum CalibrateError {
         "the network computes embeddings, expected a network that predicts tokens; quantize without a calibration text"
     )]
     Embeds,
-    /// The calibration text is shorter than one window.
     #[error("the text has {found} tokens, expected at least the {window} tokens of one window")]
     Short { found: usize, window: usize },
     /// An activation is NaN or infinite, so the moments say nothing about a matrix.
@@ -67,7 +63,6 @@ pub enum CalibrateError {
         `tracewright bisect`, or quantize without a calibration text"
     )]
     NotFinite { key: String, found: f32 },
-    /// The callback that observes the calibration stopped the calibration.
     #[error("the calibration was interrupted")]
     Interrupted,
 }
@@ -80,15 +75,13 @@ impl From<BisectError> for CalibrateError {
 
 /// Contains the second moments of the inputs that a layer's matmuls read.
 pub struct LayerMoments {
-    /// Each element of the list contains the second moments of one input, and the keys of all
-    /// weight matrices that multiply this input.
+    /// The second moments of an input, and the matrices that multiply it.
     pub inputs: Vec<(Vec<String>, Moments)>,
 }
 
 impl Calibration<'_> {
-    /// For one layer after another, computes the second moments of the matmul inputs, and passes
-    /// the moments to the callback `each`. The callback `watch` receives the number of finished
-    /// layers and the number of all layers. The callback can stop the calibration.
+    /// Passes the moments of matmul inputs to `each`, layer by layer. `watch` gets the finished and all
+    /// layers, and can stop.
     pub fn run(
         &self,
         windows: &[Vec<u32>],
@@ -125,8 +118,7 @@ impl Calibration<'_> {
         Ok(())
     }
 
-    /// Computes the values that the code before the first layer passes to the layers, such as the
-    /// embeddings of the tokens.
+    /// Computes what layers read that depends on no layer, such as embeddings.
     fn before_layers(
         &self,
         trace: &Trace,
@@ -173,10 +165,9 @@ impl Calibration<'_> {
         Ok(values)
     }
 
-    /// Runs one layer of the network on all windows of the text. The function stores the results of the layer
-    /// in `values`, and returns XᵀX for each input X of a matmul. The layer has the position `index`,
-    /// executes the function that the node `first` calls, and reads the weights of the node `call`. As soon
-    /// as a window is processed, the function drops the values that no later layer reads.
+    /// Runs a layer (position `index`, function called by `first`, weights of `call`) on all windows. Stores
+    /// its results in `values`, drops those that no later layer reads, and returns XᵀX for each input X of a
+    /// matmul.
     fn layer(
         &self,
         entry: &Region,
@@ -277,27 +268,26 @@ impl Calibration<'_> {
     }
 }
 
-/// The name of the entry point that reads the tokens of a window.
+/// Reads a window.
 const ENTRY: &str = "prefill";
 
 /// Contains the matrix XᵀX for an input X, and the keys of all weight matrices that multiply X.
 type InputSums = (Vec<String>, Vec<f32>);
 
-/// Maps each node to its values. A node has either one value per window, or a single value for all windows.
+/// One value per window, or one for all.
 type Values = HashMap<NodeId, Vec<Array>>;
 
-/// Describes the layers of an entry point, and the values that the layers read.
+/// The layers of an entry point, and what they read.
 struct Layers {
-    /// The nodes that call layers, in the order of execution.
+    /// In the order of execution.
     calls: Vec<NodeId>,
-    /// Maps each layer function to the first node that calls this function.
+    /// By layer function.
     first: HashMap<FunctionId, NodeId>,
-    /// Contains each node that a layer reads and that does not depend on a layer's result, such as
-    /// the embeddings of the tokens.
+    /// Read by layers, but independent of them, such as embeddings.
     before: BTreeSet<NodeId>,
     /// The nodes in `before` whose values depend on the tokens, so each window has a separate value.
     by_window: BTreeSet<NodeId>,
-    /// Maps each node to the index of the last layer that reads this node.
+    /// The last layer that reads each node.
     last_use: HashMap<NodeId, usize>,
 }
 
@@ -349,8 +339,7 @@ impl Layers {
         Ok(layers)
     }
 
-    /// Returns those results of the layer `call` that later layers read. The list contains the
-    /// index and the node of each result.
+    /// Index and node of results that later layers read.
     fn results(&self, function: &Function, call: NodeId) -> Vec<(usize, NodeId)> {
         let result = |id: NodeId| match &function.node(id).kind {
             NodeKind::Result { index } if function.operands(id) == [call] => Some((*index, id)),
@@ -360,8 +349,7 @@ impl Layers {
     }
 }
 
-/// Removes the names of an array's axes. A layer and the caller of the layer can use different
-/// names for the same axis.
+/// A layer and its caller can name an axis differently.
 fn without_axes(array: &Array) -> Array {
     Array::from_bytes(array.ty().clone(), Vec::new(), array.bytes().to_vec())
 }
@@ -373,7 +361,7 @@ fn callee(function: &Function, call: NodeId) -> FunctionId {
     }
 }
 
-/// Returns the prefix of the keys of all weights that a call of a layer reads.
+/// Starts the keys of a call's weights.
 fn prefix(function: &Function, call: NodeId) -> String {
     match &function.node(call).kind {
         NodeKind::Call { prefix, .. } => format!("{prefix}."),
@@ -381,14 +369,12 @@ fn prefix(function: &Function, call: NodeId) -> String {
     }
 }
 
-/// Creates a program from `function` and replaces the results of the function with `outputs`.
 fn with_outputs(region: &Region, mut function: Function, outputs: Vec<(String, NodeId)>) -> Trace {
     function.outputs = outputs.into_iter().map(|(name, node)| Output::new(name, node)).collect();
     region.with(vec![function])
 }
 
-/// Returns the inputs of all matmuls in a function. For each input of a matmul, the list contains
-/// the keys of the weight matrices that multiply this input.
+/// With the keys of the matrices that multiply each.
 fn matmul_inputs(function: &Function) -> Vec<(NodeId, Vec<String>)> {
     let mut inputs: BTreeMap<NodeId, Vec<String>> = BTreeMap::new();
     for id in function.ids() {

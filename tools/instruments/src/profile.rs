@@ -18,31 +18,25 @@ use trace::Trace;
 
 use tracewright::Plan;
 
-/// The version of the profile's file format.
 const SCHEMA: u64 = 1;
 
-/// The JSON key of the profile in a file with trace events.
+/// In a file of trace events.
 const KEY: &str = "tracewright";
 
 /// The measured time of one call of an entry point, and of each dispatch in this call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Profile {
-    /// The version of the file format for profiles.
     pub schema: u64,
-    /// The version of Tracewright with which the profile was measured.
     pub version: String,
     pub model: String,
-    /// The name of the measured operation, `decode` or `prefill`.
+    /// `decode` or `prefill`.
     pub case: String,
-    /// The name of the entry point that the measured call invoked.
     pub entry: String,
-    /// The options of the build and of the measurement. The option names are the same as in the
-    /// JSON output of `tracewright bench`.
+    /// Named as in the JSON of `tracewright bench`.
     pub variant: BTreeMap<String, String>,
-    /// The hash of the recorded entry point that was profiled.
+    /// The hash of the profiled entry point.
     pub recorded: String,
-    /// The time of one call of the entry point in seconds. The time of one call is the median of
-    /// several measured calls on a device without counters for compiled functions.
+    /// Per call: the median of several, without counters.
     pub seconds: f64,
     /// The dispatches of the call, in the order in which the program executes them.
     pub dispatches: Vec<ProfiledDispatch>,
@@ -50,22 +44,17 @@ pub struct Profile {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProfiledDispatch {
-    /// The name of the compiled function that the dispatch executes.
     pub function: String,
-    /// The layer of the network that contains the dispatch. The field contains the prefix of the
-    /// layer's parameter keys, such as `model.layers.3`.
+    /// The prefix of its keys, such as `model.layers.3`.
     pub layer: Option<String>,
-    /// The number of executions of the dispatch per call of the entry point. If several dispatches execute
-    /// the same compiled function, the profile divides the executions equally among these dispatches.
+    /// Per call. Dispatches of one function share its executions equally.
     pub calls: f64,
-    /// The total time of all executions of the dispatch, in seconds.
+    /// Of all executions.
     pub seconds: f64,
-    /// The number of bytes that the operations of the dispatch read and write, according to the cost model.
-    /// The field is `None` if another dispatch computes some of the same operations as this dispatch.
+    /// By the cost model; `None` if another dispatch computes some of the operations.
     pub bytes: Option<f64>,
-    /// The number of multiplications and additions in the dispatch, if this number is known.
+    /// If known.
     pub flops: Option<f64>,
-    /// The source locations of the operations that the dispatch computes.
     pub places: Vec<ProfiledPlace>,
 }
 
@@ -76,11 +65,9 @@ pub struct ProfiledPlace {
     pub path: String,
     pub file: String,
     pub line: u32,
-    /// The most expensive recorded operation at this source location. The field is `None` if the
-    /// trace contains no operation with this source location.
+    /// The most expensive one; `None` if the trace has none there.
     pub operation: Option<String>,
-    /// The fraction of the dispatch's cost that the operations at this source location cause. The cost model
-    /// estimates the fraction, because the times of fused operations cannot be measured separately.
+    /// A part of the dispatch's cost, by the cost model, because fused operations cannot be timed apart.
     pub share: f64,
 }
 
@@ -89,36 +76,22 @@ pub struct ProfiledPlace {
 pub enum ProfileError {
     #[error(transparent)]
     File(#[from] FileError),
-    /// The file is not a profile.
     #[error("`{}` is not a profile: {reason}; write a profile with `tracewright bench decode MODEL --trace \
         FILE`", .path.display())]
     Syntax { path: PathBuf, reason: String },
-    /// The options of the network differ from the options of the profiled network.
     #[error("the profile was recorded with other sizes of the network: {}", .differences.join("; "))]
     Variant {
-        /// The options that differ between the profile and the network. Each string contains an
-        /// option's value in the profile and the option's value in the network.
+        /// Option, value in the profile, value in the network.
         differences: Vec<String>,
     },
-    /// The network doesn't contain the entry point of the profile.
     #[error("the profile was recorded for `{entry}`, which is not an entry point of this network; its entry \
         points are {}", .found.join(", "))]
-    Entry {
-        /// The entry point that the profile describes.
-        entry: String,
-        found: Vec<String>,
-    },
+    Entry { entry: String, found: Vec<String> },
     #[error(
         "the profile belongs to another network, `{model}`, or the network's declaration has changed since: the \
         trace of `{entry}` has the blake3 hash {found}, but the profile contains the hash {expected}"
     )]
-    Network {
-        model: String,
-        entry: String,
-        /// The hash in the profile, which belongs to the profiled entry point.
-        expected: String,
-        found: String,
-    },
+    Network { model: String, entry: String, expected: String, found: String },
 }
 
 impl Profile {
@@ -136,7 +109,7 @@ impl Profile {
         }
     }
 
-    /// Reads a profile from a file whose content is the result of [`text`](Self::text).
+    /// As written by [`text`](Self::text).
     pub fn read(path: &Path) -> Result<Self, ProfileError> {
         let text = files::read_text(path, limits::PROFILE)?;
         let wrong = |reason: String| ProfileError::Syntax { path: path.to_owned(), reason };
@@ -161,11 +134,9 @@ impl Profile {
         }
     }
 
-    /// Returns the text of a profile file. The text contains the profile, and trace events that
-    /// show the dispatches of a call on one track.
+    /// The profile, and a call's dispatches on one track.
     ///
-    /// The text has the JSON Object Format of Google's "Trace Event Format". All times of the trace
-    /// events are in microseconds.
+    /// The JSON Object Format of Google's "Trace Event Format", in microseconds.
     pub fn text(&self) -> String {
         let named = |what: &str, name: String| json!({ "name": what, "ph": "M", "pid": 1, "tid": 1, "args": { "name": name } });
         let mut events = vec![
@@ -189,7 +160,7 @@ impl Profile {
         self.dispatches.iter().map(|one| one.seconds).sum()
     }
 
-    /// Checks that the profile was measured for this plan and this trace.
+    /// Measured for this plan and trace.
     pub fn check(&self, plan: &Plan, trace: &Trace) -> Result<(), ProfileError> {
         let entries = || trace.entries.iter().map(|&id| &trace.function(id).name);
         if !entries().any(|name| *name == self.entry) {
@@ -217,9 +188,7 @@ impl Profile {
 }
 
 impl ProfiledDispatch {
-    /// Returns a name for the dispatch. The name contains the field path and the operation of the
-    /// source location that causes the largest share of the dispatch's cost. If no source location
-    /// is known, the name is the name of the compiled function.
+    /// Field path and operation of the costliest source line, or the compiled function.
     fn name(&self) -> String {
         let most = self.places.iter().max_by(|a, b| a.share.total_cmp(&b.share));
         most.map_or_else(
@@ -271,8 +240,7 @@ impl ProfiledPlace {
     }
 }
 
-/// The options that must be equal in the profile and in the network. If two networks differ in one
-/// of the returned options, the nodes of the two networks don't correspond.
+/// With a difference in one of these, the nodes don't correspond.
 const COMPARED: [&str; 7] = ["dtype", "quant", "kv", "kernels", "simplify", "context", "batch"];
 
 pub(crate) fn variant(plan: &Plan) -> BTreeMap<&'static str, String> {
@@ -293,8 +261,7 @@ pub(crate) fn variant(plan: &Plan) -> BTreeMap<&'static str, String> {
     ])
 }
 
-/// Computes the hash of a recorded entry point. The hash of an entry point does not depend on the
-/// other entry points of the trace.
+/// Does not depend on other entry points.
 fn recorded(trace: &Trace, entry: &str) -> String {
     let alone = trace.with_entries(&[entry]).inlined();
     blake3::hash(alone.to_string().as_bytes()).to_hex()[..32].to_owned()

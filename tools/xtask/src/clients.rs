@@ -10,13 +10,11 @@ use crate::error::Error;
 use crate::python;
 use crate::step::{starts, step};
 
-/// The npm packages: a client, a browser, and the packages with which `tools/cli/tests/serving/page.mjs`
-/// uses the browser.
+/// A client, a browser, and what `tools/cli/tests/serving/page.mjs` uses it with.
 const NPM: [&str; 4] =
     ["openai@7.59.0", "@sparticuz/chromium@147.0.0", "puppeteer-core@24.43.1", "axe-core@4.14.1"];
 
-/// Installs the clients that tests of `tracewright serve` run. The clients are Python packages, and
-/// npm packages if node exists.
+/// Python packages, and npm packages if node exists.
 pub fn install(root: &Path) -> Result<(), Error> {
     let (folder, pins) = (root.join(".tracewright/clients"), root.join("tests/oracle/clients.txt"));
     python::install(&folder, &pins, "60 MB")?;

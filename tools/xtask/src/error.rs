@@ -8,7 +8,6 @@ use errors::FileError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A required program or library is missing.
     #[error("{what} is missing ({tried}); install it: {how}")]
     Missing { what: &'static str, tried: String, how: &'static str },
     /// A command of a chore ended with a status other than 0.
@@ -28,7 +27,6 @@ pub enum Error {
     /// pip reported success, but a pinned package is missing.
     #[error("pip reported success, but `{pin}` is not in `{dir}`: delete that folder and run this command again", dir = dir.display())]
     Incomplete { pin: String, dir: PathBuf },
-    /// A line of the requirements file is not a pinned version.
     #[error("line {line} of `{path}` is `{found}`, expected `NAME==VERSION [--hash=sha256:HEX]`", path = path.display())]
     Pin { path: PathBuf, line: usize, found: String },
     /// maturin reported success, but wrote no wheel.
@@ -36,7 +34,6 @@ pub enum Error {
     NoWheel { folder: PathBuf },
     #[error("the program `{program}` did not start")]
     Start { program: String, source: io::Error },
-    /// A file or folder cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
     #[error("the command was interrupted")]
@@ -44,8 +41,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns the exit code with which this program ends. The exit code is 130 after an interrupt, and 1 for
-    /// all other errors. If the arguments of `cargo xtask` are wrong, clap uses the exit code 2.
+    /// 130 after an interrupt, otherwise 1; clap uses 2.
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Error::Interrupted => ExitCode::from(130),

@@ -205,7 +205,6 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns the folder of the checkout from which this program was built.
 fn checkout() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.ancestors().nth(2).unwrap_or(here).to_path_buf()
@@ -216,7 +215,6 @@ fn checkout() -> PathBuf {
 mod tests {
     use super::*;
 
-    /// For each `cargo xtask` command in the documentation, this test checks that the chore exists.
     #[test]
     fn chores_of_documents_are_chores() {
         let mut count = 0;

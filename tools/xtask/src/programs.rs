@@ -15,12 +15,10 @@ use serde_json::Value as Json;
 use crate::error::Error;
 use crate::step::{Step, check, human, start_error};
 
-/// The number of test programs that run at the same time. The test programs that run in parallel
-/// share the cores of the machine.
+/// They share the cores of the machine.
 pub const AT_ONCE: usize = 2;
 
-/// The programs that take longest, measured on two cores, the longest first. They start first, so that no
-/// long program runs alone at the end.
+/// Measured on two cores. They start first, so that no long program runs alone at the end.
 const LONGEST: [&str; 17] = [
     "cli",
     "serving",
@@ -43,7 +41,7 @@ const LONGEST: [&str; 17] = [
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct TestProgram {
-    /// The name of the test that you pass to `--test`, or the name of the package.
+    /// For `--test`, or the package.
     pub name: String,
     path: PathBuf,
     pub folder: PathBuf,
@@ -52,8 +50,7 @@ pub struct TestProgram {
 }
 
 impl TestProgram {
-    /// Parses one of the messages that cargo prints. Returns the test program if the line reports
-    /// that cargo built a test program.
+    /// From a message of cargo.
     fn named(line: &str) -> Option<Self> {
         let message: Json = serde_json::from_str(line).ok()?;
         let text = |pointer: &str| message.pointer(pointer)?.as_str();
@@ -75,8 +72,7 @@ impl TestProgram {
         }
     }
 
-    /// Splits a test program into its modules, if all its tests are in modules. Each module runs in its own
-    /// process, with its own name, as if it were a test program.
+    /// Each module runs in its own process, if all tests are in modules.
     pub fn by_module(self, start: &dyn Fn(&Path) -> Command) -> Vec<Self> {
         let output = self.command(start).args(["--list", "--format=terse"]).output();
         let listed =
@@ -104,20 +100,19 @@ impl TestProgram {
         command
     }
 
-    /// Returns the number of tests in the program. The result is 0 if the program does not report the number.
+    /// 0 if unknown.
     fn tests(&self, start: &dyn Fn(&Path) -> Command) -> usize {
         let listed = self.command(start).args(["--list", "--format=terse"]).output();
         listed.map_or(0, |output| output.stdout.split(|&byte| byte == b'\n').count())
     }
 
-    /// Returns the place in the order in which programs start, the last of which starts first: those of
-    /// [`LONGEST`], then those with most tests.
+    /// The last place starts first: [`LONGEST`], then those with most tests.
     fn order(&self, start: &dyn Fn(&Path) -> Command) -> (usize, usize) {
         let place = LONGEST.iter().position(|name| *name == self.name);
         (place.map_or(0, |place| LONGEST.len() - place), self.tests(start))
     }
 
-    /// Runs the test program, and returns whether all its tests passed.
+    /// Whether all tests passed.
     fn run(&self, start: &dyn Fn(&Path) -> Command, threads: usize) -> Result<bool, Error> {
         let mut command = self.command(start);
         let begun = Instant::now();
@@ -135,8 +130,7 @@ impl TestProgram {
     }
 }
 
-/// Builds the test programs that the command `cargo` would run. The command is a `cargo test`
-/// command for some packages.
+/// `cargo` is a `cargo test` command.
 pub fn build(name: &str, cargo: &mut Command) -> Result<Vec<TestProgram>, Error> {
     cargo.args(["--no-run", "--message-format=json-render-diagnostics"]);
     let step = Step::begin(name, cargo);
@@ -145,8 +139,8 @@ pub fn build(name: &str, cargo: &mut Command) -> Result<Vec<TestProgram>, Error>
     Ok(String::from_utf8_lossy(&output.stdout).lines().filter_map(TestProgram::named).collect())
 }
 
-/// Runs all test programs, `at_once` programs in parallel. The longest programs run first. The function reports the end of each program, and prints the whole output of a failed
-/// program. The callback `start` returns the command that starts a program.
+/// The longest first, `at_once` in parallel. Prints the whole output of a failed program. `start` makes a
+/// program's command.
 pub fn run(
     name: &str,
     at_once: usize,
@@ -188,7 +182,6 @@ pub fn run(
 mod tests {
     use super::*;
 
-    /// Creates a script that a test runs instead of a test program.
     fn script(name: &str, text: &str) -> TestProgram {
         TestProgram {
             name: name.into(),

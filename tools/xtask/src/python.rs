@@ -15,10 +15,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::error::Error;
 use crate::step::{check, human, start_error};
 
-/// The name of a file that contains a copy of the requirements file. An installation first removes
-/// the copy of the requirements file, and writes a new copy at the end. If the copy of the
-/// requirements is missing, the installation was not finished. If the copy differs from the
-/// requirements, the installed packages are out of date.
+/// A copy of the requirements, removed first and written last: if it is missing, the installation was not
+/// finished; if it differs, it is out of date.
 const STAMP: &str = "installed.txt";
 
 const HOW_PYTHON: &str =
@@ -30,20 +28,16 @@ pub struct Python {
 }
 
 impl Python {
-    /// Returns the folder that contains the installed Python packages. If a package contains an executable
-    /// program, run this program directly. The scripts in `bin` are slower because the scripts start Python.
-    /// In addition, the scripts in `bin` contain the absolute path of the checkout.
+    /// Run executables from here: the scripts in `bin` start Python, and contain the checkout's absolute
+    /// path.
     pub fn packages(&self) -> &Path {
         &self.packages
     }
 
-    /// Returns the folders that contain the scripts of the packages.
     pub fn bin(&self) -> [PathBuf; 2] {
         [self.dir.join("bin"), self.packages.join("bin")]
     }
 
-    /// Returns a command that runs `python3` with the installed packages. The installed packages
-    /// are in a virtual environment or in a plain folder.
     pub fn command(&self) -> Command {
         let own = self.dir.join("bin/python3");
         let mut python = Command::new(if own.exists() { own } else { "python3".into() });
@@ -52,15 +46,12 @@ impl Python {
     }
 }
 
-/// Creates the folder `dir` with the packages that the file `requirements` pins. The function
-/// installs the packages only if a package is missing. The argument `size` is the size of the
-/// download, which a message reports to the user.
+/// With the pinned `requirements`, unless all are there. `size` of the download is shown.
 pub fn install(dir: &Path, requirements: &Path, size: &str) -> Result<Python, Error> {
     install_for(None, dir, requirements, size)
 }
 
-/// Installs packages for the given platform, which is a name in pip's notation. If the platform is
-/// `None`, the function installs packages for this machine.
+/// In pip's notation; `None` for this machine.
 pub fn install_for(
     platform: Option<&str>,
     dir: &Path,
@@ -96,7 +87,6 @@ pub fn install_for(
     Ok(python)
 }
 
-/// Whether the folder `dir` contains the packages that the file `requirements` pins.
 pub fn is_installed(dir: &Path, requirements: &Path) -> bool {
     fs::read_to_string(requirements).is_ok_and(|pins| current(dir, &pins).is_some())
 }
@@ -107,8 +97,7 @@ fn current(dir: &Path, pins: &str) -> Option<Python> {
     (stamp == pins).then(|| find(dir)).flatten()
 }
 
-/// Returns the installed packages if the folder contains every pinned package. The function
-/// searches for the file `INSTALLER`, which pip writes after all other files of a package.
+/// If every pinned package has `INSTALLER`, which pip writes last.
 fn complete(dir: &Path, pins: &[Pin]) -> Result<Python, Error> {
     let missing = |pin: &Pin| Error::Incomplete { pin: pin.to_string(), dir: dir.to_path_buf() };
     let [first, ..] = pins else {
@@ -122,8 +111,7 @@ fn complete(dir: &Path, pins: &[Pin]) -> Result<Python, Error> {
     }
 }
 
-/// Finds the folder `lib/python3*/site-packages`. The folder `site-packages` contains the packages,
-/// with and without a virtual environment.
+/// `lib/python3*/site-packages`, with and without a virtual environment.
 fn find(dir: &Path) -> Option<Python> {
     let versions = fs::read_dir(dir.join("lib")).ok()?;
     let mut packages = versions.filter_map(|entry| Some(entry.ok()?.path().join("site-packages")));
@@ -131,14 +119,13 @@ fn find(dir: &Path) -> Option<Python> {
     Some(Python { dir: dir.to_path_buf(), packages })
 }
 
-/// Returns the folder with the packages of a finished installation.
+/// Only of a finished installation.
 pub fn find_packages(dir: &Path) -> Result<PathBuf, Error> {
     let pin = || Error::Incomplete { pin: "site-packages".into(), dir: dir.to_path_buf() };
     find(dir).map(|python| python.packages).ok_or_else(pin)
 }
 
-/// Creates a virtual environment in `dir`, installs a wheel, and returns the path of the environment's
-/// `python3`. The `python3` of the environment also finds the packages in the folder `packages`.
+/// Installs a wheel, and returns `python3`, which also finds `packages`.
 pub fn environment_with(dir: &Path, wheel: &Path, packages: &Path) -> Result<PathBuf, Error> {
     let (lock, log) = (lock(dir)?, dir.with_extension("log"));
     let pythons = pythons(dir, &env::var_os("PATH").unwrap_or_default());
@@ -154,21 +141,18 @@ pub fn environment_with(dir: &Path, wheel: &Path, packages: &Path) -> Result<Pat
     Ok(python)
 }
 
-/// How a Python installs packages into a folder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
-    /// The Python's pip installs into a new environment without pip. A copy of pip would take
-    /// seconds to install.
+    /// Into an environment without pip: a copy would take seconds to install.
     SharedPip,
-    /// The Python creates an environment with a copy of pip, which installs the packages.
+    /// In an environment with a copy of pip.
     OwnPip,
-    /// The Python's pip installs into a plain folder. pip allows that on systems that manage their
-    /// own Python, too.
+    /// Into a plain folder, also on systems that manage their own Python.
     Folder,
 }
 
 impl Way {
-    /// A Python statement that succeeds if the Python can install packages in this way.
+    /// Succeeds if the Python can install this way.
     fn needs(self) -> &'static str {
         match self {
             // Older versions of pip cannot install into another environment.
@@ -181,11 +165,9 @@ impl Way {
     }
 }
 
-/// A Python that can install packages.
 #[derive(PartialEq, Eq, Debug)]
 struct Installer {
-    /// The absolute path of the Python. The name `python3` could become the name of the Python in
-    /// the new environment, which can lack pip.
+    /// Absolute, because `python3` could become the new environment's, perhaps without pip.
     python: PathBuf,
     way: Way,
 }
@@ -249,7 +231,7 @@ impl Installer {
     }
 }
 
-/// The files `python3` in the folders of `path`, except the Python in the folder `dir`.
+/// In the folders of `path`, but not in `dir`.
 fn pythons(dir: &Path, path: &OsStr) -> Vec<PathBuf> {
     let own = dir.join("bin").canonicalize().ok();
     let folders = env::split_paths(path)
@@ -258,7 +240,6 @@ fn pythons(dir: &Path, path: &OsStr) -> Vec<PathBuf> {
     folders.map(|folder| folder.join("python3")).filter(|python| python.is_file()).collect()
 }
 
-/// The error if none of these Pythons can install packages.
 fn no_pip(pythons: &[PathBuf]) -> Error {
     let paths: Vec<String> = pythons.iter().map(|python| format!("`{}`", python.display())).collect();
     let (what, tried) = match paths.is_empty() {
@@ -278,16 +259,14 @@ fn pip_of(python: impl AsRef<OsStr>) -> Command {
     pip
 }
 
-/// Whether a Python runs a statement without an error.
 fn asks(python: &Path, statement: &str) -> bool {
     let mut python = Command::new(python);
     python.args(["-c", statement]).stdout(Stdio::null()).stderr(Stdio::null());
     python.status().is_ok_and(|status| status.success())
 }
 
-/// Runs a child process and writes its output to the file `log`. On a terminal, the function displays a
-/// spinner while the process runs. The child process inherits the lock file as its stdin. Therefore, the
-/// child process holds the lock until the child process ends, even if this program is killed.
+/// Output goes to `log`; a terminal shows a spinner. The child has the lock as its stdin, and so holds it
+/// until its end, even if this program is killed.
 pub fn run(command: &mut Command, what: &str, log: &Path, lock: &File) -> Result<(), Error> {
     let output = File::create(log).with_path("create", log)?;
     let errors = output.try_clone().with_path("open", log)?;
@@ -318,13 +297,11 @@ pub fn run(command: &mut Command, what: &str, log: &Path, lock: &File) -> Result
     Ok(())
 }
 
-/// Whether another process is installing into a folder.
 pub fn is_locked(dir: &Path) -> bool {
     File::open(dir.with_extension("lock")).is_ok_and(|lock| lock.try_lock_shared().is_err())
 }
 
-/// Locks a folder during an installation. The operating system releases the lock when all processes
-/// that hold the lock have ended.
+/// Released by the system when all holders have ended.
 pub fn lock(dir: &Path) -> Result<File, Error> {
     let path = dir.with_extension("lock");
     let parent = path.parent().unwrap_or(dir);
@@ -338,16 +315,14 @@ pub fn lock(dir: &Path) -> Result<File, Error> {
     Ok(file)
 }
 
-/// A line `NAME==VERSION` of the requirements file, which pins one package. If a line of the
-/// requirements contains a `--hash`, pip accepts only the wheel with this hash.
+/// `NAME==VERSION`; with a `--hash`, pip accepts only that wheel.
 struct Pin {
     name: String,
     version: String,
 }
 
 impl Pin {
-    /// Returns the name of the folder that contains the metadata of the installed package. In the
-    /// name of the folder, `_` replaces `-` and `.`.
+    /// `_` replaces `-` and `.`.
     fn dist_info(&self) -> String {
         format!("{}-{}.dist-info", self.name.to_lowercase().replace(['-', '.'], "_"), self.version)
     }
@@ -359,8 +334,7 @@ impl std::fmt::Display for Pin {
     }
 }
 
-/// Parses the requirements. Each line of the requirements must contain an exact version, so an
-/// installation has the same result on any day.
+/// Exact versions, so that an installation is the same on any day.
 fn parse(path: &Path, text: &str) -> Result<Vec<Pin>, Error> {
     let lines =
         text.lines().enumerate().map(|(i, line)| (i + 1, line.split('#').next().unwrap_or("").trim()));
@@ -438,8 +412,7 @@ mod tests {
         assert_eq!(fs::read_to_string(dir.join(STAMP)).unwrap(), "a-b==1\n");
     }
 
-    /// Checks which Python installs packages into `own`. Each folder of PATH contains a `python3` that
-    /// runs every statement (`true`) or no statement (`false`).
+    /// Each folder of PATH has a `python3` that runs every statement (`true`) or none (`false`).
     fn check_installer(folders: &[(&str, &str)], expected: Result<&str, &str>) {
         let temp = tempfile::tempdir().unwrap();
         let root = temp.path().canonicalize().unwrap();

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use crate::error::Error;
 
-/// A running step of a chore, with the time at which the step started.
 pub struct Step<'a> {
     name: &'a str,
     begun: Instant,
@@ -22,7 +21,6 @@ impl<'a> Step<'a> {
         Self { name, begun: Instant::now() }
     }
 
-    /// Prints the time of the step on stderr, if the step succeeded.
     pub fn end(self, status: ExitStatus) -> Result<(), Error> {
         check(status)?;
         if !status.success() {
@@ -39,20 +37,18 @@ pub fn step(name: &str, command: &mut Command) -> Result<(), Error> {
     step.end(command.status().map_err(|source| start_error(command, source))?)
 }
 
-/// Returns [`Error::Interrupted`] if a child process was interrupted.
+/// [`Error::Interrupted`] if a child was interrupted.
 pub fn check(status: ExitStatus) -> Result<(), Error> {
     const SIGINT: i32 = 2;
     let interrupted = status.signal() == Some(SIGINT) || status.code() == Some(130);
     if interrupted { Err(Error::Interrupted) } else { Ok(()) }
 }
 
-/// Runs `program --version` to check that the program can be started.
 pub fn starts(program: impl AsRef<OsStr>) -> io::Result<()> {
     let mut command = Command::new(program);
     command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().map(drop)
 }
 
-/// Creates the error for a program that did not start.
 pub fn start_error(command: &Command, source: io::Error) -> Error {
     Error::Start { program: command.get_program().to_string_lossy().into_owned(), source }
 }

@@ -20,26 +20,23 @@ use crate::programs::{self, TestProgram};
 use crate::step::{human, starts, step};
 use crate::{clients, python, vulkan};
 
-/// The test files that run a second time, for the processor in `TRACEWRIGHT_TEST_TARGET`. The
-/// listed test files check the text of modules, and whole networks. The list omits `ops_iree`,
-/// `batch`, `embedding` and `precision`, because a second run of these tests would take too long.
+/// Run a second time for the processor in `TRACEWRIGHT_TEST_TARGET`: module text, and whole networks.
+/// `ops_iree`, `batch`, `embedding` and `precision` would take too long.
 const COMPILING: &[&str] = &["lowered_iree", "token_exact"];
 
 /// Test files that run a second time only with `--long`. The listed files test every composite operation.
 const COMPILING_LONG: &[&str] = &["composites"];
 
-/// Tests that `cargo xtask test` skips for processors without kernels. Without kernels, the
-/// compiler needs a minute for each model in the skipped tests. Tests with smaller models cover the
-/// same operations as the skipped tests.
+/// Skipped for processors without kernels, where the compiler needs a minute per model. Smaller models cover
+/// the same operations.
 const SLOW_WITHOUT_KERNELS: &[&str] =
     &["the_shipped", "quantized_weights", "prompts_of_any_length", "converted_and_reported"];
 
-/// The test files that mostly call C code, which is the shim and IREE's runtime. The list omits
-/// test files whose tests kill the compiler.
+/// The shim and IREE's runtime; not tests that kill the compiler.
 const CALLING_C: &[&str] = &["call", "load", "parameters"];
 
-/// The packages in which IREE is a feature, built without IREE. The other packages and features are here so that
-/// everything else has the same features as in a build of the whole workspace, and is not built again.
+/// Packages with IREE as a feature, without it. The others keep the features of the whole workspace, so that
+/// nothing else is built again.
 const WITHOUT_IREE: [&str; 9] = [
     "--package=tracewright",
     "--package=tracewright-cli",
@@ -52,8 +49,7 @@ const WITHOUT_IREE: [&str; 9] = [
     "--features=xtask/whole",
 ];
 
-/// The command line with IREE and without any other feature. As in [`WITHOUT_IREE`], the other packages are here for
-/// their features.
+/// IREE without any other feature. As in [`WITHOUT_IREE`], the others keep features.
 const IREE_ALONE: [&str; 8] = [
     "--package=tracewright-cli",
     "--package=tracewright-irpa",
@@ -65,11 +61,9 @@ const IREE_ALONE: [&str; 8] = [
     "--examples",
 ];
 
-/// The arguments that clippy passes to its compiler.
 const LINTS: [&str; 2] = ["-D", "warnings"];
 
-/// Returns environment variables with which `cargo doc` compiles as `cargo clippy` does. Without the variables,
-/// `cargo doc` checks all crates of the workspace again.
+/// Otherwise `cargo doc` checks all crates again, which clippy has.
 fn as_linted() -> Result<[(&'static str, OsString); 2], Error> {
     let driver = Path::new(&printed_by_rustc("sysroot")?).join("bin/clippy-driver");
     // The separator of cargo-clippy.
@@ -80,10 +74,8 @@ fn as_linted() -> Result<[(&'static str, OsString); 2], Error> {
 /// Test programs whose modules run as programs of their own. The modules share a program to be linked once.
 const SHARED: [&str; 4] = ["generation", "graphs", "networks", "plugins"];
 
-/// Returns a processor with fewer features than this machine, for which the compiler generates
-/// other code than for this machine. If the processor has no bf16 instructions, weights are not
-/// packed. If the processor has no AVX2, the compiler does not fuse multiplications with additions.
-/// The function also returns the tests that should be skipped for the returned processor.
+/// Fewer features than this machine, for other code, and the tests to skip. Without bf16 instructions,
+/// weights are not packed; without AVX2, multiplications and additions are not fused.
 fn lower_level() -> Option<(&'static str, &'static [&'static str])> {
     #[cfg(target_arch = "x86_64")]
     return match () {
@@ -99,16 +91,14 @@ fn lower_level() -> Option<(&'static str, &'static [&'static str])> {
 
 /// Drivers, a model and clients, which only the tests use.
 struct Peers {
-    /// Environment variables with which programs find a Vulkan driver.
     driver: vulkan::Variables,
     has_plugin: bool,
     has_jax: bool,
-    /// The parts of the suite that do not run, each with the reason.
+    /// With the reason.
     left_out: Vec<String>,
 }
 
 impl Peers {
-    /// Installs what can be installed.
     fn install(root: &Path) -> Result<Self, Error> {
         emulated(root)?;
         let mut left_out = vec![];
@@ -127,7 +117,7 @@ impl Peers {
     }
 }
 
-/// The packages and features of most steps.
+/// Of most steps.
 const ALL: [&str; 2] = ["--workspace", "--all-features"];
 
 /// Runs the whole test suite. If `long` is set, some tests cover more configurations and longer sequences.
@@ -184,7 +174,6 @@ pub fn test(root: &Path, long: bool) -> Result<(), Error> {
     Ok(())
 }
 
-/// Checks the format, lints, checks the documentation, and builds the test programs.
 fn check_and_build(root: &Path, tools: &Tools) -> Result<Vec<TestProgram>, Error> {
     let cargo = |words: &[&str]| {
         let mut command = cargo(root, words);
@@ -208,8 +197,7 @@ fn check_and_build(root: &Path, tools: &Tools) -> Result<Vec<TestProgram>, Error
     Ok(programs.filter(|program| program.name != "plain").collect())
 }
 
-/// Returns the environment variable that lists folders of libraries, with the libraries of rustc. Tests of the code that
-/// rustc runs are linked with these libraries.
+/// The variable for libraries, with rustc's: tests of code that rustc runs link them.
 fn libraries_of_rustc(driver: &[(&'static str, PathBuf)]) -> Result<(&'static str, OsString), Error> {
     let variable = if env::consts::OS == "macos" { "DYLD_FALLBACK_LIBRARY_PATH" } else { "LD_LIBRARY_PATH" };
     let given = driver.iter().find(|(name, _)| *name == variable).map(|(_, folders)| folders.clone());
@@ -217,7 +205,7 @@ fn libraries_of_rustc(driver: &[(&'static str, PathBuf)]) -> Result<(&'static st
     Ok((variable, added(variable, libraries.into_iter().flatten())))
 }
 
-/// Returns the programs that run a second time, for an older processor.
+/// Those that run a second time.
 fn on_older_processor(programs: &[TestProgram], long: bool) -> Vec<TestProgram> {
     let Some((level, skipped)) = lower_level() else {
         eprintln!("tests for an older processor: this machine has the oldest that the tests know");
@@ -236,8 +224,7 @@ fn watched(root: &Path, programs: &[TestProgram], library: &str) -> Vec<TestProg
     calling.map(|program| program.with(("LD_PRELOAD", library), &[])).collect()
 }
 
-/// Builds IREE's runtime for AArch64, and runs the runtime in QEMU. QEMU also runs the AArch64
-/// kernels; without QEMU, tests on x86-64 only compile these kernels.
+/// IREE's runtime and kernels for AArch64 in QEMU; without it, tests on x86-64 only compile the kernels.
 fn emulated(root: &Path) -> Result<(), Error> {
     let emulator = ["qemu-aarch64", "qemu-aarch64-static"].into_iter().any(|name| starts(name).is_ok());
     if emulator {
@@ -276,8 +263,7 @@ pub fn test_fast(root: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the library of gcc's AddressSanitizer, which finds double frees and leaks. On some
-/// systems, the file `libasan.so` is a linker script and not a library.
+/// gcc's, for double frees and leaks. On some systems, `libasan.so` is a linker script.
 fn address_sanitizer() -> Option<String> {
     let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
     let output = Command::new(compiler).arg("-print-file-name=libasan.so").output().ok()?;

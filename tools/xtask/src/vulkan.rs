@@ -11,22 +11,18 @@ use errors::WithPath as _;
 use crate::error::Error;
 use crate::python::{lock, run};
 
-/// The Debian package that contains the driver. The program also installs all Debian packages that
-/// the driver's package depends on.
+/// With everything that it depends on.
 const DRIVER: &str = "mesa-vulkan-drivers";
 
 const HOW: &str = "`dnf install mesa-vulkan-drivers vulkan-loader`, `pacman -S vulkan-swrast vulkan-icd-loader` or the like";
 
-/// The name of a file that the program writes at the end of the installation. If the file is
-/// missing, the installation of the driver was not finished.
+/// Written last: without it, the installation was not finished.
 const STAMP: &str = "installed.txt";
 
-/// The environment variables with which programs find the Vulkan driver. The list is empty if the
-/// Vulkan loader of the system already finds a driver.
+/// Empty if the system's loader finds a driver.
 pub type Variables = Vec<(&'static str, PathBuf)>;
 
-/// Finds the Vulkan driver of the system. If the system has no driver, the function installs a
-/// driver into the checkout.
+/// The system's, or one installed into the checkout.
 pub fn install(root: &Path) -> Result<Variables, Error> {
     if system_has_one() {
         return Ok(Variables::new());
@@ -45,7 +41,6 @@ pub fn install(root: &Path) -> Result<Variables, Error> {
     Ok(vec![("LD_LIBRARY_PATH", libraries), ("VK_ICD_FILENAMES", dir.join("driver.json"))])
 }
 
-/// Whether the system's linker finds the Vulkan loader.
 fn system_has_one() -> bool {
     let known = Command::new("ldconfig").arg("-p").stderr(Stdio::null()).output();
     known.is_ok_and(|known| String::from_utf8_lossy(&known.stdout).contains("libvulkan.so.1"))
@@ -78,8 +73,7 @@ fn unpack(dir: &Path, held: &fs::File) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the folder of libraries in an unpacked root directory. The name of the folder of
-/// libraries contains the architecture of the machine.
+/// Its name contains the architecture.
 fn libraries(root: &Path) -> Result<PathBuf, Error> {
     let lib = root.join("usr/lib");
     let folders = fs::read_dir(&lib).with_path("read", &lib)?.flatten().map(|entry| entry.path());
@@ -92,8 +86,7 @@ fn libraries(root: &Path) -> Result<PathBuf, Error> {
     })
 }
 
-/// Returns the Debian packages that the program must install. The packages contain the driver, the
-/// Vulkan loader, and required libraries that the system does not have.
+/// Driver, loader, and libraries that the system lacks.
 fn missing_packages() -> Result<Vec<String>, Error> {
     let none = |tried: &str| Error::Missing { what: "a driver for Vulkan", tried: tried.into(), how: HOW };
     let mut ask = Command::new("apt-cache");

@@ -35,7 +35,6 @@ pub struct Arguments {
     pub build: BuildArguments,
 }
 
-/// The variant of the model that a compiled model is compared with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Against {
     Evaluator,
@@ -200,8 +199,7 @@ mod run {
         }
     }
 
-    /// Reads a file with activations that the library transformers computed. Returns an error if
-    /// the activations belong to other tokens than `tokens`.
+    /// Computed by the library transformers; fails if they belong to other tokens.
     fn activations(path: &Path, tokens: &[u32]) -> Result<Activations, Error> {
         let activations = Activations::open(path)?;
         match activations.tokens() {

@@ -72,10 +72,8 @@ mod run {
     use crate::limit::Limit;
     use crate::load::{self, SequenceFile, drafts, say_ends};
 
-    /// The default context of a chat, in tokens.
     const ROOM: usize = 4096;
 
-    /// The slash commands of a chat, and their descriptions.
     const COMMANDS: [(&str, &str); 6] = [
         ("/help", "list the commands"),
         ("/reset", "begin a new chat, with the same system message"),
@@ -162,7 +160,7 @@ mod run {
     }
 
     impl Chat<'_> {
-        /// Answers messages until the input ends or a command ends the chat.
+        /// Until the input ends or a command ends the chat.
         fn talk(&mut self, input: &mut Input) -> Result<(), Error> {
             loop {
                 self.interrupt.wait(true);
@@ -182,7 +180,6 @@ mod run {
             }
         }
 
-        /// Runs a command that begins with a slash, and returns whether the chat continues.
         fn command(&mut self, command: &str) -> Result<bool, Error> {
             let (name, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
             let rest = rest.trim();
@@ -219,14 +216,12 @@ mod run {
             Ok(true)
         }
 
-        /// Begins a new chat, with the given system message or without a system message.
         fn begin(&mut self, message: Option<String>) {
             self.conversation.messages = message.iter().map(system).collect();
             self.system = message;
         }
 
-        /// Answers a message of the user. If an error concerns only the user's message, the
-        /// function prints the error, and the chat continues without the message.
+        /// An error about the message alone is printed, and the chat continues without it.
         fn answer(&mut self, message: &str) -> Result<(), Error> {
             self.interrupt.clear();
             let Err(error) = self.generate(message) else { return self.interrupt.check() };
@@ -297,8 +292,7 @@ mod run {
     }
 
     enum Input {
-        /// A terminal with a history of typed lines. The path is the path of the history file, or
-        /// `None` if the chat saves no history.
+        /// The path is that of the history file, if any.
         Terminal(Box<DefaultEditor>, Option<PathBuf>),
         Lines(io::Stdin),
     }
@@ -318,8 +312,6 @@ mod run {
             Ok(Self::Terminal(Box::new(editor), file))
         }
 
-        /// Reads the next message of the user. If a line ends with `\`, the message continues on the next
-        /// line. Returns `None` at the end of the input.
         fn read(&mut self) -> Result<Option<String>, Error> {
             let mut message = String::new();
             loop {
@@ -377,7 +369,6 @@ mod run {
         }
     }
 
-    /// Checks the length of a message in bytes.
     fn check_message(bytes: usize) -> Result<(), Error> {
         let most = limits::PROMPT;
         match bytes as u64 > most {
@@ -389,20 +380,16 @@ mod run {
         }
     }
 
-    /// The largest number of messages in the history file.
     const REMEMBERED: usize = 1000;
 
-    /// The path of the history file. The history file is in the user's state folder. If the system
-    /// has no state folder, the history file is in the data folder. The function returns `None` if
-    /// the user has no home folder.
+    /// In the user's state folder, or else in the data folder; `None` without a home folder.
     fn history_file() -> Option<PathBuf> {
         let strategy = etcetera::choose_base_strategy().ok()?;
         let folder = strategy.state_dir().unwrap_or_else(|| strategy.data_dir());
         Some(folder.join("tracewright").join("chat-history"))
     }
 
-    /// Appends the last message to the history file, which only its owner can read. If two chats
-    /// run in parallel, the history file contains the messages of the two chats.
+    /// Only the owner can read it. Two chats in parallel both append their messages.
     fn keep(editor: &mut DefaultEditor, path: &Path) -> Result<(), Box<dyn std::error::Error>> {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
@@ -410,7 +397,6 @@ mod run {
         Ok(editor.append_history(path)?)
     }
 
-    /// The kind of a line that the user typed.
     enum Typed {
         Line(String),
         Nothing,

@@ -99,7 +99,7 @@ mod run {
         }
     }
 
-    /// The devices of one kind, or the reason why the kind has no devices.
+    /// Or the reason why there are none.
     type Found = (DeviceKind, Result<Vec<DeviceInfo>, String>);
 
     fn list(found: &[Found], cores: usize) -> Value {
@@ -131,7 +131,6 @@ mod run {
         lines.join("\n")
     }
 
-    /// The name of a device, and the element types that its programs support.
     fn summary(info: &DeviceInfo) -> String {
         let target = info.target();
         let types = ["f32", "f16", "bf16"].into_iter().filter(|element| target.lacks(element).is_none());

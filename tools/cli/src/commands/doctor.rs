@@ -32,12 +32,10 @@ mod run {
     use crate::error::Error;
     use crate::interrupt::Interrupt;
 
-    /// The result of one check of `doctor`.
     struct Finding {
         what: &'static str,
         /// A description of what the check found: a working component (`Ok`), or a problem (`Err`).
         found: Result<String, String>,
-        /// Instructions for the user to fix the problem.
         help: Option<String>,
         value: Value,
     }
@@ -82,7 +80,7 @@ mod run {
         }
     }
 
-    /// Checks the compiler, and the processor that the compiler detects.
+    /// Also the processor that the compiler detects.
     fn compiler(arguments: &Arguments, interrupt: &Interrupt) -> Result<(Finding, Option<Target>), Error> {
         let what = "compiler";
         let expected = WHEEL.split_once("==").map_or(WHEEL, |(_, version)| version);
@@ -140,7 +138,6 @@ mod run {
         }
     }
 
-    /// Checks that IREE's runtime starts.
     fn runtime() -> Finding {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let started = Runtime::new(Device::LocalTask { workers: 0 });
@@ -179,8 +176,7 @@ mod run {
         Finding { what, help: if found.is_err() { other } else { None }, found, value }
     }
 
-    /// Returns the number of free bytes on the disk of a folder. If the folder does not exist, the
-    /// function uses the nearest parent folder that exists.
+    /// Uses the nearest parent folder that exists.
     fn room(folder: &Path) -> Option<u64> {
         #[cfg(unix)]
         {
@@ -195,7 +191,6 @@ mod run {
         }
     }
 
-    /// Reports the memory of the machine, or the memory limit of its container.
     fn memory() -> Finding {
         let memory = Memory::of_machine();
         Finding {

@@ -177,10 +177,9 @@ mod run {
         Ok(opening)
     }
 
-    /// The token ids of the texts to embed.
     struct Texts {
         tokens: Vec<Vec<u32>>,
-        /// The original number of tokens of each text, or `None` if the text was not cut.
+        /// The original number of tokens, if the text was cut.
         cut_from: Vec<Option<usize>>,
     }
 
@@ -216,12 +215,10 @@ mod run {
             }
         }
 
-        /// The number of tokens in all texts.
         fn count(&self) -> usize {
             self.tokens.iter().map(Vec::len).sum()
         }
 
-        /// The number of tokens in the longest text.
         fn longest(&self) -> usize {
             self.tokens.iter().map(Vec::len).max().unwrap_or_default()
         }
@@ -237,7 +234,6 @@ mod run {
         }
     }
 
-    /// Formats an embedding as a line of numbers.
     fn line(vector: &[f32]) -> String {
         let numbers: Vec<String> = vector.iter().map(f32::to_string).collect();
         format!("{}\n", numbers.join(" "))
@@ -253,7 +249,6 @@ mod run {
         })
     }
 
-    /// Prints a summary line on stderr.
     fn summarize(embedded: &Embedded, texts: &Texts) {
         let [load, compile] = build_times(embedded.build.as_ref());
         say!(

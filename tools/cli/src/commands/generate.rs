@@ -186,8 +186,7 @@ mod run {
         }
     }
 
-    /// Returns the tokens of the prompt and the generation options. The function checks whether the
-    /// tokenizer supports the options.
+    /// Also checks whether the tokenizer supports the options.
     fn prepare(opening: &Opening, arguments: &Arguments) -> Result<(Vec<u32>, GenerateOptions), Error> {
         let prompt = prompt(opening, arguments)?;
         let options = arguments.sampling.options(&arguments.model, opening)?;
@@ -204,8 +203,7 @@ mod run {
         Ok((prompt, options))
     }
 
-    /// Prints the pieces of an answer as the model generates them, unless `quiet` is set. Ctrl-C
-    /// ends the answer after the next token.
+    /// Prints the pieces unless `quiet`. Ctrl-C ends the answer after the next token.
     pub fn stream(mut pieces: Pieces, quiet: bool, interrupt: &Interrupt) -> Result<Completion, Error> {
         while let Some(piece) = pieces.next() {
             let piece = piece?;
@@ -219,7 +217,6 @@ mod run {
         pieces.into_completion().ok_or_else(|| ModelError::Gone.into())
     }
 
-    /// The answer with its timings, as one JSON object.
     fn report(arguments: &Arguments, model: &Model, prompt: &[u32], completion: &Completion) -> Value {
         let Completion { text, generated, transfers, .. } = completion;
         let mut json = json!({
@@ -240,13 +237,12 @@ mod run {
         json
     }
 
-    /// Creates a new file at `path`. Returns an error if `path` is a file of the model in `folder`.
+    /// Fails if `path` is a file of the model in `folder`.
     fn begin(folder: &Path, path: &Path) -> Result<NewFile, Error> {
         check_output(folder, path)?;
         Ok(NewFile::begin(path, output::LOGITS)?)
     }
 
-    /// The token ids that the model continues.
     fn prompt(opening: &Opening, arguments: &Arguments) -> Result<Vec<u32>, Error> {
         let folder = &arguments.model;
         let Some(tokenizer) = opening.tokenizer() else {
@@ -280,8 +276,8 @@ mod run {
         if prompt.is_empty() { Err(GenerateError::EmptyPrompt.into()) } else { Ok(prompt) }
     }
 
-    /// Returns the bytes of a safetensors file. The file contains the logits from which each token was
-    /// chosen, and the logits after each token of the prompt.
+    /// Safetensors with the logits from which each token was chosen, and those after each token of the
+    /// prompt.
     fn logits_file(logits: &[Vec<f32>], scored: Option<&[Vec<f32>]>) -> Result<Vec<u8>, SafeTensorError> {
         let mut tensors: Vec<(&str, Vec<usize>, Vec<u8>)> = Vec::new();
         for (name, rows) in [("logits", Some(logits)), ("prompt_logits", scored)] {
@@ -296,8 +292,7 @@ mod run {
         safetensors::serialize(views, None)
     }
 
-    /// Lists the most likely tokens at each position, in the format that OpenAI and llama.cpp use for
-    /// `logprobs`.
+    /// In the format of OpenAI and llama.cpp.
     fn logprobs(logprobs: &[TokenLogprobs], tokenizer: Option<&Tokenizer>) -> Value {
         let pieces = tokenizer.map(Tokenizer::pieces).unwrap_or_default();
         let one = |Logprob { token, logprob }: &Logprob| {
@@ -333,7 +328,6 @@ mod run {
         })
     }
 
-    /// Prints a summary line on stderr.
     fn summarize(model: &Model, completion: &Completion) {
         let Completion { generated, prompt_tokens, first_token, .. } = completion;
         let [load, compile] = build_times(model.info().build.as_ref());

@@ -32,8 +32,7 @@ impl Arguments {
     }
 }
 
-/// Writes the manual page of a command, such as `tracewright-bench-decode.1`, and the pages of its
-/// subcommands. Returns the number of manual pages that the function wrote.
+/// Such as `tracewright-bench-decode.1`, and those of subcommands. Returns the number of pages.
 fn page(command: &Command, folder: &Path) -> Result<usize, Error> {
     let name = command.get_display_name().unwrap_or_else(|| command.get_name());
     let mut text = Vec::new();

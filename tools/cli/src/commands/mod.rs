@@ -44,9 +44,8 @@ pub struct Arguments {
     pub log: Option<String>,
 }
 
-/// Declares the list of commands. Each command has a help text, a name, a file and the argument
-/// with the model's path. The words `iree`, `serve` and `instruments` mark the commands that need these cargo
-/// features.
+/// Each command has a help text, a name, a file and the argument with the model's path. `iree`, `serve` and
+/// `instruments` mark commands that need these cargo features.
 macro_rules! commands {
     ($($(#[$about:meta])+ $command:ident: $file:ident($($model:tt)*) $($feature:ident)?;)+) => {
         #[derive(Subcommand)]
@@ -170,8 +169,7 @@ commands! {
     Man: man();
 }
 
-/// The command line of `tracewright`. Each flag can also be set by an environment variable:
-/// `TRACEWRIGHT_TOP_P` sets `--top-p`.
+/// Each flag can also be set by an environment variable: `TRACEWRIGHT_TOP_P` sets `--top-p`.
 pub fn command() -> clap::Command {
     with_variables(Arguments::command())
 }

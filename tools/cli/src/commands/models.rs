@@ -48,8 +48,7 @@ impl Arguments {
     }
 }
 
-/// The local path of a model. If the model is a name on the hub and is not in the cache, the function
-/// downloads the model.
+/// A name on the hub that is not in the cache is downloaded.
 pub fn resolved(model: &Path, interrupt: &Interrupt) -> Result<PathBuf, Error> {
     match console::resolved(model) {
         Err(ConsoleError::NotDownloaded { name }) => download(&name, false, interrupt),
@@ -57,8 +56,7 @@ pub fn resolved(model: &Path, interrupt: &Interrupt) -> Result<PathBuf, Error> {
     }
 }
 
-/// Downloads a model, with a progress bar. If Ctrl-C interrupts a download, the next run continues
-/// the download.
+/// The next run continues an interrupted download.
 fn download(name: &ModelName, newest: bool, interrupt: &Interrupt) -> Result<PathBuf, Error> {
     let hub = hub()?;
     let bar = progress::bytes("downloading", 0);
@@ -82,7 +80,6 @@ fn download(name: &ModelName, newest: bool, interrupt: &Interrupt) -> Result<Pat
     Ok(path??)
 }
 
-/// The format of the weights in a snapshot.
 fn format(snapshot: &CachedSnapshot) -> &'static str {
     let has = |end: &str| snapshot.files.iter().any(|file| file.ends_with(end));
     match (has(".safetensors"), has(".gguf")) {

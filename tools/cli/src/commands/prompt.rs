@@ -106,7 +106,6 @@ mod run {
         Ok(template.render(&chat)?)
     }
 
-    /// Reads the messages in a file, or from stdin.
     fn read_messages(path: &Path) -> Result<Vec<Value>, Error> {
         let text = read_text(path)?;
         tracewright::files::parse_exact(&text)

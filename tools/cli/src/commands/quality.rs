@@ -36,7 +36,6 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Returns the path and the weight format of the reference model.
     #[cfg_attr(
         not(all(feature = "iree", feature = "instruments")),
         allow(dead_code, reason = "models are compared by running them")
@@ -118,7 +117,7 @@ mod run {
         }
     }
 
-    /// Returns the formats of a model's quantized matrices. The keys of the map are patterns of weight names.
+    /// The keys are patterns of weight names.
     fn matrices(model: &Model) -> BTreeMap<String, WeightFormat> {
         let parameters = model.info().build.as_ref().map_or(&[][..], |build| &build.parameters);
         let quantized = |parameter: &Parameter| {

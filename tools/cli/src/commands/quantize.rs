@@ -139,7 +139,6 @@ mod run {
             Ok(())
         }
 
-        /// Splits a text into windows of tokens.
         fn windows(&self, files: &ModelFiles, text: &Path, length: usize) -> Result<Vec<Vec<u32>>, Error> {
             let tokenizer = Tokenizer::load(files)?
                 .ok_or_else(|| usage(format!("`{}` has no tokenizer.json", self.model.display())))?;
@@ -152,7 +151,7 @@ mod run {
         }
     }
 
-    /// Returns the formats of the quantized matrices. The keys of the map are patterns of weight names.
+    /// The keys are patterns of weight names.
     fn formats(plan: &Plan) -> Result<BTreeMap<String, WeightFormat>, Error> {
         let expanded = plan.expand(&plan.record(&plan.steps())?.trace)?;
         let footprint = Footprint::of(&expanded).map_err(PlanError::from)?;

@@ -44,7 +44,6 @@ pub struct Arguments {
     pub run: RunArguments,
 }
 
-/// The path of a model, and optionally the name that requests use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedModel {
     name: Option<String>,
@@ -116,7 +115,6 @@ mod run {
             Ok(())
         }
 
-        /// Reads the files of a model.
         fn read(&self, model: &NamedModel, invocation: &Invocation) -> Result<Opening, Error> {
             let path = resolved(&model.path, &invocation.interrupt)?;
             let program = self.isolate_templates.then(|| load::template_program(invocation)).transpose()?;
@@ -130,7 +128,7 @@ mod run {
             Ok(opening)
         }
 
-        /// A model that the server opens when a request names the model.
+        /// Opened when a request names the model.
         fn on_demand(&self, model: &NamedModel, invocation: &Invocation) -> ServedModel {
             let (arguments, named) = (self.clone(), model.clone());
             let invocation = invocation.clone();
@@ -145,7 +143,6 @@ mod run {
     }
 
     impl NamedModel {
-        /// The name that requests use for the model.
         fn name(&self) -> String {
             if let Some(name) = &self.name {
                 return name.clone();
@@ -160,8 +157,7 @@ mod run {
         }
     }
 
-    /// Returns the default options of requests. The function checks the options before the slow
-    /// compilation begins.
+    /// Checked before the slow compilation begins.
     fn prepare(opening: &Opening, arguments: &Arguments) -> Result<GenerateOptions, Error> {
         let model: &Path = &arguments.models[0].path;
         let options = arguments.sampling.options(model, opening)?;

@@ -53,7 +53,6 @@ mod run {
         }
     }
 
-    /// A text, and the ids of its tokens.
     type Tokenized = (String, Vec<u32>);
 
     /// Returns the tokens of each text, and the bytes of each token in the model's vocabulary.
@@ -77,8 +76,7 @@ mod run {
         pieces.get(id as usize).map_or(&[], Vec::as_slice)
     }
 
-    /// Prints one line for each token, and an empty line between texts. The function escapes control
-    /// characters in tokens.
+    /// One line for each token, with escaped control characters, and an empty line between texts.
     fn lines(texts: &[Tokenized], pieces: &[Vec<u8>]) -> String {
         let line = |id: &u32| {
             let bytes = piece(*id, pieces);

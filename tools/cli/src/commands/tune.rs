@@ -28,7 +28,6 @@ pub struct Arguments {
     pub compile: CompileArguments,
 }
 
-/// Parses a duration with a unit.
 fn time(text: &str) -> Result<Duration, String> {
     let time = text.parse::<SignedDuration>().ok().and_then(|time| Duration::try_from(time).ok());
     time.ok_or_else(|| "expected a time, as 90s or 5m".into())
@@ -50,7 +49,6 @@ mod run {
     use crate::build;
     use crate::error::Error;
 
-    /// The seed of the random numbers, which is the same in all runs of `tune`.
     const SEED: u64 = 0;
 
     impl Arguments {

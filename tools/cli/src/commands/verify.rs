@@ -62,7 +62,6 @@ fn compare(arguments: &Arguments, interrupt: &Interrupt) -> Result<Verified, Err
     })
 }
 
-/// Compares the data of an archive with the hashes in the archive.
 pub fn content(archive: &Archive, interrupt: &Interrupt) -> Result<Verified, ArchiveError> {
     shown(interrupt, |watch| archive.verify_content(Some(watch)))
 }
@@ -75,7 +74,6 @@ fn export(arguments: &Arguments, interrupt: &Interrupt) -> Result<Verified, Erro
     )
 }
 
-/// Runs `verify` with a progress bar.
 fn shown<T>(interrupt: &Interrupt, verify: impl FnOnce(Watch<'_>) -> T) -> T {
     let bar = progress::bytes("verifying", 0);
     let verified = verify(&mut progress::watch(&bar, interrupt));
@@ -83,7 +81,6 @@ fn shown<T>(interrupt: &Interrupt, verify: impl FnOnce(Watch<'_>) -> T) -> T {
     verified
 }
 
-/// The result of `verify` as a line of text:
 /// `the program and 15 tensors, 485520 bytes: as they were written (3.1 GB/s)`.
 fn line(arguments: &Arguments, verified: &Verified, seconds: f64) -> String {
     let Verified { entries, bytes, without_hash } = verified;
@@ -99,8 +96,7 @@ fn line(arguments: &Arguments, verified: &Verified, seconds: f64) -> String {
     line
 }
 
-/// Returns the result of `verify` as JSON. After an error, the number of verified bytes is unknown,
-/// and is null in the JSON.
+/// After an error, the number of verified bytes is unknown, and null.
 fn json(arguments: &Arguments, verified: Result<&Verified, &Error>, seconds: f64) -> Value {
     let (verified, error) = (verified.ok(), verified.err());
     let damage = |damage: &Damage| {
@@ -120,7 +116,6 @@ fn json(arguments: &Arguments, verified: Result<&Verified, &Error>, seconds: f64
     })
 }
 
-/// Returns the damaged tensors that an error lists.
 fn damaged(error: &Error) -> &[Damage] {
     match error.library().and_then(AnyCoded::find) {
         Some(ArchiveError::Content { damaged, .. }) => damaged,

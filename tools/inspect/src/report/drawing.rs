@@ -9,7 +9,7 @@ use dagre::{EdgeLabel, LayoutOptions, NodeLabel, Point, layout};
 use super::model::{FunctionGraph, NetworkReport};
 use super::sketch::{BoxEdge, NodeBox, Place, Sketch};
 
-/// The boxes and edges of one function, with their positions in pixels.
+/// Positions in pixels.
 pub(crate) struct Drawing {
     pub boxes: Vec<NodeBox>,
     pub edges: Vec<BoxEdge>,
@@ -24,8 +24,7 @@ pub(crate) struct Cluster {
     pub place: Place,
 }
 
-/// Sizes in pixels: the width of a character, the distance between lines, and the space around text
-/// and around the drawing.
+/// Pixels: the width of a character, the distance of lines, and the space around text and drawing.
 const CHARACTER: f64 = 6.7;
 pub(crate) const LINE: f64 = 16.0;
 pub(crate) const PADDING: f64 = 10.0;
@@ -33,7 +32,6 @@ const MARGIN: f64 = 12.0;
 const NARROWEST: f64 = 84.0;
 
 impl Drawing {
-    /// Computes the drawing of a function, with all positions.
     pub fn of(report: &NetworkReport, graph: &FunctionGraph) -> Self {
         let sketch = Sketch::of(report, graph);
         let fields = sketch.clusters();
@@ -92,8 +90,7 @@ fn described(boxes: &[NodeBox], edges: &[BoxEdge], fields: &BTreeSet<String>) ->
     graph
 }
 
-/// Returns the key of the cluster for a field of the network. The key of a cluster differs from the
-/// keys of all boxes.
+/// Different from the keys of all boxes.
 fn key(field: &str) -> String {
     format!("field {field}")
 }

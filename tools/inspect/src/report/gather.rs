@@ -14,12 +14,10 @@ use super::model::*;
 /// The number of source lines that the report shows before and after the line that declares a node.
 const AROUND: u32 = 3;
 
-/// A function that returns the text of a Rust file, whose name comes from a node of the trace:
-/// `models/src/llama.rs`. The function returns `None` if Tracewright cannot read the file.
+/// The text of a Rust file by the name in a node, such as `models/src/llama.rs`; `None` if unreadable.
 pub type ReadSource<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 impl NetworkReport {
-    /// Collects the data of a report about a trace of the given plan.
     pub fn new(name: &str, plan: &Plan, traced: &Trace, read: ReadSource<'_>) -> Result<Self, PlanError> {
         let staged = plan.stages(traced)?;
         let (simplified, composites) = &staged.simplified;
@@ -69,8 +67,7 @@ impl NetworkReport {
     }
 }
 
-/// Returns the graphs of all functions at a compilation stage; the argument `report` describes the
-/// simplification before the stage.
+/// `report` describes the simplification before the stage.
 fn graphs(
     trace: &Trace,
     stage: Stage,
@@ -111,8 +108,7 @@ fn graph_id(stage: Stage, function: &str) -> String {
     format!("{}/{function}", stage.name())
 }
 
-/// Returns, for each function, the prefixes of parameter keys that the calls of the function use.
-/// If several entry points use the same prefix, the list contains the prefix only once.
+/// For each function, the prefixes of parameter keys in its calls, each once.
 fn layers(trace: &Trace) -> Vec<Vec<String>> {
     let mut layers = vec![Vec::new(); trace.functions.len()];
     for caller in &trace.functions {
@@ -128,8 +124,7 @@ fn layers(trace: &Trace) -> Vec<Vec<String>> {
     layers
 }
 
-/// Returns the data that a report contains about a node. The argument `known` contains the graphs
-/// of the functions before the node's function.
+/// `known` are the graphs of earlier functions.
 fn node(function: &Function, id: NodeId, machine: &Machine, known: &[FunctionGraph]) -> NodeFacts {
     let Node { kind, types, axes, provenance } = function.node(id);
     let operands = function.operands(id);
@@ -230,8 +225,7 @@ fn named(ty: &TensorType, axes: &[tracewright::trace::AxisName]) -> TypeFacts {
     }
 }
 
-/// Adds the StableHLO statements to every function of the last compilation stage. The function
-/// finds the statements of a node by their source locations.
+/// To the last stage, by source locations.
 fn add_statements(graphs: &mut [FunctionGraph], module: &Module, trace: &Trace) {
     let mut places: HashMap<String, &Provenance> = HashMap::new();
     for function in &trace.functions {
@@ -403,8 +397,7 @@ fn rotary(trace: &Trace) -> Vec<RotaryFacts> {
     found
 }
 
-/// Returns the key prefixes of those calls that depend on a node only through operations, and not
-/// through other calls.
+/// The key prefixes of calls that depend on a node without other calls between.
 fn users(function: &Function, from: NodeId) -> Vec<String> {
     let mut reached = BTreeSet::from([from]);
     let mut layers = Vec::new();
@@ -420,7 +413,7 @@ fn users(function: &Function, from: NodeId) -> Vec<String> {
     layers
 }
 
-/// Returns the source lines that declare the nodes, and the neighbouring lines.
+/// With neighbouring lines.
 fn sources(trace: &Trace, read: ReadSource<'_>) -> BTreeMap<String, BTreeMap<u32, String>> {
     let mut lines: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
     for function in &trace.functions {

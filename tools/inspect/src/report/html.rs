@@ -14,17 +14,14 @@ const FRAME: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
 const SCRIPT: &str = include_str!("page/page.js");
 
-/// The compilation stages whose graphs the HTML page shows. The HTML page shows the last
-/// compilation stage as StableHLO.
+/// The last stage is shown as StableHLO.
 const DRAWN: [Stage; 2] = [Stage::Traced, Stage::Simplified];
 
-/// The largest number of characters of a statement that the HTML page shows. A statement that
-/// contains a constant can be much longer than this limit.
+/// Characters of a statement; one with a constant can be much longer.
 const LONGEST: usize = 360;
 
 impl NetworkReport {
-    /// Generates the report as an HTML page. If `first` is the name of a function, the HTML page
-    /// shows this function first.
+    /// Shows the function `first` first.
     pub fn html(&self, first: Option<&str>) -> String {
         let mut pictures = String::new();
         for graph in self.graphs.iter().filter(|graph| DRAWN.contains(&graph.stage)) {
@@ -48,8 +45,7 @@ impl NetworkReport {
         filled(FRAME, &parts)
     }
 
-    /// The data that the script of the HTML page reads. One list contains all strings of the
-    /// report, and the remaining data refer to each string by the string's index.
+    /// For the page's script. All strings are in one list, and referred to by index.
     fn data(&self, first: Option<&str>) -> Value {
         let mut strings = Strings::default();
         let mut functions: BTreeMap<&str, usize> = BTreeMap::new();
@@ -140,7 +136,6 @@ fn graph_data(graph: &FunctionGraph, functions: &BTreeMap<&str, usize>, strings:
     })
 }
 
-/// A list that contains each string only once.
 #[derive(Default)]
 struct Strings {
     list: Vec<String>,
@@ -158,8 +153,7 @@ impl Strings {
     }
 }
 
-/// Replaces all placeholders of a text at the same time. The function does not search for
-/// placeholders in the inserted text.
+/// All placeholders at once; the inserted text is not searched.
 fn filled(frame: &str, parts: &[(&str, String)]) -> String {
     let mut out = String::new();
     let mut rest = frame;

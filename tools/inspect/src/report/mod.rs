@@ -42,7 +42,6 @@ pub use model::{
 pub use words::spans;
 
 impl NetworkReport {
-    /// Formats the report as JSON on a single line.
     pub fn json(&self) -> String {
         match serde_json::to_string(self) {
             Ok(text) => text + "\n",

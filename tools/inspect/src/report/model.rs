@@ -5,34 +5,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use tracewright::ops::OpClass;
 
-/// Everything that Tracewright knows about a network before you run the network.
+/// Everything that is known of a network before it runs.
 ///
-/// The JSON text of a report is a graph collection for Google's Model Explorer, with additional
-/// fields. The Model Explorer reads `label` and `graphs`. For each node, the Model Explorer reads
-/// `id`, `label`, `namespace`, `incomingEdges`, `outputsMetadata`, `subgraphIds` and `attrs`. The
-/// guide `docs/guides/inspect.md` describes all fields of the JSON text.
+/// As JSON, a graph collection for Google's Model Explorer, which reads `label` and `graphs`, and of each
+/// node `id`, `label`, `namespace`, `incomingEdges`, `outputsMetadata`, `subgraphIds` and `attrs`.
+/// `docs/guides/inspect.md` describes all fields.
 #[derive(Clone, Debug, Serialize)]
 pub struct NetworkReport {
     pub label: String,
-    /// The graphs of every function at every compilation stage. The graph of a function comes
-    /// before the graphs of its callers.
+    /// Every function at every stage, called functions before their callers.
     pub graphs: Vec<FunctionGraph>,
-    /// The sizes (such as the context length) and the element type with which Tracewright recorded
-    /// the network.
     pub network: NetworkFacts,
-    /// The weights of the network, sorted by key. The list contains the weights of all repetitions
-    /// of a layer as a single item.
+    /// Sorted by key; one item for all repetitions of a layer.
     pub parameters: Vec<ParameterGroup>,
     /// The rewrite rules that matched any nodes of the trace, each with its equation.
     pub rules: Vec<RuleFacts>,
-    /// The memory that the program needs.
     pub memory: MemoryFacts,
-    /// The attention masks of each function that has a mask.
     pub masks: Vec<MaskFacts>,
     /// The frequencies of rotary embeddings; each list of frequencies occurs only once.
     pub rotary: Vec<RotaryFacts>,
-    /// The source lines that declare the nodes, together with the neighbouring lines, by file and
-    /// line number.
+    /// By file and line number, with neighbouring lines.
     pub sources: BTreeMap<String, BTreeMap<u32, String>>,
     /// The measured time of a call of an entry point, if the report contains a profile.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -42,9 +34,8 @@ pub struct NetworkReport {
 /// The measured time of a call of an entry point.
 #[derive(Clone, Debug, Serialize)]
 pub struct ProfileFacts {
-    /// The name of the model whose time was measured.
     pub model: String,
-    /// The name of the measured benchmark case: `decode` or `prefill`.
+    /// `decode` or `prefill`.
     pub case: String,
     pub entry: String,
     /// The options that were set when the network was built and measured, as words.
@@ -54,37 +45,32 @@ pub struct ProfileFacts {
     pub dispatched: f64,
     /// The total time in seconds of those dispatches that belong to no recorded node.
     pub elsewhere: f64,
-    /// The time in seconds for each field path, summed over all layers; the path with the longest
-    /// time comes first.
+    /// Seconds per field path in all layers, the longest first.
     pub paths: Vec<PathTime>,
     /// The time in seconds for each dispatched function; the function with the longest time comes first.
     pub functions: Vec<FunctionTime>,
 }
 
-/// The time of the operations that one field of the network declares.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct PathTime {
-    /// The field path, with `*` in place of the layer's number.
+    /// With `*` for the layer's number.
     pub path: String,
     /// The number of dispatches per call that compute at least some operations of the field.
     pub calls: f64,
-    /// The time in seconds of the field in all layers together.
+    /// In all layers together.
     pub seconds: f64,
 }
 
-/// The time of a function that a device executed.
 #[derive(Clone, Debug, Serialize)]
 pub struct FunctionTime {
     pub function: String,
-    /// The number of executions of the dispatched function per call.
+    /// Per call.
     pub calls: f64,
-    /// The time in seconds of all executions of the function together.
+    /// Of all executions together.
     pub seconds: f64,
-    /// The number of bytes that all executions of the function read and store; `None` if the number
-    /// is unknown.
+    /// In all executions; `None` if unknown.
     pub bytes: Option<f64>,
-    /// The number of arithmetic operations in all executions of the function; `None` if the number
-    /// is unknown.
+    /// In all executions; `None` if unknown.
     pub flops: Option<f64>,
     pub paths: BTreeSet<String>,
 }
@@ -92,25 +78,22 @@ pub struct FunctionTime {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stage {
-    /// The trace that Tracewright recorded from the declaration of the network.
     Traced,
     Simplified,
     Expanded,
 }
 
-/// The sizes and the element type with which Tracewright recorded a network.
 #[derive(Clone, Debug, Serialize)]
 pub struct NetworkFacts {
-    /// The element type of the network's weights and activations.
     pub element: String,
     pub context: usize,
     /// The number of tokens per sequence in one prefill call.
     pub chunk: usize,
     pub batch: usize,
     pub rules: String,
-    /// The number of elements of all declared weights of the network together.
+    /// Elements of all declared weights.
     pub parameters: usize,
-    /// The number of bytes of all declared weights in a checkpoint with the element type of the network.
+    /// In a checkpoint with the network's element type.
     pub parameter_bytes: usize,
     /// The memory bandwidth in bytes per second of the machine that the cost model describes.
     pub bandwidth: f64,
@@ -118,43 +101,38 @@ pub struct NetworkFacts {
     pub flops: f64,
 }
 
-/// The graph of one function of the trace at one compilation stage.
 #[derive(Clone, Debug, Serialize)]
 pub struct FunctionGraph {
-    /// The compilation stage and the name of the function: `traced/decode`.
+    /// `traced/decode`.
     pub id: String,
     pub stage: Stage,
     pub function: String,
-    /// Whether the function is an entry point, which callers of the program can call.
     pub entry: bool,
-    /// The prefix of parameter keys in the function; each call of the function replaces this prefix
-    /// by another prefix.
+    /// Starts parameter keys; each call replaces it.
     pub prefix: String,
-    /// The prefixes of parameter keys that the calls of the function use, in order. Each call of
-    /// the function is a layer of the network.
+    /// The prefixes in the calls, in order; each call is a layer.
     pub layers: Vec<String>,
-    /// The cost of one call of the function, including the cost of the functions that this function calls.
+    /// For one call, with what it calls.
     pub cost: CostFacts,
     /// How often each rewrite rule matched between the previous compilation stage and this stage.
     pub fired: BTreeMap<String, usize>,
-    /// The nodes of the function in the graph. In the list of nodes, the operands of a node come
-    /// before the node.
+    /// Operands come before their node.
     pub nodes: Vec<NodeFacts>,
     pub results: Vec<ResultFacts>,
     /// The StableHLO statements of the function; the list is empty except at the last compilation stage.
     pub statements: Vec<StatementFacts>,
 }
 
-/// The cost of a node or of a function in the roofline model of the target.
+/// In the target's roofline model.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct CostFacts {
     pub bytes: f64,
-    /// The number of multiplications, additions and elementary functions.
+    /// Multiplications, additions and elementary functions.
     pub flops: f64,
     pub seconds: f64,
 }
 
-/// The class of a node, which determines the node's colour in drawings.
+/// Determines the colour in drawings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NodeClass {
@@ -162,7 +140,7 @@ pub enum NodeClass {
     Parameter,
     /// The node is a constant, which is known when Tracewright records the network.
     Constant,
-    /// The node is a matmul with a weight, or a matmul of two activations.
+    /// With a weight, or of two activations.
     Product,
     Attention,
     /// The node is a norm, or another operation that sums along an axis.
@@ -178,27 +156,24 @@ pub enum NodeClass {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeFacts {
-    /// The number of the node among the nodes of its function.
+    /// In its function.
     pub id: String,
-    /// A label for the node with one or two words.
+    /// One or two words.
     pub label: String,
-    /// The field path of the node, with slashes between its levels; without a field path, the name
-    /// of the function.
+    /// The field path with slashes, or else the function's name.
     pub namespace: String,
     pub incoming_edges: Vec<EdgeFacts>,
-    /// The graphs of the function that the node calls.
     pub subgraph_ids: Vec<String>,
     pub attrs: Vec<AttributeFacts>,
     /// The types of the node's results, in the data format that graph viewers read.
     pub outputs_metadata: Vec<OutputFacts>,
     pub class: NodeClass,
-    /// The node as a line in the text form of a trace.
+    /// In the text form of a trace.
     pub text: String,
     pub types: Vec<TypeFacts>,
-    /// The cost of the node; if the node is a call, the cost of the called function.
+    /// For a call, of the called function.
     pub cost: CostFacts,
-    /// The time in seconds that the node takes per call of the function, from a profile. If the
-    /// function has several calls, the time is the mean over all calls.
+    /// Seconds per call of the function, from a profile; the mean over its calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured: Option<f64>,
     pub path: String,
@@ -209,14 +184,12 @@ pub struct NodeFacts {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EdgeFacts {
-    /// The id of the node that computes the operand.
     pub source_node_id: String,
     /// The index of the operand among the results of the node that computes the operand.
     pub source_node_output_id: String,
     pub target_node_input_id: String,
 }
 
-/// An attribute of a node that graph viewers show.
 #[derive(Clone, Debug, Serialize)]
 pub struct AttributeFacts {
     pub key: String,
@@ -230,12 +203,11 @@ pub struct OutputFacts {
     pub attrs: Vec<AttributeFacts>,
 }
 
-/// The type of a tensor, with the names of its axes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TypeFacts {
     pub element: String,
     pub shape: Vec<usize>,
-    /// The names of the tensor axes; the list is empty if the names are unknown.
+    /// Empty if unknown.
     pub axes: Vec<String>,
     pub bytes: usize,
 }
@@ -243,7 +215,6 @@ pub struct TypeFacts {
 #[derive(Clone, Debug, Serialize)]
 pub struct ResultFacts {
     pub name: String,
-    /// The role of the result, if the function is an entry point.
     pub role: String,
     pub node: String,
 }
@@ -259,19 +230,17 @@ pub struct StatementFacts {
 /// The weights whose keys differ only in the number of the layer.
 #[derive(Clone, Debug, Serialize)]
 pub struct ParameterGroup {
-    /// The key of the weights, with `*` in place of the layer's number.
+    /// With `*` for the layer's number.
     pub key: String,
     pub keys: Vec<String>,
-    /// The type that each weight has in the archive.
+    /// In the archive.
     #[serde(rename = "type")]
     pub ty: TypeFacts,
-    /// The storage format of the weights in the archive.
+    /// In the archive.
     pub stored: String,
-    /// The recipe that computes the weight from tensors of the checkpoint; `None` if the weight
-    /// itself is a tensor of the checkpoint.
+    /// `None` for a tensor of the checkpoint.
     pub recipe: Option<String>,
-    /// The tensors of the checkpoint that the recipe of the weight reads, with `*` in place of the
-    /// layer's number.
+    /// With `*` for the layer's number.
     pub sources: Vec<String>,
 }
 
@@ -279,26 +248,25 @@ pub struct ParameterGroup {
 pub struct RuleFacts {
     pub name: String,
     pub equation: String,
-    /// The number of matches of the rule in all functions.
     pub fired: usize,
 }
 
-/// The memory that the program needs, in bytes.
+/// In bytes.
 #[derive(Clone, Debug, Serialize)]
 pub struct MemoryFacts {
-    /// The number of bytes of the weights, by storage format.
+    /// Bytes by storage format.
     pub weights: Vec<StoredFacts>,
     /// The number of bytes of weights that the program packs into copies at load time.
     pub repacked: usize,
     /// The number of bytes of the layers' state, by the kind of state (such as keys and values).
     pub state: BTreeMap<String, usize>,
-    /// The number of bytes of the activations of a call, by entry point.
+    /// In bytes.
     pub activations: BTreeMap<String, usize>,
-    /// The number of bytes of the constant tables that the compiled module contains.
+    /// In bytes.
     pub constants: usize,
-    /// The number of bytes of memory that a running program needs.
+    /// In bytes.
     pub running: u64,
-    /// An estimate of the memory that the compiler needs, in bytes.
+    /// In bytes.
     pub compiling: usize,
 }
 
@@ -312,20 +280,16 @@ pub struct StoredFacts {
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MaskFacts {
-    /// The entry points that call the function with this attention mask.
     pub entries: Vec<String>,
     pub function: String,
-    /// The layers of the network that call the function with this attention mask.
     pub layers: Vec<String>,
     /// The conditions of the attention mask, which must all be true, in the text form of traces.
     pub terms: Vec<String>,
-    /// The number of queries per call of the function.
     pub queries: usize,
     pub keys: usize,
     pub scale: f64,
     /// The soft bound on the attention scores; `None` if the attention has no softcap.
     pub softcap: Option<f64>,
-    /// The number of query heads that share one key head.
     pub groups: usize,
 }
 
@@ -404,27 +368,24 @@ impl NodeClass {
 }
 
 impl NetworkReport {
-    /// Returns the graph of a function at a compilation stage.
     pub fn graph(&self, stage: Stage, function: &str) -> Option<&FunctionGraph> {
         self.graphs.iter().find(|graph| graph.stage == stage && graph.function == function)
     }
 
-    /// Returns the graph that a report shows first: the graph of the function that decodes single
-    /// tokens. If no function decodes single tokens, the report shows the last entry point first.
+    /// Decodes single tokens, or is the last entry point.
     pub fn shown_first(&self, stage: Stage) -> Option<&FunctionGraph> {
         let entries = || self.stage(stage).filter(|graph| graph.entry);
         entries().find(|graph| graph.function == "decode").or_else(|| entries().next_back())
     }
 
-    /// Returns the graphs of all functions at a compilation stage. The graph of a function comes
-    /// before the graphs of its callers.
+    /// Called functions before their callers.
     pub fn stage(&self, stage: Stage) -> impl DoubleEndedIterator<Item = &FunctionGraph> {
         self.graphs.iter().filter(move |graph| graph.stage == stage)
     }
 }
 
 impl FunctionGraph {
-    /// Returns the nodes that a node reads, in the order of its operands.
+    /// In the order of operands.
     pub fn operands(&self, node: &NodeFacts) -> impl Iterator<Item = &NodeFacts> {
         node.incoming_edges
             .iter()

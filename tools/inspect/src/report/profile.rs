@@ -7,13 +7,10 @@ use instruments::profile::{Profile, ProfiledDispatch, ProfiledPlace};
 use super::model::*;
 
 impl NetworkReport {
-    /// Adds the measured time of a call to the report. Call [`Profile::check`] before this
-    /// function, to verify that the profile belongs to this network.
+    /// Call [`Profile::check`] first.
     ///
-    /// A dispatch can compute operations from several lines of source code. The shares of the
-    /// profile divide the time of a dispatch among source lines. The cost model divides the time of
-    /// a source line among its nodes. If several layers call a function, each node of the function
-    /// gets the mean time over the layers.
+    /// The profile's shares divide a dispatch's time among source lines, and the cost model a line's time
+    /// among its nodes. A function that several layers call gets their mean.
     pub fn add_profile(&mut self, profile: Profile) {
         let mut elsewhere = 0.0;
         for stage in Stage::ALL {
@@ -25,8 +22,7 @@ impl NetworkReport {
         self.profile = Some(facts(profile, elsewhere));
     }
 
-    /// Sets the measured times of the nodes at a compilation stage. Returns the sum of the times,
-    /// in seconds, that the function assigned to nodes.
+    /// Returns the seconds that it assigned.
     fn place(&mut self, stage: Stage, profile: &Profile) -> f64 {
         let index = |name: &str| {
             let of = |graph: &FunctionGraph| graph.stage == stage && graph.function == name;
@@ -61,8 +57,7 @@ impl NetworkReport {
 }
 
 impl FunctionGraph {
-    /// Returns the operations that a source line declares, and the share of each operation in the
-    /// time of the source line.
+    /// The operations of a source line, and their shares of its time.
     fn computed_at(&self, place: &ProfiledPlace, dispatch: &ProfiledDispatch) -> Vec<(usize, f64)> {
         let whole = place.path_in(dispatch.layer.as_deref());
         let is_there = |node: &NodeFacts| {

@@ -10,14 +10,12 @@ use super::model::{FunctionGraph, NetworkReport, NodeClass, NodeFacts, TypeFacts
 use super::words::spans;
 
 pub(crate) struct NodeBox {
-    /// The nodes that the box represents. The name of the box is the name of the first node in the box.
+    /// The first one names the box.
     pub nodes: Vec<usize>,
     pub class: &'static str,
     pub title: String,
     pub lines: Vec<String>,
-    /// The function that the nodes of the box call.
     pub calls: Option<String>,
-    /// The levels of the field path that identify the cluster of the box.
     pub cluster: Option<String>,
     pub place: Place,
 }
@@ -34,7 +32,7 @@ pub(crate) struct Place {
 pub(crate) struct BoxEdge {
     pub from: usize,
     pub to: usize,
-    /// The index of the operand at the edge, if the node has several operands.
+    /// The operand's index, if there are several.
     pub position: Option<String>,
     pub points: Vec<[f64; 2]>,
 }
@@ -47,29 +45,29 @@ pub(crate) struct Sketch<'a> {
     graph: &'a FunctionGraph,
     pub boxes: Vec<NodeBox>,
     pub edges: Vec<BoxEdge>,
-    /// For each node, the index of the box that contains the node.
+    /// The box of each node.
     home: Vec<Option<usize>>,
     /// For each node without a box, the note that appears in the boxes of the nodes that read this node.
     notes: BTreeMap<usize, Note>,
 }
 
-/// A note in the box of a node, about an operand that has no box.
+/// About an operand that has no box.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Note {
-    /// The note contains the name of a weight and its type.
+    /// Name and type.
     Weight(String),
-    /// The note contains the number that every element of a constant has.
+    /// The number of a splat.
     Number(String),
-    /// The note contains the name of the state tensor that the node updates.
+    /// The state tensor that the node updates.
     Written(String),
     Shared(String),
-    /// The note contains the name of the state tensor that the call reads and updates.
+    /// The state tensor that the call reads and updates.
     State(String),
     Unread,
 }
 
 impl Note {
-    /// Returns the note that replaces the box of a node; `None` if the node has a box.
+    /// In place of a node's box.
     fn of(
         graph: &FunctionGraph,
         index: usize,
@@ -100,7 +98,6 @@ impl Note {
 }
 
 impl<'a> Sketch<'a> {
-    /// Computes the boxes and edges of a function.
     pub fn of(report: &'a NetworkReport, graph: &'a FunctionGraph) -> Self {
         let home = vec![None; graph.nodes.len()];
         let names = argument_names(report, graph);
@@ -144,7 +141,6 @@ impl<'a> Sketch<'a> {
         });
     }
 
-    /// Adds a result of a call to the box of the call.
     fn result(&mut self, index: usize, node: &NodeFacts) {
         let call = operand_indices(node).next().and_then(|call| self.home[call]);
         self.home[index] = call;
@@ -153,8 +149,7 @@ impl<'a> Sketch<'a> {
         }
     }
 
-    /// Adds a call to the box of the previous call, if both calls call the same function and the
-    /// second call reads the result of the first call.
+    /// Into the box of the previous call, if it calls the same function with its result.
     fn call(&mut self, index: usize, node: &NodeFacts) {
         let goes_on = operand_indices(node).find_map(|operand| {
             let home = self.home[operand]?;
@@ -198,8 +193,7 @@ impl<'a> Sketch<'a> {
         notes
     }
 
-    /// Names a box. The name of a box of layers consists of the numbers of the layers. The name of
-    /// a box with weights is the name of the weights' field.
+    /// By the numbers of its layers, or the field of its weights.
     fn name(&mut self, index: usize, has_weights: bool) {
         let shape = &mut self.boxes[index];
         let Some(&main) = shape.nodes.first() else { return };
@@ -241,13 +235,11 @@ impl<'a> Sketch<'a> {
         lines
     }
 
-    /// Returns the index of the node's operand to which the note belongs.
     fn position(&self, node: &NodeFacts, note: &Note) -> usize {
         operand_indices(node).position(|operand| self.notes.get(&operand) == Some(note)).unwrap_or_default()
     }
 
-    /// Adds the edges that end at a box. If the box has several operands, the number at each edge
-    /// is the index of the operand.
+    /// With the operand's index at each edge, if there are several.
     fn connect(&mut self, to: usize) {
         let mut incoming: Vec<(usize, usize)> = Vec::new();
         for node in self.boxes[to].nodes.iter().map(|&member| &self.graph.nodes[member]) {
@@ -262,8 +254,7 @@ impl<'a> Sketch<'a> {
         self.edges.extend(incoming.into_iter().map(edge));
     }
 
-    /// Adds boxes for the results of the function. A state tensor gets no separate box; the name of
-    /// the state is in the box of the node that updates the state.
+    /// A state tensor's name is in the box of the node that updates it.
     fn results(&mut self) {
         for result in self.graph.results.iter().filter(|result| !result.role.starts_with("state(")) {
             let Ok(node) = result.node.parse::<usize>() else { continue };
@@ -286,8 +277,7 @@ impl<'a> Sketch<'a> {
         }
     }
 
-    /// Returns the fields of the network that have several boxes but do not contain all boxes of
-    /// the drawing. The drawing shows the boxes of a field next to each other.
+    /// Fields with several boxes, but not all, which are drawn next to each other.
     pub fn clusters(&self) -> BTreeSet<String> {
         let mut sizes: BTreeMap<&String, usize> = BTreeMap::new();
         for name in self.boxes.iter().filter_map(|shape| shape.cluster.as_ref()) {
@@ -306,7 +296,6 @@ fn operand_indices(node: &NodeFacts) -> impl Iterator<Item = usize> {
     node.incoming_edges.iter().filter_map(|edge| edge.source_node_id.parse().ok())
 }
 
-/// Returns, for each node, the nodes that read the result of this node.
 fn readers(graph: &FunctionGraph) -> Vec<BTreeSet<usize>> {
     let mut readers = vec![BTreeSet::new(); graph.nodes.len()];
     for (index, node) in graph.nodes.iter().enumerate() {
@@ -354,8 +343,7 @@ fn unnumbered(name: &str) -> &str {
     name.trim_end_matches(|c: char| c.is_ascii_digit())
 }
 
-/// Returns the fields of the network whose weights a node multiplies, such as `q_proj`. A node has
-/// several fields if the simplification merged the weights of several fields.
+/// Such as `q_proj`; several if the simplification merged weights.
 fn field(graph: &FunctionGraph, node: &NodeFacts) -> Option<String> {
     let merged = graph
         .operands(node)
@@ -376,15 +364,13 @@ fn weight(node: &NodeFacts) -> String {
     node.types.first().map_or_else(|| name.to_owned(), |ty| format!("{name} {}", ty.named()))
 }
 
-/// Returns the name of a value that many nodes read. The name is `cos` for the rows of a rotary
-/// table, and otherwise the name of the operation that computes the value.
+/// `cos` for a rotary table, otherwise the operation.
 fn origin(graph: &FunctionGraph, node: &NodeFacts) -> String {
     let table = graph.operands(node).find_map(|operand| operand.label.strip_suffix(" table"));
     table.unwrap_or(&node.label).to_owned()
 }
 
-/// Returns the names that a function's arguments have in the first caller of the function, by the
-/// node of the argument.
+/// By node, as in the first caller.
 fn argument_names(report: &NetworkReport, graph: &FunctionGraph) -> BTreeMap<usize, String> {
     let mut names = BTreeMap::new();
     let calls =

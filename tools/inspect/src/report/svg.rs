@@ -6,13 +6,11 @@ use super::drawing::{Drawing, LINE, PADDING};
 use super::model::{FunctionGraph, NetworkReport};
 use super::sketch::{BoxEdge, NodeBox, Place};
 
-/// The colours and shapes of drawings, for light and dark mode. The HTML page of a report uses the
-/// same colours and shapes as the SVG drawing.
+/// For light and dark mode; shared with the HTML page.
 pub(crate) const COLOURS: &str = include_str!("page/colours.css");
 pub(crate) const SHAPES: &str = include_str!("page/graph.css");
 
 impl NetworkReport {
-    /// Draws a function as a complete SVG picture.
     pub fn svg(&self, graph: &FunctionGraph) -> String {
         let drawing = Drawing::of(self, graph);
         let style = format!("<style>{COLOURS}{SHAPES}svg {{ background: var(--paper); }}</style>");
@@ -22,7 +20,6 @@ impl NetworkReport {
     }
 }
 
-/// Draws a function as an SVG element for an HTML page.
 pub(crate) fn element(graph: &FunctionGraph, drawing: &Drawing, style: &str) -> String {
     let Drawing { width, height, .. } = drawing;
     let mut out = format!(
@@ -48,7 +45,6 @@ pub(crate) fn element(graph: &FunctionGraph, drawing: &Drawing, style: &str) -> 
     out
 }
 
-/// Returns the upper left corner of a rectangle in the drawing.
 fn corner(place: Place) -> Place {
     Place { x: place.x - (place.width / 2.0).floor(), y: place.y - (place.height / 2.0).floor(), ..place }
 }
@@ -73,8 +69,7 @@ fn draw_edge(edge: &BoxEdge, drawing: &Drawing, out: &mut String) {
     out.push_str("</g>");
 }
 
-/// Returns a smooth line from the first to the last of the given points, which bends towards the
-/// points between them.
+/// From the first to the last point, bent towards the others.
 fn curve(points: &[[f64; 2]], out: &mut String) {
     let Some(([x, y], rest)) = points.split_first() else { return };
     let _ = write!(out, "M{x} {y}");

@@ -1,7 +1,6 @@
 //! Short names of nodes, for drawings and tables with little room.
 
-/// Abbreviates a list of keys that differ only in their last number: `model.layers.0–4, 6`. The
-/// function does not change keys that do not end with a number.
+/// `model.layers.0–4, 6`. Keys that do not end with a number stay.
 pub fn spans(keys: &[String]) -> String {
     let mut found: Vec<(&str, Option<[usize; 2]>)> = Vec::new();
     for key in keys {

@@ -11,8 +11,7 @@ const TOTAL: usize = 2 << 30;
 /// The maximum size of one measurement buffer, in bytes.
 const EACH: usize = 128 << 20;
 
-/// The buffers for a measurement of the memory bandwidth. Each core has a separate buffer, and all
-/// cores read and copy their buffers in parallel.
+/// One for each core; all read and copy in parallel.
 pub struct Bandwidth {
     buffers: Vec<Vec<u64>>,
 }
@@ -21,8 +20,7 @@ pub struct Bandwidth {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Rates<T = f64> {
     pub read: T,
-    /// The rate of copying in bytes per second. The rate counts each copied byte once, although the
-    /// processor reads and writes this byte.
+    /// Bytes per second; each copied byte counts once, although it is read and written.
     pub copy: T,
 }
 
@@ -40,8 +38,7 @@ impl Bandwidth {
         self.buffers.len()
     }
 
-    /// Measures the read bandwidth, and then the copy bandwidth. To measure the copy bandwidth,
-    /// each core copies one half of a buffer over the other half.
+    /// Read, then copy: each core copies one half of its buffer over the other.
     pub fn measure(&mut self) -> Rates {
         let bytes: usize = self.buffers.iter().map(|buffer| 8 * buffer.len()).sum();
         let read = self.seconds(|buffer| {

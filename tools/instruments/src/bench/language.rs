@@ -18,7 +18,6 @@ use tracewright::footprint::Footprint;
 use tracewright::xla::{XlaBuild, XlaTools};
 use tracewright::{Expanded, LoadedNetwork, Plan};
 
-/// A language model that is loaded for measurements.
 pub struct Language {
     network: LoadedNetwork,
     /// A copy of the network on a second device that counts calls of each compiled function. The
@@ -29,15 +28,12 @@ pub struct Language {
     pub(super) recorded: Trace,
     pub(super) expanded: Expanded,
     pub(super) plan: Plan,
-    /// Contains the device that runs the network. If XLA runs the network, `placed` also contains the engine
-    /// `xla` and the mesh. The plan of the network contains all other properties of the measured variant.
+    /// The device; with XLA also the engine and the mesh. The plan has everything else.
     placed: Vec<(&'static str, String)>,
     flags: Vec<String>,
 }
 
 impl Language {
-    /// Builds and loads the network that a plan describes. The options select the compiler, the
-    /// cache and the device.
     pub fn load(
         plan: Plan,
         checkpoint: &Checkpoint,
@@ -84,8 +80,8 @@ impl Language {
         })
     }
 
-    /// Builds the network of a plan with XLA, and loads the result. The plan must be made [for
-    /// XLA](tracewright::export::xla::planned). If a mesh is given, its sharding rules partition the network.
+    /// The plan must be made [for XLA](tracewright::export::xla::planned). The mesh's rules partition the
+    /// network.
     pub fn load_in_xla(
         plan: Plan,
         checkpoint: &Checkpoint,
@@ -115,7 +111,6 @@ impl Language {
         })
     }
 
-    /// Returns the memory that the loaded network needs.
     pub fn footprint(&self) -> &Footprint {
         &self.footprint
     }
@@ -124,9 +119,7 @@ impl Language {
         self.plan.chunk
     }
 
-    /// Creates a benchmark case that measures decoding. The case reports the time of one decode
-    /// step, which computes one token for each sequence. In each run, the case first reads a prompt
-    /// of `depth` tokens, and then measures `tokens` decode steps.
+    /// Seconds per decode step, which is one token per sequence, after a prompt of `depth` tokens.
     pub fn decode(&self, depth: usize, tokens: usize) -> Result<Case<'_>, BenchError> {
         fits(self.plan.context, depth, tokens)?;
         let batch = self.plan.batch;
@@ -146,13 +139,12 @@ impl Language {
         Ok(case)
     }
 
-    /// Returns the size of the weights that one call of an entry point reads, in bytes.
+    /// Bytes of weights in one call.
     fn read_weights(&self, entry: &str) -> f64 {
         self.footprint.streamed as f64 - unread_experts(&self.expanded.trace, entry)
     }
 
-    /// Creates a benchmark case that measures the time for reading a prompt of `tokens` tokens. The
-    /// measured time includes the computation of the first new token.
+    /// Includes the computation of the first new token.
     pub fn prefill(&self, tokens: usize) -> Result<Case<'_>, BenchError> {
         fits(self.plan.context, 0, tokens)?;
         let calls = tokens.div_ceil(self.plan.chunk) as f64;
@@ -166,12 +158,8 @@ impl Language {
         Ok(self.case("prefill", sizes, work, task, 1))
     }
 
-    /// Checks whether a measured case of this model can be profiled.
-    ///
-    /// # Errors
-    /// Returns an error if the device does not count calls of each compiled function. The function
-    /// also returns an error if several entry points read the prompt, because a profile cannot
-    /// separate the times of several entry points.
+    /// Fails if the device does not count calls, or several entry points read the prompt: a profile cannot
+    /// separate their times.
     pub fn can_profile(&self, case: &Case<'_>) -> Result<(), BenchError> {
         match case.watched {
             Some(_) => self.profiled_calls(&case.label).map(drop),
@@ -179,15 +167,13 @@ impl Language {
         }
     }
 
-    /// Returns the profile of a measured case for one call of the entry point. The argument `model`
-    /// is the name of the model.
+    /// For one call of the entry point.
     pub fn profile(&self, model: &str, measured: &Measured) -> Result<Profile, BenchError> {
         let (entry, calls) = self.profiled_calls(&measured.label)?;
         self.profiled(model, entry, calls as f64, measured).ok_or(BenchError::NotWatched)
     }
 
-    /// Returns the entry point that the measured case calls. The function also returns how often
-    /// the case calls the entry point per decode step or per prompt.
+    /// The entry point, and its calls per decode step or per prompt.
     fn profiled_calls(&self, label: &Label) -> Result<(&'static str, usize), BenchError> {
         let tokens = label.variant.get("tokens").and_then(|tokens| tokens.parse::<usize>().ok());
         let chunk = self.plan.chunk;
@@ -226,13 +212,12 @@ impl Language {
         }
     }
 
-    /// Returns tokens that are distributed over the whole vocabulary.
+    /// Distributed over the whole vocabulary.
     fn prompt(&self, tokens: usize) -> Vec<u32> {
         (0..tokens).map(|i| (i * 7919 % self.plan.model.vocabulary()) as u32).collect()
     }
 }
 
-/// Checks whether `tokens` tokens after `depth` other tokens fit into a context.
 pub fn fits(context: usize, depth: usize, tokens: usize) -> Result<(), BenchError> {
     match depth.saturating_add(tokens) < context && tokens > 0 {
         true => Ok(()),
@@ -240,11 +225,8 @@ pub fn fits(context: usize, depth: usize, tokens: usize) -> Result<(), BenchErro
     }
 }
 
-/// Returns the number of calls that read a prompt of `tokens` tokens in chunks of `chunk` tokens.
-///
-/// # Errors
-/// Returns an error if the last chunk of the prompt is shorter than `chunk`, because another entry
-/// point of the module reads a shorter chunk. A profile describes only one entry point.
+/// Fails if the last chunk is shorter, because another entry point reads it, and a profile describes only
+/// one.
 pub fn whole_chunks(tokens: usize, chunk: usize) -> Result<usize, BenchError> {
     match tokens % chunk {
         0 => Ok(tokens / chunk),
@@ -313,8 +295,7 @@ impl Task {
     }
 }
 
-/// Adds counters for executed functions to a device. Returns `None` if the device does not support
-/// counters for executed functions.
+/// With counters for executed functions, if the device supports them.
 pub fn watched(device: Device) -> Option<Device> {
     match device {
         Device::LocalTask { workers } | Device::Watched { workers } => Some(Device::Watched { workers }),

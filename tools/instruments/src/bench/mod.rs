@@ -42,22 +42,18 @@ pub use single::{AttentionSizes, Matmul, Single};
 pub use spread::Distribution;
 pub use stages::Stages;
 
-/// The measurements of a benchmark. `tracewright bench --json` writes this type as JSON, and
-/// docs/reference/json.md describes the fields.
+/// `tracewright bench --json` writes it, and docs/reference/json.md describes it.
 #[derive(Clone, Debug, Serialize)]
 pub struct BenchReport {
-    /// The version of the JSON format for measurements.
     pub schema: u32,
     pub tracewright: &'static str,
     pub machine: BenchMachine,
     pub rounds: usize,
-    /// The read and copy bandwidth of the memory in bytes per second, with one thread per core. The
-    /// distribution of each bandwidth contains one measurement per round.
+    /// Bytes per second, one thread per core, one measurement per round.
     pub memory: Rates<Distribution>,
-    /// The peak memory consumption of the benchmark process in bytes, if the system reports this
-    /// number. The benchmark process keeps all measured variants in memory at the same time.
+    /// For the process, which holds all variants, if the system reports it.
     pub peak_rss_bytes: Option<u64>,
-    /// The measured variants, in the order in which the caller passed the cases.
+    /// In the order of the caller.
     pub cases: Vec<Measured>,
 }
 
@@ -78,40 +74,34 @@ pub struct BenchMachine {
     pub architecture: &'static str,
     /// The LLVM names of the processor features that the compiled code may use.
     pub features: Vec<String>,
-    /// The number of threads that the machine can run in parallel.
+    /// That can run in parallel.
     pub threads: usize,
 }
 
-/// One measured variant of a program.
 pub struct Case<'a> {
     pub label: Label,
     /// The number of bytes and of arithmetic operations in one unit of work, such as a decode step.
     pub work: Workload,
     pub run: Run<'a>,
-    /// The computation of `run` on a device that counts calls of each compiled function. The field
-    /// is `None` if no device can count calls of compiled functions.
+    /// On a device that counts calls, if there is one.
     pub watched: Option<Watched<'a>>,
 }
 
 /// The computation of a [`Case`] on a device that counts calls of each compiled function.
 pub struct Watched<'a> {
     pub runtime: &'a Runtime,
-    /// Runs the same computation as [`Case::run`].
     pub run: Run<'a>,
-    /// Runs only the preparation of the measured computation, such as reading the prompts. The
-    /// field is `None` if `run` contains no preparation.
+    /// Only the preparation of `run`, such as reading prompts, if it has any.
     pub before: Option<Run<'a>>,
-    /// The number of work units in one call of `run`.
+    /// In one call of `run`.
     pub units: usize,
     /// Contains the field paths of the operations that each dispatch of the program computes.
     paths: &'a Paths,
 }
 
-/// A function that runs a computation a few times. The function returns the average time of one
-/// computation in seconds.
+/// Runs a computation a few times, and returns the mean seconds.
 pub type Run<'a> = Box<dyn FnMut() -> Result<f64, BenchError> + 'a>;
 
-/// Identifies a measured operation and a variant of this operation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Label {
     /// The name of the measured operation, such as `decode` or `matmul`.
@@ -121,18 +111,15 @@ pub struct Label {
     pub flags: Vec<String>,
 }
 
-/// The number of bytes and of arithmetic operations in one unit of work. The benchmark reports the
-/// time per unit of work. A unit of work is a decode step, a prompt or a matmul.
+/// For one unit of work: a decode step, a prompt or a matmul.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Workload {
     pub tokens: Option<f64>,
     pub flops: Option<f64>,
-    /// The number of bytes that one unit of work, such as a decode step, reads. Usually, most of
-    /// the bytes that a unit of work reads are weights.
+    /// Mostly weights.
     pub bytes: Option<f64>,
 }
 
-/// The measurements of one [`Case`].
 #[derive(Clone, Debug, Serialize)]
 pub struct Measured {
     #[serde(flatten)]
@@ -142,18 +129,14 @@ pub struct Measured {
     pub tokens_per_s: Option<f64>,
     pub gflop_per_s: Option<f64>,
     pub gb_per_s: Option<f64>,
-    /// The rate at which the case reads bytes, divided by the memory's read bandwidth in the same
-    /// round. The field contains the median of all rounds' quotients.
+    /// The median of the rounds' rate divided by the read bandwidth.
     pub of_read_bandwidth: Option<f64>,
-    /// The time of this variant divided by the time of the first variant in the same round. The
-    /// field contains the median of all rounds' quotients.
+    /// The median of the rounds' time divided by the first variant's.
     pub ratio_to_first: f64,
-    /// The compiled functions that the device executes in one unit of work, such as a decode step.
-    /// The first function in the list is the slowest function.
+    /// In one unit of work, the slowest first.
     pub dispatches: Vec<Dispatch>,
 }
 
-/// A compiled function that the device executed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Dispatch {
     pub name: String,
@@ -161,18 +144,15 @@ pub struct Dispatch {
     pub calls: f64,
     /// The total time of all executions of the function per unit of work, such as a decode step, in seconds.
     pub seconds: f64,
-    /// The field paths of the operations that the compiled function computes. The list is empty if
-    /// the module contains no field paths.
+    /// Empty if the module contains none.
     pub paths: Vec<String>,
 }
 
 /// The reason why a case cannot be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
-    /// The network of the plan cannot be recorded or lowered.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The network cannot be built or loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
     /// XLA cannot build or load the network.
@@ -181,10 +161,8 @@ pub enum BenchError {
     /// Random weights for the measured network cannot be written.
     #[error(transparent)]
     Random(#[from] RandomError),
-    /// A call of the network failed.
     #[error(transparent)]
     Generate(#[from] generate::GenerateError),
-    /// A checkpoint or an archive is damaged.
     #[error(transparent)]
     Archive(#[from] irpa::ArchiveError),
     /// A file or folder cannot be read, written or created.
@@ -215,25 +193,21 @@ pub enum BenchError {
         "profiles are available only for the CPU, because other devices do not report the time of each dispatch"
     )]
     NotWatched,
-    /// The callback that observes the rounds stopped the measurement.
     #[error("the benchmark was stopped on request")]
     Stopped,
 }
 
-/// Converts an error of the runtime to an error about loading a program.
 impl From<runtime::RuntimeError> for BenchError {
     fn from(error: runtime::RuntimeError) -> Self {
         Self::Load(error.into())
     }
 }
 
-/// A callback that receives the number of each round. The callback can stop the measurement. Round
-/// 0 is a warm-up, which the benchmark excludes from the measurements.
+/// Receives each round's number, and can stop. Round 0 is a warm-up.
 pub type WatchRounds<'a> = &'a mut dyn FnMut(usize) -> ControlFlow<()>;
 
-/// Measures all cases in alternation. The measurements exclude the first round, because the first
-/// round includes the time of page faults and cache misses. After the last round, each case runs
-/// again on a device that counts calls of each compiled function, if the case has such a device.
+/// In alternation, without the first round (page faults, cache misses). Each case runs once more at the end
+/// on a device that counts calls, if it has one.
 pub fn measure(
     mut cases: Vec<Case<'_>>,
     rounds: usize,
@@ -293,8 +267,7 @@ pub fn measure(
     })
 }
 
-/// Returns the compiled functions that a device executes in one unit of work, such as a decode
-/// step. The first function in the list is the slowest function.
+/// In one unit of work, the slowest first.
 fn dispatches(watched: Watched<'_>) -> Result<Vec<Dispatch>, BenchError> {
     let Watched { runtime, mut run, before, units, paths } = watched;
     // The first run causes page faults, so the function does not count it. The run also processes the tokens
@@ -323,8 +296,7 @@ fn dispatches(watched: Watched<'_>) -> Result<Vec<Dispatch>, BenchError> {
     Ok(dispatches)
 }
 
-/// Returns the compiled functions that a device executes during a run. For each function name, the
-/// map contains the number of executions and the total time.
+/// Executions and total time by name.
 fn executed(runtime: &Runtime, run: &mut Run<'_>) -> Result<BTreeMap<String, (u64, Duration)>, BenchError> {
     let before = runtime.executed()?;
     run()?;
@@ -344,8 +316,7 @@ fn flops(trace: &Trace, entry: &str, target: &Target) -> f64 {
     })
 }
 
-/// Returns the size of the experts that the tokens in one call of an entry point cannot choose, in
-/// bytes. The call does not read these experts.
+/// Bytes of experts that the tokens of one call cannot choose.
 fn unread_experts(trace: &Trace, entry: &str) -> f64 {
     total(trace, entry, |op, operands, ty| match op {
         Op::PackedExperts(op) => operands[1].bytes() as f64 * (1.0 - op.share(ty)),
@@ -353,8 +324,7 @@ fn unread_experts(trace: &Trace, entry: &str) -> f64 {
     })
 }
 
-/// Adds a number for each operation in one call of an entry point. The arguments of `of` are an
-/// operation, the types of its operands, and the type of its result.
+/// Over the operations of one call; `of` gets operation, operand types and result type.
 fn total(trace: &Trace, entry: &str, of: impl Fn(&Op, &[&TensorType], &TensorType) -> f64) -> f64 {
     let mut found: Vec<f64> = Vec::with_capacity(trace.functions.len());
     for function in &trace.functions {

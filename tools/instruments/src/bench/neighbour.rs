@@ -7,8 +7,7 @@ use std::thread::{self, JoinHandle};
 
 use super::{BenchError, Case};
 
-/// A thread that keeps one core busy until this value is dropped. The operating system runs the
-/// thread only on the busy core.
+/// Keeps one core busy until dropped; it runs only there.
 struct Neighbour {
     leaves: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -41,8 +40,7 @@ impl Drop for Neighbour {
 }
 
 impl<'a> Case<'a> {
-    /// Returns a case that measures the computation of `self` while another thread keeps one core
-    /// busy. The returned case has no second device that counts calls of each compiled function.
+    /// While a thread keeps one core busy; without a device that counts calls.
     pub fn beside_a_neighbour(self) -> Case<'a> {
         let Self { mut label, work, mut run, .. } = self;
         label.variant.insert("neighbour", "busy".to_owned());

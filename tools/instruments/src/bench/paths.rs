@@ -9,13 +9,12 @@ use runtime::{CompileOptions, Compiler};
 
 use tracewright::build::{LoadError, compile};
 
-/// Contains the source locations of a compiled module's dispatches, and the order in which each
-/// entry point executes dispatches.
+/// Source locations of dispatches, and their order in each entry point.
 #[derive(Debug, Default)]
 pub(super) struct Paths {
     /// Maps the name of each dispatched function to the source locations of the function's operations.
     pub places: BTreeMap<String, BTreeSet<Declared>>,
-    /// Maps each entry point to its dispatches, in the order of execution.
+    /// In the order of execution.
     pub order: BTreeMap<String, Vec<Dispatched>>,
 }
 
@@ -30,17 +29,13 @@ pub(super) struct Declared {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Dispatched {
     pub name: String,
-    /// The field path of a call that the compiler inlined, such as `model.layers.3`. The dispatch
-    /// contains operations of the function that the inlined call invokes.
+    /// The inlined call whose operations these are, such as `model.layers.3`.
     pub within: Option<String>,
-    /// The source locations of the dispatch. If the dispatch executes a kernel, the set contains
-    /// the location of the kernel call. If the dispatch executes a function that the compiler
-    /// generated, the set of source locations is empty.
+    /// For a kernel, its call; empty for functions that the compiler generated.
     places: BTreeSet<Declared>,
 }
 
-/// Flags for iree-compile. With these compiler flags, the compiler stops after fusing operations
-/// into dispatches, and prints the source location of each operation.
+/// Stop after fusing operations into dispatches, and print their source locations.
 const FLAGS: [&str; 6] = [
     "--compile-to=flow",
     "--mlir-disable-threading",
@@ -50,8 +45,7 @@ const FLAGS: [&str; 6] = [
     "--mlir-elide-elementsattrs-if-larger=16",
 ];
 
-/// Returns the field paths of the dispatches in a compiled module. Pass the same options as for the
-/// compilation of the module, because the function `paths` runs the first half of the compilation again.
+/// Runs the first half of the compilation again, so pass the same options.
 pub(super) fn paths(
     module: &Module,
     compiler: &Compiler,
@@ -64,14 +58,12 @@ pub(super) fn paths(
 }
 
 impl Paths {
-    /// Returns the field paths of the operations that a function computes.
     pub fn of(&self, function: &str) -> Vec<String> {
         let paths: BTreeSet<&String> =
             self.places.get(function).into_iter().flatten().map(|at| &at.path).collect();
         paths.into_iter().cloned().collect()
     }
 
-    /// Returns the source locations of the operations that a dispatch computes.
     pub fn at(&self, dispatched: &Dispatched) -> BTreeSet<Declared> {
         match dispatched.places.is_empty() {
             true => self.places.get(&dispatched.name).cloned().unwrap_or_default(),
@@ -128,18 +120,17 @@ enum Location<'a> {
     Alias(&'a str),
     /// A Rust file and a line in this file, such as `"models/src/llama.rs":7:0`.
     File(&'a str, u32),
-    /// A location with a name, such as `"path"(#loc3)`.
+    /// Such as `"path"(#loc3)`.
     Name(&'a str, Box<Self>),
-    /// A location such as `callsite(#loc1 at #loc2)`. The first location belongs to an inlined
-    /// operation, and the second location belongs to the call of the inlined function.
+    /// `callsite(#loc1 at #loc2)`: the inlined operation and its call.
     CallSite(Box<[Self; 2]>),
-    /// A list of fused locations, such as `fused[#loc4, #loc5]`.
+    /// `fused[#loc4, #loc5]`.
     Fused(Vec<Self>),
     Unknown,
 }
 
 impl<'a> Location<'a> {
-    /// Parses the source location at the beginning of a text, and returns the remaining text.
+    /// Returns the remaining text, too.
     fn read(text: &'a str) -> (Self, &'a str) {
         if let Some(number) = text.strip_prefix("#loc") {
             let rest = number.trim_start_matches(|c: char| c.is_ascii_digit());
@@ -177,8 +168,7 @@ impl<'a> Location<'a> {
         (Self::Unknown, text.trim_start_matches(|c: char| c.is_alphanumeric()))
     }
 
-    /// Calls `visit` for each named location. If the location belongs to an inlined operation, the
-    /// function passes the name of the inlined call to `visit` too.
+    /// Each named location, with the inlined call that it belongs to.
     fn visit(
         &self,
         aliases: &BTreeMap<&str, &str>,
@@ -207,7 +197,6 @@ impl<'a> Location<'a> {
         }
     }
 
-    /// Returns the file name and the line number that a source location contains, if any.
     fn file(&self, aliases: &BTreeMap<&str, &str>) -> Option<(String, u32)> {
         match self {
             Self::File(file, line) => Some(((*file).to_owned(), *line)),
@@ -217,8 +206,7 @@ impl<'a> Location<'a> {
     }
 }
 
-/// Converts the name of a location to a field path. In the name of a location, `/` separates
-/// fields; in a field path, `.` separates fields.
+/// `/` becomes `.`.
 fn field(name: &str) -> String {
     name.replace('/', ".")
 }

@@ -11,7 +11,7 @@ const ROW: i32 = 26;
 const TITLE: i32 = 34;
 /// The horizontal position at which the bars start, in pixels.
 const LEFT: i32 = 330;
-/// The length of the longest bar, in pixels.
+/// In pixels.
 const LONGEST: f64 = 420.0;
 
 pub(super) fn svg(report: &BenchReport) -> String {

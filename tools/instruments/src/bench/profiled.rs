@@ -13,8 +13,7 @@ use super::{Language, Measured};
 use crate::profile::{Profile, ProfiledDispatch, ProfiledPlace};
 
 impl Language {
-    /// Returns the profile of one call of an entry point. The argument `model` is the name of the model. The
-    /// function returns `None` if the model has no device that counts calls of each compiled function.
+    /// `None` if no device of the model counts calls.
     pub(super) fn profiled(
         &self,
         model: &str,
@@ -95,9 +94,7 @@ impl Language {
 
 /// Contains the estimated costs of an entry point's operations, by source location.
 struct Costs {
-    /// The list contains one map for each function of the trace. The map gives the total cost of
-    /// the operations at each source location, and the name and the cost of the most expensive
-    /// operation at this location.
+    /// For each function and source location: the total cost, and the most expensive operation with its cost.
     functions: Vec<BTreeMap<Declared, (Cost, String, f64)>>,
     entry: usize,
     /// Maps the prefix of a layer's parameter keys to the index of the function that computes the layer.
@@ -118,8 +115,7 @@ impl Costs {
         Self { functions, entry, layers: calls.collect() }
     }
 
-    /// Returns the total cost of all operations at a source location, and the name of the most
-    /// expensive operation at this location.
+    /// The total cost there, and the most expensive operation.
     fn at(&self, layer: Option<&str>, at: &Declared) -> Option<(Cost, &str)> {
         let layer = layer.and_then(|layer| self.layers.get(layer));
         let functions = layer.into_iter().chain([&self.entry]).filter_map(|&index| self.functions.get(index));

@@ -22,53 +22,46 @@ use tracewright::build::{BuildTools, LoadError, ProgramOptions, compile, compile
 use tracewright::random::write_random;
 use tracewright::{Expanded, PlanError};
 
-/// The number of times that one run of a benchmark calls the operation.
+/// Calls of the operation per run.
 const CALLS: usize = 8;
 
 const ENTRY: &str = "run";
 
-/// The sizes of the matrices in a matmul. The input has the shape `[m, k]`, the weight `[n, k]` and
-/// the result `[m, n]`.
+/// Input `[m, k]`, weight `[n, k]`, result `[m, n]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Matmul {
     pub m: usize,
     pub n: usize,
     pub k: usize,
-    /// The element type in which the operation computes.
     pub element: ElementType,
 }
 
-/// The sizes of the tensors in causal attention without a sliding window. The queries have the shape `[heads,
-/// groups, queries, features]`. The keys and the values have the shape `[heads, context, features]`.
+/// Causal, without a window: queries `[heads, groups, queries, features]`, keys and values `[heads, context,
+/// features]`.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionSizes {
     pub queries: usize,
     pub heads: usize,
-    /// The number of query heads that share one key head.
+    /// Query heads per key head.
     pub groups: usize,
     pub features: usize,
-    /// The number of positions in the KV cache.
     pub context: usize,
     pub depth: usize,
-    /// The element type in which the operation computes.
     pub element: ElementType,
 }
 
-/// A compiled operation that is ready for measurements.
 pub struct Single {
     loaded: (Runtime, VmFunction),
     /// A copy of the operation on a second device that counts calls of each compiled function.
     watched: Option<((Runtime, VmFunction), Paths)>,
-    /// The arguments for calling the operation. An argument is either a tensor with its bytes, or
-    /// an integer that stays in the memory of the host.
+    /// A tensor with its bytes, or an integer in the host's memory.
     arguments: Vec<Result<(TensorType, Vec<u8>), i32>>,
     label: Label,
     work: Workload,
 }
 
 impl Matmul {
-    /// Builds and loads a program that computes the matmul. The options select the storage format
-    /// of the weight.
+    /// The options select the storage format of the weight.
     pub fn load(self, seed: u64, options: ProgramOptions<'_>) -> Result<Single, BenchError> {
         let Self { m, n, k, element } = self;
         let weight = Parameter::new("layers.0.weight", TensorType::new(element, [n, k]));
@@ -86,7 +79,6 @@ impl Matmul {
 }
 
 impl AttentionSizes {
-    /// Builds and loads a program that computes the attention operation.
     pub fn load(self, seed: u64, options: ProgramOptions<'_>) -> Result<Single, BenchError> {
         let Self { queries, heads, groups, features, context, depth, element } = self;
         let q = TensorType::new(element, [1, heads, groups, queries, features]);
@@ -132,7 +124,6 @@ fn recorded(
     Ok(Trace { functions: vec![function], entries: vec![FunctionId(0)] })
 }
 
-/// Creates a trace with one entry point and one result.
 pub(crate) fn entry(
     function: &str,
     path: &str,
@@ -229,8 +220,7 @@ impl Single {
         })
     }
 
-    /// Creates the case that measures the time of one call of the operation. The function uploads
-    /// the arguments before the measurement begins.
+    /// Uploads the arguments before the measurement begins.
     pub fn case(&self) -> Case<'_> {
         let watched = self.watched.as_ref().map(|(called, paths)| {
             let (runtime, _) = called;

@@ -2,22 +2,20 @@
 
 use serde::Serialize;
 
-/// The distribution of repeated measurements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Distribution {
     pub min: f64,
-    /// The lower quartile: a quarter of the measurements are at most this value.
+    /// A quarter of the measurements are at most this.
     pub lower_quartile: f64,
-    /// The median: half of the measurements are at most this value.
+    /// Half of the measurements are at most this.
     pub median: f64,
-    /// The upper quartile: three quarters of the measurements are at most this value.
+    /// Three quarters of the measurements are at most this.
     pub upper_quartile: f64,
     pub max: f64,
 }
 
 impl Distribution {
-    /// Computes the distribution of measurements. If `samples` is empty, all fields of the returned
-    /// distribution are zero.
+    /// All zero if there are none.
     pub fn of(samples: &[f64]) -> Self {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -39,8 +37,7 @@ impl Distribution {
     }
 }
 
-/// Calls the function `of` with each pair of measurements from the same round, and returns the
-/// median of the results.
+/// The median of `of` over pairs from the same round.
 pub(super) fn ratio(a: &[f64], b: &[f64], of: impl Fn(f64, f64) -> f64) -> f64 {
     Distribution::of(&a.iter().zip(b).map(|(a, b)| of(*a, *b)).collect::<Vec<_>>()).median
 }

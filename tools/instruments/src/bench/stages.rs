@@ -30,9 +30,7 @@ impl Stages {
         Ok(Self { plan, recorded, expanded, lowered })
     }
 
-    /// Returns three benchmark cases, which measure the stages before compilation. The first benchmark case
-    /// records the network. The second benchmark case simplifies the trace, and expands composite operations
-    /// to primitive operations. The third benchmark case emits the text of the MLIR module.
+    /// The stages before compilation: record, then simplify and expand, then write the module's text.
     pub fn trace(&self) -> [Case<'_>; 3] {
         [
             self.case("record", Workload::default(), || {
@@ -51,8 +49,7 @@ impl Stages {
         ]
     }
 
-    /// Creates a benchmark case that compiles the entry points for text generation. The compiler's
-    /// cache is empty before each compilation.
+    /// With an empty cache.
     pub fn compile<'a>(&'a self, compiler: &'a Compiler) -> Case<'a> {
         self.case("compile", Workload::default(), move || {
             let cache = Scratch::new_in(&std::env::temp_dir())?;
@@ -63,8 +60,7 @@ impl Stages {
         })
     }
 
-    /// Creates a benchmark case that writes the archive into `folder`. The case reports the number
-    /// of bytes that `bake` writes per second.
+    /// Reports bytes per second.
     pub fn bake<'a>(&'a self, checkpoint: &'a Checkpoint, folder: &'a Path) -> Case<'a> {
         let bytes: usize = self.lowered.module.parameters.iter().map(|p| p.ty.bytes()).sum();
         self.case("bake", Workload { bytes: Some(bytes as f64), ..Workload::default() }, move || {

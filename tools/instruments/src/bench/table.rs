@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{BenchReport, Measured};
 
-/// The number of compiled functions in the table of the slowest functions.
+/// In the table of the slowest functions.
 const NAMED: usize = 5;
 
 /// Formats only those settings in which the variants of the same operation differ.

@@ -13,30 +13,23 @@ use super::difference::share;
 use super::region::Region;
 use super::{BisectError, Bisected, ComparedNode, Difference, Finding, Form, NamedNode, TokenCall, place};
 
-/// Contains the inputs and outputs of all modules that a reference program, such as Hugging Face
-/// transformers, computed. The path of a module, such as `model.layers.0.mlp`, is the key of the
-/// module's output.
+/// Inputs and outputs of all modules in a reference program, such as Hugging Face transformers.
 ///
-/// The script `tests/oracle/activations.py` writes the file of activations. For the module with the
-/// path `PATH`, the key `PATH` contains the output of the module, and the key `PATH:input` contains
-/// the input of the module. The key `tokens` contains the tokens that the reference program read.
+/// `tests/oracle/activations.py` writes the file: `model.layers.0.mlp` is a module's output,
+/// `model.layers.0.mlp:input` its input, and `tokens` what was read.
 pub struct Activations {
     file: Checkpoint,
 }
 
-/// The allowed difference between Tracewright's values and the reference program's activations,
-/// relative to the largest magnitude of an activation. Tracewright and the reference program add
-/// numbers in different orders, so their sums have different rounding errors.
+/// Relative to the largest activation: the programs add in different orders, and so round differently.
 const APART: f64 = 3e-5;
 const APART_NARROW: f64 = 16.0;
 
 impl Activations {
-    /// Opens the file of activations.
     pub fn open(path: &Path) -> Result<Self, ArchiveError> {
         Ok(Self { file: Checkpoint::open(path)? })
     }
 
-    /// Returns the tokens that the reference program read.
     pub fn tokens(&self) -> Option<Vec<u32>> {
         let tokens = self.value("tokens").filter(|value| value.ty.element == ElementType::I32)?;
         tokens.data.into_iter().map(|token| u32::try_from(token as i64).ok()).collect()
@@ -46,16 +39,14 @@ impl Activations {
         Some(Value::from_bytes(self.file.ty(key).ok()?, self.file.data(key).ok()?))
     }
 
-    /// Returns the activation with the given key, reshaped to the shape of `ty`. The reshape is necessary
-    /// because the reference program can merge several axes of an activation into one axis.
+    /// In the shape of `ty`, because the reference can merge axes.
     fn shaped(&self, key: &str, ty: &TensorType) -> Option<Value> {
         let value = self.value(key)?;
         (value.data.len() == ty.count()).then(|| Value { ty: ty.clone(), data: value.data })
     }
 
-    /// Runs an entry point that computes the logits of all tokens. The function then compares the
-    /// values of all nodes with the activations that the reference program computed. Tracewright
-    /// and the reference program must compute in the element type `element`.
+    /// Runs an entry point that computes the logits of all tokens, and compares all nodes. Both must compute
+    /// in `element`.
     pub fn compare(
         &self,
         form: &dyn Form,
@@ -103,8 +94,7 @@ impl Activations {
         Ok(Known { region, values, points })
     }
 
-    /// Finds the first node whose value differs from the reference program's activation. To test a single
-    /// layer, the function runs the layer with the input that the reference program computed.
+    /// The first node that differs. A single layer runs with the reference's input.
     fn deepest(
         &self,
         form: &dyn Form,
@@ -154,8 +144,7 @@ fn apart(computed: ElementType, element: ElementType) -> Bound {
     share(if computed == ElementType::F32 { APART } else { narrow }, element)
 }
 
-/// Contains the values of the nodes in a function, and the list of nodes for which the reference
-/// program computed activations.
+/// Values of nodes, and which of them the reference has.
 struct Known<'r> {
     region: &'r Region,
     values: BTreeMap<NodeId, Value>,
@@ -167,8 +156,7 @@ struct Point {
     difference: Difference,
 }
 
-/// Returns the nodes of a function for which a reference program can have activations. The list contains the
-/// inputs and outputs of each module that reads weights, and the outputs of each layer.
+/// Inputs and outputs of modules that read weights, and outputs of layers.
 fn points_of(function: &Function, nodes: &[NodeId]) -> Vec<(NodeId, String)> {
     let path = |id: NodeId| function.node(id).provenance.path.to_string();
     let is_weight = |id: &NodeId| matches!(function.node(*id).kind, NodeKind::Parameter(_));
@@ -202,9 +190,7 @@ impl Known<'_> {
         function.operands(id).into_iter().map(value).collect()
     }
 
-    /// Creates the report about a node whose value differs from the reference program's activation.
-    /// The report contains the operation that computed the value, and all operations after the last
-    /// node whose value agrees with the reference program.
+    /// The operation of the differing node, and all since the last one that agrees.
     fn finding(&self, index: usize) -> Finding {
         let function = self.region.function();
         let known = |id: NodeId| {

@@ -18,52 +18,45 @@ use super::{
     TokenCall, Tolerance, XlaForm,
 };
 
-/// The allowed relative difference of a matmul that rounds its activations to 8-bit integers. A
-/// small rounding error before the matmul can change an 8-bit integer by 1.
+/// Relative, for matmuls of 8-bit activations: a small error before can change an integer by 1.
 const ROUNDED_ACTIVATIONS: f64 = 0.06;
 
-/// The baseline with which `bisect` compares a compiled network.
+/// Compared with a compiled network.
 pub enum Baseline<'a> {
     Evaluator,
     /// The tested network, compiled without the simplifier.
     Unsimplified,
     /// The tested network, compiled without Tracewright's kernels.
     NoKernels,
-    /// The tested network with weights that are not quantized.
+    /// Without quantization.
     Dense,
     Activations(&'a Activations),
 }
 
-/// A network that is compiled and compared with a baseline.
 pub struct CompiledNetwork<'a> {
     pub plan: &'a Plan,
-    /// The recorded trace of the network.
     pub trace: &'a Trace,
-    /// The checkpoint of the network. The tensors of the checkpoint have the names that the network declares.
+    /// Under the names that the network declares.
     pub checkpoint: &'a Checkpoint,
-    /// The weights that the evaluator reads.
+    /// For the evaluator.
     pub values: &'a CheckpointValues<'a>,
     pub engine: BisectEngine<'a>,
 }
 
-/// The engine that compiles and runs a network.
 #[derive(Clone, Copy)]
 pub enum BisectEngine<'a> {
     Iree {
-        /// The compiler, and the cache for compiled modules.
+        /// With the cache for modules.
         tools: (&'a Compiler, &'a Path),
         runtime: &'a Runtime,
-        /// The target for which the compiler generates code.
         target: &'a Target,
     },
-    /// The engine XLA, which compiles for the target of the plan. If `mesh` is set, its rules
-    /// partition the network over the plugin's devices.
+    /// For the plan's target; the mesh's rules partition the network.
     Xla { plugin: &'a XlaPlugin, device: Option<DeviceName>, mesh: Option<&'a MeshRules> },
 }
 
 impl CompiledNetwork<'_> {
-    /// Calls the network and the baseline with the same tokens, and compares the values that each
-    /// call computes.
+    /// Calls both with the same tokens.
     pub fn compare(
         &self,
         baseline: &Baseline<'_>,

@@ -6,35 +6,30 @@ use ops::{Bound, ElementType, Op, Value, WeightUse};
 use serde::Serialize;
 use trace::{Node, NodeKind};
 
-/// The allowed difference in the result of a layer, as a multiple of one unit in the last place
-/// (ulp) of the largest number. The results of a layer may differ more than the result of an
-/// operation, because a layer consists of many operations.
+/// In ulps of the largest number. Layers may differ more than operations, of which they consist.
 const LAYER: f64 = 64.0;
 const NARROW_LAYER: f64 = 16.0;
 
-/// A safety factor for roundings that a compiler omits. The difference that omitted roundings cause
-/// is estimated from one random sample. The allowed difference is the safety factor times the
-/// estimated difference.
+/// For roundings that a compiler omits: their effect is estimated from one random sample, and allowed this
+/// many times.
 const SAMPLE: f64 = 4.0;
 
 /// Describes the difference between the values that two variants of a network compute for a node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Difference {
-    /// The index of the element with the largest difference.
+    /// Of the largest difference.
     pub at: Vec<usize>,
     pub subject: f64,
     pub reference: f64,
-    /// The largest difference between elements with the same index, divided by the largest
-    /// magnitude in the reference tensor.
+    /// The largest difference, divided by the largest magnitude of the reference.
     pub relative: f64,
-    /// The number of elements whose difference exceeds the allowed difference.
+    /// Elements beyond the allowed difference.
     pub beyond: usize,
     pub count: usize,
 }
 
 impl Difference {
-    /// Compares two tensors. The argument `allowed` contains the allowed difference for each
-    /// element of the tensors.
+    /// `allowed` for each element.
     pub(super) fn of(subject: &Value, reference: &Value, allowed: Vec<f64>) -> Self {
         let pairs = || subject.data.iter().zip(&reference.data).map(|(&s, &r)| distance(s, r));
         let (largest, by) = pairs().enumerate().fold(
@@ -56,8 +51,7 @@ impl Difference {
     }
 }
 
-/// Returns the distance between two numbers. The distance between two NaNs, or between two equal
-/// infinities, is 0.
+/// 0 for two NaNs or equal infinities.
 pub(super) fn distance(a: f64, b: f64) -> f64 {
     match a == b || a.is_nan() && b.is_nan() {
         true => 0.0,
@@ -79,26 +73,20 @@ fn index(shape: &[usize], mut place: usize) -> Vec<usize> {
 /// Determines the differences that may occur between two correct variants of a network.
 #[derive(Clone, Copy, Debug)]
 pub struct Tolerance {
-    /// The element type in which the network computes.
     pub element: ElementType,
-    /// The allowed difference of a matmul's result if the two variants store the weight in different formats.
-    /// The field contains the allowed difference divided by the largest number in the result.
+    /// For matmuls whose weight has different formats: relative to the largest number of the result.
     pub products: Option<f64>,
-    /// A factor by which the tolerance multiplies all calibrated error bounds. The default value of
-    /// the tolerance factor is 1. With a factor below 1, you can find out how much two correct
-    /// variants differ in practice (docs/dev/reliability.md).
+    /// Multiplies all calibrated bounds, by default 1. Less shows how much correct variants differ in
+    /// practice (docs/dev/reliability.md).
     pub calibrated: f64,
 }
 
 impl Tolerance {
-    /// Creates the tolerance for a network with the given element type.
     pub fn new(element: ElementType, products: Option<f64>) -> Self {
         Self { element, products, calibrated: 1.0 }
     }
 
-    /// A safety factor for roundings that a compiler omits. The difference that omitted roundings
-    /// cause is estimated from one random sample. The allowed difference is the safety factor times
-    /// the estimated difference.
+    /// See [`SAMPLE`].
     pub(super) fn sample(self) -> f64 {
         SAMPLE * self.calibrated
     }
@@ -120,7 +108,6 @@ impl Tolerance {
         }
     }
 
-    /// Returns the allowed difference of a layer's result.
     pub(super) fn layer(self, element: ElementType) -> Bound {
         let ulps = if is_narrow(self.element) { NARROW_LAYER } else { LAYER };
         let products = self.products.map_or(0.0, |products| 4.0 * products);
@@ -128,8 +115,7 @@ impl Tolerance {
     }
 }
 
-/// Returns the allowed difference of each element in a tensor. Elements that are 8-bit integers may
-/// differ by 1, because such integers are rounded numbers.
+/// 8-bit integers may differ by 1, because they are rounded.
 pub(super) fn allowances(bound: Bound, expected: &Value) -> Vec<f64> {
     match expected.ty.element {
         ElementType::I8 => vec![1.0; expected.data.len()],
@@ -137,19 +123,17 @@ pub(super) fn allowances(bound: Bound, expected: &Value) -> Vec<f64> {
     }
 }
 
-/// Creates a bound that is a fraction of the largest magnitude in a tensor.
+/// A fraction of the largest magnitude.
 pub(super) fn share(share: f64, element: ElementType) -> Bound {
     Bound::UlpsOfLargest(share / element.ulp(1.0))
 }
 
-/// Whether an element type is `f16` or `bf16`. If a compiler omits a rounding to `f16` or `bf16`,
-/// the results differ visibly.
+/// `f16` or `bf16`: an omitted rounding to them is visible.
 fn is_narrow(element: ElementType) -> bool {
     matches!(element, ElementType::F16 | ElementType::Bf16)
 }
 
-/// Changes each number randomly by half a unit in the last place, as if the compiler had not
-/// rounded the number. Only `f16` and `bf16` numbers change.
+/// Changes `f16` and `bf16` randomly by half an ulp, as if they had not been rounded.
 pub(super) fn unrounded(value: &Value) -> Value {
     if !is_narrow(value.ty.element) {
         return value.clone();

@@ -18,17 +18,15 @@ use tracewright::{Array, Expanded, Lowered, Program};
 
 /// One way to run a trace, such as the evaluator or a compiled program.
 pub trait Form {
-    /// The name of the variant in reports, such as `iree`.
+    /// Such as `iree`.
     fn name(&self) -> &str;
 
-    /// Whether the results are exact, as the definitions of the operations require. Only the
-    /// evaluator computes exact results.
+    /// As the definitions require; only the evaluator is.
     fn is_exact(&self) -> bool {
         false
     }
 
-    /// Calls each entry point of a trace with the same arguments, and returns the results of all
-    /// entry points.
+    /// Calls each entry point with the same arguments.
     fn run(&self, trace: &Trace, arguments: &[Value]) -> Result<Vec<Vec<Value>>, BisectError>;
 }
 
@@ -39,8 +37,7 @@ pub struct CheckpointValues<'a> {
 }
 
 impl<'a> CheckpointValues<'a> {
-    /// Creates the weights that a trace reads. The tensors of `checkpoint` must have the names that
-    /// the network declares.
+    /// Tensors must have the names that the network declares.
     pub fn new(trace: &Trace, checkpoint: &'a Checkpoint) -> Result<Self, ParameterConflict> {
         let parameters = trace.parameters()?;
         let sources = parameters.iter().flat_map(|parameter| parameter.sources());
@@ -48,7 +45,7 @@ impl<'a> CheckpointValues<'a> {
         Ok(Self { checkpoint, types })
     }
 
-    /// Returns a tensor of the checkpoint, converted to the type that the trace declares.
+    /// In the declared type.
     pub fn get(&self, key: &str) -> Option<Value> {
         bake::value(self.checkpoint, key, self.types.get(key)?)
     }
@@ -57,8 +54,7 @@ impl<'a> CheckpointValues<'a> {
 /// The reference evaluator, which computes each operation exactly as the operation is defined.
 pub struct EvaluatedForm<'a> {
     pub values: &'a CheckpointValues<'a>,
-    /// The storage formats of the weights with which the evaluator computes. If this field is set,
-    /// the evaluator first rewrites the trace for weights in the formats that the field contains.
+    /// The evaluator first rewrites the trace for weights in these formats.
     pub stored: Option<(Weights, Target)>,
 }
 
@@ -90,28 +86,24 @@ impl Form for EvaluatedForm<'_> {
     }
 }
 
-/// The variant of a network that IREE compiles and runs.
 pub struct CompiledForm<'a> {
     pub name: String,
     pub tools: (&'a Compiler, &'a std::path::Path),
     pub runtime: Runtime,
     pub checkpoint: &'a Checkpoint,
     pub rules: Rules,
-    /// Contains the storage formats of the weights, and selects either Tracewright's kernels or the
-    /// compiler's code for matmuls.
+    /// Formats of weights, and kernels or the compiler's code.
     pub weights: Weights,
     pub target: Target,
 }
 
 impl CompiledForm<'_> {
-    /// Lowers a trace for compilation. The checkpoint may contain tensors that the trace doesn't
-    /// read, because the trace may consist of a single layer of the network.
+    /// The checkpoint may contain more tensors, because the trace may be a single layer.
     pub fn lower(&self, trace: &Trace) -> Result<Lowered, BisectError> {
         let all = vec![Ignorable::Prefix("")];
         Ok(Lowered::new(trace, self.rules, self.target.clone(), self.weights.clone(), all)?)
     }
 
-    /// Compiles and calls the program `lowered`, and returns the results of the call.
     pub fn call(
         &self,
         lowered: Lowered,

@@ -15,7 +15,7 @@ pub struct TokenCall {
     pub entry: String,
     pub start: usize,
     pub tokens: Vec<u32>,
-    /// The number of tokens that all calls read together.
+    /// Of all calls together.
     #[serde(skip)]
     pub length: usize,
 }
@@ -30,8 +30,7 @@ impl fmt::Display for TokenCall {
 }
 
 impl TokenCall {
-    /// Returns the calls that read the given tokens. The entry point `prefill` reads all tokens
-    /// except the last in chunks. The entry point `decode` then reads the last token.
+    /// `prefill` reads all tokens but the last in chunks, and `decode` the last.
     pub fn of(tokens: &[u32], chunk: usize) -> Vec<Self> {
         let Some((last, first)) = tokens.split_last() else { return Vec::new() };
         let length = tokens.len();
@@ -47,13 +46,12 @@ impl TokenCall {
         calls
     }
 
-    /// Returns the call that computes the logits of all tokens together.
+    /// The logits of all tokens together.
     pub fn score(tokens: &[u32]) -> Self {
         Self { entry: "score".into(), start: 0, tokens: tokens.into(), length: tokens.len() }
     }
 
-    /// Returns the arguments for this call of the entry point. The map `state` contains the current
-    /// tensors of the KV cache. The function fills tensors that are missing in `state` with zeros.
+    /// State that is missing in `state` is zeros.
     pub(crate) fn arguments(&self, signature: &Signature, state: &HashMap<Role, Value>) -> Vec<Value> {
         let argument = |argument: &trace::Argument| {
             let ty: TensorType = argument.ty.clone();
@@ -75,8 +73,7 @@ impl TokenCall {
 }
 
 impl Bisection<'_> {
-    /// Compares calls in the given order, and stops after the first call whose values differ.
-    /// Before each call, the two variants get the KV cache that the reference computed.
+    /// Stops after the first call that differs. Both get the reference's KV cache before each.
     pub fn compare_calls(
         &self,
         trace: &Trace,

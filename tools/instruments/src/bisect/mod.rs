@@ -48,7 +48,6 @@ use tracewright::build::LoadError;
 /// The reason why two variants cannot be compared.
 #[derive(Debug, thiserror::Error)]
 pub enum BisectError {
-    /// The trace cannot be lowered.
     #[error(transparent)]
     Lower(#[from] LowerError),
     #[error(transparent)]
@@ -60,7 +59,6 @@ pub enum BisectError {
     Call(#[from] CallError),
     #[error(transparent)]
     Evaluate(#[from] EvaluateError),
-    /// A file or folder cannot be created.
     #[error(transparent)]
     File(#[from] FileError),
     /// IREE cannot create the device that runs the network.
@@ -71,7 +69,6 @@ pub enum BisectError {
     Stopped,
 }
 
-/// A comparison of two variants of a network.
 pub struct Bisection<'a> {
     pub subject: &'a dyn Form,
     /// The variant of the network whose values `bisect` assumes to be correct.
@@ -81,26 +78,22 @@ pub struct Bisection<'a> {
     pub tolerance: Tolerance,
 }
 
-/// Describes a node of the network in a report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NamedNode {
     /// The field path of the node, such as `model.layers.0.self_attn`.
     pub path: String,
     pub file: String,
     pub line: u32,
-    /// The operation of the node with its attributes. If the node is a result of a layer, the field
-    /// also contains the index of this result.
+    /// With attributes; for a result of a layer, also its index.
     pub op: String,
     #[serde(rename = "type")]
     pub ty: String,
 }
 
-/// A node and the difference between its values in the two variants.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComparedNode {
     pub place: NamedNode,
-    /// The difference between the node's values in the two variants. The field is `None` if
-    /// `bisect` did not compare the node, for example because the node is an input.
+    /// `None` if not compared, for example for an input.
     pub difference: Option<Difference>,
 }
 
@@ -108,31 +101,25 @@ pub struct ComparedNode {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
     pub node: ComparedNode,
-    /// The operands of the node's operation.
     pub operands: Vec<ComparedNode>,
     /// Whether the values differ only if the compiler can fuse the operation with neighbouring operations.
     pub only_together: bool,
-    /// Contains the number of nodes that `bisect` compared after the first node that differs, and
-    /// how many of the compared nodes exceed the allowed difference.
+    /// Nodes compared after the first that differs, and those beyond the allowed difference.
     pub after: [usize; 2],
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bisected {
-    /// The number of nodes that `bisect` compared.
     pub compared: usize,
-    /// The first node whose values differ by more than the allowed difference. The field is `None`
-    /// if no node exceeds the allowed difference.
+    /// The first node beyond the allowed difference.
     pub finding: Option<Finding>,
-    /// Contains the name of each result of the entry point, and the difference between the two
-    /// variants' values of this result.
+    /// For each result of the entry point.
     pub results: Vec<(String, Difference)>,
     pub reference: Vec<Value>,
 }
 
 impl Bisection<'_> {
-    /// Runs an entry point of a recorded trace with `arguments` in the two variants. The function
-    /// then compares the values of the nodes in the two variants.
+    /// Runs an entry point in both variants, and compares the nodes.
     pub fn compare(
         &self,
         trace: &Trace,
@@ -152,9 +139,8 @@ impl Bisection<'_> {
         Ok(Bisected { compared, finding, results: results.collect(), reference })
     }
 
-    /// Finds the first node of a function whose values differ by more than the allowed difference.
-    /// The argument `plain` contains the results that the tested variant computes without exposed
-    /// values, if these results are known.
+    /// The first node beyond the allowed difference. `plain` are the tested variant's results without exposed
+    /// values, if known.
     fn first(
         &self,
         region: &Region,
@@ -192,8 +178,7 @@ impl Bisection<'_> {
         self.deepest(&apart, true, compared)
     }
 
-    /// Finds the first exposed node whose values differ. If the found node is the result of a
-    /// layer, the function continues the search within this layer.
+    /// The first exposed node that differs; in a layer's result, the search goes on inside.
     fn deepest(
         &self,
         seen: &Seen<'_>,
@@ -228,8 +213,7 @@ impl Bisection<'_> {
         }))
     }
 
-    /// Finds the first node whose values differ within a called function. The two variants call the
-    /// function with the arguments that the tested variant computed.
+    /// In a called function, with the tested variant's arguments.
     fn within(
         &self,
         seen: &Seen<'_>,
@@ -241,8 +225,7 @@ impl Bisection<'_> {
         self.first(&seen.region.of_call(call, arguments), None, compared)
     }
 
-    /// Computes the values of nodes in the two variants, and compares the values in the order of
-    /// computation. If `apart` is set, `probed` contains a separate function for each exposed node.
+    /// In the order of computation. With `apart`, each exposed node has a function in `probed`.
     fn look<'r>(
         &self,
         region: &'r Region,
@@ -267,7 +250,6 @@ impl Bisection<'_> {
     }
 }
 
-/// Returns the types of an entry point's arguments and results.
 pub(crate) fn signature(trace: &Trace, entry: &str) -> Result<Signature, BisectError> {
     let missing = || EvaluateError::NoEntry {
         name: entry.into(),
@@ -276,16 +258,14 @@ pub(crate) fn signature(trace: &Trace, entry: &str) -> Result<Signature, BisectE
     Ok(trace.entry(entry).ok_or_else(missing)?.signature())
 }
 
-/// Returns the results of the only entry point in a trace.
 fn only(mut results: Vec<Vec<Value>>) -> Vec<Value> {
     results.swap_remove(0)
 }
 
-/// The index of the tested variant in [`Seen::values`].
+/// In [`Seen::values`].
 const SUBJECT: usize = 0;
 const REFERENCE: usize = 1;
 
-/// The values of nodes in the two variants.
 struct Seen<'r> {
     region: &'r Region,
     values: [HashMap<NodeId, Value>; 2],
@@ -294,10 +274,8 @@ struct Seen<'r> {
 }
 
 impl Seen<'_> {
-    /// Computes the difference between the values of a node. If all earlier nodes are equal, the
-    /// allowed difference includes the effect of operands that differ slightly. If an earlier node
-    /// differs, the allowed difference doesn't include the effect of the operands, because this
-    /// effect could explain every later difference.
+    /// If all earlier nodes are equal, slightly different operands are allowed for; after a difference, they
+    /// could explain everything.
     fn difference(
         &self,
         bisection: &Bisection<'_>,
@@ -325,10 +303,8 @@ impl Seen<'_> {
         Ok(Difference::of(subject, reference, allowed))
     }
 
-    /// Returns an estimate of how much the operands change each number of a node's value. The
-    /// estimate includes the effect of operands that differ between the variants. The estimate also
-    /// includes the effect of roundings to `f16` or `bf16` that a compiler may omit. The function
-    /// computes the effect of omitted roundings with one random sample.
+    /// How much operands change a value: those that differ, and roundings to `f16` or `bf16` that a compiler
+    /// may omit, by one random sample.
     fn inherited(&self, bisection: &Bisection<'_>, id: NodeId) -> Result<Vec<f64>, BisectError> {
         let function = self.region.function();
         let node = function.node(id);

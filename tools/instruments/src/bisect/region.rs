@@ -6,29 +6,25 @@ use std::collections::HashSet;
 use ops::{ElementType, Op, Value};
 use trace::{Builder, Function, FunctionId, NodeId, NodeKind, Output, Trace};
 
-/// Contains a separate program with one function, and the arguments for calling this function.
+/// A program of one function, and arguments for it.
 pub(crate) struct Region {
     trace: Trace,
     pub arguments: Vec<Value>,
 }
 
-/// A trace with exposed nodes. The entry points of the trace return the values of the exposed nodes
-/// as additional results.
+/// Entry points return the values of exposed nodes as additional results.
 pub(crate) struct Probed {
     pub trace: Trace,
-    /// For each exposed node, contains the index of the entry point that returns the node's value,
-    /// and the index of the value among the results of this entry point.
+    /// For each exposed node, its entry point, and its place among the results.
     pub places: Vec<(usize, usize)>,
 }
 
 impl Region {
-    /// Creates a separate program from an entry point of a trace.
     pub fn of_entry(trace: &Trace, name: &str, arguments: Vec<Value>) -> Self {
         Self { trace: trace.with_entries(&[name]), arguments }
     }
 
-    /// Creates a separate program from a function that this program calls. The method inlines all
-    /// calls in the called function, so the separate program contains no calls.
+    /// From a called function, with its own calls inlined.
     pub fn of_call(&self, call: NodeId, arguments: Vec<Value>) -> Self {
         let node = self.function().node(call);
         let NodeKind::Call { function, .. } = &node.kind else { unreachable!("a call is looked into") };
@@ -60,7 +56,6 @@ impl Region {
         Self { trace: trace.inlined(), arguments }
     }
 
-    /// Returns the first call of each function that this program calls.
     pub fn first_calls(&self) -> Vec<NodeId> {
         let (function, mut seen) = (self.function(), HashSet::new());
         let is_first = |id: &NodeId| match &function.node(*id).kind {
@@ -74,13 +69,11 @@ impl Region {
         self.trace.function(self.trace.entries[0])
     }
 
-    /// Returns the program without exposed values.
     pub fn plain(&self) -> &Trace {
         &self.trace
     }
 
-    /// Returns the nodes whose values a compiled program can expose, in the order of computation. The list
-    /// omits each constant whose elements are all equal, because the value of such a constant cannot differ.
+    /// That can be exposed, in the order of computation; not splats, which cannot differ.
     pub fn nodes(&self) -> Vec<NodeId> {
         let (function, live) = (self.function(), self.function().live());
         let shown = |id: &NodeId| match &function.node(*id).kind {
@@ -92,16 +85,14 @@ impl Region {
         nodes.filter(|id| function.node(*id).ty().element != ElementType::I4).collect()
     }
 
-    /// Exposes all given nodes as results of one function. As a consequence, the compiler cannot
-    /// fuse the exposed nodes with each other.
+    /// As results of one function, so that the compiler cannot fuse them.
     pub fn together(&self, nodes: &[NodeId]) -> Probed {
         let mut function = self.function().clone();
         let places = nodes.iter().map(|&node| (0, result(&mut function, node))).collect();
         Probed { trace: self.with(vec![function]), places }
     }
 
-    /// Exposes each given node in a separate copy of the function. In each copy, the compiler can
-    /// still fuse all other nodes.
+    /// Each in its own copy, where the compiler can fuse all others.
     pub fn apart(&self, nodes: &[NodeId]) -> Probed {
         let mut functions = Vec::with_capacity(nodes.len());
         let mut places = Vec::with_capacity(nodes.len());
@@ -126,8 +117,7 @@ impl Region {
     }
 }
 
-/// Returns the index of the result that contains the node's value. If no result contains the node's
-/// value, the function adds the node as a result.
+/// Adds the node as a result if it is none.
 fn result(function: &mut Function, node: NodeId) -> usize {
     if let Some(place) = function.outputs.iter().position(|output| output.node == node) {
         return place;

@@ -10,13 +10,11 @@ use super::{Bisected, ComparedNode, Difference, Finding, TokenCall};
 pub struct BisectReport<'a> {
     pub names: [&'a str; 2],
     pub calls: &'a [TokenCall],
-    /// The result of the comparison for each call.
     pub compared: &'a [Bisected],
 }
 
 impl BisectReport<'_> {
-    /// Returns the first node whose values differ by more than the allowed difference, and the call
-    /// in which this node differs.
+    /// The first node beyond the allowed difference, and its call.
     pub fn finding(&self) -> Option<(&TokenCall, &Finding)> {
         let calls = self.calls.iter().zip(self.compared);
         calls.into_iter().find_map(|(call, bisected)| Some((call, bisected.finding.as_ref()?)))
@@ -26,7 +24,7 @@ impl BisectReport<'_> {
         self.compared.iter().map(|bisected| bisected.compared).sum()
     }
 
-    /// Returns the JSON that `tracewright bisect --json` prints.
+    /// For `tracewright bisect --json`.
     pub fn json(&self) -> Value {
         let call = |(call, bisected): (&TokenCall, &Bisected)| {
             let results = bisected.results.iter().map(|(name, difference)| (name.clone(), json!(difference)));
@@ -46,7 +44,6 @@ impl BisectReport<'_> {
         })
     }
 
-    /// Returns the text that `tracewright bisect` prints.
     pub fn text(&self) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.

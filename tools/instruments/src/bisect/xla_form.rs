@@ -13,25 +13,21 @@ use tracewright::{Array, Expanded};
 
 use super::{BisectError, Form};
 
-/// The variant of a network that XLA compiles and runs.
 pub struct XlaForm<'a> {
     pub name: String,
     pub plugin: &'a XlaPlugin,
     pub device: Option<DeviceName>,
     pub checkpoint: &'a Checkpoint,
     pub rules: Rules,
-    /// Contains the storage formats of the weights, and selects either Tracewright's kernels or the
-    /// compiler's code for matmuls.
+    /// Formats of weights, and kernels or the compiler's code.
     pub weights: Weights,
     pub target: Target,
-    /// The mesh, and the rules that partition the whole network over the mesh. With `None`, one
-    /// device runs the network.
+    /// One device for `None`.
     pub mesh: Option<&'a MeshRules>,
 }
 
 impl XlaForm<'_> {
-    /// Partitions a part of the network, which can lack axes of the network. If the rules cannot
-    /// partition the part, one device runs the part.
+    /// A part can lack axes; one device runs it if the rules cannot partition it.
     fn shards(&self, trace: &Trace) -> Option<Shards> {
         let MeshRules { mesh, rules } = self.mesh?;
         let known = divisible_axes(trace);

@@ -11,7 +11,7 @@ use trace::{Evaluation, NodeId, Trace};
 use super::TuneError;
 use super::sample::{Aligned, ONE, Sample, chained, copies, number, numbers, parameter, some};
 
-/// An attention operation with a KV cache that contains random numbers.
+/// With random keys and values.
 pub(super) struct AttentionSample {
     attention: FusedAttention,
     keys: Aligned,
@@ -19,7 +19,7 @@ pub(super) struct AttentionSample {
     seed: u64,
 }
 
-/// The key and the type of a parameter that the attention operation reads.
+/// A parameter that attention reads.
 type KeyedType = (String, TensorType);
 
 impl AttentionSample {
@@ -47,8 +47,7 @@ impl AttentionSample {
         Self { attention: attention.clone(), keys, copies, seed }
     }
 
-    /// Returns the position of the first query in the context. The queries are at the end of the KV
-    /// cache, so the attention operation reads the whole cache.
+    /// Queries are at the end of the cache, so all of it is read.
     fn offset(&self) -> usize {
         let FusedAttention { op, types, .. } = &self.attention;
         let [queries, keys] = [0, 1].map(|i| types[i].shape[types[i].rank() - 2]);
@@ -56,8 +55,7 @@ impl AttentionSample {
         if op.offset { (turns * keys).saturating_sub(queries) } else { 0 }
     }
 
-    /// Returns the rows of the attention's result that the tuner checks. For each row, the list
-    /// contains the index of the row, the index of the key head and the index of the query.
+    /// Checked rows: index, key head and query.
     fn rows(&self) -> Vec<[usize; 3]> {
         let [q, k] = [0, 1].map(|i| &self.attention.types[i]);
         let heads: usize = k.shape[..k.rank() - 2].iter().product();
@@ -88,9 +86,8 @@ impl Sample for AttentionSample {
         self.keys.parameters(stored.map(|(key, ty)| (key, ty.bytes())))
     }
 
-    /// Returns the arguments of the attention operation: the queries, a tensor that the operation
-    /// adds to the result, and the position of the first query. The elements of the tensor that the
-    /// operation adds are small, because large elements would hide an error in the result.
+    /// Queries, a tensor to add, and the first query's position. Large numbers to add
+    /// would hide an error.
     fn arguments(&self, trial: u64) -> Vec<Value> {
         let mut random = ChaCha8Rng::seed_from_u64(self.seed.wrapping_add(trial));
         let offset = self.offset() as f64;
@@ -113,8 +110,7 @@ impl Sample for AttentionSample {
         Value::new(TensorType::new(result.ty.element, [rows.len(), features]), data)
     }
 
-    /// Computes the checked rows of the attention's result one by one. Each computation has only
-    /// one query, which has the same position as in the whole attention operation.
+    /// Row by row, with one query at its position.
     fn expected(&self) -> Result<Value, TuneError> {
         let given = self.arguments(0);
         let FusedAttention { op, types, quantized } = &self.attention;
@@ -181,8 +177,7 @@ fn types(FusedAttention { op, types, .. }: &FusedAttention) -> Vec<TensorType> {
     all
 }
 
-/// Builds a program with two entry points. One entry point of the program reads a single KV cache,
-/// and the other entry point reads `caches` KV caches one after another.
+/// One entry point reads one KV cache, the other `caches` of them in turn.
 fn traced(attention: &FusedAttention, caches: usize) -> Result<Trace, LowerError> {
     chained("attention", &types(attention), caches, |b, inputs, copy| {
         let mut read: Vec<NodeId> =

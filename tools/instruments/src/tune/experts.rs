@@ -14,7 +14,6 @@ use super::TuneError;
 use super::matmul::pick;
 use super::sample::{Aligned, ONE, Sample, chained, copies, key, numbers, panels, parameter, some};
 
-/// A mixture-of-experts matmul with random matrices.
 pub(super) struct ExpertsSample {
     experts: FusedExperts,
     weights: Aligned,
@@ -46,8 +45,7 @@ impl ExpertsSample {
         self.panels().into_iter().flat_map(|panel| panel * PANEL..(panel + 1) * PANEL).collect()
     }
 
-    /// Returns the index of the expert matrix that multiplies a row of the input. If the operation
-    /// has an input with indices, different matrices multiply neighbouring rows.
+    /// With indices, neighbouring rows have different matrices.
     fn matrix(&self, row: usize) -> usize {
         let FusedExperts { op, indices, .. } = &self.experts;
         let step = if indices.is_some() { 3 } else { 1 };
@@ -70,8 +68,7 @@ impl Sample for ExpertsSample {
         self.weights.parameters((0..self.copies).map(|i| (key(i), bytes)))
     }
 
-    /// Returns the arguments of the operation: the activations x, a tensor that the operation adds
-    /// to the result, and the indices of the expert matrices.
+    /// Activations, a tensor to add, and indices of experts.
     fn arguments(&self, trial: u64) -> Vec<Value> {
         let mut random = ChaCha8Rng::seed_from_u64(self.seed.wrapping_add(trial));
         let argument = |ty: TensorType| match ty.element {
@@ -90,8 +87,7 @@ impl Sample for ExpertsSample {
         pick(&Value::new(ty, result.data.iter().copied()), &self.rows(), &self.columns())
     }
 
-    /// Computes some columns of each checked row in the operation's result. The function multiplies each
-    /// checked row of the input with some panels of the expert matrix that belongs to this row.
+    /// Some columns of each checked row: its product with some panels of its expert.
     fn expected(&self) -> Result<Value, TuneError> {
         let FusedExperts { op, x, .. } = &self.experts;
         let inputs = x.shape[x.rank() - 1];
@@ -130,8 +126,7 @@ fn places(FusedExperts { x, indices, .. }: &FusedExperts) -> &[usize] {
     indices.as_ref().map_or(&x.shape[..x.rank() - 1], |indices| &indices.shape)
 }
 
-/// Returns the types of the activations x, of the tensor that the operation adds to the result, and
-/// of the indices.
+/// Activations, the tensor to add, and indices.
 fn types(experts: &FusedExperts) -> Vec<TensorType> {
     let FusedExperts { op, x, indices } = experts;
     let mut types = vec![x.clone(), TensorType::new(op.element, [places(experts), &[op.outputs]].concat())];
@@ -139,8 +134,7 @@ fn types(experts: &FusedExperts) -> Vec<TensorType> {
     types
 }
 
-/// Builds a program with two entry points. One entry point of the program reads a single stack of
-/// expert matrices, and the other entry point reads `stacks` stacks one after another.
+/// One entry point reads one stack, the other `stacks` of them in turn.
 fn traced(experts: &FusedExperts, stacks: usize) -> Result<Trace, LowerError> {
     let FusedExperts { op, x, .. } = experts;
     chained("experts", &types(experts), stacks, |b, inputs, index| {

@@ -12,7 +12,6 @@ use trace::{Evaluation, Trace, functions};
 use super::TuneError;
 use super::sample::{Aligned, ONE, Sample, chained, copies, key, numbers, panels, parameter, some};
 
-/// A matmul with random weights.
 pub(super) struct MatmulSample {
     product: FusedMatmul,
     weights: Aligned,
@@ -67,8 +66,7 @@ impl Sample for MatmulSample {
         self.weights.parameters((0..self.copies).map(|i| (key(i), self.weight_bytes())))
     }
 
-    /// Returns the arguments of the matmul: the activations x, a tensor that the operation adds to
-    /// the result, and the weight of the fused norm.
+    /// Activations, a tensor to add, and the fused norm's weight.
     fn arguments(&self, trial: u64) -> Vec<Value> {
         let mut random = ChaCha8Rng::seed_from_u64(self.seed.wrapping_add(trial));
         let centres = [0.0, 0.0, 1.0];
@@ -116,19 +114,16 @@ impl Sample for MatmulSample {
     }
 }
 
-/// Returns a matrix that consists of the given rows and columns of another matrix.
 pub(super) fn pick(value: &Value, rows: &[usize], columns: &[usize]) -> Value {
     let picked = rows.iter().flat_map(|&row| columns.iter().map(move |&column| value.at(&[row, column])));
     Value::new(TensorType::new(value.ty.element, [rows.len(), columns.len()]), picked)
 }
 
-/// Returns the number of columns in a matmul's result.
 fn columns(product: &FusedMatmul) -> usize {
     if product.halves { product.op.outputs / 2 } else { product.op.outputs }
 }
 
-/// Returns the types of the activations x, of the tensor that the operation adds to the result, and
-/// of the norm's weight.
+/// Activations, the tensor to add, and the norm's weight.
 fn types(product: &FusedMatmul) -> Vec<TensorType> {
     let FusedMatmul { op, x, norm, .. } = product;
     let mut types = vec![x.clone(), TensorType::new(op.element, [x.shape[0], columns(product)])];
@@ -136,8 +131,7 @@ fn types(product: &FusedMatmul) -> Vec<TensorType> {
     types
 }
 
-/// Builds a program with two entry points. One entry point of the program multiplies with a single
-/// weight, and the other entry point multiplies with `weights` weights one after another.
+/// One entry point has one weight, the other `weights` of them in turn.
 fn traced(product: &FusedMatmul, weights: usize) -> Result<Trace, LowerError> {
     chained("product", &types(product), weights, |b, inputs, index| {
         let ty = product.op.format.packed(product.op.outputs, product.x.shape[1]);

@@ -24,7 +24,6 @@ pub use trial::{Trials, Workbench};
 
 #[derive(Debug, thiserror::Error)]
 pub enum TuneError {
-    /// The network of the plan cannot be recorded or lowered.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// The test program for a fused operation cannot be lowered.
@@ -50,7 +49,6 @@ pub enum TuneError {
     /// The whole network cannot be built or measured.
     #[error(transparent)]
     Bench(Box<BenchError>),
-    /// The callback that observes the trials stopped the tuning.
     #[error("the tuning was stopped on request")]
     Stopped,
 }

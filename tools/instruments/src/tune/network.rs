@@ -20,26 +20,22 @@ use tracewright::{Plan, PlanError};
 /// The numbers of tokens per prefill call that the tuner tries.
 const CHUNKS: [usize; 5] = [32, 64, 128, 256, 512];
 
-/// The number of tokens in the prompt for a measurement. The prompt ends with an incomplete chunk,
-/// as most real prompts do.
+/// Ends with an incomplete chunk, as most prompts do.
 const PROMPT: usize = 500;
 
 const STEPS: usize = 16;
 
-/// The number of decode steps whose logits the tuner compares; these steps read the last tokens of
-/// the prompt.
+/// Decode steps whose logits are compared: the last tokens of the prompt.
 const COMPARED: usize = 3;
 
-/// The weights and the options with which the tuner builds and loads a network.
 #[derive(Clone, Copy)]
 pub struct Weighted<'a> {
     pub checkpoint: &'a Checkpoint,
-    /// Returns options that set the compiler, the cache and the memory. The plan of the network
-    /// sets the build options that the returned options do not contain.
+    /// Compiler, cache and memory; the plan sets the rest.
     pub options: &'a dyn Fn() -> ProgramOptions<'a>,
 }
 
-/// Contains a network, and the measurements of all settings that the tuner has tried for this network.
+/// With the measurements of all tried settings.
 pub struct TunedNetwork<'a> {
     plan: &'a Plan,
     context: usize,
@@ -55,9 +51,7 @@ impl<'a> TunedNetwork<'a> {
         Ok(Self { plan, context: plan.context.min(2 * PROMPT), record })
     }
 
-    /// Returns the settings that the tuner should try next. The tuner has not tried any of the
-    /// returned settings yet. Each returned setting differs from the fastest known setting only in
-    /// the chunk size or in one compiler flag.
+    /// Not tried yet, and different from the fastest ones only in the chunk or one flag.
     pub fn left(&self) -> Vec<BuildSettings> {
         let best = self.record.fastest();
         let chunks = CHUNKS.into_iter().filter(|&chunk| chunk <= self.context).filter_map(NonZeroUsize::new);
@@ -85,8 +79,7 @@ impl<'a> TunedNetwork<'a> {
     }
 }
 
-/// Contains a network that is built with default settings, and the logits that this network
-/// computes. The tuner compares the network with default settings and networks with other settings.
+/// The network with default settings, and its logits.
 pub struct NetworkTrials<'a> {
     maker: Maker<'a>,
     usual: Network,
@@ -103,7 +96,6 @@ struct Maker<'a> {
 }
 
 impl Maker<'_> {
-    /// Builds and loads the network with the given settings.
     fn load(&self, making: &BuildSettings) -> Result<Network, TuneError> {
         let Self { plan, context, .. } = self;
         let traced = plan.record(&plan.steps_of(making.chunk.get(), *context))?;
@@ -121,11 +113,8 @@ impl Maker<'_> {
         Ok(loaded.program.network().map_err(BenchError::from)?)
     }
 
-    /// Returns the allowed difference between the logits of networks with different settings. The
-    /// compiled networks can differ in the order of additions. In f32, the allowed difference is
-    /// 3e-5 of the largest logit, as in the comparison with Hugging Face transformers. The allowed
-    /// difference is larger for 16-bit element types and for 8-bit activations, because 16-bit and
-    /// 8-bit numbers have larger rounding errors.
+    /// The order of additions can differ: 3e-5 of the largest logit in f32, as against Hugging Face
+    /// transformers, and more for 16-bit types and 8-bit activations.
     fn bound(&self) -> Bound {
         let share = match (self.plan.weights.quantize.rounds(), self.plan.element) {
             (false, ElementType::F32) => 3e-5,
@@ -141,8 +130,7 @@ impl Maker<'_> {
         (0..length).map(|i| (i * 7919 % self.plan.model.vocabulary()) as u32).collect()
     }
 
-    /// Returns the logits after the beginning of the prompt, and the logits after each of the last
-    /// [`COMPARED`] tokens of the prompt.
+    /// After the beginning of the prompt, and after each of the last [`COMPARED`] tokens.
     fn answers(&self, network: &Network) -> Result<Vec<Value>, TuneError> {
         let mut session = Session::new(network);
         let prompt = self.prompt();
@@ -156,8 +144,7 @@ impl Maker<'_> {
         Ok(answers)
     }
 
-    /// Returns the geometric mean of the time to the first token and the time per further token. In the
-    /// geometric mean, the time to the first token and the time per further token have the same influence.
+    /// The geometric mean of first token and further tokens, so that both have the same influence.
     fn seconds(&self, network: &Network) -> Result<f64, TuneError> {
         let prompt = self.prompt();
         let room = self.context - prompt.len();
@@ -171,8 +158,7 @@ impl Maker<'_> {
 }
 
 impl NetworkTrials<'_> {
-    /// Builds a network with the given settings. The function compares the logits of the built
-    /// network with the reference logits, and then measures the time.
+    /// Compares the logits with the reference, and then measures.
     pub fn of(&self, making: &BuildSettings) -> Result<Verdict, TuneError> {
         match self.maker.load(making) {
             Err(TuneError::Bench(error)) => match *error {

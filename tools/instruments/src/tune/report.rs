@@ -8,7 +8,6 @@ use tracewright::tuning::{FASTER, Record, TuningCache, Verdict};
 
 use super::{Trial, Tuned, TunedNetwork};
 
-/// Contains the measurements of all kernels in a network, and the measurements of the whole network.
 pub struct TuneReport<'a> {
     pub works: &'a [Tuned],
     pub network: &'a TunedNetwork<'a>,
@@ -16,7 +15,7 @@ pub struct TuneReport<'a> {
 }
 
 impl TuneReport<'_> {
-    /// Returns the JSON that `tracewright tune --json` prints.
+    /// For `tracewright tune --json`.
     pub fn json(&self) -> Value {
         let Self { works, network, cache } = self;
         fn known<Way: Clone + PartialEq + Serialize>(record: &Record<Way>, left: usize) -> Value {
@@ -67,8 +66,7 @@ impl TuneReport<'_> {
     }
 }
 
-/// Formats one line of the tuner's log. The line reports either the start of a kernel's trials, or
-/// the result of one trial.
+/// The start of a kernel's trials, or the result of one.
 impl Display for Trial<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, share, tried } = self;

@@ -17,35 +17,28 @@ use trace::{Builder, FunctionId, NodeId, NodeKind, Parameter, Trace};
 use super::TuneError;
 use crate::bench::entry;
 
-/// The total number of bytes that all copies of a measured operation read. All copies together read
-/// more bytes than the processor's cache can store, so each copy reads its data from memory.
+/// Bytes of all copies: more than the processor's cache, so that each reads from memory.
 const SPREAD: usize = 128 << 20;
 
-/// The largest number of multiplications and additions in one call that runs all copies of an operation. A
-/// call that runs only a single copy of the operation may do more multiplications and additions.
+/// Operations in one call of all copies, if there are several.
 const WORK: usize = 1 << 31;
 
-/// The largest number of copies of an operation.
 const COPIES: usize = 64;
 
-/// The names of the test program's two entry points. The entry point [`ONE`] runs one copy of the operation.
-/// The entry point [`ALL`] runs all copies of the operation, and each copy waits for the previous copy.
+/// [`ONE`] runs one copy, and [`ALL`] all of them, each after the previous one.
 pub(super) const ONE: &str = "one";
 pub(super) const ALL: &str = "all";
 
 /// A fused operation with inputs and expected results.
 pub(super) trait Sample {
-    /// Returns the trace of a program with `copies` copies of the operation.
     fn traced(&self, copies: usize) -> Result<Trace, LowerError>;
 
-    /// Returns the number of copies of the operation that the entry point [`ALL`] runs.
+    /// In [`ALL`].
     fn copies(&self) -> usize;
 
-    /// Returns the weights that the measured operation reads. For an attention operation, the
-    /// function returns the keys and values in the KV cache.
+    /// For attention, the keys and values.
     fn parameters(&self) -> Parameters;
 
-    /// Creates new random arguments for a trial.
     fn arguments(&self, trial: u64) -> Vec<Value>;
 
     /// Returns the allowed difference between two programs that add numbers in a different order.
@@ -63,7 +56,6 @@ pub(super) trait Sample {
     /// Returns the results that the evaluator computes for the arguments of trial 0.
     fn expected(&self) -> Result<Value, TuneError>;
 
-    /// Returns the module of a program in which the kernel `name` has the given tiling.
     fn lowered(&self, target: &Target, name: &str, tiling: Tiling) -> Result<Module, TuneError> {
         let kernels = BTreeMap::from([(name.to_owned(), tiling)]);
         let target = Target { tuning: Tuning { kernels, ..Tuning::default() }, ..target.clone() };
@@ -71,17 +63,14 @@ pub(super) trait Sample {
     }
 }
 
-/// Returns how many copies of an operation the entry point [`ALL`] runs. One copy of the operation
-/// does `work` multiplications and reads `bytes` bytes.
+/// For [`ALL`]; one copy does `work` multiplications and reads `bytes`.
 pub(super) fn copies(work: usize, bytes: usize) -> usize {
     (WORK / (2 * work).max(1)).min(SPREAD / bytes.max(1)).clamp(1, COPIES)
 }
 
-/// The number of distinct random panels that a packed weight repeats. Because the number of
-/// distinct panels is prime, neighbouring panels of the weight are always different.
+/// Distinct panels of a weight: prime, so that neighbours always differ.
 const PANELS: usize = 251;
 
-/// Creates random packed weights with `count` panels.
 pub(super) fn panels(format: WeightFormat, inputs: usize, count: usize, random: &mut ChaCha8Rng) -> Aligned {
     let half_width = (3.0 / inputs as f32).sqrt();
     let stride = format.packed(PANEL, inputs).bytes();
@@ -96,10 +85,8 @@ pub(super) fn panels(format: WeightFormat, inputs: usize, count: usize, random: 
     })
 }
 
-/// Builds a program with the entry points [`ONE`] and [`ALL`], for inputs of the given types. The callback
-/// `one` builds a copy of the operation from the inputs and the index of the copy. Each copy of the operation
-/// adds its result to a sum, as a residual connection does. The sum begins with the second input of the
-/// program. Two copies never run in parallel, because each copy reads the sum of the previous copies.
+/// [`ONE`] and [`ALL`]. `one` builds a copy from inputs and index. Each adds its result to a sum that begins
+/// with the second input, so that no two run in parallel.
 pub(super) fn chained(
     path: &str,
     types: &[TensorType],
@@ -123,7 +110,6 @@ pub(super) fn chained(
     Ok(Trace { functions, entries: vec![FunctionId(0), FunctionId(1)] })
 }
 
-/// Adds a parameter with the given key and type to a program.
 pub(super) fn parameter(b: &mut Builder<'_>, key: String, ty: TensorType) -> NodeId {
     b.push(NodeKind::Parameter(Parameter::new(key, ty.clone())), vec![ty], &[])
 }
@@ -165,19 +151,17 @@ impl Aligned {
     }
 }
 
-/// Returns a random number between −1 and 1.
 pub(super) fn number(random: &mut ChaCha8Rng) -> f32 {
     (random.next_u32() >> 8) as f32 / (1 << 23) as f32 - 1.0
 }
 
-/// Creates a tensor of random numbers between `centre - 1` and `centre + 1`.
+/// Between `centre - 1` and `centre + 1`.
 pub(super) fn numbers(ty: TensorType, centre: f32, random: &mut ChaCha8Rng) -> Value {
     let count = ty.count();
     Value::new(ty, (0..count).map(|_| f64::from(centre + number(random))))
 }
 
-/// Returns the first, the middle and the last index below `count`. The tuner checks the results at
-/// the first, the middle and the last index.
+/// First, middle and last: those that are checked.
 pub(super) fn some(count: usize) -> Vec<usize> {
     const SAMPLE: usize = 3;
     let mut places: Vec<usize> = (0..SAMPLE).map(|i| i * (count - 1) / (SAMPLE - 1)).collect();

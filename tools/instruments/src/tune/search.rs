@@ -24,30 +24,25 @@ const KERNELS: f64 = 0.75;
 pub struct Tuned {
     pub work: Tunable,
     pub tilings: Tilings,
-    /// The estimated time of the operation, as a fraction of the time of all fused operations in an
-    /// entry point. The field contains the mean of the operation's fraction over all entry points
-    /// for text generation.
+    /// A part of the time of an entry point's fused operations, the mean over those for generation.
     pub share: f64,
     pub record: Record,
 }
 
 pub struct Trial<'a> {
-    /// The name of the fused operation, or the name of the network.
+    /// A fused operation, or the network.
     pub name: &'a str,
-    /// For a fused operation, the estimated time as a fraction of the time of all fused operations.
-    /// For a network, the value of the field is 1.
+    /// A part of the time of all fused operations; 1 for a network.
     pub share: f64,
     /// Contains the tried settings and the result of the trial. The field is `None` before the first trial.
     pub tried: Option<(&'a dyn fmt::Display, &'a Verdict)>,
 }
 
-/// A callback that receives the result of every trial. The callback can stop the search. Before the
-/// first trial of a fused operation, the callback receives a [`Trial`] without a result.
+/// Can stop the search. Before the first trial of an operation, it gets a [`Trial`] without a result.
 pub type WatchTrials<'a> = &'a mut dyn FnMut(Trial<'_>) -> ControlFlow<()>;
 
 impl Tuned {
-    /// Returns the fused operations that kernels compute on the plan's target, together with the known
-    /// measurements of each kernel. The most expensive operation is the first operation in the list.
+    /// On the plan's target, with known measurements, the most expensive first.
     pub fn all(plan: &Plan, known: &TuningDb) -> Result<Vec<Self>, TuneError> {
         let target = &plan.target;
         let expanded = plan.expand(&plan.record(&plan.steps())?.trace)?;
@@ -76,8 +71,7 @@ impl Tuned {
         Ok(tuned)
     }
 
-    /// Returns the tilings that the tuner should try next. The tuner has not tried any of the returned
-    /// tilings yet. Each returned tiling differs from the fastest known tiling in only one parameter.
+    /// Not tried yet, and different from the fastest in one parameter.
     pub fn left(&self) -> Vec<Tiling> {
         let Self { tilings, record, .. } = self;
         let best = record.fastest();
@@ -136,8 +130,7 @@ impl Tunes for TunedNetwork<'_> {
     }
 }
 
-/// Tries all remaining settings, and records the result of each trial. The callback `begin` loads a
-/// program with default settings. Each trial compares other settings with the default settings.
+/// Records each result. `begin` loads default settings, with which each trial compares.
 fn search<T: Tunes, Try: Fn(&T::Way) -> Result<Verdict, TuneError>>(
     tuned: &mut T,
     begin: impl FnOnce(&T) -> Result<Try, TuneError>,
@@ -163,13 +156,8 @@ fn search<T: Tunes, Try: Fn(&T::Way) -> Result<Verdict, TuneError>>(
     Ok(())
 }
 
-/// Tries the remaining settings of each fused operation, and then the remaining settings of the
-/// network. The function stops when the time budget of the tuning is spent. If `network` is set,
-/// the kernels get three quarters of the budget.
-///
-/// # Errors
-/// Returns the first error of a trial. The function also returns an error if `watch` stops the
-/// tuning. After an error, the results of earlier trials remain available.
+/// Operations, then the network, within the budget; with `network`, kernels get three quarters. After an
+/// error, the results of earlier trials remain available.
 pub fn tune<'a: 'w, 'w>(
     works: &mut [Tuned],
     network: Option<(&mut TunedNetwork<'a>, &Weighted<'w>)>,

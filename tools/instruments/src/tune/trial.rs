@@ -24,24 +24,21 @@ use crate::bench::Distribution;
 
 /// The number of pairs of measurements from which a trial computes the first estimate.
 const SCREENED: usize = 2;
-/// The number of pairs of measurements from which a trial computes the final result.
 const PAIRS: usize = 9;
 
-/// The minimum time of one measurement, in seconds.
+/// Seconds.
 const SAMPLE: f64 = 4e-3;
 
-/// The compiler and the runtime with which the tuner runs trials.
 pub struct Workbench<'a> {
     pub compiler: &'a Compiler,
     pub runtime: &'a Runtime,
     /// The target for which the compiler generates code, including all features of the processor.
     pub target: &'a Target,
-    /// The seed for random inputs and weights.
+    /// For inputs and weights.
     pub seed: u64,
 }
 
-/// A test program with a fused operation, which is loaded with the default tiling. The tuner
-/// compares the program that has the default tiling with programs that have other tilings.
+/// The program with the default tiling, with which others are compared.
 pub struct Trials<'a> {
     bench: &'a Workbench<'a>,
     name: String,
@@ -49,7 +46,6 @@ pub struct Trials<'a> {
     usual: Loaded,
     /// Contains the values that the evaluator computes for some elements of the operation's result.
     expected: Value,
-    /// The arguments with which a trial calls the compiled programs.
     uploads: Uploads,
     tried: Cell<u64>,
 }
@@ -81,13 +77,11 @@ impl<'a> Trials<'a> {
         }
     }
 
-    /// Returns the module of a program in which the kernel has the given tiling.
     pub fn module(&self, tiling: Tiling) -> Result<Module, TuneError> {
         self.sample.lowered(self.bench.target, &self.name, tiling)
     }
 
-    /// Tries a program. The trial compares some elements of the result with the evaluator, and all elements
-    /// with the program that has the default tiling. If the result is correct, the trial measures the time.
+    /// Compares some elements with the evaluator, all with the default tiling, and then measures.
     pub fn of(&self, module: &Module) -> Result<Verdict, TuneError> {
         let loaded = match self.bench.load(module, &*self.sample) {
             Err(TuneError::Compile(error)) if is_refusal(&error) => {
@@ -113,9 +107,7 @@ impl<'a> Trials<'a> {
         Ok(self.sample.bound_of_sample().first_violation(&self.expected, &found).map(said))
     }
 
-    /// Compares all elements of the result with the program that has the default tiling. The function calls
-    /// the two programs with new arguments. With the arguments of a previous call, a program that writes
-    /// nothing could seem correct, because the memory still contains the previous results.
+    /// With new arguments: a program that writes nothing could seem correct by the memory of a previous call.
     fn differs_from_the_usual(&self, loaded: &Loaded) -> Result<Option<String>, TuneError> {
         self.tried.set(self.tried.get() + 1);
         let others = uploads(&self.sample.arguments(self.tried.get()));
@@ -125,8 +117,7 @@ impl<'a> Trials<'a> {
     }
 }
 
-/// Measures the times with the tested tiling and with the default tiling in alternation. The
-/// function stops early if the tested tiling is not faster in the first measurements.
+/// In alternation; stops early if the tested tiling is not faster at first.
 pub(super) fn in_turn(
     usual: &mut dyn FnMut() -> Result<f64, TuneError>,
     other: &mut dyn FnMut() -> Result<f64, TuneError>,
@@ -145,8 +136,7 @@ pub(super) fn in_turn(
     Ok(if again.faster() > first.faster() || again.faster().is_none() { again } else { first })
 }
 
-/// Measures `count` pairs of execution times. Each pair contains a time with the default tiling and
-/// a time with the tested tiling.
+/// Seconds of the default tiling and the tested one.
 fn pairs(
     usual: &mut dyn FnMut() -> Result<f64, TuneError>,
     other: &mut dyn FnMut() -> Result<f64, TuneError>,

@@ -36,7 +36,6 @@ use crate::interrupt::Interrupt;
 use crate::{build, plugins, progress};
 
 impl Arguments {
-    /// Returns the measurement options of the selected benchmark.
     fn bench(&self) -> &BenchArguments {
         match self {
             Self::Decode(DecodeBench { of, .. }) | Self::Prefill(PrefillBench { of, .. }) => &of.bench,
@@ -46,7 +45,6 @@ impl Arguments {
         }
     }
 
-    /// The engine that runs the network.
     fn engine(&self) -> Engine {
         match self {
             Self::Decode(DecodeBench { engine, .. }) | Self::Prefill(PrefillBench { engine, .. }) => {
@@ -163,15 +161,13 @@ fn suite(bench: &Bench<'_>, of: &ModelBench) -> Result<(), Error> {
     bench.report(cases)
 }
 
-/// Number of tokens that `bench suite` decodes per round.
 const SUITE_TOKENS: usize = 16;
 
-/// Returns the values of an option, or a single `None` if the option is not set.
+/// A single `None` if the option is not set.
 fn each<T: Copy>(asked: &[T]) -> Vec<Option<T>> {
     if asked.is_empty() { vec![None] } else { asked.iter().copied().map(Some).collect() }
 }
 
-/// The default context, in tokens.
 const CONTEXT: usize = 512;
 
 /// The weight formats of `--quant`, or the element type of the network if `--quant` is not set.
@@ -183,13 +179,11 @@ fn weights(kernels: KernelUse, quantize: &Quantization, activations: ActivationB
     Weights { quantize: quantize.clone(), kernels: kernels == KernelUse::On, activations }
 }
 
-/// The plugin that runs the network, and the mesh of its devices.
 struct XlaDevices {
     plugin: PathBuf,
     mesh: Option<MeshRules>,
 }
 
-/// The settings that all benchmarks share.
 struct Bench<'a> {
     arguments: &'a BenchArguments,
     engine: Engine,
@@ -239,7 +233,6 @@ impl<'a> Bench<'a> {
         Ok(plugin.map(|plugin| XlaDevices { plugin, mesh }))
     }
 
-    /// One plan for each combination of the variant options.
     fn plans(&self, ModelBench { model, variants, .. }: &ModelBench) -> Result<Vec<Plan>, Error> {
         for out in [&self.arguments.json, &self.arguments.plot].into_iter().flatten() {
             check_output(model, out)?;
@@ -350,8 +343,7 @@ impl<'a> Bench<'a> {
         self.plans(of)?.into_iter().map(with_weights).collect()
     }
 
-    /// If `--trace` is set, creates the profile file before the compilation begins. With `--trace`,
-    /// the number of variants to measure (`measured`) must be 1.
+    /// Created before the compilation begins; `--trace` measures one variant.
     fn trace(
         &self,
         profile: &ProfileArguments,
@@ -368,8 +360,7 @@ impl<'a> Bench<'a> {
         Ok(Some(NewFile::begin(path, output::PROFILE)?))
     }
 
-    /// Runs the measurements, and prints the results. If `trace` is set, writes the profile of the
-    /// single variant to the file `trace`.
+    /// With `trace`, also the profile of the single variant.
     fn profiled(
         &self,
         cases: Vec<Case<'_>>,
@@ -389,13 +380,11 @@ impl<'a> Bench<'a> {
         shown(&report)
     }
 
-    /// Runs the measurements, and prints the results on stdout. The function writes all files
-    /// before it prints, because a write to a closed stdout fails.
+    /// Writes all files before it prints, because a write to a closed stdout fails.
     fn report(&self, cases: Vec<Case<'_>>) -> Result<(), Error> {
         shown(&self.measured(cases)?)
     }
 
-    /// Runs the measurements, and writes the results to files.
     fn measured(&self, cases: Vec<Case<'_>>) -> Result<BenchReport, Error> {
         let BenchArguments { rounds, json, plot, .. } = self.arguments;
         let rounds = rounds.get();
