@@ -109,8 +109,7 @@ impl Request {
         self
     }
 
-    /// Restricts the answer to JSON that is valid under the given JSON Schema. The restriction needs
-    /// the cargo feature `grammar`, which is on by default.
+    /// Restricts the answer to JSON that is valid under the given JSON Schema.
     pub fn json_schema(mut self, schema: impl Into<String>) -> Self {
         self.options.follow = Some(Follow::JsonSchema(schema.into()));
         self

@@ -32,9 +32,6 @@ pub enum HubError {
     NoWeights { name: Box<ModelName>, known: Vec<String> },
     #[error("{url} responded with the HTTP status {status}, expected 200")]
     Status { url: String, status: u16 },
-    /// The model is not in the cache, and the program was built without downloads.
-    #[error("`{name}` is not in the cache, and this program was built without the cargo feature `download`")]
-    NoDownload { name: Box<ModelName> },
     /// The hub did not answer the first request, so no download has begun.
     #[error("cannot ask the hub at {endpoint} for the model `{name}`")]
     Unreachable { name: Box<ModelName>, endpoint: String, source: Box<dyn std::error::Error + Send + Sync> },
@@ -73,9 +70,6 @@ impl HubError {
             }
             Self::NoWeights { .. } => {
                 "select another repository that contains safetensors or GGUF files".into()
-            }
-            Self::NoDownload { .. } => {
-                "build Tracewright with its default cargo features, or copy the model into the cache".into()
             }
             Self::Unreachable { name, .. } => format!(
                 "check the network connection; if you mean a local folder, check the path: there is no `{}` here",

@@ -28,41 +28,6 @@ impl Hub {
         if self.offline {
             return Err(HubError::Offline { name: name.clone().into(), cache: self.cache.clone() });
         }
-        #[cfg(feature = "download")]
-        {
-            crate::download::download(self, name, watch)
-        }
-        #[cfg(not(feature = "download"))]
-        {
-            let _ = watch;
-            Err(HubError::NoDownload { name: name.clone().into() })
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn name() -> ModelName {
-        ModelName::parse("org/name").expect("a name of a model")
-    }
-
-    #[test]
-    fn a_build_without_downloads_says_so() {
-        let refused = HubError::NoDownload { name: name().into() };
-        let expected =
-            "`org/name` is not in the cache, and this program was built without the cargo feature `download`";
-        assert_eq!(refused.to_string(), expected);
-        assert!(refused.help().is_some());
-    }
-
-    #[cfg(not(feature = "download"))]
-    #[test]
-    fn a_build_without_downloads_refuses_the_public_hub() {
-        let (cache, endpoint) = ("/no-such-cache".into(), Hub::ENDPOINT.to_owned());
-        let hub = Hub { cache, endpoint, token: None, offline: false };
-        let fetched = hub.fetch(&name(), &mut |_| ControlFlow::Continue(()));
-        assert!(matches!(fetched, Err(HubError::NoDownload { .. })));
+        crate::download::download(self, name, watch)
     }
 }

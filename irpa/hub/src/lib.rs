@@ -6,9 +6,7 @@
 //! [`Hub`] finds a model by its name, and downloads only the files that Tracewright reads.
 
 mod cache;
-#[cfg(feature = "download")]
 mod client;
-#[cfg(feature = "download")]
 mod download;
 mod error;
 mod fetch;

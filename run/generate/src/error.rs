@@ -221,13 +221,6 @@ pub enum GenerateError {
         /// The reason why the file is not usable.
         fault: SavedFault,
     },
-    /// An answer should follow a schema or a grammar, but this program was built without
-    /// constrained generation.
-    #[error(
-        "an answer that follows a schema or a grammar needs the cargo feature `grammar`, but this program was built \
-        without this feature; build Tracewright with its default cargo features"
-    )]
-    WithoutGrammar,
     /// A JSON schema is not valid JSON.
     #[error("the schema is not valid JSON")]
     SchemaSyntax {

@@ -1,8 +1,6 @@
 //! Generates text with a compiled network. This crate contains the tokenizer, the sampler, and the
 //! code that calls the network.
 //!
-//! To constrain an answer to a JSON schema or a grammar, enable the cargo feature `grammar`.
-//!
 //! Each module of this crate gives the same results as Hugging Face transformers, token for token
 //! and byte for byte.
 #![warn(missing_docs)]
@@ -11,7 +9,6 @@ mod ahead;
 mod batch;
 mod calls;
 mod chat_template;
-#[cfg(feature = "grammar")]
 mod constraint;
 mod constraint_program;
 mod defaults;
@@ -37,15 +34,11 @@ mod snapshot;
 mod speculate;
 mod stop;
 mod text;
-#[cfg(not(feature = "grammar"))]
-mod without_grammar;
 mod xla;
 
 pub use batch::Batch;
 pub use chat_template::chat_template;
-#[cfg(feature = "grammar")]
 pub use constraint::crash::allow_crashes;
-#[cfg(feature = "grammar")]
 pub use constraint::process::{ConstraintProcesses, answer_constraints};
 pub use constraint::{Constrainer, Constraint};
 pub use constraint_program::{ConstraintLimit, ConstraintProgram};
@@ -70,8 +63,4 @@ pub use speculate::{Certainty, DraftModel, Drafter, Lookup, MtpDrafter};
 pub use stop::{StopMatch, StopStrings, stop_tokens};
 pub use template::{Chat, ChatTemplate, TemplateError, TemplatePlace};
 pub use text::{Stream, Tokenizer, catches_panics};
-#[cfg(not(feature = "grammar"))]
-use without_grammar as constraint;
-#[cfg(not(feature = "grammar"))]
-pub use without_grammar::{ConstraintProcesses, allow_crashes, answer_constraints};
 pub use xla::{Xla, XlaFunction};

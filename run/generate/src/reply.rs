@@ -45,7 +45,7 @@ pub struct GenerateOptions {
     pub keep_logits: bool,
 }
 
-/// A schema or a grammar that a text must follow, in builds with the cargo feature `grammar`.
+/// A schema or a grammar that a text must follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Follow {
     /// The text must be JSON that is valid under the given JSON Schema.

@@ -42,7 +42,6 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use commands::Arguments;
-#[cfg(feature = "trace-dump")]
 pub use inspect::main as trace_dump;
 pub use options::error::library_help as help;
 use options::interrupt::{CAUGHT, Interrupt};
@@ -114,7 +113,7 @@ mod tests {
     use tracewright::EntryPoint;
     use tracewright::dsl::{TraceError, Traced};
     use tracewright::irpa::ModelFiles;
-    #[cfg(all(feature = "iree", feature = "instruments"))]
+    #[cfg(feature = "iree")]
     use tracewright::irpa::counts;
     use tracewright::models::config::ConfigError;
     use tracewright::models::{Architecture, DeclaredSize, ModelConfig, MtpError, Opened};
@@ -219,7 +218,7 @@ mod tests {
         }
     }
 
-    #[cfg(all(feature = "iree", feature = "instruments"))]
+    #[cfg(feature = "iree")]
     #[test]
     fn a_gguf_file_is_parsed_once_and_its_tensors_are_renamed_once() {
         let _counting = COUNTING.lock().unwrap();
@@ -258,11 +257,8 @@ mod tests {
 
     #[test]
     fn a_command_that_the_binary_lacks_ends_with_code_2() {
-        let without_server = Error::WithoutFeature { command: "serve", feature: "serve" };
-        assert_eq!(without_server.to_string().matches("`serve`").count(), 2);
-        for lacking in [without_server, Error::WithoutIree { command: "generate" }] {
-            assert_eq!((lacking.code(), console::exit(Err(lacking), None)), (Code::TW0002, 2));
-        }
+        let lacking = Error::WithoutIree { command: "generate" };
+        assert_eq!((lacking.code(), console::exit(Err(lacking), None)), (Code::TW0002, 2));
     }
 
     /// Splits the first shell command on a line of an example into words.

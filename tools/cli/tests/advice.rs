@@ -211,8 +211,7 @@ fn an_error_names_the_variables_behind_it() {
     };
     succeed(&mut plan(&["--kernels", "off"], &[("TRACEWRIGHT_KERNELS", "f99")]));
     let schema = ["--json-schema", "missing.json"];
-    let ran =
-        refused(&mut generate(&schema, &[("TRACEWRIGHT_GRAMMAR", "g.lark")]), 2, &["`--json-schema` needs"]);
+    let ran = refused(&mut generate(&schema, &[("TRACEWRIGHT_GRAMMAR", "g.lark")]), 2, &["`generate` needs"]);
     assert!(!ran.err.contains("cannot be used with"), "{}", ran.err);
     let named = |name: &str, flag: &str| format!("  help: the environment variable `{name}` sets `{flag}`");
     let [json, grammar, map, dtype] = [

@@ -2,11 +2,10 @@
 //! error code, with an example and a fix.
 
 mod list;
-#[cfg(feature = "instruments")]
 mod with_instruments;
 #[cfg(feature = "iree")]
 mod with_runtime;
-#[cfg(all(feature = "iree", feature = "serve"))]
+#[cfg(feature = "iree")]
 mod with_server;
 
 use std::error::Error;

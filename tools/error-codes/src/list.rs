@@ -149,7 +149,6 @@ coded! {
     }
 
     HubError: File {
-        TW0002: NoDownload;
         TW1101: NoCache Offline;
         TW1102: NoModel NoAccess NoRevision;
         TW1103: NoFile SeveralFiles NoWeights;

@@ -56,7 +56,6 @@ coded! {
     }
 
     GenerateError: File Template Evaluate Gguf Runtime Pjrt {
-        TW0002: WithoutGrammar;
         TW0004: ConstraintProgram;
         TW0707: OtherEngine;
         TW0801: Json Key;

@@ -5,7 +5,6 @@
 //! see [`tracewright::Model`].
 //!
 //! Without the feature `iree`, this crate is empty.
-#![cfg(feature = "iree")]
 
 mod access;
 mod answers;

@@ -158,16 +158,7 @@ fn cuda_headers(root: &Path) -> Result<(), Error> {
 pub fn demo(root: &Path, args: &[String]) -> Result<(), Error> {
     compilers()?;
     let ahead = setup_ahead(root);
-    // The demo needs none of the default features, for example downloads and the server.
-    let what = [
-        "--package",
-        "tracewright-cli",
-        "--no-default-features",
-        "--features",
-        "iree",
-        "--bin",
-        "tracewright",
-    ];
+    let what = ["--package", "tracewright-cli", "--features", "iree", "--bin", "tracewright"];
     let mut build = cargo(root, &["build"]);
     for name in UNOPTIMIZED {
         build.args(["--config", &format!("profile.dev.package.{name}.opt-level=0")]);

@@ -49,18 +49,6 @@ const WITHOUT_IREE: [&str; 9] = [
     "--features=xtask/whole",
 ];
 
-/// IREE without any other feature. As in [`WITHOUT_IREE`], the others keep features.
-const IREE_ALONE: [&str; 8] = [
-    "--package=tracewright-cli",
-    "--package=tracewright-irpa",
-    "--package=xtask",
-    "--no-default-features",
-    "--features=tracewright-cli/iree",
-    "--features=xtask/whole",
-    "--lib",
-    "--examples",
-];
-
 const LINTS: [&str; 2] = ["-D", "warnings"];
 
 /// Otherwise `cargo doc` checks all crates again, which clippy has.
@@ -182,7 +170,6 @@ fn check_and_build(root: &Path, tools: &Tools) -> Result<Vec<TestProgram>, Error
     };
     check_format(root)?;
     step("lint", cargo(&["clippy"]).args(ALL).args(["--all-targets", "--"]).args(LINTS))?;
-    step("lint of IREE alone", cargo(&["clippy"]).args(IREE_ALONE).arg("--").args(LINTS))?;
     // With examples, of which there are none, what it depends on has the features that it was linted with, and is there.
     let documented = ["--no-deps", "--lib", "--bins", "--examples"];
     let mut documentation = cargo(&["doc"]);
@@ -295,11 +282,8 @@ mod tests {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let edges = "--edges=normal,build,dev";
         let all = dependencies(&root, &[&ALL[..], &[edges]].concat());
-        let alone: Vec<&str> =
-            IREE_ALONE.into_iter().filter(|word| !["--lib", "--examples"].contains(word)).collect();
         for (folder, arguments) in [
             (root.clone(), [&WITHOUT_IREE[..], &[edges]].concat()),
-            (root.clone(), [&alone[..], &[edges]].concat()),
             (root.join("tools/python"), vec!["--features=tested", "--edges=normal,build"]),
         ] {
             let dependencies = dependencies(&folder, &arguments);

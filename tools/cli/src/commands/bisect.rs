@@ -56,7 +56,7 @@ impl From<&str> for Against {
     }
 }
 
-#[cfg(all(feature = "iree", feature = "instruments"))]
+#[cfg(feature = "iree")]
 mod run {
     use std::path::{Path, PathBuf};
 

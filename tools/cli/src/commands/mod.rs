@@ -44,8 +44,8 @@ pub struct Arguments {
     pub log: Option<String>,
 }
 
-/// Each command has a help text, a name, a file and the argument with the model's path. `iree`, `serve` and
-/// `instruments` mark commands that need these cargo features.
+/// Each command has a help text, a name, a file and the argument with the model's path. `iree` marks commands
+/// that need this cargo feature.
 macro_rules! commands {
     ($($(#[$about:meta])+ $command:ident: $file:ident($($model:tt)*) $($feature:ident)?;)+) => {
         #[derive(Subcommand)]
@@ -94,27 +94,6 @@ macro_rules! run {
         let _ = &$arguments;
         with_iree!(stringify!($file), $arguments.run($invocation))
     }};
-    (serve $file:ident $arguments:ident $invocation:ident) => {
-        run_with!("serve", $file $arguments $invocation)
-    };
-    (instruments $file:ident $arguments:ident $invocation:ident) => {
-        run_with!("instruments", $file $arguments $invocation)
-    };
-}
-
-/// Runs a command that needs the cargo features `iree` and `$feature`, if this binary contains both.
-macro_rules! run_with {
-    ($feature:literal, $file:ident $arguments:ident $invocation:ident) => {{
-        #[cfg(all(feature = "iree", not(feature = $feature)))]
-        {
-            let _ = &$arguments;
-            Err(Error::WithoutFeature { command: stringify!($file), feature: $feature })
-        }
-        #[cfg(any(not(feature = "iree"), feature = $feature))]
-        {
-            run!(iree $file $arguments $invocation)
-        }
-    }};
 }
 
 commands! {
@@ -123,7 +102,7 @@ commands! {
     /// Chat with a model
     Chat: chat(model) iree;
     /// Answer HTTP requests, with the interfaces of OpenAI and Anthropic
-    Serve: serve() serve;
+    Serve: serve() iree;
     /// Print a chat as text, rendered by the model's chat template
     Prompt: prompt(model) iree;
     /// Split texts into tokens with the model's tokenizer, and print the tokens
@@ -137,19 +116,19 @@ commands! {
     /// Compare the files of an archive or an export directory with the stored hashes
     Verify: verify();
     /// Run two variants of a model, and print the first operation whose outputs diverge
-    Bisect: bisect(model) instruments;
+    Bisect: bisect(model) iree;
     /// Measure the effect of a weight format on a text: KL divergence, share of equal tokens and perplexity
-    Quality: quality(model) instruments;
+    Quality: quality(model) iree;
     /// Write a model directory with quantized weights, calibrated on a text
-    Quantize: quantize(model) instruments;
+    Quantize: quantize(model) iree;
     /// Report the memory that a model needs, without reading the weights
     Plan: plan(model);
     /// Compare the speed of variants of a model or a kernel, and measure the memory bandwidth
     #[command(subcommand)]
-    Bench: bench(model()) instruments;
+    Bench: bench(model()) iree;
     /// Find the fastest kernel settings on this machine; later compilations on this machine use these
     /// settings
-    Tune: tune(model) instruments;
+    Tune: tune(model) iree;
     /// Write a model with random weights for a configuration
     Random: random(config);
     /// List the models in the Hugging Face cache, or download models into this cache

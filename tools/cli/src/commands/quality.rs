@@ -36,10 +36,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    #[cfg_attr(
-        not(all(feature = "iree", feature = "instruments")),
-        allow(dead_code, reason = "models are compared by running them")
-    )]
+    #[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "models are compared by running them"))]
     fn reference(&self) -> (PathBuf, Quantization) {
         match self.against.parse() {
             Ok(format) => (self.model.clone(), format),
@@ -48,7 +45,7 @@ impl Arguments {
     }
 }
 
-#[cfg(all(feature = "iree", feature = "instruments"))]
+#[cfg(feature = "iree")]
 mod run {
     use std::collections::BTreeMap;
     use std::path::Path;

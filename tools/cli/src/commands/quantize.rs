@@ -44,7 +44,7 @@ pub struct Arguments {
     pub compile: CompileArguments,
 }
 
-#[cfg(all(feature = "iree", feature = "instruments"))]
+#[cfg(feature = "iree")]
 mod run {
     use std::collections::BTreeMap;
     use std::path::Path;

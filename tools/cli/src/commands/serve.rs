@@ -64,7 +64,7 @@ impl FromStr for NamedModel {
     }
 }
 
-#[cfg(all(feature = "iree", feature = "serve"))]
+#[cfg(feature = "iree")]
 mod run {
     use std::path::Path;
     use std::sync::Arc;

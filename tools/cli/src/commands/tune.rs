@@ -33,7 +33,7 @@ fn time(text: &str) -> Result<Duration, String> {
     time.ok_or_else(|| "expected a time, as 90s or 5m".into())
 }
 
-#[cfg(all(feature = "iree", feature = "instruments"))]
+#[cfg(feature = "iree")]
 mod run {
     use console::{print, warn};
     use instruments::tune::{Trial, TuneReport, Tuned, TunedNetwork, Weighted, Workbench, tune};

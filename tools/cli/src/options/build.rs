@@ -70,7 +70,6 @@ impl TuningArguments {
 }
 
 /// Opens the weights of a model, or creates random weights if `model` is only a configuration.
-#[cfg_attr(not(feature = "instruments"), allow(dead_code, reason = "commands that measure use it"))]
 pub fn checkpoint(
     model: &Path,
     plan: &Plan,
@@ -110,7 +109,6 @@ impl DeviceArguments {
 
     /// Returns the device that runs the network, and the target for which the compiler builds the
     /// network.
-    #[cfg_attr(not(feature = "instruments"), allow(dead_code, reason = "commands that measure use it"))]
     pub fn choose(&self, threads: usize) -> Result<(Device, Target), Error> {
         let (name, target) = self.choose_target()?;
         Ok((Device::of(name, threads), target))

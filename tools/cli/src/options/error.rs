@@ -7,7 +7,7 @@ use console::CommandError;
 #[cfg(feature = "iree")]
 use console::usage;
 use error_codes::{AnyCoded, Code, Coded};
-#[cfg(all(feature = "iree", feature = "instruments"))]
+#[cfg(feature = "iree")]
 use instruments::{bench::BenchError, bisect::BisectError, tune::TuneError};
 use tracewright::errors::{LISTED, escaped};
 use tracewright::export::xla::XlaError;
@@ -36,12 +36,6 @@ pub enum Error {
          run `cargo xtask demo`, or run `cargo xtask setup` and then `cargo build --release --features iree`"
     )]
     WithoutIree { command: &'static str },
-    /// This binary contains IREE, but was built without the cargo feature that contains the command.
-    #[error(
-        "`{command}` needs the cargo feature `{feature}`, but this binary was built without this feature; run `cargo build \
-         --release --features iree`, which builds with all default features"
-    )]
-    WithoutFeature { command: &'static str, feature: &'static str },
     /// The library returned an error, which already has an error code.
     #[error(transparent)]
     Library(AnyCoded),
@@ -156,7 +150,7 @@ fn in_options(error: ModelError) -> Error {
 impl CommandError for Error {
     fn code(&self) -> Code {
         match self {
-            Self::WithoutIree { .. } | Self::WithoutFeature { .. } => Code::TW0002,
+            Self::WithoutIree { .. } => Code::TW0002,
             Self::Library(error) | Self::Followed { source: error, .. } => error.code(),
             Self::Said { code, .. } => *code,
             Self::Interrupted => Code::TW0005,
@@ -203,7 +197,7 @@ impl CommandError for Error {
     fn is_interruption(&self) -> bool {
         match self {
             Self::Interrupted => true,
-            #[cfg(all(feature = "iree", feature = "instruments"))]
+            #[cfg(feature = "iree")]
             Self::Library(error) => {
                 matches!(error.find(), Some(BenchError::Stopped))
                     || matches!(error.find(), Some(BisectError::Stopped))
@@ -232,14 +226,11 @@ pub fn library_help(error: &AnyCoded) -> Vec<String> {
     helps! { error:
         XlaError::Shard(_) => "`--shard AXES=MESH_AXIS` divides tensor axes along an axis of the mesh, `--shard AXES=none` does not divide the tensor axes";
     }
-    #[cfg(all(feature = "iree", feature = "instruments"))]
+    #[cfg(feature = "iree")]
     helps! { error:
         BenchError::Chunks { .. } => "`--tokens N` sets the length of the prompt, `--chunk N` sets the size of a chunk";
         BenchError::NotWatched => "leave out `--device`";
         BenchError::Depth { .. } => "`--depth N` sets the depth, `--context N` sets the context, up to the model's own limit";
-    }
-    #[cfg(feature = "iree")]
-    helps! { error:
         ExportError::Architecture { .. } | ExportError::Cpu { .. } => "run `export` on this machine, or on another machine with `--target` for this machine";
         ModelError::Cached(ArchiveError::Content { .. }) => "remove the damaged file: the next run writes the file again";
         CompileError::NotFound { .. } => "`--iree-compile PATH` sets the path of the compiler; `cargo xtask setup` installs the compiler into the checkout, in `.tracewright/venv/bin`";

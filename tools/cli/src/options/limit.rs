@@ -24,7 +24,6 @@ pub enum SetBy {
 impl Limit {
     /// Returns the largest number of tokens that a plan's context can contain. The option
     /// `--context` sets the length of the context.
-    #[cfg_attr(not(feature = "instruments"), allow(dead_code, reason = "commands that measure use it"))]
     pub fn of(plan: &Plan) -> Self {
         let longest = Some(plan.model.max_context());
         Self { tokens: plan.context, longest, set_by: SetBy::Flag("--context") }

@@ -176,8 +176,7 @@ fn built(arguments: &[&str]) -> BTreeSet<String> {
 /// `cargo xtask demo` builds xtask and the command line. A package that both need is built once, with the same features.
 #[test]
 fn xtask_shares_its_dependencies_with_the_command_line() {
-    let command_line =
-        built(&["--package", "tracewright-cli", "--no-default-features", "--features", "iree"]);
+    let command_line = built(&["--package", "tracewright-cli", "--features", "iree"]);
     assert!(command_line.len() > 150, "{} packages", command_line.len());
     let chores = built(&["--package", "xtask"]);
     let twice: Vec<&String> =
