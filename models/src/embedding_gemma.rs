@@ -80,7 +80,7 @@ model! {
                 Attend { mask, ..rotary.scaled(self.config.query_pre_attn_scalar.powf(-0.5)) }
             };
             let global = attention(&self.config.rope, all);
-            let local = attention(self.config.rope_local.as_ref().unwrap_or(&self.config.rope), near);
+            let local = attention(self.config.local_rope.as_ref().unwrap_or(&self.config.rope), near);
 
             // Calls share no state, so each layer begins with an empty cache.
             let shape = [tokens.extent(B), self.dim(K), length, self.dim(E)];

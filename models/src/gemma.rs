@@ -1,66 +1,24 @@
 //! The decoder of Gemma 2 and Gemma 3: "Gemma 3 Technical Report" (2025), §2. Field names follow the
 //! Hugging Face checkpoint (`modeling_gemma3.py`).
 
-use dsl::nn::{Attend, Cache, Kv, Position, attend, gelu_tanh};
-use dsl::{Float, Tensor, model};
+use dsl::nn::{Attend, Kv, attend, gelu_tanh};
+use dsl::{Float, Tensor, WeightStyle, model};
 use files::limits;
 use irpa::{GgufValue, StoredOrder};
 use serde_json::{Value, json};
 
-use crate::decoder::{AttentionBlock, FeedForward, LlamaConfig};
+use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, FeedForward, LlamaConfig, Norm};
 use crate::family::{GgufFamily, Metadata};
-use crate::rope::RopeParameters;
+
+/// The whole causal Gemma network, from token ids `[B, S]` to logits over the vocabulary.
+pub type Gemma<T, A = Attention<T>> = Decoder<T, Layer<T, A>, GemmaConfig>;
 
 model! {
-    /// The whole causal Gemma 3 network, from token ids `[B, S]` to logits over the vocabulary.
-    pub Gemma<T: Float, A: AttentionBlock<T, Config = LlamaConfig> = Attention<T>>(GemmaConfig) {
-        dims {
-            V = vocab_size, D = hidden_size, L = num_hidden_layers,
-            H = num_attention_heads, K = num_key_value_heads, E = head_dim or D / H,
-        }
-        // Most layers cache only the last positions, because they have an attention window.
-        cache { L of [K, E] within window }
-        shard { K, F, V over model; B over data }
-
-        model: BaseModel,
-        lm_head: Linear[D -> V] = tied(model.embed_tokens) if tie_word_embeddings,
-
-        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
-            self.model(tokens, at, cache)
-        }
-        fn logits(x: T[.., D]) -> f32[.., V] {
-            soft_cap(self.lm_head(x), self.config.final_logit_softcapping).to()
-        }
-    }
-
-    /// The network without the output head: the scaled embedding, the layers and the final norm.
-    pub BaseModel {
-        embed_tokens: Embedding[V, D],
-        layers: [Layer; L],
-        norm: RmsNorm[D](eps = rms_norm_eps, style = one_plus),
-
-        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
-            let attention = |rope: &RopeParameters| {
-                let frequencies = rope.frequencies(self.dim(E), cache.context);
-                Attend::rotary(at, S, tokens.extent(S), &frequencies, cache.context)
-                    .scaled(self.config.query_pre_attn_scalar.powf(-0.5))
-                    .capped(self.config.attn_logit_softcapping)
-            };
-            let global = attention(&self.config.rope);
-            let local = self.config.rope_local.as_ref().map(attention);
-            // Like `Gemma3TextScaledWordEmbedding`, round √D to T first: 33.9… becomes 34 in bf16.
-            let mut x = self.embed_tokens(tokens) * Tensor::scalar((self.dim(D) as f64).sqrt());
-            for (i, layer) in self.layers.iter().enumerate() {
-                let at = local.as_ref().filter(|_| self.config.window(i).is_some()).unwrap_or(&global);
-                x = layer.forward(x, &at.clone().windowed(self.config.window(i)), cache.state(i));
-            }
-            self.norm(x)
-        }
-    }
-
     /// A layer with norms before and after attention, and before and after the feed-forward network. All
     /// norms multiply by 1 + w in f32, where w is the weight, and round the product (`Gemma3RMSNorm`).
-    pub Layer {
+    pub Layer<T: Float, A: AttentionBlock<T, Config = LlamaConfig> = Attention<T>>(GemmaConfig): AttentionBlock<T> {
+        dims { D = hidden_size }
+
         input_layernorm: RmsNorm[D](eps = rms_norm_eps, style = one_plus),
         self_attn: A,
         post_attention_layernorm: RmsNorm[D](eps = rms_norm_eps, style = one_plus),
@@ -123,9 +81,6 @@ pub(crate) fn soft_cap<T: Float>(logits: Tensor<T>, bound: Option<f64>) -> Tenso
 pub struct GemmaConfig {
     /// The configuration keys that Gemma shares with Llama.
     pub llama: LlamaConfig,
-    /// The rotary embedding of layers with an attention window, if layers without a window have a
-    /// different rotary embedding.
-    pub rope_local: Option<RopeParameters>,
     /// The number whose square root divides the attention scores.
     pub query_pre_attn_scalar: f64,
     /// The bound of the attention scores' softcap, or `None` if the scores have no bound.
@@ -135,6 +90,24 @@ pub struct GemmaConfig {
 }
 
 descends!(GemmaConfig from llama: LlamaConfig);
+
+impl DecoderConfig for GemmaConfig {
+    const NORM: Norm = Norm::Rms(WeightStyle::OnePlus);
+
+    /// Like `Gemma3TextScaledWordEmbedding`, rounds √D to T first: 33.9… becomes 34 in bf16.
+    fn embedded<T: Float>(&self, x: Tensor<T>) -> Tensor<T> {
+        x * Tensor::scalar((self.hidden_size as f64).sqrt())
+    }
+
+    fn attention<T: Float>(&self, layer: usize, rotary: &Attend<T>) -> Attend<T> {
+        let scaled = rotary.clone().scaled(self.query_pre_attn_scalar.powf(-0.5));
+        scaled.capped(self.attn_logit_softcapping).windowed(self.window(layer))
+    }
+
+    fn logits<T: Float>(&self, x: Tensor<T>) -> Tensor<T> {
+        soft_cap(x, self.final_logit_softcapping)
+    }
+}
 
 /// The description of the GGUF files of a Gemma family.
 pub(crate) const fn gguf(architecture: &'static str) -> GgufFamily {

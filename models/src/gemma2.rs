@@ -44,7 +44,6 @@ pub(crate) fn read(keys: &Keys) -> GemmaConfig {
     keys.ignore(&["cache_implementation", "sliding_window_size"]);
     GemmaConfig {
         llama: LlamaConfig { attention_bias, attention_out_bias: attention_bias, windows, ..llama },
-        rope_local: None,
         query_pre_attn_scalar: keys.number_or("query_pre_attn_scalar", 256.0),
         attn_logit_softcapping: keys.nullable_number("attn_logit_softcapping", Some(50.0)),
         final_logit_softcapping: keys.nullable_number("final_logit_softcapping", Some(30.0)),

@@ -64,22 +64,21 @@ fn read_text(keys: &Keys) -> GemmaConfig {
         tie_word_embeddings: true,
         ..Defaults::new(131_072)
     };
-    let mut rope_local = None;
+    let mut local_rope = None;
     let llama = LlamaConfig::with_rope(keys, defaults, |keys, defaults| {
         let both = RopeParameters::by_layer_type(keys, [1e4, 1e6], defaults.max_position_embeddings);
         let [local, global] = both;
-        rope_local = Some(local);
+        local_rope = Some(local);
         global
     });
     let features = llama.head_dim.unwrap_or_default();
-    rope_local.iter().for_each(|rope| rope.check(keys, features));
+    local_rope.iter().for_each(|rope| rope.check(keys, features));
     let window = keys.optional_count("sliding_window").unwrap_or(4096);
     let period = keys.sliding_period().unwrap_or(6);
     let windows = keys.windows(llama.num_hidden_layers, Some(window), |layer| (layer + 1) % period != 0);
     let attention_bias = keys.flag("attention_bias", false);
     GemmaConfig {
-        llama: LlamaConfig { windows, attention_bias, ..llama },
-        rope_local,
+        llama: LlamaConfig { windows, attention_bias, local_rope, ..llama },
         query_pre_attn_scalar: keys.number_or("query_pre_attn_scalar", 256.0),
         attn_logit_softcapping: None,
         final_logit_softcapping: keys.optional_number("final_logit_softcapping"),

@@ -103,12 +103,12 @@ fn published_configurations_are_read() {
     let small = read("functiongemma-270m");
     assert_eq!(small.windows[..], read("gemma-3-1b").windows[..18]);
     assert_eq!(small.windows.iter().filter(|window| window.is_none()).count(), 3);
-    assert_eq!((small.rope.theta, small.rope_local.as_ref().unwrap().theta), (1e6, 1e4));
+    assert_eq!((small.rope.theta, small.local_rope.as_ref().unwrap().theta), (1e6, 1e4));
     let tower = read("gemma-3-4b");
     assert_eq!((tower.num_attention_heads, tower.num_key_value_heads, tower.head_dim), (8, 4, Some(256)));
     assert_eq!(tower.element, Some(ElementType::Bf16));
     assert_eq!(tower.rope.scaling, RopeScaling::Linear { factor: 8.0 });
-    assert_eq!(tower.rope_local.as_ref().unwrap().scaling, RopeScaling::Default);
+    assert_eq!(tower.local_rope.as_ref().unwrap().scaling, RopeScaling::Default);
     assert_eq!(read("gemma-3-27b").query_pre_attn_scalar, 168.0);
 }
 
