@@ -37,8 +37,7 @@ model! {
         }
     }
 
-    /// A feed-forward network that consists of a linear layer, the activation xIELU and a second
-    /// linear layer.
+    /// A linear layer, the activation xIELU and a second linear layer.
     pub Mlp {
         up_proj: Linear[D -> F],
         act_fn: Xielu,
@@ -49,8 +48,7 @@ model! {
         }
     }
 
-    /// The activation function xIELU (Huang and Schlag, "Deriving Activation Functions Using
-    /// Integration", 2024; `XIELUActivation` in HF transformers).
+    /// Huang and Schlag, "Deriving Activation Functions Using Integration", 2024.
     pub Xielu {
         alpha_p: Weight[O],
         alpha_n: Weight[O],
@@ -75,8 +73,6 @@ fn expm1<T: Float>(x: Tensor<T>) -> Tensor<T> {
     (t * 2.0 / (-t + 1.0)).to()
 }
 
-/// Reads the `config.json` of an Apertus model. Missing configuration keys get the defaults of
-/// `ApertusConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     // HF transformers does not read these keys of the published checkpoints.
     keys.ignore(&["hidden_dropout"]);

@@ -22,8 +22,7 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// A layer that adds the outputs of attention and of the feed-forward network to the same
-    /// residual (`Cohere2DecoderLayer`).
+    /// Adds the outputs of attention and of the feed-forward network to one residual (`Cohere2DecoderLayer`).
     pub Layer<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims { D = hidden_size }
 
@@ -77,8 +76,6 @@ const IGNORED: &[&str] = &[
     "use_parallel_embedding",
 ];
 
-/// Reads the `config.json` of a Command R7B model. Missing configuration keys get the defaults of
-/// `Cohere2Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Cohere2Config {
     keys.ignore(IGNORED);
     let defaults = Defaults {

@@ -31,7 +31,7 @@ pub enum ConfigError {
     Syntax {
         /// Path of the configuration file.
         path: PathBuf,
-        /// The position of the syntax error in the configuration file, and the reason.
+        /// Position and reason.
         reason: String,
     },
     /// Configuration keys are missing, are unknown, or have invalid values.
@@ -62,8 +62,7 @@ pub enum ConfigError {
         /// The architectures that Tracewright supports.
         known: Vec<&'static str>,
     },
-    /// The GGUF file contains an embedding model, which Tracewright reads only in the format of
-    /// sentence-transformers.
+    /// Read only in the format of sentence-transformers.
     #[error(
         "`{}`: the architecture `{found}` computes embeddings, expected a language model; for embeddings, name a model \
         folder with the files of sentence-transformers", .path.display()
@@ -100,14 +99,13 @@ pub enum ConfigError {
         path: PathBuf,
         /// The configuration key that declares the quantization.
         key: String,
-        /// The value of `quant_method`, or the name of the quantization tool to which the key belongs.
+        /// The value of `quant_method`, or the name of the tool to which the key belongs.
         method: String,
     },
 }
 
 impl ConfigError {
-    /// Renames the configuration keys in this error for a file whose keys differ from `config.json`, such as
-    /// a GGUF file. `name` converts a key of `config.json` to the corresponding key of the file.
+    /// For a file such as GGUF, whose keys `name` computes from those of `config.json`.
     pub(crate) fn named(mut self, name: impl Fn(&str) -> String) -> Self {
         if let Self::Keys { problems, .. } = &mut self {
             for problem in problems {
@@ -139,8 +137,7 @@ pub const IGNORED: &[&str] = &[
     "use_cache",
 ];
 
-/// The largest allowed values of some configuration keys. For all other configuration keys,
-/// [`limits::EXTENT`] is the largest allowed value.
+/// All other keys have at most [`limits::EXTENT`].
 const AT_MOST: &[(&str, usize)] = &[
     ("num_hidden_layers", limits::LAYERS),
     ("n_layer", limits::LAYERS),
@@ -186,8 +183,7 @@ fn nearest_text(nearest: &Option<String>) -> String {
     nearest.as_ref().map_or_else(String::new, |key| format!(", the nearest is `{key}`"))
 }
 
-/// A JSON object whose keys the caller reads one by one. At the end, a key that the caller has not
-/// read is an error.
+/// A JSON object whose keys are read one by one. At the end, an unread key is an error.
 pub struct Keys {
     path: PathBuf,
     /// The path of a nested object, followed by a dot, for example `rope_scaling.`.
@@ -198,21 +194,14 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Reads the JSON object in the file at `path`. If `path` is a directory, reads the file
-    /// `config.json` in this directory.
-    ///
-    /// # Errors
-    /// Returns an error if the file cannot be read, or is not a JSON object.
+    /// Reads the file at `path`, or the file `config.json` in this directory.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let path = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
         let text = files::read_json(&path)?;
         Self::parse(&path, &text)
     }
 
-    /// Reads the JSON object in `text`, the content of a `config.json`. Error messages name the file `path`.
-    ///
-    /// # Errors
-    /// Returns an error if the text is not a JSON object.
+    /// Reads the content of a `config.json`. Errors name `path`.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let syntax = |reason: String| ConfigError::Syntax { path: path.to_owned(), reason };
         match files::parse_json(text).map_err(|e| syntax(e.to_string()))? {
@@ -231,8 +220,7 @@ impl Keys {
         Self { path: path.into(), prefix: prefix.into(), map, known, problems }
     }
 
-    /// Removes a key that the caller has already read. After the removal, other code treats the key
-    /// as missing.
+    /// Removes a key that was read; other code treats it as missing.
     #[must_use]
     pub fn without(mut self, key: &str) -> Self {
         self.map.remove(key);
@@ -254,13 +242,11 @@ impl Keys {
         self.map.get(key).filter(|value| !value.is_null())
     }
 
-    /// Whether the caller has read a key, or has marked the key as ignored.
     pub(crate) fn is_known(&self, key: &str) -> bool {
         self.known.borrow().contains(&key)
     }
 
-    /// Marks configuration keys as ignored. An ignored key is no error, although the caller does
-    /// not read its value.
+    /// Marks keys that are no error, although nothing reads their values.
     pub fn ignore(&self, keys: &[&'static str]) {
         self.known.borrow_mut().extend(keys);
     }
@@ -306,13 +292,12 @@ impl Keys {
         self.typed(key, format!("a positive integer, at most {most}"), read)
     }
 
-    /// Reads a configuration key whose value is a positive integer. If the key is missing, the
-    /// method records a problem.
+    /// A positive integer. A missing key is a problem.
     pub fn count(&self, key: &'static str) -> usize {
         self.required(key, "a positive integer", self.optional_count(key)).max(1)
     }
 
-    /// Reads a key that can have the value null. If the key is missing, the method returns `default`.
+    /// `default` if the key is missing; the value can be null.
     fn nullable<T>(&self, key: &'static str, default: Option<T>, read: impl Fn() -> Option<T>) -> Option<T> {
         match self.map.contains_key(key) {
             true => read(),
@@ -323,30 +308,25 @@ impl Keys {
         }
     }
 
-    /// Reads a configuration key whose value is a positive integer or null. The method returns
-    /// `None` for null, and `default` for a missing key.
+    /// A positive integer, `None` for null, and `default` for a missing key.
     pub fn nullable_count(&self, key: &'static str, default: Option<usize>) -> Option<usize> {
         self.nullable(key, default, || self.optional_count(key))
     }
 
-    /// Reads a configuration key whose value is a positive number or null. The method returns
-    /// `None` for null, and `default` for a missing key.
+    /// A positive number, `None` for null, and `default` for a missing key.
     pub fn nullable_number(&self, key: &'static str, default: Option<f64>) -> Option<f64> {
         self.nullable(key, default, || self.optional_number(key))
     }
 
-    /// Reads the key `sliding_window_pattern`. If the value is n, one of every n layers has no
-    /// sliding window.
+    /// Reads `sliding_window_pattern`: with n, one of every n layers has no window.
     pub fn sliding_period(&self) -> Option<usize> {
         let names = ["sliding_window_pattern", "_sliding_window_pattern"];
         let [new, old] = names.map(|name| (name, self.optional_count(name)));
         self.agreed(new, old)
     }
 
-    /// Returns the attention window of each of `layers` layers, or `None` for a layer that sees all
-    /// positions. A layer has the window `window` if its type in the key `layer_types` is
-    /// `sliding_attention`. If the key `layer_types` is missing, `sliding` decides which layers
-    /// have the window `window`.
+    /// The window of each layer, or `None` if it sees all positions. `layer_types` decides which layers have
+    /// `window`, or else `sliding`.
     pub fn windows(
         &self,
         layers: usize,
@@ -365,14 +345,12 @@ impl Keys {
         sliding.into_iter().map(|sliding| window.filter(|_| sliding)).collect()
     }
 
-    /// Reads the key `layer_types`, a list with `full_attention` or `sliding_attention` for each of
-    /// `layers` layers. The method returns `None` if the key is missing.
+    /// Reads `layer_types`: `full_attention` or `sliding_attention` for each layer.
     pub fn layer_types(&self, layers: usize) -> Option<Vec<String>> {
         self.kinds_of_layers("layer_types", layers, &["full_attention", "sliding_attention"])
     }
 
-    /// Reads the key `key`, a list with one of the `kinds` for each of `layers` layers. The method
-    /// returns `None` if the key is missing.
+    /// One of the `kinds` for each layer; `None` if the key is missing.
     pub fn kinds_of_layers(&self, key: &'static str, layers: usize, kinds: &[&str]) -> Option<Vec<String>> {
         let expected = format!("a list of {layers} of `{}`", kinds.join("` and `"));
         let value = self.get(key)?;
@@ -399,8 +377,7 @@ impl Keys {
         true
     }
 
-    /// Reads a configuration key whose value is an integer that is 0 or larger. Returns `None` if
-    /// the key is missing.
+    /// An integer of 0 or more; `None` if the key is missing.
     pub fn optional_integer(&self, key: &'static str) -> Option<usize> {
         let read = |value: &Value| value.as_u64().filter(|&n| n <= u32::MAX.into()).map(|n| n as usize);
         self.typed(key, "an integer, at least 0", read)
@@ -411,30 +388,26 @@ impl Keys {
         self.typed(key, "a positive number", |value| value.as_f64().filter(|&x| x > 0.0 && x.is_finite()))
     }
 
-    /// Reads a configuration key whose value is a positive number. Returns `default` if the key is
-    /// missing. The value null is an error.
+    /// A positive number, `default` for a missing key. Null is an error.
     pub fn number_or(&self, key: &'static str, default: f64) -> f64 {
         let number = self.optional_number(key);
         self.refuse_null(key, "a positive number");
         number.unwrap_or(default)
     }
 
-    /// Records a problem if the value of the key is null, because HF transformers does not replace
-    /// null by the default.
+    /// HF transformers does not replace null by the default.
     fn refuse_null(&self, key: &'static str, expected: &str) {
         if self.map.get(key).is_some_and(Value::is_null) {
             self.refuse(key, "null", expected);
         }
     }
 
-    /// Reads a configuration key whose value is a positive number. If the key is missing, the
-    /// method records a problem.
+    /// A positive number. A missing key is a problem.
     pub fn number(&self, key: &'static str) -> f64 {
         self.required(key, "a positive number", self.optional_number(key))
     }
 
-    /// Reads a boolean. Returns `default` if the key is missing. Python treats null as false, so
-    /// null is an error if the default is true.
+    /// `default` for a missing key. Null is false in Python, so it is an error if the default is true.
     pub fn flag(&self, key: &'static str, default: bool) -> bool {
         if default {
             self.refuse_null(key, "true or false");
@@ -481,8 +454,7 @@ impl Keys {
         self.agreed(("dtype", read("dtype")), ("torch_dtype", read("torch_dtype")))
     }
 
-    /// Chooses between the values of two keys with the same meaning. If the configuration contains
-    /// the two keys, their values must be equal.
+    /// Two keys with the same meaning must be equal if both are there.
     pub fn agreed<T: PartialEq + Display>(
         &self,
         new: (&str, Option<T>),
@@ -507,21 +479,18 @@ impl Keys {
         }
     }
 
-    /// Adds the problems of a nested object to this object's problems. Each unread key of the
-    /// nested object is a problem.
+    /// Takes over the problems of a nested object, to which its unread keys belong.
     pub fn close(&self, nested: Self) {
         self.close_ignoring(nested, &[]);
     }
 
-    /// Adds the problems of a nested object to this object's problems. Each unread key of the
-    /// nested object is a problem, unless `ignored` contains the key.
+    /// Like [`close`](Self::close), without unread keys in `ignored`.
     pub fn close_ignoring(&self, nested: Self, ignored: &[&'static str]) {
         self.problems.borrow_mut().extend(nested.into_problems(ignored));
     }
 
-    /// Adds the problems of a nested object to this object's problems. A key of the nested object
-    /// that no code has read is no problem. Call this method if an invalid key of the nested object
-    /// makes the remaining keys of the object meaningless.
+    /// Takes over a nested object's problems, but not its unread keys, which an invalid key makes
+    /// meaningless.
     pub fn give_up(&self, nested: Self) {
         self.problems.borrow_mut().extend(nested.problems.into_inner());
     }
@@ -542,11 +511,7 @@ impl Keys {
         problems
     }
 
-    /// Ends the reading of a configuration.
-    ///
-    /// # Errors
-    /// Returns an error that lists all problems. Each unread key is a problem, unless `ignored` or
-    /// `allowed` contains the key.
+    /// Lists all problems, with unread keys that are in neither `ignored` nor `allowed`.
     pub fn finish(self, ignored: &[&'static str], allowed: &[String]) -> Result<(), ConfigError> {
         let path = self.path.clone();
         let mut problems = self.into_problems(ignored);
@@ -555,11 +520,7 @@ impl Keys {
         end(path, problems)
     }
 
-    /// Ends the reading of a file that also contains keys for other programs. A key that this
-    /// reader has not read is no problem.
-    ///
-    /// # Errors
-    /// Returns an error that lists all problems, if there are any.
+    /// Lists all problems of a file that also has keys for other programs.
     pub fn finish_reading(self) -> Result<(), ConfigError> {
         end(self.path, self.problems.into_inner())
     }

@@ -18,8 +18,7 @@ use crate::shape_check::DeclaredSize;
 
 /// A block that attends to other positions, such as a layer or the attention of a layer.
 pub trait AttentionBlock<T: Float>: Block {
-    /// Computes new features `[B, S, D]` from the features `x` `[B, S, D]`. `kv` is the KV cache
-    /// with the keys and values of other positions.
+    /// Features `[B, S, D]` to features `[B, S, D]`. `kv` has the keys and values of other positions.
     fn forward(&self, x: Tensor<T>, at: &Attend<T>, kv: &mut Kv<T>) -> Tensor<T>;
 }
 
@@ -29,26 +28,22 @@ pub trait FeedForward<T: Float>: Block {
     fn forward(&self, x: Tensor<T>) -> Tensor<T>;
 }
 
-/// Configures a [`Decoder`]: contains Llama's configuration keys, and functions that change a Llama
-/// network outside of its layers.
+/// Llama's keys, and functions that change a Llama network outside of its layers.
 pub trait DecoderConfig: Deref<Target = LlamaConfig> + Clone + 'static {
     /// The kind of norm after the last layer. Layers declare their own norms.
     const NORM: Norm = Norm::Rms(WeightStyle::Scale);
 
-    /// Computes the input of the first layer from the tokens' embeddings. By default, the function
-    /// returns the embeddings unchanged.
+    /// The input of the first layer, by default the embeddings.
     fn embedded<T: Float>(&self, x: Tensor<T>) -> Tensor<T> {
         x
     }
 
-    /// The attention settings of a layer. The settings in `rotary` allow all earlier positions and contain
-    /// the layer's rotary embedding. By default, this function adds the attention window of the layer.
+    /// `rotary` allows all earlier positions. By default, this adds the layer's window.
     fn attention<T: Float>(&self, layer: usize, rotary: &Attend<T>) -> Attend<T> {
         rotary.clone().windowed(self.window(layer))
     }
 
-    /// Computes the logits from the output of the head. By default, the function returns the output
-    /// unchanged.
+    /// By default, the output of the head.
     fn logits<T: Float>(&self, x: Tensor<T>) -> Tensor<T> {
         x
     }
@@ -164,8 +159,7 @@ impl<T: Float, C: DecoderConfig> LastNorm<T, C> {
     }
 }
 
-/// Reads the keys of a text network. If the model also has a vision tower, the text keys are in the
-/// object `text_config`. The file may then contain the keys `beside` next to `text_config`.
+/// Reads a text network, from `text_config` if there is a vision tower, with the keys `beside` next to it.
 pub(crate) fn read_text_tower<C: DerefMut<Target = LlamaConfig>>(
     keys: &Keys,
     is_tied: bool,
@@ -183,8 +177,7 @@ pub(crate) fn read_text_tower<C: DerefMut<Target = LlamaConfig>>(
     config
 }
 
-/// The values of Llama's keys in `config.json`. Most of the families that are derived from Llama
-/// have no other keys.
+/// Most families that are derived from Llama have no other keys.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LlamaConfig {
     /// The number of token ids in the vocabulary.
@@ -205,11 +198,9 @@ pub struct LlamaConfig {
     pub rms_norm_eps: f64,
     /// The parameters of the rotary embedding.
     pub rope: RopeParameters,
-    /// The rotary embedding's parameters in layers with an attention window, if these layers do not
-    /// use `rope`.
+    /// For layers with a window, if they do not use `rope`.
     pub local_rope: Option<RopeParameters>,
-    /// The attention window of each layer, or `None` for a layer that sees all positions. With an
-    /// empty list, all layers see all positions.
+    /// The window of each layer, `None` for all positions. An empty list has no windows.
     pub windows: Arc<[Option<usize>]>,
     /// Whether the output head shares its weight with the embedding table.
     pub tie_word_embeddings: bool,
@@ -219,21 +210,18 @@ pub struct LlamaConfig {
     pub attention_out_bias: bool,
     /// Whether the feed-forward network's linear layers have biases.
     pub mlp_bias: bool,
-    /// The largest number of tokens in a sequence. With a dynamic rotary embedding, this is the
-    /// configured number times the factor of the embedding.
+    /// In a sequence. With a dynamic rotary embedding, the configured number times its factor.
     pub max_position_embeddings: usize,
     /// The element type of the checkpoint's weights, if the configuration contains this type.
     pub element: Option<ElementType>,
 }
 
-/// Contains a family's defaults for missing keys of Llama, and the names and values that the family
-/// has for some keys.
+/// A family's defaults for missing keys, and its names and values of some keys.
 pub(crate) struct Defaults {
-    /// The accepted values of the key `hidden_act`. For a family without the key `hidden_act`, the
-    /// list is empty.
+    /// Accepted values; empty for a family without the key.
     pub hidden_act: &'static [&'static str],
-    /// The defaults of `vocab_size`, `hidden_size`, `intermediate_size`, `num_hidden_layers` and
-    /// `num_attention_heads`. With `None`, the five keys are required.
+    /// `vocab_size`, `hidden_size`, `intermediate_size`, `num_hidden_layers`, `num_attention_heads`. Required
+    /// if `None`.
     pub sizes: Option<[usize; 5]>,
     /// The default number of key-value heads. `None` selects the number of query heads.
     pub num_key_value_heads: Option<usize>,
@@ -267,14 +255,12 @@ impl Defaults {
 }
 
 impl LlamaConfig {
-    /// Reads the keys that all families derived from Llama share. The caller reads the keys about
-    /// biases and about differences between layers.
+    /// The caller reads the keys about biases and about differences between layers.
     pub(crate) fn shared(keys: &Keys, defaults: Defaults) -> Self {
         Self::with_rope(keys, defaults, RopeParameters::read)
     }
 
-    /// Reads the same keys as [`shared`](Self::shared), but calls `read` for the keys of the rotary
-    /// embedding.
+    /// Like [`shared`](Self::shared), but `read` reads the rotary embedding.
     pub(crate) fn with_rope(
         keys: &Keys,
         defaults: Defaults,

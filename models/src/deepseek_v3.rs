@@ -27,8 +27,7 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["DeepseekV3ForCausalLM"], &["DeepseekV3Model"], &["deepseek_v3"])
 };
 
-/// The `config.json` that corresponds to a GGUF file (`LLM_ARCH_DEEPSEEK2` in llama.cpp). DeepSeek-V2 has the
-/// same architecture, but the router computes scores with the softmax.
+/// `LLM_ARCH_DEEPSEEK2` in llama.cpp. DeepSeek-V2 has the same name, but scores by softmax.
 fn gguf(file: &Metadata<'_>) -> Value {
     // GLM-4.7-Flash is the only network whose scores are sigmoids although the key is missing.
     match file.vocabulary() {
@@ -65,8 +64,6 @@ fn gguf(file: &Metadata<'_>) -> Value {
 /// The size of the vocabulary by which llama.cpp recognizes a GLM-4.7-Flash.
 const GLM_VOCABULARY: usize = 154_880;
 
-/// Reads the `config.json` of a DeepSeek-V3 model. Missing configuration keys get the defaults of
-/// `DeepseekV3Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> LatentConfig {
     let defaults = LatentDefaults {
         sizes: [129_280, 7168, 18_432, 61, 128],

@@ -15,11 +15,9 @@ use crate::mtp::MtpError;
 use crate::rope::RopeDefaults;
 use crate::shape_check::DeclaredSize;
 
-/// Updates the state of a gated DeltaNet with new tokens. Returns the product of each token's query
-/// and the updated matrix, `[B, S, W, R, X]`. The inputs `[B, S, P]` of the convolution are
-/// queries, keys and values. The taps of the convolution have the shape `[P, I, J]`. The gates b
-/// and a have the shape `[B, S, W, R]`. The weights are `dt_bias` and `A_log`. If the value heads
-/// are `tiled`, the axes of the values and of the weights have the order R, W.
+/// Updates a gated DeltaNet with new tokens, and returns each query times the new matrix, `[B, S, W, R, X]`.
+/// Inputs `[B, S, P]` are queries, keys and values, taps `[P, I, J]`, gates b and a `[B, S, W, R]`, weights
+/// `dt_bias` and `A_log`. If value heads are `tiled`, values and weights have the order R, W.
 #[track_caller]
 pub(crate) fn delta_net<T: Float>(
     (inputs, taps): (Tensor<T>, Tensor<T>),
@@ -54,16 +52,14 @@ pub(crate) fn delta_net<T: Float>(
     delta.write_delta(tokens, s, at)
 }
 
-/// Divides vectors by their Euclidean length (`l2norm`). In contrast, [`rms_norm`] divides by the
-/// root of the mean square.
+/// Divides by the Euclidean length (`l2norm`), where [`rms_norm`] divides by the root of the mean square.
 #[track_caller]
 fn unit(x: Tensor<F32>, features: Axis) -> Tensor<F32> {
     let count = x.extent(features) as f64;
     rms_norm(x, &[features], 1e-6 / count) / count.sqrt()
 }
 
-/// The configuration of a network with a DeltaNet. The fields have the names of the keys in
-/// `Qwen3_5TextConfig` of HF transformers.
+/// Fields are named as in `Qwen3_5TextConfig` of HF transformers.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "most fields are keys")]
 pub struct Qwen35Config {
@@ -77,8 +73,7 @@ pub struct Qwen35Config {
     pub linear_value_head_dim: usize,
     /// The number of earlier positions that the convolution reads.
     pub conv_memory: usize,
-    /// Whether the value heads of different key heads take turns in the checkpoint, as in GGUF
-    /// files of Qwen3.5. If the field is `false`, the value heads of a key head are neighbours.
+    /// Whether value heads of different key heads take turns, as in GGUF files of Qwen3.5.
     pub value_heads_tiled: bool,
     /// Whether the projections of a DeltaNet are separate tensors, as in GGUF files of Qwen3-Next.
     pub projections_split: bool,
@@ -113,7 +108,6 @@ impl Qwen35Config {
     }
 }
 
-/// The description of the GGUF files of networks with a DeltaNet.
 pub(crate) const GGUF: GgufFamily = GgufFamily {
     keys: experts::GGUF_KEYS,
     parts: &[TILED_PARTS, GGUF_PARTS, experts::GGUF_PARTS],
@@ -121,8 +115,7 @@ pub(crate) const GGUF: GgufFamily = GgufFamily {
     ..GgufFamily::llama("qwen35")
 };
 
-/// The names of projections in GGUF files that store the value heads in tiled order, and the names
-/// of these projections in the network.
+/// Projections whose value heads are tiled in GGUF, with their names in the network.
 const TILED_PARTS: &[(&str, &str)] = &[
     ("attn_gate", "linear_attn.tiled_z"),
     ("ssm_beta", "linear_attn.tiled_b"),
@@ -146,8 +139,7 @@ pub(crate) const GGUF_PARTS: &[(&str, &str)] = &[
     ("ffn_gate_inp_shexp", "mlp.shared_expert_gate"),
 ];
 
-/// Undoes the changes that the conversion to GGUF made to a tensor (`Qwen3NextModel` in `conversion/qwen.py`
-/// of llama.cpp).
+/// Undoes the conversion to GGUF (`Qwen3NextModel` in `conversion/qwen.py` of llama.cpp).
 fn stored(part: &str, end: &str, _: [usize; 2], tensor: &mut CheckpointTensor) -> StoredOrder {
     match (part, tensor.shape.len()) {
         ("ssm_conv1d", 2) => tensor.shape.insert(1, 1),
@@ -162,8 +154,7 @@ fn stored(part: &str, end: &str, _: [usize; 2], tensor: &mut CheckpointTensor) -
     }
 }
 
-/// The `config.json` that corresponds to a GGUF file (`LLM_ARCH_QWEN35` and similar architectures in
-/// llama.cpp), with the family's `own` keys.
+/// `LLM_ARCH_QWEN35` and similar ones in llama.cpp, with the family's `own` keys.
 pub(crate) fn gguf_config(file: &Metadata<'_>, own: Value) -> Value {
     let period = file.optional_count("full_attention_interval").unwrap_or(4).max(1);
     let layers = file.layers().filter(|&layers| layers <= limits::LAYERS).unwrap_or(0);
@@ -196,7 +187,6 @@ pub(crate) fn gguf_config(file: &Metadata<'_>, own: Value) -> Value {
     file.llama(joined([keys, experts, own]))
 }
 
-/// The defaults that all families with a DeltaNet share.
 pub(crate) fn defaults() -> Defaults {
     let rope = RopeDefaults { partial_rotary_factor: Some(0.25), ..RopeDefaults::new(32_768) };
     Defaults { head_dim: Some(256), ..Defaults::of(rope) }

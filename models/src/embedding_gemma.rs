@@ -22,11 +22,9 @@ use crate::gemma3;
 use crate::rope::RopeParameters;
 use crate::sentence::{self, DenseActivation, SentenceConfig};
 
-/// The axis of the texts in a batch.
 const TEXTS: Axis = Axis("B");
-/// The axis of the tokens in a text.
 const TOKENS: Axis = Axis("S");
-/// The axis of the keys, which are tokens of the same text.
+/// Tokens of the same text.
 const KEYS: Axis = Axis("N");
 
 /// Lists the folders next to the transformer's checkpoint that contain further tensors of the network.
@@ -45,8 +43,8 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// A network that computes an embedding of Euclidean length 1 for each text. The first `count`
-    /// tokens of each text are real, and the later tokens are padding.
+    /// Computes an embedding of length 1 for each text. The first `count` tokens are real, the others
+    /// padding.
     pub EmbeddingGemma<T: Float>(EmbeddingGemmaConfig) {
         dims {
             V = vocab_size, D = hidden_size, L = num_hidden_layers,
@@ -108,12 +106,10 @@ model! {
     }
 }
 
-/// The configuration of an EmbeddingGemma model, which Tracewright reads from several files in the
-/// model's folder.
+/// Read from several files in the model's folder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EmbeddingGemmaConfig {
-    /// The configuration of the transformer. In a layer with an attention window w, a token sees
-    /// the earlier and later tokens whose distance is less than w.
+    /// In a layer with a window w, a token sees earlier and later tokens at a distance below w.
     pub tower: GemmaConfig,
     /// The number of features between the two linear layers.
     pub inner_features: usize,
@@ -133,8 +129,7 @@ pub struct EmbeddingGemmaConfig {
 
 descends!(EmbeddingGemmaConfig from tower: GemmaConfig, through tower.llama: LlamaConfig);
 
-/// The modules of the network. Each pair contains the last component of the module's type and the
-/// module's folder.
+/// The last component of a module's type, and its folder.
 const MODULES: [(&str, &str); 5] = [
     ("Transformer", ""),
     ("Pooling", "1_Pooling"),
@@ -143,7 +138,6 @@ const MODULES: [(&str, &str); 5] = [
     ("Normalize", "4_Normalize"),
 ];
 
-/// Reads the configuration files in the folder of an EmbeddingGemma model.
 pub(crate) fn read(keys: Keys, allowed: &[String]) -> Result<EmbeddingGemmaConfig, ConfigError> {
     let folder = keys.path().parent().unwrap_or(Path::new("")).to_owned();
     let keys = keys.without("use_bidirectional_attention");
@@ -174,9 +168,8 @@ pub(crate) fn read(keys: Keys, allowed: &[String]) -> Result<EmbeddingGemmaConfi
 }
 
 impl<T: Float> EmbeddingGemma<T> {
-    /// Records the trace of entry points. Each entry point computes the embeddings of B texts of up
-    /// to S tokens. The arguments have the roles `tokens` (`i32[B,S]`) and `count` (`i32[B]`), and
-    /// the result has the role `embedding`.
+    /// Each computes the embeddings of B texts of up to S tokens: `tokens` (`i32[B,S]`) and `count`
+    /// (`i32[B]`) to `embedding`.
     pub(crate) fn trace(
         config: &EmbeddingGemmaConfig,
         entry_points: &[EntryPoint],

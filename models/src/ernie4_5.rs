@@ -26,8 +26,7 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// Llama's attention with a rotary embedding that rotates the features 2i and 2i + 1 together
-    /// (`apply_rotary_pos_emb`).
+    /// Llama's attention, with rotations of features 2i and 2i + 1 (`apply_rotary_pos_emb`).
     pub Attention<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size,
@@ -48,8 +47,7 @@ model! {
     }
 }
 
-/// Reads the configuration keys that ERNIE 4.5 models with experts and without experts share.
-/// `sizes` contains the defaults of five keys, in the order of [`Defaults::sizes`].
+/// With and without experts. `sizes` are defaults, as in [`Defaults::sizes`].
 pub(crate) fn shared(keys: &Keys, sizes: [usize; 5], defaults: Defaults) -> LlamaConfig {
     let bias = keys.flag("use_bias", false);
     let defaults = Defaults { sizes: Some(sizes), rms_norm_eps: 1e-5, tie_word_embeddings: true, ..defaults };
@@ -61,13 +59,10 @@ pub(crate) fn shared(keys: &Keys, sizes: [usize; 5], defaults: Defaults) -> Llam
     }
 }
 
-/// The defaults of the rotary embedding in ERNIE 4.5.
 pub(crate) fn rope() -> RopeDefaults {
     RopeDefaults { theta: 5e5, ..RopeDefaults::new(131_072) }
 }
 
-/// Reads the `config.json` of an ERNIE 4.5 model. Missing configuration keys get the defaults of
-/// `Ernie4_5Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     let defaults = Defaults { num_key_value_heads: Some(2), head_dim: Some(128), ..Defaults::of(rope()) };
     shared(keys, [103_424, 1024, 3072, 18, 16], defaults)

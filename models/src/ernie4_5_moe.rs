@@ -54,8 +54,7 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// A mixture of experts with a router in f32, and with shared experts that process every token
-    /// (`Ernie4_5_MoeSparseMoeBlock`).
+    /// A router in f32, and shared experts that process every token (`Ernie4_5_MoeSparseMoeBlock`).
     pub Experts<T: Float>(ExpertsConfig): FeedForward<T> {
         dims {
             D = hidden_size, F = moe_intermediate_size,
@@ -84,8 +83,6 @@ model! {
     }
 }
 
-/// Reads the `config.json` of an ERNIE 4.5 model with experts. Missing configuration keys get the
-/// defaults of `Ernie4_5_MoeConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> ExpertsConfig {
     keys.ignore(experts::IGNORED);
     // Tracewright does not support `use_bias`, which adds a bias to the output head.
@@ -110,9 +107,8 @@ pub(crate) fn read(keys: &Keys) -> ExpertsConfig {
     }
 }
 
-/// Returns for each of `layers` layers whether the layer has experts. The configuration sets the
-/// first layer with experts, the last layer with experts, and the interval between such layers. The
-/// value −1 of `moe_layer_end_index` selects the last layer of the network.
+/// From the first layer with experts, at an interval, to the last. `moe_layer_end_index` −1 is the last of
+/// the network.
 fn sparse(keys: &Keys, layers: usize) -> Vec<bool> {
     let first = keys.optional_integer("moe_layer_start_index").unwrap_or(1);
     let last = keys.get("moe_layer_end_index").filter(|last| last.as_i64() != Some(-1));

@@ -24,8 +24,7 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// The layer of OLMo 2, but with norms that round the normalized features before they multiply
-    /// by the weight.
+    /// OLMo 2's layer, with norms that round before they multiply by the weight.
     pub Layer<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims { D = hidden_size }
 
@@ -41,8 +40,6 @@ model! {
     }
 }
 
-/// Reads the `config.json` of an EXAONE 4.0 model. Missing configuration keys get the defaults of
-/// `Exaone4Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> SmolLm3Config {
     let defaults = Defaults { num_key_value_heads: Some(32), rms_norm_eps: 1e-5, ..Defaults::new(2048) };
     let llama = LlamaConfig::shared(keys, defaults);

@@ -16,19 +16,17 @@ const B: Axis = Axis("B");
 const S: Axis = Axis("S");
 const D: Axis = Axis("D");
 const F: Axis = Axis("F");
-/// The axis X of all experts, and the axis C of the experts that a token chooses.
+/// All experts, and those that a token chooses.
 const X: Axis = Axis("X");
 const C: Axis = Axis("C");
 
-/// The settings of a router: how the router scores experts, chooses experts, and weights the
-/// outputs of the chosen experts.
+/// How experts are scored, chosen and weighted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Routing {
     /// The function that computes scores from the router's logits.
     pub scores: Scores,
-    /// The number of groups of experts, and the number of groups from which a token chooses
-    /// experts. The score of a group is the sum of the two largest scores in the group. With
-    /// `None`, experts have no groups.
+    /// Groups of experts, and those from which a token chooses. A group's score is the sum of its two
+    /// largest.
     pub groups: Option<[usize; 2]>,
     /// The divisor of the chosen experts' scores. With `None`, the router does not divide the scores.
     pub divisor: Option<Divisor>,
@@ -55,40 +53,33 @@ pub enum Divisor {
 }
 
 impl Routing {
-    /// A routing that divides the scores of the chosen experts by the sum of these scores.
     pub(crate) fn normalized(scores: Scores) -> Self {
         Self { divisor: Some(Divisor::SumPlus(0.0)), ..Self::plain(scores) }
     }
 
-    /// A routing that does not divide the scores of the chosen experts.
     pub(crate) fn plain(scores: Scores) -> Self {
         Self { scores, groups: None, divisor: None, factor: 1.0 }
     }
 }
 
-/// The experts that tokens choose.
 #[derive(Clone, Copy)]
 pub(crate) struct Routed {
-    /// The weight of each expert's output for each token, `[B, S, X]`. The weight is 0 if the token
-    /// did not choose the expert.
+    /// For outputs, `[B, S, X]`; 0 for experts that the token did not choose.
     share: Tensor<F32>,
-    /// Contains 1 for each expert that the token chose, and 0 for the other experts, with the shape
-    /// `[B, S, X]`.
+    /// 1 for chosen experts, else 0, `[B, S, X]`.
     chosen: Tensor<F32>,
-    /// The number of experts that each token chooses.
     count: usize,
 }
 
 impl Routed {
-    /// Multiplies the output of each expert by a factor `[X]`.
+    /// `factors` has the shape `[X]`.
     #[track_caller]
     pub(crate) fn weighted(self, factors: Tensor<F32>) -> Self {
         Self { share: self.share * factors, ..self }
     }
 }
 
-/// Chooses `count` experts for each token by the router's logits `[B, S, X]`. The `bias` `[X]`
-/// changes which experts a token chooses, but not the weights of these experts (Wang et al.,
+/// Chooses by logits `[B, S, X]`. The `bias` `[X]` changes the choice, but not the weights (Wang et al.,
 /// "Auxiliary-Loss-Free Load Balancing", 2024).
 #[track_caller]
 pub(crate) fn route(
@@ -116,16 +107,15 @@ pub(crate) fn route(
     Routed { share, chosen, count }
 }
 
-/// Converts a list of expert indices `[…, C]` to a mask `[…, C, X]`. For each index in the list,
-/// the mask is true only at the expert with this index.
+/// Indices `[…, C]` to a mask `[…, C, X]`, which is true at the index.
 #[track_caller]
 fn among(indices: Tensor<I32>, experts: usize) -> Tensor<dsl::Bool> {
     let expert = Tensor::<I32>::iota(X, experts);
     indices.broadcast(expert).equals(expert.broadcast(indices))
 }
 
-/// Keeps the scores `[B, S, X]` of experts in the groups with the highest scores, and replaces all
-/// other scores by −∞ (DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, §2.1.2).
+/// Replaces scores `[B, S, X]` outside of the best groups by −∞ (DeepSeek-AI, "DeepSeek-V3 Technical Report",
+/// 2024, §2.1.2).
 #[track_caller]
 fn within_groups(scores: Tensor<F32>, [groups, chosen]: [usize; 2]) -> Tensor<F32> {
     const GROUP: Axis = Axis("Group");
@@ -141,17 +131,13 @@ fn within_groups(scores: Tensor<F32>, [groups, chosen]: [usize; 2]) -> Tensor<F3
     allowed.select(grouped, f64::NEG_INFINITY).merge(&[GROUP, MEMBER], X)
 }
 
-/// The weighted sum of the chosen experts' outputs for features `x` `[B, S, D]`. The function `expert`
-/// computes the outputs from expert weights. The first axis of each tensor in `weights` is the expert.
+/// The weighted sum of `expert` for `x` `[B, S, D]`; the first axis of `weights` is the expert.
 ///
-/// The entry point's [`ExpertsMode`] decides whether a token computes only its chosen experts, or
-/// all experts with weight 0 for those that the token did not choose. The program always adds the
-/// outputs in the order of the experts, so skipping unused experts does not change any bit of the
-/// results. No kernel reads matrices whose number of rows is not a multiple of 16, so the mode
-/// [`ExpertsMode::Chosen`] does not copy such matrices for many tokens.
+/// [`ExpertsMode`] decides whether a token computes its chosen experts, or all with weight 0 for the others.
+/// Outputs are always added in the order of experts, so the bits are the same. Matrices that no kernel reads
+/// (rows not a multiple of 16) are not copied for many tokens.
 ///
-/// If the experts are divided over devices, the sum over all experts is a sum over devices. A choice
-/// of experts would exchange the weights of the chosen experts between the devices.
+/// Experts on several devices are summed over devices; a choice would exchange their weights.
 #[track_caller]
 pub(crate) fn mixture<T: Float, const N: usize>(
     x: Tensor<T>,
@@ -185,8 +171,7 @@ pub(crate) fn mixture<T: Float, const N: usize>(
     (each.to::<F32>() * share.broadcast(each)).sum(experts).to()
 }
 
-/// Computes the SwiGLU feed-forward network of each expert for `x` `[B, S, D]`. The weights are
-/// gate `[X, F, D]`, up `[X, F, D]` and down `[X, D, F]`.
+/// Gate and up `[X, F, D]`, down `[X, D, F]`.
 #[track_caller]
 pub(crate) fn swiglu<T: Float>(x: Tensor<T>, [gate, up, down]: [Tensor<T>; 3]) -> Tensor<T> {
     dot(silu(dot(x, gate, D)) * dot(x, up, D), down, F)
@@ -299,11 +284,9 @@ pub struct ExpertsConfig {
     pub num_experts_per_tok: usize,
     /// The number of features between the linear layers of an expert.
     pub moe_intermediate_size: usize,
-    /// The number of features of the shared experts, which process every token. With `None`, the
-    /// network has no shared experts.
+    /// `None` without shared experts.
     pub shared_intermediate_size: Option<usize>,
-    /// The number of features that the chosen experts read, if the experts read a projection to
-    /// fewer features. With `None`, the experts read all features.
+    /// The features that chosen experts read, if they read a projection.
     pub latent_size: Option<usize>,
     /// Whether each layer has experts.
     pub sparse: Vec<bool>,
@@ -311,8 +294,7 @@ pub struct ExpertsConfig {
     pub biased: bool,
     /// The settings of the router, which chooses the experts of a token.
     pub routing: Routing,
-    /// The names of the keys for `num_experts` and `moe_intermediate_size` in this family's
-    /// `config.json`, for error messages.
+    /// The family's keys for `num_experts` and `moe_intermediate_size`, for errors.
     pub keys: [&'static str; 2],
 }
 
@@ -346,8 +328,7 @@ impl ExpertsConfig {
         sizes
     }
 
-    /// The configuration of a Llama network in which experts replace the feed-forward network of
-    /// each layer. The caller must set the numbers of experts in the returned configuration.
+    /// Experts in place of each feed-forward network. The caller sets their numbers.
     pub(crate) fn like_llama(llama: LlamaConfig, routing: Routing) -> Self {
         Self {
             num_experts: 1,
@@ -364,7 +345,7 @@ impl ExpertsConfig {
     }
 }
 
-/// Each pair contains a tensor with an axis of experts, and the index of this axis.
+/// Tensors with an axis of experts, and its index.
 const ROUTERS: &[(&str, usize)] = &[
     ("model.layers.*.mlp.gate.weight", 0),
     ("model.layers.*.block_sparse_moe.gate.weight", 0),
@@ -381,8 +362,7 @@ const DOWN_PROJECTIONS: &[(&str, usize)] = &[
     ("model.layers.*.mixer.experts.*.down_proj.weight", 1),
 ];
 
-/// Lists the tensors in which HF transformers stacks all experts of a layer. Published files have a
-/// tensor for each expert.
+/// HF transformers stacks all experts of a layer, but published files do not.
 pub(crate) const STACKS: Stacks = &[
     ("mlp.experts.gate_up_proj", &["mlp.experts.*.gate_proj.weight", "mlp.experts.*.up_proj.weight"]),
     ("mlp.experts.down_proj", &["mlp.experts.*.down_proj.weight"]),
@@ -391,8 +371,7 @@ pub(crate) const STACKS: Stacks = &[
     ("mlp.experts.down_proj.weight", &["mlp.experts.*.down_proj.weight"]),
 ];
 
-/// The names of the experts' tensors in GGUF files and in the network. GGUF files stack the
-/// matrices of all experts of a layer.
+/// In GGUF files, which stack all experts of a layer, and in the network.
 pub(crate) const GGUF_PARTS: &[(&str, &str)] = &[
     ("ffn_gate_inp", "mlp.gate"),
     ("exp_probs_b.bias", "mlp.gate.e_score_correction_bias"),
@@ -420,14 +399,13 @@ pub(crate) const GGUF_KEYS: &[(&str, &str)] = &[
     ("routed_scaling_factor", "expert_weights_scale"),
 ];
 
-/// Reads the number of experts. The parameter `published` is the name of the key in published
-/// files. In files that HF transformers 5 saved, the key has the name `num_local_experts`.
+/// HF transformers 5 saves `published` as `num_local_experts`.
 pub(crate) fn count(keys: &Keys, published: &'static str, default: usize) -> usize {
     let [published, saved] = [published, "num_local_experts"].map(|key| (key, keys.optional_count(key)));
     keys.agreed(published, saved).unwrap_or(default)
 }
 
-/// Reads the number of experts that each token chooses, which is at most `experts`.
+/// At most `experts`.
 pub(crate) fn chosen(keys: &Keys, key: &'static str, default: usize, experts: usize) -> usize {
     let chosen = keys.optional_count(key).unwrap_or(default);
     if chosen > experts {
@@ -436,11 +414,9 @@ pub(crate) fn chosen(keys: &Keys, key: &'static str, default: usize, experts: us
     chosen
 }
 
-/// Reads the configuration keys of experts as in DeepSeek-V3 and later networks. DeepSeek-V3 has sigmoid
-/// scores, groups of experts, a bias, shared experts, and no experts in the first layers. `all`, `chosen` and
-/// `features` are the default numbers of experts, of chosen experts and of an expert's features. `groups` and
-/// `chosen_groups` are the default numbers of expert groups and of chosen groups. `factor` is the default
-/// factor for the weights of the chosen experts. `dense` is the default number of layers without experts.
+/// DeepSeek-V3 and later: sigmoid scores, groups, a bias, shared experts, and none in the first layers. The
+/// arguments are defaults: experts, chosen ones and their features, groups and chosen ones, the factor of
+/// weights, and layers without experts.
 pub(crate) fn deepseek(
     keys: &Keys,
     llama: LlamaConfig,

@@ -22,8 +22,7 @@ pub struct Fitted {
 /// A warning about the files of a model. Tracewright can use a model despite the warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpenWarning {
-    /// The checkpoint contains a weight of the output head, although the configuration ties the
-    /// head to the embedding.
+    /// The checkpoint has a weight of the head, although the configuration ties it to the embedding.
     UntiedHead(UntiedHead),
     /// The folder of the model contains additional weight files, which Tracewright ignores.
     PassedOver(PassedOver),
@@ -62,12 +61,7 @@ pub enum FitError {
     Sizes(#[from] OtherSizes),
 }
 
-/// Reads the configuration of a network and the weights from a folder or a GGUF file. The function
-/// checks the shapes of the weights before Tracewright records the network.
-///
-/// # Errors
-/// Returns an error if the configuration is invalid, if the weights cannot be read, or if the
-/// weights' shapes differ from the configuration.
+/// Also checks the shapes of the weights, before the network is recorded.
 pub fn open(
     read: ReadModel,
     files: impl Into<ModelFiles>,
@@ -92,10 +86,7 @@ pub fn open(
     }
 }
 
-/// Compares a network with the weights in the folder of its configuration, if the folder contains weights.
-///
-/// # Errors
-/// Returns an error if the weights are damaged, or if the weights' shapes differ from the configuration.
+/// Compares with the weights in the configuration's folder, if there are any.
 pub fn fit_beside(network: &Opened, files: impl Into<ModelFiles>) -> Result<Vec<OpenWarning>, FitError> {
     let files = files.into();
     let path = files.path();
@@ -112,8 +103,7 @@ pub fn fit_beside(network: &Opened, files: impl Into<ModelFiles>) -> Result<Vec<
     }
 }
 
-/// Compares the sizes of a network with the tensor shapes of a checkpoint. Returns all warnings about
-/// the model's files.
+/// Returns all warnings about the model's files.
 fn fit(network: &Opened, named: &Checkpoint) -> Result<Vec<OpenWarning>, FitError> {
     let passed_over = named.passed_over().cloned().map(OpenWarning::PassedOver);
     check_sizes(&network.sizes(), named)?;

@@ -14,8 +14,8 @@ use crate::family::{GgufFamily, Metadata};
 pub type Gemma<T, A = Attention<T>> = Decoder<T, Layer<T, A>, GemmaConfig>;
 
 model! {
-    /// A layer with norms before and after attention, and before and after the feed-forward network. All
-    /// norms multiply by 1 + w in f32, where w is the weight, and round the product (`Gemma3RMSNorm`).
+    /// Norms around attention and feed-forward network, which multiply by 1 + w in f32 and then round
+    /// (`Gemma3RMSNorm`).
     pub Layer<T: Float, A: AttentionBlock<T, Config = LlamaConfig> = Attention<T>>(GemmaConfig): AttentionBlock<T> {
         dims { D = hidden_size }
 
@@ -67,7 +67,7 @@ model! {
     }
 }
 
-/// Limits each logit x to `bound` · tanh(x / `bound`). With `None`, the logits have no bound.
+/// `bound` · tanh(x / `bound`).
 #[track_caller]
 pub(crate) fn soft_cap<T: Float>(logits: Tensor<T>, bound: Option<f64>) -> Tensor<T> {
     match bound {
@@ -109,7 +109,6 @@ impl DecoderConfig for GemmaConfig {
     }
 }
 
-/// The description of the GGUF files of a Gemma family.
 pub(crate) const fn gguf(architecture: &'static str) -> GgufFamily {
     GgufFamily {
         keys: &[
@@ -127,12 +126,9 @@ pub(crate) const fn gguf(architecture: &'static str) -> GgufFamily {
     }
 }
 
-/// The keys of Gemma that Llama does not have. GGUF files do not contain the number whose square
-/// root divides the attention scores. In the largest network of a generation, which has `largest`
-/// layers, attention divides scores by the root of `hidden_size / num_attention_heads`. In smaller
-/// networks, attention divides scores by the root of a head's number of features (`gemma2.cpp`,
-/// `gemma3.cpp` in llama.cpp). If the file contains an attention window but no list of layers with
-/// the window, all layers except every `period`-th layer have the window.
+/// GGUF lacks the number under the scores' root: the largest network of a generation (`largest` layers) has
+/// `hidden_size / num_attention_heads`, others a head's features (`gemma2.cpp`, `gemma3.cpp` in llama.cpp).
+/// Without a list, all layers but every `period`-th have the window.
 pub(crate) fn gguf_keys(file: &Metadata<'_>, largest: usize, period: usize, slides: bool) -> Value {
     let layers = file.count("block_count");
     let scalar = if layers == Some(largest) { file.quotient() } else { file.features() };
@@ -145,7 +141,7 @@ pub(crate) fn gguf_keys(file: &Metadata<'_>, largest: usize, period: usize, slid
     })
 }
 
-/// The attention type of each of `layers` layers, as in the configuration key `layer_types`.
+/// As in `layer_types`.
 pub(crate) fn gguf_layer_types(
     file: &Metadata<'_>,
     layers: usize,

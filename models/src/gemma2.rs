@@ -25,8 +25,6 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["Gemma2ForCausalLM"], &["Gemma2Model"], &["gemma2"])
 };
 
-/// Reads the `config.json` of a Gemma 2 model. Missing configuration keys get the defaults of
-/// `Gemma2Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> GemmaConfig {
     keys.one_of("hidden_activation", &["gelu_pytorch_tanh"]);
     keys.always("use_bidirectional_attention", false);

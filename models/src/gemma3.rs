@@ -40,8 +40,7 @@ const IGNORED_BESIDE_TEXT: &[&str] = key_names![
     mm_tokens_per_image model_type transformers_version vision_config
 ];
 
-/// Reads the `config.json` of a Gemma 3 model, or the object `text_config` in this file. Missing
-/// configuration keys get the defaults of `Gemma3TextConfig` in HF transformers.
+/// From the top level, or from `text_config`.
 pub(crate) fn read(keys: &Keys) -> GemmaConfig {
     read_text_tower(keys, true, IGNORED_BESIDE_TEXT, read_text)
 }

@@ -129,8 +129,6 @@ fn gguf(file: &Metadata<'_>) -> Value {
     }))
 }
 
-/// Reads the `config.json` of a Gemma 4 model, or the object `text_config` in this file. Missing
-/// configuration keys get the defaults of `Gemma4TextConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> PerLayerConfig {
     let defaults = OwnDefaults {
         max_position_embeddings: 131_072,

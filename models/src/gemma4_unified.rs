@@ -20,8 +20,6 @@ pub(crate) const FAMILY: Family = Family {
     ..gemma4::FAMILY
 };
 
-/// Reads the `config.json` of a Gemma 4 12B model, or the object `text_config` in this file. Missing
-/// configuration keys get the defaults of `Gemma4UnifiedTextConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> PerLayerConfig {
     let defaults = OwnDefaults {
         max_position_embeddings: 262_144,

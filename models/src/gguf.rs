@@ -50,35 +50,28 @@ pub struct GgufFamily {
     pub architecture: &'static str,
     /// Further values of `general.architecture` that GGUF files of this family can have.
     pub also: &'static [&'static str],
-    /// Decides whether a file with this architecture belongs to this family. The function matters
-    /// only if several families share the architecture.
+    /// Needed only if several families share the architecture.
     pub(crate) is: fn(&Metadata<'_>) -> bool,
-    /// Converts the metadata to the keys of a `config.json`.
     pub(crate) config: fn(&Metadata<'_>) -> Value,
-    /// Pairs of a `config.json` key and a metadata key that this family needs in addition to the
-    /// common pairs.
+    /// In `config.json` and metadata, beside the common pairs.
     pub(crate) keys: Names,
-    /// The family's names of the tensors within a layer, in addition to the common names. If
-    /// several lists contain the name of a tensor, the first of these lists applies.
+    /// Tensors within a layer, beside the common names; the first list with a name applies.
     pub(crate) parts: &'static [Names],
-    /// Pairs of the usual name of a block, such as `self_attn`, and this family's name of the block.
-    /// The first pair that matches applies.
+    /// The usual name of a block, such as `self_attn`, and the family's; the first match applies.
     pub(crate) blocks: Names,
     /// The family's names of the tensors outside of layers, in addition to the common names.
     pub(crate) outside: Names,
     /// The network's key prefix for layers, such as `model.layers`.
     pub(crate) layers: &'static str,
-    /// Undoes the changes that the conversion made to a tensor (`conversion/*.py` in llama.cpp).
-    /// The arguments are the tensor's name within the layer, the suffix of the tensor's name, the
-    /// numbers of query heads and key-value heads, and the tensor.
+    /// Undoes the conversion (`conversion/*.py` in llama.cpp): name within the layer, its suffix, query and
+    /// key-value heads, tensor.
     pub(crate) arranged: fn(&str, &str, [usize; 2], &mut CheckpointTensor) -> StoredOrder,
     /// Whether all sums in the network stay within the range of f16.
     pub(crate) fits_f16: bool,
 }
 
 impl GgufFamily {
-    /// Describes the GGUF files of a family that has Llama's keys and names, and whose sums stay
-    /// within the range of f16. The conversion to GGUF does not change the family's tensors.
+    /// Llama's keys and names, sums within f16, and tensors that the conversion does not change.
     pub(crate) const fn llama(architecture: &'static str) -> Self {
         Self {
             architecture,
@@ -96,8 +89,7 @@ impl GgufFamily {
     }
 }
 
-/// Two descriptions are equal if their architectures are equal, because the names depend only on
-/// the architecture.
+/// The names depend only on the architecture.
 impl PartialEq for GgufFamily {
     fn eq(&self, other: &Self) -> bool {
         self.architecture == other.architecture
@@ -116,12 +108,7 @@ pub fn architectures() -> Vec<&'static str> {
     names
 }
 
-/// Reads the metadata and the rotary factors of a GGUF file. Returns the configuration, and the names
-/// of the file's tensors. Unknown configuration keys in the list `allowed` cause no error.
-///
-/// # Errors
-/// Returns an error if Tracewright does not support the architecture, or if keys are missing or
-/// invalid. The error lists all missing and invalid keys.
+/// The configuration, and the tensors' names. The error lists all missing and invalid keys.
 pub(crate) fn read(file: &Gguf, allowed: &[String]) -> Result<(ModelConfig, Renaming), ConfigError> {
     let metadata = Metadata::new(file)?;
     let renaming = Renaming::new(&metadata);
@@ -130,29 +117,20 @@ pub(crate) fn read(file: &Gguf, allowed: &[String]) -> Result<(ModelConfig, Rena
     Ok((config, renaming))
 }
 
-/// Returns the value of `general.architecture` in a GGUF file.
-///
-/// # Errors
-/// Returns an error if the keys of the file cannot be read.
+/// `general.architecture`.
 pub(crate) fn architecture(path: &Path) -> Result<String, ConfigError> {
     let file = Gguf::open_keys(path)?;
     Ok(file.text("general.architecture").unwrap_or("(none)").to_owned())
 }
 
-/// Returns the `config.json` that is equivalent to the metadata of a GGUF file.
-///
-/// # Errors
-/// Returns an error if the file is not a GGUF file, if Tracewright does not support the
-/// architecture, or if keys are missing or invalid. The error lists all missing and invalid keys.
+/// Equivalent to the metadata of a GGUF file. The error lists all missing and invalid keys.
 pub fn config_json(files: impl Into<ModelFiles>) -> Result<String, ConfigError> {
     let files = files.into();
     let config = Metadata::new(open(&files)?)?.config()?;
     Ok(serde_json::Value::Object(config).to_string())
 }
 
-/// Parses a GGUF file. If Tracewright supports neither the architecture nor a tensor's encoding, the
-/// error reports the architecture. Another encoding of the tensors would not help a user whose
-/// architecture is unsupported, or whose file is no language model.
+/// An unsupported architecture is reported before an unsupported encoding, which would not help.
 pub(crate) fn open(files: &ModelFiles) -> Result<&Gguf, ConfigError> {
     let path = files.path();
     let error = match files.gguf() {

@@ -95,8 +95,6 @@ impl Glm4MoeConfig {
     }
 }
 
-/// Reads the `config.json` of a GLM-4.5 model. Missing configuration keys get the defaults of
-/// `Glm4MoeConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Glm4MoeConfig {
     keys.ignore(experts::IGNORED);
     keys.ignore(experts::FURTHER_LAYERS);

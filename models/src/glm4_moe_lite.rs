@@ -19,8 +19,6 @@ pub(crate) const FAMILY: Family = Family {
     ..deepseek_v3::FAMILY
 };
 
-/// Reads the `config.json` of a GLM-4.7-Flash model. Missing configuration keys get the defaults of
-/// `Glm4MoeLiteConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> LatentConfig {
     let defaults = LatentDefaults {
         sizes: [154_880, 2048, 10_240, 47, 20],

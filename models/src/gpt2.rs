@@ -96,8 +96,7 @@ model! {
         }
     }
 
-    /// A layer with attention and a feed-forward network. The layer applies a norm before attention
-    /// and before the feed-forward network, and adds each output to the residual.
+    /// Norms before attention and feed-forward network, each added to the residual.
     pub Layer {
         ln_1: LayerNorm[D](eps = layer_norm_epsilon),
         attn: Attention,
@@ -122,8 +121,7 @@ model! {
         }
     }
 
-    /// The feed-forward network, which consists of two linear layers with an activation function
-    /// between the layers.
+    /// Two linear layers with an activation between them.
     pub Mlp {
         c_fc: Linear[D -> F](transposed, bias),
         c_proj: Linear[F -> D](transposed, bias),
@@ -153,8 +151,7 @@ pub enum Activation {
     Silu,
 }
 
-/// The values in the `config.json` of a GPT-2 model (`configuration_gpt2.py`). The fields of
-/// `Gpt2Config` have the names that other families use for the corresponding keys.
+/// `configuration_gpt2.py`, with the field names of other families.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gpt2Config {
     /// The number of token ids in the vocabulary.
@@ -183,15 +180,12 @@ pub struct Gpt2Config {
     pub element: Option<ElementType>,
 }
 
-/// Keys of GPT-2 that do not affect the computation and that Llama does not have. The key
-/// `reorder_and_upcast_attn` selects a method of computing attention, and does not change the result.
+/// Keys without effect that Llama lacks. `reorder_and_upcast_attn` selects a method of the same result.
 const IGNORED: &[&str] = key_names![
     attn_pdrop embd_pdrop n_ctx reorder_and_upcast_attn resid_pdrop summary_activation
     summary_first_dropout summary_proj_to_labels summary_type summary_use_proj
 ];
 
-/// Reads the `config.json` of a GPT-2 model. Missing configuration keys get the defaults of
-/// `GPT2Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Gpt2Config {
     keys.ignore(IGNORED);
     let count = |key, default| keys.optional_count(key).unwrap_or(default);
@@ -223,8 +217,7 @@ impl Gpt2Config {
         }
     }
 
-    /// The factor by which the attention scores of the layer `layer` are multiplied. Each head has
-    /// `features` features.
+    /// For attention scores; heads have `features` features.
     fn scale(&self, layer: usize, features: usize) -> f64 {
         let root = if self.scale_attn_weights { (features as f64).sqrt() } else { 1.0 };
         let depth = if self.scale_attn_by_inverse_layer_idx { layer + 1 } else { 1 };

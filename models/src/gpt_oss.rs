@@ -71,8 +71,7 @@ fn gguf(file: &Metadata<'_>) -> Value {
 }
 
 model! {
-    /// Attention with a sink for each head. A sink is an additional score in the softmax that
-    /// belongs to no value.
+    /// Attention with sinks, which are scores without a value in the softmax.
     pub Attention<T: Float>(GptOssConfig): AttentionBlock<T> {
         dims {
             D = hidden_size,
@@ -95,8 +94,7 @@ model! {
 }
 
 model! {
-    /// A mixture of experts. Each expert has one matrix in which rows of the gate and rows of the
-    /// up projection alternate (`GptOssExperts`).
+    /// Rows of gate and up projection alternate in each expert's matrix (`GptOssExperts`).
     pub Experts<T: Float>(GptOssConfig): FeedForward<T> {
         dims {
             D = hidden_size, F = intermediate_size, P = 2 * F,
@@ -184,8 +182,6 @@ impl GptOssConfig {
     }
 }
 
-/// Reads the `config.json` of a gpt-oss model. Missing configuration keys get the defaults of
-/// `GptOssConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> GptOssConfig {
     keys.ignore(experts::IGNORED);
     // Published files contain these keys, but HF transformers does not read them.

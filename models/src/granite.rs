@@ -29,15 +29,13 @@ pub(crate) const FACTORS: &[(&str, &str)] = &[
     ("logits_scaling", "logit_scale"),
 ];
 
-/// Converts the metadata of a GGUF file to a `config.json` (`LLM_ARCH_GRANITE` in llama.cpp). The
-/// default of the factor for attention scores differs between GGUF files and `config.json`.
+/// `LLM_ARCH_GRANITE` in llama.cpp. The default factor for scores differs from that of `config.json`.
 fn gguf(file: &Metadata<'_>) -> Value {
     file.always("rope.scaling.finetuned", "true: Granite without a rotary embedding is another network");
     let mlp = json!({ "mlp_bias": file.is_biased("ffn_gate") });
     file.llama(joined([file.attention_biases(), mlp, factors(file)]))
 }
 
-/// The factors of Granite.
 pub(crate) fn factors(file: &Metadata<'_>) -> Value {
     let usual = file.features().map(|features| (features as f64).powf(-0.5));
     let factor = |key| file.optional_number(key).unwrap_or(1.0);
@@ -50,9 +48,7 @@ pub(crate) fn factors(file: &Metadata<'_>) -> Value {
 }
 
 model! {
-    /// Llama's layer with a factor on the residual branches. The layer multiplies the output of
-    /// attention and the output of the feed-forward network by a factor, and adds each product to
-    /// the residual (`GraniteDecoderLayer`).
+    /// Llama's layer, with a factor on both residual branches (`GraniteDecoderLayer`).
     pub Layer<T: Float>(GraniteConfig): AttentionBlock<T> {
         dims { D = hidden_size }
 
@@ -85,8 +81,7 @@ pub struct Factors {
     pub embedding_multiplier: f64,
     /// The factor by which attention scores are multiplied, instead of 1/√E.
     pub attention_multiplier: f64,
-    /// The factor by which a layer multiplies the output of attention and the output of the
-    /// feed-forward network. The layer adds each product to the residual.
+    /// For both residual branches.
     pub residual_multiplier: f64,
     /// The number by which the logits are divided.
     pub logits_scaling: f64,
@@ -109,7 +104,7 @@ impl DecoderConfig for GraniteConfig {
 }
 
 impl Factors {
-    /// Reads the keys of the factors. A missing factor is 1, as in HF transformers.
+    /// A missing factor is 1, as in HF transformers.
     pub(crate) fn read(keys: &Keys) -> Self {
         Self {
             embedding_multiplier: keys.number_or("embedding_multiplier", 1.0),
@@ -120,8 +115,6 @@ impl Factors {
     }
 }
 
-/// Reads the `config.json` of a Granite model. Missing configuration keys get the defaults of
-/// `GraniteConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> GraniteConfig {
     GraniteConfig { llama: llama::read(keys), factors: Factors::read(keys) }
 }

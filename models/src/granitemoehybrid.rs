@@ -141,8 +141,7 @@ model! {
         }
     }
 
-    /// A layer with attention or Mamba-2, and then a feed-forward network. The layer multiplies the
-    /// output of each block by a factor, and adds the product to the residual.
+    /// Attention or Mamba-2, then a feed-forward network, each times a factor.
     pub Layer {
         input_layernorm: RmsNorm[D](eps = rms_norm_eps),
         self_attn: Attention<T>,
@@ -172,8 +171,7 @@ model! {
     }
 }
 
-/// Multiplies `x` by a number. As in PyTorch, the program does not round the number to T before the
-/// multiplication.
+/// As in PyTorch, the number is not rounded to T before.
 #[track_caller]
 fn scaled<T: Float>(x: Tensor<T>, factor: f64) -> Tensor<T> {
     (x.to::<F32>() * factor).to()
@@ -199,12 +197,9 @@ descends!(
 const KINDS: KindNames<Kind> =
     &[(Kind::Attention, &["attention", "full_attention"]), (Kind::Mamba, &["mamba", "linear_attention"])];
 
-/// Configuration keys that do not affect the results: the number of tokens in a chunk, and a key
-/// for training.
+/// The tokens in a chunk, and a key for training.
 const IGNORED: &[&str] = &["mamba_chunk_size", "init_method"];
 
-/// Reads the `config.json` of a Granite 4 hybrid model. Missing configuration keys get the defaults
-/// of `GraniteMoeHybridConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> GraniteMoeHybridConfig {
     keys.ignore(IGNORED);
     keys.ignore(experts::IGNORED);

@@ -7,8 +7,7 @@ use serde_json::Value;
 use crate::config::Keys;
 use crate::decoder::{LlamaConfig, read_text_tower};
 
-/// Implements the methods `attends` and `recurs`, which select the kind of state that a layer has.
-/// The configuration must have the field `attention`.
+/// `attends` and `recurs` by the field `attention`: the kind of state of a layer.
 macro_rules! alternates {
     ($config:ident) => {
         impl $config {
@@ -27,12 +26,10 @@ macro_rules! alternates {
 
 pub(crate) use alternates;
 
-/// The kinds of layers in a family, and the names of each kind in a `config.json`. The first name of
-/// a kind is the name in published files.
+/// Names in a `config.json`, that of published files first.
 pub(crate) type KindNames<K> = &'static [(K, &'static [&'static str])];
 
-/// Reads the kind of each of `layers` layers from the key `layer_types`. Returns `None` if the key
-/// is missing.
+/// By `layer_types`; `None` if it is missing.
 pub(crate) fn kinds<K: Copy>(keys: &Keys, layers: usize, names: KindNames<K>) -> Option<Vec<K>> {
     let value = keys.get("layer_types")?;
     let kinds = value.as_array().and_then(|list| named(list, names)).filter(|kinds| kinds.len() == layers);
@@ -43,7 +40,7 @@ pub(crate) fn kinds<K: Copy>(keys: &Keys, layers: usize, names: KindNames<K>) ->
     kinds
 }
 
-/// The kinds with the names in `list`. Returns `None` if a name is unknown.
+/// `None` if a name is unknown.
 pub(crate) fn named<K: Copy>(list: &[Value], names: KindNames<K>) -> Option<Vec<K>> {
     let kind = |name: &Value| {
         let found = names.iter().find(|(_, known)| known.iter().any(|known| name == known));
@@ -52,8 +49,7 @@ pub(crate) fn named<K: Copy>(list: &[Value], names: KindNames<K>) -> Option<Vec<
     list.iter().map(kind).collect()
 }
 
-/// The number of earlier positions that a causal convolution reads. The function computes this
-/// number from the number of taps, which is the value of the configuration key `key`.
+/// Earlier positions that a causal convolution reads, from its taps in `key`.
 pub(crate) fn conv_memory(keys: &Keys, key: &'static str, default: usize) -> usize {
     let taps = keys.optional_count(key).unwrap_or(default);
     if taps < 2 {
@@ -62,8 +58,7 @@ pub(crate) fn conv_memory(keys: &Keys, key: &'static str, default: usize) -> usi
     taps.saturating_sub(1)
 }
 
-/// Reads the keys of a Qwen text network from the top level of a `config.json` or from the object
-/// `text_config`.
+/// From the top level or from `text_config`.
 pub(crate) fn read_qwen<C: DerefMut<Target = LlamaConfig>>(keys: &Keys, read: impl FnOnce(&Keys) -> C) -> C {
     let beside = &[
         "image_token_id",

@@ -13,7 +13,6 @@ use crate::llama::Mlp;
 use crate::rope::{QueryGrowth, RopeDefaults, RopeParameters};
 use crate::shape_check::DeclaredSize;
 
-/// The names of the tensors of latent attention in GGUF files and in the network.
 pub(crate) const GGUF_PARTS: &[(&str, &str)] = &[
     ("attn_q_a", "self_attn.q_a_proj"),
     ("attn_q_a_norm", "self_attn.q_a_layernorm"),
@@ -74,8 +73,7 @@ model! {
         }
     }
 
-    /// Llama's layer with latent attention. After the attention, the layer applies a mixture of
-    /// experts or Llama's feed-forward network.
+    /// Llama's layer with latent attention, then experts or Llama's feed-forward network.
     pub Layer {
         input_layernorm: RmsNorm[D](eps = rms_norm_eps),
         self_attn: Attention,
@@ -90,11 +88,9 @@ model! {
         }
     }
 
-    /// Attention whose heads share one cached vector for each token. The vector consists of C
-    /// features, from which the layer computes keys and values, and of I features with a rotary
-    /// embedding. The layer multiplies the queries by the key matrix, and the attention's results
-    /// by the value matrix. With this order of multiplications, the layer computes no matmul for
-    /// the cached vectors (DeepSeek-AI, "DeepSeek-V2", 2024, §2.1.2).
+    /// Heads share one cached vector per token: C features for keys and values, I with a rotary embedding.
+    /// Queries are multiplied by the key matrix, and results by the value matrix, so that no matmul reads the
+    /// cache (DeepSeek-AI, "DeepSeek-V2", 2024, §2.1.2).
     pub Attention {
         q_proj: Linear[D -> H, J],
         q_a_proj: Linear[D -> Q](bias if attention_bias),
@@ -151,8 +147,7 @@ pub struct LatentConfig {
     pub rope_interleave: bool,
     /// Whether the checkpoint stores the matrices of keys and of values separately, as GGUF files do.
     pub kv_b_split: bool,
-    /// The square of yarn's factor for long contexts. Attention multiplies the scores by the square
-    /// of yarn's factor and by 1/√(features).
+    /// The square of yarn's factor for long contexts, by which scores are multiplied, beside 1/√(features).
     pub loudness: f64,
     /// The factor by which attention multiplies the queries. With `None`, the factor is 1.
     pub growth: Option<QueryGrowth>,
@@ -161,7 +156,6 @@ pub struct LatentConfig {
 descends!(LatentConfig from experts.llama: LlamaConfig, through experts: ExpertsConfig);
 
 impl LatentConfig {
-    /// The factor by which attention scores are multiplied.
     fn scale(&self) -> f64 {
         self.loudness / ((self.qk_nope_head_dim + self.qk_rope_head_dim) as f64).sqrt()
     }
@@ -181,13 +175,11 @@ impl LatentConfig {
 
 /// The defaults of keys that differ between the families with latent attention.
 pub(crate) struct LatentDefaults {
-    /// The defaults of `vocab_size`, `hidden_size`, `intermediate_size`, `num_hidden_layers` and
-    /// `num_attention_heads`.
+    /// Defaults, as in [`Defaults::sizes`](crate::decoder::Defaults::sizes).
     pub sizes: [usize; 5],
     pub rope: RopeDefaults,
     pub rms_norm_eps: f64,
-    /// The defaults of `q_lora_rank`, `kv_lora_rank`, `qk_nope_head_dim`, `qk_rope_head_dim` and
-    /// `v_head_dim`.
+    /// Defaults of `q_lora_rank`, `kv_lora_rank`, `qk_nope_head_dim`, `qk_rope_head_dim` and `v_head_dim`.
     pub heads: [usize; 5],
     /// The defaults of `n_routed_experts`, `num_experts_per_tok` and `moe_intermediate_size`.
     pub experts: [usize; 3],
@@ -195,7 +187,6 @@ pub(crate) struct LatentDefaults {
     pub routing: ([usize; 2], f64, usize),
 }
 
-/// Reads the keys of a network with latent attention.
 pub(crate) fn read(keys: &Keys, own: &LatentDefaults) -> LatentConfig {
     keys.ignore(experts::IGNORED);
     keys.ignore(experts::FURTHER_LAYERS);

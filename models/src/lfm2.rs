@@ -28,8 +28,6 @@ const IGNORED: &[&str] = key_names![
     block_use_xavier_init conv_dim conv_dim_out conv_use_xavier_init num_heads theta use_pos_enc
 ];
 
-/// Reads the `config.json` of an LFM2 model. Missing configuration keys get the defaults of
-/// `Lfm2Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> ConvConfig {
     keys.ignore(IGNORED);
     let mut config = short_conv::shared(keys, [65_536, 2560, 12_288, 32, 32]);
@@ -37,9 +35,8 @@ pub(crate) fn read(keys: &Keys) -> ConvConfig {
     config
 }
 
-/// Reads the number of features of the feed-forward network. If the key `block_auto_adjust_ff_dim` is true,
-/// the function multiplies the number by 2/3 and by the value of `block_ffn_dim_multiplier`. The function
-/// then rounds the product up to a multiple of `block_multiple_of`.
+/// With `block_auto_adjust_ff_dim`, times 2/3 and `block_ffn_dim_multiplier`, rounded up to
+/// `block_multiple_of`.
 fn intermediate_size(keys: &Keys, size: usize) -> usize {
     let size = keys.optional_count("block_ff_dim").unwrap_or(size);
     let factor = keys.number_or("block_ffn_dim_multiplier", 1.0);

@@ -59,8 +59,6 @@ pub(crate) const FAMILY: Family = Family {
     }
 };
 
-/// Reads the `config.json` of an LFM2 model with experts. Missing configuration keys get the
-/// defaults of `Lfm2MoeConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> ConvConfig {
     keys.ignore(experts::IGNORED);
     let config = short_conv::shared(keys, [65_536, 2048, 7168, 32, 32]);

@@ -71,9 +71,7 @@ model! {
         }
     }
 
-    /// A layer with attention or a convolution, and then a feed-forward network. The layer applies
-    /// a norm before each block and another norm after each block. The layer then adds each
-    /// normalized output to the residual.
+    /// Attention or a convolution, then a feed-forward network, each with norms before and after.
     pub Layer {
         operator_norm: RmsNorm[D](eps = rms_norm_eps),
         self_attn: Attention,
@@ -102,8 +100,7 @@ model! {
         }
     }
 
-    /// Attention that normalizes queries and keys. The attention also multiplies the output of each
-    /// head by a gate between 0 and 1.
+    /// Normalizes queries and keys, and multiplies each head's output by a gate between 0 and 1.
     pub Attention {
         q_proj: Linear[D -> K, G, E](bias if attention_bias),
         k_proj: Linear[D -> K, E](bias if attention_bias),
@@ -138,8 +135,6 @@ pub struct Lfm3Config {
 
 descends!(Lfm3Config from conv: ConvConfig);
 
-/// Reads the `config.json` of an LFM3 model. Missing configuration keys get the defaults of
-/// `Lfm3Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Lfm3Config {
     let defaults = Defaults {
         hidden_act: &[],

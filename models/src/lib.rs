@@ -94,11 +94,9 @@ families! {
     starcoder2::Starcoder2(LlamaConfig);
 }
 
-/// A function that reads a configuration. The second argument lists configuration keys that cause
-/// no error even if no code reads these keys.
+/// Unread keys in the second argument are no error.
 type ReadKeys = fn(Keys, &[String]) -> Result<ModelConfig, ConfigError>;
 
-/// The properties that the configurations of all families provide.
 struct Facts {
     family: &'static Family,
     element: Option<ElementType>,
@@ -119,18 +117,14 @@ pub fn architectures() -> Vec<&'static str> {
 }
 
 impl ModelConfig {
-    /// Reads the `config.json` at `path`, or in the directory `path`. Unknown configuration keys in
-    /// the list `allowed` cause no error.
+    /// For the file or directory `path`. Keys in `allowed` may be unknown.
     ///
     /// # Errors
-    /// Returns an error if Tracewright does not support the architecture or the checkpoint's
-    /// quantization. If configuration keys are missing, unknown or invalid, the function returns
-    /// one error that lists all these keys.
+    /// The error lists all missing, unknown and invalid keys.
     pub fn read(path: &Path, allowed: &[String]) -> Result<Self, ConfigError> {
         Self::of(Keys::read(path)?, allowed)
     }
 
-    /// Reads the keys of a configuration from a parsed file.
     pub(crate) fn of(keys: Keys, allowed: &[String]) -> Result<Self, ConfigError> {
         let (found, path) = (architecture(&keys), keys.path().to_owned());
         let Some((family, read)) = Self::reader(&found, &keys) else {
@@ -211,8 +205,7 @@ impl Architecture for ModelConfig {
     }
 }
 
-/// A function that opens the network of a Hugging Face folder, a `config.json` or a GGUF file. Unknown
-/// configuration keys in the second argument cause no error.
+/// Opens a Hugging Face folder, a `config.json` or a GGUF file. Keys in the second argument may be unknown.
 pub type ReadModel = fn(ModelFiles, &[String]) -> Result<Opened, ConfigError>;
 
 /// Opens the network of a model: a GGUF file, a directory with a `config.json`, or a `config.json`.
@@ -237,14 +230,10 @@ pub fn read(files: impl Into<ModelFiles>, allowed: &[String]) -> Result<Opened, 
     Ok(Opened::of_folder(ModelConfig::read(files.path(), allowed)?, &files))
 }
 
-/// A network with known sizes. The trait contains the questions that only the network itself can
-/// answer; [`Opened`] contains everything else. No method has a default, because a network that
-/// wraps another one could forget to forward such a method.
+/// The questions that only the network can answer; [`Opened`] has the rest. No method has a default, because
+/// a network that wraps another one could forget to forward it.
 pub trait Architecture: Send {
-    /// Records the given entry points, with weights and activations of type `element` (f32, f16 or bf16).
-    ///
-    /// # Errors
-    /// Returns an error if a value in the configuration is invalid.
+    /// With weights and activations of type `element` (f32, f16 or bf16).
     fn trace(&self, element: ElementType, entry_points: &[EntryPoint]) -> Result<Traced, TraceError>;
 
     /// The largest number of tokens in a sequence that the network supports.
@@ -256,22 +245,14 @@ pub trait Architecture: Send {
     /// The element type of the checkpoint's weights, or `None` if the type is unknown.
     fn element(&self) -> Option<ElementType>;
 
-    /// Checks that the network has a module for multi-token prediction, for which
-    /// [`trace`](Self::trace) records [`EntryPoint::drafts`].
-    ///
-    /// # Errors
-    /// Returns [`MtpError::Family`] for a network without such a module.
+    /// Whether [`trace`](Self::trace) records [`EntryPoint::drafts`], for multi-token prediction.
     fn check_mtp(&self) -> Result<(), MtpError>;
 
-    /// The configured sizes that [`check_sizes`] compares with the tensor shapes in the checkpoint.
-    /// With an empty list, only the recorded parameters are compared.
+    /// For [`check_sizes`]. With an empty list, only recorded parameters are compared.
     fn sizes(&self) -> Vec<DeclaredSize>;
 }
 
-/// Checks that a network predicts tokens. `path` is the path of the model.
-///
-/// # Errors
-/// Returns [`ConfigError::Embeds`] for a network that computes embeddings.
+/// Fails for a network that computes embeddings. `path` is that of the model.
 pub fn check_generates(kind: &ModelKind, path: &Path) -> Result<(), ConfigError> {
     match kind {
         ModelKind::Text => Ok(()),
@@ -282,11 +263,7 @@ pub fn check_generates(kind: &ModelKind, path: &Path) -> Result<(), ConfigError>
     }
 }
 
-/// Checks that a network computes embeddings, and returns the settings for the preparation of texts.
-/// `path` is the path of the model.
-///
-/// # Errors
-/// Returns [`ConfigError::Generates`] for a network that predicts tokens.
+/// Fails for a network that predicts tokens. `path` is that of the model.
 pub fn check_embeds<'a>(kind: &'a ModelKind, path: &Path) -> Result<&'a SentenceConfig, ConfigError> {
     match kind {
         ModelKind::Embedding(sentence) => Ok(sentence),
@@ -297,7 +274,7 @@ pub fn check_embeds<'a>(kind: &'a ModelKind, path: &Path) -> Result<&'a Sentence
     }
 }
 
-/// Returns the architecture that a `config.json` or a GGUF file declares, and the path of this file.
+/// With the path of the file.
 fn declared(path: &Path) -> Result<(String, PathBuf), ConfigError> {
     match Gguf::is_at(path) {
         true => Ok((gguf::architecture(path)?, path.to_owned())),
@@ -308,8 +285,7 @@ fn declared(path: &Path) -> Result<(String, PathBuf), ConfigError> {
     }
 }
 
-/// The architecture that a `config.json` declares. If the key `architectures` is missing, the
-/// function returns the model type.
+/// Or the model type, if `architectures` is missing.
 fn architecture(keys: &Keys) -> String {
     // The value is usually a list. An error message shows any other value unchanged.
     let named =

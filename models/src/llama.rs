@@ -19,7 +19,6 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["LlamaForCausalLM"], &["LlamaModel"], &["llama"])
 };
 
-/// The description of the GGUF files of Llama models.
 pub(crate) const GGUF: GgufFamily = GgufFamily {
     config: |file| {
         let mlp = json!({ "mlp_bias": file.is_biased("ffn_gate") });
@@ -78,8 +77,6 @@ model! {
     }
 }
 
-/// Reads the `config.json` of a Llama model. Missing configuration keys get the defaults of
-/// `LlamaConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     if let Some(found) = keys.optional_count("pretraining_tp").filter(|&tp| tp != 1) {
         keys.refuse("pretraining_tp", found, "1");

@@ -32,10 +32,9 @@ macro_rules! descends {
     };
 }
 
-/// Declares all model families. Each line contains the module of a family, the network, and the type of the
-/// configuration. The function `read` of the module creates the configuration from a `config.json`. With
-/// `embeds`, the network computes embeddings, and the function also reads the files next to the
-/// `config.json`. The constant `FAMILY` of the module contains all other facts about the family.
+/// A line has a family's module, network and configuration, which the module's `read` reads from a
+/// `config.json`. Missing keys get the defaults of the family's configuration in HF transformers. With
+/// `embeds`, `read` also reads the files next to it. The module's `FAMILY` has all other facts.
 macro_rules! families {
     ($($module:ident::$family:ident($config:ty) $($embeds:ident)?;)+) => {
         $(
@@ -56,8 +55,7 @@ macro_rules! families {
         }
 
         impl ModelConfig {
-            /// Returns the family with the architecture or model type `found`, and the function
-            /// that reads the family's keys. Returns `None` if no family has this name.
+            /// The family of an architecture or model type, and how to read its keys.
             fn reader(found: &str, keys: &Keys) -> Option<(&'static Family, ReadKeys)> {
                 $(
                     if $module::FAMILY.is_named(found) && ($module::FAMILY.is)(keys) {
@@ -118,7 +116,6 @@ macro_rules! read {
     };
 }
 
-/// The kind of a network with the configuration `config`.
 macro_rules! kind {
     ($config:ident) => {{
         let _ = $config;

@@ -23,9 +23,8 @@ pub(crate) const GGUF_PARTS: &[(&str, &str)] = &[
     ("ssm_out", "mamba.out_proj"),
 ];
 
-/// Undoes the changes that the conversion to GGUF made to a tensor of a Mamba-2 (`Mamba2Model` in
-/// `conversion/mamba.py` of llama.cpp). The conversion removes, adds and splits axes of extent 1, and stores
-/// −exp(`A_log`).
+/// Undoes the conversion to GGUF (`Mamba2Model` in `conversion/mamba.py` of llama.cpp), which changes axes of
+/// extent 1, and stores −exp(`A_log`).
 pub(crate) fn stored(part: &str, end: &str, tensor: &mut CheckpointTensor) -> StoredOrder {
     let count = tensor.shape.iter().product();
     match (part, end) {
@@ -37,9 +36,8 @@ pub(crate) fn stored(part: &str, end: &str, tensor: &mut CheckpointTensor) -> St
 }
 
 model! {
-    /// A Mamba-2 block whose fields have the same names as in HF transformers
-    /// (`GraniteMoeHybridMambaLayer`). The paper's B, C and x are the keys, queries and values of
-    /// this block. The two states of the block have the axes `[W, R, U, O]` and `[M, P]`.
+    /// Named as in HF transformers (`GraniteMoeHybridMambaLayer`). The paper's B, C and x are keys, queries
+    /// and values. The states are `[W, R, U, O]` and `[M, P]`.
     pub Mamba2<T: Float>(Mamba2Config) {
         dims {
             D = hidden_size,
@@ -102,8 +100,7 @@ pub enum Kind {
 pub struct Mamba2Config {
     /// The configuration keys that the network shares with other networks with experts.
     pub experts: ExpertsConfig,
-    /// The kind of block in each layer. A layer can also contain a feed-forward network in addition
-    /// to attention or Mamba-2.
+    /// A layer can have a feed-forward network beside it.
     pub kinds: Vec<Kind>,
     /// The number of value heads.
     pub mamba_heads: usize,
@@ -166,8 +163,7 @@ pub struct Mamba2Keys {
 }
 
 impl Mamba2Keys {
-    /// Reads the keys from a `config.json`. The function `head_dim` computes the number of features
-    /// of a value from the number of value heads.
+    /// `head_dim` computes a value's features from the number of value heads.
     pub(crate) fn read(
         &self,
         keys: &Keys,
@@ -198,8 +194,7 @@ impl Mamba2Keys {
         }
     }
 
-    /// Converts the metadata of a GGUF file to the keys of a `config.json`. A layer with the kind
-    /// `mamba` has a Mamba-2 block. If no layer has this kind, the result contains no keys.
+    /// Layers of the kind `mamba` have a block. Without any, there are no keys.
     pub(crate) fn gguf(&self, file: &Metadata<'_>, kinds: &[&str]) -> Value {
         let layer = kinds.iter().position(|kind| *kind == "mamba");
         let Some(layer) = layer else { return Value::Null };

@@ -59,8 +59,6 @@ const UNREAD: &[&str] = &[
     "use_routing_bias",
 ];
 
-/// Reads the `config.json` of a MiniMax-M2 model. Missing configuration keys get the defaults of
-/// `MiniMaxM2Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> OlmoeConfig {
     keys.ignore(experts::IGNORED);
     keys.ignore(UNREAD);

@@ -41,8 +41,6 @@ impl DecoderConfig for Ministral3Config {
     }
 }
 
-/// Reads the `config.json` of a Ministral 3 model. Missing configuration keys get the defaults of
-/// `Ministral3Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Ministral3Config {
     read_text_tower(keys, true, BESIDE_TEXT, read_text)
 }
@@ -73,7 +71,7 @@ fn read_text(keys: &Keys) -> Ministral3Config {
     Ministral3Config { llama: LlamaConfig { windows, ..llama }, growth }
 }
 
-/// The rotary embedding of a configuration without the key `rope_parameters`.
+/// Without the key `rope_parameters`.
 fn unset(keys: &Keys) -> RopeParameters {
     for key in ["rope_scaling", "rope_theta"] {
         if let Some(found) = keys.get(key) {

@@ -41,8 +41,6 @@ pub(crate) const BESIDE_TEXT: &[&str] = key_names![
     projector_hidden_act spatial_merge_size transformers_version vision_config vision_feature_layer
 ];
 
-/// Reads the `config.json` of a Mistral model. Missing configuration keys get the defaults of
-/// `MistralConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     *read_text_tower(keys, true, BESIDE_TEXT, |keys| Box::new(read_text(keys)))
 }

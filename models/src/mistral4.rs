@@ -28,8 +28,6 @@ pub(crate) const FAMILY: Family = Family {
     ..deepseek_v3::FAMILY
 };
 
-/// Reads the `config.json` of a Mistral Small 4 model. Missing configuration keys get the defaults
-/// of `Mistral4Config` in HF transformers, but the key `rope_parameters` is required.
 pub(crate) fn read(keys: &Keys) -> LatentConfig {
     read_text_tower(keys, true, BESIDE_TEXT, read_text)
 }

@@ -36,7 +36,6 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["MixtralForCausalLM"], &["MixtralModel"], &["mixtral"])
 };
 
-/// The names of the experts' tensors in GGUF files and in the network.
 pub(crate) const GGUF_PARTS: &[(&str, &str)] = &[
     ("ffn_gate_inp", "block_sparse_moe.gate"),
     ("ffn_gate_exps", "block_sparse_moe.ffn_gate_exps"),
@@ -62,8 +61,7 @@ model! {
 }
 
 model! {
-    /// A mixture of experts with a router. The result is the sum of the chosen experts' SwiGLU
-    /// outputs, weighted by the router.
+    /// The sum of chosen experts' SwiGLU outputs, weighted by the router.
     pub Experts<T: Float>(ExpertsConfig): FeedForward<T> {
         dims {
             D = hidden_size, F = moe_intermediate_size,
@@ -80,8 +78,7 @@ model! {
         }
     }
 
-    /// A block that contains the experts of a layer, but not the router. The block chooses experts
-    /// by the given logits, and adds the SwiGLU outputs of the chosen experts.
+    /// The experts without their router, whose logits are given.
     pub Mixture<T: Float> {
         w1: Weight[X, F, D] at "*.w1.weight",
         w3: Weight[X, F, D] at "*.w3.weight",
@@ -94,8 +91,7 @@ model! {
     }
 }
 
-/// The checkpoint keys of the experts' tensors. Each pair contains a checkpoint key in files of HF
-/// transformers or GGUF, and the corresponding keys in published files.
+/// In files of HF transformers or GGUF, and in published files.
 pub(crate) const STACKS: Stacks = &[
     ("mlp.gate.weight", &["block_sparse_moe.gate.weight"]),
     ("mlp.e_score_correction_bias", &["block_sparse_moe.e_score_correction_bias"]),
@@ -109,8 +105,6 @@ pub(crate) const STACKS: Stacks = &[
     ("ffn_up_exps.weight", &["experts.*.w3.weight"]),
 ];
 
-/// Reads the `config.json` of a Mixtral model. Missing configuration keys get the defaults of
-/// `MixtralConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> ExpertsConfig {
     keys.ignore(experts::IGNORED);
     let rope = RopeDefaults { theta: 1e6, ..RopeDefaults::new(131_072) };

@@ -28,11 +28,7 @@ pub enum MtpError {
     Weights,
 }
 
-/// Checks that a network and its checkpoint contain a module for multi-token prediction.
-///
-/// # Errors
-/// Returns an error if Tracewright does not support the module, or if the checkpoint has no weights
-/// of the module.
+/// Fails if the module is not supported, or its weights are missing.
 pub fn check_mtp(network: &dyn Architecture, checkpoint: &Checkpoint) -> Result<(), MtpError> {
     network.check_mtp()?;
     checkpoint.get(WEIGHT).map(drop).ok_or(MtpError::Weights)

@@ -59,8 +59,7 @@ const MAMBA: Mamba2Keys = Mamba2Keys {
     proj_bias: "use_bias",
 };
 
-/// The `config.json` that corresponds to a GGUF file (`LLM_ARCH_NEMOTRON_H` and `LLM_ARCH_NEMOTRON_H_MOE` in
-/// llama.cpp).
+/// `LLM_ARCH_NEMOTRON_H` and `LLM_ARCH_NEMOTRON_H_MOE` in llama.cpp.
 fn gguf(file: &Metadata<'_>) -> Value {
     let heads = file.key_value_heads();
     let features = file.each_layer("feed_forward_length", Some(heads.len()));
@@ -163,7 +162,7 @@ model! {
     }
 }
 
-/// Lists the name of each kind of block in the key `layers_block_type`.
+/// In `layers_block_type`.
 const KINDS: KindNames<Kind> = &[
     (Kind::Mamba, &["mamba", "linear_attention"]),
     (Kind::Attention, &["attention", "full_attention"]),
@@ -175,8 +174,7 @@ const KINDS: KindNames<Kind> = &[
 const LETTERS: KindNames<Kind> =
     &[(Kind::Mamba, &["M"]), (Kind::Attention, &["*"]), (Kind::Mlp, &["-"]), (Kind::Experts, &["E"])];
 
-/// Configuration keys that Tracewright ignores, because the keys affect only training or other
-/// implementations.
+/// For training or other implementations.
 const IGNORED: &[&str] = key_names![
     attention_bias chunk_size expand hidden_dropout mamba_proj_bias mamba_ssm_cache_dtype
     moe_shared_expert_overlap mtp_hybrid_override_pattern mtp_layers_block_type n_shared_experts
@@ -185,8 +183,6 @@ const IGNORED: &[&str] = key_names![
     time_step_rank use_mamba_kernels
 ];
 
-/// Reads the `config.json` of a Nemotron-H model. Missing configuration keys get the defaults of
-/// `NemotronHConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Mamba2Config {
     keys.ignore(IGNORED);
     keys.ignore(experts::IGNORED);
@@ -224,8 +220,7 @@ pub(crate) fn read(keys: &Keys) -> Mamba2Config {
     Mamba2Config { least_step: keys.number_or("time_step_min", 0.001), ..mamba }
 }
 
-/// Reads the kind of block of each layer from the key `layers_block_type` or from the letters in
-/// the key `hybrid_override_pattern`.
+/// By `layers_block_type`, or the letters of `hybrid_override_pattern`.
 fn kinds(keys: &Keys) -> Vec<Kind> {
     let named = |names: &Value| hybrid::named(names.as_array()?, KINDS);
     let lettered = |pattern: &Value| {

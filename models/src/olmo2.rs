@@ -11,8 +11,7 @@ use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, Defaults, LlamaConf
 use crate::family::{Family, GgufFamily, presets};
 use crate::llama::Mlp;
 
-/// The whole OLMo 2 network, from token ids to logits. All norms multiply by the weight before they
-/// round the result (`Olmo2RMSNorm`).
+/// The whole network. Norms multiply by the weight before they round (`Olmo2RMSNorm`).
 pub type Olmo2<T> = Decoder<T, Layer<T>, Wide>;
 
 pub(crate) const FAMILY: Family = Family {
@@ -26,9 +25,7 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// A layer that normalizes the outputs of attention and of the feed-forward network. The layer
-    /// then adds the normalized outputs to the residual. The layer has no norms before attention
-    /// and before the feed-forward network.
+    /// Normalizes the outputs of attention and feed-forward network, and not their inputs.
     pub Layer<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size,
@@ -79,8 +76,6 @@ impl From<LlamaConfig> for Wide {
     }
 }
 
-/// Reads the `config.json` of an OLMo 2 model. Missing configuration keys get the defaults of
-/// `Olmo2Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     let defaults = Defaults { rms_norm_eps: 1e-5, ..Defaults::new(2048) };
     let attention_bias = keys.flag("attention_bias", false);

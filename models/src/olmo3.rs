@@ -17,8 +17,6 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["Olmo3ForCausalLM"], &["Olmo3Model"], &["olmo3"])
 };
 
-/// Reads the `config.json` of an OLMo 3 model. Missing configuration keys get the defaults of
-/// `Olmo3Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     let defaults = Defaults { rms_norm_eps: 1e-5, ..Defaults::new(2048) };
     let attention_bias = keys.flag("attention_bias", false);

@@ -25,8 +25,7 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// Attention with norms over the features of all heads together. Attention clips the normalized
-    /// queries, keys and values (`OlmoeAttention`).
+    /// Norms over all heads together, then clipped queries, keys and values (`OlmoeAttention`).
     pub Attention<T: Float>(OlmoeConfig): AttentionBlock<T> {
         dims {
             D = hidden_size,
@@ -50,7 +49,7 @@ model! {
     }
 }
 
-/// Clips features to the range from −`bound` to `bound`. With `None`, the features have no bound.
+/// To −`bound` … `bound`.
 #[track_caller]
 fn clipped<T: Float>(x: Tensor<T>, bound: Option<f64>) -> Tensor<T> {
     match bound {
@@ -79,8 +78,6 @@ impl OlmoeConfig {
     }
 }
 
-/// Reads the `config.json` of an OLMoE model. Missing configuration keys get the defaults of
-/// `OlmoeConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> OlmoeConfig {
     keys.ignore(experts::IGNORED);
     let attention_bias = keys.flag("attention_bias", false);

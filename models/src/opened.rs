@@ -14,8 +14,7 @@ use crate::sentence::{self, SentenceConfig};
 use crate::shape_check::DeclaredSize;
 use crate::{Architecture, ModelConfig, UntiedHead, head};
 
-/// A network with all facts about its checkpoint. The facts are data, so a network that wraps
-/// another one cannot forget any of them.
+/// With all facts about its checkpoint as data, so that a network that wraps another one cannot forget any.
 pub struct Opened {
     /// The network itself. `Opened` dereferences to it.
     pub network: Box<dyn Architecture>,
@@ -23,16 +22,13 @@ pub struct Opened {
     pub naming: Naming,
     /// Tensors that a checkpoint may contain in addition to the network's parameters.
     pub ignorable: Vec<Ignorable>,
-    /// The best storage format for the weights of the network's matmuls. It differs from the
-    /// network's element type only if the checkpoint stores matmul weights with fewer bits.
+    /// For matmul weights; differs from the network's type only if the checkpoint has fewer bits.
     pub stored: Quantization,
     /// The purpose of the network.
     pub kind: ModelKind,
-    /// A warning for the user: the checkpoint contains an output head of its own, although the
-    /// configuration ties the head. `network` reads the head of the checkpoint.
+    /// The checkpoint has a head, which `network` reads, although the configuration ties it.
     pub untied_head: Option<UntiedHead>,
-    /// The weights under the names that the network declares. The value is `None` until
-    /// [`weights`](Self::weights) renames them, or if the model has no weights.
+    /// Under the network's names; `None` without weights, or until [`weights`](Self::weights) renames them.
     pub renamed: Option<Checkpoint>,
 }
 
@@ -41,8 +37,7 @@ pub struct Opened {
 pub enum ModelKind {
     /// The network predicts the next token of a text.
     Text,
-    /// The network computes an embedding of a whole text in one call. The settings tell how to
-    /// prepare a text.
+    /// For a whole text in one call, with settings for texts.
     Embedding(SentenceConfig),
 }
 
@@ -52,7 +47,7 @@ pub struct Naming(Names);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Names {
-    /// The checkpoint has the names that the network declares.
+    /// The network's own.
     Own,
     Family {
         prefixes: &'static [(&'static str, &'static str)],
@@ -87,8 +82,8 @@ impl From<ModelConfig> for Opened {
 }
 
 impl Opened {
-    /// A network of your own that predicts tokens. Its checkpoint contains exactly the parameters
-    /// that the network declares, under the same names and without quantization.
+    /// A network of your own that predicts tokens. The checkpoint has its parameters under their names, not
+    /// quantized.
     pub fn text(network: impl Architecture + 'static) -> Self {
         Self {
             network: Box::new(network),
@@ -101,8 +96,7 @@ impl Opened {
         }
     }
 
-    /// Adds the facts of the checkpoint in a folder to a configuration: the storage formats, and
-    /// whether the output head is tied, as HF transformers does.
+    /// Adds storage formats, and whether the head is tied, as in HF transformers.
     pub(crate) fn of_folder(mut config: ModelConfig, files: &ModelFiles) -> Self {
         // If the checkpoint is damaged or missing, the function that reads the weights reports the error.
         let checkpoint = files.path().is_dir().then(|| files.checkpoint().ok()).flatten();
@@ -115,8 +109,7 @@ impl Opened {
         Self { stored: stored_in(&named), untied_head, renamed: Some(named), ..config.into() }
     }
 
-    /// The model that a GGUF file contains. The tensors of the file determine whether the output
-    /// head is tied.
+    /// The tensors determine whether the head is tied.
     pub(crate) fn of_gguf(files: &ModelFiles, allowed: &[String]) -> Result<Self, ConfigError> {
         let (config, renaming) = gguf::read(gguf::open(files)?, allowed)?;
         let named = renaming.apply(files.checkpoint()?.clone());
@@ -124,16 +117,12 @@ impl Opened {
         Ok(Self { stored: stored_in(&named), naming, renamed: Some(named), ..config.into() })
     }
 
-    /// Returns the weights in the files of the model, under the names that the network declares. The
-    /// function renames them only if [`renamed`](Self::renamed) does not contain them yet.
-    ///
-    /// # Errors
-    /// Returns an error if the weights cannot be read.
+    /// Under the network's names, renamed only if [`renamed`](Self::renamed) lacks them.
     pub fn weights(&self, files: &ModelFiles) -> Result<Checkpoint, ArchiveError> {
         self.naming.with_folders(self.without_folders(files)?)
     }
 
-    /// The [weights](Self::weights) without those in folders next to the checkpoint.
+    /// Without those in folders next to the checkpoint.
     pub(crate) fn without_folders(&self, files: &ModelFiles) -> Result<Checkpoint, ArchiveError> {
         match &self.renamed {
             Some(renamed) => Ok(renamed.clone()),
@@ -185,8 +174,7 @@ impl ModelKind {
         }
     }
 
-    /// The files next to a `config.json` that a model of this kind needs, besides its tokenizer and
-    /// its weights. Some of them may be missing.
+    /// Beside tokenizer and weights; some may be missing.
     pub fn files(&self) -> &'static [&'static str] {
         match self {
             Self::Text => &[],
@@ -220,8 +208,7 @@ impl Naming {
         }
     }
 
-    /// Adds the network's tensors in folders next to the checkpoint. `tracewright quantize` writes the
-    /// tensors of all folders into one file.
+    /// `tracewright quantize` writes the tensors of all folders into one file.
     fn with_folders(&self, named: Checkpoint) -> Result<Checkpoint, ArchiveError> {
         let Names::Family { folders, .. } = &self.0 else { return Ok(named) };
         folders.iter().try_fold(named, |all, folder| {

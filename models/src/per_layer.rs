@@ -72,8 +72,7 @@ model! {
             self.norm(x)
         }
 
-        /// Computes the additional input of each layer. The additional input is the sum of a
-        /// per-layer embedding of the token and a projection of the token's main embedding.
+        /// Each layer's additional input: a per-layer embedding plus a projection of the main one.
         fn beside(tokens: i32[B, S], x: T[B, S, D]) -> T[B, S, Z] {
             let (scale, own_scale) = ((self.dim(D) as f64).powf(-0.5), (self.dim(P) as f64).sqrt());
             let projected = self.per_layer_projection_norm(self.per_layer_model_projection(x) * scale);
@@ -84,8 +83,7 @@ model! {
 }
 
 model! {
-    /// A layer with norms before and after attention and the feed-forward network. At the end, the
-    /// layer multiplies its output by a number from the checkpoint.
+    /// Norms around attention and feed-forward network, and a factor from the checkpoint at the end.
     pub Layer<T: Float>(LayerConfig) {
         dims {
             D = hidden_size, P = per_layer_features, I = 1,
@@ -118,7 +116,7 @@ model! {
             self.feed_forward(x + self.post_attention_layernorm(y), beside)
         }
 
-        /// Applies the layer with attention to the keys and values `kv` of an earlier layer.
+        /// Attends to keys and values of an earlier layer.
         fn share(x: T[B, S, D], beside: Option<Tensor<T>>, at: &Attend<T>, kv: &Kv<T>) -> T[B, S, D] {
             let y = self.self_attn.share(self.input_layernorm(x), at, kv);
             self.feed_forward(x + self.post_attention_layernorm(y), beside)
@@ -152,8 +150,7 @@ model! {
         }
     }
 
-    /// The router, which computes a logit for each expert. The norm before the router multiplies by
-    /// a trained scale and by 1/√D instead of a weight.
+    /// Its norm multiplies by a trained scale and by 1/√D, and not by a weight.
     pub Router {
         scale: Weight[D],
         proj: Linear[D -> X],
@@ -165,8 +162,7 @@ model! {
         }
     }
 
-    /// Attention that normalizes queries, keys and values. In some checkpoints, layers without an
-    /// attention window have one matrix for keys and values.
+    /// Normalizes queries, keys and values. Without a window, some have one matrix for keys and values.
     pub Attention {
         q_proj: Linear[D -> K, G, E](bias if attention_bias),
         k_proj: Linear[D -> K, E](bias if attention_bias),

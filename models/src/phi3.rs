@@ -35,8 +35,7 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// Attention with one matrix that contains the projections for queries, keys and values in this
-    /// order (`Phi3Attention`).
+    /// One matrix for queries, keys and values, in this order (`Phi3Attention`).
     pub Attention<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size, F = intermediate_size,
@@ -57,8 +56,7 @@ model! {
         }
     }
 
-    /// A SwiGLU feed-forward network with one matrix that contains the gate and up projections in
-    /// this order (`Phi3MLP`).
+    /// SwiGLU with one matrix for gate and up projection, in this order (`Phi3MLP`).
     pub Mlp<T: Float>: FeedForward<T> {
         gate_up_proj: Linear[D -> U],
         down_proj: Linear[F -> D],
@@ -71,8 +69,6 @@ model! {
     }
 }
 
-/// Reads the `config.json` of a Phi-3 model. Missing configuration keys get the defaults of
-/// `Phi3Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     for bias in ["attention_bias", "mlp_bias", "lm_head_bias"] {
         keys.always(bias, false);

@@ -30,7 +30,7 @@ pub struct Preset {
     pub config: &'static str,
 }
 
-/// Declares the presets of a family. The folder `models/presets` contains the files of the presets.
+/// Their files are in `models/presets`.
 macro_rules! presets {
     ($($name:literal: $repository:literal),+ $(,)?) => {
         &[$($crate::presets::Preset {
@@ -53,11 +53,7 @@ impl Preset {
         Self::all().find(|preset| preset.name == name)
     }
 
-    /// Reads the preset's configuration.
-    ///
-    /// # Errors
-    /// The method never returns an error for the presets in this crate, because a test reads all
-    /// these presets.
+    /// Never fails for presets of this crate, which a test reads.
     pub fn read(&self) -> Result<ModelConfig, ConfigError> {
         ModelConfig::of(Keys::parse(Path::new(self.name), self.config)?, &[])
     }

@@ -23,8 +23,7 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// Attention with biases for queries, keys and values, but without a bias for the output
-    /// (`Qwen2Attention`). No key of the configuration changes the biases of attention.
+    /// Biases for queries, keys and values only (`Qwen2Attention`), whatever the configuration.
     pub Attention<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size,
@@ -44,8 +43,6 @@ model! {
     }
 }
 
-/// Reads the `config.json` of a Qwen2 model. Missing configuration keys get the defaults of
-/// `Qwen2Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     keys.always("use_mrope", false);
     let defaults = Defaults { num_key_value_heads: Some(32), ..Defaults::new(32_768) };
@@ -53,8 +50,7 @@ pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     LlamaConfig { windows: windows(keys, llama.num_hidden_layers), ..llama }
 }
 
-/// Reads the attention window of each layer. If the key `use_sliding_window` is true, the layers
-/// from the index `max_window_layers` on have a window.
+/// From `max_window_layers` on, if `use_sliding_window`.
 pub(crate) fn windows(keys: &Keys, layers: usize) -> Arc<[Option<usize>]> {
     let (used, window) =
         (keys.flag("use_sliding_window", false), keys.nullable_count("sliding_window", Some(4096)));

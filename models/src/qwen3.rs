@@ -26,8 +26,7 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// Attention with norms over the features of each query head and key head. All heads share the
-    /// weight of the norm (`Qwen3Attention`).
+    /// Norms over each query and key head, with a shared weight (`Qwen3Attention`).
     pub Attention<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size,
@@ -49,8 +48,6 @@ model! {
     }
 }
 
-/// Reads the `config.json` of a Qwen3 model. Missing configuration keys get the defaults of
-/// `Qwen3Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     let defaults = Defaults { num_key_value_heads: Some(32), head_dim: Some(128), ..Defaults::new(32_768) };
     let attention_bias = keys.flag("attention_bias", false);

@@ -119,8 +119,7 @@ model! {
         }
     }
 
-    /// A layer with attention or a DeltaNet, and then a feed-forward network. The layer applies a
-    /// norm before each block, and adds the output of each block to the residual.
+    /// Attention or a DeltaNet, then a feed-forward network, each normalized before and added.
     pub Layer {
         input_layernorm: RmsNorm[D](eps = rms_norm_eps, style = one_plus),
         self_attn: Attention,
@@ -139,10 +138,9 @@ model! {
         }
     }
 
-    /// The module for multi-token prediction (`Qwen3NextMultiTokenPredictor` of vLLM). The module
-    /// predicts the token after a token from the embedding `x` of the token, and from the hidden
-    /// state of the position before the token. The hidden state is the output of the final norm, or
-    /// of the module's own norm (<https://github.com/ggml-org/llama.cpp/pull/24025>).
+    /// Multi-token prediction (`Qwen3NextMultiTokenPredictor` of vLLM): the next token from a token's
+    /// embedding `x` and the hidden state before it. That is the output of the final norm, or of the module's
+    /// own (<https://github.com/ggml-org/llama.cpp/pull/24025>).
     pub Mtp {
         pre_fc_norm_embedding: RmsNorm[D](eps = rms_norm_eps, style = one_plus),
         pre_fc_norm_hidden: RmsNorm[D](eps = rms_norm_eps, style = one_plus),
@@ -157,8 +155,7 @@ model! {
         }
     }
 
-    /// Attention with an output gate. The linear layer for the queries also computes the gate
-    /// (`Qwen3NextAttention`).
+    /// The layer for queries also computes a gate of the output (`Qwen3NextAttention`).
     pub Attention<T: Float> {
         q_proj: Linear[D -> K, G, Z](bias if attention_bias),
         k_proj: Linear[D -> K, E](bias if attention_bias),
@@ -220,8 +217,6 @@ model! {
     }
 }
 
-/// Reads the `config.json` of a Qwen3.5 model, or the object `text_config` in this file. Missing
-/// configuration keys get the defaults of `Qwen3_5TextConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Qwen35Config {
     hybrid::read_qwen(keys, |keys| {
         let sizes = Some([248_320, 4096, 12_288, 32, 16]);

@@ -33,8 +33,6 @@ pub(crate) const FAMILY: Family = Family {
     ..qwen3_5::FAMILY
 };
 
-/// Reads the `config.json` of a Qwen3.5 model with experts, or the object `text_config` in this
-/// file. Missing configuration keys get the defaults of `Qwen3_5MoeTextConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Qwen35Config {
     hybrid::read_qwen(keys, |keys| {
         // Every layer has experts.

@@ -34,8 +34,6 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["Qwen3MoeForCausalLM"], &["Qwen3MoeModel"], &["qwen3_moe"])
 };
 
-/// Reads the `config.json` of a Qwen3 model with experts. Missing configuration keys get the
-/// defaults of `Qwen3MoeConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> ExpertsConfig {
     keys.ignore(experts::IGNORED);
     // Either all layers have a window, or no layer has a window, so this key has no effect.
@@ -63,8 +61,7 @@ fn window(keys: &Keys) -> Option<usize> {
     window.filter(|_| used)
 }
 
-/// Returns for each of `layers` layers whether the layer has experts. Every
-/// `decoder_sparse_step`-th layer has experts, except the layers in the list `mlp_only_layers`.
+/// Every `decoder_sparse_step`-th, except `mlp_only_layers`.
 fn sparse(keys: &Keys, layers: usize) -> Vec<bool> {
     let step = keys.optional_count("decoder_sparse_step").unwrap_or(1);
     let mut sparse: Vec<bool> = (1..=layers).map(|layer| layer % step == 0).collect();

@@ -34,8 +34,7 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 model! {
-    /// A gated DeltaNet. In Qwen3-Next, the projections of a DeltaNet store all outputs for a key
-    /// head next to each other (`Qwen3NextGatedDeltaNet`).
+    /// Projections store all outputs of a key head together (`Qwen3NextGatedDeltaNet`).
     pub DeltaNet<T: Float>(Qwen35Config): DeltaBlock<T> {
         dims {
             D = hidden_size,
@@ -104,8 +103,6 @@ model! {
     }
 }
 
-/// Reads the `config.json` of a Qwen3-Next model. Missing configuration keys get the defaults of
-/// `Qwen3NextConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> Qwen35Config {
     let sizes = Some([151_936, 2048, 5632, 48, 16]);
     let defaults = Defaults { sizes, num_key_value_heads: Some(2), ..delta_net::defaults() };
@@ -122,8 +119,7 @@ pub(crate) fn read(keys: &Keys) -> Qwen35Config {
     gated(keys, LlamaConfig::shared(keys, defaults), [512, 10], normalizes)
 }
 
-/// Reads the keys of a network with a DeltaNet and a gated shared expert. The defaults contain the
-/// number of all experts and the number of chosen experts.
+/// With a gated shared expert. Defaults: experts, and chosen ones.
 pub(crate) fn gated(
     keys: &Keys,
     llama: LlamaConfig,

@@ -12,74 +12,68 @@ use crate::config::Keys;
 pub enum RopeScaling {
     /// The frequencies do not change.
     Default,
-    /// The method divides all frequencies by one factor (Chen et al., "Extending Context Window …
-    /// via Positional Interpolation", 2023).
+    /// One divisor of all frequencies (Chen et al., "Extending Context Window … via Positional
+    /// Interpolation", 2023).
     Linear {
         /// The divisor of all frequencies.
         factor: f64,
     },
-    /// The rotary embedding rotates only the first pairs of features. The exponents of the frequencies are
-    /// fractions of the number of all features (`_compute_proportional_rope_parameters`).
+    /// Rotates the first pairs; exponents are fractions of all features
+    /// (`_compute_proportional_rope_parameters`).
     Proportional {
-        /// The fraction of pairs that the rotary embedding rotates. The rotated pairs begin with
-        /// the first pair.
+        /// For pairs that rotate, from the first on.
         proportion: f64,
         /// The divisor of all frequencies.
         factor: f64,
     },
-    /// NTK-aware interpolation. For sequences that are longer than those in training, the method
-    /// enlarges the base of the frequencies (`_compute_dynamic_ntk_parameters`). In HF transformers,
-    /// the base of a long sequence grows with each token, and earlier keys keep their base. In
-    /// Tracewright, all long sequences have the base for the context of the compiled program.
+    /// NTK-aware: longer sequences get a larger base (`_compute_dynamic_ntk_parameters`). HF transformers
+    /// lets it grow with each token, while earlier keys keep theirs. Here, all long sequences have the base
+    /// for the compiled context.
     Dynamic {
-        /// The growth factor of the base.
+        /// Growth of the base.
         factor: f64,
         /// The largest number of tokens in a sequence whose base does not change.
         max_position_embeddings: f64,
     },
-    /// The method divides low frequencies, keeps high frequencies, and interpolates between these
-    /// two cases for medium frequencies (Llama 3.1; `_compute_llama3_parameters`).
+    /// Divides low frequencies, keeps high ones, and interpolates between (Llama 3.1;
+    /// `_compute_llama3_parameters`).
     Llama3 {
         /// The divisor of the lowest frequencies.
         factor: f64,
-        /// The method divides the frequency of a pair of features by `factor` if the pair makes
-        /// fewer than `low_freq_factor` turns in the original context.
+        /// Pairs with fewer turns in the original context are divided.
         low_freq_factor: f64,
-        /// The method keeps the frequency of a pair of features if the pair makes more than
-        /// `high_freq_factor` turns in the original context.
+        /// Pairs with more turns in the original context stay.
         high_freq_factor: f64,
-        /// The number of tokens in the original context.
+        /// In tokens.
         original_max_position_embeddings: f64,
     },
-    /// The method interpolates like `Llama3`, but linearly over the index of the feature. A factor multiplies
-    /// the cosine and sine tables (Peng et al., "YaRN", 2023; `_compute_yarn_parameters`).
+    /// Like `Llama3`, but linear over the feature's index, with a factor on cosine and sine (Peng et al.,
+    /// "YaRN", 2023; `_compute_yarn_parameters`).
     Yarn {
         /// The divisor of the lowest frequencies.
         factor: f64,
-        /// The interpolation starts at the pair of features that makes `beta_fast` turns in the
-        /// original context. A pair with more than `beta_fast` turns keeps its frequency.
+        /// Pairs with more turns in the original context stay.
         beta_fast: f64,
-        /// The interpolation ends at the pair of features that makes `beta_slow` turns in the original
-        /// context. The method divides the frequency of a pair with fewer than `beta_slow` turns by `factor`.
+        /// Pairs with fewer turns in the original context are divided.
         beta_slow: f64,
-        /// The number of tokens in the original context.
+        /// In tokens.
         original_max_position_embeddings: f64,
         /// Whether the method rounds the start and the end of the interpolation to whole feature indices.
         truncate: bool,
-        /// The factor by which cosine and sine are multiplied.
+        /// For cosine and sine.
         attention_factor: f64,
     },
-    /// The method divides each frequency by a separate factor (Ding et al., "LongRoPE", 2024;
-    /// `_compute_longrope_parameters`). When a sequence exceeds the original context, all of its positions
-    /// get the long factors, as in HF transformers (`Phi3ForCausalLM.prepare_inputs_for_generation`).
+    /// A divisor per frequency (Ding et al., "LongRoPE", 2024; `_compute_longrope_parameters`). Beyond the
+    /// original context, all positions of a sequence get long factors, as in HF transformers
+    /// (`Phi3ForCausalLM.prepare_inputs_for_generation`).
     LongRope {
         /// The divisors for sequences of at most the original context.
         short_factor: Vec<f64>,
-        /// The divisors for longer sequences.
+        /// For longer sequences.
         long_factor: Vec<f64>,
-        /// The number of tokens in the original context.
+        /// In tokens.
         original_max_position_embeddings: f64,
-        /// The factor by which cosine and sine are multiplied.
+        /// For cosine and sine.
         attention_factor: f64,
     },
 }
@@ -89,8 +83,7 @@ pub enum RopeScaling {
 pub struct RopeParameters {
     /// The base of the frequencies, which form a geometric series.
     pub theta: f64,
-    /// The fraction of a head's features that the rotary embedding rotates. The rotated features
-    /// begin with the first feature.
+    /// For a head's features that rotate, from the first on.
     pub partial_rotary_factor: f64,
     /// The method that adapts the frequencies of a rotary embedding to long contexts.
     pub scaling: RopeScaling,
@@ -106,7 +99,6 @@ pub struct QueryGrowth {
 }
 
 impl QueryGrowth {
-    /// Reads the keys in the object of the rotary embedding.
     pub(crate) fn read(rope: &Keys) -> Self {
         let beta = rope.number("llama_4_scaling_beta");
         Self { beta, original: rope.count("original_max_position_embeddings") }
@@ -129,21 +121,18 @@ impl QueryGrowth {
 pub struct RopeDefaults {
     /// The base of the frequencies.
     pub theta: f64,
-    /// The fraction of features that the rotary embedding rotates. With `None`, the family always
-    /// rotates all features.
+    /// For features; `None` if the family always rotates all.
     pub partial_rotary_factor: Option<f64>,
     /// The largest number of tokens in a sequence.
     pub max_position_embeddings: usize,
-    /// The largest number of tokens in a sequence before the context was extended. `None` selects
-    /// `max_position_embeddings`.
+    /// Before the context was extended; `None` for `max_position_embeddings`.
     pub original_max_position_embeddings: Option<usize>,
     /// Configuration keys that other code reads from the object of the rotary embedding.
     pub others: &'static [&'static str],
 }
 
 impl RopeDefaults {
-    /// The defaults of most families. The base is 10,000, the embedding rotates all features, and
-    /// the context is not extended.
+    /// Base 10,000, all features, context not extended.
     pub fn new(max_position_embeddings: usize) -> Self {
         let (partial_rotary_factor, original_max_position_embeddings) = (None, None);
         Self {
@@ -159,7 +148,7 @@ impl RopeDefaults {
 /// Keys of the rotary embedding that are outside of the object `rope_parameters` or `rope_scaling`.
 struct Outside<'a> {
     keys: &'a Keys,
-    /// The configuration key that contains the base of the frequencies, and the value of this key.
+    /// The key of the base, and its value.
     theta: (&'static str, Option<f64>),
     partial: Option<f64>,
     original: Option<f64>,
@@ -172,8 +161,7 @@ impl RopeParameters {
         Self { theta, partial_rotary_factor: 1.0, scaling: RopeScaling::Default }
     }
 
-    /// Reads the configuration keys that describe a rotary embedding: `rope_parameters` (HF
-    /// transformers 5), or `rope_theta` and `rope_scaling` (HF transformers 4).
+    /// `rope_parameters` (HF transformers 5), or `rope_theta` and `rope_scaling` (4).
     pub fn read(keys: &Keys, defaults: &RopeDefaults) -> Self {
         let outside = Outside::new(keys, "rope_theta", defaults);
         outside.read(
@@ -182,11 +170,9 @@ impl RopeParameters {
         )
     }
 
-    /// Reads the rotary embedding of layers with a sliding window, and the rotary embedding of the
-    /// other layers. `theta` contains the default bases of the two embeddings. In HF transformers
-    /// 5, `rope_parameters` contains an object for each kind of layer. In HF transformers 4,
-    /// `rope_local_base_freq` sets the base for layers with a sliding window. In HF transformers 4,
-    /// `rope_theta` and `rope_scaling` apply to layers without a sliding window.
+    /// With and without a sliding window; `theta` has the default bases. HF transformers 5 has an object for
+    /// each kind in `rope_parameters`. In 4, `rope_local_base_freq` is for windows, `rope_theta` and
+    /// `rope_scaling` for the others.
     pub fn by_layer_type(keys: &Keys, theta: [f64; 2], max_position_embeddings: usize) -> [Self; 2] {
         let both = keys.object("rope_parameters");
         let one = |key| both.as_ref().and_then(|both| both.object(key));
@@ -202,8 +188,7 @@ impl RopeParameters {
         [sliding, full]
     }
 
-    /// Rejects parameters that do not fit a head with `features` features. Other code rejects a
-    /// head with 0 features.
+    /// Heads with 0 features are rejected elsewhere.
     pub fn check(&self, keys: &Keys, features: usize) {
         if self.partial_rotary_factor > 1.0 {
             return keys.refuse("partial_rotary_factor", self.partial_rotary_factor, "at most 1");
@@ -246,13 +231,12 @@ impl RopeParameters {
         }
     }
 
-    /// The number of rotated features in a head with `features` features. If the number of rotated
-    /// features is odd, the number of pairs is rounded up.
+    /// An odd number is rounded up to pairs.
     fn rotated(&self, features: usize) -> usize {
         (features as f64 * self.partial_rotary_factor) as usize
     }
 
-    /// The number of pairs of features that have a frequency above 0. `pairs` is the number of all pairs.
+    /// Pairs with a frequency above 0, of `pairs`.
     fn turning(&self, pairs: usize) -> usize {
         match self.scaling {
             RopeScaling::Proportional { proportion, .. } => (pairs as f64 * proportion) as usize,
@@ -260,9 +244,8 @@ impl RopeParameters {
         }
     }
 
-    /// The largest number of tokens in a sequence with the embedding's original frequencies. All
-    /// positions of longer sequences have other frequencies. The result is `None` if the
-    /// frequencies do not depend on the length of the sequence.
+    /// The longest sequence with the original frequencies; beyond, all positions have others. `None` if they
+    /// do not depend on it.
     pub fn original(&self) -> Option<usize> {
         match self.scaling {
             RopeScaling::Dynamic { max_position_embeddings: original, .. }
@@ -273,8 +256,7 @@ impl RopeParameters {
         }
     }
 
-    /// The largest number of tokens in a sequence, if `max_position_embeddings` is `most`. A dynamic
-    /// embedding is made for sequences that are longer by its factor.
+    /// A dynamic embedding multiplies `most` by its factor.
     pub(crate) fn longest(&self, most: usize) -> usize {
         match self.scaling {
             RopeScaling::Dynamic { factor, .. } => {
@@ -284,9 +266,7 @@ impl RopeParameters {
         }
     }
 
-    /// The frequencies of a head with `features` features in a compiled program for `context`
-    /// positions. If the context is longer than [`original`](Self::original), the result contains
-    /// the frequencies of sequences below and above this length.
+    /// For a context of `context`; beyond [`original`](Self::original), with both short and long ones.
     pub fn frequencies(&self, features: usize, context: usize) -> RopeFrequencies {
         match self.original().filter(|original| *original < context) {
             None => self.of_length(features, context),
@@ -297,9 +277,8 @@ impl RopeParameters {
         }
     }
 
-    /// The frequencies of a sequence with `context` tokens. The frequency of pair i is `1 / theta^(2i / R)`,
-    /// adapted to the context, where R is the number of rotated features. The function computes in f32 like
-    /// torch, because each unit in the last place affects the logits of late positions.
+    /// Pair i has `1 / theta^(2i / R)` for R rotated features, adapted to the context. In f32 like torch,
+    /// because each ulp affects the logits of late positions.
     fn of_length(&self, features: usize, context: usize) -> RopeFrequencies {
         let rotated = self.rotated(features);
         let (base, pairs) = (self.base(rotated, context), rotated.div_ceil(2));
@@ -332,8 +311,7 @@ impl RopeParameters {
         }
     }
 
-    /// The frequency of pair `i`, adapted to the context. Before the adaptation, the wavelength of
-    /// the pair is 2π times `period`.
+    /// Before, the wavelength is 2π · `period`.
     fn stretched(&self, i: usize, period: f32, rotated: usize, context: usize) -> f32 {
         let inv_freq = 1.0 / period;
         match &self.scaling {
@@ -396,17 +374,15 @@ impl RopeParameters {
     }
 }
 
-/// The power base^exponent, rounded once to f32.
+/// Rounded once to f32.
 fn scalar_power(base: f32, exponent: f32) -> f32 {
     libm::pow(f64::from(base), f64::from(exponent)) as f32
 }
 
-/// Computes base^exponent for a base above 1, with the same rounding as torch's vector function.
-/// About one in sixty results is not the f32 number nearest to the exact power.
+/// For a base above 1, rounded as torch's vector function: one in sixty results is not the nearest f32.
 ///
-/// The function computes `exp(exponent · log(base))`. Short polynomials in f32 compute the last terms of the
-/// series for exp and log. The method and the coefficients are the same as in Sleef's powf with an error of
-/// at most 1 ulp. Sleef computes with pairs of f32 numbers, and this code uses f64 instead.
+/// It is `exp(exponent · log(base))` with short f32 polynomials for the last terms. Method and coefficients
+/// are those of Sleef's powf (1 ulp), with f64 in place of pairs of f32.
 fn vector_power(base: f32, exponent: f32) -> f32 {
     let series = |x: f64, coefficients: &[f32]| {
         f64::from(coefficients.iter().fold(0.0, |sum: f32, c| sum.mul_add(x as f32, *c)))
@@ -434,8 +410,7 @@ impl<'a> Outside<'a> {
         Self { keys, theta, partial, original, defaults }
     }
 
-    /// Reads the object that describes the rotary embedding from the key in `new` or the key in
-    /// `old`. If the configuration contains the two keys, their objects must be equal.
+    /// From `new` or `old`, which must be equal if both are there.
     fn read(&self, new: (&str, Option<Keys>), old: (&str, Option<Keys>)) -> RopeParameters {
         let [new, old] = [new, old].map(|(name, nested)| nested.map(|nested| self.nested(name, nested)));
         match (new, old) {

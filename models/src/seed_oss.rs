@@ -16,8 +16,6 @@ pub(crate) const FAMILY: Family = Family {
     ..Family::of(&["SeedOssForCausalLM"], &["SeedOssModel"], &["seed_oss"])
 };
 
-/// Reads the `config.json` of a Seed-OSS model. Missing configuration keys get the defaults of
-/// `SeedOssConfig` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     if let Some(found) = keys.optional_count("pretraining_tp").filter(|&tp| tp != 1) {
         keys.refuse("pretraining_tp", found, "1");

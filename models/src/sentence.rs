@@ -9,8 +9,7 @@ use dsl::{Float, Tensor};
 
 use crate::config::{ConfigError, Keys};
 
-/// The files of a sentence-transformers model besides its `config.json` and its tokenizer: the list
-/// of its modules, the configurations of the modules, and the settings for texts.
+/// Beside `config.json` and tokenizer: modules, their configurations, and settings for texts.
 pub(crate) const FILES: [&str; 6] = [
     "modules.json",
     "1_Pooling/config.json",
@@ -23,11 +22,9 @@ pub(crate) const FILES: [&str; 6] = [
 /// The settings that control the preparation of texts for an embedding model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SentenceConfig {
-    /// The text of each prompt, under the name of the prompt. A prompt is a text that Tracewright
-    /// puts before the user's text.
+    /// By name; put before the user's text.
     pub prompts: BTreeMap<String, String>,
-    /// The name of the default prompt, which applies unless you select another prompt. With `None`,
-    /// the model has no default prompt.
+    /// Unless you select another one.
     pub default_prompt: Option<String>,
     /// The largest number of tokens in a text, including special tokens.
     pub max_tokens: usize,
@@ -44,14 +41,8 @@ pub struct UnknownPrompt {
 }
 
 impl SentenceConfig {
-    /// Reads the files in `folder` that describe the preparation of texts. Any of the files that
-    /// describe the preparation may be missing. If no file limits the length of a text, the limit
-    /// is `positions`, the number of positions that the network supports. Unknown configuration
-    /// keys in the list `allowed` cause no error.
-    ///
-    /// # Errors
-    /// Returns an error if keys of a file are unknown or invalid. The error lists all unknown and
-    /// invalid keys.
+    /// Any of the files may be missing. Without a limit on the length, it is `positions`. Keys in `allowed`
+    /// may be unknown. The error lists all unknown and invalid keys.
     pub fn read(folder: &Path, positions: usize, allowed: &[String]) -> Result<Self, ConfigError> {
         let keys = |name: &str| {
             let path = folder.join(name);
@@ -93,11 +84,7 @@ impl SentenceConfig {
         Ok(Self { prompts, default_prompt, max_tokens: max_tokens.unwrap_or(positions) })
     }
 
-    /// Returns the prompt with this name. `None` selects the default prompt, or the empty text if
-    /// the model has no default prompt.
-    ///
-    /// # Errors
-    /// Returns an error if the model has no prompt with this name.
+    /// `None` selects the default prompt, or else the empty text.
     pub fn prompt(&self, name: Option<&str>) -> Result<&str, UnknownPrompt> {
         let Some(name) = name.or(self.default_prompt.as_deref()) else { return Ok("") };
         let unknown = || UnknownPrompt { name: name.into(), known: self.prompts.keys().cloned().collect() };
@@ -105,8 +92,7 @@ impl SentenceConfig {
     }
 }
 
-/// Reads the key `prompts`, an object with a text for each name. In the object `prompts`, the value
-/// null is the same as an empty text.
+/// Null is an empty text.
 fn read_prompts(keys: &Keys) -> BTreeMap<String, String> {
     const EXPECTED: &str = "an object of strings";
     let Some(value) = keys.get("prompts") else { return BTreeMap::new() };
@@ -140,8 +126,7 @@ impl DenseActivation {
     }
 }
 
-/// Checks that the file at `path` lists exactly the modules `expected`. Each pair
-/// contains the last component of a module's type and the module's folder.
+/// The file at `path` must list these: last component of the type, and folder.
 pub(crate) fn check_modules(path: &Path, expected: &[(&str, &str)]) -> Result<(), ConfigError> {
     let text = files::read_json(path)?;
     let modules: serde_json::Value = files::parse_json(&text)
@@ -160,7 +145,7 @@ pub(crate) fn check_modules(path: &Path, expected: &[(&str, &str)]) -> Result<()
     }
 }
 
-/// The type and the folder of a module.
+/// Type and folder.
 fn module(module: &serde_json::Value) -> (&str, &str) {
     let text = |key: &str| module.get(key).and_then(|text| text.as_str()).unwrap_or("nothing");
     let kind = text("type");
@@ -189,8 +174,7 @@ pub(crate) fn check_pooling(keys: Keys, features: usize) -> Result<(), ConfigErr
     keys.finish(&[], &[])
 }
 
-/// Reads the configuration of a linear layer with `inputs` inputs. Returns the number of outputs,
-/// whether the layer has a bias, and the activation function.
+/// Outputs, bias and activation of a linear layer.
 pub(crate) fn dense(keys: Keys, inputs: usize) -> Result<(usize, bool, DenseActivation), ConfigError> {
     const IDENTITY: &str = "torch.nn.modules.linear.Identity";
     const TANH: &str = "torch.nn.modules.activation.Tanh";

@@ -24,12 +24,11 @@ pub struct DeclaredSize {
 pub enum Evidence {
     /// The size is the number of different integers that follow this prefix in tensor names.
     Numbers(&'static str),
-    /// The size is an extent of the first tensor whose name matches a pattern in the list. In a pattern, `*`
-    /// matches an integer. The number after a pattern is the index of the tensor's axis.
+    /// For the first tensor that matches a pattern, in which `*` is an integer, at the given axis.
     Extent(&'static [(&'static str, usize)]),
 }
 
-/// The error that the configuration and the checkpoint belong to different models.
+/// The configuration and the checkpoint belong to different models.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the sizes in the configuration differ from the weights in `{}`; take the configuration and the weights \
@@ -58,8 +57,7 @@ pub struct OtherSize {
 }
 
 impl DeclaredSize {
-    /// Declares a size that is the number of layers or of other items. The names of tensors contain
-    /// the index of an item after `prefix`.
+    /// Layers or other items, whose index follows `prefix` in names of tensors.
     pub fn numbers(key: &str, value: usize, prefix: &'static str) -> Self {
         Self { key: key.into(), value, shown: Evidence::Numbers(prefix) }
     }
@@ -70,13 +68,9 @@ impl DeclaredSize {
     }
 }
 
-/// Compares the [sizes in a configuration](crate::Architecture::sizes) with the header of the configuration's
-/// checkpoint. The tensors must have [the network's names](crate::Opened::weights). The prefix `model.` of a
-/// name can be missing, as in models that compute embeddings. If the checkpoint lacks the tensors for a size,
-/// the function skips this size, because a later check reports all missing tensors.
-///
-/// # Errors
-/// Returns an error that lists all sizes that differ, if any size differs.
+/// Compares [configured sizes](crate::Architecture::sizes) with a checkpoint under [the network's
+/// names](crate::Opened::weights), perhaps without `model.`. Sizes without tensors are left to the later
+/// check of missing ones. The error lists all that differ.
 pub fn check_sizes(claims: &[DeclaredSize], checkpoint: &Checkpoint) -> Result<(), OtherSizes> {
     let mut first: BTreeMap<String, &CheckpointTensor> = BTreeMap::new();
     for tensor in checkpoint.tensors() {
@@ -106,13 +100,12 @@ pub fn check_sizes(claims: &[DeclaredSize], checkpoint: &Checkpoint) -> Result<(
     }
 }
 
-/// The given name of a tensor, and the name without the prefix `model.`.
+/// With and without the prefix `model.`.
 fn names(name: &str) -> impl Iterator<Item = &str> {
     [Some(name), name.strip_prefix("model.")].into_iter().flatten()
 }
 
-/// Counts the different integers that follow `prefix` in the names of tensors. Returns the count, and a text
-/// with the first and the last of these names. Returns `None` if no name begins with the prefix.
+/// The different integers after `prefix`, and the first and last name; `None` without any.
 fn numbers(checkpoint: &Checkpoint, prefix: &str) -> Option<(usize, String)> {
     let number =
         |tensor: &CheckpointTensor| tensor.name.strip_prefix(prefix)?.split('.').next()?.parse().ok();

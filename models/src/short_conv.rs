@@ -15,7 +15,6 @@ use crate::hybrid::{self, alternates};
 use crate::mixtral::Mixture;
 use crate::rope::RopeDefaults;
 
-/// The description of the GGUF files of an LFM2.
 pub(crate) const GGUF: GgufFamily = GgufFamily {
     config: |file| joined([gguf_config(file), json!({ "block_auto_adjust_ff_dim": false })]),
     keys: &[("norm_eps", "attention.layer_norm_rms_epsilon"), ("conv_L_cache", "shortconv.l_cache")],
@@ -109,8 +108,7 @@ model! {
         }
     }
 
-    /// A layer with attention or a convolution, and then a feed-forward network or experts. The
-    /// layer applies a norm before each block, and adds the output of each block to the residual.
+    /// Attention or a convolution, then a feed-forward network or experts, each normalized before and added.
     pub Layer {
         operator_norm: RmsNorm[D](eps = rms_norm_eps),
         self_attn: Attention,
@@ -145,8 +143,7 @@ model! {
         }
     }
 
-    /// A convolution of each feature over the last positions, with a gate before the convolution
-    /// and a gate after the convolution (`Lfm2ShortConv`).
+    /// Over each feature's last positions, with a gate before and one after (`Lfm2ShortConv`).
     pub Convolution {
         in_proj: Linear[D -> P](bias if conv_bias),
         taps: Weight[D, I, J] at "conv.weight",
@@ -199,8 +196,7 @@ pub struct ConvConfig {
 
 descends!(ConvConfig from experts: ExpertsConfig);
 
-/// Reads the keys that all LFM2 networks share. The result describes a network without experts.
-/// `sizes` contains the defaults of five keys, in the order of [`Defaults::sizes`].
+/// Without experts. `sizes` are defaults, as in [`Defaults::sizes`].
 pub(crate) fn shared(keys: &Keys, sizes: [usize; 5]) -> ConvConfig {
     let rope = RopeDefaults { theta: 1e6, ..RopeDefaults::new(128_000) };
     let defaults = Defaults {
@@ -225,9 +221,7 @@ pub(crate) fn shared(keys: &Keys, sizes: [usize; 5]) -> ConvConfig {
 
 alternates!(ConvConfig);
 
-/// Reads from the key `layer_types`, for each of `layers` layers, whether the layer has attention.
-/// If the key `layer_types` is missing, the function reads the key `full_attn_idxs`. If
-/// `layer_types` and `full_attn_idxs` are missing, all layers have attention.
+/// By `layer_types`, or else `full_attn_idxs`, or else in all layers.
 fn attention(keys: &Keys, layers: usize) -> Vec<bool> {
     let mut attention = vec![false; layers];
     let listed = keys.layers("full_attn_idxs", layers, |layer| attention[layer] = true);

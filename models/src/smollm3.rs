@@ -43,8 +43,6 @@ impl DecoderConfig for SmolLm3Config {
     }
 }
 
-/// Reads the `config.json` of a SmolLM3 model. Missing configuration keys get the defaults of
-/// `SmolLM3Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> SmolLm3Config {
     let rope = RopeDefaults { theta: 2e6, ..RopeDefaults::new(32_768) };
     let (num_key_value_heads, tie_word_embeddings) = (Some(4), true);
@@ -66,9 +64,8 @@ pub(crate) fn read(keys: &Keys) -> SmolLm3Config {
     }
 }
 
-/// Whether each layer has a rotary embedding. The key `no_rope_layers` contains 1 for layers
-/// **with** a rotary embedding. If the key `no_rope_layers` is missing, all layers except every
-/// `no_rope_layer_interval`-th layer have a rotary embedding.
+/// `no_rope_layers` contains 1 for layers **with** one; without it, all but every `no_rope_layer_interval`-th
+/// have one.
 fn rotary(keys: &Keys, layers: usize) -> Vec<bool> {
     let interval = keys.optional_count("no_rope_layer_interval").unwrap_or(4);
     let by_interval = || (1..=layers).map(|layer| layer % interval != 0).collect();

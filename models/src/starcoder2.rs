@@ -34,8 +34,7 @@ model! {
         }
     }
 
-    /// A feed-forward network that consists of a linear layer, the tanh approximation of GELU and a
-    /// second linear layer (`Starcoder2MLP`).
+    /// Linear, GELU's tanh approximation, linear (`Starcoder2MLP`).
     pub Mlp {
         c_fc: Linear[D -> F](bias if mlp_bias),
         c_proj: Linear[F -> D](bias if mlp_bias),
@@ -62,8 +61,7 @@ impl From<LlamaConfig> for LayerNormed {
     }
 }
 
-/// Configuration keys that only affect training, and keys of published `config.json` files that HF
-/// transformers does not read.
+/// For training, or not read by HF transformers.
 const IGNORED: &[&str] = &[
     "activation_function",
     "attention_softmax_in_fp32",
@@ -76,8 +74,6 @@ const IGNORED: &[&str] = &[
     "scale_attn_weights",
 ];
 
-/// Reads the `config.json` of a StarCoder2 model. Missing configuration keys get the defaults of
-/// `Starcoder2Config` in HF transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     keys.ignore(IGNORED);
     let llama = LlamaConfig::shared(

@@ -22,8 +22,8 @@ model! {
 }
 
 model! {
-    /// A mixture of the experts that a router chooses, and of shared experts that process every token. In
-    /// some networks, the chosen experts read a projection of the features to fewer features.
+    /// Chosen experts and shared ones that process every token. In some networks, chosen ones read a
+    /// projection to fewer features.
     pub UngatedExperts<T: Float>(ExpertsConfig): FeedForward<T> {
         dims {
             D = hidden_size,

@@ -81,8 +81,8 @@ const ANY: &[&str] = &[
     "typical_p",
 ];
 
-/// A configuration key that could change the network or the prompt. The tuple contains the name of the key, a
-/// description of the only allowed value besides null, and a function that tests for the value.
+/// A key that could change the network or the prompt: name, description of the only allowed value besides
+/// null, and its test.
 type OnlyAt = (&'static str, &'static str, fn(&Value) -> bool);
 
 const ONLY: &[OnlyAt] = &[
@@ -108,8 +108,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// Checks the keys of HF transformers' base class. If the value of a base-class key is allowed,
-/// Tracewright ignores the key.
+/// Ignores keys of HF transformers' base class if their values are allowed.
 pub(crate) fn read_base(keys: &Keys) {
     keys.ignore(ANY);
     // Earlier code has rejected any of these keys whose value is not null.

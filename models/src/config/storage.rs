@@ -4,20 +4,15 @@ use serde_json::{Map, Value};
 
 use super::{ConfigError, Keys};
 
-/// The keys that declare a quantization. Each pair contains a configuration key, and the
-/// quantization method if the key implies a method. The keys are from HF transformers, from early
-/// versions of compressed-tensors, and from MLX.
+/// Keys that declare a quantization, and the method if the key implies it: from HF transformers, early
+/// compressed-tensors, and MLX.
 pub(super) const QUANTIZATION: [(&str, Option<&str>); 3] = [
     ("quantization_config", None),
     ("compression_config", Some("compressed-tensors")),
     ("quantization", Some("mlx")),
 ];
 
-/// Rejects a model if its weights are quantized by a method that the list `read` does not contain.
-/// The function also checks the keys of the text tower.
-///
-/// # Errors
-/// The error contains the key and the quantization method.
+/// Rejects weights in a quantization that is not in `read`, also of the text tower.
 pub(crate) fn check_storage(keys: &Keys, read: &[&str]) -> Result<(), ConfigError> {
     match storage(keys).filter(|(_, method)| !read.contains(&method.as_str())) {
         Some((key, method)) => Err(ConfigError::Quantized { path: keys.path.clone(), key, method }),
@@ -25,14 +20,13 @@ pub(crate) fn check_storage(keys: &Keys, read: &[&str]) -> Result<(), ConfigErro
     }
 }
 
-/// The key that describes the quantization of the checkpoint, and the quantization method.
+/// Key and quantization method.
 fn storage(keys: &Keys) -> Option<(String, String)> {
     let text = keys.map.get("text_config").and_then(Value::as_object);
     let towers = [Some(("", &keys.map)), text.map(|text| ("text_config.", text))];
     towers.into_iter().flatten().find_map(|(prefix, map)| packed(prefix, map))
 }
 
-/// Whether the checkpoint contains four-bit floats.
 pub(crate) fn is_mxfp4(keys: &Keys) -> bool {
     storage(keys).is_some_and(|(_, method)| method == "mxfp4")
 }

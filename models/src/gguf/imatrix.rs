@@ -55,12 +55,7 @@ const COUNTS: &str = ".counts";
 /// The smallest importance of an input, as a fraction of the mean importance.
 const LEAST: f32 = 1e-6;
 
-/// Reads the mean squares of the inputs of each matrix. The keys of the result are the names of the
-/// matrices in the network of `model`.
-///
-/// # Errors
-/// Returns an error if `path` is not an importance matrix, belongs to another network, or contains a
-/// number that is not finite.
+/// Mean squares of matmul inputs, by the matrix's name in the network of `model`.
 pub fn read_imatrix(
     path: &Path,
     model: impl Into<ModelFiles>,
@@ -94,8 +89,7 @@ pub fn read_imatrix(
     if squares.is_empty() { Err(ImatrixError::Empty(path.to_owned())) } else { Ok(squares) }
 }
 
-/// Whether a file begins like the importance matrices that `llama-imatrix` wrote before GGUF. They begin with
-/// the number of entries, and with the length and the text of the first entry's tensor name.
+/// Written by `llama-imatrix` before GGUF: the number of entries, then length and text of a tensor name.
 fn is_old(path: &Path) -> bool {
     let mut head = Vec::new();
     if !path.is_file() || File::open(path).and_then(|file| file.take(128).read_to_end(&mut head)).is_err() {
@@ -111,7 +105,7 @@ fn is_old(path: &Path) -> bool {
     (1..1 << 16).contains(&entries) && name.contains(&b'.') && name.iter().all(is_name)
 }
 
-/// The numbers of an f32 tensor; the list is empty for a tensor of another type.
+/// Empty for another type.
 fn numbers(file: &Gguf, tensor: &GgufTensor) -> Result<Vec<f32>, ImatrixError> {
     let words = match tensor.numbers {
         StoredNumbers::Each(Dtype::F32) => file.data(tensor).as_chunks::<4>().0,

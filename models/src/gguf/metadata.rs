@@ -12,23 +12,17 @@ use super::GgufFamily;
 use crate::config::{ConfigError, KeyProblem};
 use crate::{FAMILIES, Family};
 
-/// The metadata of a network in a GGUF file.
 pub(crate) struct Metadata<'a> {
     file: &'a Gguf,
     pub(super) family: &'static Family,
     pub(super) gguf: &'static GgufFamily,
-    /// The value of `general.architecture`.
     pub(super) architecture: &'static str,
     problems: RefCell<Vec<KeyProblem>>,
-    /// The keys that the conversion has looked for.
+    /// Keys that the conversion has looked for.
     read: RefCell<BTreeSet<String>>,
 }
 
 impl<'a> Metadata<'a> {
-    /// Reads the metadata of a GGUF file.
-    ///
-    /// # Errors
-    /// Returns an error if Tracewright does not support the architecture.
     pub(super) fn new(file: &'a Gguf) -> Result<Self, ConfigError> {
         let found = file.text("general.architecture").unwrap_or("(none)");
         let of = |family: &'static Family| {
@@ -50,10 +44,7 @@ impl<'a> Metadata<'a> {
         families.into_iter().find(|metadata| (metadata.gguf.is)(metadata)).ok_or_else(unknown)
     }
 
-    /// Returns the keys of the `config.json` that is equivalent to the metadata.
-    ///
-    /// # Errors
-    /// Returns an error if keys are missing or invalid. The error lists all missing and invalid keys.
+    /// Equivalent to the metadata. The error lists all missing and invalid keys.
     pub(super) fn config(&self) -> Result<Map<String, Value>, ConfigError> {
         let config = (self.gguf.config)(self);
         self.refuse_unread();
@@ -82,15 +73,14 @@ impl<'a> Metadata<'a> {
         typed
     }
 
-    /// A key of the file that the conversion has not looked for, and its value.
+    /// With its value.
     pub(super) fn unread(&self, key: &str) -> Option<(String, GgufValue<'a>)> {
         let key = self.key(key);
         let value = self.file.get(&key).filter(|_| !self.read.borrow().contains(&key))?;
         Some((key, value))
     }
 
-    /// Records a problem with a metadata key. Several keys of the configuration can depend on one
-    /// metadata key, but the method records a problem with the metadata key only once.
+    /// Once per metadata key, on which several keys of the configuration can depend.
     pub(super) fn note(&self, problem: KeyProblem) {
         let mut problems = self.problems.borrow_mut();
         if !problems.contains(&problem) {
@@ -105,7 +95,7 @@ impl<'a> Metadata<'a> {
         value
     }
 
-    /// Reads a number for each layer, or one number for all layers. The numbers are 0 or larger.
+    /// A number for each layer, or one for all.
     pub(crate) fn counts(&self, key: &str) -> Option<Vec<usize>> {
         let one = |integer| usize::try_from(integer).ok().filter(|&count| count <= limits::EXTENT);
         let expected = format!("a count, or a list of counts, at most {}", limits::EXTENT);
@@ -118,8 +108,7 @@ impl<'a> Metadata<'a> {
         })
     }
 
-    /// One number for each of `layers` layers. If the metadata contains fewer numbers, the last
-    /// number applies to the remaining layers.
+    /// The last number applies to the remaining layers.
     pub(crate) fn each_layer(&self, key: &str, layers: Option<usize>) -> Vec<usize> {
         // The reader of the configuration rejects more layers than the limit.
         let layers = layers.filter(|&layers| layers <= limits::LAYERS).unwrap_or(0);
@@ -128,7 +117,7 @@ impl<'a> Metadata<'a> {
         (0..layers).map(|layer| counts.get(layer).copied().unwrap_or(last)).collect()
     }
 
-    /// One flag for each layer; `None` if the key is missing.
+    /// `None` if the key is missing.
     pub(crate) fn flags(&self, key: &str) -> Option<Vec<bool>> {
         self.typed(key, "a list of true and false", |value| match value {
             GgufValue::Array(array) if array.len() <= limits::LAYERS => {
@@ -139,12 +128,12 @@ impl<'a> Metadata<'a> {
         })
     }
 
-    /// Reads a number for each layer, and returns the largest of these numbers.
+    /// The largest of all layers.
     pub(crate) fn most(&self, key: &str) -> Option<usize> {
         self.counts(key)?.into_iter().max()
     }
 
-    /// Reads a number that must be the same in all layers.
+    /// Must be the same in all layers.
     pub(crate) fn optional_count(&self, key: &str) -> Option<usize> {
         let counts = self.counts(key)?;
         let same = counts.iter().all(|count| *count == counts[0]);
@@ -190,12 +179,11 @@ impl<'a> Metadata<'a> {
         self.file.tensor(tensor).is_some()
     }
 
-    /// The number of rows of a tensor; `None` if the file does not contain the tensor.
+    /// `None` without the tensor.
     pub(crate) fn rows(&self, tensor: &str) -> Option<usize> {
         self.file.tensor(tensor)?.shape.first().copied()
     }
 
-    /// The number of rows in the embedding table.
     pub(crate) fn vocabulary(&self) -> Option<usize> {
         let rows = self.rows("token_embd.weight");
         if rows.is_none() {
@@ -226,23 +214,22 @@ impl<'a> Metadata<'a> {
         None
     }
 
-    /// The attention window of the layers that have a window, or `None` if no layer has a window.
+    /// For the layers that have one.
     pub(crate) fn window(&self) -> Option<usize> {
         self.optional_count("attention.sliding_window").filter(|&window| window > 0)
     }
 
-    /// The number of experts of a layer, or `None` for a network without experts.
+    /// `None` without experts.
     pub(crate) fn experts(&self) -> Option<usize> {
         self.optional_count("expert_count").filter(|&experts| experts > 0)
     }
 
-    /// The number of layers for multi-token prediction, which follow the other layers; `None` if there are no
-    /// such layers.
+    /// Layers for multi-token prediction, after the others.
     pub(super) fn further_layers(&self) -> Option<usize> {
         self.optional_count("nextn_predict_layers").filter(|&layers| layers > 0)
     }
 
-    /// The number of layers, without the layers for multi-token prediction.
+    /// Without those for multi-token prediction.
     pub(crate) fn layers(&self) -> Option<usize> {
         Some(self.count("block_count")?.saturating_sub(self.further_layers().unwrap_or(0)))
     }
@@ -254,8 +241,8 @@ impl<'a> Metadata<'a> {
         })
     }
 
-    /// Rejects a network whose router does not compute scores with the sigmoid (`expert_gating_func_type` in
-    /// gguf-py). `None` means that the key is missing.
+    /// Rejects other scores than sigmoid (`expert_gating_func_type` in gguf-py); `None` if the key is
+    /// missing.
     pub(crate) fn sigmoid(&self) -> Option<()> {
         self.typed("expert_gating_func", "2, the sigmoid", |value| {
             matches!(value, GgufValue::Integer(2)).then_some(())
@@ -290,7 +277,7 @@ impl<'a> Metadata<'a> {
         width.zip(heads).and_then(|(width, heads)| width.checked_div(heads))
     }
 
-    /// The number of features of a head.
+    /// For a head.
     pub(crate) fn features(&self) -> Option<usize> {
         self.optional_count("attention.key_length").or(self.quotient())
     }
@@ -301,8 +288,7 @@ impl<'a> Metadata<'a> {
         Some(rotated as f64 / features as f64)
     }
 
-    /// Whether the linear layer `part` has a bias in any layer of the network. The first layer of a
-    /// network can lack attention.
+    /// In any layer, because the first can lack attention.
     pub(crate) fn is_biased(&self, part: &str) -> bool {
         let is_bias = |name: &str| {
             let in_layer = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
@@ -317,7 +303,7 @@ impl<'a> Metadata<'a> {
         json!({ "attention_bias": inputs, "attention_out_bias": (output != inputs).then_some(output) })
     }
 
-    /// Rejects a metadata key if the value of the key is not `true`.
+    /// Rejects other values than `true`.
     pub(crate) fn always(&self, key: &str, expected: &str) {
         self.typed(key, expected, |value| matches!(value, GgufValue::Bool(true)).then_some(()));
     }
@@ -338,8 +324,7 @@ impl<'a> Metadata<'a> {
         joined([shared, own])
     }
 
-    /// Returns the configuration keys of a network in which only some layers have attention, together
-    /// with the keys `own` of this family. A layer without attention has 0 key-value heads.
+    /// With the keys `own`, for attention in some layers; the others have 0 key-value heads.
     pub(crate) fn hybrid(&self, own: Value) -> Value {
         let (width, layers) = (self.count("embedding_length"), self.layers());
         let heads =
@@ -356,13 +341,12 @@ impl<'a> Metadata<'a> {
         self.shared(joined([keys, own]))
     }
 
-    /// The number of key-value heads of each layer, which is 0 for a layer without attention.
+    /// For each layer; 0 without attention.
     pub(crate) fn key_value_heads(&self) -> Vec<usize> {
         self.each_layer("attention.head_count_kv", self.layers())
     }
 
-    /// Returns the configuration keys that all families derived from Llama share, together with the
-    /// keys `own` of this family.
+    /// Keys that all relatives of Llama share, with the keys `own`.
     pub(crate) fn llama(&self, own: Value) -> Value {
         let (width, heads) = (self.count("embedding_length"), self.count("attention.head_count"));
         let features = self.features();
@@ -394,8 +378,7 @@ impl<'a> Metadata<'a> {
     }
 }
 
-/// The element type of weights and activations, which is the element type of most matrices in the file. The
-/// function treats a quantized matrix as an f32 matrix, because the decoded numbers of the matrix are f32.
+/// For most matrices; quantized ones count as f32, to which they are decoded.
 fn element(gguf: &GgufFamily, tensors: &[GgufTensor]) -> ElementType {
     let matrices: Vec<StoredNumbers> =
         tensors.iter().filter(|tensor| tensor.shape.len() > 1).map(|tensor| tensor.numbers).collect();
@@ -410,7 +393,6 @@ fn element(gguf: &GgufFamily, tensors: &[GgufTensor]) -> ElementType {
     }
 }
 
-/// Returns one JSON object with the keys of all `objects`.
 pub(crate) fn joined<const N: usize>(objects: [Value; N]) -> Value {
     let keys = objects.into_iter().flat_map(|object| match object {
         Value::Object(keys) => keys,
@@ -419,8 +401,7 @@ pub(crate) fn joined<const N: usize>(objects: [Value; N]) -> Value {
     Value::Object(keys.collect())
 }
 
-/// Removes the keys whose value is null. For some keys of a `config.json`, null means that the
-/// network lacks a feature, whereas a missing key selects a default.
+/// For some keys, null means that a feature is lacking, but a missing key selects a default.
 fn without_null(object: Value) -> Map<String, Value> {
     match object {
         Value::Object(keys) => keys.into_iter().filter(|(_, value)| !value.is_null()).collect(),

@@ -9,13 +9,12 @@ use super::metadata::Metadata;
 use super::{GgufFamily, Names};
 use crate::family::Stacks;
 
-/// Converts the tensors of a GGUF file to the tensors of a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Renaming {
     gguf: &'static GgufFamily,
     architecture: &'static str,
     stacks: Stacks,
-    /// The number of query heads and the number of key-value heads.
+    /// Query and key-value heads.
     heads: [usize; 2],
     /// The number of layers before the layers for multi-token prediction; `None` if there are no such layers.
     layers: Option<usize>,
@@ -43,8 +42,7 @@ const LAYER: Names = &[
 const OUTSIDE: Names =
     &[("output", "lm_head"), ("token_embd", "model.embed_tokens"), ("output_norm", "model.norm")];
 
-/// Pairs of a key in a `config.json` and the corresponding metadata key without the prefix of the
-/// architecture.
+/// A key of `config.json`, and the metadata key without the architecture's prefix.
 const KEYS: Names = &[
     ("num_hidden_layers", "block_count"),
     ("hidden_size", "embedding_length"),
@@ -64,7 +62,7 @@ const KEYS: Names = &[
     ("original_max_position_embeddings", "rope.scaling.original_context_length"),
 ];
 
-/// Tensors that Tracewright reads as a part of the configuration.
+/// Read as a part of the configuration.
 const CONFIGURATION: &[&str] =
     &["rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"];
 
@@ -81,12 +79,11 @@ impl Renaming {
         }
     }
 
-    /// Creates a renaming by the names of a family.
     pub(super) fn of(gguf: &'static GgufFamily) -> Self {
         Self { gguf, architecture: gguf.architecture, stacks: &[], heads: [0, 0], layers: None }
     }
 
-    /// The network's name for a tensor, or `None` if the network has no such tensor.
+    /// `None` if the network has no such tensor.
     pub(super) fn name(&self, tensor: &str) -> Option<String> {
         let (layer, part) = place(tensor);
         let (own, common) = match layer {
@@ -112,8 +109,7 @@ impl Renaming {
         own.map_or(Cow::Borrowed(name), Cow::Owned)
     }
 
-    /// The metadata key that corresponds to a `config.json` key, or to a product of two or more
-    /// `config.json` keys.
+    /// For one key of `config.json`, or a product of several.
     pub(crate) fn key(&self, key: &str) -> String {
         let own = |key: &str| {
             let found = self.gguf.keys.iter().chain(KEYS).find(|(theirs, _)| *theirs == key);
@@ -122,8 +118,7 @@ impl Renaming {
         key.split(" × ").map(own).collect::<Vec<_>>().join(" × ")
     }
 
-    /// Renames the tensors of a file. If the network has no corresponding tensor, the tensor of the
-    /// file keeps its name.
+    /// A tensor that the network lacks keeps its name.
     pub(crate) fn apply(&self, checkpoint: Checkpoint) -> Checkpoint {
         checkpoint.revised(|tensor| self.revise(tensor)).apart(self.stacks)
     }
@@ -150,16 +145,14 @@ impl Renaming {
     }
 }
 
-/// The index of a tensor's layer, and the tensor's name within the layer. For a tensor outside of
-/// layers, the function returns `None` and the whole name.
+/// The layer's index, if any, and the name within.
 fn place(tensor: &str) -> (Option<usize>, &str) {
     let in_layer = tensor.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
     let found = in_layer.and_then(|(layer, part)| Some((layer.parse().ok()?, part)));
     found.map_or((None, tensor), |(layer, part)| (Some(layer), part))
 }
 
-/// Restores the order of the rows in the query and key matrices. The conversion to GGUF interleaves
-/// the rows of query and key matrices for kernels that rotate pairs of neighbouring features.
+/// GGUF interleaves rows of query and key matrices, for kernels that rotate neighbours.
 pub(crate) fn interleaved(
     part: &str,
     _end: &str,
@@ -173,7 +166,7 @@ pub(crate) fn interleaved(
     }
 }
 
-/// Whether the rows of a tensor can belong to `heads` heads, each with the same even number of rows.
+/// Each with the same even number of rows.
 fn has_heads(tensor: &CheckpointTensor, heads: usize) -> bool {
     let rows = tensor.shape.first().copied().unwrap_or(0);
     heads > 0 && rows > 0 && rows.is_multiple_of(2 * heads)

@@ -6,23 +6,20 @@ use serde_json::{Value, json};
 use super::metadata::{Metadata, without_null_in};
 use crate::config::KeyProblem;
 
-/// The metadata about the scaling of a rotary embedding.
 struct Scaling<'a> {
     kind: &'a str,
     /// The divisor of all frequencies; `None` if the frequencies do not change.
     factor: Option<f64>,
-    /// The divisors of the frequencies for short contexts and for long contexts, from tensors. One
-    /// tensor can contain the divisors for all contexts.
+    /// Divisors for short and for long contexts, from one tensor or two.
     factors: Option<[Vec<f32>; 2]>,
-    /// The number of tokens in the original context.
+    /// The original one, in tokens.
     context: Option<usize>,
     /// The factor by which cosine and sine are multiplied; `None` if the factor is missing or 1.
     loudness: Option<f64>,
 }
 
 impl Metadata<'_> {
-    /// Returns the configuration keys that describe a rotary embedding over all `features` features of a
-    /// head. The embedding divides each frequency by factors from the metadata and from tensors.
+    /// Over all `features` of a head, with factors from metadata and tensors.
     pub(crate) fn rope(&self, features: Option<usize>) -> Value {
         let rotated = self.optional_count("rope.dimension_count");
         let scaling = self.scaling();

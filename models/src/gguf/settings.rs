@@ -5,8 +5,8 @@ use irpa::GgufValue;
 use super::metadata::Metadata;
 use crate::config::KeyProblem;
 
-/// The settings, without the prefix of the architecture (`LLM_KV_NAMES` in llama.cpp). A setting has
-/// no tensors: if a key describes tensors, an unread tensor is an error already.
+/// Without the architecture's prefix (`LLM_KV_NAMES` in llama.cpp). Keys for tensors are not here: an unread
+/// tensor is an error already.
 const SETTINGS: &[&str] = &[
     "attention.clamp_kqv",
     "attention.key_length_swa",
@@ -49,8 +49,7 @@ const SETTINGS: &[&str] = &[
     "use_parallel_residual",
 ];
 
-/// Whether a value has the same effect as a missing key. llama.cpp writes 0, 1, or an empty text for
-/// a setting that a network does not have.
+/// llama.cpp writes 0, 1 or an empty text for a setting that a network lacks.
 fn is_neutral(key: &str, value: GgufValue<'_>) -> bool {
     match value {
         GgufValue::Integer(number) => matches!(number, 0 | 1),

@@ -10,8 +10,7 @@ use crate::experts;
 use crate::rope::{RopeParameters, RopeScaling};
 use crate::shape_check::DeclaredSize;
 
-/// The configuration of a Gemma 4 network. The configuration keys of Llama describe the
-/// layers with an attention window.
+/// Llama's keys describe layers with a window.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "most fields are keys")]
 pub struct PerLayerConfig {
@@ -21,14 +20,12 @@ pub struct PerLayerConfig {
     /// The number of key-value heads in layers without an attention window.
     pub global_key_value_heads: usize,
     pub attention_k_eq_v: bool,
-    /// The first layer that reads the keys and values of an earlier layer. All later layers also
-    /// read keys and values of an earlier layer.
+    /// From this layer on, keys and values are those of an earlier one.
     pub first_shared: usize,
     pub use_double_wide_mlp: bool,
     /// Whether each layer has an additional embedding table for the tokens.
     pub has_per_layer: bool,
-    /// The number of features of a per-layer embedding. The value is at least 1, even if the
-    /// network has no per-layer embeddings.
+    /// At least 1, even without per-layer embeddings.
     pub per_layer_features: usize,
     pub vocab_size_per_layer_input: usize,
     pub has_experts: bool,
@@ -84,8 +81,8 @@ impl PerLayerConfig {
         sizes
     }
 
-    /// The keys of tensors that HF transformers ignores in published checkpoints. The ignored tensors are key
-    /// and value matrices and norms in layers that read the keys and values of an earlier layer.
+    /// Key and value matrices and norms that published checkpoints have, but layers with earlier keys and
+    /// values ignore.
     pub fn unread(&self) -> Vec<String> {
         let parts = ["k_proj", "v_proj", "k_norm", "v_norm"];
         let shared = self.first_shared..self.num_hidden_layers;
@@ -137,7 +134,6 @@ pub(crate) struct OwnDefaults {
     pub hidden_size_per_layer_input: usize,
 }
 
-/// Reads the keys of a network with the layers of Gemma 4.
 pub(crate) fn read(keys: &Keys, own: &OwnDefaults) -> PerLayerConfig {
     read_text_tower(keys, true, IGNORED_BESIDE_TEXT, |keys| read_text(keys, own))
 }
@@ -213,9 +209,8 @@ fn read_text(keys: &Keys, own: &OwnDefaults) -> PerLayerConfig {
     config
 }
 
-/// Reads the number of features of a head and the number of key-value heads in layers without an
-/// attention window. `sizes` contains the values from published files. The key `per_layer_config`
-/// of HF transformers 5 overrides the values in `sizes`.
+/// Features and key-value heads of layers without a window: `sizes` of published files, or `per_layer_config`
+/// of HF transformers 5.
 fn global_sizes(keys: &Keys, llama: &LlamaConfig, sizes: [usize; 2]) -> [usize; 2] {
     let Some(listed) = keys.get("per_layer_config") else { return sizes };
     let global: Vec<String> = (0..llama.num_hidden_layers)
