@@ -6,16 +6,12 @@ use crate::element::Element;
 use crate::tracer::Raw;
 use crate::{Axis, Tensor};
 
-/// A type that a block's functions can take as an argument or return as a result. A value of this
-/// type contains tensors, and plain data on which the function's body may depend. Derive this trait
-/// for your own types.
+/// Tensors, and plain data on which a function's body may depend. Derive it for your own types.
 pub trait TraceArg: Clone + 'static {
-    /// Appends the tensors in this value to `tensors` in a fixed order. Appends the plain data of
-    /// this value to `data` as bytes.
+    /// Tensors in a fixed order, and plain data as bytes.
     #[doc(hidden)]
     fn flatten(&self, tensors: &mut Vec<Raw>, data: &mut Vec<u8>);
-    /// Returns a copy of this value with the given tensors in place of the value's own tensors. The
-    /// given tensors have the order in which `flatten` appends them.
+    /// A copy with other tensors, in the order of `flatten`.
     #[doc(hidden)]
     fn rebuild(&self, tensors: &mut dyn Iterator<Item = Raw>) -> Self;
 }
@@ -116,7 +112,6 @@ tuples! {
     (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7);
 }
 
-/// Implements [`TraceArg`] for a struct of this crate, field by field.
 macro_rules! trace_arg {
     ($name:ident $(<$t:ident>)? { $($field:ident),* }) => {
         impl $(<$t: crate::Float>)? crate::TraceArg for $name $(<$t>)? {

@@ -15,8 +15,7 @@ impl Axis {
         Dim { axis: self, extent }
     }
 
-    /// Converts a node's axis name to an `Axis`. An `Axis` borrows a string constant of the
-    /// program, whereas a node of a trace owns the name as a string.
+    /// An `Axis` borrows a constant of the program, whereas a node owns its names.
     pub(crate) fn named(name: &AxisName) -> Self {
         match name {
             AxisName::Borrowed(name) => Self(name),

@@ -13,9 +13,8 @@ use crate::scope::Scope;
 use crate::tracer::{self, Body, Place, Raw, TraceKey, Tracer};
 use crate::{Axis, Dim, TraceErrorKind};
 
-/// Runs a function of a block. If the block is an element of a block array `[Block; L]`,
-/// Tracewright calls a recording of the function, which equal elements share. For any other block,
-/// Tracewright records the function's operations directly in the caller's trace.
+/// For an element of `[Block; L]`, calls a recording that equal elements share; for another block, records
+/// into the caller's trace.
 #[doc(hidden)]
 #[track_caller]
 pub fn block<A: TraceArg, R: TraceArg>(
@@ -29,8 +28,7 @@ pub fn block<A: TraceArg, R: TraceArg>(
     run(owner, scope, axes, name, arguments, &body)
 }
 
-/// The part of [`block`] that does not depend on the type of the body. rustc compiles this part once
-/// for each signature, and not for each function.
+/// Independent of the body's type, so that rustc compiles it once per signature.
 #[track_caller]
 fn run<A: TraceArg, R: TraceArg>(
     owner: TypeId,
@@ -65,8 +63,7 @@ fn run<A: TraceArg, R: TraceArg>(
     }
 }
 
-/// Makes a block the owner of all nodes that Tracewright records from now on. `scope` is the field
-/// path of the block.
+/// From now on, nodes belong to the field path `scope`.
 fn enter(scope: &Scope) {
     tracer::with(|t| t.push_path(scope.path().clone()));
 }
@@ -75,13 +72,10 @@ fn leave() {
     tracer::with(Tracer::pop_path);
 }
 
-/// A call of a block's function. The block is usually an element of a block array `[Block; L]`.
-/// Because the arguments and results are lists of tensors, rustc compiles this code only once, and
-/// not for each function, block and element type.
+/// A call of a block's function. With lists of tensors, rustc compiles it only once.
 struct Element<'a> {
     scope: &'a Scope,
-    /// Returns the axes of the block and of its fields. Array elements of the same block type can
-    /// have different extents.
+    /// Elements of one type can have different extents.
     axes: &'a dyn Fn() -> Vec<Dim>,
     /// The block's type. The elements of an array may have different block types.
     owner: TypeId,
@@ -92,8 +86,7 @@ struct Element<'a> {
     place: Place,
 }
 
-/// A closure that runs a function's body on argument tensors. The closure returns the tensors of
-/// the result, and the result itself.
+/// Runs a body on tensors, and returns the result's tensors and the result.
 type Run<'a> = &'a dyn Fn(Vec<Raw>) -> (Vec<Raw>, Rc<dyn Any>);
 
 impl Element<'_> {
@@ -104,10 +97,8 @@ impl Element<'_> {
             || !tracer::with(|t| t.admits(&self.tensors, self.place)).unwrap_or(false)
     }
 
-    /// Calls a function of an element of a block array. If Tracewright has not recorded the function for an
-    /// equal element, this method first records the function. The method returns the recorded result, and the
-    /// tensors that this call computes. The caller must replace the tensors in the recorded result by the
-    /// tensors of the call. After an error, the returned list of tensors is empty.
+    /// Records the function first, unless an equal element has. The caller replaces the recorded result's
+    /// tensors by the call's, which are empty after an error.
     fn call(self, run: Run<'_>) -> (Rc<dyn Any>, Vec<Raw>) {
         let Self { scope, tensors, place, .. } = self;
         let found =
@@ -183,7 +174,7 @@ impl Element<'_> {
     }
 }
 
-/// Adds the names `result0`, `result1`, … to the results of a function.
+/// `result0`, `result1`, ….
 pub(crate) fn numbered(results: Vec<Raw>) -> Vec<(String, Role, Raw)> {
     let named = |(i, raw)| (format!("result{i}"), Role::Plain, raw);
     results.into_iter().enumerate().map(named).collect()

@@ -20,8 +20,8 @@ pub fn by_layer(mut state: Vec<(usize, LayerState)>) -> Vec<(usize, LayerState)>
     state
 }
 
-/// A network that predicts the next token. [`model!`](crate::model) implements this trait for a root block
-/// that declares a `cache` and the functions `forward` and `logits`.
+/// Predicts the next token. [`model!`](crate::model) implements it for a root block with `cache`, `forward`
+/// and `logits`.
 pub trait CausalLm: Sized {
     /// The default element type of weights and activations.
     type Element: Float;
@@ -47,8 +47,7 @@ pub trait CausalLm: Sized {
         cache: &mut Cache<Self::Element>,
     ) -> Tensor<Self::Element>;
 
-    /// Computes features from vectors `[B, S, D]` instead of token ids. If the root block of
-    /// [`model!`](crate::model) declares `forward_features`, this method calls that function.
+    /// From vectors `[B, S, D]` in place of token ids, if the root block declares it.
     #[track_caller]
     fn forward_features(
         &self,
@@ -60,14 +59,12 @@ pub trait CausalLm: Sized {
         Tensor::new(Raw::POISON)
     }
 
-    /// The last axis of the vectors that [`forward_features`](Self::forward_features) takes; `None` if the
-    /// root block declares no such function.
+    /// The vectors' last axis, if the root block declares the function.
     fn features(&self) -> Option<Dim> {
         None
     }
 
-    /// Computes features with the network's module for multi-token prediction, from the token ids
-    /// `tokens` `[B, S]` and the hidden states `hidden` `[B, S, D]` of the positions before the tokens.
+    /// Multi-token prediction, from `tokens` `[B, S]` and the hidden states `[B, S, D]` before them.
     #[track_caller]
     fn draft(
         &self,
@@ -80,21 +77,18 @@ pub trait CausalLm: Sized {
         Tensor::new(Raw::POISON)
     }
 
-    /// The last axis of the hidden states that [`draft`](Self::draft) takes; `None` if the root block
-    /// declares no such function.
+    /// The hidden states' last axis, if the root block declares [`draft`](Self::draft).
     fn hidden(&self) -> Option<Dim> {
         None
     }
 
-    /// Runs an encoder on tokens `[B, S]`. The first `count` `[B]` tokens of each sequence are real, and the
-    /// later tokens are padding. The encoder fills the state that decoder layers read.
+    /// Tokens `[B, S]`, of which `count` `[B]` are real, fill the state that decoder layers read.
     #[track_caller]
     fn encode(&self, _tokens: Tensor<I32>, _count: Tensor<I32>, _cache: &mut Cache<Self::Element>) {
         no_function("encode");
     }
 
-    /// Runs an encoder on features `[B, S, D]`. The first `count` `[B]` positions of each sequence are real,
-    /// and the later positions are padding.
+    /// Features `[B, S, D]`, of which `count` `[B]` positions are real.
     #[track_caller]
     fn encode_features(
         &self,
@@ -105,8 +99,7 @@ pub trait CausalLm: Sized {
         no_function("encode_features");
     }
 
-    /// The last axis of the features that [`encode_features`](Self::encode_features) takes; `None` if the
-    /// root block declares no such function.
+    /// The features' last axis, if the root block declares the function.
     fn encoder_features(&self) -> Option<Dim> {
         None
     }
@@ -135,8 +128,7 @@ pub trait CausalLm: Sized {
 const BATCH: Axis = Axis("B");
 const TOKENS: Axis = Axis("S");
 
-/// Records the given entry points of a network. The network is a trait object, so rustc compiles
-/// this function once for each element type, and not for each network.
+/// For a trait object, so that rustc compiles it once per element type.
 fn record_all<T: Float>(
     network: &dyn Network<T>,
     shards: DeclaredShards,
@@ -155,8 +147,7 @@ fn record_all<T: Float>(
     Ok(recording.finish())
 }
 
-/// Records one entry point of a network. `place` is the line of Rust code in errors about the axes
-/// of the logits.
+/// Errors about the axes of logits name `place`.
 fn record<T: Float>(
     model: &dyn Network<T>,
     entry: &mut EntryRecorder,
@@ -199,7 +190,6 @@ fn record<T: Float>(
     returned(entry, &cache, kept);
 }
 
-/// Records an entry point that runs an encoder.
 fn record_encoder<T: Float>(
     model: &dyn Network<T>,
     entry: &mut EntryRecorder,
@@ -214,15 +204,13 @@ fn record_encoder<T: Float>(
     returned(entry, &cache, kept);
 }
 
-/// The main input of an entry point.
 enum Input<T: Float> {
     Tokens(Tensor<I32>),
     Features(Tensor<T>),
     Draft(Tensor<I32>, Tensor<T>),
 }
 
-/// Creates the main arguments of an entry point: token ids, vectors with the last axis `width`, or
-/// token ids and vectors.
+/// Token ids, vectors with the last axis `width`, or both.
 fn taken_input<T: Float>(entry: &mut EntryRecorder, point: &EntryPoint, width: Option<Dim>) -> Input<T> {
     let places = [BATCH.of(point.batch), TOKENS.of(point.chunk)];
     match (point.input, width) {
@@ -246,8 +234,7 @@ fn taken_input<T: Float>(entry: &mut EntryRecorder, point: &EntryPoint, width: O
     }
 }
 
-/// Creates an argument for each tensor of each layer's state. A result with the name and role of
-/// the argument returns the state tensor's new value.
+/// For each tensor of state; a result of the same name and role has its new value.
 fn taken<T: Float>(
     entry: &mut EntryRecorder,
     state: Vec<(usize, LayerState)>,
@@ -290,13 +277,11 @@ fn no_function(function: &'static str) {
     tracer::with(|t| t.fail(TraceErrorKind::NoFunction { name: function.into(), function }, place));
 }
 
-/// The functions of a [`CausalLm`] that the recording of an entry point calls. Unlike [`CausalLm`],
-/// this trait can be a trait object.
+/// [`CausalLm`] as a trait object.
 trait Network<T: Float> {
     fn state(&self) -> Vec<(usize, LayerState)>;
 
-    /// The last axis of the vectors that an entry point takes. The value is `None` if the root block
-    /// declares no function for these vectors.
+    /// For the vectors that an entry point takes.
     fn width(&self, point: &EntryPoint) -> Option<Dim>;
 
     fn features(&self, input: Input<T>, at: Position, cache: &mut Cache<T>) -> Tensor<T>;

@@ -9,15 +9,13 @@ use crate::element::Element;
 use crate::tracer::{self, Place, Raw, Tracer};
 use crate::{Axis, Dim, Tensor, TraceErrorKind};
 
-/// Compares the axes of arguments and results with the declared axes. If an argument of an entry
-/// point has no name and axes yet, this check sets the name and axes from the signature.
+/// Compares axes with the declared ones. An entry point's argument without axes gets them from the signature.
 #[doc(hidden)]
 pub struct SignatureCheck<'a> {
     function: &'static str,
     dims: &'a Dims,
     free: Vec<Dim>,
-    /// The axes that `..` in a signature represents. The first argument with `..` sets the axes
-    /// that `..` represents.
+    /// The axes of `..`, as in the first argument with it.
     rest: Option<Vec<Dim>>,
 }
 
@@ -61,7 +59,6 @@ impl<'a> SignatureCheck<'a> {
         self.dims.0.iter().chain(&self.free).find(|d| d.axis == axis).map(|d| d.extent)
     }
 
-    /// Creates the input node for an argument of an entry point.
     fn input<T: Element>(&mut self, t: &mut Tracer, name: &str, declared: DeclaredAxes, place: Place) -> Raw {
         let mut dims = Vec::new();
         if declared.rest {
@@ -114,7 +111,7 @@ impl<'a> SignatureCheck<'a> {
         })
     }
 
-    /// The declared axes as text, for example `[.., D=8]`.
+    /// For example `[.., D=8]`.
     fn text(&self, declared: DeclaredAxes) -> String {
         let axis = |axis: &Axis| match self.known(*axis) {
             Some(extent) => format!("{axis}={extent}"),

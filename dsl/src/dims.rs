@@ -26,8 +26,8 @@ impl Dims {
     }
 }
 
-/// Collects the extents of axes in the order of `dims`, and stores the first error. The generated code
-/// of `model!` has no branches for errors, so rustc compiles less code for each network.
+/// Extents in the order of `dims`, and the first error. Without branches for errors, each network compiles
+/// faster.
 #[derive(Default)]
 pub struct CheckedExtents {
     dims: Vec<Dim>,
@@ -54,8 +54,7 @@ impl CheckedExtents {
         })
     }
 
-    /// Computes the exact quotient `dividend / divisor`. Each argument is a pair: a text for error
-    /// messages, and the number. A divisor of 0 and a remainder are errors.
+    /// The exact quotient, from texts for errors and numbers. A divisor of 0 and a remainder are errors.
     pub fn divide(&mut self, dividend: (&str, usize), divisor: (&str, usize)) -> usize {
         match dividend.1.checked_rem(divisor.1) {
             Some(0) => dividend.1 / divisor.1,
@@ -68,7 +67,6 @@ impl CheckedExtents {
         }
     }
 
-    /// Stores the first error, and returns a placeholder for an extent.
     fn fail(&mut self, error: BuildError) -> usize {
         self.error.get_or_insert(error);
         0

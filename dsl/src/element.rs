@@ -60,8 +60,7 @@ thread_local! {
 }
 
 impl Element for AnyFloat {
-    /// Returns the element type of the running [`in_element`]. Outside of `in_element`, the element
-    /// type is f32.
+    /// For the running [`in_element`], or else f32.
     fn element() -> ElementType {
         CHOSEN.get()
     }
@@ -69,10 +68,9 @@ impl Element for AnyFloat {
 
 impl Float for AnyFloat {}
 
-/// Calls `record`. During the call, [`AnyFloat`] is the element type `element` on this thread. If
-/// `element` is not a floating-point type, `AnyFloat` is f32.
+/// [`AnyFloat`] is `element` on this thread meanwhile, or f32 if that is no float.
 pub fn in_element<R>(element: ElementType, record: impl FnOnce() -> R) -> R {
-    /// Restores the element type, also when `record` panics.
+    /// Also when `record` panics.
     struct Restored(ElementType);
 
     impl Drop for Restored {

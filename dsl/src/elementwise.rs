@@ -38,8 +38,7 @@ impl<T: Element> From<i32> for TensorOrNumber<T> {
     }
 }
 
-/// Repeats `raw` along the axes that only `to` contains, and reorders the axes. The result has
-/// exactly the axes `to`, which include all axes of `raw`.
+/// To exactly the axes `to`, which include all of `raw`.
 pub(crate) fn broadcast(t: &mut Tracer, raw: Raw, from: &NamedType, to: &[Dim], place: Place) -> Raw {
     if from.dims == to {
         return raw;
@@ -49,8 +48,7 @@ pub(crate) fn broadcast(t: &mut Tracer, raw: Raw, from: &NamedType, to: &[Dim], 
     t.op(None, op, &[raw], &axes(to), place)
 }
 
-/// Broadcasts the tensor with fewer axes to the axes of the other tensor. Returns the two tensors
-/// and their common axes.
+/// The smaller is broadcast to the axes of the larger.
 fn align(t: &mut Tracer, op: &'static str, a: Raw, b: Raw, place: Place) -> Option<(Raw, Raw, Vec<Dim>)> {
     let (left, right) = (t.named_type(a, place)?, t.named_type(b, place)?);
     if !extents_agree(t, op, (a, &left), (b, &right), place) {
@@ -77,14 +75,12 @@ fn align(t: &mut Tracer, op: &'static str, a: Raw, b: Raw, place: Place) -> Opti
     Some((broadcast(t, a, &left, dims, place), broadcast(t, b, &right, dims, place), dims.clone()))
 }
 
-/// Creates a tensor with the axes `dims`. Every element of the tensor is `value`.
 fn splat(t: &mut Tracer, element: ElementType, dims: &[Dim], value: f64, place: Place) -> Raw {
     let value = Literal::splat(TensorType::new(element, extents(dims)), value);
     t.op(None, Constant { value }, &[], &axes(dims), place)
 }
 
-/// Aligns the axes of two operands, and returns the operands with their common axes. If the two
-/// operands are numbers, each becomes a tensor with the axes `dims`.
+/// Two numbers become tensors with the axes `dims`.
 fn meet<T: Element>(
     t: &mut Tracer,
     op: &'static str,
@@ -147,9 +143,8 @@ impl<T: Element> Tensor<T> {
         elementwise("compare", (self.into(), other.into()), Compare { direction }, place)
     }
 
-    /// Repeats this tensor along the axes that only `like` has. The result begins with the axes
-    /// that only this tensor has. The last axes of the result are the axes of `like`, in the order
-    /// of `like`. The outer sum of `a` and `b` is `a.broadcast(b) + b.broadcast(a)`.
+    /// Repeats along axes that only `like` has; its own come first, then those of `like`. The outer sum of
+    /// `a` and `b` is `a.broadcast(b) + b.broadcast(a)`.
     #[track_caller]
     pub fn broadcast<U: Element>(self, like: Tensor<U>) -> Self {
         let place = Location::caller();
@@ -201,8 +196,7 @@ impl<T: Element> Tensor<T> {
         self.compared(other, Direction::Le, Location::caller())
     }
 
-    /// The absolute value |x| for each element. The smallest integer of an integer type has no positive
-    /// counterpart, so this integer stays negative.
+    /// The smallest integer of a type stays negative.
     #[track_caller]
     pub fn abs(self) -> Self {
         self.unary(Unary { kind: UnaryKind::Abs }, Location::caller())
@@ -246,8 +240,7 @@ impl<T: Float> Tensor<T> {
         self.unary(Unary { kind: UnaryKind::Rsqrt }, Location::caller())
     }
 
-    /// The nearest whole number for each element. A number halfway between two integers is rounded to the
-    /// even integer.
+    /// Halves go to the even integer.
     #[track_caller]
     pub fn round(self) -> Self {
         self.unary(Unary { kind: UnaryKind::Round }, Location::caller())
@@ -281,8 +274,7 @@ macro_rules! functions {
 ops::float_functions!(functions);
 
 impl Tensor<Bool> {
-    /// Selects from `yes` where this mask is true, and from `no` where this mask is false. `yes`
-    /// and `no` can be tensors or numbers.
+    /// `yes` where this mask is true, else `no`; each a tensor or a number.
     #[doc(alias = "where")]
     #[track_caller]
     pub fn select<T: Element>(

@@ -13,8 +13,7 @@ pub enum LogitsMode {
     All,
     /// Returns the most likely next token after every token, without logits.
     Each,
-    /// Returns the logits and the most likely next token after every token. Use the mode `Verify`
-    /// to verify draft tokens.
+    /// Logits and the most likely next token after every token, to verify draft tokens.
     Verify,
     /// Returns no logits, because the entry point runs an encoder or computes embeddings.
     None,
@@ -28,9 +27,7 @@ pub enum EntryInput {
     Tokens,
     /// The input is vectors `[B, S, D]`, which replace the embeddings of tokens.
     Features,
-    /// The input is token ids `i32[B, S]`, and for each token the hidden state `[B, S, D]` of the
-    /// position before the token. The entry point runs the network's module for multi-token
-    /// prediction, which proposes draft tokens.
+    /// Token ids `i32[B, S]`, and the hidden state `[B, S, D]` before each, for multi-token prediction.
     Draft,
 }
 
@@ -89,20 +86,17 @@ impl EntryPoint {
         Self { input: EntryInput::Features, ..self }
     }
 
-    /// Adds a result with the hidden states to this entry point. A module for multi-token prediction
-    /// reads the hidden states.
+    /// For a module for multi-token prediction, which reads them.
     #[must_use]
     pub fn with_hidden(self) -> Self {
         Self { hidden: true, ..self }
     }
 
-    /// The number of tokens per call of `prefill_short`. A call of `prefill_short` takes little more time
-    /// than a call with a single token, because reading the weights takes most of the time.
+    /// Tokens per call. It takes little longer than one token, because reading the weights dominates.
     const SHORT: usize = 16;
 
-    /// The standard entry points. `prefill` computes `chunk` tokens per call. `prefill_short`
-    /// computes 16 tokens, and exists only if `chunk` is at least 64. `decode` computes one token.
-    /// `score` computes `chunk` tokens, and returns the logits of all positions.
+    /// `prefill` takes `chunk` tokens, `prefill_short` 16 if `chunk` is at least 64, `decode` one. `score`
+    /// takes `chunk`, and returns the logits of all positions.
     pub fn all(batch: usize, chunk: usize, context: usize) -> Vec<Self> {
         let entry = |name: &str, chunk, logits| Self::new(name, batch, chunk, context, logits);
         let short = (chunk >= 4 * Self::SHORT).then(|| entry("prefill_short", Self::SHORT, LogitsMode::Next));
@@ -139,8 +133,7 @@ impl EntryPoint {
         }
     }
 
-    /// Creates the entry point `verify`, which returns the logits and the most likely next token
-    /// for each of `width` tokens.
+    /// Logits and the most likely next token for each of `width` tokens.
     pub fn verify(batch: usize, width: usize, context: usize) -> Self {
         Self::new("verify", batch, width, context, LogitsMode::Verify)
     }
@@ -166,8 +159,7 @@ impl EntryPoint {
         chunks.into_iter().map(entry).collect()
     }
 
-    /// The standard entry points that text generation calls. The list contains the entry points of
-    /// [`all`](Self::all) without `score`.
+    /// Without `score`, which text generation does not call.
     pub fn steps(batch: usize, chunk: usize, context: usize) -> Vec<Self> {
         let mut entries = Self::all(batch, chunk, context);
         entries.retain(|entry| entry.logits == LogitsMode::Next);

@@ -138,8 +138,7 @@ pub enum TraceErrorKind {
         /// The type of the other operand.
         right: NamedType,
     },
-    /// An activation lacks an axis of the other operand. Only a call of `.broadcast` may repeat an
-    /// activation along a missing axis.
+    /// Only `.broadcast` may repeat an activation along a missing axis.
     #[error(
         "`{op}`: `{small}` lacks the axis `{axis}` of `{large}`{}; call `.broadcast(other)` to repeat an \
         activation along an axis",
@@ -154,8 +153,7 @@ pub enum TraceErrorKind {
         small: NamedType,
         /// The type of the other operand, which has the axis.
         large: NamedType,
-        /// The line of Rust code that removed the axis, if the activation was computed from a
-        /// tensor with the axis.
+        /// Removed the axis that the activation lacks, if it had it.
         lost: Option<Box<Provenance>>,
     },
     /// A tensor would have two axes with the same name.
@@ -242,8 +240,7 @@ pub enum TraceErrorKind {
         /// The field path of the array element whose operations differ.
         prefix: String,
     },
-    /// A closure uses an argument of its entry point before the closure passes the argument to a
-    /// declared function.
+    /// Before it goes to a declared function, an argument is used.
     #[error(
         "the axes of this argument are unknown until a declared function receives the argument; call a declared \
         function first, or record the entry point with `entry_with`"
@@ -352,8 +349,7 @@ fn size(axis: &Axis, known: &Option<usize>, sized: &Option<usize>) -> String {
     }
 }
 
-/// Formats the source location of an error as a line of text. The line omits the field path or the
-/// file if this information is unknown.
+/// Without the field path or the file, if unknown.
 fn place(Provenance { path, file, line }: &Provenance) -> String {
     match (path.is_empty(), file.is_empty()) {
         (true, true) => String::new(),

@@ -21,8 +21,7 @@ pub trait Call<Argument> {
     fn call(&self, argument: Argument) -> Self::Output;
 }
 
-/// Two field paths of a weight: `path` is the leaf's path, for messages, and `home` is the prefix
-/// of the weight's checkpoint key. The two paths differ if the weight is tied.
+/// `path` is for messages, `home` the checkpoint's prefix. They differ if the weight is tied.
 #[derive(Clone, Debug)]
 struct WeightPath {
     path: Rc<str>,
@@ -56,8 +55,7 @@ fn held_axes(held: &[&[Dim]]) -> Vec<AxisName> {
     held.iter().map(|dims| joined_axis(&named(dims))).collect()
 }
 
-/// Reads a weight that Tracewright computes from tensors of the checkpoint. If `parameter` is an
-/// error, the function reports this error.
+/// Reports the error in `parameter`.
 fn made(
     t: &mut Tracer,
     path: &Rc<str>,
@@ -101,8 +99,7 @@ impl<T: Float> Linear<T> {
         Self { bias, ..self }
     }
 
-    /// Sets whether the checkpoint stores the weight as `[inputs…, outputs…]`. The IRPA archive
-    /// always stores the weight as `[outputs…, inputs…]`.
+    /// As `[inputs…, outputs…]` in the checkpoint; the archive always has outputs first.
     pub fn transposed(self, transposed: bool) -> Self {
         Self { transposed, ..self }
     }
@@ -124,8 +121,7 @@ impl<T: Float> Call<Tensor<T>> for Linear<T> {
     }
 }
 
-/// Returns the single axis that replaces the axes `dims` in a matrix. The extent of the new axis is
-/// the product of the extents of `dims`.
+/// In a matrix; its extent is the product.
 fn merged(dims: &[Dim]) -> Dim {
     match dims {
         [one] => *one,
@@ -170,7 +166,7 @@ impl<T: Float> Linear<T> {
     }
 }
 
-/// Reshapes `raw` from the axes `from` to the axes `to`. The number of elements stays the same.
+/// The number of elements stays.
 fn reshaped(t: &mut Tracer, path: Option<&Rc<str>>, raw: Raw, from: &[Dim], to: &[Dim], place: Place) -> Raw {
     match from == to {
         true => raw,
@@ -215,8 +211,7 @@ impl<T: Float> Call<Tensor<I32>> for Embedding<T> {
     }
 }
 
-/// Root mean square norm over one axis, or over several axes together: x / √(mean(x²) + ε) · weight
-/// (Zhang and Sennrich, 2019). The checkpoint stores the weight `[D]` as a vector.
+/// x / √(mean(x²) + ε) · weight over one axis or several together (Zhang and Sennrich, 2019); weight `[D]`.
 #[derive(Clone, Debug)]
 pub struct RmsNorm<T: Float> {
     stored: WeightPath,
@@ -244,7 +239,6 @@ impl<T: Float> RmsNorm<T> {
     }
 }
 
-/// Moves the axes in `dims` to the end of the tensor. Returns the tensor and the list of its axes.
 fn axes_last(
     t: &mut Tracer,
     op: &'static str,
@@ -293,8 +287,8 @@ impl<T: Float> Call<Tensor<T>> for RmsNorm<T> {
     }
 }
 
-/// Layer norm over one axis, with a weight `[D]` and an optional bias `[D]`, computed in f32 (Ba, Kiros and
-/// Hinton, "Layer Normalization", 2016; `nn.LayerNorm` in PyTorch).
+/// Over one axis, with weight and optional bias `[D]`, in f32 (Ba, Kiros and Hinton, "Layer Normalization",
+/// 2016; `nn.LayerNorm` in PyTorch).
 #[derive(Clone, Debug)]
 pub struct LayerNorm<T: Float> {
     scale: Weight<T>,
@@ -340,8 +334,7 @@ impl<T: Float> Call<Tensor<T>> for LayerNorm<T> {
     }
 }
 
-/// A weight without a built-in operation, which the code of the network uses as a tensor. The
-/// checkpoint key of the weight is the field path, without a suffix such as `.weight`.
+/// A tensor for the network's code. Its key is the field path, without a suffix such as `.weight`.
 #[derive(Clone, Debug)]
 pub struct Weight<T: Element> {
     path: Rc<str>,
@@ -356,8 +349,7 @@ impl<T: Element> Weight<T> {
         Self { path: scope.path().clone(), dims: dims.to_vec(), stacked: false, of: PhantomData }
     }
 
-    /// Creates a weight whose slices along the first axis are separate tensors in the checkpoint. Tracewright
-    /// replaces the last `*` of the path by the index of a slice: `experts.*.w1.weight`.
+    /// Slices are tensors of the checkpoint, whose index replaces the last `*` of `experts.*.w1.weight`.
     pub fn stacked(scope: Scope, dims: &[Dim]) -> Self {
         Self { stacked: true, ..Self::build(scope, dims) }
     }

@@ -17,8 +17,7 @@ pub struct Block {
     pub attrs: Vec<Attribute>,
     pub vis: Visibility,
     pub name: Ident,
-    /// The block's own generic parameters. A block without its own generic parameters has the
-    /// generic parameters of the root block.
+    /// A block without its own has those of the root block.
     pub generics: Generics,
     pub config: Option<Type>,
     /// The trait that the block implements with its function `forward`.
@@ -44,23 +43,19 @@ pub struct Dim {
 
 /// The extent on the right-hand side of a declaration in `dims { … }`, for example `D / H` in `E = D / H`.
 pub enum Extent {
-    /// An extent that is the value of a configuration key, for example `head_dim`. The name of a
-    /// configuration key begins with a lower-case letter.
+    /// The value of a configuration key, such as `head_dim`. Keys begin with a lower-case letter.
     Key(Ident),
-    /// An extent that is equal to an earlier dim in `dims { … }`. The name of a dim begins with an
-    /// upper-case letter.
+    /// An earlier dim. Dims begin with an upper-case letter.
     Dim(Ident),
     Integer(LitInt),
     Sum(Box<Extent>, Box<Extent>),
     Product(Box<Extent>, Box<Extent>),
     Quotient(Box<Extent>, Box<Extent>),
-    /// An extent with a default, for example `head_dim or D / H`. The expression after `or` applies
-    /// if the value of the configuration key is `None`.
+    /// `head_dim or D / H`: the default applies if the key is `None`.
     Or(Ident, Box<Extent>),
 }
 
-/// The `cache` clause, for example `cache { L of [K, E] within window if attends, L of delta:
-/// Recurrent<F32>[H, E] if recurs }`.
+/// `cache { L of [K, E] within window if attends, L of delta: Recurrent<F32>[H, E] if recurs }`.
 pub struct Cache {
     pub keyword: Ident,
     pub states: Vec<LayerState>,
@@ -123,8 +118,7 @@ pub enum FieldType {
     Leaf(Box<Leaf>),
     /// A block that this `model!` declares.
     Here(Ident),
-    /// A block declared outside this `model!`. The type of a block from outside is a path, has
-    /// generic arguments, or is a type parameter.
+    /// A path, a type with generic arguments, or a type parameter.
     Elsewhere(TypePath),
     /// An array of blocks, for example `[Layer; L]`.
     Array(Box<FieldType>, Ident),
@@ -135,16 +129,14 @@ pub struct Leaf {
     pub name: Ident,
     /// The leaf's element type, if it differs from the model's element type.
     pub element: Option<Type>,
-    /// The axes of the leaf before the arrow `->`. If the declaration has no arrow, the list
-    /// contains all axes of the leaf.
+    /// Before the arrow `->`, if there is one.
     pub axes: Vec<Ident>,
     /// The arrow `->` and the output axes after the arrow, as in `[D -> V]`.
     pub outputs: Option<(Token![->], Vec<Ident>)>,
     pub settings: Vec<Setting>,
 }
 
-/// One setting of a leaf, in parentheses after the axes: `bias`, `bias if attention_bias`, `bias =
-/// false`, or `eps = rms_norm_eps`.
+/// In parentheses after the axes: `bias`, `bias if attention_bias`, `bias = false`, `eps = rms_norm_eps`.
 pub struct Setting {
     pub name: Ident,
     pub value: SettingValue,
@@ -247,22 +239,19 @@ impl Block {
 }
 
 impl Field {
-    /// The text that Tracewright appends to a block's checkpoint key to form the checkpoint key of
-    /// this field.
+    /// Appended to the block's checkpoint key.
     pub fn key(&self) -> String {
         self.at.as_ref().map_or_else(|| self.name.unraw().to_string(), LitStr::value)
     }
 
-    /// Whether the checkpoint key of the field is a pattern that matches several tensors, as in
-    /// `experts.*.w1.weight`.
+    /// A pattern of several tensors, as in `experts.*.w1.weight`.
     pub fn is_stacked(&self) -> bool {
         self.key().split('.').any(|level| level == "*")
     }
 }
 
 impl FieldType {
-    /// Changes the variant `Here` to `Elsewhere` if the type is the name of a generic parameter.
-    /// The user can replace a generic parameter by a block that is declared outside this `model!`.
+    /// `Here` becomes `Elsewhere` for a generic parameter, which can be a block from outside.
     pub fn resolve(&mut self, generics: &Generics) {
         match self {
             FieldType::Here(name) if generics.type_params().any(|parameter| parameter.ident == *name) => {
@@ -273,8 +262,7 @@ impl FieldType {
         }
     }
 
-    /// The type of an array's elements. For a field that is not an array, the method returns the
-    /// field's type.
+    /// For an array, its elements' type.
     pub fn element(&self) -> &FieldType {
         match self {
             FieldType::Array(element, _) => element.element(),
@@ -284,8 +272,7 @@ impl FieldType {
 }
 
 impl Leaf {
-    /// The axes of the leaf's weight, in the same order as in the checkpoint. A linear layer stores
-    /// the output axes before the input axes.
+    /// In the order of the checkpoint: a linear layer stores output axes first.
     pub fn stored(&self) -> Vec<&Ident> {
         let outputs = self.outputs.iter().flat_map(|(_, outputs)| outputs);
         outputs.chain(&self.axes).collect()

@@ -53,8 +53,7 @@ impl Generator<'_> {
         }
     }
 
-    /// The optional functions of `CausalLm` that the root block declares, such as `encode`. Each optional
-    /// function takes three arguments: tokens or features, a `Position` or a count, and the cache.
+    /// Such as `encode`: tokens or features, a `Position` or a count, and the cache.
     fn optional(&self, root: &Block) -> Vec<TokenStream> {
         let (dsl, name, element) = (&self.dsl, &root.name, self.element());
         let (_, arguments, _) = root.generics.split_for_impl();
@@ -88,7 +87,6 @@ impl Generator<'_> {
         written.chain(self.draft(root)).collect()
     }
 
-    /// The function `draft` of `CausalLm`, if the root block declares this function.
     fn draft(&self, root: &Block) -> Option<TokenStream> {
         let (dsl, name, element) = (&self.dsl, &root.name, self.element());
         let (_, arguments, _) = root.generics.split_for_impl();
@@ -113,7 +111,6 @@ impl Generator<'_> {
         })
     }
 
-    /// Generates the statements of `CausalLm::states` that list the states of each layer.
     fn states(&self, cache: &Cache) -> Vec<TokenStream> {
         let (dsl, element) = (&self.dsl, self.element());
         let extent = |axis: &Ident| {
@@ -154,7 +151,6 @@ impl Generator<'_> {
     }
 }
 
-/// The name of the last axis of an argument that is a tensor.
 fn last_axis(function: &Function, argument: usize) -> Option<String> {
     match function.arguments.get(argument).map(|argument| &argument.ty) {
         Some(SignatureType::Tensor(tensor)) => tensor.axes.last().map(Ident::to_string),

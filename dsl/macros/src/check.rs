@@ -15,8 +15,7 @@ use super::leaf::{Axes, ELEMENTS, LEAVES, LeafKind, SettingKind, leaf_kind};
 /// Names that the macro gives to generated members of every block.
 pub const RESERVED: &[&str] = &["scope", "config", "dims", "forward", "build", "new", "record", "dim"];
 
-/// The largest number of arguments that a declared function may have. The limit is the length of
-/// the longest tuple for which the dsl crate implements `TraceArg`.
+/// The length of the longest tuple with `TraceArg`.
 const MOST_ARGUMENTS: usize = 8;
 
 pub fn check(model: &Model, errors: &mut Errors) {
@@ -209,7 +208,6 @@ fn known_axes<'a>(model: &Model, axes: impl IntoIterator<Item = &'a Ident>, erro
     }
 }
 
-/// Checks that no axis occurs twice in one tensor.
 fn distinct_axes<'a>(axes: impl IntoIterator<Item = &'a Ident>, hint: impl Display, errors: &mut Errors) {
     let mut seen = HashSet::new();
     for axis in axes {
@@ -363,8 +361,7 @@ fn signature(model: &Model, block: &Block, function: &Function, errors: &mut Err
     }
 }
 
-/// Suggests the element type that the user probably meant by a misspelt name. For example, an error
-/// message suggests `f32` for `float32`, and `i8` for `int8`.
+/// For example `f32` for `float32`, and `i8` for `int8`.
 fn nearest_element(name: &Ident, elements: &[&str]) -> String {
     let short = name.to_string().replace("bfloat", "bf").replace("float", "f").replace("int", "i");
     match elements.contains(&&*short) {
@@ -387,7 +384,6 @@ fn references(ty: &SignatureType, errors: &mut Errors) {
     }
 }
 
-/// Checks that no block contains itself.
 fn recursion(model: &Model, errors: &mut Errors) {
     let mut done = HashSet::new();
     for block in &model.blocks {
@@ -497,9 +493,8 @@ fn usage(model: &Model, errors: &mut Errors) {
     }
 }
 
-/// Reports misspelt names of dims. Free axes need no declaration, so an unknown axis can be legal.
-/// The macro treats an unknown axis as misspelt if only one tensor type names the axis, no body
-/// uses the axis, and a dim has nearly the same name.
+/// Free axes are legal, so an unknown one is misspelt only if one tensor type names it, no body uses it, and
+/// a dim has nearly its name.
 fn misspelt_axes(model: &Model, scans: &[Scan], errors: &mut Errors) {
     let functions = model.blocks.iter().flat_map(|block| &block.functions);
     let axes: Vec<&Ident> = functions.flat_map(Function::tensors).flat_map(|tensor| &tensor.axes).collect();
@@ -519,8 +514,7 @@ fn misspelt_axes(model: &Model, scans: &[Scan], errors: &mut Errors) {
     }
 }
 
-/// Whether two names differ only in the case of letters. Two names with at least four letters may
-/// also differ in one letter.
+/// In the case of letters, or for at least four letters in one of them.
 fn is_misspelt(name: &str, known: &str) -> bool {
     let letters = |name: &str| name.replace(|c: char| c.is_ascii_digit(), "");
     let long = name.len().min(known.len()) >= 4;
@@ -528,15 +522,13 @@ fn is_misspelt(name: &str, known: &str) -> bool {
     name.eq_ignore_ascii_case(known) || near
 }
 
-/// The names in a function's body. The scan reads tokens instead of a syntax tree, so the scan also
-/// finds names in the arguments of macros.
+/// Reads tokens and no syntax tree, so that names in macros are found.
 #[derive(Default)]
 struct Scan {
-    /// The names `name` of fields and methods in expressions `self.name`.
+    /// `name` of `self.name`.
     own: HashSet<String>,
-    /// The names `name` of fields and methods in expressions `other.name`, in which `other` is not `self`.
+    /// `name` of `other.name`.
     foreign: HashSet<String>,
-    /// All identifiers in the function's body.
     words: HashSet<String>,
 }
 
@@ -565,7 +557,6 @@ impl Scan {
 }
 
 impl Extent {
-    /// Adds to `found` the dims that the extent names.
     fn dims<'a>(&'a self, found: &mut Vec<&'a Ident>) {
         match self {
             Extent::Dim(name) => found.push(name),

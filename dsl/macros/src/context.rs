@@ -5,9 +5,7 @@ use std::fmt::Display;
 use proc_macro2::TokenStream;
 use quote::ToTokens;
 
-/// The errors so far, each with the location of the user's tokens that caused the error. You must
-/// call [`check`](Errors::check) after the last check of a declaration. Without a call of `check`,
-/// the macro would report no error, and a wrong network would compile.
+/// Errors with the user's tokens. Call [`check`](Errors::check) at the end, or a wrong network compiles.
 #[derive(Default)]
 pub struct Errors {
     found: Vec<syn::Error>,
@@ -46,9 +44,7 @@ impl Errors {
     }
 }
 
-/// The end of an error message about an unknown name. If a known name is similar to the unknown
-/// name, the error message ends with `; did you mean …?`. If no known name is similar, the error
-/// message lists the known names.
+/// `; did you mean …?` for a similar name, or else the known ones.
 pub fn suggestion<'a>(unknown: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let known: Vec<&str> = known.into_iter().collect();
     let distance = |name: &str| strsim::damerau_levenshtein(&unknown.to_lowercase(), &name.to_lowercase());

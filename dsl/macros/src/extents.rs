@@ -7,8 +7,7 @@ use super::ast::*;
 use super::generate::{Generator, config, local};
 
 impl Generator<'_> {
-    /// Generates the Rust expression for the extent of a dim. The generated expression is part of
-    /// the function `__dims`, in which the variable `extents` stores the first error.
+    /// Part of `__dims`, where `extents` stores the first error.
     pub(super) fn extent(&self, extent: &Extent) -> TokenStream {
         match extent {
             Extent::Key(key) => config(key),

@@ -22,8 +22,7 @@ pub(super) struct Generator<'a> {
 }
 
 impl Generator<'_> {
-    /// The path of the dsl crate, with the span `here` of the user's token. rustc's errors then
-    /// refer to this token.
+    /// rustc's errors refer to the user's token `here`.
     pub(super) fn dsl_at(&self, here: Span) -> TokenStream {
         let respanned = self.dsl.clone().into_iter().map(|mut token| {
             token.set_span(here);
@@ -32,7 +31,6 @@ impl Generator<'_> {
         respanned.collect()
     }
 
-    /// Generates the struct of a block, the block's methods and the implementation of `Block`.
     fn block(&self, block: &Block) -> TokenStream {
         let Self { model, dsl } = self;
         let root = model.root();
@@ -80,8 +78,7 @@ impl Generator<'_> {
             #docs
             #[allow(dead_code)]
             #vis struct #name #declaration #bounds {
-                /// The block's field path in the model, which is also the prefix of the block's
-                /// checkpoint keys.
+                /// Also the prefix of checkpoint keys.
                 pub scope: #dsl::Scope,
                 /// The configuration that the block was built from.
                 pub config: ::std::rc::Rc<#config>,
@@ -136,8 +133,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Generates the implementation of the trait that the block declares. The method of the trait
-    /// calls the block's function `forward`.
+    /// The trait's method calls `forward`.
     fn role(&self, block: &Block) -> Option<TokenStream> {
         let (role, forward, name) = (block.role.as_ref()?, block.function("forward")?, &block.name);
         let (generics, arguments, bounds) = block.generics.split_for_impl();
@@ -152,12 +148,10 @@ impl Generator<'_> {
         })
     }
 
-    /// The name of the generated function that computes the extents.
     pub(super) fn extents(&self) -> Ident {
         format_ident!("__dims_of_{}", self.model.root().name)
     }
 
-    /// Whether the type of the configuration is a generic parameter of the root block.
     fn config_is_generic(&self) -> bool {
         let (root, named) = (self.model.root(), |path: &syn::TypePath| path.path.get_ident().cloned());
         let config = root.config.as_ref().and_then(|config| match config {
@@ -167,8 +161,7 @@ impl Generator<'_> {
         config.is_some_and(|config| root.generics.type_params().any(|parameter| parameter.ident == config))
     }
 
-    /// Generates the code that only the root block needs: the extents, `new`, and `CausalLm` if
-    /// there is a cache.
+    /// `new`, and `CausalLm` with a cache.
     fn root(&self) -> TokenStream {
         let Self { model, dsl } = self;
         let root = model.root();
@@ -196,8 +189,7 @@ impl Generator<'_> {
 
             #[allow(dead_code, clippy::all)]
             impl #generics #name #arguments #bounds {
-                /// Builds the model for a configuration. The model names each weight by the
-                /// weight's checkpoint key.
+                /// Names each weight by its checkpoint key.
                 ///
                 /// # Errors
                 /// Returns an error if an extent from the configuration contradicts `dims`.
@@ -220,8 +212,7 @@ impl Generator<'_> {
         }
     }
 
-    /// The rules of the `shard` clause, which partition axes over a device mesh. Each rule of
-    /// `shard` is a pair of the partitioned axes and the mesh axis.
+    /// Partitioned axes and a mesh axis.
     pub(super) fn shards(&self) -> TokenStream {
         let rules = self.model.root().shards.iter().flat_map(|section| &section.rules).map(|rule| {
             let axes = rule.axes.iter().map(Ident::to_string);
@@ -231,14 +222,12 @@ impl Generator<'_> {
         quote!(&[#(#rules),*])
     }
 
-    /// The name of a declared function, with the span of the name in the user's code. The caller
-    /// has checked that `block` declares the function.
+    /// With the user's span; the caller has checked that it is declared.
     pub(super) fn named(&self, block: &Block, function: &str) -> Ident {
         let written = block.function(function).map(|function| function.name.clone());
         written.unwrap_or_else(|| Ident::new(function, Span::call_site()))
     }
 
-    /// The name of the type parameter for the element type.
     pub(super) fn element(&self) -> &Ident {
         match self.model.root().element() {
             Some(element) => element,
@@ -272,7 +261,6 @@ impl Generator<'_> {
         }
     }
 
-    /// Generates the expression that builds a field in the function `build`.
     fn build(&self, block: &Block, field: &Field) -> TokenStream {
         let key = field.key();
         match &field.ty {
@@ -363,8 +351,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Generates the method with the name of a field, such as `self.norm(x)`. Only leaves and
-    /// blocks of this `model!` have a method with the name of their field.
+    /// Such as `self.norm(x)`, for leaves and blocks of this `model!`.
     fn call(&self, field: &Field) -> TokenStream {
         let (dsl, name) = (&self.dsl, &field.name);
         let docs = format!("Applies [`{name}`](Self#structfield.{name}).");
@@ -409,10 +396,8 @@ impl Generator<'_> {
         }
     }
 
-    /// Generates a public and a private Rust function for each declared function. The generated
-    /// public function checks arguments and results, and reuses the recording of an equal layer of
-    /// the same array of blocks, if such a recording exists. The generated private function
-    /// contains the body of the declared function.
+    /// A public function, which checks axes and reuses an equal layer's recording, and a private one with the
+    /// body.
     fn function(&self, block: &Block, function: &Function) -> TokenStream {
         let Function { attrs, name, .. } = function;
         let title = format!("{}::{name}", block.name);
@@ -499,8 +484,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Generates a constant for each axis that the function can name: each axis in `dims`, and each
-    /// free axis in the function's signature.
+    /// A constant for each axis in `dims` or free in the signature.
     fn axes(&self, function: &Function) -> TokenStream {
         let mut axes: Vec<&Ident> = self.model.dims().map(|dim| &dim.name).collect();
         for axis in function.tensors().into_iter().flat_map(|tensor| &tensor.axes) {
@@ -519,8 +503,7 @@ impl Generator<'_> {
         axes.iter().map(constant).collect()
     }
 
-    /// The parameter list of a generated function, such as `x: Tensor<T>, at: &Attend<T>`. Only the
-    /// private function's parameters can be `mut`.
+    /// `x: Tensor<T>, at: &Attend<T>`. Only the private function's can be `mut`.
     fn parameters(&self, function: &Function, with_mut: bool) -> TokenStream {
         let parameters = function.arguments.iter().map(|argument| {
             let (name, ty) = (&argument.name, self.signature_type(&argument.ty));
@@ -557,9 +540,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Generates code that checks whether the tensors in a value have the declared axes. The value
-    /// is an argument with the name `name`, or the result of the function. If the signature
-    /// declares no axes for the value, this method returns `None`.
+    /// Checks declared axes of an argument or the result; `None` without any.
     fn checked(
         &self,
         signature: &Ident,
@@ -590,8 +571,7 @@ impl Generator<'_> {
     }
 }
 
-/// The name of a local variable in the generated code. The prefix `__` prevents a collision with
-/// the user's constants.
+/// `__` prevents a collision with the user's constants.
 pub(super) fn local(name: &Ident) -> Ident {
     format_ident!("__{}", name)
 }

@@ -7,8 +7,7 @@ use super::ast::*;
 use super::context::{Errors, suggestion};
 use super::leaf::leaf_kind;
 
-/// Checks that `tied` names another leaf that stores a matrix of the same shape. The leaf that
-/// `tied` names must be in the block that contains the tied field, or in a nested block.
+/// `tied` names a leaf with a matrix of the same shape, in the block or nested in it.
 pub fn ties(model: &Model, block: &Block, errors: &mut Errors) {
     for field in &block.fields {
         let Some(tied) = &field.tied else { continue };
@@ -95,7 +94,7 @@ fn array(segment: &Ident) -> String {
     format!("`{segment}` is an array, in which no single weight can be named")
 }
 
-/// The axes of the matrix that a leaf stores: `[B·C, A]` for `Linear[A -> B, C]`.
+/// `[B·C, A]` for `Linear[A -> B, C]`.
 fn matrix(leaf: &Leaf) -> String {
     let merged = |axes: &[Ident]| axes.iter().map(Ident::to_string).collect::<Vec<_>>();
     match &leaf.outputs {

@@ -9,19 +9,16 @@ pub struct LeafKind {
     pub axes: Axes,
     /// The argument of the method that applies the leaf.
     pub argument: Argument,
-    /// Whether `tied` may occur in this leaf's declaration, and whether another leaf's `tied` may
-    /// name this leaf.
+    /// Whether the leaf may be `tied`, and another to it.
     pub ties: bool,
-    /// The settings that a declaration of the leaf may contain in parentheses after the axes. Each pair
-    /// contains the name of the builder method for a setting, and the kind of that method's argument.
+    /// In parentheses after the axes: the builder's method, and its argument.
     pub settings: &'static [(&'static str, SettingKind)],
 }
 
 pub enum Axes {
     /// The leaf has input axes and output axes, as in `[D -> V]`.
     Arrow,
-    /// The leaf has one axis for each name in the list, as in `[V, D]`. The names of axes in the
-    /// list appear only in error messages.
+    /// One axis for each name, as in `[V, D]`; the names are for errors.
     Listed(&'static [&'static str]),
     /// The leaf has one or more axes, as in `[K, E]`.
     Several,
@@ -65,8 +62,7 @@ pub fn leaf_kind(name: &syn::Ident) -> Option<&'static LeafKind> {
     LEAVES.iter().find(|kind| name == kind.name)
 }
 
-/// The element types that a function signature may name in addition to the model's element type.
-/// Each pair contains the name of the element type in a signature and the name of the Rust type.
+/// Beside the model's: names in signatures and in Rust.
 pub const ELEMENTS: &[(&str, &str)] =
     &[("f32", "F32"), ("f16", "F16"), ("bf16", "Bf16"), ("i32", "I32"), ("i8", "I8"), ("bool", "Bool")];
 

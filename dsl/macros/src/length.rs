@@ -4,22 +4,15 @@
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use syn::{Error, Result};
 
-/// The largest number of tokens that a declaration may have between two commas. For tokens in
-/// brackets, the number also includes the tokens between the previous comma and the opening
-/// bracket. Real declarations have about a dozen tokens between two commas.
+/// Tokens between two commas, brackets with what precedes them. Real ones have about a dozen.
 const LONGEST: usize = 256;
 
-/// Checks that a declaration is short enough to parse. The macro does not parse the bodies of
-/// functions, so a body can have any length.
-///
-/// # Errors
-/// Returns an error at the first token beyond the limit of `LONGEST` tokens.
+/// Bodies are not parsed, so they can have any length. Fails at the first token beyond `LONGEST`.
 pub fn check(tokens: TokenStream) -> Result<()> {
     within(tokens, 0)
 }
 
-/// Checks the length of a group of tokens, such as the tokens in brackets. `before` is the number
-/// of tokens between the last comma and the group.
+/// `before` tokens since the last comma.
 fn within(tokens: TokenStream, before: usize) -> Result<()> {
     let (mut length, mut angles, mut is_function) = (before, 0_usize, false);
     let mut tokens = tokens.into_iter().peekable();

@@ -171,7 +171,7 @@ fn layer_state(input: ParseStream) -> Result<LayerState> {
     Ok(LayerState { layers, name, kind, element, axes, window, condition, is_draft })
 }
 
-/// Parses the axes of a state: `K, E`, or `K = W, E = J`.
+/// `K, E`, or `K = W, E = J`.
 fn state_axes(input: ParseStream) -> Result<Vec<StateAxis>> {
     let mut axes = Vec::new();
     while input.peek(Ident) {
@@ -191,8 +191,7 @@ fn state_axes(input: ParseStream) -> Result<Vec<StateAxis>> {
     }
 }
 
-/// Converts a word in `cache` to the name of a state's Rust type. For example, `recurrent` becomes
-/// `Recurrent`.
+/// `recurrent` becomes `Recurrent`.
 fn kind_of_state(word: &Ident) -> Ident {
     let text = word.to_string();
     let mut chars = text.chars();
@@ -403,7 +402,6 @@ fn function(attrs: Vec<Attribute>, input: ParseStream) -> Result<Function> {
     Ok(Function { attrs, name, receiver, arguments, output, body: input.parse::<Group>()? })
 }
 
-/// Parses an optional `self`, `&self` or `&mut self` before the arguments.
 fn receiver(input: ParseStream) -> Result<Option<Token![self]>> {
     let ahead = input.fork();
     ahead.parse::<Option<Token![&]>>()?;
@@ -462,7 +460,6 @@ fn tensor_type(input: ParseStream) -> Result<TensorType> {
     Ok(TensorType { element, rest, axes })
 }
 
-/// Parses a list of axes up to an arrow or the end of the brackets.
 fn axes(input: ParseStream) -> Result<Vec<Ident>> {
     let mut axes = Vec::new();
     while input.peek(Ident) {
@@ -497,8 +494,7 @@ fn at_end(input: ParseStream) -> Result<()> {
     if input.is_empty() { Ok(()) } else { Err(input.error("unexpected token")) }
 }
 
-/// Skips the rest of an invalid item in a declaration. The function stops after a token for which
-/// `ends` returns true, or before a position for which `begins` returns true.
+/// To after a token with `ends`, or before a position with `begins`.
 fn skip(input: ParseStream, ends: impl Fn(&TokenTree) -> bool, begins: impl Fn(ParseStream) -> bool) {
     while !input.is_empty() && !begins(input) {
         match input.parse::<TokenTree>() {

@@ -4,9 +4,7 @@ use proc_macro_crate::{FoundCrate, crate_name};
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::quote;
 
-/// The path of the dsl crate. If the user's crate depends on `tracewright-dsl`, the path names
-/// `tracewright-dsl`. If the user's crate does not depend on `tracewright-dsl`, the path names the
-/// module `dsl` of the crate `tracewright`.
+/// `tracewright-dsl` if the user's crate depends on it, otherwise the module of `tracewright`.
 pub fn dsl() -> TokenStream {
     let named = |name: &str| Ident::new(name, Span::call_site());
     match crate_name("tracewright-dsl") {

@@ -11,9 +11,8 @@ use super::check::RESERVED;
 use super::generate::generate;
 use super::leaf::{ELEMENTS, leaf_kind};
 
-/// The structs and function signatures of a declaration, as far as the macro can parse the
-/// declaration. The bodies of the generated functions never run. The result is empty if the root
-/// block has no configuration type or no element type.
+/// Structs and signatures, as far as they parse; bodies never run. Empty without a type of configuration or
+/// element.
 pub fn skeleton(mut model: Model) -> TokenStream {
     let Some(element) = header(&model) else { return TokenStream::new() };
     mend(&mut model, &element);
@@ -72,7 +71,6 @@ fn mend(model: &mut Model, element: &Ident) {
     model.blocks[0].shards.clear();
 }
 
-/// Whether a field's type exists and has a finite size.
 fn stands(model: &Model, block: &Block, ty: &FieldType) -> bool {
     match ty.element() {
         FieldType::Leaf(leaf) => leaf_kind(&leaf.name).is_some(),
@@ -88,7 +86,6 @@ fn stands(model: &Model, block: &Block, ty: &FieldType) -> bool {
     }
 }
 
-/// Whether the block `outer` is the block `wanted` or contains the block `wanted`.
 fn contains<'a>(model: &'a Model, outer: &'a Ident, wanted: &Ident, seen: &mut Vec<&'a Ident>) -> bool {
     if outer == wanted {
         return true;

@@ -54,8 +54,7 @@ fn elementwise<T: Float>(
     x.apply(place, |t, raw, ty| t.build(&[raw], &axes(&ty.dims), place, |b, x| function(b, x[0])))
 }
 
-/// A root mean square norm without a weight: x / √(mean(x²) + ε). The mean covers all axes in
-/// `over` together.
+/// x / √(mean(x²) + ε), without a weight, over all axes of `over` together.
 #[track_caller]
 pub fn rms_norm<T: Float>(x: Tensor<T>, over: &[Axis], epsilon: f64) -> Tensor<T> {
     let place = Location::caller();

@@ -12,16 +12,14 @@ use crate::tensor::{axes, permuted};
 use crate::tracer::{Place, Raw, Tracer};
 use crate::{Axis, NamedType, Tensor, TraceErrorKind};
 
-/// The settings of an attention: the queries' positions, the rotary tables, the mask, the scale and
-/// the softcap.
+/// Positions of queries, rotary tables, mask, scale and softcap.
 #[derive(Clone, Debug)]
 pub struct Attend<T: Float> {
     /// The axis of the queries.
     pub queries: Axis,
     /// The positions of the queries in their sequences.
     pub at: Position,
-    /// The cosines for the queries' positions: `[S, R]`, or `[B, S, R]` if each sequence has its
-    /// own position. With `None`, the attention has no rotary embedding.
+    /// For the queries' positions: `[S, R]`, or `[B, S, R]` per sequence; `None` without a rotary embedding.
     pub cos: Option<Tensor<T>>,
     /// The sines for the queries' positions, with the same axes as `cos`.
     pub sin: Option<Tensor<T>>,
@@ -29,31 +27,24 @@ pub struct Attend<T: Float> {
     pub layout: RopeLayout,
     /// The mask, which selects the keys that each query may see.
     pub mask: Mask<T>,
-    /// The factor by which the attention scores are multiplied. `None` selects 1/√E, where E is the number of
-    /// features of a head.
+    /// For attention scores; `None` for 1/√E with E features of a head.
     pub scale: Option<f64>,
-    /// The factor by which the queries of each position are multiplied: `[S]`, or `[B, S]` if each
-    /// sequence has its own position. `None` selects the factor 1.
+    /// Multiplies queries by position: `[S]`, or `[B, S]` per sequence.
     pub temperature: Option<Tensor<T>>,
-    /// An additional score for each query head. The softmax treats the additional score like the
-    /// score of a key whose value vector is 0. With `None`, the attention has no additional score.
+    /// A score per query head, as of a key whose value is 0.
     pub sinks: Option<Tensor<T>>,
-    /// The bound on the absolute value of the attention scores. Each score becomes `softcap ·
-    /// tanh(score / softcap)`. With `None`, the attention scores have no bound.
+    /// Scores become `softcap · tanh(score / softcap)`.
     pub softcap: Option<f64>,
 }
 
 /// The angular frequencies of a rotary embedding, and a factor for the cosine and sine tables.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeFrequencies {
-    /// One frequency for each pair of features, in radians per position. Each frequency is exactly
-    /// representable in f32.
+    /// Per pair of features, in radians per position, exact in f32.
     pub inv_freq: Vec<f64>,
-    /// The factor by which cosine and sine are multiplied. The factor differs from 1 only for the
-    /// variants yarn and longrope.
+    /// For cosine and sine; not 1 only for yarn and longrope.
     pub scaling: f64,
-    /// The largest number of tokens in a sequence with these frequencies, and the frequencies of
-    /// all positions in longer sequences. With `None`, all sequences have these frequencies.
+    /// The longest sequence with these frequencies, and those of all positions in longer ones.
     pub beyond: Option<(usize, Box<Self>)>,
 }
 
@@ -65,8 +56,7 @@ impl RopeFrequencies {
 }
 
 impl<T: Float> Attend<T> {
-    /// Creates settings of causal attention without a rotary embedding. The queries are on the axis
-    /// `queries` and have the positions `at`.
+    /// Causal, without a rotary embedding.
     pub fn causal(at: Position, queries: Axis) -> Self {
         let layout = RopeLayout::HalfSplit;
         Self {
@@ -83,8 +73,7 @@ impl<T: Float> Attend<T> {
         }
     }
 
-    /// Creates settings of attention in which each query on the axis `queries` sees the keys that
-    /// `mask` allows, at any position. The attention has no rotary embedding.
+    /// Keys that `mask` allows at any position, without a rotary embedding.
     #[track_caller]
     pub fn bidirectional(queries: Axis, mask: Mask<T>) -> Self {
         let zero = Literal::splat(TensorType::new(ElementType::I32, []), 0.0);
@@ -92,9 +81,8 @@ impl<T: Float> Attend<T> {
         Self { mask, ..Self::causal(Position { start: zero, count: zero }, queries) }
     }
 
-    /// Creates settings of causal attention with a rotary embedding. The axis `queries` has `length` queries
-    /// with the positions `at`. The rotary tables cover `context` positions. If longer sequences have [other
-    /// frequencies](RopeFrequencies::beyond), the entry point gets the argument of [`Position::extended`].
+    /// Causal, for `length` queries at `at`, with tables of `context` positions. [Other
+    /// frequencies](RopeFrequencies::beyond) need [`Position::extended`].
     #[track_caller]
     pub fn rotary(
         at: Position,
@@ -106,16 +94,14 @@ impl<T: Float> Attend<T> {
         Self::rotating(at, queries, length, rope, context, |original| at.extended(original))
     }
 
-    /// Creates the same settings as [`rotary`](Self::rotary) for a function that reads a whole text
-    /// in one call. The number of tokens in the call then selects the frequencies.
+    /// Like [`rotary`](Self::rotary), for a whole text in one call, whose length selects the frequencies.
     #[track_caller]
     pub fn rotary_of_whole(at: Position, queries: Axis, length: usize, rope: &RopeFrequencies) -> Self {
         let is_extended = |original: usize| at.count.filled(original as f64).less(at.count);
         Self::rotating(at, queries, length, rope, length, is_extended)
     }
 
-    /// Creates settings with a rotary embedding. `is_extended` returns whether each sequence has
-    /// more tokens than a number.
+    /// `is_extended`: whether each sequence has more tokens than a number.
     #[track_caller]
     fn rotating(
         at: Position,
@@ -136,15 +122,13 @@ impl<T: Float> Attend<T> {
         Self { cos: Some(cos), sin: Some(sin), ..Self::causal(at, queries) }
     }
 
-    /// Adds the conditions of `mask` to these settings. A query then sees a key only if the
-    /// previous mask and `mask` allow the key.
+    /// Also requires the conditions of `mask`.
     pub fn within(mut self, mask: Mask<T>) -> Self {
         self.mask &= mask;
         self
     }
 
-    /// Restricts each query to its own position and the previous `width` − 1 positions. If `width`
-    /// is `None`, the method does not change the mask.
+    /// Each query sees its own position and `width` − 1 before it.
     pub fn windowed(self, width: Option<usize>) -> Self {
         match width {
             Some(width) => self.within(Mask::window(width)),
@@ -152,8 +136,7 @@ impl<T: Float> Attend<T> {
         }
     }
 
-    /// Selects the rotary layout that rotates the features 2i and 2i + 1 together. The default layout rotates
-    /// the features i and i + R/2 together, where R is the number of rotated features.
+    /// Rotates features 2i and 2i + 1, and not i and i + R/2 of R rotated ones.
     pub fn interleaved(self) -> Self {
         Self { layout: RopeLayout::Interleaved, ..self }
     }
@@ -168,21 +151,18 @@ impl<T: Float> Attend<T> {
         Self { temperature: Some(factors), ..self }
     }
 
-    /// Adds a score for each query head. The softmax treats the additional score like the score of
-    /// a key whose value vector is 0. `sinks` has the axes of the query heads, in the order of
-    /// [`attend`]: first the key heads, then the query heads of each group.
+    /// Adds a score per query head, as of a key whose value is 0. Axes as in [`attend`]: key heads, then
+    /// query heads of a group.
     pub fn with_sinks(self, sinks: Tensor<T>) -> Self {
         Self { sinks: Some(sinks), ..self }
     }
 
-    /// Replaces each score by `softcap · tanh(score / softcap)`, which is at most `softcap`. With
-    /// `None`, the attention scores have no bound.
+    /// Scores become `softcap · tanh(score / softcap)`.
     pub fn capped(self, softcap: Option<f64>) -> Self {
         Self { softcap, ..self }
     }
 
-    /// Applies the rotary position embedding to `x`. The axis `queries` of `x` contains the
-    /// positions, and the last axis contains the features.
+    /// The last axis has the features.
     #[track_caller]
     pub fn rope(&self, x: Tensor<T>) -> Tensor<T> {
         let place = Location::caller();
@@ -197,8 +177,7 @@ impl<T: Float> Attend<T> {
     }
 }
 
-/// Selects the cosines and sines of the queries' positions from tables. A table needs no rows for
-/// positions that only longer sequences have.
+/// Tables need no rows for positions of longer sequences.
 #[track_caller]
 fn pick<T: Float>(
     at: Position,
@@ -301,8 +280,7 @@ pub fn attend<T: Float>(q: Tensor<T>, k: Tensor<T>, v: Tensor<T>, at: &Attend<T>
     })
 }
 
-/// Reorders the axes of the sinks to the order of the query head axes `heads`. The sinks have all
-/// axes in `heads`, or only the last axes in `heads`.
+/// The sinks have all axes of `heads`, or the last ones.
 fn of_heads(t: &mut Tracer, raw: Raw, heads: &[Axis], place: Place) -> Raw {
     let Some(ty) = t.named_type(raw, place) else { return Raw::POISON };
     let own = heads.iter().copied().filter(|axis| ty.position(*axis).is_some());
@@ -313,8 +291,7 @@ fn of_heads(t: &mut Tracer, raw: Raw, heads: &[Axis], place: Place) -> Raw {
     }
 }
 
-/// Reorders the axes of a tensor as in `order`, and inserts the missing axes into the tensor. A missing axis
-/// gets the extent 1, so the tensor broadcasts along this axis. Every axis of the tensor must be in `order`.
+/// Missing axes get the extent 1, so that they broadcast.
 fn placed(t: &mut Tracer, raw: Raw, order: &[Axis], place: Place) -> Raw {
     let Some(ty) = t.named_type(raw, place) else { return Raw::POISON };
     if let Some(d) = ty.dims.iter().find(|d| !order.contains(&d.axis)) {

@@ -31,8 +31,7 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Selects slices along the first axis by `indices`. In the result, the axes of `indices`
-    /// replace the first axis of this tensor.
+    /// `indices`' axes replace the first one.
     #[track_caller]
     pub fn rows(self, indices: Tensor<I32>) -> Self {
         let place = Location::caller();
@@ -43,8 +42,7 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Selects one element along an axis, and removes the axis. The compiled program computes `index` at run
-    /// time. If `index` shares an axis such as B with this tensor, each element along B has its own index.
+    /// Removes the axis. `index` is computed at run time; a shared axis such as B has its own index each.
     #[track_caller]
     pub fn at(self, axis: Axis, index: Tensor<I32>) -> Self {
         let place = Location::caller();
@@ -60,9 +58,8 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// Selects elements along `axis` by `indices`. The compiled program clamps an index that is out
-    /// of range. If `indices` shares another axis such as B with this tensor, each element along B
-    /// has its own indices. In the result, the remaining axes of `indices` replace `axis`.
+    /// Clamps indices; a shared axis such as B has its own ones each. The other axes of `indices` replace
+    /// `axis`.
     #[track_caller]
     pub fn take(self, axis: Axis, indices: Tensor<I32>) -> Self {
         let place = Location::caller();
@@ -98,16 +95,14 @@ impl<T: Element> Tensor<T> {
         picked.permute(&axes(&place_of_axis.collect::<Vec<_>>()))
     }
 
-    /// Repeats this tensor along each axis in `dims` that this tensor lacks. The result has exactly
-    /// the axes `dims`.
+    /// To exactly the axes `dims`.
     #[track_caller]
     pub(crate) fn over(self, dims: &[Dim]) -> Self {
         let place = Location::caller();
         self.apply(place, |t, raw, ty| broadcast(t, raw, &ty, dims, place))
     }
 
-    /// Applies `join` to every pair of elements from this tensor and `other`. The result has the
-    /// axes of `other`, then the axes of this tensor.
+    /// All pairs, with the axes of `other` first.
     #[track_caller]
     pub(super) fn outer<U: Element>(
         self,

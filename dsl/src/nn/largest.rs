@@ -8,9 +8,7 @@ use crate::element::{Bool, Element, Float, I32};
 use crate::tensor::{Raw, axes, extents};
 use crate::{Axis, Tensor, TraceErrorKind};
 
-/// Returns the index of the largest element along an axis, and removes this axis. As in
-/// `torch.argmax`, a NaN is the largest element. If several elements are equal to the largest, the
-/// function returns the lowest index.
+/// Removes the axis. As in `torch.argmax`, NaN is largest; of equal elements, the lowest index.
 #[track_caller]
 pub fn argmax<T: Float>(x: Tensor<T>, axis: Axis) -> Tensor<I32> {
     let place = Location::caller();
@@ -50,16 +48,15 @@ pub fn topk<T: Float>(x: Tensor<T>, axis: Axis, k: usize) -> (Tensor<T>, Tensor<
     (values.permute(&axes(&dims)), indices.permute(&axes(&dims)))
 }
 
-/// The largest number of pairs of elements that [`topk`] compares: those of one token and 1024 experts. A
-/// prefill call can have many more pairs, and its time depends little on the number of compiled functions.
+/// One token and 1024 experts. Prefill has more pairs, but its time depends little on the number of
+/// functions.
 const MOST_PAIRS: usize = 1 << 20;
 
 /// The axes of [`ranked`] for the other element of a pair, and for the `k` largest elements.
 const OTHER: Axis = Axis("TopkOther");
 const RANK: Axis = Axis("TopkRank");
 
-/// Computes [`topk`] from the rank of each element, which is the number of elements that come before
-/// the element.
+/// By the number of elements that come before each.
 #[track_caller]
 fn ranked<T: Float>(x: Tensor<T>, axis: Axis, k: usize) -> (Tensor<T>, Tensor<I32>) {
     let extent = x.extent(axis);
@@ -77,8 +74,7 @@ fn ranked<T: Float>(x: Tensor<T>, axis: Axis, k: usize) -> (Tensor<T>, Tensor<I3
     (values.rename(RANK, axis), indices.rename(RANK, axis))
 }
 
-/// Returns the first element and the second element of each pair of elements along an axis. The axis
-/// of the second elements is [`OTHER`].
+/// The second elements are on the axis [`OTHER`].
 #[track_caller]
 fn of_pairs<T: Element>(x: Tensor<T>, axis: Axis) -> (Tensor<T>, Tensor<T>) {
     let other = x.rename(axis, OTHER);
@@ -86,7 +82,6 @@ fn of_pairs<T: Element>(x: Tensor<T>, axis: Axis) -> (Tensor<T>, Tensor<T>) {
     (one, other.broadcast(one))
 }
 
-/// Computes [`topk`] with a search for each of the `k` elements.
 #[track_caller]
 fn searched<T: Float>(x: Tensor<T>, axis: Axis, k: usize) -> (Tensor<T>, Tensor<I32>) {
     let extent = x.extent(axis);

@@ -11,8 +11,7 @@ use crate::{Axis, Tensor};
 /// The axis of the slots in a ring buffer of keys and values; see [`trace::RingState`].
 pub const RING: Axis = Axis(trace::RingState::AXIS);
 
-/// The keys that a query may see. A mask is a list of conditions, and a query sees a key only if
-/// all conditions are true. The operator `&` combines two masks.
+/// Conditions that must all be true for a query to see a key. `&` combines masks.
 #[derive(Clone, Debug)]
 pub struct Mask<T: Float> {
     pub(super) terms: Vec<MaskTerm>,
@@ -37,27 +36,22 @@ impl<T: Float> Mask<T> {
         Self::term(MaskTerm::Causal)
     }
 
-    /// Creates a mask that hides all keys `width` or more positions before the query. Combine this mask with
-    /// [`Mask::causal`].
+    /// Hides keys `width` or more before the query. Combine it with [`Mask::causal`].
     pub fn window(width: usize) -> Self {
         Self::term(MaskTerm::Window(width))
     }
 
-    /// Splits the positions into chunks of `length` positions, and hides all keys outside the
-    /// query's chunk (as in Llama 4).
+    /// Hides keys outside the query's chunk of `length` positions (as in Llama 4).
     pub fn chunk(length: usize) -> Self {
         Self::term(MaskTerm::Chunk(length))
     }
 
-    /// Creates a mask that hides the first `lengths` keys. `lengths` has the shape `[]`, or `[B]`
-    /// with a number for each sequence.
+    /// Hides the first `lengths` keys, `[]` or `[B]`.
     pub fn padding(lengths: Tensor<I32>) -> Self {
         Self { lengths: vec![lengths], ..Self::term(MaskTerm::Padding) }
     }
 
-    /// Creates a mask that hides all keys after the first `counts` of `length` keys, such as the
-    /// padding behind a text. `counts` has the shape `[]`, or `[B]` with a number for each sequence.
-    /// Each number must be at least 1.
+    /// Hides keys after the first `counts` of `length`, such as padding; `[]` or `[B]`, at least 1.
     #[track_caller]
     pub fn counted(keys: Axis, length: usize, counts: Tensor<I32>) -> Self {
         let key = Tensor::<I32>::iota(keys, length);
@@ -65,14 +59,12 @@ impl<T: Float> Mask<T> {
         Self::additive(real.select(0.0, Sdpa::HIDDEN))
     }
 
-    /// Creates a causal mask in which the first `lengths` positions also see each other. `lengths`
-    /// has the shape `[]`, or `[B]` with a number for each sequence.
+    /// Causal, but the first `lengths` positions, `[]` or `[B]`, see each other.
     pub fn prefix(lengths: Tensor<I32>) -> Self {
         Self { lengths: vec![lengths], ..Self::term(MaskTerm::Prefix) }
     }
 
-    /// Adds `scores` to the attention scores. `scores` can have any of the attention scores' axes:
-    /// batch, heads, queries and keys.
+    /// Added to scores, with any of their axes: batch, heads, queries, keys.
     pub fn additive(scores: Tensor<T>) -> Self {
         Self { added: vec![scores], ..Self::term(MaskTerm::Additive) }
     }

@@ -29,9 +29,8 @@ pub(crate) use state::StateTensor;
 pub use state::states::{self, *};
 pub use state::{Cache, HasAxes, LayerState, MatrixTokens, State, StateArguments, Windowed};
 
-/// Multiplies two tensors and sums over the axis `contracted`. Except for `contracted`, all axes that the two
-/// tensors share are batch axes. The result has the batch axes, then the axes that only `a` has, then the
-/// axes that only `b` has. For f16 and bf16, the function sums the products in f32 and rounds the sum once.
+/// Other shared axes are batch axes: they come first, then those of `a`, then of `b`. For f16 and bf16, sums
+/// are f32, rounded once.
 #[track_caller]
 pub fn dot<T: Float>(a: Tensor<T>, b: Tensor<T>, contracted: Axis) -> Tensor<T> {
     let place = Location::caller();

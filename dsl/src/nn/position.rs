@@ -23,21 +23,18 @@ pub struct Position {
 trace_arg!(Position { start, count });
 
 impl Position {
-    /// Whether each sequence has its own position.
     #[track_caller]
     pub(super) fn is_by_row(self) -> bool {
         !self.start.dims(Location::caller()).is_empty()
     }
 
-    /// The positions of `length` tokens on the axis `tokens`: `[S]`, or `[B, S]` if sequences have different
-    /// positions.
+    /// `[S]`, or `[B, S]` if sequences have different positions.
     #[track_caller]
     pub fn positions(self, tokens: Axis, length: usize) -> Tensor<I32> {
         Tensor::iota(tokens, length).outer(self.start, |token, start| token + start)
     }
 
-    /// Whether each of `length` tokens on the axis `tokens` is real: `[S]`, or `[B, S]` if sequences have
-    /// different positions. Code that writes a state without `append` must skip padding tokens.
+    /// `[S]`, or `[B, S]` if positions differ. State that is written without `append` must skip padding.
     #[track_caller]
     pub fn real(self, tokens: Axis, length: usize) -> Tensor<Bool> {
         Tensor::iota(tokens, length).outer(self.count, |token, count| token.less(count))

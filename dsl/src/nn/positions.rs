@@ -4,8 +4,7 @@ use std::panic::Location;
 
 use crate::{Dim, TraceErrorKind, tracer};
 
-/// Fails the trace if a table of position embeddings has fewer than `context` rows. An unchecked
-/// lookup beyond the table would silently return the last row of the table.
+/// An unchecked lookup beyond the table would silently return its last row.
 #[track_caller]
 pub fn positions_within(rows: Dim, context: usize) {
     let place = Location::caller();

@@ -33,8 +33,7 @@ impl<T: Float> Kv<T> {
         (self.k.append(k, at), self.v.append(v, at))
     }
 
-    /// Returns the keys and values of all slots. Call this method in a layer that attends to the
-    /// keys and values of another layer.
+    /// For a layer that attends to another one's.
     #[track_caller]
     pub fn read(&self) -> (Tensor<T>, Tensor<T>) {
         (self.k.read(), self.v.read())
