@@ -7,6 +7,7 @@ use syn::{Attribute, Ident, Type, Visibility};
 
 use super::ast::*;
 use super::leaf::{Argument as Takes, ELEMENTS, SettingKind, leaf_kind};
+use super::passing::Passing;
 use super::paths;
 
 pub fn generate(model: &Model) -> TokenStream {
@@ -51,22 +52,7 @@ impl Generator<'_> {
                 (&field.attrs, default_docs(&field.attrs, || format!("The field `{}`.", field.name)));
             quote!(#(#attrs)* #docs)
         });
-        let axes = block.fields.iter().filter_map(|field| {
-            let (dsl, name) = (&self.dsl, &field.name);
-            match field.ty {
-                FieldType::Leaf(_) => None,
-                FieldType::Here(_) | FieldType::Elsewhere(_) => {
-                    Some(quote!(axes.extend(#dsl::Block::declared_axes(&self.#name));))
-                }
-                // A `for` loop is less code for rustc than an iterator chain, which rustc compiles for
-                // each type of element.
-                FieldType::Array(..) => Some(quote! {
-                    for element in &self.#name {
-                        axes.extend(#dsl::Block::declared_axes(element));
-                    }
-                }),
-            }
-        });
+        let axes = block.fields.iter().filter_map(|field| self.declared_axes(field));
         let built = block.fields.iter().map(|field| self.build(block, field));
         let calls = block.fields.iter().map(|field| self.call(field));
         let functions = block.functions.iter().map(|function| self.function(block, function));
@@ -130,6 +116,23 @@ impl Generator<'_> {
             }
 
             #role
+        }
+    }
+
+    fn declared_axes(&self, field: &Field) -> Option<TokenStream> {
+        let (dsl, name) = (&self.dsl, &field.name);
+        match field.ty {
+            FieldType::Leaf(_) => None,
+            FieldType::Here(_) | FieldType::Elsewhere(_) => {
+                Some(quote!(axes.extend(#dsl::Block::declared_axes(&self.#name));))
+            }
+            // A `for` loop is less code for rustc than an iterator chain, which rustc compiles for
+            // each type of element.
+            FieldType::Array(..) => Some(quote! {
+                for element in &self.#name {
+                    axes.extend(#dsl::Block::declared_axes(element));
+                }
+            }),
         }
     }
 
@@ -414,32 +417,7 @@ impl Generator<'_> {
         body.set_span(function.body.span());
 
         let names: Vec<&Ident> = function.arguments.iter().map(|argument| &argument.name).collect();
-        let (mut passed, mut bound, mut lent, mut states, mut kept) =
-            (vec![], vec![], vec![], vec![], vec![]);
-        for argument in &function.arguments {
-            let name = &argument.name;
-            match &argument.ty {
-                SignatureType::Rust(Type::Reference(reference)) => {
-                    let owned = &reference.elem;
-                    passed
-                        .push(quote_spanned!(owned.span()=> <#owned as ::core::clone::Clone>::clone(#name)));
-                    if reference.mutability.is_some() {
-                        bound.push(quote!(mut #name));
-                        lent.push(quote!(&mut #name));
-                        states.push(name);
-                        kept.push(format_ident!("__{}", name));
-                    } else {
-                        bound.push(quote!(#name));
-                        lent.push(quote!(&#name));
-                    }
-                }
-                _ => {
-                    passed.push(quote!(#name));
-                    bound.push(quote!(#name));
-                    lent.push(quote!(#name));
-                }
-            }
-        }
+        let Passing { passed, bound, lent, states, kept } = Passing::of(function);
         let signature = Ident::new("__signature", Span::call_site());
         let checks = function.arguments.iter().zip(&names).filter_map(|(argument, name)| {
             let checked = self.checked(&signature, &argument.ty, Some(&name.to_string()), quote!(#name));

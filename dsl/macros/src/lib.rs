@@ -18,6 +18,7 @@ mod keys;
 mod leaf;
 mod length;
 mod parse;
+mod passing;
 mod paths;
 mod skeleton;
 

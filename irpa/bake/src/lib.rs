@@ -236,17 +236,7 @@ pub fn check(
     }
     for tensor in unread {
         let key = &tensor.name;
-        let matches = |rule: &&Ignorable| match rule {
-            Ignorable::Suffix(suffix) => key.ends_with(suffix),
-            Ignorable::Prefix(prefix) => key.starts_with(prefix),
-            Ignorable::LayersFrom { prefix, from } => {
-                let number =
-                    key.strip_prefix(prefix).and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
-                number.is_some_and(|number| number >= *from)
-            }
-            Ignorable::Unread(twin) | Ignorable::EqualTo { key: twin, .. } => key == twin,
-        };
-        match ignorable.iter().find(matches) {
+        match ignorable.iter().find(|rule| may_be_ignored(rule, key)) {
             // The checkpoint was made from another checkpoint, and a shard still contains this old tensor.
             None if tensor.unlisted => baked.ignored.push(key.clone()),
             None => {
@@ -261,6 +251,19 @@ pub fn check(
     match problems.is_empty() {
         true => Ok(Checked(baked)),
         false => Err(BakeError::Mismatch { path: checkpoint.path().to_owned(), problems }),
+    }
+}
+
+fn may_be_ignored(rule: &Ignorable, key: &str) -> bool {
+    match rule {
+        Ignorable::Suffix(suffix) => key.ends_with(suffix),
+        Ignorable::Prefix(prefix) => key.starts_with(prefix),
+        Ignorable::LayersFrom { prefix, from } => {
+            let number =
+                key.strip_prefix(prefix).and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
+            number.is_some_and(|number| number >= *from)
+        }
+        Ignorable::Unread(twin) | Ignorable::EqualTo { key: twin, .. } => key == twin,
     }
 }
 

@@ -117,17 +117,10 @@ fn visible(
         Ok(())
     };
     if terms.iter().any(|(term, _)| *term == MaskTerm::Ring) {
-        // The position in a slot is last − (last − slot) mod keys. A multiple of keys makes the
-        // dividend positive.
         let first = b.op(Iota { ty: index.clone(), axis }, &[])?;
         let first = b.binary(BinaryKind::Subtract, query, first)?;
         let last = b.with_scalar(BinaryKind::Add, first, queries as f64 - 1.0)?;
-        let back = b.binary(BinaryKind::Subtract, last, key)?;
-        let back = b.with_scalar(BinaryKind::Add, back, keys as f64)?;
-        let turns = b.with_scalar(BinaryKind::Divide, back, keys as f64)?;
-        let turns = b.with_scalar(BinaryKind::Multiply, turns, keys as f64)?;
-        let back = b.binary(BinaryKind::Subtract, back, turns)?;
-        key = b.binary(BinaryKind::Subtract, last, back)?;
+        key = in_ring(b, key, last, keys as f64)?;
         let zero = b.splat(key, 0.0)?;
         let written = compare(b, zero, Direction::Le, key)?;
         require(b, written)?;
@@ -166,4 +159,15 @@ fn visible(
         require(b, holds)?;
     }
     Ok(visible)
+}
+
+/// The position in each slot, which is last − (last − slot) mod keys. A multiple of keys makes the dividend
+/// positive.
+fn in_ring(b: &mut Builder<'_>, slot: NodeId, last: NodeId, keys: f64) -> Result<NodeId, InferError> {
+    let back = b.binary(BinaryKind::Subtract, last, slot)?;
+    let back = b.with_scalar(BinaryKind::Add, back, keys)?;
+    let turns = b.with_scalar(BinaryKind::Divide, back, keys)?;
+    let turns = b.with_scalar(BinaryKind::Multiply, turns, keys)?;
+    let back = b.binary(BinaryKind::Subtract, back, turns)?;
+    b.binary(BinaryKind::Subtract, last, back)
 }

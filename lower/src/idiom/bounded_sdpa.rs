@@ -165,6 +165,19 @@ impl Attention<'_> {
         (s.statement(region), part)
     }
 
+    fn shape_of(&self, s: &mut dyn Statements, scores: &TensorType, shape_ty: &str) -> String {
+        let rank = scores.rank();
+        let extents: Vec<String> = (0..rank)
+            .map(|axis| match self.used {
+                Some(used) if axis == rank - 1 => {
+                    s.statement(format!("arith.index_cast {used} : index to i32"))
+                }
+                _ => s.statement(format!("arith.constant {} : i32", scores.shape[axis])),
+            })
+            .collect();
+        s.statement(format!("tensor.from_elements {} : {shape_ty}", extents.join(", ")))
+    }
+
     /// Emits the same statements as the converter of `sdpa`, but for another number of keys.
     /// Returns the right-hand side of the last statement.
     fn spell(&self, s: &mut dyn Statements) -> String {
@@ -177,15 +190,7 @@ impl Attention<'_> {
         let shape_ty = format!("tensor<{rank}xi32>");
         let ((k, k_ty), (v, v_ty)) = (self.part(s, "keys", k), self.part(s, "values", v));
 
-        let extents: Vec<String> = (0..rank)
-            .map(|axis| match self.used {
-                Some(used) if axis == rank - 1 => {
-                    s.statement(format!("arith.index_cast {used} : index to i32"))
-                }
-                _ => s.statement(format!("arith.constant {} : i32", scores.shape[axis])),
-            })
-            .collect();
-        let shape = s.statement(format!("tensor.from_elements {} : {shape_ty}", extents.join(", ")));
+        let shape = self.shape_of(s, &scores, &shape_ty);
         let repeat = |s: &mut dyn Statements, x: &str, from: &str, to: &str, axes: &[usize]| {
             repeat(s, x, (&shape, &shape_ty), (from, to), axes)
         };

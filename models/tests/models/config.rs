@@ -264,6 +264,10 @@ fn m19_a_key_that_cannot_be_used_is_named() {
         `config.json`: 1 problem(s)
           `dtype` is "float8_e4m3fn", expected float32, float16 or bfloat16"#]],
     );
+}
+
+#[test]
+fn m19_a_rotary_embedding_that_cannot_be_used_is_named() {
     check(
         json!({"rope_scaling": {"type": "linear"}}),
         expect![[r#"

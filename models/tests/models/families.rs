@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use dsl::EntryPoint;
-use expect_test::{Expect, expect, expect_file};
+use expect_test::{Expect, expect};
 use irpa::{Checkpoint, Gguf};
 use lower::{Implementations, Weights, expand, lower};
 use ops::{ElementType, WeightFormat};
@@ -18,7 +18,7 @@ use targets::Target;
 use trace::Quantization;
 use tracewright_models::presets::Preset;
 use tracewright_models::{
-    Architecture as _, FAMILIES, ModelConfig, OtherSizes, RopeScaling, architectures, check_sizes,
+    Architecture as _, ModelConfig, OtherSizes, RopeScaling, architectures, check_sizes,
 };
 
 /// The pattern, the shape and the number of equal parameters, as in `parameters.txt`.
@@ -408,50 +408,6 @@ fn phi_3_has_longrope() {
     assert_eq!(read(old("su")), rope);
     let partial = read(json!({"partial_rotary_factor": 0.5}));
     assert_eq!((partial.partial_rotary_factor, partial.frequencies(8, 1).inv_freq.len()), (0.5, 2));
-}
-
-/// The reference documentation has a row for each family. Families with the same description share
-/// a row. `UPDATE_EXPECT=1` writes the table.
-#[test]
-fn the_reference_lists_the_families() {
-    let mut table = "| `architectures` in `config.json` | network |\n|---|---|\n".to_owned();
-    let mut rows: Vec<(&str, Vec<String>)> = Vec::new();
-    for family in FAMILIES {
-        let names = family.architectures.iter().map(|name| format!("`{name}`"));
-        assert!(!family.about.is_empty(), "{:?}", family.architectures);
-        match rows.iter_mut().find(|(about, _)| *about == family.about) {
-            Some((_, row)) => row.extend(names),
-            None => rows.push((family.about, names.collect())),
-        }
-    }
-    for (about, names) in rows {
-        table += &format!("| {} | {about} |\n", names.join(", "));
-    }
-    let file = "docs/reference/architectures.md";
-    expect_file!["../../../docs/reference/architectures.md"].assert_eq(&with_architectures(file, &table));
-}
-
-/// The README contains only the names of the architectures.
-#[test]
-fn the_readme_lists_the_architectures() {
-    const COLUMNS: usize = 4;
-    let mut names: Vec<String> =
-        tracewright_models::architectures().iter().map(|name| format!("`{name}`")).collect();
-    names.sort();
-    let mut table = format!("|{}\n|{}\n", " |".repeat(COLUMNS), "---|".repeat(COLUMNS));
-    for row in names.chunks(COLUMNS) {
-        table += &format!("| {} |\n", row.join(" | "));
-    }
-    expect_file!["../../../README.md"].assert_eq(&with_architectures("README.md", &table));
-}
-
-/// Replaces the text between the anchors `architectures` of a document.
-fn with_architectures(document: &str, table: &str) -> String {
-    let (begin, end) = ("<!-- ANCHOR: architectures -->\n", "<!-- ANCHOR_END: architectures -->");
-    let text = std::fs::read_to_string(fixture("").join("../..").join(document)).unwrap();
-    let (before, rest) = text.split_once(begin).unwrap();
-    let (_, after) = rest.split_once(end).unwrap();
-    format!("{before}{begin}{table}{end}{after}")
 }
 
 fn check(architecture: &str, said: Value, expected: Expect) {

@@ -3,6 +3,7 @@
 mod base;
 mod config;
 mod declared;
+mod documents;
 mod embedding_gemma;
 mod families;
 mod gemma3;

@@ -29,6 +29,7 @@ mod macros {
     mod leaf;
     mod length;
     mod parse;
+    mod passing;
     mod paths;
     mod skeleton;
 }

@@ -186,14 +186,7 @@ impl Calibration<'_> {
         let inputs = matmul_inputs(&function);
         let (own, theirs) = (prefix(entry.function(), call), prefix(entry.function(), first));
         for (place, (input, _)) in inputs.iter().enumerate() {
-            let sums = sums_of_products(&mut function, *input).map_err(|source| {
-                let provenance = function.node(*input).provenance.clone();
-                let (name, node) = (function.name.clone(), input.index());
-                let error =
-                    lower::LowerError::Infer { function: name, node, provenance, source: source.into() };
-                BisectError::from(error)
-            })?;
-            outputs.push((format!("sums{place}"), sums));
+            outputs.push((format!("sums{place}"), sums_in(&mut function, *input)?));
         }
         let name = function.name.clone();
         let part = with_outputs(&region, function, outputs);
@@ -389,6 +382,14 @@ fn matmul_inputs(function: &Function) -> Vec<(NodeId, Vec<String>)> {
         }
     }
     inputs.into_iter().collect()
+}
+
+fn sums_in(function: &mut Function, input: NodeId) -> Result<NodeId, BisectError> {
+    sums_of_products(function, input).map_err(|source| {
+        let provenance = function.node(input).provenance.clone();
+        let (name, node) = (function.name.clone(), input.index());
+        lower::LowerError::Infer { function: name, node, provenance, source: source.into() }.into()
+    })
 }
 
 /// Adds nodes that compute XᵀX for the activation X. The last axis of the activation contains the features.

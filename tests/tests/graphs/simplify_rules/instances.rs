@@ -299,6 +299,12 @@ impl Make<'_, '_> {
                 self.op(Reduce { kind, axes }, &[x])
             }
 
+            _ => self.moved(rule),
+        }
+    }
+
+    fn moved(&mut self, rule: &str) -> Option<NodeId> {
+        match rule {
             "reshape same" => {
                 let x = self.any(0);
                 let shape = self.ty(x).shape;
@@ -354,6 +360,12 @@ impl Make<'_, '_> {
                 let axes = (0..shape.len()).collect();
                 self.op(BroadcastInDim { shape, axes }, &[x])
             }
+            _ => self.repeated_or_joined(rule),
+        }
+    }
+
+    fn repeated_or_joined(&mut self, rule: &str) -> Option<NodeId> {
+        match rule {
             "broadcast broadcast" => self.chain(0, &["broadcast_in_dim", "broadcast_in_dim"]),
             "broadcast units" => {
                 let element = arbitrary::element(self.dice);
@@ -412,6 +424,12 @@ impl Make<'_, '_> {
                 }
                 self.op(Concatenate { axis }, &pieces)
             }
+            _ => self.gathered(rule),
+        }
+    }
+
+    fn gathered(&mut self, rule: &str) -> Option<NodeId> {
+        match rule {
             "gather iota" => {
                 let table = self.any(1);
                 let rows = self.ty(table).shape[0];
@@ -444,6 +462,12 @@ impl Make<'_, '_> {
                 }
                 self.op(Iota { ty, axis }, &[])
             }
+            _ => self.sliced(rule),
+        }
+    }
+
+    fn sliced(&mut self, rule: &str) -> Option<NodeId> {
+        match rule {
             "dynamic_slice all" => {
                 let x = self.any(1);
                 let ty = self.ty(x);
@@ -511,6 +535,12 @@ impl Make<'_, '_> {
                 }
                 self.op(op, &operands)
             }
+            _ => self.multiplied(rule),
+        }
+    }
+
+    fn multiplied(&mut self, rule: &str) -> Option<NodeId> {
+        match rule {
             "reduce permute" => self.chain(1, &["permute", "reduce"]),
 
             "linears of one input" => {

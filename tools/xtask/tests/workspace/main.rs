@@ -6,6 +6,7 @@ mod nouns;
 mod packages;
 mod prose;
 mod rooms;
+mod sizes;
 
 use std::path::{Path, PathBuf};
 

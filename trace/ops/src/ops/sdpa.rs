@@ -114,6 +114,19 @@ impl Sdpa {
         self.scale.map_or_else(|| 1.0 / libm::sqrt(features as f64), |s| s.0)
     }
 
+    /// The ring must have slots for a window and the other queries.
+    fn check_ring(&self, queries: usize, slots: usize) -> Result<(), InferError> {
+        let needed = self.mask.iter().filter_map(|term| match term {
+            MaskTerm::Window(width) => Some(width + queries.max(1) - 1),
+            _ => None,
+        });
+        let needed = needed.min();
+        attribute(Self::NAME, "mask", &self.mask, "a window beside the ring", needed.is_some())?;
+        let needed = needed.unwrap_or_default();
+        let rule = format!("at least {needed}, the window and the other queries");
+        attribute(Self::NAME, "slots of the ring", slots, &rule, slots >= needed)
+    }
+
     /// The score of a key that a query may not see.
     pub const HIDDEN: f64 = HIDDEN;
 
@@ -408,16 +421,7 @@ impl Operation for Sdpa {
                     agree(Self::NAME, rule, sinks, q, fits)?;
                 }
                 (MaskTerm::Ring, _) => {
-                    let shown = self.mask.iter().filter_map(|term| match term {
-                        MaskTerm::Window(width) => Some(width + q.shape[q.rank() - 2].max(1) - 1),
-                        _ => None,
-                    });
-                    let needed = shown.min();
-                    attribute(Self::NAME, "mask", &self.mask, "a window beside the ring", needed.is_some())?;
-                    let needed = needed.unwrap_or_default();
-                    let rule = format!("at least {needed}, the window and the other queries");
-                    let slots = k.shape[batch];
-                    attribute(Self::NAME, "slots of the ring", slots, &rule, slots >= needed)?;
+                    self.check_ring(q.shape[q.rank() - 2], k.shape[batch])?;
                 }
                 _ => {}
             }
@@ -490,12 +494,7 @@ impl Operation for Sdpa {
             .flat_map(|(row, scores)| {
                 let head = row / q.ty.shape[rank - 2].max(1);
                 let sink = sinks.map(|sinks| sinks.data[head % sinks.data.len()]);
-                let largest =
-                    scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, super::binary::larger);
-                let exponential = |score: f64| f32.round(libm::exp(f32.round(score - largest)));
-                let exponentials: Vec<f64> = scores.iter().copied().map(exponential).collect();
-                let sum = f32.round(exact_sum(exponentials.iter().copied().chain(sink.map(exponential))));
-                exponentials.into_iter().map(move |e| ty.element.round(f32.round(e / sum)))
+                softmax(scores, sink).into_iter().map(|weight| ty.element.round(weight))
             })
             .collect();
 
@@ -511,4 +510,14 @@ impl Operation for Sdpa {
             exact_sum(weights.iter().enumerate().map(|(key, w)| w * value_at(key)))
         })
     }
+}
+
+/// The weights of a query's keys, whose sum also contains a sink's.
+fn softmax(scores: &[f64], sink: Option<f64>) -> Vec<f64> {
+    let f32 = ElementType::F32;
+    let largest = scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, super::binary::larger);
+    let exponential = |score: f64| f32.round(libm::exp(f32.round(score - largest)));
+    let exponentials: Vec<f64> = scores.iter().copied().map(exponential).collect();
+    let sum = f32.round(exact_sum(exponentials.iter().copied().chain(sink.map(exponential))));
+    exponentials.into_iter().map(|e| f32.round(e / sum)).collect()
 }
