@@ -8,7 +8,6 @@ use crate::{BuildError, Dim};
 /// keys of the block's weights.
 #[derive(Clone, Debug)]
 pub struct Scope {
-    root: Rc<str>,
     path: Rc<str>,
     /// Whether this block is an element of a block array `[Block; L]`.
     pub(crate) element: bool,
@@ -18,23 +17,18 @@ impl Scope {
     /// The scope of a root block. All checkpoint keys of the model start with `prefix`, which is
     /// empty for most checkpoints.
     pub fn root(prefix: &str) -> Self {
-        Self { root: prefix.into(), path: prefix.into(), element: false }
+        Self { path: prefix.into(), element: false }
     }
 
     /// The scope of the field `field` of this block.
     pub fn child(&self, field: &str) -> Self {
-        Self { root: self.root.clone(), path: join(&self.path, field).into(), element: false }
+        Self { path: join(&self.path, field).into(), element: false }
     }
 
     /// Returns the scope of element `index` of the block array in the field `field`.
     pub fn element(&self, field: &str, index: usize) -> Self {
         let path = join(&join(&self.path, field), &index.to_string());
-        Self { root: self.root.clone(), path: path.into(), element: true }
-    }
-
-    /// The scope of a field path that starts at the root, for example `model.embed_tokens`.
-    pub fn from_root(&self, path: &str) -> Self {
-        Self { root: self.root.clone(), path: join(&self.root, path).into(), element: false }
+        Self { path: path.into(), element: true }
     }
 
     /// The index of this element in its block array, or `None` if this block is no element of an array.
