@@ -17,7 +17,6 @@ pub enum OverwritesModel {
     Folder(PathBuf),
 }
 
-/// The file extensions of checkpoint files.
 const READ: &[&str] = &["json", "safetensors", "jinja", "gguf"];
 
 /// Checks that an output at `out` does not replace a file of the model at `model`. If the model is

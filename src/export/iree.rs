@@ -89,8 +89,7 @@ pub enum ExportError {
     Load(#[from] LoadError),
 }
 
-/// Creates the manifest of an export. The manifest lacks the hash of the archive, because the
-/// archive is not written yet.
+/// Without the archive's hash, because the archive is not written yet.
 fn manifest_of(
     plan: &Plan,
     build: &Build<'_, '_>,
@@ -215,8 +214,7 @@ pub fn export(
     Ok(Exported { module: lowered.module, options, compiled, baked, wrote: start.elapsed() })
 }
 
-/// Creates the tokenizer files of an export from the metadata of a GGUF file. Returns a map from
-/// file names to texts, or `None` if the model is a folder.
+/// From the metadata of a GGUF file: names and texts. `None` for a folder.
 fn made_of(model: &ModelFiles) -> Result<Option<BTreeMap<&'static str, String>>, ExportError> {
     if !model.is_gguf() {
         return Ok(None);
@@ -230,9 +228,8 @@ fn made_of(model: &ModelFiles) -> Result<Option<BTreeMap<&'static str, String>>,
     Ok(Some(made))
 }
 
-/// Copies the configuration, the tokenizer and the chat template of a model into a folder, and the
-/// [files that its kind needs](ModelKind::files). If the model is a GGUF file, the function creates
-/// the tokenizer files from the metadata.
+/// Copies configuration, tokenizer and chat template, and the [files that its kind needs](ModelKind::files).
+/// From a GGUF file, tokenizer files are made from the metadata.
 ///
 /// # Errors
 /// Returns an error if a file of the model cannot be read, or a copy cannot be written.
@@ -249,9 +246,8 @@ pub fn put_model_files(files: &ModelFiles, kind: &ModelKind, out: &Path) -> Resu
     Ok(())
 }
 
-/// Opens an export folder. The function checks that the processor can run the module, that the
-/// module has the hash in the manifest, and that the archive contains the module's parameters. The
-/// function returns the archive for callers that need information about the weights.
+/// Checks the processor, the module's hash, and the archive's parameters. Returns the archive for information
+/// about weights.
 ///
 /// # Errors
 /// Returns an error about the first check that fails.
@@ -280,8 +276,7 @@ pub fn verify(folder: &Path, watch: Option<Watch<'_>>) -> Result<Verified, Expor
     Ok(archive(folder, &manifest)?.verify_content(watch).map_err(LoadError::from)?)
 }
 
-/// Opens the archive of an export, and compares the hash of the archive's table with the manifest.
-/// The function reads only the table of the archive, and no weights.
+/// Compares the hash of its table with the manifest, and reads no weights.
 fn archive(folder: &Path, manifest: &IreeManifest) -> Result<Archive, ExportError> {
     let path = folder.join(names::ARCHIVE);
     let archive = Archive::open(&path).map_err(LoadError::from)?;

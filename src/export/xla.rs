@@ -87,21 +87,19 @@ pub enum XlaError {
     },
 }
 
-/// Whether a folder is an export for XLA. The function reads only the kind of the export from the
-/// manifest, and checks nothing else.
+/// By the kind in the manifest, and nothing else.
 pub fn is_export(folder: &Path) -> bool {
     files::read_text(&folder.join(MANIFEST), limits::CONFIG).is_ok_and(|text| is_xla(&text))
 }
 
-/// Changes a plan so that XLA can compile the plan's network. In a program for XLA, matmuls read
-/// quantized weights as integers with scales, and never round activations. If XLA runs a network,
-/// Tracewright's kernels are available only [for CUDA](for_cuda).
+/// Quantized weights are integers with scales, activations are never rounded, and kernels exist only [for
+/// CUDA](for_cuda).
 pub fn planned(plan: Plan) -> Plan {
     Plan { target: Target::xla(), ..plan }
 }
 
-/// Changes a plan for XLA ([`planned`]) so that the network runs on one CUDA device. If the plan uses
-/// kernels, Tracewright's kernels for NVIDIA GPUs compute the calls that have few tokens and use bf16.
+/// For one CUDA device, where kernels compute calls of few tokens in bf16, if the plan uses kernels
+/// ([`planned`]).
 pub fn for_cuda(plan: Plan) -> Plan {
     Plan { target: Target { device: DeviceKind::Cuda, ..plan.target }, ..plan }
 }
@@ -114,10 +112,8 @@ pub fn check_model(model: &Path) -> Result<(), XlaError> {
     if Gguf::is_at(model) { Err(XlaError::Gguf(model.to_owned())) } else { Ok(()) }
 }
 
-/// Returns the rules that partition tensors over the axes of a mesh. The rules in `asked` take
-/// precedence over the sharding rules in the network's declaration. If tensor parallelism would
-/// leave weights of experts whole on each device along the mesh axis `model`, the returned rules
-/// divide the experts along this mesh axis.
+/// Rules for a mesh: `asked` before those that the network declares. Experts whose weights would stay whole
+/// on each device along `model` are divided among the devices.
 pub fn shard_rules(recorded: &Traced, mesh: &Mesh, asked: &[ShardRule]) -> Vec<ShardRule> {
     let known = lower::divisible_axes(&recorded.trace);
     let declared = recorded.shards.iter().map(|(axes, over)| {
@@ -157,15 +153,14 @@ pub fn shard_rules(recorded: &Traced, mesh: &Mesh, asked: &[ShardRule]) -> Vec<S
 pub struct RecordedPlan {
     /// The recorded entry points.
     pub traced: Traced,
-    /// The mesh with the [rules](shard_rules) of the options and of the network's declaration, or
-    /// `None` for one device.
+    /// With the [rules](shard_rules) of options and network; `None` for one device.
     pub mesh: Option<MeshRules>,
     /// The partitioning of tensors over the mesh, or `None` for one device.
     pub shards: Option<Shards>,
 }
 
-/// Records entry points of a plan for XLA ([`planned`]). If the [rules](shard_rules) divide experts
-/// among the devices of a mesh, each device computes all of its own experts in every entry point.
+/// For a plan of XLA ([`planned`]). If the [rules](shard_rules) divide experts, each device computes all
+/// of its own in every entry point.
 ///
 /// # Errors
 /// Returns an error if the entry points cannot be recorded, or if the rules cannot partition the trace.
@@ -223,9 +218,8 @@ pub fn partition(plan: &Plan, mesh: Option<&MeshRules>) -> Result<DevicePartitio
 }
 
 impl XlaProgram {
-    /// Lowers a recorded trace for XLA. If `shards` is given, the program is partitioned over the
-    /// devices of a mesh ([`record`]). `expanded` is the recorded trace, expanded to primitive
-    /// operations for the target of [`planned`]. The function reads no weights.
+    /// `expanded` is for the target of [`planned`]; `shards` partitions it over a mesh ([`record`]). Reads no
+    /// weights.
     ///
     /// # Errors
     /// Returns an error if the trace cannot be lowered.
@@ -289,8 +283,7 @@ impl XlaProgram {
     }
 }
 
-/// Returns, for each axis of a tensor, the mesh axes that partition this axis. If no mesh axis
-/// partitions a tensor axis, the list for the tensor axis is empty.
+/// For each axis, the mesh axes that partition it.
 fn names(sharding: Option<&Sharding>, rank: usize) -> Vec<Vec<String>> {
     let of_axis = |axes: &Vec<targets::MeshAxis>| axes.iter().map(|axis| axis.name.clone()).collect();
     sharding.map_or(vec![Vec::new(); rank], |sharding| sharding.0.iter().map(of_axis).collect())
@@ -365,7 +358,6 @@ pub fn export(
     })
 }
 
-/// Describes the file and the offset of a weight in the checkpoint.
 fn stored_weight(
     checkpoint: &Checkpoint,
     parameter: &Parameter,
@@ -432,7 +424,6 @@ pub fn verify(folder: &Path, watch: Option<Watch<'_>>) -> Result<Verified, XlaEr
     Ok(verified)
 }
 
-/// Describes the offset of a computed weight in the export's archive.
 fn made_weight(
     archive: &Archive,
     parameter: &Parameter,
@@ -450,7 +441,7 @@ fn made_weight(
     })
 }
 
-/// Returns the offset of a computed weight in the archive, in bytes.
+/// In bytes.
 fn offset(archive: &Archive, key: &str) -> Result<usize, XlaError> {
     match archive.get(key).map(|entry| &entry.data) {
         Some(EntryData::Range(range)) => Ok(range.start),

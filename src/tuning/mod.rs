@@ -22,34 +22,29 @@ use targets::{Target, Tiling, Tuning};
 pub use settings::BuildSettings;
 pub use source::{TuningSource, Tunings, network_name};
 
-/// The version of the file format for measurements. Change this version when the meaning of a
-/// measurement file changes.
+/// Change it when the meaning of a file changes.
 const FORM: &str = "tracewright tuning 2";
 
-/// The name of the folder that contains the measurements of all machines.
+/// With the measurements of all machines.
 const FOLDER: &str = "tuning";
 
 const EXTENSION: &str = "tuning";
 
-/// The largest ratio at which Tracewright considers a setting faster than the default settings. A
-/// ratio is the time with a setting, divided by the time with the default settings. The ratio of
-/// the shortest times and the median ratio of all pairs of measurements must be at most [`FASTER`].
-/// In addition, the ratio must be below 1 in three quarters of the pairs of measurements. The
-/// shortest times are important because other processes can make runs longer, but never shorter.
+/// A setting's time over the default's, at most. It holds for the shortest times and for the median of pairs,
+/// and three quarters of pairs must be below 1. Shortest times count because other processes only make runs
+/// longer.
 pub const FASTER: f64 = 0.97;
 
 /// The result of a trial, which measures one setting.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// The program with the measured setting computes correct results. Each field contains a ratio:
-    /// the time with the measured setting divided by the time with the default settings.
+    /// Correct results. Ratios are times with the setting over times with the defaults.
     Ratio {
         median: f64,
         /// The upper quartile of the ratios of all pairs of measurements.
         upper_quartile: f64,
-        /// The shortest time with the measured setting, divided by the shortest time with the
-        /// default settings.
+        /// Shortest times of both.
         shortest: f64,
     },
     Wrong(String),
@@ -57,8 +52,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// If the setting is clearly faster than the default settings, returns the time with this
-    /// setting divided by the time with the default settings.
+    /// The ratio, if the setting is clearly faster than the defaults.
     pub fn faster(&self) -> Option<f64> {
         match *self {
             Self::Ratio { median, upper_quartile, shortest } => {
@@ -69,25 +63,21 @@ impl Verdict {
     }
 }
 
-/// The folder that contains the tuner's measurements of one machine.
+/// The tuner's measurements of one machine.
 ///
-/// Each record of measurements is a file with two lines. The second line of the file is the
-/// content, and the first line is the hash of the content. The tuner first writes a temporary file
-/// and then renames the temporary file. Therefore, a tuner that is killed or that runs in parallel
-/// with another tuner never leaves an incomplete record.
+/// A record has two lines: the hash of the content, and the content. It is renamed into place, so a killed or
+/// parallel tuner never leaves an incomplete one.
 pub struct TuningCache {
     folder: PathBuf,
 }
 
-/// The measurements of one fused operation or one network with different settings. For a fused
-/// operation, the settings are [`Tiling`]s. For a network, the settings are [`BuildSettings`].
+/// Measurements of a fused operation with [`Tiling`]s, or of a network with [`BuildSettings`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record<Way = Tiling> {
     /// The name of the fused operation, or the name of the network.
     pub name: String,
-    /// The default settings. All measured times in the record are divided by the time with the
-    /// default settings.
+    /// The default settings, to which all times are relative.
     pub usual: Way,
     pub tried: Vec<TrialRecord<Way>>,
 }
@@ -113,8 +103,7 @@ pub struct TuningDb {
     pub kernels: BTreeMap<String, Record<Tiling>>,
     /// The records of networks, by the name of the network.
     pub networks: BTreeMap<String, Record<BuildSettings>>,
-    /// The paths of truncated or changed files in the folder of measurements. Tracewright ignores
-    /// files of measurements that are truncated or changed.
+    /// Truncated or changed files, which are ignored.
     pub damaged: Vec<PathBuf>,
 }
 
@@ -123,23 +112,19 @@ impl<Way: Clone + PartialEq> Record<Way> {
         Self { name: name.into(), usual, tried: Vec::new() }
     }
 
-    /// Returns the record with the given name and the given default settings. If `records` contains
-    /// no record with the given name and default settings, the function returns an empty record.
-    /// Measurements with different default settings are not comparable with each other.
+    /// Or an empty record: measurements with other defaults are not comparable.
     pub fn known(records: &BTreeMap<String, Self>, name: &str, usual: Way) -> Self {
         let found = records.get(name).filter(|record| record.usual == usual);
         found.cloned().unwrap_or_else(|| Self::new(name, usual))
     }
 
-    /// Returns the fastest correct setting, and the time with this setting divided by the time with the
-    /// default settings. The result is `None` if no setting is faster than the default settings.
+    /// With its time over the default's; `None` if none is faster.
     pub fn best(&self) -> Option<(&Way, f64)> {
         let faster = self.tried.iter().filter_map(|tried| Some((&tried.way, tried.verdict.faster()?)));
         faster.min_by(|a, b| a.1.total_cmp(&b.1))
     }
 
-    /// Returns the fastest setting with which the program computes correct results. The fastest
-    /// setting can be the default setting.
+    /// Those with correct results; perhaps the default.
     pub fn fastest(&self) -> &Way {
         self.best().map_or(&self.usual, |(best, _)| best)
     }
@@ -151,8 +136,7 @@ impl<Way: Clone + PartialEq> Record<Way> {
 }
 
 impl TuningDb {
-    /// Returns the tuned settings for the network with the given name. If the name is `None`, the
-    /// result contains only the settings of kernels.
+    /// Without a name, only those of kernels.
     pub fn tuning(&self, network: Option<&str>) -> Tuning {
         let best = |record: &Record| Some((record.name.clone(), *record.best()?.0));
         let kernels = self.kernels.values().filter_map(best).collect();
@@ -166,8 +150,7 @@ impl TuningDb {
 }
 
 impl TuningCache {
-    /// Selects the folder with measurements for this machine, the given target and the given
-    /// compiler. The features of the target's processor must be known.
+    /// For this machine; the features of the target's processor must be known.
     pub fn new(cache: &Path, target: &Target, compiler: &str) -> Self {
         let threads = thread::available_parallelism().map_or(1, usize::from);
         let mut hasher = blake3::Hasher::new();
@@ -245,8 +228,7 @@ impl TuningCache {
     }
 }
 
-/// Parses the content of a record file. Returns `None` if the hash in the file is wrong, or if the
-/// content of the file is invalid.
+/// `None` if the hash is wrong or the content invalid.
 fn record(bytes: &[u8]) -> Option<Written> {
     let (hash, json) = std::str::from_utf8(bytes).ok()?.strip_suffix('\n')?.split_once('\n')?;
     let written = blake3::hash(json.as_bytes()).to_hex().as_str() == hash;
@@ -262,8 +244,7 @@ pub enum TuningFileError {
     Syntax { path: PathBuf, source: serde_json::Error },
 }
 
-/// Reads tuned settings from a file. The format of the file is the same as the format of the key
-/// `tuning` in a manifest.
+/// In the format of the key `tuning` in a manifest.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read or does not contain valid settings.
@@ -289,8 +270,7 @@ mod tests {
         Verdict::Ratio { median, upper_quartile, shortest }
     }
 
-    /// Creates a record of measurements with `count` trials. In the created record, the last trial
-    /// is the fastest.
+    /// The last of `count` trials is the fastest.
     fn tried(product: &str, count: usize) -> Record {
         let verdict = |i: usize| ratio(0.9 / i as f64, 0.9, 0.1);
         let tried = (1..=count).map(|i| TrialRecord { way: tiling(i), verdict: verdict(i) });

@@ -18,8 +18,7 @@ use crate::{Plan, PlanError};
 /// The source of the kernels' tile sizes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TuningSource {
-    /// The measurements that `tracewright tune` made on this machine with the compiler that builds
-    /// the network. A kernel without a measurement uses default settings.
+    /// By `tracewright tune` on this machine, with the same compiler; kernels without one use defaults.
     Measured,
     /// All kernels use the same given settings.
     Given(Tuning),
@@ -83,8 +82,8 @@ impl Tunings {
     }
 }
 
-/// Returns the name under which the measurements of a plan's network are stored. The name depends on the
-/// operations of a decode call and on the weight formats, but not on the context or the chunk.
+/// The name of a plan's measurements. It depends on operations of a decode call and on formats, but not on
+/// context and chunk.
 ///
 /// # Errors
 /// Returns an error if a value in the configuration is invalid.

@@ -14,8 +14,7 @@ use super::plugin::XlaPlugin;
 use crate::build::LoadError;
 use crate::model::ModelError;
 
-/// The version of the format of the executable cache. If you change the format of cache keys or
-/// cached files, change this version too.
+/// Change it when the format of keys or files changes.
 const KEY_VERSION: &str = "tracewright executable 1";
 
 /// Compiles modules for the devices of a program, or loads the executables from the cache.
@@ -39,9 +38,8 @@ impl<'a> Executables<'a> {
         Ok(Self { client: &plugin.client, devices, options, cache, shared })
     }
 
-    /// Returns the executable of a module. If the cached executable cannot be read or loaded, the
-    /// function compiles the module and replaces the file in the cache. Some plugins cannot store
-    /// executables; then the function writes no file.
+    /// Compiles it and replaces the file if the cached one cannot be loaded. Writes nothing if the plugin
+    /// cannot store executables.
     pub fn get(&self, module: &Module) -> Result<Executable, ModelError> {
         let key = self.key(module);
         let stored = self.cache.load(&key).ok().flatten();
@@ -62,7 +60,6 @@ impl<'a> Executables<'a> {
         Ok(executable)
     }
 
-    /// Returns a hash of all inputs on which the executable depends.
     fn key(&self, module: &Module) -> String {
         let mut hasher = blake3::Hasher::new();
         // The function hashes the length of each part of the key before the part itself. So
@@ -75,9 +72,8 @@ impl<'a> Executables<'a> {
     }
 }
 
-/// Returns the values in a cache key that are the same for all modules of a program. The cache key contains
-/// the size and the modification time of the plugin's file, because some plugins report the same version for
-/// different builds. Hashing the content of a plugin with several hundred megabytes would take too long.
+/// The same for all modules of a program: among others, size and time of the plugin's file, because builds
+/// can share a version. Hashing hundreds of megabytes would take too long.
 fn shared_parts(
     XlaPlugin { plugin, client, flags }: &XlaPlugin,
     devices: &Range<usize>,

@@ -27,23 +27,19 @@ use executables::Executables;
 pub(crate) use plugin::StartedPlugins;
 pub use plugin::XlaPlugin;
 
-/// XLA's CPU backend converts bf16 weights to f32 before a matmul. XLA's default scheduler, which
-/// optimizes for many cores, converts the weights of all layers before the first matmul. Converting
-/// all bf16 weights at once needs twice the memory of the weights. `CPU_SETTINGS` selects a
-/// scheduler that converts each weight shortly before the matmul.
+/// The CPU backend converts bf16 weights to f32 before a matmul. Its default scheduler converts those of all
+/// layers first, which takes twice their memory; this one converts each shortly before.
 const CPU_SETTINGS: [(&str, &str); 1] = [("xla_cpu_scheduler_type", "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED")];
 
 /// The devices and the cache folder of a build for XLA, and a function that receives each step of the build.
 pub struct XlaTools<'a> {
     /// The plugin, which the caller must start with enough devices for the network.
     pub plugin: &'a XlaPlugin,
-    /// The device on which the program runs. By default, the first device runs the program. If XLA
-    /// uses a mesh, the mesh begins with the selected device.
+    /// By default, the first one. A mesh begins with it.
     pub device: Option<DeviceName>,
     /// The cache folder for executables, and for archives of computed weights.
     pub cache: &'a Path,
-    /// A function that receives each step of the build and can stop the build. With `None`, the
-    /// build reports no steps.
+    /// Can stop the build.
     pub watch: Option<WatchSteps<'a>>,
 }
 
@@ -57,15 +53,13 @@ pub struct BuiltXla {
     pub load: Duration,
     /// The weights of all entry points, in the formats in which the devices store the weights.
     pub parameters: Vec<Parameter>,
-    /// The archive of the computed weights, or `None` if the checkpoint contains all weights in the
-    /// right format.
+    /// Computed weights; `None` if the checkpoint has all in the right format.
     pub archive: Option<Archive>,
     /// The partitioning of tensors over the mesh, or `None` if there is no mesh.
     pub shards: Option<Shards>,
 }
 
-/// A network whose checkpoint is checked and whose modules are lowered to text. Checking the
-/// checkpoint and lowering the network need no plugin.
+/// Checkpoint checked, modules lowered to text; needs no plugin.
 pub struct XlaBuild<'a> {
     program: XlaProgram,
     expanded: &'a Expanded,
@@ -74,14 +68,11 @@ pub struct XlaBuild<'a> {
 }
 
 impl<'a> XlaBuild<'a> {
-    /// Lowers a recorded trace for XLA. If `shards` is given, the program is partitioned over the devices of
-    /// a mesh. `expanded` is the recorded trace, expanded to primitive operations [for
-    /// XLA](crate::export::xla::planned). The tensors of `checkpoint` must have the names that the network
-    /// declares. `ignorable` lists additional tensors that the checkpoint may contain.
+    /// `expanded` is [for XLA](crate::export::xla::planned), and `shards` partitions it over a mesh. Tensors
+    /// of `checkpoint` have the network's names; `ignorable` may be there, too.
     ///
     /// # Errors
-    /// Returns an error if the trace cannot be lowered. If the checkpoint does not
-    /// match the parameters of the trace, the error lists all differences.
+    /// If the checkpoint does not match the trace, the error lists all differences.
     pub fn new(
         expanded: &'a Expanded,
         recorded: &Trace,
@@ -97,8 +88,7 @@ impl<'a> XlaBuild<'a> {
         Ok(Self { program, expanded, checkpoint, ignorable })
     }
 
-    /// Compiles the modules with a plugin, and copies the weights to the devices. If the cache contains the
-    /// executable of a module, the function loads this executable instead of compiling the module.
+    /// Copies the weights to the devices. Executables come from the cache if possible.
     ///
     /// # Errors
     /// Returns the error of the first stage that fails.
@@ -146,8 +136,7 @@ impl<'a> XlaBuild<'a> {
     }
 }
 
-/// Checks that the network fits into the machine's memory. All devices of XLA's CPU platform share
-/// the machine's memory.
+/// Devices of the CPU platform share the machine's memory.
 fn check_memory(expanded: &Expanded, shards: Option<&Shards>, memory: Memory) -> Result<(), ModelError> {
     let checked = match shards {
         Some(shards) => {
@@ -159,7 +148,6 @@ fn check_memory(expanded: &Expanded, shards: Option<&Shards>, memory: Memory) ->
     Ok(checked.map_err(LoadError::from)?)
 }
 
-/// The devices on which a program stores its tensors.
 struct Places<'a> {
     devices: Range<usize>,
     /// The partitioning of tensors over a mesh, or `None` for a program on one device.
@@ -202,8 +190,7 @@ impl<'a> Places<'a> {
     }
 }
 
-/// Returns the index of the plugin's device with the name `device`. If no name is given, the
-/// function returns the index of the plugin's first device.
+/// The first one without a name.
 fn ordinal(client: &Client, device: Option<DeviceName>) -> Result<usize, ModelError> {
     let Some(DeviceName { kind, ordinal }) = device else { return Ok(0) };
     let platform = match kind {
@@ -218,10 +205,8 @@ fn ordinal(client: &Client, device: Option<DeviceName>) -> Result<usize, ModelEr
     }
 }
 
-/// Maps the name of each weight to the weight's tensor on the devices.
 type Weights<'a> = HashMap<&'a str, Rc<PjrtBuffer>>;
 
-/// Copies the weights of a checkpoint to devices.
 struct Uploads<'a> {
     client: &'a Client,
     places: &'a Places<'a>,
@@ -230,10 +215,7 @@ struct Uploads<'a> {
 }
 
 impl Uploads<'_> {
-    /// Copies all weights to the devices, and returns the archive with the computed weights. If the
-    /// checkpoint stores a weight in the network's type, the function copies the weight directly
-    /// from the memory-mapped file. If a weight must be computed, the function computes the weight
-    /// once and stores the result in an archive in the cache.
+    /// From the mapped file, or computed once into an archive in the cache, which is returned.
     fn all<'p>(
         &self,
         parameters: &'p [Parameter],
@@ -275,7 +257,6 @@ impl Uploads<'_> {
     }
 }
 
-/// Whether the checkpoint contains the bytes of the parameter without any conversion.
 fn is_stored(checkpoint: &Checkpoint, parameter: &Parameter) -> bool {
     let tensor = checkpoint.get(&parameter.key);
     parameter.recipe.is_none()

@@ -10,8 +10,7 @@ use crate::Plan;
 use crate::export::xla::for_cuda;
 use crate::model::ModelError;
 
-/// A PJRT plugin that runs in this process, and the devices of the plugin. A clone of an
-/// `XlaPlugin` refers to the same devices.
+/// Runs in this process; clones are the same devices.
 #[derive(Clone)]
 pub struct XlaPlugin {
     pub(super) plugin: Plugin,
@@ -20,9 +19,8 @@ pub struct XlaPlugin {
 }
 
 impl XlaPlugin {
-    /// Loads the PJRT plugin at a path, and starts the plugin's platform with at least `devices`
-    /// devices. The plugin's code runs in this process. `flags` is the value of the environment
-    /// variable `XLA_FLAGS`. The cache key of an executable contains the XLA flags.
+    /// Starts at least `devices` devices. The plugin's code runs in this process. `flags` is `XLA_FLAGS`, a
+    /// part of cache keys.
     ///
     /// # Errors
     /// Returns an error if the file is not a plugin, or the platform does not start.
@@ -37,22 +35,20 @@ impl XlaPlugin {
         &self.client
     }
 
-    /// Adapts a plan [for XLA](crate::export::xla::planned) to the platform of this plugin. If a mesh is
-    /// given, the plan uses no kernels, because only modules for a single device can call kernels.
+    /// [For XLA](crate::export::xla::planned) on this platform. A mesh has no kernels, which only single
+    /// devices can call.
     pub fn plan(&self, plan: Plan, mesh: Option<&Mesh>) -> Plan {
         let is_cuda = self.client.platform() == "cuda" && mesh.is_none();
         if is_cuda { for_cuda(plan) } else { plan }
     }
 }
 
-/// The running plugins, which all networks of one thread share. Networks share a plugin's client,
-/// because the first client of a GPU occupies the GPU's memory.
+/// Shared by all networks of a thread, because the first client of a GPU occupies its memory.
 #[derive(Default)]
 pub(crate) struct StartedPlugins(RefCell<Vec<(PathBuf, XlaPlugin)>>);
 
 impl StartedPlugins {
-    /// Returns the plugin at a path with at least `devices` devices. If the plugin is not running,
-    /// the function starts the plugin.
+    /// Starts it if it does not run.
     pub fn get(&self, path: &Path, devices: usize, flags: &str) -> Result<XlaPlugin, ModelError> {
         let has = |plugin: &XlaPlugin| plugin.client.devices().count() >= devices;
         let known = self.0.borrow().iter().find(|(known, plugin)| known == path && has(plugin)).cloned();

@@ -24,8 +24,7 @@ pub mod names {
     pub const COPIED: &[&str] = files::TOKENIZER_FILES;
 }
 
-/// The names of all files in exports for IREE and for XLA. The list omits the modules for XLA,
-/// because the manifest lists the names of these modules.
+/// Without modules for XLA, which the manifest lists.
 const ENGINES: &[&str] = &[TEXT, MODULE, ARCHIVE, MADE];
 
 /// The reason why an export cannot be written to a folder.
@@ -49,15 +48,13 @@ pub enum FolderError {
     Locked(PathBuf),
 }
 
-/// The keys that manifests for IREE and for XLA have in common. With the common keys, a program can
-/// find the files of an export.
+/// The keys of all manifests, by which the files of an export are found.
 #[derive(Deserialize)]
 struct Written {
-    /// The version of Tracewright that wrote the export. The key `tracewright` identifies a
-    /// manifest, because only Tracewright's manifests contain this key.
+    /// The version of the Tracewright that wrote it. Only its manifests have this key.
     #[serde(rename = "tracewright")]
     _version: String,
-    /// The entry points of the export. In an export for XLA, each entry point has a separate module.
+    /// For XLA, each has a module of its own.
     entry_points: Vec<WrittenEntry>,
 }
 
@@ -73,10 +70,8 @@ pub struct ExportFolder<'a> {
 }
 
 impl<'a> ExportFolder<'a> {
-    /// Prepares the folder `path` for an export of the model in the folder `model`. The export may
-    /// write the manifest, files with the names in `names`, and [copied files](COPIED). The
-    /// function returns an error if `path` is the folder of the model, or if the folder contains
-    /// files that do not belong to an earlier export.
+    /// The export may write the manifest, `names` and [copied files](COPIED). Fails if `path` is the model's
+    /// folder, or has files that belong to no earlier export.
     pub fn new(
         model: &Path,
         path: &'a Path,
@@ -106,14 +101,12 @@ impl<'a> ExportFolder<'a> {
         foreign.map_or(Ok(()), |file| Err(FolderError::Foreign(file)))
     }
 
-    /// Returns the paths of all files of the export that exist in the folder.
     fn files(&self) -> impl Iterator<Item = PathBuf> {
         self.names.iter().map(|name| self.path.join(name)).filter(|path| path.symlink_metadata().is_ok())
     }
 
-    /// Locks the folder of the export, and calls `fill`, which writes the export's files into the
-    /// folder. After an error, the function removes all files of the export. If the function
-    /// created the folder, the function also removes the folder after an error.
+    /// `fill` writes the files under a lock. After an error, they are removed, and so is the folder if this
+    /// created it.
     pub fn fill<T, E: From<FolderError>>(&self, fill: impl FnOnce(&Path) -> Result<T, E>) -> Result<T, E> {
         // Much may have come since it was asked for.
         self.check()?;
@@ -133,15 +126,13 @@ impl<'a> ExportFolder<'a> {
         filled
     }
 
-    /// Locks the folder, and removes the files of an earlier export.
     fn prepare(&self) -> Result<FolderLock, FolderError> {
         let lock = FolderLock::take(self.path)?.ok_or_else(|| FolderError::Locked(self.path.to_owned()))?;
         Ok(self.clear(lock)?)
     }
 
-    /// Removes the files of an export, beginning with the manifest. The function removes the manifest first,
-    /// because a mixture of old and new files with a manifest would look like a valid export. If the function
-    /// cannot remove a file, the lock file remains, and marks the remaining files as leftovers of an export.
+    /// The manifest goes first, because with it a mixture of files would look like an export. If a file
+    /// stays, so does the lock file, which marks leftovers.
     fn clear(&self, lock: FolderLock) -> Result<FolderLock, FileError> {
         let old = written(self.path)?.unwrap_or_default().into_iter().map(|name| self.path.join(name));
         match self.files().chain(old).try_for_each(|file| remove(&file)) {
@@ -161,8 +152,7 @@ fn remove(file: &Path) -> Result<(), FileError> {
     }
 }
 
-/// Returns the names of all files of the export in a folder. The names of the files depend on the
-/// engine of the export. The result is `None` if the folder contains no export.
+/// By the export's engine; `None` without an export.
 fn written(folder: &Path) -> Result<Option<Vec<String>>, FileError> {
     let path = folder.join(MANIFEST);
     if !path.is_file() {
@@ -177,7 +167,6 @@ fn written(folder: &Path) -> Result<Option<Vec<String>>, FileError> {
     }))
 }
 
-/// Whether `model` and `out` are the same folder.
 fn is_same_folder(model: &Path, out: &Path) -> bool {
     let same = |out: PathBuf| model.canonicalize().is_ok_and(|model| model == out);
     out.is_dir() && out.canonicalize().is_ok_and(same)
@@ -188,8 +177,7 @@ pub fn copied(model: &Path) -> impl Iterator<Item = &'static str> {
     COPIED.iter().copied().filter(|name| is_there(&model.join(name)))
 }
 
-/// Copies files of the model into the folder of the export. The function [`copied`] selects the
-/// files that are copied.
+/// Those that [`copied`] selects.
 pub fn copy(model: &Path, out: &Path) -> Result<(), FileError> {
     copied(model).try_for_each(|name| copy_file(model, out, name))
 }
@@ -205,8 +193,7 @@ pub fn put(out: &Path, name: &str, bytes: &[u8]) -> Result<(), FileError> {
     NewFile::write(&out.join(name), FileKind::NEW, bytes)
 }
 
-/// Writes the manifest. Call this function after all other files are written, because a folder with
-/// a manifest is a valid export.
+/// Call it last, because a folder with a manifest is a valid export.
 pub fn put_manifest(out: &Path, manifest: &impl Serialize) -> Result<(), FileError> {
     let json = serde_json::to_string_pretty(manifest).map_err(io::Error::from);
     put(out, MANIFEST, (json.with_path("write", &out.join(MANIFEST))? + "\n").as_bytes())
@@ -225,8 +212,7 @@ mod tests {
         })
     }
 
-    /// The exporter checks the folder, compiles the network, and then writes the files. During the
-    /// compilation, other programs can write files into the folder of the export.
+    /// Other programs can write into the folder while the network is compiled.
     #[test]
     fn what_came_since_it_was_asked_for_is_not_replaced() {
         let out = tempfile::tempdir().unwrap();

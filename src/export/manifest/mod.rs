@@ -51,8 +51,7 @@ pub enum ManifestError {
     Module { path: PathBuf, expected: String, found: String },
 }
 
-/// The version of the manifest format for XLA. A program that reads manifests rejects a manifest
-/// with another version.
+/// Readers reject another version.
 pub const FORMAT: u32 = 2;
 
 /// The manifest of an export. Only exports for XLA have the key `engine`.
@@ -65,7 +64,7 @@ pub enum Manifest {
 }
 
 impl Manifest {
-    /// Reads the manifest of an export folder. The result is `None` if the folder contains no manifest.
+    /// `None` if the folder has no manifest.
     ///
     /// # Errors
     /// Returns an error if the manifest cannot be read or is invalid.
@@ -112,8 +111,7 @@ pub fn read_module(path: PathBuf, expected: &str) -> Result<Vec<u8>, ManifestErr
 }
 
 impl ManifestValue {
-    /// Creates the manifest's description of an entry point's argument or result. Only exports for
-    /// XLA have a `sharding`.
+    /// Only exports for XLA have a `sharding`.
     pub fn new(argument: &Argument, sharding: Option<Vec<Vec<String>>>) -> Self {
         Self {
             name: argument.name.clone(),
