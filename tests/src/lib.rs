@@ -17,6 +17,7 @@ pub mod in_xla;
 pub mod leeway;
 pub mod level;
 pub mod long;
+pub mod modules;
 mod operations;
 pub mod parity;
 pub mod pieces;

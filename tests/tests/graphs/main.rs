@@ -10,6 +10,7 @@ mod kernels;
 mod legalizations;
 mod lowered_iree;
 mod manifest;
+mod module_text;
 mod ops_iree;
 mod planted_faults;
 mod security;
