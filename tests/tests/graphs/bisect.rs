@@ -257,7 +257,7 @@ fn planted_faults_are_named_against_the_evaluator() {
     let wanted = |fault: &&Planted| ["norm offset", "rounding"].contains(&fault.name) || long::is_wanted();
     for &Planted { name, fault, model, evaluator: [path, op], .. } in FAULTS.iter().filter(wanted) {
         println!("{name}");
-        let subject = Subject { element: Some(ElementType::F32), ..Subject::new(model) };
+        let subject = Subject { element: Some(ElementType::F32), ..Subject::new(model) }.of_one_call();
         let found = planted(&subject, fault);
         names(&found, path, op);
         assert!(!found.only_together);
@@ -275,7 +275,8 @@ fn planted_faults_are_named_in_narrow_types() {
     for (fault, element) in all.flat_map(in_types) {
         let &Planted { name, fault, model, evaluator: [path, op], .. } = fault;
         println!("{name} in {element}");
-        let found = planted(&Subject { element: Some(element), ..Subject::new(model) }, fault);
+        let subject = Subject { element: Some(element), ..Subject::new(model) }.of_one_call();
+        let found = planted(&subject, fault);
         names(&found, path, &op.replace("f32", element.name()));
     }
 }
@@ -306,7 +307,7 @@ fn planted_faults_are_named_against_other_forms() {
             // What weights of eight bits round is more than what bf16 does.
             if long && !(name == "rounding" && matches!(against, Against::Dense)) || name == "scale" {
                 println!("{name} against {against:?}");
-                names(&planted(&subject(model), fault), path, op);
+                names(&planted(&subject(model).of_one_call(), fault), path, op);
             }
         }
     }

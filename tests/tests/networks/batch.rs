@@ -6,12 +6,19 @@ use std::ops::ControlFlow;
 use tracewright::generate::{Batch, Finish, GenerateError, Prompt, Session, TokenOptions};
 use tracewright_tests::built::repository;
 use tracewright_tests::golden::{BuildOptions, Golden, GoldenPrompt, build};
+use tracewright_tests::long;
 
 const BATCH: usize = 4;
 
-/// Each prompt of a golden in batches of four gets the tokens that transformers chose for it alone.
+/// The families that the short form runs: with experts and sinks, with shared keys and values, with latent attention, with matrices
+/// as state, and those that `families` evaluates.
+const SHORT: [&str; 6] =
+    ["deepseek_v3", "gemma4_unified", "glm4_moe", "gpt_oss", "granitemoehybrid", "olmo3"];
+
+/// Each prompt of a golden in batches of four gets the tokens that transformers chose for it alone. The long form prefills in one call
+/// and in parts.
 fn check(golden: &Golden, context: usize, prompts: &[&GoldenPrompt]) {
-    for in_parts in [false, true] {
+    for in_parts in long::first([true, false], 1) {
         check_calls(
             golden,
             &BuildOptions { batch: BATCH, context, in_parts, ..BuildOptions::of(golden) },
@@ -72,7 +79,10 @@ fn k17_a_ragged_batch_gives_the_tokens_of_single_runs() {
     let prompts: Vec<&GoldenPrompt> = golden.prompts.iter().take(3 * BATCH - 1).collect();
     let length = |prompt: &&GoldenPrompt| prompt.prompt_tokens.len();
     assert!(prompts.iter().map(length).max() > prompts.iter().map(length).min());
-    check(&golden, 128, &prompts);
+    for in_parts in [false, true] {
+        let sizes = BuildOptions { batch: BATCH, context: 128, in_parts, ..BuildOptions::of(&golden) };
+        check_calls(&golden, &sizes, &prompts);
+    }
 }
 
 /// Lengths around the chunk and up to the context, which the longest fills.
@@ -89,6 +99,7 @@ fn k17_windows_and_recurrent_states_in_a_batch() {
     // Fixtures that bring their case are of families without a test elsewhere.
     let brought = folders.filter(|folder| folder.path().join("case.json").exists());
     let brought = brought.map(|folder| folder.file_name().into_string().unwrap());
+    let brought = brought.filter(|fixture| long::is_wanted() || SHORT.contains(&&**fixture));
     for fixture in ["gemma3-a", "mistral", "lfm2"].map(str::to_owned).into_iter().chain(brought) {
         let golden = Golden::fixture(&fixture).unwrap();
         check(&golden, golden.context, &golden.prompts.iter().collect::<Vec<_>>());
@@ -98,7 +109,7 @@ fn k17_windows_and_recurrent_states_in_a_batch() {
 /// A prompt with a beginning that a row has read continues from a copy of the matrices at the end of a chunk.
 #[test]
 fn k17_matrices_are_kept_for_a_shared_beginning() {
-    for fixture in ["qwen3_5", "granitemoehybrid", "nemotron_h"] {
+    for fixture in long::first(["qwen3_5", "granitemoehybrid", "nemotron_h"], 1) {
         let golden = Golden::fixture(fixture).unwrap();
         let sizes = BuildOptions { batch: BATCH, ..BuildOptions::of(&golden) };
         let subject = build(&golden.model, &sizes, &["prefill", "decode"], Ok).unwrap();

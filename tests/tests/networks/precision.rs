@@ -18,21 +18,6 @@ use tracewright_tests::precision::measure;
 /// the roundings of a Gemma. In the long form all are.
 const BOTH_WAYS: [&str; 2] = ["bf16", "gemma3-roundings"];
 
-/// Families whose operations, kernels and roundings are those of other families here. The short form evaluates them: it takes
-/// half the time of compiling.
-const EVALUATED: [&str; 10] = [
-    "ernie4_5",
-    "exaone4",
-    "granite",
-    "ministral3",
-    "mistral",
-    "olmo3",
-    "qwen2",
-    "qwen3",
-    "seed-oss",
-    "smollm3",
-];
-
 /// Token by token, or also many tokens at once; with kernels, or also without.
 fn judge(fixture: &str, element: ElementType) {
     let golden = Golden::fixture(fixture).unwrap();
@@ -45,7 +30,7 @@ fn judge(fixture: &str, element: ElementType) {
         }
         let weights = Weights { kernels, ..Weights::default() };
         let sizes = BuildOptions { element, weights, ..BuildOptions::of(&golden) };
-        let found = match EVALUATED.contains(&fixture) && !long::is_wanted() {
+        let found = match long::is_left_out(fixture) {
             true => evaluated(&golden.model, &sizes, entries, Ok, |network| measure(&golden, network)),
             false => measure(&golden, &build(&golden.model, &sizes, entries, Ok).unwrap().network),
         };

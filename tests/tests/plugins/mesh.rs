@@ -88,33 +88,10 @@ fn judge_on(fixture: &str, meshes: &[Option<&str>]) {
     assert_eq!(children(), Vec::<String>::new(), "a process was started");
 }
 
-/// Families that the long form runs here: they have the axes and the operations of other families here, or other tests below divide
-/// their experts. XLA takes several seconds to compile each of them. `families` runs them on one device.
-const LIKE_OTHERS: [&str; 16] = [
-    "deepseek_v3",
-    "ernie4_5",
-    "exaone4",
-    "glm4_moe",
-    "gpt_oss",
-    "granite",
-    "llama-dynamic",
-    "ministral3",
-    "mistral",
-    "mixtral",
-    "olmo2",
-    "olmo3",
-    "qwen2",
-    "qwen3_moe",
-    "seed-oss",
-    "smollm3",
-];
-
 /// A network of each family. The long form runs it on all meshes.
 fn judge(fixture: &str) {
-    match long::is_wanted() {
-        true => judge_on(fixture, &MESHES),
-        false if LIKE_OTHERS.contains(&fixture) => (),
-        false => judge_on(fixture, &MESHES[1..2]),
+    if !long::is_left_out(fixture) {
+        judge_on(fixture, if long::is_wanted() { &MESHES } else { &MESHES[1..2] });
     }
 }
 

@@ -20,12 +20,12 @@ use crate::programs::{self, TestProgram};
 use crate::step::{human, starts, step};
 use crate::{clients, python, vulkan};
 
-/// Run a second time for the processor in `TRACEWRIGHT_TEST_TARGET`: module text, and whole networks.
-/// `ops_iree`, `batch`, `embedding` and `precision` would take too long.
-const COMPILING: &[&str] = &["lowered_iree", "token_exact"];
+/// Run a second time for the processor in `TRACEWRIGHT_TEST_TARGET`: module text. `ops_iree`, `batch`, `embedding` and
+/// `precision` would take too long.
+const COMPILING: &[&str] = &["lowered_iree"];
 
-/// Test files that run a second time only with `--long`. The listed files test every composite operation.
-const COMPILING_LONG: &[&str] = &["composites"];
+/// Test files that run a second time only with `--long`: every composite operation, and whole networks.
+const COMPILING_LONG: &[&str] = &["composites", "token_exact"];
 
 /// Skipped for processors without kernels, where the compiler needs a minute per model. Smaller models cover
 /// the same operations.
