@@ -12,7 +12,7 @@ use tracewright::generate::Tokenizer;
 
 use crate::support::*;
 
-const SIZES: [&str; 6] = ["--dtype", "f32", "--context", "512", "--chunk", "64"];
+const SIZES: [&str; 6] = ["--dtype", "f32", "--context", "512", "--chunk", "1"];
 
 fn chat(model: &str, arguments: &[&str]) -> Command {
     let mut command = tracewright(&["chat", model]);
@@ -216,7 +216,7 @@ fn afresh_prefix(model: &str, messages: &[Value], out: &str) -> String {
 #[test]
 fn a_full_context_is_said_and_the_chat_goes_on() {
     let model = demo();
-    let mut command = tracewright(&["chat", text(&model), "--context", "64", "--chunk", "16"]);
+    let mut command = tracewright(&["chat", text(&model), "--context", "64", "--chunk", "1"]);
     let long = "a brave owl and a fox ".repeat(60);
     let ran = said(command.stdin(Stdio::piped()), &format!("{long}\n{FIRST}\n"));
     assert!(ran.err.contains("expected at most 64, the `--context`; /reset begins a new chat; `--context N` takes more, up to 1024"), "{}", ran.err);

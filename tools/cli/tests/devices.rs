@@ -74,7 +74,7 @@ fn bench_and_bisect_take_a_device() {
     let model = fixture("llama-tied");
     let folder = folder();
     let json = folder.path().join("report.json");
-    let sizes = ["--context", "64", "--chunk", "8", "--device"];
+    let sizes = ["--context", "64", "--chunk", "1", "--device"];
     let bench = ["bench", "decode", text(&model), "--tokens", "2", "--rounds", "1", "--json", text(&json)];
     let bisect = ["bisect", text(&model), "--tokens", "5,17,3,4"];
     for command in [&bench[..], &bisect[..]] {

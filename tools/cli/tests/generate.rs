@@ -14,7 +14,7 @@ use crate::support::*;
 /// The demo in the element type of its goldens, at sizes that all these tests share.
 fn story(arguments: &[&str]) -> Command {
     let mut command =
-        tracewright(&["generate", text(&demo()), "--dtype", "f32", "--context", "512", "--chunk", "64"]);
+        tracewright(&["generate", text(&demo()), "--dtype", "f32", "--context", "512", "--chunk", "1"]);
     command.args(arguments);
     command
 }
@@ -383,7 +383,7 @@ fn what_is_longer_than_the_context_is_told_its_limit() {
     let cases: &[(&Path, usize, &[&str], [&str; 2])] = &[
         (&model, 65, &[], [own, "shorten the text"]),
         (&model, 8801, &["--all-positions", "--save-logits", "/nowhere/x"], ["8801 tokens", own]),
-        (&model, 65, &["--context", "64", "--chunk", "8"], [own, "shorten the text"]),
+        (&model, 65, &["--context", "64", "--chunk", "1"], [own, "shorten the text"]),
         (&model, 41, SMALL, ["the prompt has 41 tokens, expected at most 40, the `--context`", flag]),
         (&whole, 65, &[], [own, "shorten the text"]),
         (&shorter, 41, &[], ["expected at most 40, the context of the export", again]),

@@ -169,7 +169,7 @@ fn a_link_to_a_file_that_is_missing() {
         fs::remove_file(hub.path().join("blobs").join(format!("of-{name}"))).unwrap();
         let out = hub.path().join("out");
         let mut export =
-            tracewright(&["export", text(&snapshot), "-o", text(&out), "--context", "64", "--chunk", "16"]);
+            tracewright(&["export", text(&snapshot), "-o", text(&out), "--context", "64", "--chunk", "1"]);
         refused(&mut export, 1, &[name, "which is missing"]);
         refused(&mut export_xla(&snapshot, &out), 1, &[name, "which is missing"]);
         assert!(!out.exists());

@@ -16,13 +16,13 @@ const FILE: &str = "out";
 
 fn dump(out: &Path, more: &[&str]) -> Command {
     let mut command = trace_dump(&[text(&demo()), "-o", text(out)]);
-    command.args(["--context", "40", "--chunk", "8"]).args(more);
+    command.args(["--context", "40", "--chunk", "1"]).args(more);
     command
 }
 
 fn bench(option: &str, out: &Path) -> Command {
     let mut command = tracewright(&["bench", "decode", text(&demo()), "--rounds", "1", "--tokens", "1"]);
-    command.args(["--context", "64", "--chunk", "8", option, text(out)]);
+    command.args(["--context", "64", "--chunk", "1", option, text(out)]);
     command
 }
 

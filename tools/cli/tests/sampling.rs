@@ -15,7 +15,7 @@ use crate::support::*;
 /// The demo, continuing the begin of a story.
 fn story(arguments: &[&str]) -> Command {
     let mut command =
-        tracewright(&["generate", text(&demo()), "--dtype", "f32", "--context", "512", "--chunk", "64"]);
+        tracewright(&["generate", text(&demo()), "--dtype", "f32", "--context", "512", "--chunk", "1"]);
     command.args(["-p", "Once upon a time", "--json"]).args(arguments);
     command
 }
@@ -101,7 +101,7 @@ fn a_grammar_that_forces_one_text_gives_it() {
     assert_eq!((&answer["text"], &answer["finish"]), (&json!("The fox said: é!"), &json!("stop")));
     // One that is longer than allowed is said to be cut.
     let mut cut =
-        tracewright(&["generate", text(&demo()), "--dtype", "f32", "--context", "512", "--chunk", "64"]);
+        tracewright(&["generate", text(&demo()), "--dtype", "f32", "--context", "512", "--chunk", "1"]);
     let ran = succeed(cut.args(["-p", "A fox.", "-n", "2", "--grammar", text(&file)]));
     assert!(
         ran.err.contains("the answer is not complete: `-n N` allows more than its 2 tokens"),
@@ -244,7 +244,7 @@ fn the_model_sets_options() {
     let answer = |file: Value, more: &[&str]| {
         fs::write(model.path().join("generation_config.json"), file.to_string()).unwrap();
         let mut command = tracewright(&["generate", text(model.path()), "-p", "Once upon a time", "--json"]);
-        let ran = succeed(command.args(["--dtype", "f32", "--context", "512", "--chunk", "64"]).args(more));
+        let ran = succeed(command.args(["--dtype", "f32", "--context", "512", "--chunk", "1"]).args(more));
         let object: Value = serde_json::from_str(&ran.out).unwrap();
         (object["tokens"].as_array().unwrap().clone(), ran.err)
     };

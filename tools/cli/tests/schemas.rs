@@ -13,7 +13,7 @@ use tracewright::runtime::{Device, Runtime};
 use crate::support::*;
 
 /// The sizes of the demo in these tests, which therefore share a module.
-pub const SIZES: [&str; 6] = ["--dtype", "f32", "--context", "512", "--chunk", "64"];
+pub const SIZES: [&str; 6] = ["--dtype", "f32", "--context", "512", "--chunk", "1"];
 
 pub struct Exported {
     network: Network,

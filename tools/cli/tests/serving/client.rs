@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::support::*;
 
 /// Sizes that all tests share, so that the model is compiled once.
-pub const SIZES: [&str; 6] = ["--dtype", "f32", "--context", "512", "--chunk", "64"];
+pub const SIZES: [&str; 6] = ["--dtype", "f32", "--context", "512", "--chunk", "1"];
 
 /// A server that runs.
 pub struct Serving {
