@@ -2,12 +2,14 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
 
 use tracewright::lower::{LowerError, PatternError, Weights};
 use tracewright::models::presets::Preset;
 use tracewright::ops::WeightFormat;
 use tracewright::trace::Quantization;
 use tracewright::{Footprint, Plan, PlanError};
+use tracewright_tests::golden::{BuildOptions, Golden, STEPS, build, check_within};
 
 type Patterns = BTreeMap<WeightFormat, BTreeSet<String>>;
 
@@ -105,4 +107,46 @@ fn words_name_what_they_named() {
         patterns[&WeightFormat::Q4].iter().map(|pattern| (pattern.clone(), WeightFormat::Q4)).collect()
     };
     assert_eq!(text(Quantization::by_key(all)), text(Quantization::All(WeightFormat::Q4)));
+}
+
+/// Layers of one structure, some of which store a matrix in another format.
+#[test]
+fn layers_keep_their_own_formats() {
+    let down = "model.layers.*.mlp.down_proj.weight";
+    let key = |layer: usize| down.replace('*', &layer.to_string());
+    let uniform = BTreeMap::from([(down.to_owned(), WeightFormat::Q4K)]);
+    let mut formats = uniform.clone();
+    formats.extend([2, 3, 11].map(|layer| (key(layer), WeightFormat::Q6K)));
+    let lowered = |formats| {
+        let plan = plan("llama-3.2-1b", Quantization::by_key(formats));
+        let traced = plan.trace().unwrap().trace;
+        let layers = traced.functions.iter().filter(|function| !function.prefix.is_empty()).count();
+        (layers, plan.lower(&traced).unwrap().module)
+    };
+    let ((few, _), (more, module)) = (lowered(uniform), lowered(formats.clone()));
+    assert!(few < more && more <= 2 * few, "{few} {more}");
+    let types: BTreeMap<_, _> = module.parameters.iter().map(|own| (own.key.as_str(), &own.ty)).collect();
+    for layer in 0..16 {
+        let format = formats.get(&key(layer)).copied().unwrap_or(WeightFormat::Q4K);
+        assert_eq!(types[key(layer).as_str()], &format.packed(2048, 8192), "{layer}");
+    }
+}
+
+/// The logits of kernels, where one of two layers stores a matrix in six bits, and both store the others in eight.
+#[test]
+fn logits_of_layers_with_different_formats() {
+    let golden = Golden::fixture("llama-untied").unwrap();
+    let formats = [
+        ("model.layers.*.mlp.down_proj.weight", WeightFormat::Q8),
+        ("model.layers.*.self_attn.v_proj.weight", WeightFormat::Q8),
+        ("model.layers.1.mlp.down_proj.weight", WeightFormat::Q6K),
+        ("model.layers.1.self_attn.v_proj.weight", WeightFormat::Q6K),
+    ];
+    let formats = formats.map(|(key, format)| (key.to_owned(), format)).into();
+    let weights = Weights { quantize: Quantization::by_key(formats), ..Weights::default() };
+    let sizes = BuildOptions { weights, ..BuildOptions::of(&golden) };
+    let subject = build(&golden.model, &sizes, STEPS, Ok).unwrap();
+    let report = check_within(&golden, &subject, 8e-2).unwrap();
+    let _ = writeln!(std::io::stderr(), "{report}");
+    assert!(report.passes(), "{report}");
 }

@@ -4,3 +4,4 @@ mod inline;
 mod random;
 mod sound;
 mod text;
+mod variants;

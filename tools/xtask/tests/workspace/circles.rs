@@ -21,7 +21,6 @@ const LISTS: &[&str] = &[
     "commands::export",
     "constraint::schema",
     "device",
-    "format",
     "formats",
     "gguf",
     "idiom",

@@ -109,9 +109,9 @@ impl WeightFormat {
         codes.map(|code| groups.integer(code)).to_vec()
     }
 
-    /// Returns two indexes for the number at `place` of a group: that of its scale or step in the
-    /// tensor of scales, and that of its number of steps in the tensor of counts. With minima, the
-    /// result has a second pair for the minimum.
+    /// Returns the places of the scale of the number at `place` in a group. A place is an index in the
+    /// tensor of scales and, with steps, an index in the tensor of counts. With minima, the place of
+    /// the minimum follows.
     pub(crate) fn scale_places(self, group: usize, place: usize) -> Vec<(usize, Option<usize>)> {
         let Some(groups) = self.groups() else { return Vec::new() };
         match (groups.in_steps, groups.minima) {
