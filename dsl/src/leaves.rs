@@ -149,13 +149,12 @@ impl<T: Float> Linear<T> {
         let (input, output) = (merged(&self.inputs), merged(&self.outputs));
         let x = reshaped(t, path, x, &with(&self.inputs), &with(&[input]), place);
         let held = [&self.outputs[..], &self.inputs];
-        let weight = match self.transposed {
-            false => self.stored.read(t, "weight", T::element(), &held, place),
-            true => {
-                let ty = TensorType::new(T::element(), held_extents(&held));
-                let weight = Parameter::transposed(self.stored.key("weight"), ty);
-                made(t, &self.stored.path, weight, &held, place)
-            }
+        let weight = if self.transposed {
+            let ty = TensorType::new(T::element(), held_extents(&held));
+            let weight = Parameter::transposed(self.stored.key("weight"), ty);
+            made(t, &self.stored.path, weight, &held, place)
+        } else {
+            self.stored.read(t, "weight", T::element(), &held, place)
         };
         let mut operands = vec![x, weight];
         if self.bias {
@@ -168,10 +167,7 @@ impl<T: Float> Linear<T> {
 
 /// The number of elements stays.
 fn reshaped(t: &mut Tracer, path: Option<&Rc<str>>, raw: Raw, from: &[Dim], to: &[Dim], place: Place) -> Raw {
-    match from == to {
-        true => raw,
-        false => t.op(path, Reshape { shape: extents(to) }, &[raw], &axes(to), place),
-    }
+    if from == to { raw } else { t.op(path, Reshape { shape: extents(to) }, &[raw], &axes(to), place) }
 }
 
 /// A table `[V, D]` of embeddings. Each token id selects a row of the table (`nn.Embedding` in PyTorch).
@@ -362,9 +358,10 @@ impl<T: Element> Call<()> for Weight<T> {
     fn call(&self, (): ()) -> Tensor<T> {
         let place = Location::caller();
         let ty = TensorType::new(T::element(), extents(&self.dims));
-        let parameter = match self.stacked {
-            false => Ok(Parameter::new(&*self.path, ty)),
-            true => Parameter::stacked(&*self.path, ty),
+        let parameter = if self.stacked {
+            Parameter::stacked(&*self.path, ty)
+        } else {
+            Ok(Parameter::new(&*self.path, ty))
         };
         let held: Vec<&[Dim]> = self.dims.chunks(1).collect();
         let raw = tracer::with(|t| made(t, &self.path, parameter, &held, place));

@@ -135,9 +135,12 @@ impl<T: Element> Tensor<T> {
     #[track_caller]
     pub fn to<U: Element>(self) -> Tensor<U> {
         let place = Location::caller();
-        self.apply(place, |t, raw, ty| match ty.element == U::element() {
-            true => raw,
-            false => t.op(None, Convert { to: U::element() }, &[raw], &axes(&ty.dims), place),
+        self.apply(place, |t, raw, ty| {
+            if ty.element == U::element() {
+                raw
+            } else {
+                t.op(None, Convert { to: U::element() }, &[raw], &axes(&ty.dims), place)
+            }
         })
     }
 

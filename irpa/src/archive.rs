@@ -143,9 +143,10 @@ impl Archive {
                 damaged.push(Damage { name, offset: range.start as u64, expected, found });
             }
         }
-        match damaged.is_empty() {
-            true => Ok(verified),
-            false => Err(ArchiveError::Content { path: self.path.clone(), damaged }),
+        if damaged.is_empty() {
+            Ok(verified)
+        } else {
+            Err(ArchiveError::Content { path: self.path.clone(), damaged })
         }
     }
 }

@@ -202,9 +202,10 @@ impl Checkpoint {
         let mut tensors = BTreeMap::new();
         for (name, tensor) in self.tensors {
             let Some(revised) = revise(tensor.clone()) else { continue };
-            match tensors.contains_key(&revised.name) {
-                true => tensors.insert(name, tensor),
-                false => tensors.insert(revised.name.clone(), revised),
+            if tensors.contains_key(&revised.name) {
+                tensors.insert(name, tensor)
+            } else {
+                tensors.insert(revised.name.clone(), revised)
             };
         }
         self.tensors = tensors;
@@ -414,9 +415,10 @@ impl Checkpoint {
 
     /// Overwriting a mapped checkpoint would destroy what may be the only copy of the weights.
     pub fn check_output(&self, path: &Path) -> Result<(), ArchiveError> {
-        match files::is_one_of(path, self.files().chain([self.path()])) {
-            true => Err(ArchiveError::OutputIsInput { path: path.into() }),
-            false => Ok(()),
+        if files::is_one_of(path, self.files().chain([self.path()])) {
+            Err(ArchiveError::OutputIsInput { path: path.into() })
+        } else {
+            Ok(())
         }
     }
 }
@@ -449,10 +451,8 @@ impl CheckpointTensor {
     /// For [`Checkpoint::apart`].
     fn pieces(&self, before: &str, parts: &[&str]) -> Option<Vec<Self>> {
         let numbered = parts.iter().any(|part| part.contains('*'));
-        let (count, mut shape) = match numbered {
-            true => (*self.shape.first()?, self.shape[1..].to_vec()),
-            false => (1, self.shape.clone()),
-        };
+        let (count, mut shape) =
+            if numbered { (*self.shape.first()?, self.shape[1..].to_vec()) } else { (1, self.shape.clone()) };
         let rows = shape.first_mut()?;
         let (pieces, bytes) = (count * parts.len(), self.range.len());
         if pieces == 0 || *rows % parts.len() != 0 || bytes % pieces != 0 {

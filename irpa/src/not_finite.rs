@@ -42,12 +42,10 @@ impl fmt::Display for NotFinite {
                 write!(f, "{index} that Tracewright computes from the tensor `{tensor}`")?
             }
         }
-        match found.is_finite() {
-            true => write!(
-                f,
-                " is {found}, expected a number in the range of {to}; use a type with a larger range"
-            ),
-            false => write!(f, " is {found}, expected a finite number; download or convert the model again"),
+        if found.is_finite() {
+            write!(f, " is {found}, expected a number in the range of {to}; use a type with a larger range")
+        } else {
+            write!(f, " is {found}, expected a finite number; download or convert the model again")
         }
     }
 }

@@ -83,9 +83,10 @@ impl Checkpoint {
         let names = self.tensors().map(|tensor| tensor.name.as_str()).collect::<BTreeSet<_>>();
         let listed = weights.weight_map.keys().map(String::as_str).collect::<BTreeSet<_>>();
         if let Some(&name) = names.symmetric_difference(&listed).next() {
-            let difference = match names.contains(name) {
-                true => ShardDifference::OnlyInFile,
-                false => ShardDifference::OnlyInShards,
+            let difference = if names.contains(name) {
+                ShardDifference::OnlyInFile
+            } else {
+                ShardDifference::OnlyInShards
             };
             let tensor = name.to_owned();
             return Some(PassedOver { index, tensor, difference });

@@ -299,12 +299,11 @@ impl Keys {
 
     /// `default` if the key is missing; the value can be null.
     fn nullable<T>(&self, key: &'static str, default: Option<T>, read: impl Fn() -> Option<T>) -> Option<T> {
-        match self.map.contains_key(key) {
-            true => read(),
-            false => {
-                self.get(key);
-                default
-            }
+        if self.map.contains_key(key) {
+            read()
+        } else {
+            self.get(key);
+            default
         }
     }
 
@@ -527,10 +526,7 @@ impl Keys {
 }
 
 fn end(path: PathBuf, problems: Vec<KeyProblem>) -> Result<(), ConfigError> {
-    match problems.is_empty() {
-        true => Ok(()),
-        false => Err(ConfigError::Keys { path, problems }),
-    }
+    if problems.is_empty() { Ok(()) } else { Err(ConfigError::Keys { path, problems }) }
 }
 
 fn kind(value: &Value) -> &'static str {

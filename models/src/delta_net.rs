@@ -33,13 +33,13 @@ pub(crate) fn delta_net<T: Float>(
     let [keys, values] = [w.extent * u.extent, w.extent * r.extent * x.extent];
     let [query, key, value] = mixed.split(p, [keys, keys, values]);
     let [query, key] = [query, key].map(|part| unit(part.unmerge(p, &[w, u]), u.axis));
-    let [dt_bias, a_log] = weights.map(|weight| match tiled {
-        true => weight.unmerge(n, &[r, w]).permute(&[w.axis, r.axis]),
-        false => weight.unmerge(n, &[w, r]),
+    let [dt_bias, a_log] = weights.map(|weight| {
+        if tiled { weight.unmerge(n, &[r, w]).permute(&[w.axis, r.axis]) } else { weight.unmerge(n, &[w, r]) }
     });
-    let value = match tiled {
-        true => value.unmerge(p, &[r, w, x]).permute(&[Axis("B"), s, w.axis, r.axis, x.axis]),
-        false => value.unmerge(p, &[w, r, x]),
+    let value = if tiled {
+        value.unmerge(p, &[r, w, x]).permute(&[Axis("B"), s, w.axis, r.axis, x.axis])
+    } else {
+        value.unmerge(p, &[w, r, x])
     };
     let time = (a.to::<F32>() + dt_bias).softplus();
     let tokens = MatrixTokens {

@@ -157,15 +157,14 @@ pub(crate) fn mixture<T: Float, const N: usize>(
         ExpertsMode::Chosen => few || weights.iter().all(packed),
         ExpertsMode::All => false,
     };
-    let (weights, share, experts) = match chooses {
-        true => {
-            // The expert with the lowest index comes first.
-            let order = -Tensor::<I32>::iota(X, all).to::<F32>() + all as f64;
-            let first = topk(chosen * order, X, count).1.rename(X, C); // [B, S, C]
-            let share = among(first, all).select(share.broadcast(first), 0.0).sum(X);
-            (weights.map(|weight| weight.take(X, first)), share, C)
-        }
-        false => (weights, share, X),
+    let (weights, share, experts) = if chooses {
+        // The expert with the lowest index comes first.
+        let order = -Tensor::<I32>::iota(X, all).to::<F32>() + all as f64;
+        let first = topk(chosen * order, X, count).1.rename(X, C); // [B, S, C]
+        let share = among(first, all).select(share.broadcast(first), 0.0).sum(X);
+        (weights.map(|weight| weight.take(X, first)), share, C)
+    } else {
+        (weights, share, X)
     };
     let each = expert(weights);
     (each.to::<F32>() * share.broadcast(each)).sum(experts).to()
@@ -196,9 +195,10 @@ impl<S: Block<Config: Sparse>, Y: Block<Config = S::Config>> Block for EitherLay
     type Config = S::Config;
 
     fn build(scope: Scope, config: &Rc<S::Config>) -> Result<Self, BuildError> {
-        match scope.index().is_some_and(|layer| config.experts().is_sparse(layer)) {
-            true => S::build(scope, config).map(Self::Sparse),
-            false => Y::build(scope, config).map(Self::Dense),
+        if scope.index().is_some_and(|layer| config.experts().is_sparse(layer)) {
+            S::build(scope, config).map(Self::Sparse)
+        } else {
+            Y::build(scope, config).map(Self::Dense)
         }
     }
 

@@ -117,9 +117,8 @@ pub(crate) const fn gguf(architecture: &'static str) -> GgufFamily {
             ("rope_local_base_freq", "rope.freq_base_swa"),
         ],
         parts: &[&[("ffn_norm", "pre_feedforward_layernorm")]],
-        arranged: |part, end, _, _| match part.ends_with("norm") && end == "weight" {
-            true => StoredOrder::PlusOne,
-            false => StoredOrder::Same,
+        arranged: |part, end, _, _| {
+            if part.ends_with("norm") && end == "weight" { StoredOrder::PlusOne } else { StoredOrder::Same }
         },
         fits_f16: false,
         ..GgufFamily::llama(architecture)

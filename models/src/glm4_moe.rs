@@ -59,10 +59,7 @@ model! {
 
         fn forward(x: T[B, S, D], at: &Attend<T>, kv: &mut Kv<T>) -> T[B, S, D] {
             let (q, k) = (self.q_proj(x), self.k_proj(x)); // [B, S, K, G, E], [B, S, K, E]
-            let (q, k) = match self.config.use_qk_norm {
-                true => (self.q_norm(q), self.k_norm(k)),
-                false => (q, k),
-            };
+            let (q, k) = if self.config.use_qk_norm { (self.q_norm(q), self.k_norm(k)) } else { (q, k) };
             let (k, v) = kv.append(at.rope(k), self.v_proj(x), at); // [B, K, N, E]
             self.o_proj(attend(at.rope(q), k, v, at))
         }

@@ -122,20 +122,14 @@ model! {
 
         fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
             let rope = self.config.rope.frequencies(self.dim(E), cache.context);
-            let attention = match self.config.rotary {
-                true => Attend::rotary(at, S, tokens.extent(S), &rope, cache.context),
-                false => Attend::causal(at, S),
-            };
+            let attention = if self.config.rotary { Attend::rotary(at, S, tokens.extent(S), &rope, cache.context) } else { Attend::causal(at, S) };
             let attention = attention.scaled(self.config.factors.attention_multiplier);
             let mut x = self.embed_tokens(tokens) * self.config.factors.embedding_multiplier;
             for (i, layer) in self.layers.iter().enumerate() {
-                x = match self.config.attends(i) {
-                    true => layer.forward(x, &attention, cache.state(i)),
-                    false => {
+                x = if self.config.attends(i) { layer.forward(x, &attention, cache.state(i)) } else {
                         let (scan, conv) = cache.pair(i, ["scan", "conv"]);
                         layer.recur(x, at, scan, conv)
-                    }
-                };
+                    };
             }
             self.norm(x)
         }
@@ -162,10 +156,7 @@ model! {
 
         fn feed_forward(x: T[B, S, D]) -> T[B, S, D] {
             let normed = self.post_attention_layernorm(x);
-            let y = match self.config.sparse.contains(&true) {
-                true => self.block_sparse_moe.forward(normed) + self.shared_mlp.forward(normed),
-                false => self.shared_mlp.forward(normed),
-            };
+            let y = if self.config.sparse.contains(&true) { self.block_sparse_moe.forward(normed) + self.shared_mlp.forward(normed) } else { self.shared_mlp.forward(normed) };
             x + scaled(y, self.config.factors.residual_multiplier)
         }
     }

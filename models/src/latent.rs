@@ -110,14 +110,11 @@ model! {
             };
             let [plain, rotated] = q.split(J, [self.dim(E), self.dim(I)]);
             let [shared, key] = self.kv_a_proj_with_mqa(x).split(M, [self.dim(C), self.dim(I)]);
-            let [keys, values] = match self.config.kv_b_split {
-                true => [self.k_b_proj().permute(&[H, E, C]), self.v_b_proj()],
-                false => {
+            let [keys, values] = if self.config.kv_b_split { [self.k_b_proj().permute(&[H, E, C]), self.v_b_proj()] } else {
                     let heads = self.kv_b_proj().unmerge(Z, &[H.of(self.dim(H)), P.of(self.dim(P))]);
                     let [keys, values] = heads.split(P, [self.dim(E), self.dim(W)]);
                     [keys.rename(P, E), values.rename(P, W)] // [H, E, C], [H, W, C]
-                }
-            };
+                };
             let plain = dot(plain.rename(J, E), keys, E).permute(&[B, S, H, C]);
             let q = Tensor::concat(&[plain.rename(C, M), at.rope(rotated.rename(J, M))], M); // [B, S, H, M]
             let shared = self.kv_a_layernorm(shared.rename(M, C));

@@ -41,8 +41,9 @@ fn intermediate_size(keys: &Keys, size: usize) -> usize {
     let size = keys.optional_count("block_ff_dim").unwrap_or(size);
     let factor = keys.number_or("block_ffn_dim_multiplier", 1.0);
     let multiple = keys.optional_count("block_multiple_of").unwrap_or(256);
-    match keys.flag("block_auto_adjust_ff_dim", true) {
-        true => ((factor * (2 * size / 3) as f64) as usize).next_multiple_of(multiple),
-        false => size,
+    if keys.flag("block_auto_adjust_ff_dim", true) {
+        ((factor * (2 * size / 3) as f64) as usize).next_multiple_of(multiple)
+    } else {
+        size
     }
 }

@@ -62,10 +62,7 @@ model! {
             for (i, layer) in self.layers.iter().enumerate() {
                 let window = self.config.window(i);
                 let rotary = local.as_ref().filter(|_| window.is_some()).unwrap_or(&global);
-                x = match self.config.attends(i) {
-                    true => layer.forward(x, &rotary.clone().windowed(window), cache.state(i)),
-                    false => layer.convolve(x, at, cache.state(i)),
-                };
+                x = if self.config.attends(i) { layer.forward(x, &rotary.clone().windowed(window), cache.state(i)) } else { layer.convolve(x, at, cache.state(i)) };
             }
             self.norm(x)
         }
@@ -114,10 +111,7 @@ model! {
             let q = at.rope(self.q_norm(self.q_proj(x))); // [B, S, K, G, E]
             let (k, v) = kv.append(at.rope(self.k_norm(self.k_proj(x))), self.v_proj(x), at); // [B, K, N, E]
             let attended: Tensor<T> = attend(q, k, v, at);
-            self.o_proj(match self.config.use_attention_gate {
-                true => attended * self.gate_proj(x).logistic().broadcast(attended),
-                false => attended,
-            })
+            self.o_proj(if self.config.use_attention_gate { attended * self.gate_proj(x).logistic().broadcast(attended) } else { attended })
         }
     }
 }

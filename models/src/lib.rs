@@ -276,12 +276,11 @@ pub fn check_embeds<'a>(kind: &'a ModelKind, path: &Path) -> Result<&'a Sentence
 
 /// With the path of the file.
 fn declared(path: &Path) -> Result<(String, PathBuf), ConfigError> {
-    match Gguf::is_at(path) {
-        true => Ok((gguf::architecture(path)?, path.to_owned())),
-        false => {
-            let keys = Keys::read(path)?;
-            Ok((architecture(&keys), keys.path().to_owned()))
-        }
+    if Gguf::is_at(path) {
+        Ok((gguf::architecture(path)?, path.to_owned()))
+    } else {
+        let keys = Keys::read(path)?;
+        Ok((architecture(&keys), keys.path().to_owned()))
     }
 }
 

@@ -124,10 +124,7 @@ model! {
 
         fn feed_forward(x: T[B, S, D], beside: Option<Tensor<T>>) -> T[B, S, D] {
             let y = self.mlp.forward(self.pre_feedforward_layernorm(x));
-            let y = match self.config.has_experts {
-                true => self.post_feedforward_layernorm_1(y) + self.mixed(x),
-                false => y,
-            };
+            let y = if self.config.has_experts { self.post_feedforward_layernorm_1(y) + self.mixed(x) } else { y };
             let mut x = x + self.post_feedforward_layernorm(y);
             if let Some(beside) = beside {
                 let y = self.per_layer_projection(gelu_tanh(self.per_layer_input_gate(x)) * beside);

@@ -107,13 +107,10 @@ model! {
             let attention = Attend::rotary(at, S, tokens.extent(S), &rope, cache.context);
             let mut x = self.embed_tokens(tokens);
             for (i, layer) in self.layers.iter().enumerate() {
-                x = match self.config.attends(i) {
-                    true => layer.forward(x, &attention, cache.state(i)),
-                    false => {
+                x = if self.config.attends(i) { layer.forward(x, &attention, cache.state(i)) } else {
                         let (delta, conv) = cache.pair(i, ["delta", "conv"]);
                         layer.recur(x, at, delta, conv)
-                    }
-                };
+                    };
             }
             self.norm(x)
         }
@@ -200,19 +197,13 @@ model! {
         fn forward(x: T[B, S, D], at: Position, delta: &mut Recurrent<F32>, conv: &mut Recurrent<T>) -> T[B, S, D] {
             let (weights, inputs) = ([self.dt_bias(), self.a_log()], (self.in_proj_qkv(x), self.taps()));
             let tiled = self.config.value_heads_tiled;
-            let (gates, z) = match tiled {
-                true => (
+            let (gates, z) = if tiled { (
                     [self.tiled_b(x), self.tiled_a(x)].map(|gate| gate.permute(&[B, S, W, R])),
                     self.tiled_z(x).permute(&[B, S, W, R, X]),
-                ),
-                false => ([self.in_proj_b(x), self.in_proj_a(x)], self.in_proj_z(x)),
-            };
+                ) } else { ([self.in_proj_b(x), self.in_proj_a(x)], self.in_proj_z(x)) };
             let read = delta_net(inputs, gates, weights, at, (delta, conv), tiled); // [B, S, W, R, X]
             let gated = (self.norm(read) * silu(z.to::<F32>())).to();
-            match tiled {
-                true => self.tiled_out(gated.permute(&[B, S, R, W, X])),
-                false => self.out_proj(gated),
-            }
+            if tiled { self.tiled_out(gated.permute(&[B, S, R, W, X])) } else { self.out_proj(gated) }
         }
     }
 }

@@ -57,16 +57,13 @@ model! {
         out_proj: Linear[W, R, X -> D],
 
         fn forward(x: T[B, S, D], at: Position, delta: &mut Recurrent<F32>, conv: &mut Recurrent<T>) -> T[B, S, D] {
-            let (mixed, z) = match self.config.projections_split {
-                true => (self.in_proj_qkv(x), self.in_proj_z(x)),
-                false => {
+            let (mixed, z) = if self.config.projections_split { (self.in_proj_qkv(x), self.in_proj_z(x)) } else {
                     let [u, y] = [self.dim(U), self.dim(Y)];
                     let [q, k, v, z] = self.in_proj_qkvz(x).split(Z, [u, u, y, y]); // [B, S, W, …]
                     // The convolution reads all queries, then all keys, then all values.
                     let mixed = Tensor::concat(&[q, k, v].map(|part| part.merge(&[W, Z], P)), P);
                     (mixed, z.unmerge(Z, &[self.dims.dim(R), self.dims.dim(X)]))
-                }
-            };
+                };
             let gates = self.in_proj_ba(x).split(A, [self.dim(R); 2]).map(|gate| gate.rename(A, R));
             let weights = [self.dt_bias(), self.a_log()];
             let read = delta_net((mixed, self.taps()), gates, weights, at, (delta, conv), false); // [B, S, W, R, X]

@@ -497,9 +497,8 @@ impl<'a> Outside<'a> {
             "yarn" => {
                 let original = original();
                 let factor = extended(original);
-                let loudness = |factor: f64, scale: f64| match factor <= 1.0 {
-                    true => 1.0,
-                    false => 0.1 * scale * libm::log(factor) + 1.0,
+                let loudness = |factor: f64, scale: f64| {
+                    if factor <= 1.0 { 1.0 } else { 0.1 * scale * libm::log(factor) + 1.0 }
                 };
                 let scales = (nested.optional_number("mscale"), nested.optional_number("mscale_all_dim"));
                 let recommended = match scales {

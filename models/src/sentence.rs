@@ -133,15 +133,13 @@ pub(crate) fn check_modules(path: &Path, expected: &[(&str, &str)]) -> Result<()
         .map_err(|error| ConfigError::Syntax { path: path.to_owned(), reason: error.to_string() })?;
     let found: Vec<(&str, &str)> =
         modules.as_array().map_or(&[][..], Vec::as_slice).iter().map(module).collect();
-    match found == expected {
-        true => Ok(()),
-        false => {
-            let show = |(kind, folder): &(&str, &str)| format!("{kind} at `{folder}`");
-            let [found, expected] =
-                [&found[..], expected].map(|list| list.iter().map(show).collect::<Vec<_>>());
-            let (found, expected) = (found.join(", "), expected.join(", "));
-            Err(ConfigError::Modules { path: path.to_owned(), found, expected })
-        }
+    if found == expected {
+        Ok(())
+    } else {
+        let show = |(kind, folder): &(&str, &str)| format!("{kind} at `{folder}`");
+        let [found, expected] = [&found[..], expected].map(|list| list.iter().map(show).collect::<Vec<_>>());
+        let (found, expected) = (found.join(", "), expected.join(", "));
+        Err(ConfigError::Modules { path: path.to_owned(), found, expected })
     }
 }
 

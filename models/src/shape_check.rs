@@ -94,10 +94,7 @@ pub fn check_sizes(claims: &[DeclaredSize], checkpoint: &Checkpoint) -> Result<(
         differs.then_some(other)
     };
     let problems: Vec<OtherSize> = claims.iter().filter_map(differs).collect();
-    match problems.is_empty() {
-        true => Ok(()),
-        false => Err(OtherSizes { path: checkpoint.path().into(), problems }),
-    }
+    if problems.is_empty() { Ok(()) } else { Err(OtherSizes { path: checkpoint.path().into(), problems }) }
 }
 
 /// With and without the prefix `model.`.

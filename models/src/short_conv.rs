@@ -99,10 +99,7 @@ model! {
             let attention = Attend::rotary(at, S, tokens.extent(S), &rope, cache.context);
             let mut x = self.embed_tokens(tokens);
             for (i, layer) in self.layers.iter().enumerate() {
-                x = match self.config.attends(i) {
-                    true => layer.forward(x, &attention, cache.state(i), self.config.experts.is_sparse(i)),
-                    false => layer.convolve(x, at, cache.state(i), self.config.experts.is_sparse(i)),
-                };
+                x = if self.config.attends(i) { layer.forward(x, &attention, cache.state(i), self.config.experts.is_sparse(i)) } else { layer.convolve(x, at, cache.state(i), self.config.experts.is_sparse(i)) };
             }
             self.norm(x)
         }
@@ -154,10 +151,7 @@ model! {
             let parts = self.in_proj(x).split(P, [self.dim(D); 3]);
             let [before, behind, x] = parts.map(|part| part.rename(P, D)); // [B, S, D]
             let mixed = state.convolve(before * x, self.taps(), [C, J, S], at);
-            let mixed = match self.config.conv_bias {
-                true => mixed + self.bias().to::<F32>(),
-                false => mixed,
-            };
+            let mixed = if self.config.conv_bias { mixed + self.bias().to::<F32>() } else { mixed };
             self.out_proj((behind * mixed.to()).rename(D, M))
         }
     }

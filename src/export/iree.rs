@@ -143,9 +143,10 @@ pub fn check_cpu(manifest: &IreeManifest) -> Result<(), ExportError> {
         return Err(ExportError::Architecture { expected: manifest.architecture.clone(), found });
     }
     let missing = runtime::missing_cpu_features(&manifest.cpu_features);
-    match missing.is_empty() {
-        true => Ok(()),
-        false => Err(ExportError::Cpu { cpu: manifest.target_cpu.clone(), missing }),
+    if missing.is_empty() {
+        Ok(())
+    } else {
+        Err(ExportError::Cpu { cpu: manifest.target_cpu.clone(), missing })
     }
 }
 

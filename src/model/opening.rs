@@ -215,12 +215,10 @@ impl Opening {
             (None, None) => true,
             _ => false,
         };
-        match is_same {
-            true => Ok(Some(DraftSource { files, source, options })),
-            false => Err(ModelError::DraftTokenizer {
-                draft: files.path().to_owned(),
-                path: self.text.path.clone(),
-            }),
+        if is_same {
+            Ok(Some(DraftSource { files, source, options }))
+        } else {
+            Err(ModelError::DraftTokenizer { draft: files.path().to_owned(), path: self.text.path.clone() })
         }
     }
 

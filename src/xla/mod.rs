@@ -199,9 +199,10 @@ fn ordinal(client: &Client, device: Option<DeviceName>) -> Result<usize, ModelEr
         DeviceKind::Hip => "rocm",
         DeviceKind::Vulkan | DeviceKind::Metal => "",
     };
-    match client.platform() == platform {
-        true => Ok(ordinal),
-        false => Err(ModelError::Platform { device: kind, platform: client.platform().to_owned() }),
+    if client.platform() == platform {
+        Ok(ordinal)
+    } else {
+        Err(ModelError::Platform { device: kind, platform: client.platform().to_owned() })
     }
 }
 

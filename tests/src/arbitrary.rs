@@ -94,9 +94,8 @@ struct Growing<'a> {
 
 impl Growing<'_> {
     fn step(&mut self, dice: &mut Dice) {
-        let near = |dice: &mut Dice, count: usize| match dice.chance(50) {
-            true => count - 1 - dice.below(count.min(4)),
-            false => dice.below(count),
+        let near = |dice: &mut Dice, count: usize| {
+            if dice.chance(50) { count - 1 - dice.below(count.min(4)) } else { dice.below(count) }
         };
         let given = (!self.readable.is_empty() && dice.chance(80)).then(|| {
             let at = near(dice, self.readable.len());
@@ -141,9 +140,10 @@ impl Growing<'_> {
             let same: Vec<NodeId> =
                 self.readable.iter().copied().filter(|&id| self.builder.ty(id) == ty).collect();
             let weight = weights && at > 0;
-            operands.push(match !same.is_empty() && dice.chance(if weight { 15 } else { 75 }) {
-                true => *dice.pick(&same),
-                false => self.leaf(dice, ty, weight)?,
+            operands.push(if !same.is_empty() && dice.chance(if weight { 15 } else { 75 }) {
+                *dice.pick(&same)
+            } else {
+                self.leaf(dice, ty, weight)?
             });
         }
         self.push(op, &operands)
@@ -205,9 +205,12 @@ impl Growing<'_> {
                 let negate = UnaryKind::Negate;
                 let negated = self.push(Unary { kind: negate }, &[x]);
                 let kind = *dice.pick(&[BinaryKind::Add, BinaryKind::Subtract]);
-                negated.and_then(|y| match dice.chance(50) {
-                    true => self.push(Binary { kind }, &[x, y]),
-                    false => self.push(Unary { kind: negate }, &[y]),
+                negated.and_then(|y| {
+                    if dice.chance(50) {
+                        self.push(Binary { kind }, &[x, y])
+                    } else {
+                        self.push(Unary { kind: negate }, &[y])
+                    }
                 })
             }
             _ => splat(self, &ty.with_element(ElementType::I1)).and_then(|c| {
@@ -223,15 +226,12 @@ impl Growing<'_> {
         let predicate = ty.with_element(ElementType::I1);
         let (c, d) = (self.leaf(dice, &predicate, false)?, self.leaf(dice, &predicate, false)?);
         let (y, z) = (self.leaf(dice, &ty, false)?, self.leaf(dice, &ty, false)?);
-        match dice.chance(50) {
-            true => {
-                let inner = self.push(Select {}, &[d, x, y])?;
-                self.push(Select {}, &[c, x, inner])
-            }
-            false => {
-                let inner = self.push(Select {}, &[c, x, y])?;
-                self.push(Select {}, &[c, inner, z])
-            }
+        if dice.chance(50) {
+            let inner = self.push(Select {}, &[d, x, y])?;
+            self.push(Select {}, &[c, x, inner])
+        } else {
+            let inner = self.push(Select {}, &[c, x, y])?;
+            self.push(Select {}, &[c, inner, z])
         }
     }
 
@@ -246,9 +246,10 @@ impl Growing<'_> {
         for _ in 0..1 + dice.below(3) {
             let outputs = extent(dice);
             let weight = self.leaf(dice, &TensorType::new(ty.element, [outputs, inputs]), true);
-            let bias = match biased {
-                true => self.leaf(dice, &TensorType::new(ty.element, [outputs]), true).map(Some),
-                false => Some(None),
+            let bias = if biased {
+                self.leaf(dice, &TensorType::new(ty.element, [outputs]), true).map(Some)
+            } else {
+                Some(None)
             };
             let (Some(weight), Some(bias)) = (weight, bias) else { return };
             let operands: Vec<NodeId> = [x, weight].into_iter().chain(bias).collect();

@@ -145,12 +145,11 @@ impl Chunked {
                 }
                 role => return Err(format!("an argument is {role:?}").into()),
             };
-            arguments.push(match argument.is_host_scalar() {
-                true => (numbers[0] as i32).into(),
-                false => {
-                    let bytes: Vec<u8> = numbers.into_iter().flat_map(u32::to_le_bytes).collect();
-                    Buffer::from_bytes(&self.built.runtime, &argument.ty, &bytes)?.into()
-                }
+            arguments.push(if argument.is_host_scalar() {
+                (numbers[0] as i32).into()
+            } else {
+                let bytes: Vec<u8> = numbers.into_iter().flat_map(u32::to_le_bytes).collect();
+                Buffer::from_bytes(&self.built.runtime, &argument.ty, &bytes)?.into()
             });
         }
         let mut results = self.built.program.function(&name(size))?.call(arguments)?.into_iter();

@@ -117,10 +117,11 @@ pub fn value(dice: &mut Dice, ty: &TensorType) -> Value {
 
 /// Random floats between 2⁻⁴ and 2⁴ and small integers: no step of what is computed of a few of them is out of range.
 pub fn tame_value(dice: &mut Dice, ty: &TensorType) -> Value {
-    fill(dice, ty, |dice, element| match element.is_float() {
-        true => tame_float(dice),
-        false => number(dice, ElementType::I4),
-    })
+    fill(
+        dice,
+        ty,
+        |dice, element| if element.is_float() { tame_float(dice) } else { number(dice, ElementType::I4) },
+    )
 }
 
 fn fill(dice: &mut Dice, ty: &TensorType, number: fn(&mut Dice, ElementType) -> f64) -> Value {
@@ -135,12 +136,11 @@ fn fill(dice: &mut Dice, ty: &TensorType, number: fn(&mut Dice, ElementType) -> 
 
 /// A constant of this type: equal elements or others.
 pub fn literal(dice: &mut Dice, ty: &TensorType) -> Literal {
-    match dice.chance(60) {
-        true => {
-            let value = *dice.pick(&[0.0, -0.0, 1.0, 1.0, -1.0, 2.0, 0.5, f64::NAN]);
-            Literal::splat(ty.clone(), value)
-        }
-        false => Literal::from_value(&value(dice, ty)),
+    if dice.chance(60) {
+        let value = *dice.pick(&[0.0, -0.0, 1.0, 1.0, -1.0, 2.0, 0.5, f64::NAN]);
+        Literal::splat(ty.clone(), value)
+    } else {
+        Literal::from_value(&value(dice, ty))
     }
 }
 
@@ -176,12 +176,11 @@ pub fn refactored(dice: &mut Dice, from: &[usize]) -> Vec<usize> {
     while rest > 1 {
         while rest.is_multiple_of(factor) {
             rest /= factor;
-            match to.is_empty() || dice.chance(60) && to.len() < 4 {
-                true => to.push(factor),
-                false => {
-                    let axis = dice.below(to.len());
-                    to[axis] *= factor;
-                }
+            if to.is_empty() || dice.chance(60) && to.len() < 4 {
+                to.push(factor)
+            } else {
+                let axis = dice.below(to.len());
+                to[axis] *= factor;
             }
         }
         factor += 1;

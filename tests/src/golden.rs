@@ -173,9 +173,10 @@ impl Golden {
                 .then(|| self.own(prompt, "logits"))
                 .transpose()?,
         };
-        match reference.logits.is_none() && reference.top.is_none() {
-            true => Err(format!("golden `{}` has nothing about prompt {prompt}", self.name).into()),
-            false => Ok(reference),
+        if reference.logits.is_none() && reference.top.is_none() {
+            Err(format!("golden `{}` has nothing about prompt {prompt}", self.name).into())
+        } else {
+            Ok(reference)
         }
     }
 
@@ -422,10 +423,8 @@ fn recorded(
         ..plan
     };
     let wanted = plan.entry_points().into_iter().filter(|entry| entries.contains(&&*entry.name));
-    let wanted: Vec<EntryPoint> = match sizes.in_parts {
-        true => wanted.flat_map(EntryPoint::in_parts).collect(),
-        false => wanted.collect(),
-    };
+    let wanted: Vec<EntryPoint> =
+        if sizes.in_parts { wanted.flat_map(EntryPoint::in_parts).collect() } else { wanted.collect() };
     let trace = edit(plan.record(&wanted)?.trace)?;
     Ok((plan, trace))
 }

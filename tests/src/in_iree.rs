@@ -140,9 +140,10 @@ impl LoadedCalls<'_> {
     pub fn call(&self, name: &str, arguments: &[Value]) -> Vec<Value> {
         let signature = self.module.signatures.iter().find(|s| s.name == name).unwrap();
         let pass = |(value, argument): (&Value, &Argument)| -> VmValue {
-            match argument.is_host_scalar() {
-                true => (value.data[0] as i32).into(),
-                false => Buffer::from_bytes(&self.runtime, &value.ty, &value.to_bytes()).unwrap().into(),
+            if argument.is_host_scalar() {
+                (value.data[0] as i32).into()
+            } else {
+                Buffer::from_bytes(&self.runtime, &value.ty, &value.to_bytes()).unwrap().into()
             }
         };
         let arguments = arguments.iter().zip(&signature.arguments).map(pass).collect();

@@ -193,17 +193,17 @@ fn apply(op: &Op, operands: &[&Drawn], ty: &TensorType, dice: &mut Dice) -> Draw
         // What may be different moves along.
         let wide_ty = ty.with_element(ElementType::F32);
         let along = |part: fn(&Drawn) -> &Vec<f64>| {
-            let floats = operands.iter().map(|x| match x.value.ty.element.is_float() {
-                true => wide(&x.value, part(x)),
-                false => x.value.clone(),
+            let floats = operands.iter().map(|x| {
+                if x.value.ty.element.is_float() { wide(&x.value, part(x)) } else { x.value.clone() }
             });
             op.eval(&floats.collect::<Vec<_>>().iter().collect::<Vec<_>>(), &wide_ty).data
         };
         let values: Vec<&Value> = operands.iter().map(|x| &x.value).collect();
         let value = op.eval(&values, ty);
-        let (wide, slack) = match operands.is_empty() {
-            true => (value.data.clone(), vec![0.0; value.data.len()]),
-            false => (along(|x| &x.wide), along(|x| &x.slack)),
+        let (wide, slack) = if operands.is_empty() {
+            (value.data.clone(), vec![0.0; value.data.len()])
+        } else {
+            (along(|x| &x.wide), along(|x| &x.slack))
         };
         return Drawn { value, wide, slack: slack.into_iter().map(f64::abs).collect() };
     }

@@ -52,7 +52,7 @@ fn lines(preset: &Preset, column: Column) -> Result<Vec<String>, Box<dyn Error>>
             (name, Target { features: Some(features), ..Target::processor("generic") })
         }
         Column::Cuda => ("cuda", "cuda:sm_86".parse()?),
-        Column::Mesh => return Ok(partitioned(preset, planned(plan))?),
+        Column::Mesh => return partitioned(preset, planned(plan)),
     };
     let plan = Plan { target, ..plan };
     let lowered = plan.lower(&plan.trace()?.trace);

@@ -43,8 +43,11 @@ fn not_i1(dice: &mut Dice, given: Given<'_>, least: usize) -> TensorType {
     operand(dice, given, least, |dice| *dice.pick(&ElementType::ALL[..ElementType::ALL.len() - 1]))
 }
 
+/// Draws an operation of a kind by its name, with the types of its operands.
+type Kind = fn(&mut Dice, &str, Given<'_>) -> Option<(Op, Vec<TensorType>)>;
+
 fn candidate(dice: &mut Dice, name: &str, given: Given<'_>) -> Option<(Op, Vec<TensorType>)> {
-    let kind: fn(&mut Dice, &str, Given<'_>) -> Option<(Op, Vec<TensorType>)> = match name {
+    let kind: Kind = match name {
         "constant" | "iota" => source,
         "unary"
         | "binary"
@@ -122,9 +125,10 @@ fn elementwise(dice: &mut Dice, name: &str, given: Given<'_>) -> Option<(Op, Vec
         }
         "select" => {
             let x = operand(dice, given, 0, element);
-            let x = match dice.chance(30) && x.element == ElementType::I1 {
-                true => x.with_element(element(dice)),
-                false => x,
+            let x = if dice.chance(30) && x.element == ElementType::I1 {
+                x.with_element(element(dice))
+            } else {
+                x
             };
             (Select {}.into(), vec![x.with_element(ElementType::I1), x.clone(), x])
         }
@@ -259,21 +263,18 @@ fn sum(dice: &mut Dice, name: &str, given: Given<'_>) -> Option<(Op, Vec<TensorT
             let (right_batch, right_contract) =
                 (places[..batch].to_vec(), places[batch..batch + contract].to_vec());
             let element = *dice.pick(&[a.element, wide]);
-            match dice.chance(50) {
-                true => {
-                    let dot = DotGeneral { left_batch, right_batch, left_contract, right_contract, element };
-                    (dot.into(), vec![a, b])
-                }
-                false => {
-                    let dot = DotGeneral {
-                        left_batch: right_batch,
-                        right_batch: left_batch,
-                        left_contract: right_contract,
-                        right_contract: left_contract,
-                        element,
-                    };
-                    (dot.into(), vec![b, a])
-                }
+            if dice.chance(50) {
+                let dot = DotGeneral { left_batch, right_batch, left_contract, right_contract, element };
+                (dot.into(), vec![a, b])
+            } else {
+                let dot = DotGeneral {
+                    left_batch: right_batch,
+                    right_batch: left_batch,
+                    left_contract: right_contract,
+                    right_contract: left_contract,
+                    element,
+                };
+                (dot.into(), vec![b, a])
             }
         }
         "reduce" => {

@@ -150,15 +150,14 @@ pub fn compare(
     let found = golden::check_within(golden, &subject, BOUND)?;
     drop(subject);
     let (decided, undecided) = first_wrong(golden, &found)?;
-    let narrow = match golden.has_own() {
-        true => {
-            let element = golden.storage;
-            say(&format!("error and divergence in {element}"));
-            let sizes = BuildOptions { element, ..BuildOptions::of(golden) };
-            let subject = golden::build(&golden.model, &sizes, &["decode", "score"], Ok)?;
-            Some(NarrowParity::new(element, &precision::measure(golden, &subject.network)?))
-        }
-        false => None,
+    let narrow = if golden.has_own() {
+        let element = golden.storage;
+        say(&format!("error and divergence in {element}"));
+        let sizes = BuildOptions { element, ..BuildOptions::of(golden) };
+        let subject = golden::build(&golden.model, &sizes, &["decode", "score"], Ok)?;
+        Some(NarrowParity::new(element, &precision::measure(golden, &subject.network)?))
+    } else {
+        None
     };
     let tokenized = tokenized(golden)?;
     let (largest, prompt, position) = found.worst;
@@ -242,9 +241,10 @@ fn first_wrong(golden: &Golden, found: &Comparison) -> Result<(Vec<PromptPositio
     let (mut decided, mut undecided) = (Vec::new(), Vec::new());
     for (prompt, step) in first_steps(found) {
         let position = golden.prompts[prompt].prompt_tokens.len() - 1 + step;
-        match golden.reference(prompt)?.decides(position, BOUND) {
-            true => decided.push(PromptPosition { prompt, position }),
-            false => undecided.push(PromptPosition { prompt, position }),
+        if golden.reference(prompt)?.decides(position, BOUND) {
+            decided.push(PromptPosition { prompt, position })
+        } else {
+            undecided.push(PromptPosition { prompt, position })
         }
     }
     Ok((decided, undecided))

@@ -81,10 +81,7 @@ fn limits(element: ElementType) -> [f64; 2] {
 /// The largest number of a type that is not above `most`.
 fn held(element: ElementType, most: f64) -> f64 {
     let nearest = element.encode(most);
-    match element.decode(nearest) > most {
-        true => element.decode(nearest - 1),
-        false => element.decode(nearest),
-    }
+    if element.decode(nearest) > most { element.decode(nearest - 1) } else { element.decode(nearest) }
 }
 
 /// Which numbers a graph is given.

@@ -116,13 +116,10 @@ fn extents(name: &str, tile: usize) -> String {
 
 fn moved(tile: usize, operands: &[&str], load: bool) -> String {
     let (address, stride) = (operands[0], operands[1]);
-    let word = match load {
-        true => {
-            "%v# = llvm.load %p# : !llvm.ptr -> i32\nmemref.store %v#, %tiles[%t#, %r#, %w#] : memref<8x16x16xi32>\n"
-        }
-        false => {
-            "%v# = memref.load %tiles[%t#, %r#, %w#] : memref<8x16x16xi32>\nllvm.store %v#, %p# : i32, !llvm.ptr\n"
-        }
+    let word = if load {
+        "%v# = llvm.load %p# : !llvm.ptr -> i32\nmemref.store %v#, %tiles[%t#, %r#, %w#] : memref<8x16x16xi32>\n"
+    } else {
+        "%v# = memref.load %tiles[%t#, %r#, %w#] : memref<8x16x16xi32>\nllvm.store %v#, %p# : i32, !llvm.ptr\n"
     };
     format!(
         "{}{}{}{}%ri# = arith.index_cast %r# : index to i64\n%rs# = arith.muli %ri#, {stride} : i64\n\

@@ -31,10 +31,7 @@ impl Builder<'_> {
 
     /// Appends the conversion of `x` to another element type, unless `x` already has this type.
     pub fn convert(&mut self, x: NodeId, to: ElementType) -> Result<NodeId, InferError> {
-        match self.ty(x).element == to {
-            true => Ok(x),
-            false => self.op(Convert { to }, &[x]),
-        }
+        if self.ty(x).element == to { Ok(x) } else { self.op(Convert { to }, &[x]) }
     }
 
     /// Reduces along `axis`, and repeats the result along it.

@@ -77,9 +77,10 @@ impl Inliner<'_> {
         prefix: &str,
         operands: &[NodeId],
     ) -> NodeId {
-        let path = match function.prefix.is_empty() {
-            true => node.provenance.path.clone(),
-            false => resolve_key(&node.provenance.path, &function.prefix, prefix).into(),
+        let path = if function.prefix.is_empty() {
+            node.provenance.path.clone()
+        } else {
+            resolve_key(&node.provenance.path, &function.prefix, prefix).into()
         };
         let provenance = Provenance { path, ..node.provenance.clone() };
         let node = Node { kind, types: node.types.clone(), axes: node.axes.clone(), provenance };

@@ -156,9 +156,10 @@ impl Recipe {
                 let last = operands.iter().any(
                     |operand| matches!(operand, Self::Op(op, _) if matches!(op.form(), Form::Archive(_))),
                 );
-                match Self::can(op, &types) && !last {
-                    true => Ok(ty),
-                    false => Err(InferError::Attribute {
+                if Self::can(op, &types) && !last {
+                    Ok(ty)
+                } else {
+                    Err(InferError::Attribute {
                         op: "recipe",
                         what: "an operation",
                         found: op.name().to_owned(),
@@ -166,7 +167,7 @@ impl Recipe {
                             "constant, permute, concatenate, reshape, broadcast_in_dim, convert, add or \
                                    multiply of floats, and pack or quantize after them"
                                 .into(),
-                    }),
+                    })
                 }
             }
         }

@@ -86,9 +86,10 @@ impl Parser<'_> {
     fn operand(&mut self, function: &Function) -> Result<NodeId, ParseError> {
         self.reader.expect("%")?;
         let index = usize::parse(&mut self.reader)?;
-        match index < function.len() {
-            true => Ok(NodeId::new(index)),
-            false => self.reader.error(format!("a node before %{}", function.len())),
+        if index < function.len() {
+            Ok(NodeId::new(index))
+        } else {
+            self.reader.error(format!("a node before %{}", function.len()))
         }
     }
 

@@ -364,9 +364,10 @@ fn signature(model: &Model, block: &Block, function: &Function, errors: &mut Err
 /// For example `f32` for `float32`, and `i8` for `int8`.
 fn nearest_element(name: &Ident, elements: &[&str]) -> String {
     let short = name.to_string().replace("bfloat", "bf").replace("float", "f").replace("int", "i");
-    match elements.contains(&&*short) {
-        true => format!("; did you mean `{short}`?"),
-        false => suggestion(&short, elements.iter().copied()),
+    if elements.contains(&&*short) {
+        format!("; did you mean `{short}`?")
+    } else {
+        suggestion(&short, elements.iter().copied())
     }
 }
 

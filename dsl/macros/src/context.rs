@@ -37,9 +37,10 @@ impl Errors {
     /// Returns `Ok` if there are no errors; otherwise returns one `compile_error!` for each error.
     pub fn check(mut self) -> Result<(), TokenStream> {
         self.checked = true;
-        match self.is_empty() {
-            true => Ok(()),
-            false => Err(self.found.iter().map(syn::Error::to_compile_error).collect()),
+        if self.is_empty() {
+            Ok(())
+        } else {
+            Err(self.found.iter().map(syn::Error::to_compile_error).collect())
         }
     }
 }

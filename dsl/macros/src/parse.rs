@@ -60,10 +60,7 @@ fn block(input: ParseStream, errors: &mut Errors) -> Result<Block> {
     let vis = input.parse()?;
     let name = input.parse()?;
     let generics: Generics = input.parse()?;
-    let config = match input.peek(Paren) {
-        true => Some(in_parentheses(input, Type::parse)?),
-        false => None,
-    };
+    let config = if input.peek(Paren) { Some(in_parentheses(input, Type::parse)?) } else { None };
     let role = match input.parse::<Option<Token![:]>>()? {
         Some(_) => Some(input.parse()?),
         None => None,
@@ -130,20 +127,16 @@ fn layer_state(input: ParseStream) -> Result<LayerState> {
     if of != "of" {
         return Err(Error::new(of.span(), "expected `of`, as in `cache { L of [K, E] }`"));
     }
-    let name = match input.peek(Ident) && input.peek2(Token![:]) {
-        true => Some(input.parse()?),
-        false => None,
-    };
+    let name = if input.peek(Ident) && input.peek2(Token![:]) { Some(input.parse()?) } else { None };
     if name.is_some() {
         input.parse::<Token![:]>()?;
     }
     // A state of keys and values needs no word for its type.
-    let (kind, element) = match input.peek(Bracket) {
-        true => (Ident::new("Kv", input.span()), None),
-        false => {
-            let segment: syn::PathSegment = input.parse()?;
-            (kind_of_state(&segment.ident), own_element(&segment.arguments)?)
-        }
+    let (kind, element) = if input.peek(Bracket) {
+        (Ident::new("Kv", input.span()), None)
+    } else {
+        let segment: syn::PathSegment = input.parse()?;
+        (kind_of_state(&segment.ident), own_element(&segment.arguments)?)
     };
     let axes = in_brackets(input, state_axes)?;
     let mut window = None;
@@ -185,10 +178,7 @@ fn state_axes(input: ParseStream) -> Result<Vec<StateAxis>> {
             input.parse::<Token![,]>()?;
         }
     }
-    match input.is_empty() {
-        true => Ok(axes),
-        false => Err(input.error("expected the name of an axis")),
-    }
+    if input.is_empty() { Ok(axes) } else { Err(input.error("expected the name of an axis")) }
 }
 
 /// `recurrent` becomes `Recurrent`.
@@ -289,10 +279,7 @@ fn field(attrs: Vec<Attribute>, input: ParseStream) -> Result<Field> {
         Some(_) => return Err(input.error("expected the key in quotes, as in `at \"self.query\"`")),
         None => None,
     };
-    let tied = match input.peek(Token![=]) {
-        true => Some(tied(input)?),
-        false => None,
-    };
+    let tied = if input.peek(Token![=]) { Some(tied(input)?) } else { None };
     Ok(Field { attrs, name, ty, at, tied })
 }
 
@@ -337,17 +324,13 @@ fn leaf(segment: &syn::PathSegment, input: ParseStream) -> Result<Leaf> {
     let element = own_element(&segment.arguments)?;
     let (axes, outputs) = in_brackets(input, |content| {
         let inputs = axes(content)?;
-        let outputs = match content.peek(Token![->]) {
-            true => Some((content.parse()?, axes(content)?)),
-            false => None,
-        };
+        let outputs = if content.peek(Token![->]) { Some((content.parse()?, axes(content)?)) } else { None };
         Ok((inputs, outputs))
     })?;
-    let settings = match input.peek(Paren) {
-        true => in_parentheses(input, |content| content.parse_terminated(setting, Token![,]))?
-            .into_iter()
-            .collect(),
-        false => Vec::new(),
+    let settings = if input.peek(Paren) {
+        in_parentheses(input, |content| content.parse_terminated(setting, Token![,]))?.into_iter().collect()
+    } else {
+        Vec::new()
     };
     Ok(Leaf { name: segment.ident.clone(), element, axes, outputs, settings })
 }
@@ -468,9 +451,10 @@ fn axes(input: ParseStream) -> Result<Vec<Ident>> {
             input.parse::<Token![,]>()?;
         }
     }
-    match input.is_empty() || input.peek(Token![->]) {
-        true => Ok(axes),
-        false => Err(input.error("expected the name of an axis")),
+    if input.is_empty() || input.peek(Token![->]) {
+        Ok(axes)
+    } else {
+        Err(input.error("expected the name of an axis"))
     }
 }
 

@@ -285,9 +285,10 @@ fn of_heads(t: &mut Tracer, raw: Raw, heads: &[Axis], place: Place) -> Raw {
     let Some(ty) = t.named_type(raw, place) else { return Raw::POISON };
     let own = heads.iter().copied().filter(|axis| ty.position(*axis).is_some());
     let own: Vec<Axis> = own.collect();
-    match own.len() == ty.dims.len() && heads.ends_with(&own) {
-        true => permuted(t, raw, ty, &own, place),
-        false => t.fail(TraceErrorKind::Order { op: "sinks", ty, axes: heads.to_vec() }, place),
+    if own.len() == ty.dims.len() && heads.ends_with(&own) {
+        permuted(t, raw, ty, &own, place)
+    } else {
+        t.fail(TraceErrorKind::Order { op: "sinks", ty, axes: heads.to_vec() }, place)
     }
 }
 
@@ -303,10 +304,7 @@ fn placed(t: &mut Tracer, raw: Raw, order: &[Axis], place: Place) -> Raw {
     let extent = |axis: &Axis| ty.dims.iter().find(|d| d.axis == *axis).map_or(1, |d| d.extent);
     let shape: Vec<usize> = order[from..].iter().map(extent).collect();
     let raw = permuted(t, raw, ty, &own, place);
-    match shape.len() == own.len() {
-        true => raw,
-        false => t.op(None, Reshape { shape }, &[raw], &order[from..], place),
-    }
+    if shape.len() == own.len() { raw } else { t.op(None, Reshape { shape }, &[raw], &order[from..], place) }
 }
 
 trace_arg!(Attend<T> { queries, at, cos, sin, layout, mask, scale, temperature, sinks, softcap });

@@ -88,10 +88,7 @@ impl<T: Element> Tensor<T> {
             (table, indices + first.reshape(&shared).over(&[&shared[..], &own].concat()))
         };
         let picked = table.rows(indices);
-        let place_of_axis = dims.iter().flat_map(|d| match d.axis == axis {
-            true => own.clone(),
-            false => vec![*d],
-        });
+        let place_of_axis = dims.iter().flat_map(|d| if d.axis == axis { own.clone() } else { vec![*d] });
         picked.permute(&axes(&place_of_axis.collect::<Vec<_>>()))
     }
 

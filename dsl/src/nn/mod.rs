@@ -63,9 +63,10 @@ pub fn dot<T: Float>(a: Tensor<T>, b: Tensor<T>, contracted: Axis) -> Tensor<T> 
         };
         let result = [batch.clone(), free(&left), free(&right)].concat();
         let product = t.op(None, op, &[a, b.raw], &result, place);
-        match T::element() == ElementType::F32 {
-            true => product,
-            false => t.op(None, ops::ops::Convert { to: T::element() }, &[product], &result, place),
+        if T::element() == ElementType::F32 {
+            product
+        } else {
+            t.op(None, ops::ops::Convert { to: T::element() }, &[product], &result, place)
         }
     })
 }

@@ -248,9 +248,10 @@ pub fn check(
             Some(_) => baked.ignored.push(key.clone()),
         }
     }
-    match problems.is_empty() {
-        true => Ok(Checked(baked)),
-        false => Err(BakeError::Mismatch { path: checkpoint.path().to_owned(), problems }),
+    if problems.is_empty() {
+        Ok(Checked(baked))
+    } else {
+        Err(BakeError::Mismatch { path: checkpoint.path().to_owned(), problems })
     }
 }
 
@@ -270,9 +271,12 @@ fn may_be_ignored(rule: &Ignorable, key: &str) -> bool {
 fn check_recipe(parameter: &Parameter) -> Result<(), BakeError> {
     let Some(recipe) = &parameter.recipe else { return Ok(()) };
     let what = "the parameter and the result of the recipe must have one type";
-    let made = recipe.ty().and_then(|right| match parameter.ty == right {
-        true => Ok(()),
-        false => Err(InferError::Mismatch { op: "recipe", what, left: parameter.ty.clone(), right }),
+    let made = recipe.ty().and_then(|right| {
+        if parameter.ty == right {
+            Ok(())
+        } else {
+            Err(InferError::Mismatch { op: "recipe", what, left: parameter.ty.clone(), right })
+        }
     });
     made.map_err(|source| BakeError::Recipe { key: parameter.key.clone(), source: Box::new(source) })
 }

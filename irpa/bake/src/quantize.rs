@@ -52,9 +52,10 @@ struct Source {
 pub fn check_new_checkpoint(folder: &Path, more: &[&str]) -> Result<(), QuantizeError> {
     let files = [FILE].iter().chain(files::TOKENIZER_FILES).chain(more).copied();
     let mut files = files.map(|name| folder.join(name));
-    let taken = match is_there(folder) && !folder.is_dir() {
-        true => Some(folder.to_owned()),
-        false => files.find(|path| is_there(path)),
+    let taken = if is_there(folder) && !folder.is_dir() {
+        Some(folder.to_owned())
+    } else {
+        files.find(|path| is_there(path))
     };
     taken.map_or(Ok(()), |path| Err(QuantizeError::Exists(path)))
 }

@@ -68,12 +68,11 @@ pub fn read(
 ) -> Result<(), ArchiveError> {
     let made = PieceReader::source(key, ty, checkpoint, true)?;
     made.read(start, out);
-    match are_kept(&made, out) {
-        true => Ok(()),
-        false => {
-            let recipe = Recipe::Source(key.to_owned(), ty.clone());
-            Err(lost(&made, &recipe, checkpoint, NewNumbers::Each(ty.element)))
-        }
+    if are_kept(&made, out) {
+        Ok(())
+    } else {
+        let recipe = Recipe::Source(key.to_owned(), ty.clone());
+        Err(lost(&made, &recipe, checkpoint, NewNumbers::Each(ty.element)))
     }
 }
 

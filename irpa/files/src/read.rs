@@ -52,9 +52,10 @@ pub fn without_mark(mut text: String) -> String {
 fn utf8(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|error| {
         let is_wide = [b"\xff\xfe", b"\xfe\xff"].iter().any(|mark| error.as_bytes().starts_with(*mark));
-        let what = match is_wide {
-            true => "it is UTF-16 text, expected UTF-8; save the file as UTF-8".to_owned(),
-            false => format!("it is not UTF-8 text: {}", error.utf8_error()),
+        let what = if is_wide {
+            "it is UTF-16 text, expected UTF-8; save the file as UTF-8".to_owned()
+        } else {
+            format!("it is not UTF-8 text: {}", error.utf8_error())
         };
         io::Error::new(io::ErrorKind::InvalidData, what)
     })
@@ -72,11 +73,10 @@ pub fn read_json(path: &Path) -> Result<String, FileError> {
 
 pub fn check_json(text: &str) -> io::Result<()> {
     let (most, limit) = (json_memory(text), limits::JSON_MEMORY);
-    match most > limit {
-        true => {
-            Err(too_large(format!("its values may take {most} bytes of memory, expected at most {limit}")))
-        }
-        false => Ok(()),
+    if most > limit {
+        Err(too_large(format!("its values may take {most} bytes of memory, expected at most {limit}")))
+    } else {
+        Ok(())
     }
 }
 

@@ -146,9 +146,10 @@ impl<'a> HubClient<'a> {
 fn in_address(path: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
     path.bytes().fold(String::new(), |mut address, byte| {
-        match is_plain(byte) {
-            true => address.push(char::from(byte)),
-            false => address.push_str(&format!("%{byte:02X}")),
+        if is_plain(byte) {
+            address.push(char::from(byte))
+        } else {
+            address.push_str(&format!("%{byte:02X}"))
         }
         address
     })

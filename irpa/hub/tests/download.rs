@@ -234,9 +234,8 @@ fn a_download_that_is_stopped_keeps_what_arrived() {
     let server = Server::of("org/name", vec![("a.gguf", vec![1; 2_000_000])]);
     let cache = tempfile::tempdir().unwrap();
     let hub = hub(&server, &cache);
-    let mut stop = |at: tracewright_hub::Fetched<'_>| match at.done > 500_000 {
-        true => ControlFlow::Break(()),
-        false => ControlFlow::Continue(()),
+    let mut stop = |at: tracewright_hub::Fetched<'_>| {
+        if at.done > 500_000 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     assert!(matches!(hub.fetch(&name("org/name"), &mut stop), Err(HubError::Stopped)));
     assert_eq!(fs::read(fetched(&hub, "org/name").unwrap()).unwrap(), [1; 2_000_000]);

@@ -81,10 +81,11 @@ impl Appending {
                     let [start, count] =
                         [start, count].map(|numbers| numbers.load(sequence, zero.ty()).max(zero).place());
                     let slot = start + token;
-                    let (slot, slot_is_there) = match ring {
-                        true => (slot.remainder(code.index(slots)), token + 1),
+                    let (slot, slot_is_there) = if ring {
+                        (slot.remainder(code.index(slots)), token + 1)
+                    } else {
                         // If this token is after the last slot, the kernel does not write this token or later tokens.
-                        false => (slot, code.index(slots) - start.min(code.index(slots))),
+                        (slot, code.index(slots) - start.min(code.index(slots)))
                     };
                     // This loop runs once or never.
                     let last = count.min(slot_is_there);

@@ -160,29 +160,25 @@ fn fold(op: &Op, operands: &[&Facts], ty: &TensorType) -> Option<Literal> {
         return Some(constant.value.clone());
     }
     let known: Vec<&Literal> = operands.iter().map(|facts| facts.constant.as_ref()).collect::<Option<_>>()?;
-    let value = match ty.count() <= FOLDED && known.iter().all(|literal| literal.ty().count() <= FOLDED) {
-        true => {
-            let values: Vec<Value> = known.iter().map(|literal| literal.to_value()).collect();
-            op.eval(&values.iter().collect::<Vec<_>>(), ty)
+    let value = if ty.count() <= FOLDED && known.iter().all(|literal| literal.ty().count() <= FOLDED) {
+        let values: Vec<Value> = known.iter().map(|literal| literal.to_value()).collect();
+        op.eval(&values.iter().collect::<Vec<_>>(), ty)
+    } else {
+        // If all elements of the operands are equal, an elementwise operation computes equal elements, so one
+        // element is enough.
+        if !op.is_map() && !op.is_view() && !matches!(op, Op::Permute(_)) {
+            return None;
         }
-        // If all elements of the operands are equal, an elementwise operation computes equal
-        // elements, so one element is enough.
-        false => {
-            if !op.is_map() && !op.is_view() && !matches!(op, Op::Permute(_)) {
-                return None;
-            }
-            let scalar = |literal: &&Literal| {
-                let one = TensorType::new(literal.ty().element, []);
-                Some(Literal::splat_bits(one, literal.as_splat()?).to_value())
-            };
-            let values: Vec<Value> = known.iter().map(scalar).collect::<Option<_>>()?;
-            match op.is_map() {
-                true => {
-                    let one = TensorType::new(ty.element, []);
-                    op.eval(&values.iter().collect::<Vec<_>>(), &one)
-                }
-                false => values.into_iter().next()?,
-            }
+        let scalar = |literal: &&Literal| {
+            let one = TensorType::new(literal.ty().element, []);
+            Some(Literal::splat_bits(one, literal.as_splat()?).to_value())
+        };
+        let values: Vec<Value> = known.iter().map(scalar).collect::<Option<_>>()?;
+        if op.is_map() {
+            let one = TensorType::new(ty.element, []);
+            op.eval(&values.iter().collect::<Vec<_>>(), &one)
+        } else {
+            values.into_iter().next()?
         }
     };
     let bits = |x: &f64| ty.element.encode(*x);

@@ -143,10 +143,8 @@ pub fn simplify(trace: &Trace, options: &Options) -> (Trace, Report) {
 fn saturate<'a>(trace: &'a Trace, options: &Options) -> (Vec<Saturated<'a>>, Trace, BTreeSet<String>) {
     let results: Vec<Arc<[TensorType]>> =
         trace.functions.iter().map(|f| f.output_types().into_iter().cloned().collect()).collect();
-    let rewrites = match options.recipes {
-        true => options.rules.rewrites(),
-        false => options.rules.rewrites_without_archive(),
-    };
+    let rewrites =
+        if options.recipes { options.rules.rewrites() } else { options.rules.rewrites_without_archive() };
     let saturate = |function| Saturated::new(function, &results, rewrites, options);
     let saturated: Vec<Saturated<'_>> = trace.functions.iter().map(saturate).collect();
     // The archive must store a tensor only once, even if two functions read the tensor. So the loop

@@ -82,22 +82,19 @@ pub(crate) fn linear(
     let own = groups_of(op.format);
     let scales = Scales::of(b, own, &operands[2..])?;
 
-    let sums = match rows <= ROWS_OF_INTEGERS {
-        true => {
-            let parts = planes.into_iter().map(|plane| of_integers(b, own, plane, (integers, scales)));
-            let parts = parts.collect::<Result<Vec<_>, _>>()?;
-            total(b, &parts)?
-        }
-        false => {
-            let parts = planes
-                .into_iter()
-                .map(|[x, x_scales]| numbers(b, vec![x], Scales { scales: x_scales, minima: None }, GROUP));
-            let parts = parts.collect::<Result<Vec<_>, _>>()?;
-            let x = total(b, &parts)?;
-            let weight = unpacked(b, own, integers)?;
-            let weight = numbers(b, weight, scales, own.group)?;
-            product(b, x, weight)?
-        }
+    let sums = if rows <= ROWS_OF_INTEGERS {
+        let parts = planes.into_iter().map(|plane| of_integers(b, own, plane, (integers, scales)));
+        let parts = parts.collect::<Result<Vec<_>, _>>()?;
+        total(b, &parts)?
+    } else {
+        let parts = planes
+            .into_iter()
+            .map(|[x, x_scales]| numbers(b, vec![x], Scales { scales: x_scales, minima: None }, GROUP));
+        let parts = parts.collect::<Result<Vec<_>, _>>()?;
+        let x = total(b, &parts)?;
+        let weight = unpacked(b, own, integers)?;
+        let weight = numbers(b, weight, scales, own.group)?;
+        product(b, x, weight)?
     };
     let rounded = b.convert(sums, op.element)?;
     b.op(Reshape { shape }, &[rounded])
@@ -376,9 +373,10 @@ fn fields(
     for start in (0..8).step_by(width) {
         let is_last = start + width == 8;
         // A multiplication moves the field to the upper end, and the bits above it overflow.
-        let moved = match is_last {
-            true => left,
-            false => b.with_scalar(BinaryKind::Multiply, left, f64::from(1 << (8 - width - start)))?,
+        let moved = if is_last {
+            left
+        } else {
+            b.with_scalar(BinaryKind::Multiply, left, f64::from(1 << (8 - width - start)))?
         };
         let field = if for_xla {
             let moved = b.convert(moved, ElementType::F32)?;

@@ -100,9 +100,8 @@ fn by_group(b: &mut Builder<'_>, sizes: LinearAttentionSizes, x: NodeId) -> Resu
 
 impl Tokens {
     fn part(&self, b: &mut Builder<'_>, start: usize, length: usize) -> Result<Self, InferError> {
-        let mut part = |x: NodeId| match b.ty(x).shape[3] == length {
-            true => Ok(x),
-            false => b.op(Narrow { axis: 3, start, length }, &[x]),
+        let mut part = |x: NodeId| {
+            if b.ty(x).shape[3] == length { Ok(x) } else { b.op(Narrow { axis: 3, start, length }, &[x]) }
         };
         let Self { q, k, v, decay, rate } = *self;
         Ok(Self { q: part(q)?, k: part(k)?, v: part(v)?, decay: part(decay)?, rate: part(rate)? })
@@ -157,12 +156,11 @@ fn step(
     };
     let factor = b.unary(UnaryKind::Exponential, decay)?;
     let state = scaled(b, state, factor, &HEADS)?;
-    let value = match delta {
-        true => {
-            let known = read(b, state, k)?;
-            b.binary(BinaryKind::Subtract, v, known)?
-        }
-        false => v,
+    let value = if delta {
+        let known = read(b, state, k)?;
+        b.binary(BinaryKind::Subtract, v, known)?
+    } else {
+        v
     };
     let value = scaled(b, value, rate, &HEADS)?;
     let (key, value) = (over(b, k, state, &[0, 1, 2, 3])?, over(b, value, state, &[0, 1, 2, 4])?);

@@ -13,9 +13,10 @@ pub(crate) fn convert(b: &mut Builder<'_>, op: &Rope, operands: &[NodeId]) -> Re
     let (tables, half) = (b.ty(*cos).rank(), b.ty(*cos).shape[b.ty(*cos).rank() - 1]);
 
     // The two elements of each pair, side by side along `pair_axis` of `rotated`.
-    let rotated = match 2 * half == features {
-        true => *x,
-        false => b.op(Narrow { axis: last, start: 0, length: 2 * half }, &[*x])?,
+    let rotated = if 2 * half == features {
+        *x
+    } else {
+        b.op(Narrow { axis: last, start: 0, length: 2 * half }, &[*x])?
     };
     let (rotated, pair_axis, pair_length) = match op.layout {
         RopeLayout::HalfSplit => (rotated, last, half),

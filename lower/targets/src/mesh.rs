@@ -140,9 +140,10 @@ impl FromStr for ShardRule {
         let wrong = || MeshError::Rule(text.into());
         let (axes, over) = text.split_once('=').ok_or_else(wrong)?;
         let axes: Vec<String> = axes.split(',').map(|axis| axis.trim().to_owned()).collect();
-        match axes.iter().all(|axis| is_name(axis)) && is_name(over.trim()) {
-            true => Ok(Self { axes, over: over.trim().into(), if_even: false }),
-            false => Err(wrong()),
+        if axes.iter().all(|axis| is_name(axis)) && is_name(over.trim()) {
+            Ok(Self { axes, over: over.trim().into(), if_even: false })
+        } else {
+            Err(wrong())
         }
     }
 }

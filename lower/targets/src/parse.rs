@@ -28,9 +28,12 @@ impl FromStr for Target {
     type Err = TargetError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let named = |part: &'static str, word: &str| match word.is_empty() {
-            true => Err(TargetError::Missing { target: text.into(), part }),
-            false => Ok(word.to_owned()),
+        let named = |part: &'static str, word: &str| {
+            if word.is_empty() {
+                Err(TargetError::Missing { target: text.into(), part })
+            } else {
+                Ok(word.to_owned())
+            }
         };
         let mut parts = text.splitn(3, ':');
         let (platform, processor, features) = match (parts.next(), parts.next(), parts.next()) {

@@ -36,9 +36,10 @@ impl<'a> Metadata<'a> {
         let known = super::architectures();
         let unknown = || {
             let (path, found) = (file.path().into(), found.to_owned());
-            match super::EMBEDDERS.contains(&&*found) {
-                true => ConfigError::GgufEmbeds { path, found },
-                false => ConfigError::Architecture { path, found, known },
+            if super::EMBEDDERS.contains(&&*found) {
+                ConfigError::GgufEmbeds { path, found }
+            } else {
+                ConfigError::Architecture { path, found, known }
             }
         };
         families.into_iter().find(|metadata| (metadata.gguf.is)(metadata)).ok_or_else(unknown)

@@ -42,9 +42,10 @@ impl PerLayerConfig {
     /// The index of the layer whose keys and values the layer `layer` reads.
     pub fn source(&self, layer: usize) -> usize {
         let is_alike = |&other: &usize| self.window(other).is_some() == self.window(layer).is_some();
-        match layer < self.first_shared {
-            true => layer,
-            false => (0..self.first_shared).rev().find(is_alike).unwrap_or(layer),
+        if layer < self.first_shared {
+            layer
+        } else {
+            (0..self.first_shared).rev().find(is_alike).unwrap_or(layer)
         }
     }
 

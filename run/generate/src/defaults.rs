@@ -124,9 +124,10 @@ fn sampling(keys: &mut Keys) -> Result<Sampling, GenerateError> {
     let is_set = draws || Sampling::warpers().any(is_warper);
     for setting in Sampling::settings() {
         let Some(key) = setting.model_key else { continue };
-        let number = match setting.range.is_whole {
-            true => keys.count(key)?.map(|count| count as f64),
-            false => keys.number(key)?.map(f64::from),
+        let number = if setting.range.is_whole {
+            keys.count(key)?.map(|count| count as f64)
+        } else {
+            keys.number(key)?.map(f64::from)
         };
         if let Some(number) = number {
             sampling.store(setting, number);

@@ -224,9 +224,10 @@ impl EntryPoint {
         let token = results.iter().find(|result| result.role == Role::Token);
         let each = TensorType::new(ElementType::I32, [shared.batch, chunk]);
         if let Some(token) = token.filter(|_| results.iter().all(|result| result.role != Role::Logits)) {
-            return match token.ty == each {
-                true => Ok(EntryKind::Each),
-                false => Err(refuse(signature, format!("gives `{token}` and no logits, expected `{each}`"))),
+            return if token.ty == each {
+                Ok(EntryKind::Each)
+            } else {
+                Err(refuse(signature, format!("gives `{token}` and no logits, expected `{each}`")))
             };
         }
         let (_, typed) = only(signature, results, "logits", |role| role == Role::Logits)?;
@@ -282,13 +283,15 @@ impl ArgBinding {
     ) -> Result<Self, GenerateError> {
         let batch = shared.batch;
         let i32s = |shape: &[usize]| TensorType::new(ElementType::I32, shape);
-        let expect = |expected: TensorType| match argument.ty == expected {
-            true => Ok(expected),
-            false => Err(refuse(signature, format!("takes `{argument}`, expected the type {expected}"))),
+        let expect = |expected: TensorType| {
+            if argument.ty == expected {
+                Ok(expected)
+            } else {
+                Err(refuse(signature, format!("takes `{argument}`, expected the type {expected}")))
+            }
         };
-        let of_each = || match argument.is_host_scalar() && batch == 1 {
-            true => Ok(None),
-            false => expect(i32s(&[batch])).map(Some),
+        let of_each = || {
+            if argument.is_host_scalar() && batch == 1 { Ok(None) } else { expect(i32s(&[batch])).map(Some) }
         };
         let index = |all: &[KeptTensor], why: &str| {
             let is = |one: &KeptTensor| one.role == argument.role && one.ty == argument.ty;

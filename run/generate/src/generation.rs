@@ -205,9 +205,10 @@ impl Generation {
     /// eight bytes to the host: the token and the token's logit.
     pub fn want(&self) -> StepRequest {
         let reads_logits = self.keeps_logits() || self.guide.is_some();
-        match self.options.sampling.takes_the_likeliest() && !reads_logits {
-            true => StepRequest::Token,
-            false => StepRequest::Logits,
+        if self.options.sampling.takes_the_likeliest() && !reads_logits {
+            StepRequest::Token
+        } else {
+            StepRequest::Logits
         }
     }
 
@@ -218,12 +219,11 @@ impl Generation {
 
     /// Adds the duration of a network call to the statistics of the sequence.
     pub fn spend(&mut self, time: Duration) {
-        match self.has_prompt {
-            false => self.generated.prefill += time,
-            true => {
-                self.generated.decode += time;
-                self.generated.decode_steps += 1;
-            }
+        if self.has_prompt {
+            self.generated.decode += time;
+            self.generated.decode_steps += 1;
+        } else {
+            self.generated.prefill += time
         }
     }
 
@@ -236,9 +236,10 @@ impl Generation {
     /// a draft chooses one token in addition to the accepted draft tokens. While the network
     /// processes the prompt, the sequence has no room for draft tokens.
     pub fn room_for_draft(&self) -> usize {
-        match self.has_prompt {
-            true => self.options.max_tokens.saturating_sub(self.generated.tokens.len() + 1),
-            false => 0,
+        if self.has_prompt {
+            self.options.max_tokens.saturating_sub(self.generated.tokens.len() + 1)
+        } else {
+            0
         }
     }
 
@@ -362,12 +363,11 @@ impl Generation {
     fn force(&mut self) -> Result<Vec<u32>, GenerateError> {
         let Some(guide) = &mut self.guide else { return Ok(Vec::new()) };
         let forced = guide.forced()?;
-        Ok(match self.keeps_logits() {
-            true => {
-                self.forced.extend(forced);
-                Vec::new()
-            }
-            false => forced,
+        Ok(if self.keeps_logits() {
+            self.forced.extend(forced);
+            Vec::new()
+        } else {
+            forced
         })
     }
 

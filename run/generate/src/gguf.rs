@@ -243,13 +243,12 @@ impl<'a> Vocabulary<'a> {
             json!({ "type": "ByteFallback" }),
             json!({ "type": "Fuse" }),
         ];
-        let normalizer = match self.flag("add_space_prefix", true) {
-            true => {
-                decoders.push(json!({ "type": "Strip", "content": " ", "start": 1, "stop": 0 }));
-                let prepend = json!({ "type": "Prepend", "prepend": "▁" });
-                json!({ "type": "Sequence", "normalizers": [prepend, replace] })
-            }
-            false => replace,
+        let normalizer = if self.flag("add_space_prefix", true) {
+            decoders.push(json!({ "type": "Strip", "content": " ", "start": 1, "stop": 0 }));
+            let prepend = json!({ "type": "Prepend", "prepend": "▁" });
+            json!({ "type": "Sequence", "normalizers": [prepend, replace] })
+        } else {
+            replace
         };
         let model = json!({
             "type": "BPE", "vocab": self.ids(), "merges": merges, "fuse_unk": true,

@@ -68,9 +68,10 @@ impl<'de> Visitor<'de> for Wanted {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut found = Vec::new();
         while let Some(key) = map.next_key::<String>()? {
-            match self.0(&key) {
-                true => found.push((key, map.next_value()?)),
-                false => drop(map.next_value::<IgnoredAny>()?),
+            if self.0(&key) {
+                found.push((key, map.next_value()?))
+            } else {
+                map.next_value::<IgnoredAny>()?;
             }
         }
         Ok(found)

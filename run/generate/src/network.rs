@@ -97,10 +97,7 @@ impl<E: Executor> Network<E> {
     /// point takes a single token.
     pub fn on(executor: E, signatures: &[Signature]) -> Result<Self, GenerateError> {
         let (drafting, signatures): (Vec<_>, Vec<_>) = signatures.iter().cloned().partition(drafts);
-        let mtp = match drafting.is_empty() {
-            true => None,
-            false => Some(MtpEntries::new(&drafting)?),
-        };
+        let mtp = if drafting.is_empty() { None } else { Some(MtpEntries::new(&drafting)?) };
         let shared = shared(&signatures)?;
         let (mut steps, mut feature_steps) = (Vec::new(), Vec::new());
         let mut others: Vec<EntryPoint> = Vec::new();
@@ -129,9 +126,10 @@ impl<E: Executor> Network<E> {
         others.sort_by_key(|entry| entry.sequences);
         // Every sequence needs an entry point that can compute it.
         let serves_all = |entry: &EntryPoint| entry.chunk == 1 && entry.sequences == shared.batch;
-        match steps.iter().any(serves_all) {
-            true => Ok(Self { executor, steps, feature_steps, others, shared, mtp }),
-            false => Err(GenerateError::NoEntryPoint { role: Role::Token }),
+        if steps.iter().any(serves_all) {
+            Ok(Self { executor, steps, feature_steps, others, shared, mtp })
+        } else {
+            Err(GenerateError::NoEntryPoint { role: Role::Token })
         }
     }
 

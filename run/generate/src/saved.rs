@@ -115,10 +115,13 @@ impl KeptTensor {
     fn saved_name(&self, context: usize, is_extended: bool) -> String {
         let slots = self.part().filter(|&part| keeps_all(part) && !is_extended);
         let axis = slots.and_then(|part| Some(part.slots(context, self.ty.rank())?.1));
-        let extents = self.ty.shape.iter().enumerate().skip(1).map(|(i, extent)| match Some(i) == axis {
-            true => "positions".to_owned(),
-            false => extent.to_string(),
-        });
+        let extents = self
+            .ty
+            .shape
+            .iter()
+            .enumerate()
+            .skip(1)
+            .map(|(i, extent)| if Some(i) == axis { "positions".to_owned() } else { extent.to_string() });
         format!("{} {}[{}]", self.role, self.ty.element, extents.collect::<Vec<_>>().join(","))
     }
 
@@ -199,8 +202,5 @@ fn parse(bytes: &[u8]) -> Result<SavedSequence, SavedFault> {
         data = others;
     }
     let state = Snapshot { length: header.tokens.len(), written: header.written, tensors };
-    match data.is_empty() {
-        true => Ok(SavedSequence::new(header, state)),
-        false => Err(SavedFault::Damaged),
-    }
+    if data.is_empty() { Ok(SavedSequence::new(header, state)) } else { Err(SavedFault::Damaged) }
 }

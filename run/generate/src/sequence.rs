@@ -119,9 +119,10 @@ impl<B> Sequence<B> {
     }
 
     pub fn feed(&self, range: Range<usize>, of_features: bool) -> Feed<'_> {
-        let features = match of_features {
-            true => self.input.features.range(range.clone()).flat_map(|(_, one)| one).copied().collect(),
-            false => Vec::new(),
+        let features = if of_features {
+            self.input.features.range(range.clone()).flat_map(|(_, one)| one).copied().collect()
+        } else {
+            Vec::new()
         };
         let (tokens, length) = (&self.tokens[range.clone()], self.tokens.len());
         Feed { tokens, features, start: range.start, adapter: self.input.adapter, length }

@@ -151,10 +151,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         let work: Vec<SequenceWork> = self.all.iter().map(|one| one.work(of_features, apart)).collect();
         let is_drafted = self.all.iter().any(|one| one.draft.length > 0);
         let is_text = matches!(want, StepRequest::Nothing | StepRequest::Token | StepRequest::Logits);
-        let plan = match is_text && (apart || !is_drafted) {
-            true => self.schedule.plan(&work),
-            false => Together.plan(&work),
-        };
+        let plan =
+            if is_text && (apart || !is_drafted) { self.schedule.plan(&work) } else { Together.plan(&work) };
         let planned =
             self.all.iter().zip(&work).zip(plan).map(|((one, work), planned)| match one.draft.length {
                 0 => planned.min(work.tokens),
@@ -200,9 +198,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         self.prepare(*first, ranges)?;
         // An earlier call of the same decode step may have advanced sequences that this call does
         // not process.
-        let fed = |one: &Sequence<E::Buffer>, range: &Range<usize>| match range.is_empty() {
-            true => one.prefix.length..one.prefix.length,
-            false => range.clone(),
+        let fed = |one: &Sequence<E::Buffer>, range: &Range<usize>| {
+            if range.is_empty() { one.prefix.length..one.prefix.length } else { range.clone() }
         };
         let called = self.all[*first..].iter().zip(ranges);
         let feeds: Vec<Feed<'_>> =
@@ -282,17 +279,19 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(match (want, token, logits) {
             (StepRequest::Token, Some(token), Some(logits)) if (0..ranges.len()).any(answers) => {
                 let tokens = ids(&self.network.executor.read(token)?);
-                let answer = |i: usize| match answers(i) {
-                    true => self.favoured(tokens[i], i, logits),
-                    false => Ok(StepOutput::Nothing),
+                let answer = |i: usize| {
+                    if answers(i) { self.favoured(tokens[i], i, logits) } else { Ok(StepOutput::Nothing) }
                 };
                 (0..ranges.len()).map(answer).collect::<Result<_, _>>()?
             }
             (StepRequest::Logits, _, Some(logits)) if (0..ranges.len()).any(answers) => {
                 let logits = floats(&self.network.executor.read(logits)?);
-                let answer = |i: usize| match answers(i) {
-                    true => StepOutput::Logits(vec![logits[i * vocabulary..][..vocabulary].to_vec()]),
-                    false => StepOutput::Nothing,
+                let answer = |i: usize| {
+                    if answers(i) {
+                        StepOutput::Logits(vec![logits[i * vocabulary..][..vocabulary].to_vec()])
+                    } else {
+                        StepOutput::Nothing
+                    }
                 };
                 (0..ranges.len()).map(answer).collect()
             }

@@ -149,9 +149,10 @@ fn install(package: Option<&str>) -> String {
 impl PjrtError {
     pub(crate) fn failed(action: impl Into<String>, status: PjrtStatus) -> Self {
         let action = action.into();
-        match status.is_out_of_memory() {
-            true => Self::OutOfMemory { action, status },
-            false => Self::Failed { action, status },
+        if status.is_out_of_memory() {
+            Self::OutOfMemory { action, status }
+        } else {
+            Self::Failed { action, status }
         }
     }
 }

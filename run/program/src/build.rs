@@ -235,9 +235,12 @@ impl<'a, 't> Build<'a, 't> {
             });
             let compiling = compiling.map_err(LoadError::Thread)?;
             let archive = cached_archive(checkpoint, parameters, cache, |path| {
-                let mut watch = |progress| match has_failed.load(Ordering::Relaxed) {
-                    true => ControlFlow::Break(()),
-                    false => tools.watch(BuildStep::Bake(progress)),
+                let mut watch = |progress| {
+                    if has_failed.load(Ordering::Relaxed) {
+                        ControlFlow::Break(())
+                    } else {
+                        tools.watch(BuildStep::Bake(progress))
+                    }
                 };
                 write_archive(checkpoint, parameters, checked.clone(), path, &mut watch)
             });

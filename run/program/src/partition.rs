@@ -97,9 +97,10 @@ impl DevicePartition {
         Ok(Self {
             devices: shards.mesh.devices(),
             weights: shards.device_bytes(&parameters),
-            replicated: match shards.mesh.axes.is_empty() {
-                true => BTreeMap::new(),
-                false => whole.map(|p: &Parameter| (p.key.clone(), p.ty.bytes())).collect(),
+            replicated: if shards.mesh.axes.is_empty() {
+                BTreeMap::new()
+            } else {
+                whole.map(|p: &Parameter| (p.key.clone(), p.ty.bytes())).collect()
             },
             state,
             notes: shards.notes,
@@ -137,10 +138,7 @@ impl DevicePartition {
         let [weights, state, activations] =
             [self.weights, self.state_bytes(), self.activation_bytes()].map(|bytes| devices * bytes);
         let needs = (weights + state + activations) as u64;
-        match needs > total {
-            true => Err(TooLarge { what, needs, weights, state, activations, total }),
-            false => Ok(()),
-        }
+        if needs > total { Err(TooLarge { what, needs, weights, state, activations, total }) } else { Ok(()) }
     }
 }
 

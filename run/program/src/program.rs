@@ -151,9 +151,10 @@ fn in_iree(
 ) -> Result<Vec<Array>, CallError> {
     let mut passed = Vec::with_capacity(arguments.len());
     for (array, argument) in arguments.iter().zip(&signature.arguments) {
-        passed.push(match argument.is_host_scalar() {
-            true => host_scalar(array).into(),
-            false => Buffer::from_bytes(runtime, array.ty(), array.bytes())?.into(),
+        passed.push(if argument.is_host_scalar() {
+            host_scalar(array).into()
+        } else {
+            Buffer::from_bytes(runtime, array.ty(), array.bytes())?.into()
         });
     }
     let results = program.function(&signature.name)?.call(passed)?;
@@ -174,9 +175,10 @@ fn in_iree(
 fn in_xla(executor: &Xla, signature: &Signature, arguments: &[Array]) -> Result<Vec<Array>, CallError> {
     let mut passed = Vec::with_capacity(arguments.len());
     for (array, argument) in arguments.iter().zip(&signature.arguments) {
-        passed.push(match argument.is_host_scalar() {
-            true => CallArgument::Scalar(host_scalar(array)),
-            false => CallArgument::Buffer(executor.upload(array.ty(), array.bytes())?),
+        passed.push(if argument.is_host_scalar() {
+            CallArgument::Scalar(host_scalar(array))
+        } else {
+            CallArgument::Buffer(executor.upload(array.ty(), array.bytes())?)
         });
     }
     let results = executor.call(&signature.name, passed)?;
@@ -205,9 +207,8 @@ fn check(entry: &str, array: &Array, argument: &Argument) -> Result<(), CallErro
     if *array.ty() == argument.ty && (array.axes().is_empty() || named) {
         return Ok(());
     }
-    let text = |ty: &TensorType, axes: Vec<&str>| match axes.is_empty() {
-        true => format!("`{ty}`"),
-        false => format!("`{ty}` with the axes {}", axes.join(", ")),
+    let text = |ty: &TensorType, axes: Vec<&str>| {
+        if axes.is_empty() { format!("`{ty}`") } else { format!("`{ty}` with the axes {}", axes.join(", ")) }
     };
     let role = match argument.role {
         Role::Plain => String::new(),

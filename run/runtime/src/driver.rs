@@ -72,12 +72,11 @@ pub fn devices(kind: DeviceKind) -> Result<Vec<DeviceInfo>, RuntimeError> {
 
 pub fn device(wanted: DeviceName) -> Result<DeviceInfo, RuntimeError> {
     let mut all = devices(wanted.kind)?;
-    match wanted.ordinal < all.len() {
-        true => Ok(all.swap_remove(wanted.ordinal)),
-        false => {
-            let found = all.into_iter().map(|info| info.name).collect();
-            Err(RuntimeError::NoDevice { wanted, found })
-        }
+    if wanted.ordinal < all.len() {
+        Ok(all.swap_remove(wanted.ordinal))
+    } else {
+        let found = all.into_iter().map(|info| info.name).collect();
+        Err(RuntimeError::NoDevice { wanted, found })
     }
 }
 

@@ -249,12 +249,12 @@ extern "C" fn take_device(
     about: *const c_char,
     about_length: usize,
 ) {
-    let text = |data: *const c_char, length: usize| match data.is_null() {
-        true => String::new(),
+    let text = |data: *const c_char, length: usize| {
+        if data.is_null() {
+            return String::new();
+        }
         // SAFETY: the shim vouches for its texts for the time of this call.
-        false => unsafe {
-            String::from_utf8_lossy(slice::from_raw_parts(data.cast::<u8>(), length)).into_owned()
-        },
+        unsafe { String::from_utf8_lossy(slice::from_raw_parts(data.cast::<u8>(), length)).into_owned() }
     };
     let device = (text(name, name_length), text(path, path_length), text(about, about_length));
     // SAFETY: `to` is the list that `devices` lent for the time of its call, and nothing else looks at it then.

@@ -44,9 +44,10 @@ impl Budget {
         let (mut left, mut items) = (self.bytes, limits::TEMPLATE_ITEMS);
         let fits = values.iter().try_for_each(|value| takes(value, 0, &mut left, &mut items));
         let names = text.matches(['%', '{']).count();
-        match fits.is_none() || (self.bytes - left).saturating_mul(names) > self.bytes {
-            true => Err(invalid("a text becomes too long where values are put into it")),
-            false => Ok(()),
+        if fits.is_none() || (self.bytes - left).saturating_mul(names) > self.bytes {
+            Err(invalid("a text becomes too long where values are put into it"))
+        } else {
+            Ok(())
         }
     }
 
@@ -54,9 +55,10 @@ impl Budget {
     pub fn check_replace(self, text: &str, from: &str, to: &str) -> Result<(), Error> {
         // The empty string occurs between any two characters and at the two ends.
         let count = if from.is_empty() { text.len() + 1 } else { text.matches(from).count() };
-        match count.saturating_mul(to.len()) > self.bytes {
-            true => Err(invalid("a text becomes too long where a part is replaced")),
-            false => Ok(()),
+        if count.saturating_mul(to.len()) > self.bytes {
+            Err(invalid("a text becomes too long where a part is replaced"))
+        } else {
+            Ok(())
         }
     }
 }
@@ -75,9 +77,10 @@ fn takes(value: &Value, depth: usize, bytes: &mut usize, items: &mut usize) -> O
         return Some(());
     }
     if let Some(rest) = Generator::rest(value).or_else(|| globals::inside(value)) {
-        return match depth > limits::TEMPLATE_DEPTH {
-            true => None,
-            false => rest.iter().try_for_each(|item| takes(item, depth + 1, bytes, items)),
+        return if depth > limits::TEMPLATE_DEPTH {
+            None
+        } else {
+            rest.iter().try_for_each(|item| takes(item, depth + 1, bytes, items))
         };
     }
     let is_map = match value.kind() {
@@ -102,10 +105,7 @@ fn takes(value: &Value, depth: usize, bytes: &mut usize, items: &mut usize) -> O
 pub fn check_count(arguments: &[Value]) -> Result<(), Error> {
     let is_large =
         |count: &Value| i64::try_from(count.clone()).is_ok_and(|count| count > limits::TEMPLATE_ITEMS as i64);
-    match arguments.get(1).is_some_and(is_large) {
-        true => Err(invalid("a list becomes too long")),
-        false => Ok(()),
-    }
+    if arguments.get(1).is_some_and(is_large) { Err(invalid("a list becomes too long")) } else { Ok(()) }
 }
 
 /// A string of `count` spaces. Returns an error if the string exceeds the limits.

@@ -213,11 +213,10 @@ pub struct Bounded(pub Vec<u8>);
 
 impl io::Write for Bounded {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match (self.0.len() + bytes.len()) as u64 > limits::PROMPT {
-            true => {
-                Err(io::Error::new(io::ErrorKind::FileTooLarge, "the text is longer than a prompt may be"))
-            }
-            false => self.0.write(bytes),
+        if (self.0.len() + bytes.len()) as u64 > limits::PROMPT {
+            Err(io::Error::new(io::ErrorKind::FileTooLarge, "the text is longer than a prompt may be"))
+        } else {
+            self.0.write(bytes)
         }
     }
 

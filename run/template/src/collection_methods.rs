@@ -86,9 +86,10 @@ pub fn is_tuple(value: &Value) -> bool {
 
 /// Evaluates Jinja's `x.name` without a call of the result.
 pub fn attribute(value: &Value, name: &str) -> Result<Value, Error> {
-    match has_method(value, name) {
-        true => Ok(Value::from_object(Method(name.to_owned()))),
-        false => value.get_attr(name),
+    if has_method(value, name) {
+        Ok(Value::from_object(Method(name.to_owned())))
+    } else {
+        value.get_attr(name)
     }
 }
 

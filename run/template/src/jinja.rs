@@ -167,9 +167,12 @@ pub fn join(
     // If the separator is marked as `safe`, every item is escaped. If an item is, only the
     // separator and the other items are escaped.
     let is_safe = escapes && (between.is_safe() || items.iter().any(Value::is_safe));
-    let text = |value: &Value| match is_safe {
-        true => escape::escaped(value).map(Cow::from),
-        false => Ok(repr_json::str(value)?.into_owned().into()),
+    let text = |value: &Value| {
+        if is_safe {
+            escape::escaped(value).map(Cow::from)
+        } else {
+            Ok(repr_json::str(value)?.into_owned().into())
+        }
     };
     let separator = text(between)?;
     let mut joined = String::new();
@@ -274,9 +277,10 @@ pub fn truncate(
         return Ok(value.clone());
     }
     let kept: String = text.chars().take(length.saturating_sub(end_len)).collect();
-    let kept = match killwords.unwrap_or(false) {
-        true => &kept,
-        false => kept.rsplit_once(' ').map_or(kept.as_str(), |(words, _)| words),
+    let kept = if killwords.unwrap_or(false) {
+        &kept
+    } else {
+        kept.rsplit_once(' ').map_or(kept.as_str(), |(words, _)| words)
     };
     operate::add(budget, &escape::like(value, kept), end)
 }

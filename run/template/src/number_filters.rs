@@ -51,12 +51,11 @@ pub fn sum(
     attribute: &Value,
     start: &Value,
 ) -> Result<Value, Error> {
-    let items = match attribute.is_undefined() || attribute.is_none() {
-        true => value.clone(),
-        false => {
-            let named = minijinja::value::Kwargs::from_iter([("attribute", attribute.clone())]);
-            state.apply_filter("map", args![value, named])?
-        }
+    let items = if attribute.is_undefined() || attribute.is_none() {
+        value.clone()
+    } else {
+        let named = minijinja::value::Kwargs::from_iter([("attribute", attribute.clone())]);
+        state.apply_filter("map", args![value, named])?
     };
     let start = if start.is_undefined() { Value::from(0) } else { start.clone() };
     if start.kind() == ValueKind::String {
@@ -178,10 +177,7 @@ pub fn float(value: &Value, default: Value) -> Result<Value, Error> {
 /// ASCII are an error, because this crate does not contain Python's tables of such digits.
 fn number_text(text: &str) -> Result<&str, Error> {
     let text = str_methods::strip(text, None);
-    match text.is_ascii() {
-        true => Ok(text),
-        false => Err(invalid("a text that is no ASCII is not read as a number")),
-    }
+    if text.is_ascii() { Ok(text) } else { Err(invalid("a text that is no ASCII is not read as a number")) }
 }
 
 /// Removes the underscores between digits. Returns `None` if an underscore is not between two

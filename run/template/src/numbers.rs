@@ -155,9 +155,10 @@ pub fn repr(value: &Value) -> Result<String, Error> {
     match PythonNumber::of(value) {
         Some(Integer(number)) => {
             let text = number.to_string();
-            match text.len() > DIGITS + usize::from(number.is_negative()) {
-                true => Err(invalid(format!("an integer has more than {DIGITS} digits"))),
-                false => Ok(text),
+            if text.len() > DIGITS + usize::from(number.is_negative()) {
+                Err(invalid(format!("an integer has more than {DIGITS} digits")))
+            } else {
+                Ok(text)
             }
         }
         Some(Real(number)) => Ok(files::python_float(number)),
@@ -215,9 +216,10 @@ pub fn divide(a: &PythonNumber, b: &PythonNumber) -> Result<PythonNumber, Error>
     let shift = i32::try_from(shift).unwrap_or(i32::MAX);
     let half = shift / 2;
     let scaled = quotient.to_f64().unwrap_or(f64::INFINITY) * 2f64.powi(-half) * 2f64.powi(half - shift);
-    match scaled.is_finite() {
-        true => Ok(Real(scaled)),
-        false => Err(invalid("the quotient of two integers is too large for a float")),
+    if scaled.is_finite() {
+        Ok(Real(scaled))
+    } else {
+        Err(invalid("the quotient of two integers is too large for a float"))
     }
 }
 
@@ -275,9 +277,10 @@ pub fn power(a: &PythonNumber, b: &PythonNumber) -> Result<PythonNumber, Error> 
         return Err(invalid("a power is a complex number, which is not supported"));
     }
     let power = a.powf(b);
-    match power.is_infinite() && a.is_finite() && b.is_finite() {
-        true => Err(invalid("a power is too large for a float")),
-        false => Ok(Real(power)),
+    if power.is_infinite() && a.is_finite() && b.is_finite() {
+        Err(invalid("a power is too large for a float"))
+    } else {
+        Ok(Real(power))
     }
 }
 

@@ -54,9 +54,10 @@ pub fn add_tests(environment: &mut Environment<'static>) {
 }
 
 fn unsupported(operator: &str, a: &Value, b: &Value) -> Error {
-    match a.is_undefined() || b.is_undefined() {
-        true => Error::new(ErrorKind::UndefinedError, format!("`{operator}` has an undefined operand")),
-        false => invalid(format!("`{operator}` cannot take a {} and a {}", a.kind(), b.kind())),
+    if a.is_undefined() || b.is_undefined() {
+        Error::new(ErrorKind::UndefinedError, format!("`{operator}` has an undefined operand"))
+    } else {
+        invalid(format!("`{operator}` cannot take a {} and a {}", a.kind(), b.kind()))
     }
 }
 
@@ -82,9 +83,10 @@ fn signed(value: &Value) -> Result<PythonNumber, Error> {
 pub fn add(budget: Budget, a: &Value, b: &Value) -> Result<Value, Error> {
     if let (Some(left), Some(right)) = (a.as_str(), b.as_str()) {
         budget.check_bytes(left.len() + right.len())?;
-        return match a.is_safe() || b.is_safe() {
-            true => Ok(Value::from_safe_string(escape::escaped(a)? + &escape::escaped(b)?)),
-            false => Ok(Value::from([left, right].concat())),
+        return if a.is_safe() || b.is_safe() {
+            Ok(Value::from_safe_string(escape::escaped(a)? + &escape::escaped(b)?))
+        } else {
+            Ok(Value::from([left, right].concat()))
         };
     }
     let both = |is: fn(&Value) -> bool| is(a) && is(b);
@@ -135,9 +137,10 @@ fn remainder(budget: Budget, a: &Value, b: &Value) -> Result<Value, Error> {
 /// Jinja's `a ~ b`. Jinja escapes texts only in a block with `autoescape`.
 fn concat(budget: Budget, state: &State, a: &Value, b: &Value) -> Result<Value, Error> {
     let escapes = *state.auto_escape() != AutoEscape::None && (a.is_safe() || b.is_safe());
-    let (left, right) = match escapes {
-        true => (escape::escaped(a)?.into(), escape::escaped(b)?.into()),
-        false => (repr_json::str(a)?, repr_json::str(b)?),
+    let (left, right) = if escapes {
+        (escape::escaped(a)?.into(), escape::escaped(b)?.into())
+    } else {
+        (repr_json::str(a)?, repr_json::str(b)?)
     };
     budget.check_bytes(left.len() + right.len())?;
     let joined = [&*left, &*right].concat();

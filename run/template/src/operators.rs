@@ -289,10 +289,7 @@ impl<'a> Parser<'a> {
             }
         }
         let text = self.take(end);
-        match end == whole && whole > DIGITS {
-            true => format!("'{text}'|{INTEGER}"),
-            false => text.to_owned(),
-        }
+        if end == whole && whole > DIGITS { format!("'{text}'|{INTEGER}") } else { text.to_owned() }
     }
 
     /// Reads the attributes, items and calls after an operand.
@@ -357,9 +354,10 @@ impl<'a> Parser<'a> {
     fn call(&mut self, operand: &mut String) -> Option<()> {
         let start = self.at;
         self.space();
-        match self.rest().starts_with('(') {
-            true => operand.push_str(&self.bracket()?),
-            false => self.at = start,
+        if self.rest().starts_with('(') {
+            operand.push_str(&self.bracket()?)
+        } else {
+            self.at = start
         }
         Some(())
     }

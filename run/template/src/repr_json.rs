@@ -252,8 +252,9 @@ fn is_printable(c: char) -> bool {
 
 /// Checks the limits on the length and the depth of the output.
 fn bounded(depth: usize, out: &str) -> Result<(), Error> {
-    match depth > limits::TEMPLATE_DEPTH || out.len() as u64 > limits::PROMPT {
-        true => Err(invalid("a value is nested too deep, or too long as a text")),
-        false => Ok(()),
+    if depth > limits::TEMPLATE_DEPTH || out.len() as u64 > limits::PROMPT {
+        Err(invalid("a value is nested too deep, or too long as a text"))
+    } else {
+        Ok(())
     }
 }

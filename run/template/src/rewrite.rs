@@ -385,9 +385,10 @@ fn expression(text: &str) -> String {
             '.' if code => {
                 let name = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
                 let (name, behind) = rest.split_at(name);
-                let rewritten = match behind.trim_start().starts_with('(') {
-                    true => (name == "cycle").then(|| format!(".{CYCLE}")),
-                    false => collection_methods::is_method(name).then(|| format!(".{ATTRIBUTE}('{name}')")),
+                let rewritten = if behind.trim_start().starts_with('(') {
+                    (name == "cycle").then(|| format!(".{CYCLE}"))
+                } else {
+                    collection_methods::is_method(name).then(|| format!(".{ATTRIBUTE}('{name}')"))
                 };
                 if let Some(rewritten) = rewritten {
                     out.push_str(&rewritten);

@@ -24,9 +24,10 @@ pub fn sort(
         }
     };
     // Python keeps the order of equal items also if it sorts in reverse.
-    match reverse.is_true() {
-        true => items.sort_by(|(a, _), (b, _)| order(b, a)),
-        false => items.sort_by(|(a, _), (b, _)| order(a, b)),
+    if reverse.is_true() {
+        items.sort_by(|(a, _), (b, _)| order(b, a))
+    } else {
+        items.sort_by(|(a, _), (b, _)| order(a, b))
     }
     match failed {
         Some(error) => Err(error),

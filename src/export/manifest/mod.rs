@@ -78,9 +78,10 @@ impl Manifest {
         }
         let text = files::read_text(&path, limits::CONFIG)?;
         // By the engine and not by what fits, so that an error names the key that is wrong.
-        Ok(Some(match is_xla(&text) {
-            true => Self::Xla(parsed(&text, folder)?),
-            false => Self::Iree(parsed(&text, folder)?),
+        Ok(Some(if is_xla(&text) {
+            Self::Xla(parsed(&text, folder)?)
+        } else {
+            Self::Iree(parsed(&text, folder)?)
         }))
     }
 }

@@ -103,9 +103,10 @@ fn model_beside(model: &str, folder: &str, json: bool, rest: &[&str]) -> Result<
         status.success().then_some(out).ok_or_else(|| format!("`{program}` failed ({status})").into())
     };
     let report = parity::compare(&golden, &dump, &|what| eprintln!("comparing {what}"))?;
-    match json {
-        true => println!("{}", serde_json::to_string(&report)?),
-        false => println!("{report}"),
+    if json {
+        println!("{}", serde_json::to_string(&report)?)
+    } else {
+        println!("{report}")
     }
     Ok(report.passes)
 }

@@ -275,9 +275,12 @@ fn s29_every_converter_in_every_form_and_type() {
         }
         for element in [ElementType::F32, ElementType::F16, ElementType::Bf16] {
             let own = case.arguments.iter().find(|x| x.ty.element.is_float()).map(|x| x.ty.element);
-            let retyped = |x: &Value| match Some(x.ty.element) == own {
-                true => Value::new(x.ty.with_element(element), x.data.clone()),
-                false => x.clone(),
+            let retyped = |x: &Value| {
+                if Some(x.ty.element) == own {
+                    Value::new(x.ty.with_element(element), x.data.clone())
+                } else {
+                    x.clone()
+                }
             };
             let arguments: Vec<Value> = case.arguments.iter().map(retyped).collect();
             let types: Vec<TensorType> = arguments.iter().map(|x| x.ty.clone()).collect();

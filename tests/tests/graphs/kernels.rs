@@ -99,9 +99,10 @@ const EXTENTS: [[usize; 3]; 11] = [
 /// The extents to test for the format at this index. The long form tests all extents. In the short form, the
 /// first format tests all extents, and each other tests every third in turn.
 fn extents_at(place: usize) -> Vec<[usize; 3]> {
-    match place == 0 || long::is_wanted() {
-        true => EXTENTS.to_vec(),
-        false => EXTENTS.into_iter().skip(place % 3).step_by(3).collect(),
+    if place == 0 || long::is_wanted() {
+        EXTENTS.to_vec()
+    } else {
+        EXTENTS.into_iter().skip(place % 3).step_by(3).collect()
     }
 }
 
@@ -345,9 +346,12 @@ fn every_kernel_on_an_arm_processor() {
             let results = calls.of_main(emulator.call_main(&vmfb, &arguments, &types).unwrap());
             calls.calls.iter().zip(results).filter_map(|(call, found)| call.violation(&found)).collect()
         };
-        let uses = |(place, &format): (usize, &WeightFormat)| match formats == WeightFormat::ALL {
-            true if emulator.is_some() => uses_of(place, extents, format),
-            _ => products_of(extents, format),
+        let uses = |(place, &format): (usize, &WeightFormat)| {
+            if formats == WeightFormat::ALL && emulator.is_some() {
+                uses_of(place, extents, format)
+            } else {
+                products_of(extents, format)
+            }
         };
         let mut all: Vec<Calls> = formats.iter().filter(is_compiled).enumerate().map(uses).collect();
         if formats == WeightFormat::ALL {
@@ -989,10 +993,8 @@ fn products_with_surroundings(cases: &[([usize; 3], &[usize])], format: WeightFo
             let types = operands(element, rows, outputs);
             arguments.extend(types.into_iter().zip(3..).map(|(ty, j)| random(ty, seed + j)));
             // Units of the activations' type, whatever the result's is; of bytes, if x is no grid of theirs.
-            let units = match format.element().is_none() && style.is_some() {
-                true => 0.06 / element.ulp(1.0),
-                false => 16.0,
-            };
+            let units =
+                if format.element().is_none() && style.is_some() { 0.06 / element.ulp(1.0) } else { 16.0 };
             let wide = if what.contains("another") { ElementType::F32 } else { element };
             let bound = Bound::UlpsOfLargest(units * element.ulp(1.0) / wide.ulp(1.0));
             let op = PackedLinear { format, outputs, element, activations: ActivationBits::Eight };

@@ -279,11 +279,10 @@ fn factor_in_bf16(name: &str, replace: impl Fn(&mut Builder<'_>, &Op, &[NodeId])
     };
     let sizes = BuildOptions { element: ElementType::Bf16, ..BuildOptions::of(&golden) };
     let entries = ["decode", "score"];
-    let found = match long::is_wanted() {
-        true => precision::measure(&golden, &build(&golden.model, &sizes, &entries, edit).unwrap().network),
-        false => {
-            evaluated(&golden.model, &sizes, &entries, edit, |network| precision::measure(&golden, network))
-        }
+    let found = if long::is_wanted() {
+        precision::measure(&golden, &build(&golden.model, &sizes, &entries, edit).unwrap().network)
+    } else {
+        evaluated(&golden.model, &sizes, &entries, edit, |network| precision::measure(&golden, network))
     };
     let found = found.unwrap();
     println!("{name}: {found}");
@@ -344,10 +343,11 @@ fn embedded(replace: impl Fn(&mut Builder<'_>, &Op, &[NodeId]) -> Replaced) -> e
         faulty.verify()?;
         Ok(faulty)
     };
-    match long::is_wanted() {
-        true => embedding::check(&golden, &embedding::build(&golden, ElementType::F32, 2, edit).unwrap()),
-        false => embedding::check_evaluated(&golden, 2, edit),
-    }
+    (if long::is_wanted() {
+        embedding::check(&golden, &embedding::build(&golden, ElementType::F32, 2, edit).unwrap())
+    } else {
+        embedding::check_evaluated(&golden, 2, edit)
+    })
     .unwrap()
 }
 

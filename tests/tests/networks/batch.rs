@@ -65,12 +65,12 @@ fn check_calls(golden: &Golden, sizes: &BuildOptions, prompts: &[&GoldenPrompt])
 
     let mut full = Batch::new(&subject.network);
     for _ in 0..BATCH {
-        full.join(&[1], &TokenOptions::default()).unwrap();
+        full.join([1], &TokenOptions::default()).unwrap();
     }
-    let refused = full.join(&[1], &TokenOptions::default()).unwrap_err();
+    let refused = full.join([1], &TokenOptions::default()).unwrap_err();
     assert!(matches!(refused, GenerateError::Full { sequences: BATCH }));
     assert_eq!(full.leave(2).unwrap().finish, Finish::Cancelled);
-    assert_eq!(full.join(&[1], &TokenOptions::default()).unwrap(), 2);
+    assert_eq!(full.join([1], &TokenOptions::default()).unwrap(), 2);
 }
 
 #[test]

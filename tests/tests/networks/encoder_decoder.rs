@@ -283,9 +283,10 @@ fn check<E: Executor>(network: &Network<E>, golden: &Golden, weights: &WeightVal
     let source = |case: &Case| {
         let row = |&token: &u32| &weights["shared.weight"].data[token as usize * width..][..width];
         let numbers = || case.source.iter().flat_map(row).map(|&x| x as f32).collect();
-        match from_features {
-            true => EncoderInput::Features(Features { numbers: numbers(), width }),
-            false => EncoderInput::Tokens(case.source.clone()),
+        if from_features {
+            EncoderInput::Features(Features { numbers: numbers(), width })
+        } else {
+            EncoderInput::Tokens(case.source.clone())
         }
     };
     let mut worst = 0.0f32;

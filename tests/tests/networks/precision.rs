@@ -30,9 +30,10 @@ fn judge(fixture: &str, element: ElementType) {
         }
         let weights = Weights { kernels, ..Weights::default() };
         let sizes = BuildOptions { element, weights, ..BuildOptions::of(&golden) };
-        let found = match long::is_left_out(fixture) {
-            true => evaluated(&golden.model, &sizes, entries, Ok, |network| measure(&golden, network)),
-            false => measure(&golden, &build(&golden.model, &sizes, entries, Ok).unwrap().network),
+        let found = if long::is_left_out(fixture) {
+            evaluated(&golden.model, &sizes, entries, Ok, |network| measure(&golden, network))
+        } else {
+            measure(&golden, &build(&golden.model, &sizes, entries, Ok).unwrap().network)
         };
         let found = found.unwrap();
         let _ = writeln!(std::io::stderr(), "{fixture} in {element} {how}: {found}");

@@ -66,10 +66,7 @@ model! {
             let rotary = Attend::rotary(at, S, tokens.extent(S), &rope, cache.context);
             let mut x = self.embed(tokens);
             for (i, layer) in self.layers.iter().enumerate() {
-                x = match self.config.attends(i) {
-                    true => layer.forward(x, &rotary.clone().windowed(self.config.window(i)), cache.state(i)),
-                    false => layer.convolve(x, at, cache.state(i)),
-                };
+                x = if self.config.attends(i) { layer.forward(x, &rotary.clone().windowed(self.config.window(i)), cache.state(i)) } else { layer.convolve(x, at, cache.state(i)) };
             }
             x
         }

@@ -107,9 +107,10 @@ fn m16_prompts_of_any_length_up_to_the_context() {
         let (c, n) = (golden.chunk, golden.context);
         let lengths: Vec<usize> = golden.prompts.iter().map(|p| p.prompt_tokens.len()).collect();
         assert_eq!(lengths, [c - 1, c, c + 1, 2 * c, n - 1, n], "{fixture}");
-        let report = match place < 3 || long::is_wanted() {
-            true => check(&golden, &open(fixture).1),
-            false => check_evaluated(&golden, &BuildOptions::of(&golden), ALL, BOUND, Ok),
+        let report = if place < 3 || long::is_wanted() {
+            check(&golden, &open(fixture).1)
+        } else {
+            check_evaluated(&golden, &BuildOptions::of(&golden), ALL, BOUND, Ok)
         };
         let report = report.unwrap();
         show(format_args!("{fixture}: {report}"));

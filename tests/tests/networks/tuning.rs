@@ -86,10 +86,7 @@ fn attention() -> Vec<Tunable> {
 /// All of them, or a product of one row, experts, and attention.
 fn works() -> Vec<Tunable> {
     let all = [products(), experts(), attention()].concat();
-    match long::is_wanted() {
-        true => all,
-        false => [0, 4, 9].map(|place| all[place].clone()).into(),
-    }
+    if long::is_wanted() { all } else { [0, 4, 9].map(|place| all[place].clone()).into() }
 }
 
 /// The target for tunings of kernels on this machine, if it has kernels.

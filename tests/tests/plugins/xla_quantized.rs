@@ -51,9 +51,8 @@ impl<'a> Parts<'a> {
         let scales_key = format!("{key}.scales");
         let words = data(&scales_key).unwrap().as_chunks::<2>().0.iter();
         let are_floats = ty(&scales_key).element == Bf16;
-        let scales = words.map(|&word| match are_floats {
-            true => bf16::from_le_bytes(word).to_f32(),
-            false => f16::from_le_bytes(word).to_f32(),
+        let scales = words.map(|&word| {
+            if are_floats { bf16::from_le_bytes(word).to_f32() } else { f16::from_le_bytes(word).to_f32() }
         });
         Self {
             integers: data(key).unwrap(),

@@ -208,11 +208,10 @@ fn killed_exports(count: usize) {
         || {
             let left = content(&target);
             // Without a manifest it is no export, and says so.
-            match left.contains_key(Path::new("manifest.json")) {
-                true => assert!(left == old || left == new, "{:?}", listing(&target)),
-                false => {
-                    _ = refused(&mut bare(&["verify", text(&target)]), 1, &["is not an export directory"])
-                }
+            if left.contains_key(Path::new("manifest.json")) {
+                assert!(left == old || left == new, "{:?}", listing(&target))
+            } else {
+                _ = refused(&mut bare(&["verify", text(&target)]), 1, &["is not an export directory"])
             }
         },
     );

@@ -204,9 +204,10 @@ fn what_a_download_left_in_place_of_a_file() {
             } else {
                 words
             };
-            let mut command = match is_text {
-                false => bare(&["bake", text(model.path()), "-o", "/nowhere/x.irpa"]),
-                true => tracewright(&["generate", text(model.path()), "--chat", "Hello", "-n", "1"]),
+            let mut command = if is_text {
+                tracewright(&["generate", text(model.path()), "--chat", "Hello", "-n", "1"])
+            } else {
+                bare(&["bake", text(model.path()), "-o", "/nowhere/x.irpa"])
             };
             let ran = refused(&mut command, 1, &[name, words]);
             let is_format = ran.err.starts_with("error[TW0203]");

@@ -127,9 +127,10 @@ fn twenty_schemas_end_with_valid_json() {
         let judge = jsonschema::validator_for(schema).unwrap();
         for prompt in ["Once upon a time", "A fox.", "{"] {
             for grammar in [false, true] {
-                let follows = match grammar {
-                    false => constrainer.json_schema(&words),
-                    true => constrainer.grammar(&format!("start: %json {words}")),
+                let follows = if grammar {
+                    constrainer.grammar(&format!("start: %json {words}"))
+                } else {
+                    constrainer.json_schema(&words)
                 };
                 let (said, finish) = exported.answer(prompt, 100, Sampling::default(), follows.unwrap());
                 assert_eq!(finish, Finish::Stop, "{words}: {said}");

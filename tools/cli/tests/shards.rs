@@ -129,15 +129,16 @@ fn the_largest_llama_divides_among_8_and_16_devices() {
         assert_eq!(keys.parts(), 8);
         assert_eq!(names.len(), if shared { 2 } else { 1 });
         let notes: Vec<String> = shards.notes.iter().map(ShardNote::to_string).collect();
-        match shared {
-            false => assert!(notes.is_empty(), "{notes:?}"),
-            true => assert_eq!(
+        if shared {
+            assert_eq!(
                 notes,
                 [
                     "K has 8 for the 16 devices along `model`: each part is held by 2 of them",
                     "G of 16 is divided by 2 instead, along the rest of `model`",
                 ]
-            ),
+            )
+        } else {
+            assert!(notes.is_empty(), "{notes:?}")
         }
     }
 }

@@ -46,23 +46,21 @@ pub fn read_text(path: &Path) -> Result<String, ConsoleError> {
 
 /// At most `limit` bytes.
 pub fn read_text_within(path: &Path, limit: u64) -> Result<String, ConsoleError> {
-    match path.as_os_str() == "-" {
-        true => {
-            take_stdin()?;
-            Ok(read_from(io::stdin().lock(), limit).with_path("read", path)?)
-        }
-        false => Ok(read_stream(path, limit)?),
+    if path.as_os_str() == "-" {
+        take_stdin()?;
+        Ok(read_from(io::stdin().lock(), limit).with_path("read", path)?)
+    } else {
+        Ok(read_stream(path, limit)?)
     }
 }
 
 /// Marks stdin as read. A second reader of stdin would find nothing.
 pub fn take_stdin() -> Result<(), ConsoleError> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
-    match TAKEN.swap(true, Ordering::Relaxed) {
-        true => {
-            Err(usage("`-` is stdin, which the command reads only once; write the other input to a file"))
-        }
-        false => Ok(()),
+    if TAKEN.swap(true, Ordering::Relaxed) {
+        Err(usage("`-` is stdin, which the command reads only once; write the other input to a file"))
+    } else {
+        Ok(())
     }
 }
 

@@ -127,9 +127,8 @@ fn variables(mut command: Command, matches: &ArgMatches) -> Vec<Variable> {
 }
 
 fn without_variables(command: Command, ids: &BTreeSet<&Id>) -> Command {
-    let without = |argument: Arg| match ids.contains(argument.get_id()) {
-        true => argument.env(None::<&'static str>),
-        false => argument,
+    let without = |argument: Arg| {
+        if ids.contains(argument.get_id()) { argument.env(None::<&'static str>) } else { argument }
     };
     command.mut_args(without).mut_subcommands(|inner| without_variables(inner, ids))
 }

@@ -46,9 +46,10 @@ impl AnyCoded {
     /// `Err` with the unchanged error if it has another type.
     pub fn downcast<E: Error + 'static>(self) -> Result<Box<E>, Self> {
         let Self(error) = self;
-        match (&*error as &(dyn Error + 'static)).is::<E>() {
-            true => Ok((error as Box<dyn Error + Send + Sync>).downcast().expect("it is of this type")),
-            false => Err(Self(error)),
+        if (&*error as &(dyn Error + 'static)).is::<E>() {
+            Ok((error as Box<dyn Error + Send + Sync>).downcast().expect("it is of this type"))
+        } else {
+            Err(Self(error))
         }
     }
 

@@ -54,9 +54,10 @@ impl Table {
     }
 
     fn line(&mut self, name: &str, before: usize, after: usize) {
-        let _ = match self.both {
-            true => writeln!(self.text, "{name:<30} {before:>14} {after:>14}"),
-            false => writeln!(self.text, "{name:<30} {before:>14}"),
+        let _ = if self.both {
+            writeln!(self.text, "{name:<30} {before:>14} {after:>14}")
+        } else {
+            writeln!(self.text, "{name:<30} {before:>14}")
         };
     }
 

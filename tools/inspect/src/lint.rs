@@ -295,9 +295,10 @@ fn unserved(simplified: &Trace, expanded: &Trace, has_kernels: bool, wanted: boo
         .into_iter()
         .map(|(name, (cost, places))| Finding {
             severity: Severity::Slow,
-            what: match has_kernels {
-                true => format!("no kernel supports these `{name}`"),
-                false => format!("no kernel supports `{name}`: {why_none}"),
+            what: if has_kernels {
+                format!("no kernel supports these `{name}`")
+            } else {
+                format!("no kernel supports `{name}`: {why_none}")
             },
             why: cost.to_owned(),
             code: None,

@@ -60,9 +60,10 @@ struct Listed {
 
 fn ops(json: bool) -> String {
     let listed: Vec<Listed> = Op::documented().into_iter().map(Listed::new).collect();
-    match json {
-        true => format!("{:#}\n", Value::Array(listed.iter().map(Listed::object).collect())),
-        false => listed.iter().map(Listed::line).collect(),
+    if json {
+        format!("{:#}\n", Value::Array(listed.iter().map(Listed::object).collect()))
+    } else {
+        listed.iter().map(Listed::line).collect()
     }
 }
 
@@ -90,9 +91,12 @@ impl Listed {
                 let Some(first) = types.first() else {
                     return op.infer(&[]).is_ok_and(|ty| ty.element == *element);
                 };
-                let alike = |ty: &TensorType| match ty.element == first.element {
-                    true => TensorType::new(*element, ty.shape.clone()),
-                    false => ty.clone(),
+                let alike = |ty: &TensorType| {
+                    if ty.element == first.element {
+                        TensorType::new(*element, ty.shape.clone())
+                    } else {
+                        ty.clone()
+                    }
                 };
                 let types: Vec<TensorType> = types.iter().map(alike).collect();
                 op.infer(&types.iter().collect::<Vec<_>>()).is_ok()

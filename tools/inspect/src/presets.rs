@@ -15,15 +15,11 @@ pub struct PresetsArguments {
 
 impl PresetsArguments {
     pub fn run(&self) -> Result<(), InspectError> {
-        let text = match self.json {
-            true => {
-                let preset =
-                    |preset: &Preset| json!({ "name": preset.name, "repository": preset.repository });
-                format!("{:#}\n", Value::Array(Preset::all().map(preset).collect()))
-            }
-            false => {
-                Preset::all().map(|preset| format!("{:<20} {}\n", preset.name, preset.repository)).collect()
-            }
+        let text = if self.json {
+            let preset = |preset: &Preset| json!({ "name": preset.name, "repository": preset.repository });
+            format!("{:#}\n", Value::Array(Preset::all().map(preset).collect()))
+        } else {
+            Preset::all().map(|preset| format!("{:<20} {}\n", preset.name, preset.repository)).collect()
         };
         Ok(console::print(&text)?)
     }

@@ -81,10 +81,7 @@ impl<'a> Call<'a> {
 fn stats(report: &NetworkReport, json: bool) -> String {
     let entries = report.stage(Stage::Expanded).filter(|graph| graph.entry);
     let calls: Vec<Call<'_>> = entries.map(|graph| Call::of(report, graph)).collect();
-    match json {
-        true => format!("{}\n", object(report, &calls)),
-        false => table(report, &calls),
-    }
+    if json { format!("{}\n", object(report, &calls)) } else { table(report, &calls) }
 }
 
 fn object(report: &NetworkReport, calls: &[Call<'_>]) -> Value {

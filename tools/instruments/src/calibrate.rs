@@ -229,9 +229,10 @@ impl Calibration<'_> {
             }
             for (sums, found) in sums.iter_mut().zip(found) {
                 let found = found.bytes().as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
-                match sums.is_empty() {
-                    true => sums.extend(found),
-                    false => sums.iter_mut().zip(found).for_each(|(sum, found)| *sum += found),
+                if sums.is_empty() {
+                    sums.extend(found)
+                } else {
+                    sums.iter_mut().zip(found).for_each(|(sum, found)| *sum += found)
                 }
             }
         }

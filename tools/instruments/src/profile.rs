@@ -177,12 +177,11 @@ impl Profile {
             return Err(ProfileError::Variant { differences });
         }
         let (expected, found) = (self.recorded.clone(), recorded(trace, &self.entry));
-        match expected == found {
-            true => Ok(()),
-            false => {
-                let (model, entry) = (self.model.clone(), self.entry.clone());
-                Err(ProfileError::Network { model, entry, expected, found })
-            }
+        if expected == found {
+            Ok(())
+        } else {
+            let (model, entry) = (self.model.clone(), self.entry.clone());
+            Err(ProfileError::Network { model, entry, expected, found })
         }
     }
 }

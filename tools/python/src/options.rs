@@ -83,9 +83,10 @@ pub fn generation(
                 let is_named = |setting: &&Setting| setting.name == name || setting.aliases.contains(&name);
                 let setting = Sampling::settings().find(is_named).ok_or_else(|| unknown(name))?;
                 let expected = if setting.range.is_whole { WHOLE } else { NUMBER };
-                let number = match setting.range.is_whole {
-                    true => value::<i64>(name, argument, expected)? as f64,
-                    false => value(name, argument, expected)?,
+                let number = if setting.range.is_whole {
+                    value::<i64>(name, argument, expected)? as f64
+                } else {
+                    value(name, argument, expected)?
                 };
                 sampling.set(setting, number).map_err(|error| raised(error.into()))?;
             }
@@ -124,9 +125,12 @@ pub fn opening(
 ) -> PyResult<OpenOptions> {
     let mut compiler = None;
     let watched = stopped.clone();
-    let watch = WatchOpen::new(move |_| match watched.load(Ordering::Relaxed) {
-        true => std::ops::ControlFlow::Break(()),
-        false => std::ops::ControlFlow::Continue(()),
+    let watch = WatchOpen::new(move |_| {
+        if watched.load(Ordering::Relaxed) {
+            std::ops::ControlFlow::Break(())
+        } else {
+            std::ops::ControlFlow::Continue(())
+        }
     });
     let mut options = OpenOptions { hub: console::hub().ok(), watch: Some(watch), ..OpenOptions::default() };
     for (name, argument) in given(arguments)? {

@@ -36,10 +36,7 @@ impl ApiKeys {
             }
             keys.push(blake3::hash(key.as_bytes()));
         }
-        match keys.is_empty() {
-            true => Err(ServeError::NoKeys { path: path.to_owned() }),
-            false => Ok(Self(keys)),
-        }
+        if keys.is_empty() { Err(ServeError::NoKeys { path: path.to_owned() }) } else { Ok(Self(keys)) }
     }
 
     /// Checks that a request contains a valid API key. The time of the check does not depend on the
@@ -78,9 +75,10 @@ pub fn check_origin(headers: &HeaderMap, is_local: bool, allowed: &[String]) -> 
     }
     match text(header::ORIGIN) {
         Some(origin) if !allowed.iter().any(|one| one == "*" || one == origin) => {
-            match origin.split_once("://").is_some_and(|(_, from)| from == host) {
-                true => Ok(()),
-                false => Err(Failure::Origin { origin: origin.to_owned() }),
+            if origin.split_once("://").is_some_and(|(_, from)| from == host) {
+                Ok(())
+            } else {
+                Err(Failure::Origin { origin: origin.to_owned() })
             }
         }
         _ => Ok(()),

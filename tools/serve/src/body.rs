@@ -32,10 +32,7 @@ pub async fn read(headers: &HeaderMap, body: Body, options: &ServeOptions) -> Re
         Err(_) => serde_json::from_slice(&bytes),
     }
     .map_err(|error| Failure::Json { why: error.to_string() })?;
-    match value.is_object() {
-        true => Ok(value),
-        false => Err(Failure::field("body", shown(&value), "an object")),
-    }
+    if value.is_object() { Ok(value) } else { Err(Failure::field("body", shown(&value), "an object")) }
 }
 
 async fn collect(body: Body, most: usize) -> Result<Vec<u8>, Failure> {

@@ -170,9 +170,10 @@ impl Head {
     }
 
     fn choice(&self, index: usize, answer: &Answer, with_logprobs: bool) -> Value {
-        let content = match answer.content.is_empty() && !answer.calls.is_empty() {
-            true => Value::Null,
-            false => json!(answer.content),
+        let content = if answer.content.is_empty() && !answer.calls.is_empty() {
+            Value::Null
+        } else {
+            json!(answer.content)
         };
         let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
         if !answer.reasoning.is_empty() {

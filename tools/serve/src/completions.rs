@@ -165,9 +165,10 @@ fn prompts(loaded: &Loaded, given: &Value) -> Result<Vec<Prompt>, Failure> {
             }
         };
         check_length(loaded, prompt.tokens.len())?;
-        match prompt.tokens.is_empty() {
-            true => Err(Failure::field("prompt", "empty", "at least one token")),
-            false => Ok(prompt),
+        if prompt.tokens.is_empty() {
+            Err(Failure::field("prompt", "empty", "at least one token"))
+        } else {
+            Ok(prompt)
         }
     };
     list.into_iter().map(prompt).collect()

@@ -72,9 +72,10 @@ pub async fn embed(
         return Err(Failure::field("dimensions", found, format!("{width}, the model's own")));
     }
     let entry = |(index, numbers): (usize, &Vec<f32>)| {
-        let embedding = match as_base64 {
-            true => json!(STANDARD.encode(numbers.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>())),
-            false => json!(numbers),
+        let embedding = if as_base64 {
+            json!(STANDARD.encode(numbers.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>()))
+        } else {
+            json!(numbers)
         };
         json!({ "object": "embedding", "index": index, "embedding": embedding })
     };

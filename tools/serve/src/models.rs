@@ -54,10 +54,7 @@ impl Loaded {
 
     /// Returns an error if the model does not generate text.
     pub fn check_generates(&self) -> Result<(), Failure> {
-        match self.embeds() {
-            true => Err(self.kind("computes embeddings", "continue text")),
-            false => Ok(()),
-        }
+        if self.embeds() { Err(self.kind("computes embeddings", "continue text")) } else { Ok(()) }
     }
 
     pub fn kind(&self, does: &'static str, asked: &'static str) -> Failure {

@@ -57,14 +57,13 @@ fn path(Endpoint { path, about, body, .. }: Endpoint) -> (String, Value) {
         operation["parameters"] =
             json!([{ "name": "name", "in": "path", "required": true, "schema": schema }]);
     }
-    let method = match body.is_empty() {
-        true => "get",
-        false => {
-            let schema = json!({ "allOf": body });
-            operation["requestBody"] =
-                json!({ "required": true, "content": { "application/json": { "schema": schema } } });
-            "post"
-        }
+    let method = if body.is_empty() {
+        "get"
+    } else {
+        let schema = json!({ "allOf": body });
+        operation["requestBody"] =
+            json!({ "required": true, "content": { "application/json": { "schema": schema } } });
+        "post"
     };
     (name, json!({ method: operation }))
 }

@@ -114,9 +114,10 @@ pub fn tokens(loaded: &Loaded, text: &str) -> Result<Vec<u32>, Failure> {
 /// Checks that a prompt fits into the context.
 pub fn check_length(loaded: &Loaded, tokens: usize) -> Result<(), Failure> {
     let context = loaded.model.info().context;
-    match tokens <= context {
-        true => Ok(()),
-        false => Err(Failure::Context { model: loaded.name.clone(), tokens, context }),
+    if tokens <= context {
+        Ok(())
+    } else {
+        Err(Failure::Context { model: loaded.name.clone(), tokens, context })
     }
 }
 

@@ -96,9 +96,10 @@ fn endpoints() -> Vec<Endpoint> {
 
 /// Creates the CORS headers, which allow web pages of the given origins to read answers.
 fn cors(origins: &[String]) -> CorsLayer {
-    let origin = match origins.iter().any(|origin| origin == "*") {
-        true => AllowOrigin::any(),
-        false => AllowOrigin::list(origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok())),
+    let origin = if origins.iter().any(|origin| origin == "*") {
+        AllowOrigin::any()
+    } else {
+        AllowOrigin::list(origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok()))
     };
     CorsLayer::new().allow_origin(origin).allow_methods([Method::GET, Method::POST]).allow_headers(Any)
 }

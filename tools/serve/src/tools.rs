@@ -40,9 +40,10 @@ impl OfferedTools {
             Choice::Named(name) => {
                 let offered: Vec<Value> =
                     offered.into_iter().filter(|tool| tool["function"]["name"] == **name).collect();
-                match offered.is_empty() {
-                    true => refuse(&shown(&json!(name)), "the name of one of `tools`"),
-                    false => Ok(Self { offered, is_forced: true }),
+                if offered.is_empty() {
+                    refuse(&shown(&json!(name)), "the name of one of `tools`")
+                } else {
+                    Ok(Self { offered, is_forced: true })
                 }
             }
         }

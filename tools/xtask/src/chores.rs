@@ -93,12 +93,11 @@ fn setup_ahead(root: &Path) -> Option<Child> {
 pub fn setup_vulkan(root: &Path) -> Result<(), Error> {
     setup(root)?;
     let variables = vulkan::install(root)?;
-    match variables.is_empty() {
-        true => eprintln!("the system has a loader for Vulkan"),
-        false => {
-            eprintln!("a driver for Vulkan is ready; programs find it by");
-            variables.iter().for_each(|(name, value)| eprintln!("    export {name}={}", value.display()));
-        }
+    if variables.is_empty() {
+        eprintln!("the system has a loader for Vulkan")
+    } else {
+        eprintln!("a driver for Vulkan is ready; programs find it by");
+        variables.iter().for_each(|(name, value)| eprintln!("    export {name}={}", value.display()));
     }
     Ok(())
 }

@@ -242,13 +242,12 @@ fn pythons(dir: &Path, path: &OsStr) -> Vec<PathBuf> {
 
 fn no_pip(pythons: &[PathBuf]) -> Error {
     let paths: Vec<String> = pythons.iter().map(|python| format!("`{}`", python.display())).collect();
-    let (what, tried) = match paths.is_empty() {
-        true => ("Python 3", "no `python3` on PATH".to_owned()),
-        false => {
-            let needs = [Way::Folder.needs(), Way::OwnPip.needs()];
-            let tried = format!("neither `{}` nor `{}` works in {}", needs[0], needs[1], paths.join(", "));
-            ("pip for Python 3", tried)
-        }
+    let (what, tried) = if paths.is_empty() {
+        ("Python 3", "no `python3` on PATH".to_owned())
+    } else {
+        let needs = [Way::Folder.needs(), Way::OwnPip.needs()];
+        let tried = format!("neither `{}` nor `{}` works in {}", needs[0], needs[1], paths.join(", "));
+        ("pip for Python 3", tried)
     };
     Error::Missing { what, tried, how: HOW_PYTHON }
 }

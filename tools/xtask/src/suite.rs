@@ -176,9 +176,12 @@ fn check_and_build(root: &Path, tools: &Tools) -> Result<Vec<TestProgram>, Error
     documentation.args(documented).args(ALL).env("RUSTDOCFLAGS", "-D warnings").envs(as_linted()?);
     step("documentation", &mut documentation)?;
     let programs = programs::build("tests' programs", cargo(&["test"]).args(ALL))?;
-    let programs = programs.into_iter().flat_map(|program| match SHARED.contains(&&*program.name) {
-        true => program.by_module(&|path| Command::new(path)),
-        false => vec![program],
+    let programs = programs.into_iter().flat_map(|program| {
+        if SHARED.contains(&&*program.name) {
+            program.by_module(&|path| Command::new(path))
+        } else {
+            vec![program]
+        }
     });
     // What needs no IREE of the command line is tested without.
     Ok(programs.filter(|program| program.name != "plain").collect())

@@ -71,9 +71,10 @@ impl Array {
     /// Calls compare the names with those that the network declares.
     pub fn with_axes(mut self, names: &[&str]) -> Result<Self, ArrayError> {
         self.axes = names.iter().map(|name| (*name).to_owned()).collect();
-        match self.axes.len() == self.ty.rank() {
-            true => Ok(self),
-            false => Err(ArrayError::Axes { ty: self.ty, names: self.axes }),
+        if self.axes.len() == self.ty.rank() {
+            Ok(self)
+        } else {
+            Err(ArrayError::Axes { ty: self.ty, names: self.axes })
         }
     }
 
@@ -95,9 +96,10 @@ impl Array {
     }
 
     pub fn to_vec<T: Number>(&self) -> Result<Vec<T>, ArrayError> {
-        match T::TYPE == self.ty.element {
-            true => Ok(self.bytes.chunks_exact(size_of::<T>()).map(T::read).collect()),
-            false => Err(ArrayError::Element { ty: self.ty.clone(), asked: T::TYPE }),
+        if T::TYPE == self.ty.element {
+            Ok(self.bytes.chunks_exact(size_of::<T>()).map(T::read).collect())
+        } else {
+            Err(ArrayError::Element { ty: self.ty.clone(), asked: T::TYPE })
         }
     }
 }

@@ -52,10 +52,7 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
     fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value;
 
     fn work(&self, operands: &[CostOperand<'_>], ty: &TensorType) -> OpWork {
-        match Self::IS_VIEW {
-            true => OpWork::FREE,
-            false => OpWork::usual(Self::CLASS, operands, ty),
-        }
+        if Self::IS_VIEW { OpWork::FREE } else { OpWork::usual(Self::CLASS, operands, ty) }
     }
 
     /// Whether `bake` can compute the result in pieces, each from a bounded part of the float operands.
@@ -70,9 +67,10 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
 
     /// The loops determine how the operation can be partitioned over devices.
     fn iteration_space(&self, operands: &[&TensorType], ty: &TensorType) -> IterationSpace {
-        match Self::IS_MAP || Self::CLASS == OpClass::Constant {
-            true => IterationSpace::aligned(operands, ty),
-            false => IterationSpace::opaque(operands, ty),
+        if Self::IS_MAP || Self::CLASS == OpClass::Constant {
+            IterationSpace::aligned(operands, ty)
+        } else {
+            IterationSpace::opaque(operands, ty)
         }
     }
 }
@@ -244,10 +242,7 @@ pub fn element(
     expected: &'static str,
     accept: fn(ElementType) -> bool,
 ) -> Result<(), InferError> {
-    match accept(ty.element) {
-        true => Ok(()),
-        false => Err(InferError::Element { op, expected, found: ty.clone() }),
-    }
+    if accept(ty.element) { Ok(()) } else { Err(InferError::Element { op, expected, found: ty.clone() }) }
 }
 
 pub fn axis(op: &'static str, axis: usize, ty: &TensorType) -> Result<usize, InferError> {
@@ -265,9 +260,10 @@ pub fn agree(
     right: &TensorType,
     agree: bool,
 ) -> Result<(), InferError> {
-    match agree {
-        true => Ok(()),
-        false => Err(InferError::Mismatch { op, what, left: left.clone(), right: right.clone() }),
+    if agree {
+        Ok(())
+    } else {
+        Err(InferError::Mismatch { op, what, left: left.clone(), right: right.clone() })
     }
 }
 
@@ -279,14 +275,10 @@ pub fn attribute(
     expected: impl Display,
     holds: bool,
 ) -> Result<(), InferError> {
-    match holds {
-        true => Ok(()),
-        false => Err(InferError::Attribute {
-            op,
-            what,
-            found: format!("{found:?}"),
-            expected: expected.to_string(),
-        }),
+    if holds {
+        Ok(())
+    } else {
+        Err(InferError::Attribute { op, what, found: format!("{found:?}"), expected: expected.to_string() })
     }
 }
 

@@ -181,9 +181,10 @@ impl Attribute for Real {
     fn print(&self, out: &mut String) {
         // Rust prints the shortest text that parses to the same bits. A NaN is printed as hex
         // digits, so that it keeps its payload.
-        let _ = match self.0.is_nan() {
-            true => write!(out, "0x{:016x}", self.0.to_bits()),
-            false => write!(out, "{:?}", self.0),
+        let _ = if self.0.is_nan() {
+            write!(out, "0x{:016x}", self.0.to_bits())
+        } else {
+            write!(out, "{:?}", self.0)
         };
     }
     fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError> {

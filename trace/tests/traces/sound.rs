@@ -20,10 +20,8 @@ const FROM: &str = r#"from "p" at "f.rs":7"#;
 /// A trace with the entry point `@main`, in which `FROM` is the provenance of every node.
 fn main_of(nodes: &str) -> Trace {
     let lines = nodes.lines().map(str::trim).filter(|line| !line.is_empty());
-    let lines = lines.map(|line| match line.starts_with('%') {
-        true => format!("  {line} {FROM}\n"),
-        false => format!("  {line}\n"),
-    });
+    let lines = lines
+        .map(|line| if line.starts_with('%') { format!("  {line} {FROM}\n") } else { format!("  {line}\n") });
     parse(&format!("{LAYER}entry @main {{\n{}}}\n", lines.collect::<String>()))
 }
 

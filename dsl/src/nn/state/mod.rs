@@ -193,10 +193,8 @@ impl StateArguments<'_> {
             self.entry.fail(TraceErrorKind::StateTwice { name, layer });
             return Tensor::new(Raw::POISON);
         }
-        let tensor = match self.fills {
-            true => Tensor::new(Raw::POISON),
-            false => self.entry.input(name.clone(), role, &dims),
-        };
+        let tensor =
+            if self.fills { Tensor::new(Raw::POISON) } else { self.entry.input(name.clone(), role, &dims) };
         self.kept.push(StateTensor { name, role, dims, raw: tensor.raw });
         tensor
     }

@@ -86,9 +86,10 @@ impl<T: Float> Recurrent<T> {
             let axis = ty.position(tokens).unwrap_or_default();
             t.op(None, Concatenate { axis }, &[raw, x.raw], &axes(&ty.dims), place)
         });
-        let last = match at.is_by_row() {
-            false => all.dynamic_narrow(tokens, at.count, length).rename(tokens, kept),
-            true => all.take(tokens, Tensor::iota(kept, length).outer(at.count, |i, count| i + count)),
+        let last = if at.is_by_row() {
+            all.take(tokens, Tensor::iota(kept, length).outer(at.count, |i, count| i + count))
+        } else {
+            all.dynamic_narrow(tokens, at.count, length).rename(tokens, kept)
         };
         self.state = last.permute(&axes(&self.state.dims(place)));
         all

@@ -92,7 +92,7 @@ fn load(model: &Path, quantize: &str, batch: usize) -> Result<BuiltProgram> {
 fn one_of_eight(one: &Network, eight: &Network, rounds: usize) -> Result<()> {
     let mut batches = [one, eight].map(Batch::new);
     for batch in &mut batches {
-        batch.join(&[5], &options(usize::MAX))?;
+        batch.join([5], &options(usize::MAX))?;
         batch.step(go)?;
     }
     let mut ratios = Vec::new();
@@ -115,7 +115,7 @@ fn beside_a_prompt(eight: &Network, rounds: usize) -> Result<()> {
         batch.join(&prompt, &options(1))?;
         let (alone, chunk) = timed(&mut batch, chunks)?;
         for text in 1..SLOTS {
-            batch.join(&[text as u32], &options(usize::MAX))?;
+            batch.join([text as u32], &options(usize::MAX))?;
         }
         batch.step(go)?;
         let (texts, step) = timed(&mut batch, STEPS)?;

@@ -105,13 +105,10 @@ fn sha1(bytes: &[u8]) -> String {
 
 /// Small files are git's, large ones are LFS's, as on the hub.
 fn described((name, bytes): &(&str, Vec<u8>)) -> String {
-    let lfs = match name.ends_with(".gguf") || name.ends_with(".safetensors") {
-        true => format!(
-            r#", "lfs": {{"sha256": "{}", "size": {}, "pointerSize": 1}}"#,
-            sha256(bytes),
-            bytes.len()
-        ),
-        false => String::new(),
+    let lfs = if name.ends_with(".gguf") || name.ends_with(".safetensors") {
+        format!(r#", "lfs": {{"sha256": "{}", "size": {}, "pointerSize": 1}}"#, sha256(bytes), bytes.len())
+    } else {
+        String::new()
     };
     format!(r#"{{"rfilename": "{name}", "size": {}, "blobId": "{}"{lfs}}}"#, bytes.len(), sha1(bytes))
 }

@@ -215,10 +215,7 @@ impl Attention {
         let tokens = self.tokens.map(Tokens::name).unwrap_or_default();
         let by_token = if self.by_token { "_by_token" } else { "" };
         let sinks = if self.sinks { "_sinks" } else { "" };
-        let kept = match self.kept == self.values {
-            true => String::new(),
-            false => format!("_kept{}", self.kept),
-        };
+        let kept = if self.kept == self.values { String::new() } else { format!("_kept{}", self.kept) };
         let name = format!("{}{sinks}{tokens}{by_token}{kept}{}", self.name(), self.before.name());
         let bindings = self.scales() + 2 * usize::from(self.quantized) + 1;
         let kernel = move || {
@@ -488,10 +485,11 @@ impl Attention {
     ) -> Value<'k> {
         let query = query.broadcast(KEYS);
         let one = code.constant(PLACES, 1.0);
-        let mut visible = match self.ring {
-            true => (positions + one).greater(oldest.broadcast(KEYS)),
+        let mut visible = if self.ring {
+            (positions + one).greater(oldest.broadcast(KEYS))
+        } else {
             // Lanes after the last slot contain no key.
-            false => code.constant(PLACES, self.keys as f64).greater(positions),
+            code.constant(PLACES, self.keys as f64).greater(positions)
         };
         if self.causal {
             visible = visible.and((query + one).greater(positions));
@@ -532,13 +530,14 @@ enum Queries<'k> {
 
 impl<'k> Tile<'k> {
     fn new(code: &'k Code, of: &Attention, rows: usize) -> Self {
-        let queries = match of.is_wide() {
-            true => Queries::Wide(WideTile::new(code, of, rows)),
-            false => Queries::Narrow {
+        let queries = if of.is_wide() {
+            Queries::Wide(WideTile::new(code, of, rows))
+        } else {
+            Queries::Narrow {
                 read: of.operand(code),
                 start: Box::new(of.before.start(code, of.prologue(), of.features)),
                 queries: code.scratch(of.element, rows * of.features),
-            },
+            }
         };
         let lanes = || code.scratch(Element::F32, rows * KEYS);
         Self {

@@ -131,9 +131,10 @@ impl Attention {
         });
         let tiles = Tiles::configure(code, [(ROWS, LINE); 8], held.scores);
         // In a ring buffer, all slots are read in order.
-        let seen = match self.ring {
-            true => code.index(0)..code.index(self.keys),
-            false => self.seen(code, offset, (first, rows), TILE),
+        let seen = if self.ring {
+            code.index(0)..code.index(self.keys)
+        } else {
+            self.seen(code, offset, (first, rows), TILE)
         };
         let end = offset + code.constant(offset.ty(), self.queries as f64);
         code.repeat(seen, TILE, |key| {

@@ -258,13 +258,15 @@ fn ptx(kernel: &str, sizes: &BTreeMap<&str, String>) -> String {
     let is_this = |part: &&str| part.split('(').next() == Some(kernel);
     let Some(body) = parts.find(is_this) else { unreachable!("`decode.ptx` contains `{kernel}`") };
     // If several kernels use a variable in shared memory, its declaration comes before the kernels.
-    let is_used = |line: &&str| match line.starts_with(".shared") {
-        true => line
-            .split_whitespace()
-            .last()
-            .and_then(|name| name.split('[').next())
-            .is_some_and(|name| body.contains(name)),
-        false => !line.starts_with("//"),
+    let is_used = |line: &&str| {
+        if line.starts_with(".shared") {
+            line.split_whitespace()
+                .last()
+                .and_then(|name| name.split('[').next())
+                .is_some_and(|name| body.contains(name))
+        } else {
+            !line.starts_with("//")
+        }
     };
     let mut code: String = head.lines().filter(is_used).fold(String::new(), |text, line| text + line + "\n");
     code.push_str(".visible .entry ");

@@ -91,26 +91,27 @@ impl Matmul<'_> {
             // The code uses a column for all rows before it converts the next column, because there are few
             // registers.
             for step in 0..if in_pairs { 1 } else { columns } {
-                let weights = bytes.iter().map(|&bytes| match in_pairs {
-                    true => bytes.bits(Type::lanes(PANEL, Element::I32)),
-                    false => self.widened(bytes, step),
+                let weights = bytes.iter().map(|&bytes| {
+                    if in_pairs {
+                        bytes.bits(Type::lanes(PANEL, Element::I32))
+                    } else {
+                        self.widened(bytes, step)
+                    }
                 });
                 let weights: Vec<Value<'k>> = weights.collect();
                 for row in 0..rows.count {
                     let at = x.at(rows.x(row), (first + line) * columns + step);
-                    let x = match in_pairs {
-                        true => {
-                            x.buffer.load(at, Type::lanes(2, Element::Bf16)).bits(Type::Scalar(Element::I32))
-                        }
-                        false => {
-                            x.buffer.load(at, Type::Scalar(x.element)).convert(Element::F32).broadcast(PANEL)
-                        }
+                    let x = if in_pairs {
+                        x.buffer.load(at, Type::lanes(2, Element::Bf16)).bits(Type::Scalar(Element::I32))
+                    } else {
+                        x.buffer.load(at, Type::Scalar(x.element)).convert(Element::F32).broadcast(PANEL)
                     };
                     for (panel, &weights) in weights.iter().enumerate() {
                         let sum = &mut sums[panel * rows.count + row];
-                        *sum = match in_pairs {
-                            true => self.isa.add_bf16_pairs(*sum, weights, x),
-                            false => weights.multiply_add(x, *sum),
+                        *sum = if in_pairs {
+                            self.isa.add_bf16_pairs(*sum, weights, x)
+                        } else {
+                            weights.multiply_add(x, *sum)
                         };
                     }
                 }

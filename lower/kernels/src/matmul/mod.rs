@@ -389,16 +389,13 @@ impl Matmul<'_> {
             Some((_, held)) => held,
             None => code.scratch(Element::F32, count),
         });
-        let x = match self.quantizes_apart() {
-            true => {
-                let bytes = if self.makes_tiles_of_numbers() { tiled::row_bytes(form) } else { form.bytes() };
-                X::Quantized { rows: code.binding(0, Element::I8, self.stored() * bytes), scales }
-            }
-            false => {
-                let element = if self.widens_apart() { Element::F32 } else { self.x };
-                let x = code.binding(0, element, self.stored() * self.inputs);
-                self.prepared(code, (x, element), scales)
-            }
+        let x = if self.quantizes_apart() {
+            let bytes = if self.makes_tiles_of_numbers() { tiled::row_bytes(form) } else { form.bytes() };
+            X::Quantized { rows: code.binding(0, Element::I8, self.stored() * bytes), scales }
+        } else {
+            let element = if self.widens_apart() { Element::F32 } else { self.x };
+            let x = code.binding(0, element, self.stored() * self.inputs);
+            self.prepared(code, (x, element), scales)
         };
         let first = 2 + usize::from(choices.is_some()) + usize::from(self.norm.is_some());
         let end = self.tail.end(code, first, (element, self.results(), self.columns()));

@@ -45,9 +45,10 @@ impl Matmul<'_> {
             }
         };
         // With short vectors, the registers have no room for two panels.
-        match self.isa.has_short_vectors() {
-            true => weights.iter().flat_map(|panel| sums_of(std::slice::from_ref(panel))).collect(),
-            false => sums_of(weights),
+        if self.isa.has_short_vectors() {
+            weights.iter().flat_map(|panel| sums_of(std::slice::from_ref(panel))).collect()
+        } else {
+            sums_of(weights)
         }
     }
 

@@ -163,8 +163,9 @@ fn reduce_units(site: &Site<'_>) -> Vec<Tree> {
         return vec![];
     };
     let x = site.operands[0];
-    match axes.iter().all(|&axis| site.ty(x).shape[axis] == 1) {
-        true => vec![Tree::op(Reshape { shape: site.result().shape.clone() }, [x.into()])],
-        false => vec![],
+    if axes.iter().all(|&axis| site.ty(x).shape[axis] == 1) {
+        vec![Tree::op(Reshape { shape: site.result().shape.clone() }, [x.into()])]
+    } else {
+        vec![]
     }
 }

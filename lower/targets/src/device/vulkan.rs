@@ -56,12 +56,11 @@ impl Target {
             return Self { processor: (*processor).into(), ..target };
         }
         let has = |name: &str| features.iter().any(|feature| feature == name);
-        match CAPABILITIES.iter().all(|(feature, _)| has(feature)) {
-            true => {
-                let capabilities = CAPABILITIES.map(|(_, capability)| capability).join(",");
-                Self { changes: Some(format!("spirv:v1.3,cap:Shader,{capabilities}")), ..target }
-            }
-            false => target,
+        if CAPABILITIES.iter().all(|(feature, _)| has(feature)) {
+            let capabilities = CAPABILITIES.map(|(_, capability)| capability).join(",");
+            Self { changes: Some(format!("spirv:v1.3,cap:Shader,{capabilities}")), ..target }
+        } else {
+            target
         }
     }
 }

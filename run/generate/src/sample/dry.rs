@@ -158,9 +158,10 @@ impl Dry {
         }
         let repeated = repeated(window, free, self.allowed_length);
         // The exponent is limited, so that no penalty exceeds the largest f32.
-        let steepest = match self.base > 1.000_001 {
-            true => (libm::log(f64::from(f32::MAX)) / libm::log(f64::from(self.base))).floor(),
-            false => f64::INFINITY,
+        let steepest = if self.base > 1.000_001 {
+            (libm::log(f64::from(f32::MAX)) / libm::log(f64::from(self.base))).floor()
+        } else {
+            f64::INFINITY
         };
         for candidate in candidates {
             let Some(&length) = repeated.get(&candidate.token) else { continue };

@@ -391,9 +391,10 @@ impl Sampler {
             candidates = forced;
         }
         // A constraint that allows only forbidden tokens wins over the rules.
-        match self.narrow(&mut candidates, seen, logits.len()) || is_constrained {
-            true => Ok(candidates),
-            false => Err(GenerateError::NothingLeft { step }),
+        if self.narrow(&mut candidates, seen, logits.len()) || is_constrained {
+            Ok(candidates)
+        } else {
+            Err(GenerateError::NothingLeft { step })
         }
     }
 

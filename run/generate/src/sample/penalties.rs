@@ -91,9 +91,10 @@ impl Penalties {
             if count == 0 {
                 continue;
             }
-            match candidate.logit > 0.0 {
-                true => candidate.logit /= repeat,
-                false => candidate.logit *= repeat,
+            if candidate.logit > 0.0 {
+                candidate.logit /= repeat
+            } else {
+                candidate.logit *= repeat
             }
             candidate.logit -= f64::from(count) * frequency + presence;
         }

@@ -119,10 +119,7 @@ impl LogitRules {
         if factor != 1.0 {
             let prompt = seen.get(..text.prompt).unwrap_or(seen);
             for candidate in candidates.iter_mut().filter(|candidate| prompt.contains(&candidate.token)) {
-                match candidate.logit > 0.0 {
-                    true => candidate.logit *= factor,
-                    false => candidate.logit /= factor,
-                }
+                if candidate.logit > 0.0 { candidate.logit *= factor } else { candidate.logit /= factor }
             }
         }
     }

@@ -33,9 +33,10 @@ impl Schedule for Budgeted {
     fn plan(&mut self, sequences: &[SequenceWork]) -> Vec<usize> {
         let positions = self.positions.max(1);
         if !sequences.iter().all(|one| one.alone) {
-            let most = match sequences.iter().any(|one| one.decodes && one.tokens > 0) {
-                true => (positions / sequences.len().max(1)).max(1),
-                false => usize::MAX,
+            let most = if sequences.iter().any(|one| one.decodes && one.tokens > 0) {
+                (positions / sequences.len().max(1)).max(1)
+            } else {
+                usize::MAX
             };
             return sequences.iter().map(|one| one.tokens.min(most)).collect();
         }

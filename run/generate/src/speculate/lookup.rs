@@ -67,9 +67,10 @@ impl Drafter for Lookup {
         };
         let earlier = tokens[..*place].iter().rev();
         let shared = earlier.zip(tokens.iter().rev()).take_while(|(a, b)| a == b).count();
-        match shared >= least {
-            true => Ok(tokens[*place..].iter().take(most).copied().collect()),
-            false => Ok(Vec::new()),
+        if shared >= least {
+            Ok(tokens[*place..].iter().take(most).copied().collect())
+        } else {
+            Ok(Vec::new())
         }
     }
 }

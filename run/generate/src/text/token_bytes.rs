@@ -56,9 +56,10 @@ impl Spelling {
             return Ok(Self::ByteFallback(parts.iter().filter_map(space).collect()));
         }
         let kinds: Vec<_> = parts.iter().filter_map(|part| part["type"].as_str()).collect();
-        Err(match kinds.is_empty() {
-            true => "the tokenizer has no decoder".into(),
-            false => format!("the type of the decoder is {}", kinds.join(", ")).into(),
+        Err(if kinds.is_empty() {
+            "the tokenizer has no decoder".into()
+        } else {
+            format!("the type of the decoder is {}", kinds.join(", ")).into()
         })
     }
 

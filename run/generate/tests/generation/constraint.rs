@@ -67,9 +67,10 @@ impl Executor for Anything {
         let mut logit = || random.next_u32() as f32 / u32::MAX as f32 * self.spread;
         let logits: Vec<f32> = (0..rows * self.vocabulary).map(|_| logit()).collect();
         let best = |row: &[f32]| (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap() as u32;
-        let favoured: Vec<u32> = match self.favours.is_empty() {
-            true => logits.chunks(self.vocabulary).map(best).collect(),
-            false => self.favours.clone(),
+        let favoured: Vec<u32> = if self.favours.is_empty() {
+            logits.chunks(self.vocabulary).map(best).collect()
+        } else {
+            self.favours.clone()
         };
         let favoured = favoured.iter().flat_map(|token| token.to_le_bytes()).collect();
         Ok(vec![logits.iter().flat_map(|x| x.to_le_bytes()).collect(), favoured])
@@ -278,7 +279,7 @@ fn rows_of_a_batch_follow_their_own() {
     let free = TokenOptions { max_tokens: 30, ..TokenOptions::default() };
     let all = [options(yes.clone(), 1.0, 1), options(number, 1.0, 2), free];
     for options in &all {
-        batch.join(&[5], options).unwrap();
+        batch.join([5], options).unwrap();
     }
     let mut texts = vec![String::new(); 3];
     let mut again = false;
@@ -289,7 +290,7 @@ fn rows_of_a_batch_follow_their_own() {
                 // Another text takes the row, and the same constraint begins again.
                 again = true;
                 assert_eq!(texts[0], "yes, I do");
-                assert_eq!(batch.join(&[6], &all[0]).unwrap(), 0);
+                assert_eq!(batch.join([6], &all[0]).unwrap(), 0);
             }
         }
     }
@@ -465,7 +466,7 @@ fn a_text_that_cannot_continue_ends_alone() {
         ..TokenOptions::default()
     };
     for grammar in [Some("start: \"aab\""), None, Some("start: /c{9}/")] {
-        batch.join(&[0], &follows(grammar)).unwrap();
+        batch.join([0], &follows(grammar)).unwrap();
     }
     let (mut texts, mut failed) = (Vec::new(), Vec::new());
     while batch.free() < 3 {
@@ -486,7 +487,7 @@ fn a_module_that_favours_what_is_no_token_is_broken() {
         let network = favouring(&favours, 3, 2, 1);
         let mut batch = Batch::new(&network);
         for _ in favours {
-            batch.join(&[0], &TokenOptions { max_tokens: 1, ..TokenOptions::default() }).unwrap();
+            batch.join([0], &TokenOptions { max_tokens: 1, ..TokenOptions::default() }).unwrap();
         }
         let done = batch.step(|_, _| ControlFlow::Continue(()))?;
         Ok::<_, GenerateError>(done.into_iter().map(|(row, text)| (row, text.tokens)).collect::<Vec<_>>())

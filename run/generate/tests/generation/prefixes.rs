@@ -129,9 +129,10 @@ fn a_text_without_reuse_keeps_no_snapshots() {
     let mut batch = Batch::new(&network).keep_prefixes();
     let mut computed = |reuse: bool, last: u32| {
         let prompt = [&text(1, 3 * CHUNK)[..], &[last]].concat();
-        match reuse {
-            true => batch.join(Prompt::from(&prompt).reusing(), &options(1)).unwrap(),
-            false => batch.join(&prompt, &options(1)).unwrap(),
+        if reuse {
+            batch.join(Prompt::from(&prompt).reusing(), &options(1)).unwrap()
+        } else {
+            batch.join(&prompt, &options(1)).unwrap()
         };
         loop {
             if let Some((_, generated)) = batch.step(|_, _| ControlFlow::Continue(())).unwrap().pop() {
@@ -167,10 +168,7 @@ proptest! {
             if batch.free() > 0 && next < texts.len() {
                 let (common, length, own, max_tokens, goes_on) = texts[next];
                 // Some go on where another text ended.
-                let mut prompt = match goes_on {
-                    true => answers[next % answers.len()].clone(),
-                    false => text(common, length),
-                };
+                let mut prompt = if goes_on { answers[next % answers.len()].clone() } else { text(common, length) };
                 prompt.extend(text(seed ^ next as u64, own.max(1)));
                 prompt.truncate(CONTEXT - 40);
                 let sampling = Sampling { temperature: (seed % 2) as f32, seed, ..Sampling::default() };

@@ -40,7 +40,7 @@ proptest! {
         let network = hashing(VOCABULARY, 2, layers);
         let mut batch = Batch::new(&network);
         let begin = TokenOptions { max_tokens: answer, ..TokenOptions::default() };
-        batch.join(&text(seed ^ 1, 9), &options).unwrap();
+        batch.join(text(seed ^ 1, 9), &options).unwrap();
         let row = batch.join(&prompt, &begin).unwrap();
         let mut ended = Vec::new();
         while ended.is_empty() {
@@ -52,7 +52,7 @@ proptest! {
         // Another program, with other slots.
         let network = hashing(VOCABULARY, 3, layers);
         let mut batch = Batch::new(&network);
-        batch.join(&text(seed ^ 2, 30), &options).unwrap();
+        batch.join(text(seed ^ 2, 30), &options).unwrap();
         let saved = SavedSequence::read(&file).unwrap();
         prop_assert_eq!(saved.notes(), &json!({"x": 1}));
         let known = saved.tokens().len();

@@ -36,7 +36,7 @@ fn with_rules(max_tokens: usize) -> TokenOptions {
 fn gaps(network: &Network<Hashing>, schedule: impl Schedule) -> (usize, usize) {
     let mut batch = Batch::new(network).schedule(schedule);
     for row in 1..ROWS {
-        batch.join(&[row as u32], &options(590)).unwrap();
+        batch.join([row as u32], &options(590)).unwrap();
     }
     batch.step(|_, _| ControlFlow::Continue(())).unwrap();
     let prompt: Vec<u32> = (0..512).map(|i| i % 30).collect();
@@ -77,7 +77,7 @@ fn rows_without_work_cost_nothing() {
     let positions = || network.executor().positions.take();
     let mut batch = Batch::new(&network).schedule(Budgeted::default());
     for (texts, computed) in [(1, 1), (2, 2), (3, 4), (4, 4), (5, 8), (6, 8)] {
-        batch.join(&[texts as u32], &options(100)).unwrap();
+        batch.join([texts as u32], &options(100)).unwrap();
         batch.step(|_, _| ControlFlow::Continue(())).unwrap();
         assert_eq!(positions(), computed, "{texts} texts");
     }
@@ -88,7 +88,7 @@ fn rows_without_work_cost_nothing() {
     batch.step(|_, _| ControlFlow::Continue(())).unwrap();
     assert_eq!(positions(), 1);
     // Another one gets a row beside it.
-    assert_eq!(batch.join(&[7; 3 * CHUNK], &options(9)).unwrap(), 3);
+    assert_eq!(batch.join([7; 3 * CHUNK], &options(9)).unwrap(), 3);
     for computed in [CHUNK + 1, CHUNK + 1, CHUNK + 1, 2] {
         batch.step(|_, _| ControlFlow::Continue(())).unwrap();
         assert_eq!(positions(), computed);

@@ -110,9 +110,10 @@ impl Hashing {
         };
         let entry = |name: &str, batch: usize, chunk: usize| {
             let each = name.starts_with("verify");
-            let (logits, token) = match each {
-                true => (vec![batch, chunk, vocabulary], vec![batch, chunk]),
-                false => (vec![batch, vocabulary], vec![batch]),
+            let (logits, token) = if each {
+                (vec![batch, chunk, vocabulary], vec![batch, chunk])
+            } else {
+                (vec![batch, vocabulary], vec![batch])
             };
             let mut arguments = vec![
                 of("tokens", Role::Tokens, i32, &[batch, chunk]),
@@ -131,13 +132,12 @@ impl Hashing {
         };
         let batch = self.batch;
         let mut entries = vec![entry("decode", batch, 1), entry("verify", batch, WIDTH)];
-        match self.parts {
-            false => entries.insert(0, entry("prefill", batch, CHUNK)),
-            true => {
-                entries.extend([entry("prefill_1", 1, CHUNK), entry("verify_1", 1, WIDTH)]);
-                let rows = (0..).map(|i| 1 << i).take_while(|&rows| rows < batch);
-                entries.extend(rows.map(|rows| entry(&format!("decode_{rows}"), rows, 1)));
-            }
+        if self.parts {
+            entries.extend([entry("prefill_1", 1, CHUNK), entry("verify_1", 1, WIDTH)]);
+            let rows = (0..).map(|i| 1 << i).take_while(|&rows| rows < batch);
+            entries.extend(rows.map(|rows| entry(&format!("decode_{rows}"), rows, 1)));
+        } else {
+            entries.insert(0, entry("prefill", batch, CHUNK))
         }
         entries
     }

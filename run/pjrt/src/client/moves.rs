@@ -118,9 +118,10 @@ impl PjrtBuffer {
             return Err(PjrtError::DividedRows { ty: self.ty.clone() });
         }
         let (start, end) = (self.ty.with_rows(first).bytes(), self.ty.with_rows(first + count).bytes());
-        match self.ty.with_rows(count) == *ty && end <= self.ty.bytes() {
-            true => Ok(()),
-            false => Err(PjrtError::Range { ty: self.ty.clone(), start, end }),
+        if self.ty.with_rows(count) == *ty && end <= self.ty.bytes() {
+            Ok(())
+        } else {
+            Err(PjrtError::Range { ty: self.ty.clone(), start, end })
         }
     }
 }

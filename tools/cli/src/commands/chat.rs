@@ -371,12 +371,11 @@ mod run {
 
     fn check_message(bytes: usize) -> Result<(), Error> {
         let most = limits::PROMPT;
-        match bytes as u64 > most {
-            true => {
-                let what = format!("the message is too long, expected at most {most} bytes");
-                Err(Error::Typed(what.into()))
-            }
-            false => Ok(()),
+        if bytes as u64 > most {
+            let what = format!("the message is too long, expected at most {most} bytes");
+            Err(Error::Typed(what.into()))
+        } else {
+            Ok(())
         }
     }
 

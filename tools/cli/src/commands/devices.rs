@@ -40,17 +40,16 @@ mod run {
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
             let packaged = packaged(&package_folders()).into_iter().map(|(_, path)| path);
             let plugins: Vec<Started> = self.plugin.iter().cloned().chain(packaged).map(started).collect();
-            let text = match self.json {
-                true => {
-                    let mut all = list(&found, cores);
-                    all["plugins"] = plugins.iter().map(plugin_object).collect();
-                    all.to_string()
-                }
-                false => [table(&found, cores)]
+            let text = if self.json {
+                let mut all = list(&found, cores);
+                all["plugins"] = plugins.iter().map(plugin_object).collect();
+                all.to_string()
+            } else {
+                [table(&found, cores)]
                     .into_iter()
                     .chain(plugins.iter().map(plugin_lines))
                     .collect::<Vec<_>>()
-                    .join("\n"),
+                    .join("\n")
             };
             Ok(print(&format!("{text}\n"))?)
         }

@@ -66,12 +66,11 @@ mod run {
             let (compiler, target) = compiler(self, interrupt)?;
             let all = [compiler, processor(target), runtime(), cache(self), memory()];
             let missing = all.iter().filter(|finding| finding.found.is_err()).count();
-            let written = print(&match self.json {
-                true => {
-                    let findings: Vec<Value> = all.iter().map(Finding::json).collect();
-                    format!("{}\n", json!({ "good": missing == 0, "findings": findings }))
-                }
-                false => all.iter().map(Finding::lines).collect(),
+            let written = print(&if self.json {
+                let findings: Vec<Value> = all.iter().map(Finding::json).collect();
+                format!("{}\n", json!({ "good": missing == 0, "findings": findings }))
+            } else {
+                all.iter().map(Finding::lines).collect()
             });
             match missing {
                 0 => Ok(written?),

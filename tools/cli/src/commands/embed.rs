@@ -209,9 +209,10 @@ mod run {
                 texts.cut_from.push((tokens.len() < whole).then_some(whole));
                 texts.tokens.push(tokens);
             }
-            match texts.tokens.is_empty() {
-                true => Err(usage("there is no text: the file is empty").into()),
-                false => Ok(texts),
+            if texts.tokens.is_empty() {
+                Err(usage("there is no text: the file is empty").into())
+            } else {
+                Ok(texts)
             }
         }
 

@@ -30,9 +30,10 @@ impl Arguments {
         let hub = hub()?;
         if self.fetch.is_empty() {
             let models = hub.models()?;
-            let text = match self.json {
-                true => format!("{}\n", json(&hub.cache, &models)),
-                false => table(&hub.cache, &models),
+            let text = if self.json {
+                format!("{}\n", json(&hub.cache, &models))
+            } else {
+                table(&hub.cache, &models)
             };
             return Ok(print(&text)?);
         }

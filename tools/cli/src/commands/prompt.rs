@@ -55,27 +55,21 @@ mod run {
     impl Arguments {
         pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
             let Arguments { model, chat, system, messages, template, limited } = self;
-            let text = match limited {
-                true => {
-                    limit_memory(limits::TEMPLATE_MEMORY);
-                    limit_time(limits::TEMPLATE_SECONDS);
-                    return Ok(print(&json!(answer(render(model))).to_string())?);
-                }
-                false => {
-                    fs::metadata(model).with_path("open", model)?;
-                    let extras = Extras::read(template)?;
-                    let messages = match (messages, chat) {
-                        (Some(path), _) => read_messages(path)?,
-                        (None, Some(chat)) => conversation(system.as_deref(), chat),
-                        (None, None) => Vec::new(),
-                    };
-                    template_program(invocation)?.render(model, &extras.chat(messages))?
-                }
+            let text = if *limited {
+                limit_memory(limits::TEMPLATE_MEMORY);
+                limit_time(limits::TEMPLATE_SECONDS);
+                return Ok(print(&json!(answer(render(model))).to_string())?);
+            } else {
+                fs::metadata(model).with_path("open", model)?;
+                let extras = Extras::read(template)?;
+                let messages = match (messages, chat) {
+                    (Some(path), _) => read_messages(path)?,
+                    (None, Some(chat)) => conversation(system.as_deref(), chat),
+                    (None, None) => Vec::new(),
+                };
+                template_program(invocation)?.render(model, &extras.chat(messages))?
             };
-            match text.len() as u64 > limits::PROMPT {
-                true => Err(Error::Template),
-                false => Ok(print(&text)?),
-            }
+            if text.len() as u64 > limits::PROMPT { Err(Error::Template) } else { Ok(print(&text)?) }
         }
     }
 

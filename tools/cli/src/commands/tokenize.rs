@@ -45,10 +45,8 @@ mod run {
             let (model, plain) = (self.model.clone(), self.plain);
             // A tokenizer is somebody else's work, and may take long.
             let (texts, pieces) = invocation.interrupt.or(move || tokenize(&model, texts, plain))??;
-            let text = match self.json {
-                true => format!("{}\n", json(&texts, &pieces)),
-                false => lines(&texts, &pieces),
-            };
+            let text =
+                if self.json { format!("{}\n", json(&texts, &pieces)) } else { lines(&texts, &pieces) };
             Ok(print(&text)?)
         }
     }

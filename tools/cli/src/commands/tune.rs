@@ -71,26 +71,21 @@ mod run {
                 );
             }
             let mut network = TunedNetwork::new(&plan, &known)?;
-            let result = match self.show {
-                true => Ok(()),
-                false => {
-                    std::fs::create_dir_all(&folder).with_path("create", &folder)?;
-                    let checkpoint = build::checkpoint(&self.model, &plan, SEED, &folder, interrupt)?;
-                    let options = || ProgramOptions::new(&compiler, &folder);
-                    let weights = Weighted { checkpoint: &checkpoint, options: &options };
-                    let runtime = Runtime::new(Device::LocalTask { workers: 0 })?;
-                    let bench = Workbench {
-                        compiler: &compiler,
-                        runtime: &runtime,
-                        target: &plan.target,
-                        seed: SEED,
-                    };
-                    let network = Some((&mut network, &weights));
-                    tune(&mut works, network, &cache, &bench, self.budget, &mut |trial: Trial<'_>| {
-                        say!("{trial}");
-                        interrupt.go_on()
-                    })
-                }
+            let result = if self.show {
+                Ok(())
+            } else {
+                std::fs::create_dir_all(&folder).with_path("create", &folder)?;
+                let checkpoint = build::checkpoint(&self.model, &plan, SEED, &folder, interrupt)?;
+                let options = || ProgramOptions::new(&compiler, &folder);
+                let weights = Weighted { checkpoint: &checkpoint, options: &options };
+                let runtime = Runtime::new(Device::LocalTask { workers: 0 })?;
+                let bench =
+                    Workbench { compiler: &compiler, runtime: &runtime, target: &plan.target, seed: SEED };
+                let network = Some((&mut network, &weights));
+                tune(&mut works, network, &cache, &bench, self.budget, &mut |trial: Trial<'_>| {
+                    say!("{trial}");
+                    interrupt.go_on()
+                })
             };
             let report = TuneReport { works: &works, network: &network, cache: &cache };
             let text = if self.json { format!("{}\n", report.json()) } else { report.table() };

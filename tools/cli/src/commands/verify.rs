@@ -44,9 +44,10 @@ impl Arguments {
             _ => None,
         };
         let written = said.map_or(Ok(()), |said| print(&format!("{said}\n")));
-        match compared(&verified?) {
-            true => Ok(written?),
-            false => Err(Error::WithoutHashes { path: self.path.clone() }),
+        if compared(&verified?) {
+            Ok(written?)
+        } else {
+            Err(Error::WithoutHashes { path: self.path.clone() })
         }
     }
 }

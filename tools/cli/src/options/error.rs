@@ -266,9 +266,10 @@ fn unread(name: &str, variables: &[String]) -> Vec<String> {
         variables.iter().filter(|name| !matches!(name.as_str(), "messages" | "add_generation_prompt"));
     let others: Vec<_> = others.take(LISTED).map(|name| format!("`{}`", escaped(name))).collect();
     let leave_out = format!("leave out `{}`", option(name));
-    match others.is_empty() {
-        true => vec![leave_out],
-        false => vec![leave_out, format!("the template uses {}", others.join(", "))],
+    if others.is_empty() {
+        vec![leave_out]
+    } else {
+        vec![leave_out, format!("the template uses {}", others.join(", "))]
     }
 }
 

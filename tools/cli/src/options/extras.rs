@@ -49,9 +49,10 @@ impl Extras {
         for variable in template_var {
             if variables.insert(variable.name.clone(), variable.value.clone()).is_some() {
                 let name = &variable.name;
-                let what = match name == THINKING && thinking.is_some() {
-                    true => format!("`--thinking` and `--template-var` both set `{THINKING}`; leave one out"),
-                    false => format!("`--template-var` sets `{name}` twice; leave one out"),
+                let what = if name == THINKING && thinking.is_some() {
+                    format!("`--thinking` and `--template-var` both set `{THINKING}`; leave one out")
+                } else {
+                    format!("`--template-var` sets `{name}` twice; leave one out")
                 };
                 return Err(usage(what).into());
             }

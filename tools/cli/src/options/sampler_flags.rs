@@ -22,10 +22,11 @@ pub fn flag(setting: &Setting) -> String {
 
 fn argument(setting: &'static Setting) -> Arg {
     let range = setting.range;
-    let parser: ValueParser = match range.is_whole {
+    let parser: ValueParser = if range.is_whole {
         // The cast saturates.
-        true => RangedI64ValueParser::<i64>::new().range(range.least as i64..=range.most as i64).into(),
-        false => clap::value_parser!(f64).into(),
+        RangedI64ValueParser::<i64>::new().range(range.least as i64..=range.most as i64).into()
+    } else {
+        clap::value_parser!(f64).into()
     };
     let usual = setting.shown(Sampling::default().get(setting));
     let model = if setting.model_key.is_some() { "the model's, or " } else { "" };
@@ -69,9 +70,10 @@ impl Args for SamplerFlags {
 impl FromArgMatches for SamplerFlags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let number = |setting: &'static Setting| {
-            let number = match setting.range.is_whole {
-                true => matches.get_one::<i64>(setting.name).map(|&number| number as f64),
-                false => matches.get_one(setting.name).copied(),
+            let number = if setting.range.is_whole {
+                matches.get_one::<i64>(setting.name).map(|&number| number as f64)
+            } else {
+                matches.get_one(setting.name).copied()
             };
             Some((setting, number?))
         };

@@ -145,10 +145,7 @@ mod wanted {
 
         /// Returns the options that a model sets, unless a flag ignores these options.
         pub fn of_model(&self, model: &GenerationDefaults) -> GenerationDefaults {
-            match self.ignore_generation_config {
-                true => GenerationDefaults::default(),
-                false => model.clone(),
-            }
+            if self.ignore_generation_config { GenerationDefaults::default() } else { model.clone() }
         }
 
         /// Checks whether a model supports the generation options, and prints the parts of a schema that

@@ -219,9 +219,10 @@ impl Language {
 }
 
 pub fn fits(context: usize, depth: usize, tokens: usize) -> Result<(), BenchError> {
-    match depth.saturating_add(tokens) < context && tokens > 0 {
-        true => Ok(()),
-        false => Err(BenchError::Depth { depth, tokens, context }),
+    if depth.saturating_add(tokens) < context && tokens > 0 {
+        Ok(())
+    } else {
+        Err(BenchError::Depth { depth, tokens, context })
     }
 }
 

@@ -65,9 +65,10 @@ impl Paths {
     }
 
     pub fn at(&self, dispatched: &Dispatched) -> BTreeSet<Declared> {
-        match dispatched.places.is_empty() {
-            true => self.places.get(&dispatched.name).cloned().unwrap_or_default(),
-            false => dispatched.places.clone(),
+        if dispatched.places.is_empty() {
+            self.places.get(&dispatched.name).cloned().unwrap_or_default()
+        } else {
+            dispatched.places.clone()
         }
     }
 }

@@ -49,9 +49,12 @@ impl Language {
             let cost = |at: &Declared| written.at(layer.as_deref(), at).map(|(cost, _)| cost);
             let mut whole = Cost::default();
             places.iter().filter_map(cost).for_each(|cost| whole += cost);
-            let share = |at: &Declared| match whole.seconds > 0.0 {
-                true => cost(at).map_or(0.0, |cost| cost.seconds / whole.seconds),
-                false => 1.0 / places.len() as f64,
+            let share = |at: &Declared| {
+                if whole.seconds > 0.0 {
+                    cost(at).map_or(0.0, |cost| cost.seconds / whole.seconds)
+                } else {
+                    1.0 / places.len() as f64
+                }
             };
             let place = |at: &Declared| ProfiledPlace {
                 path: at.path.clone(),

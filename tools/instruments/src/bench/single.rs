@@ -170,21 +170,20 @@ impl Single {
         let options = compile_options(&lowered, compiler).map_err(LoadError::from)?;
         let vmfb = compile(&lowered.module, compiler, &options, cache).map_err(LoadError::from)?.vmfb;
         let parameters = trace.parameters().map_err(PlanError::from)?;
-        let archive = match parameters.is_empty() {
-            true => None,
-            false => {
-                fs::create_dir_all(cache).with_path("create", cache)?;
-                let folder = Scratch::new_in(cache)?;
-                let config = folder.path().join("none.json");
-                fs::write(&config, "{}").with_path("write", &config)?;
-                let model = folder.path().join("weights");
-                write_random(&config, &parameters, seed, &model, &|_| ControlFlow::Continue(()))?;
-                let archive = folder.path().join("weights.irpa");
-                let checkpoint = Checkpoint::open(&model)?;
-                lowered.bake(&checkpoint, &archive, BakeOptions::default()).map_err(LoadError::from)?;
-                // The archive is mapped into memory, so the data stays available after the folder is deleted.
-                Some(Archive::open(&archive)?)
-            }
+        let archive = if parameters.is_empty() {
+            None
+        } else {
+            fs::create_dir_all(cache).with_path("create", cache)?;
+            let folder = Scratch::new_in(cache)?;
+            let config = folder.path().join("none.json");
+            fs::write(&config, "{}").with_path("write", &config)?;
+            let model = folder.path().join("weights");
+            write_random(&config, &parameters, seed, &model, &|_| ControlFlow::Continue(()))?;
+            let archive = folder.path().join("weights.irpa");
+            let checkpoint = Checkpoint::open(&model)?;
+            lowered.bake(&checkpoint, &archive, BakeOptions::default()).map_err(LoadError::from)?;
+            // The archive is mapped into memory, so the data stays available after the folder is deleted.
+            Some(Archive::open(&archive)?)
         };
         let on = |device| -> Result<(Runtime, VmFunction), BenchError> {
             let runtime = Runtime::new(device)?;

@@ -158,12 +158,18 @@ impl Sample for AttentionSample {
 
 /// Returns the keys and types of the KV-cache parameters that the attention operation reads.
 fn stored(FusedAttention { types, quantized, .. }: &FusedAttention, copy: usize) -> Vec<KeyedType> {
-    let part = |(name, ty): (&str, &TensorType)| match quantized {
-        false => vec![(format!("{name}{copy}"), ty.clone())],
-        true => vec![
-            (format!("{name}{copy}"), ty.with_element(ElementType::I8)),
-            (format!("{name}{copy}.scales"), TensorType::new(ElementType::F32, &ty.shape[..ty.rank() - 1])),
-        ],
+    let part = |(name, ty): (&str, &TensorType)| {
+        if *quantized {
+            vec![
+                (format!("{name}{copy}"), ty.with_element(ElementType::I8)),
+                (
+                    format!("{name}{copy}.scales"),
+                    TensorType::new(ElementType::F32, &ty.shape[..ty.rank() - 1]),
+                ),
+            ]
+        } else {
+            vec![(format!("{name}{copy}"), ty.clone())]
+        }
     };
     [("keys", &types[1]), ("values", &types[2])].into_iter().flat_map(part).collect()
 }

@@ -75,11 +75,12 @@ impl Sample for MatmulSample {
 
     fn bound_of_sample(&self) -> Bound {
         let FusedMatmul { op, norm, .. } = &self.product;
-        match norm.is_some() && op.format.element().is_none() {
+        if norm.is_some() && op.format.element().is_none() {
             // The kernel rounds normalized activations to bytes. If the sum of squares rounds differently, a byte
             // can differ by one.
-            true => Bound::UlpsOfLargest(0.06 / op.element.ulp(1.0)),
-            false => self.bound(),
+            Bound::UlpsOfLargest(0.06 / op.element.ulp(1.0))
+        } else {
+            self.bound()
         }
     }
 

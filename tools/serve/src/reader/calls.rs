@@ -136,9 +136,10 @@ fn function(text: &str, tools: &[Value]) -> Vec<RawCall> {
         arguments.insert(key.trim().to_owned(), typed(value, &parameter_type(tools, name, key.trim())));
         rest = after;
     }
-    match arguments.is_empty() && !body.is_empty() {
-        true => Vec::new(),
-        false => vec![RawCall { name: name.to_owned(), arguments: files::exact_json(&arguments.into()) }],
+    if arguments.is_empty() && !body.is_empty() {
+        Vec::new()
+    } else {
+        vec![RawCall { name: name.to_owned(), arguments: files::exact_json(&arguments.into()) }]
     }
 }
 
@@ -150,9 +151,10 @@ fn parameter_type(tools: &[Value], name: &str, key: &str) -> Value {
 
 /// Converts the text of a parameter to a value of the declared type.
 fn typed(text: &str, declared: &Value) -> Value {
-    match declared == "string" {
-        true => json!(text),
-        false => files::parse_exact(text.trim()).unwrap_or_else(|_| json!(text)),
+    if declared == "string" {
+        json!(text)
+    } else {
+        files::parse_exact(text.trim()).unwrap_or_else(|_| json!(text))
     }
 }
 

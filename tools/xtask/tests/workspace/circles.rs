@@ -88,11 +88,10 @@ impl Uses {
                 }
                 // `pub use state::Kv` in a module names its own child.
                 let own = || Some([&self.module[..], &joined[..]].concat());
-                match offers {
-                    true => {
-                        _ = self.absolute(&joined).or_else(own).map(|path| self.offers.insert(known_as, path))
-                    }
-                    false => self.name(joined),
+                if offers {
+                    _ = self.absolute(&joined).or_else(own).map(|path| self.offers.insert(known_as, path))
+                } else {
+                    self.name(joined)
                 }
             }
         }

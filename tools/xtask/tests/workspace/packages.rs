@@ -121,13 +121,12 @@ fn no_test_stands_where_none_is_run() {
         for target in package.targets.iter().filter(|target| !target.test && !target.is_custom_build()) {
             let root = target.src_path.as_std_path();
             // A program here is one file; a library is what lies beside its root.
-            let sources = match target.is_bin() {
-                true => vec![root.to_owned()],
-                false => {
-                    let mut git = Command::new("git");
-                    let tracked = lines(git.arg("-C").arg(root.parent().unwrap()).args(["ls-files", "*.rs"]));
-                    tracked.into_iter().map(|path| root.with_file_name(path)).collect()
-                }
+            let sources = if target.is_bin() {
+                vec![root.to_owned()]
+            } else {
+                let mut git = Command::new("git");
+                let tracked = lines(git.arg("-C").arg(root.parent().unwrap()).args(["ls-files", "*.rs"]));
+                tracked.into_iter().map(|path| root.with_file_name(path)).collect()
             };
             for path in sources.iter().filter(|path| path.exists()) {
                 let text = fs::read_to_string(path).unwrap();

@@ -133,12 +133,13 @@ impl Groups {
             Scales::InSteps(BlockSteps { steps, counts }) => {
                 let steps = steps.map(f16::to_f32);
                 let times = |step: f32, count: i8| step * f32::from(count);
-                match self.minima {
-                    true => from_fn(|group| {
+                if self.minima {
+                    from_fn(|group| {
                         let counts = counts[group % GROUPS];
                         [0, 1].map(|which| times(steps[which], counts[which]))
-                    }),
-                    false => from_fn(|group| [times(steps[0], counts[group / 2][group % 2]), 0.0]),
+                    })
+                } else {
+                    from_fn(|group| [times(steps[0], counts[group / 2][group % 2]), 0.0])
                 }
             }
         }

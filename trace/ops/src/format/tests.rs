@@ -129,9 +129,10 @@ fn numbers_that_are_not_finite_stay_so() {
                     assert!(!finite, "{format:?} {place}");
                     let run = |i: usize| (i / inputs, i % inputs / together);
                     for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
-                        match run(i) == run(place) {
-                            true => assert!(!found.is_finite(), "{format:?} {place}: {found} at {i}"),
-                            false => assert_eq!(found, expected, "{format:?} {place}: at {i}"),
+                        if run(i) == run(place) {
+                            assert!(!found.is_finite(), "{format:?} {place}: {found} at {i}")
+                        } else {
+                            assert_eq!(found, expected, "{format:?} {place}: at {i}")
                         }
                     }
                     for &part in format.parts() {

@@ -119,9 +119,8 @@ impl Operation for Append {
     fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
         let [cache, new, start, count] = operands else { unreachable!("inferred") };
         let slots = ty.shape[self.axis] as i64;
-        let of_row = |numbers: &Value, index: &[usize]| match Self::by_row(&numbers.ty) {
-            true => numbers.data[index[0]] as i64,
-            false => numbers.data[0] as i64,
+        let of_row = |numbers: &Value, index: &[usize]| {
+            if Self::by_row(&numbers.ty) { numbers.data[index[0]] as i64 } else { numbers.data[0] as i64 }
         };
         let mut source = vec![0; ty.rank()];
         Value::from_fn(ty.clone(), |index| {

@@ -138,8 +138,5 @@ impl Primitive for Binary {
 
 /// Returns the larger of two numbers, as the operation `maximum` of IEEE 754-2019 does: +0 is larger than −0.
 pub(super) fn larger(a: f64, b: f64) -> f64 {
-    match a.total_cmp(&b).is_ge() {
-        true => a,
-        false => b,
-    }
+    if a.total_cmp(&b).is_ge() { a } else { b }
 }

@@ -146,13 +146,14 @@ impl Operation for DotGeneral {
                 }
                 terms.push((a.at(&i), b.at(&j)));
             });
-            match ty.element.is_integer() {
-                true => {
-                    ty.element.wrap(terms.iter().fold(0, |sum, &(a, b)| {
+            if ty.element.is_integer() {
+                ty.element.wrap(
+                    terms.iter().fold(0, |sum, &(a, b)| {
                         i64::wrapping_add(sum, i64::wrapping_mul(a as i64, b as i64))
-                    }))
-                }
-                false => exact_sum(terms.iter().map(|(a, b)| a * b)),
+                    }),
+                )
+            } else {
+                exact_sum(terms.iter().map(|(a, b)| a * b))
             }
         })
     }
@@ -181,13 +182,10 @@ impl Operation for DotGeneral {
 impl Primitive for DotGeneral {
     fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> String {
         let [a, b] = operands else { unreachable!("inferred") };
-        let batch = match self.left_batch.is_empty() {
-            true => String::new(),
-            false => format!(
-                "batching_dims = {} x {}, ",
-                mlir_list(&self.left_batch),
-                mlir_list(&self.right_batch)
-            ),
+        let batch = if self.left_batch.is_empty() {
+            String::new()
+        } else {
+            format!("batching_dims = {} x {}, ", mlir_list(&self.left_batch), mlir_list(&self.right_batch))
         };
         format!(
             "stablehlo.dot_general {}, {}, {batch}contracting_dims = {} x {} : ({}, {}) -> {}",

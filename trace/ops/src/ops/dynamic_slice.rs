@@ -48,9 +48,10 @@ impl Operation for DynamicSlice {
     }
 
     fn iteration_space(&self, operands: &[&TensorType], ty: &TensorType) -> IterationSpace {
-        match operands[0].shape == ty.shape {
-            true => IterationSpace::aligned(operands, ty),
-            false => IterationSpace::aligned_but(self.axis, operands, ty),
+        if operands[0].shape == ty.shape {
+            IterationSpace::aligned(operands, ty)
+        } else {
+            IterationSpace::aligned_but(self.axis, operands, ty)
         }
     }
 }

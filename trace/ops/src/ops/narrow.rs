@@ -44,9 +44,10 @@ impl Operation for Narrow {
     }
 
     fn iteration_space(&self, operands: &[&TensorType], ty: &TensorType) -> IterationSpace {
-        match operands[0].shape == ty.shape {
-            true => IterationSpace::aligned(operands, ty),
-            false => IterationSpace::aligned_but(self.axis, operands, ty),
+        if operands[0].shape == ty.shape {
+            IterationSpace::aligned(operands, ty)
+        } else {
+            IterationSpace::aligned_but(self.axis, operands, ty)
         }
     }
 }
@@ -54,9 +55,12 @@ impl Operation for Narrow {
 impl Primitive for Narrow {
     fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> String {
         let x = operands[0];
-        let range = |(axis, &extent): (usize, &usize)| match axis == self.axis {
-            true => format!("{}:{}", self.start, self.start + self.length),
-            false => format!("0:{extent}"),
+        let range = |(axis, &extent): (usize, &usize)| {
+            if axis == self.axis {
+                format!("{}:{}", self.start, self.start + self.length)
+            } else {
+                format!("0:{extent}")
+            }
         };
         let ranges: Vec<String> = x.ty.shape.iter().enumerate().map(range).collect();
         format!("stablehlo.slice {} [{}] : ({}) -> {}", x.name, ranges.join(", "), x.ty.mlir(), ty.mlir())

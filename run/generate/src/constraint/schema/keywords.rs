@@ -175,25 +175,28 @@ impl<'a> Preparer<'a> {
                     key => key,
                 };
                 // Both `anyOf` and `oneOf` become `anyOf`.
-                match draft.out.contains_key(key) {
-                    true => draft.also.push(json!({ key: list })),
-                    false => drop(draft.out.insert(key.to_owned(), list)),
+                if draft.out.contains_key(key) {
+                    draft.also.push(json!({ key: list }))
+                } else {
+                    drop(draft.out.insert(key.to_owned(), list))
                 }
                 return Ok(());
             }
             key if REFERENCES.contains(&key) => {
                 let reference = self.reference(value, place)?;
-                match draft.out.contains_key("$ref") {
-                    true => draft.also.push(json!({ "$ref": reference })),
-                    false => drop(draft.out.insert("$ref".to_owned(), reference)),
+                if draft.out.contains_key("$ref") {
+                    draft.also.push(json!({ "$ref": reference }))
+                } else {
+                    drop(draft.out.insert("$ref".to_owned(), reference))
                 }
                 return Ok(());
             }
             key if BOUNDS.contains(&key) => {
                 // Draft 4 has booleans here.
-                return match value.is_boolean() && key.starts_with("exclusive") {
-                    true => Ok(()),
-                    false => self.text_of_number(value, place).map(drop),
+                return if value.is_boolean() && key.starts_with("exclusive") {
+                    Ok(())
+                } else {
+                    self.text_of_number(value, place).map(drop)
                 };
             }
             _ => return Ok(()),

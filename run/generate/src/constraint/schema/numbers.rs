@@ -31,14 +31,16 @@ pub fn parse(text: &str) -> Result<(Value, char), serde_json::Error> {
         marked.push_str(&rest[..at]);
         rest = &rest[at..];
         let is_of_number = |c: char| c.is_ascii_digit() || matches!(c, '-' | '+' | '.' | 'e' | 'E');
-        let length = match rest.starts_with('"') {
-            true => super::super::grammars::delimited(rest),
-            false => rest.find(|c| !is_of_number(c)),
+        let length = if rest.starts_with('"') {
+            super::super::grammars::delimited(rest)
+        } else {
+            rest.find(|c| !is_of_number(c))
         };
         let (token, after) = rest.split_at(length.unwrap_or(rest.len()));
-        match token.starts_with('"') || is_exact(token) {
-            true => marked.push_str(token),
-            false => marked.extend(["\"", mark.encode_utf8(&mut [0; 4]), token, "\""]),
+        if token.starts_with('"') || is_exact(token) {
+            marked.push_str(token)
+        } else {
+            marked.extend(["\"", mark.encode_utf8(&mut [0; 4]), token, "\""])
         }
         rest = after;
     }

@@ -108,9 +108,10 @@ impl<'a> Preparer<'a> {
         };
         if let Some(reference) = object.get("$ref") {
             let (target, place) = self.resolve(reference, &place.to("$ref"))?;
-            return match depth < 8 {
-                true => self.property_names(target, &place, depth + 1),
-                false => Err(unsupported()),
+            return if depth < 8 {
+                self.property_names(target, &place, depth + 1)
+            } else {
+                Err(unsupported())
             };
         }
         let is_string = |name: &Value| name == "string";

@@ -159,9 +159,10 @@ impl Parser<'_> {
         }
         let quantifier = self.quantifier();
         if let Some((_, is_negative)) = ahead {
-            return match quantifier.is_empty() {
-                true => Ok(Part::Ahead { is_negative, alternatives }),
-                false => Err(Unsupported("a quantifier behind look-ahead")),
+            return if quantifier.is_empty() {
+                Ok(Part::Ahead { is_negative, alternatives })
+            } else {
+                Err(Unsupported("a quantifier behind look-ahead"))
             };
         }
         let plain: Option<Vec<String>> = alternatives.iter().map(|list| plain(list)).collect();
@@ -186,9 +187,10 @@ fn anything() -> RegexAst {
 fn followed(list: &[Part], rest: RegexAst, is_start: bool) -> Result<RegexAst, Unsupported> {
     let Some((first, after)) = list.split_first() else { return Ok(rest) };
     if *first == Part::Start {
-        return match is_start {
-            true => followed(after, rest, true),
-            false => Err(Unsupported("`^` behind other characters")),
+        return if is_start {
+            followed(after, rest, true)
+        } else {
+            Err(Unsupported("`^` behind other characters"))
         };
     }
     let is_still_start = is_start && matches!(first, Part::Ahead { .. });
@@ -242,9 +244,10 @@ fn language(alternatives: &[Vec<Part>]) -> Result<RegexAst, Unsupported> {
     }
     let each = alternatives.iter().map(|list| {
         let starts = list.iter().find(|part| !matches!(part, Part::Ahead { .. })) == Some(&Part::Start);
-        match starts {
-            true => followed(list, anything(), true),
-            false => Ok(RegexAst::Concat(vec![anything(), followed(list, anything(), false)?])),
+        if starts {
+            followed(list, anything(), true)
+        } else {
+            Ok(RegexAst::Concat(vec![anything(), followed(list, anything(), false)?]))
         }
     });
     Ok(RegexAst::Or(each.collect::<Result<_, _>>()?))
